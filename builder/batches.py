@@ -20,6 +20,7 @@ from padfree.runtime.texts import Text, TextReader
 
 from .errors import BuildError
 from .files import write_with
+from .text_rows import holds_texts, text_of, text_rows
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +30,10 @@ Request = dict[str, list[Any]]
 SUFFIXES = (".jsonl", ".npz", ".txt")
 MASK_NAME = "attention_mask"
 LENGTHS_NAME = "seq_lens"
+ROWS_NAME = "rows"
+RESULT_SUFFIX = ".npz"
+SHOWN_LINES = 8
+"""Of the lines that are blank."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +54,33 @@ class TextOptions:
     prompt: str | None = None
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What a file holds.
+
+    Attributes:
+        request: for Session.run.
+        rows: the numbers of its lines in the file, from 0, where some are blank and were left out; None: all of them
+            are there.
+    """
+
+    request: Request
+    rows: Sequence[int] | None = None
+
+
 def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()) -> Request:
-    """Reads a batch for Session.run.
+    """The request of `read_rows`."""
+    return read_rows(path, metadata, texts).request
+
+
+def read_rows(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()) -> Batch:
+    """Reads a batch for Session.run; texts that are blank are left out, and named in a warning.
 
     Args:
-        path: .jsonl: one object a line, token input name -> list of integers, or {"text": "..."}, or a bare list of
-            ids. .npz: token inputs [T] with seq_lens [B], or grids [B, S] with attention_mask. .txt: one text a line.
-            Pairs of texts are {"text": "...", "text_pair": "..."}.
+        path: .jsonl: one object per line, input name -> list of integers, or {"text": "..."}, or a bare list of ids.
+            .npz: token inputs [T] with seq_lens [B], or grids [B, S] with attention_mask. .txt: one text per line.
+            Pairs of texts are {"text": "...", "text_pair": "..."}, or in another of the usual spellings
+            (padfree.runtime.text.pairs), or lists of two texts.
         metadata: the model's inputs.
         texts: what makes tokens of texts.
 
@@ -66,16 +91,20 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
         raise BuildError(f"{path}: unknown kind of input {path.suffix!r}, allowed: {', '.join(SUFFIXES)}; rename it")
     try:
         if path.suffix == ".npz":
-            return _read_npz(path)
+            return Batch(_read_npz(path))
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file or an .npz file") from error
     if path.suffix == ".txt":
         return _tokenize(lines, path, metadata, texts)
-    records = [_read_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if records and all("text" in record for record in records):
-        return _tokenize([_text(record) for record in records], path, metadata, texts)
+    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
+    records = [_read_line(path, number, lines[number - 1]) for number in numbers]
+    info = metadata.text
+    if records and all(holds_texts(record.get("", record), info) for record in records):
+        pairs = zip(records, numbers, strict=True)
+        found = [text_of(record.get("", record), info, path, number) for record, number in pairs]
+        return _tokenize(found, path, metadata, texts, numbers)
     names = list(records[0]) if records else [metadata.ids_input().name]
     request: Request = {name: [] for name in names}
     for number, record in enumerate(records, 1):
@@ -87,23 +116,26 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
             request[name].append(record[name])
     if "" in request:  # bare lists of ids
         request[metadata.ids_input().name] = request.pop("")
-    return request
+    return Batch(request)
 
 
 def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) -> Request:
     """Texts, or pairs of texts, that were given in the place of a file, for Session.run. Raises BuildError."""
-    return _tokenize(texts, "--text", metadata, options)
+    return _encoded(texts, "--text", metadata, options)
 
 
-def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata) -> None:
+def write_results(
+    path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata, rows: Sequence[int] | None = None
+) -> None:
     """Writes results as .npz: [B, ...] where a sequence has one row, packed [T, ...] with seq_lens where tokens have.
 
-    Others, such as [H, len, len], have an array a sequence: NAME.0, NAME.1, ...; constant ones are there once.
+    Others, such as [H, len, len], have an array a sequence: NAME.0, NAME.1, ...; constant ones are there once. `rows`
+    [B], where it is given, tells which rows of the input the results are of.
 
     Raises:
         BuildError: the disk is full or the folder cannot be written; no file is left behind.
     """
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Array] = {} if rows is None else {ROWS_NAME: np.asarray(rows, np.int64)}
     for item in metadata.outputs:
         rows = results[item.name]
         if item.layout == "per_sequence":
@@ -182,14 +214,26 @@ def _split_padded(path: Path, arrays: dict[str, Array]) -> Request:
     return {name: [row[keep] for row, keep in zip(array, kept, strict=True)] for name, array in arrays.items()}
 
 
-def _text(record: Mapping[str, Any]) -> Text:
-    """A text, or a pair of texts."""
-    if "text_pair" in record:
-        return str(record["text"]), str(record["text_pair"])
-    return str(record["text"])
+def _tokenize(
+    texts: Sequence[Text], path: Path, metadata: Metadata, options: TextOptions, numbers: Sequence[int] | None = None
+) -> Batch:
+    """Tokens of a file's texts, without blank ones; `numbers` are those of their lines, from 1."""
+    found = text_rows(texts, numbers or range(1, len(texts) + 1))
+    request = _encoded(found.texts, path, metadata, options)
+    if found.blank:
+        _log.warning(
+            "%s: %d of %d texts are blank and get no result: %s%s",
+            path,
+            len(found.blank),
+            len(texts),
+            "line " + ", ".join(map(str, found.blank[:SHOWN_LINES])),
+            ", ..." if len(found.blank) > SHOWN_LINES else "",
+        )
+    rows = [number - 1 for number in found.lines]
+    return Batch(request, None if rows == list(range(len(rows))) else rows)
 
 
-def _tokenize(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:
+def _encoded(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:
     from .tokenization import load_tokenizer
 
     if options.tokenizer is None and options.model is None:

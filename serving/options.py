@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from padfree.runtime import SessionError
 
+MOST_PORT = 65535
 LONG_TEXTS = ("truncate", "refuse")
 
 
@@ -65,6 +66,10 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if self.long_texts not in LONG_TEXTS:
             raise SessionError(f"long_texts is {self.long_texts!r}, allowed: {', '.join(LONG_TEXTS)}")
+        if not 0 <= self.port <= MOST_PORT:
+            raise SessionError(f"--port {self.port}: allowed: 1 to {MOST_PORT}, or 0 for a free one; choose another")
+        if not self.grace_seconds >= 0:
+            raise SessionError(f"--grace-seconds {self.grace_seconds}: allowed: 0 or more; leave it out for 30")
         if self.processes < 0:
             raise SessionError(f"processes is {self.processes}, allowed: 1 or more, or 0 for a choice by the cores")
         if any(not key or not key.isascii() for key in self.api_keys):

@@ -66,13 +66,19 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.batches import TextOptions, read_batch, read_texts, write_results
+    from padfree.builder.batches import RESULT_SUFFIX, Batch, TextOptions, read_rows, read_texts, write_results
     from padfree.builder.destinations import check_destinations
+    from padfree.builder.errors import BuildError
     from padfree.builder.folders.packing import runnable
     from padfree.runtime import Session
 
     inputs = [("the model", arguments.model), ("--input", arguments.input), ("--tokenizer", arguments.tokenizer)]
     check_destinations([("-o", arguments.output)], inputs)
+    if arguments.output.suffix != RESULT_SUFFIX:
+        raise BuildError(
+            f"-o {arguments.output}: run writes {RESULT_SUFFIX} files; name it "
+            f"{arguments.output.with_suffix(RESULT_SUFFIX).name}, or take padfree embed, which writes parquet"
+        )
     given = _texts(arguments)
     with (
         runnable(arguments.model, say=say) as model,
@@ -85,14 +91,15 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         texts = TextOptions(arguments.tokenizer, arguments.truncate, model, arguments.prompt)
         if arguments.text is None:
-            request = read_batch(arguments.input, session.metadata, texts)
+            batch = read_rows(arguments.input, session.metadata, texts)
         else:
-            request = read_texts(given, session.metadata, texts)
+            batch = Batch(read_texts(given, session.metadata, texts))
+        request = batch.request
         start = time.perf_counter()
         results = session.run(request)
         elapsed_ms = 1000 * (time.perf_counter() - start)
         metadata = session.metadata
-    write_results(arguments.output, results, metadata)
+    write_results(arguments.output, results, metadata, batch.rows)
     ids = request[metadata.ids_input().name]
     console = output_console()
     rows = [

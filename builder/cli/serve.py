@@ -66,7 +66,7 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
     group.add_argument("--port", type=int, default=8080, help="0 takes a free one (default 8080)")
     group.add_argument(
-        "--processes", type=int, default=0, metavar="N", help="front-end processes (default: one for every two cores)"
+        "--processes", type=int, metavar="N", help="front-end processes (default: one for every two cores)"
     )
     group.add_argument(
         "--api-key",
@@ -111,12 +111,15 @@ def run(arguments: argparse.Namespace) -> int:
         if error.name not in PACKAGES:
             raise
         raise BuildError(f"padfree serve needs {', '.join(PACKAGES)}: {install_command('serve')}") from error
+    if arguments.contexts < 1:
+        raise BuildError(f"--contexts {arguments.contexts}: allowed: 1 or more; leave it out for 2")
+    options, choices = _options(arguments), _choices(arguments)
     console = output_console()
     with runnable(arguments.model, say=say) as model:
         serve(
             model,
-            _options(arguments),
-            _choices(arguments),
+            options,
+            choices,
             devices=(arguments.device,) if arguments.gpus is None else read_devices(arguments.gpus),
             allow_other_gpu=arguments.allow_other_gpu,
             contexts=arguments.contexts,
@@ -127,13 +130,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace) -> Any:
+    from padfree.builder.errors import BuildError
     from padfree.serving import Limits, ServeOptions
 
+    if arguments.processes is not None and arguments.processes < 1:
+        raise BuildError(
+            f"--processes {arguments.processes}: allowed: 1 or more; leave it out for a choice by the cores"
+        )
     keys = [*arguments.api_key, *filter(None, [os.environ.get(KEY_VARIABLE)])]
     return ServeOptions(
         host=arguments.host,
         port=arguments.port,
-        processes=arguments.processes,
+        processes=arguments.processes or 0,
         api_keys=tuple(keys),
         accept_token_ids=arguments.accept_token_ids,
         long_texts=arguments.long_texts,

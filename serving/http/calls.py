@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
 from padfree.runtime.text.encoder import Text
 from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, Served
@@ -20,10 +21,12 @@ from ..errors import TOO_SLOW, UNAUTHORIZED, VALIDATION, ApiError, busy, failed,
 from ..metrics import Row
 from ..options import ServeOptions
 from .body import Body
+from .cuts import CutLog
 from .link import Link
 from .texts import Answer, Ids, Texts
 
 JSON = "application/json"
+TRUNCATED_HEADER = "x-truncated-texts"
 INTERNAL = 500
 
 
@@ -48,6 +51,12 @@ class Call:
     texts: int = 0
     characters: int = 0
     answer: Answer | None = None
+
+    @property
+    def truncated(self) -> dict[str, list[int]]:
+        """The numbers of the texts that were cut, as a field of the answer; none where all are whole."""
+        cut = [] if self.answer is None else np.flatnonzero(self.answer.cut).tolist()
+        return {"truncated": cut} if cut else {}
 
 
 MODELS = {
@@ -84,6 +93,7 @@ class Calls:
         self.served, self.options = served, options
         self._texts, self._link, self._row = texts, link, row
         self._open = 0
+        self._cuts = CutLog(served, link.log)
 
     def endpoint(self, work: Work, style: Style) -> Callable[[Request], Awaitable[Response]]:
         """An endpoint that answers a JSON body with what `work` returns, in JSON."""
@@ -143,6 +153,7 @@ class Calls:
         call.characters = sum(len(text) if isinstance(text, str) else len(text[0]) + len(text[1]) for text in texts)
         self._count(call, "count")
         call.answer = await self._texts.rows(texts, truncate=truncate, until=call.until, ids=ids, prompt=prompt)
+        self._cuts.add(int(call.answer.cut.sum()))
         return call.answer.values
 
     def _count(self, call: Call, what: str) -> None:
@@ -203,7 +214,7 @@ def _body_too_large(most: int) -> ApiError:
 
 
 def _headers(call: Call, start: float) -> Mapping[str, str] | None:
-    """What TEI tells about a request in its answer's headers."""
+    """What TEI tells about a request in its answer's headers, and how many of its texts were cut."""
     answer = call.answer
     if answer is None:
         return None
@@ -216,5 +227,6 @@ def _headers(call: Call, start: float) -> Mapping[str, str] | None:
     return {
         "x-compute-characters": str(call.characters),
         "x-compute-tokens": str(answer.tokens),
+        TRUNCATED_HEADER: str(int(answer.cut.sum())),
         **{name: f"{1e3 * seconds:.0f}" for name, seconds in times.items()},
     }

@@ -14,6 +14,8 @@ from .body import check_texts, read_texts
 from .calls import Call, Calls
 from .ranks import ranked
 
+TRUNCATED = "documents were longer than the model takes, and were cut; their numbers are in 'truncated'"
+
 
 def error_body(error: ApiError) -> Any:
     """As Cohere's clients read it."""
@@ -52,7 +54,12 @@ class Cohere:
                     }
                     for at, score in ranks[:most]
                 ],
-                "meta": {"api_version": {"version": str(version)}, "billed_units": {"search_units": 1}},
+                "meta": {
+                    "api_version": {"version": str(version)},
+                    "billed_units": {"search_units": 1},
+                    **({"warnings": [TRUNCATED]} if call.truncated else {}),
+                },
+                **call.truncated,
             }
 
         return rerank

@@ -65,6 +65,7 @@ class OpenAI:
             ],
             "model": served.name,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            **call.truncated,
         }
 
     async def _models(self, request: Request) -> Response:

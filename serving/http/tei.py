@@ -11,15 +11,12 @@ from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
-from ..errors import ApiError
+from ..errors import ApiError, malformed
 from .body import Body, check_texts, read_inputs, read_pairs, read_texts
 from .calls import Call, Calls
 from .openai import prompt_text
 from .ranks import ranked, scored
 from .vectors import floats, normalized, shortened, softmax
-
-DIRECTIONS = ("right", "Right")
-"""Which end of a long text is cut off; clients differ in how they write it."""
 
 
 def error_body(error: ApiError) -> Any:
@@ -94,6 +91,8 @@ class Tei:
         call.method = "single" if single else "batch"
         raw = body.truth("raw_scores", False)
         self._calls.check_task(CLASSIFY, RERANK)
+        if served.takes_pairs and any(isinstance(item, str) for item in pairs):
+            raise malformed("'inputs' has a text by itself, and the model scores pairs; send [query, text]")
         rows = await self._calls.rows(call, pairs, kind="predict", truncate=self._truncate(body), ids=[])
         logits = floats(rows).reshape(len(pairs), -1)
         if logits.shape[1] > 1 and not raw and not served.activated:
@@ -133,8 +132,9 @@ class Tei:
         ]
 
     def _truncate(self, body: Body) -> bool:
-        """Whether long texts lose their ends. Their beginnings they never lose, and who asks for that is told."""
-        body.choice("truncation_direction", DIRECTIONS)
+        """Whether long texts are cut, at the end that the tokenizer's settings say: who asks for another is told."""
+        side = self._calls.served.truncation_side
+        body.choice("truncation_direction", (side, side.capitalize()))
         return body.truth("truncate", self._calls.options.long_texts == "truncate")
 
 

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from padfree.builder import BuildError
-from padfree.builder.batches import TextOptions, read_batch, write_results
+from padfree.builder.batches import TextOptions, read_batch, read_rows, write_results
 from padfree.contract.metadata import Metadata
+from padfree.contract.texts import PAIRS, SENTENCES, TextInfo
 from padfree.runtime.plan_files import parse_metadata
+from padfree.runtime.texts import read_tokenizer
+
+from tests.support.folders import write_small_tokenizer
 
 
 @pytest.fixture
@@ -153,3 +158,58 @@ def test_results_are_packed_with_their_lengths(metadata: Metadata, tmp_path: Pat
         assert file["hidden"].tolist() == [[1, 1], [1, 1], [3, 3]]
         assert file["seq_lens"].tolist() == [2, 0, 1]
         assert file["lengths"].tolist() == [[2], [0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"text": "word1", "text_pair": "word2"}', ("word1", "word2")),
+        ('{"query": "word1", "document": "word2"}', ("word1", "word2")),
+        ('{"query": "word1", "text": "word2", "id": 3}', ("word1", "word2")),
+        ('{"sentence1": "word1", "sentence2": "word2"}', ("word1", "word2")),
+        ('{"premise": "word1", "hypothesis": "word2"}', ("word1", "word2")),
+        ('["word1", "word2"]', ("word1", "word2")),
+    ],
+)
+def test_pairs_in_any_usual_spelling(metadata: Metadata, tmp_path: Path, line: str, expected: Any) -> None:
+    pairs = replace(metadata, text=TextInfo(PAIRS))
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(f"{line}\n\n{line}\n")
+    batch = read_rows(path, pairs, TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30)))
+    tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
+    assert as_lists(batch.request)["input_ids"] == 2 * [tokenizer.encode(*expected).ids]
+    assert as_lists(batch.request)["token_type_ids"] == 2 * [tokenizer.encode(*expected).type_ids]
+    assert batch.rows == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("lines", "task", "message"),
+    [
+        ('{"text": "word1"}', PAIRS, "line 1: has text, and the model scores pairs; name two texts text/text_pair"),
+        ('{"text": 3}', SENTENCES, "line 1: 'text' is 3, allowed: a text"),
+        ('{"text": null}', SENTENCES, "line 1: 'text' is None, allowed: a text"),
+        ('["word1"]', SENTENCES, "line 1: a list of 1 texts, allowed: a pair"),
+    ],
+)
+def test_lines_that_are_no_texts(metadata: Metadata, tmp_path: Path, lines: str, task: str, message: str) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text(lines)
+    options = TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30))
+    with pytest.raises(BuildError, match=message):
+        read_rows(path, replace(metadata, text=TextInfo(task)), options)
+
+
+def test_single_texts_of_a_model_that_scores_pairs(metadata: Metadata, tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("a\n")
+    options = TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30))
+    with pytest.raises(BuildError, match="a text by itself, and the model scores pairs"):
+        read_rows(path, replace(metadata, text=TextInfo(PAIRS)), options)
+
+
+def test_models_of_vectors_take_the_text_of_a_row(metadata: Metadata, tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"query": "word1", "text": "word2"}\n')
+    options = TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30))
+    found = read_rows(path, replace(metadata, text=TextInfo(SENTENCES)), options)
+    assert found.request["input_ids"] == [read_tokenizer(tmp_path / "tokenizer.json").encode("word2").ids]

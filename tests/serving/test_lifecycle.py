@@ -121,6 +121,22 @@ def test_a_folder_is_served(tmp_path: Path) -> None:
         ("sentence_embedding", ["--tokenizer", "nowhere.json"], "no such tokenizer"),
         ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--max-length", "999"], "the model takes 128 tokens"),
         ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--default-prompt", "q"], "choose one of them"),
+        ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--max-length", "0"], "--max-length 0: allowed: 1 or"),
+        ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--max-length", "2"], "2 tokens of its own around"),
+        ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--port", "70000"], "--port 70000: allowed: 1 to 65535"),
+        (
+            "sentence_embedding",
+            ["--tokenizer", str(TOKENIZER), "--processes", "0"],
+            "--processes 0: allowed: 1 or more",
+        ),
+        ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--contexts", "0"], "--contexts 0: allowed: 1 or more"),
+        (
+            "sentence_embedding",
+            ["--tokenizer", str(TOKENIZER), "--task", "rerank"],
+            "--task rerank: 'sentence_embedding'",
+        ),
+        ("scores", ["--tokenizer", str(TOKENIZER), "--task", "embed"], "--task embed: 'scores'"),
+        ("logits", ["--tokenizer", str(TOKENIZER), "--task", "rerank"], "--task rerank: 'logits'"),
     ],
 )
 def test_what_cannot_be_served_is_one_paragraph(

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How rows of data sets spell pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+SPELLINGS = (
+    ("text", "text_pair"), ("query", "document"), ("query", "text"), ("query", "passage"), ("question", "answer"),
+    ("question", "context"), ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("sentence_A", "sentence_B"),
+    ("premise", "hypothesis"), ("text1", "text2"), ("text_1", "text_2"), ("text_a", "text_b"), ("anchor", "positive"),
+)  # fmt: skip
+"""Names of first and second texts; where a row has several, the one that comes first here counts."""
+SHOWN = ", ".join("/".join(names) for names in SPELLINGS[:3])
+
+
+def pair_names(names: Collection[str]) -> tuple[str, str] | None:
+    """The names of first and second texts among those of a row; None: it has no pair."""
+    return next((pair for pair in SPELLINGS if pair[0] in names and pair[1] in names), None)

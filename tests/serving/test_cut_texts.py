@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts that are cut are told of: by a field, a header, and a line in the log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.contract.texts import LEFT, PAIRS, SENTENCES, TextInfo
+from tokenizers import Tokenizer
+
+from tests.support.folders import TOKENIZER
+from tests.support.http_requests import PATIENCE_S, post
+from tests.support.served_models import Server, expected, unit, write_model
+
+DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
+MOST = 8
+LONG = "a cat and a mat and rain and the cat again"
+TOLERANCE = 1e-5
+
+
+def whole(server: Server, path: str, **fields: Any) -> tuple[dict[str, str], Any]:
+    """Headers and body of an answer."""
+    connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
+    try:
+        connection.request("POST", path, json.dumps(fields).encode())
+        answer = connection.getresponse()
+        return dict(answer.headers), json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def cut_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A model whose texts lose their beginnings."""
+    text = TextInfo(SENTENCES, DIGEST, max_length=MOST, pooling=("mean",), truncation_side=LEFT)
+    file = write_model(tmp_path_factory.mktemp("left") / "left.onnx", text=text.to_dict())
+    with Server(file, "--processes", "1") as server:
+        yield server
+
+
+def test_texts_that_were_cut_are_named(cut_left: Server) -> None:
+    headers, body = whole(cut_left, "/v1/embeddings", input=["a cat", LONG, "rain", LONG])
+    assert body["truncated"] == [1, 3]
+    assert headers["x-truncated-texts"] == "2"
+    headers, body = whole(cut_left, "/v1/embeddings", input=["a cat"])
+    assert "truncated" not in body
+    assert headers["x-truncated-texts"] == "0"
+    headers, _ = whole(cut_left, "/embed", inputs=[LONG])
+    assert headers["x-truncated-texts"] == "1"
+
+
+def test_the_beginnings_are_cut_where_the_tokenizer_says_so(cut_left: Server) -> None:
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    tokenizer.enable_truncation(MOST, direction="left")
+    kept = tokenizer.decode(tokenizer.encode(LONG).ids)
+    found = np.array(post(cut_left, "/embed", inputs=[LONG])[1])
+    np.testing.assert_allclose(found, unit(expected([kept])), atol=TOLERANCE)
+    assert not np.allclose(found, unit(expected([" ".join(LONG.split()[: MOST - 2])])), atol=TOLERANCE)
+    status, answer = post(cut_left, "/embed", inputs=LONG, truncation_direction="right")
+    assert (status, answer["error"]) == (422, "'truncation_direction' is 'right', allowed: left, Left")
+
+
+def test_the_log_tells_of_cut_texts(tmp_path: Path) -> None:
+    text = TextInfo(SENTENCES, DIGEST, max_length=MOST, pooling=("mean",))
+    with Server(write_model(tmp_path / "cut.onnx", text=text.to_dict()), "--processes", "1") as server:
+        for _ in range(20):
+            assert post(server, "/embed", inputs=LONG)[0] == 200
+        lines = [line for line in server.end().splitlines() if "tokens that lost their ends" in line]
+    assert lines
+    assert len(lines) < 10
+
+
+def test_a_model_of_pairs_scores_no_single_texts(tmp_path: Path) -> None:
+    text = TextInfo(PAIRS, DIGEST, labels=("LABEL_0",), activation="identity")
+    with Server(write_model(tmp_path / "pairs.onnx", "scores", 1, text.to_dict()), "--processes", "1") as server:
+        status, answer = post(server, "/predict", inputs=[["a cat"], ["a", "mat"]])
+        assert status == 422
+        assert answer["error"].startswith("'inputs' has a text by itself, and the model scores pairs")
+        assert post(server, "/predict", inputs=[["a", "mat"]])[0] == 200
