@@ -125,17 +125,17 @@ def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) 
 
 
 def write_results(
-    path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata, rows: Sequence[int] | None = None
+    path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata, lines: Sequence[int] | None = None
 ) -> None:
     """Writes results as .npz: [B, ...] where a sequence has one row, packed [T, ...] with seq_lens where tokens have.
 
-    Others, such as [H, len, len], have an array a sequence: NAME.0, NAME.1, ...; constant ones are there once. `rows`
-    [B], where it is given, tells which rows of the input the results are of.
+    Others, such as [H, len, len], have an array a sequence: NAME.0, NAME.1, ...; constant ones are there once. `lines`
+    [B], where they are given, tell which lines of the input the results are of: they are written as `rows`.
 
     Raises:
         BuildError: the disk is full or the folder cannot be written; no file is left behind.
     """
-    arrays: dict[str, Array] = {} if rows is None else {ROWS_NAME: np.asarray(rows, np.int64)}
+    arrays: dict[str, Array] = {} if lines is None else {ROWS_NAME: np.asarray(lines, np.int64)}
     for item in metadata.outputs:
         rows = results[item.name]
         if item.layout == "per_sequence":
