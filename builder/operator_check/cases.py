@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is checked: every operator in every type, in the variants that have kernels of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from padfree.contract.names import FP8
+
+from .graphs import LENGTHS, MAX_SEQ_LEN, MAX_SHORT, SHORT_LENGTHS, VOCABULARY, CaseGraph
+
+HEADS, SIZE = 12, 64
+WIDTH = HEADS * SIZE
+FEATURES = 1536
+POSITIONS = 512
+RANGE = 128
+Y_SCALE = 2.0**-5
+FULL, HALVES = ("fp32", "fp16", "bf16"), ("fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One check. `kind` is the type: fp32, fp16, bf16, fp8 or int32.
+
+    make: the graph. flops: of the operator, for its floor; 0 where bytes are all that counts.
+    """
+
+    operator: str
+    variant: str
+    kind: str
+    make: Callable[[], CaseGraph]
+    flops: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Such as "PadfreeAttention, window, fp16"."""
+        return f"{self.operator}, {self.variant}, {self.kind}"
+
+
+def all_cases() -> list[Case]:
+    """All of them, those that others build on first."""
+    return [*_layout(), *_rows(), *_attention(), *_products(), *_e4m3()]
+
+
+def _layout() -> Iterator[Case]:
+    def schedule() -> CaseGraph:
+        graph = CaseGraph("fp32")
+        made = graph.schedule(subject=True, has_extent=1, has_positions=1, num_heads=1)
+        graph.output(made["cu_seqlens"], tokens=None, kind="int32")
+        graph.output(made["token_index"], tokens=0, kind="int32")
+        graph.output(made["positions"], tokens=0, kind="int32")
+        return graph
+
+    def through(kind: str) -> CaseGraph:
+        graph = CaseGraph(kind, interface="padded")
+        x, mask = graph.grid("x", WIDTH), graph.mask()
+        index = graph.node("PadfreeIndex", {"mask": mask})
+        packed = graph.node("PadfreePack", {"x": x, "token_index": index["token_index"]})
+        made = graph.node(
+            "PadfreeUnpack",
+            {"packed": packed["packed"], "token_index": index["token_index"], "seq_lens": index["seq_lens"], "extent": mask},
+        )
+        graph.output(made["x"], tokens=None)
+        graph.output(index["seq_lens"], tokens=None, kind="int32")
+        return graph
+
+    yield Case("PadfreeSchedule", "offsets, slots, positions", "int32", schedule)
+    for kind in FULL:
+        yield Case("PadfreeIndex, Pack, Unpack", "mask with holes", kind, _bound(through, kind))
+
+
+def _rows() -> Iterator[Case]:
+    for kind in FULL:
+        yield Case("PadfreeEmbedding", "three tables", kind, _bound(embedding, kind))
+        yield Case("PadfreeLayerNorm", "bias, residual", kind, _bound(layer_norm, kind))
+        yield Case("PadfreeLayerNorm", "RMS, sum", kind, _bound(rms_norm, kind))
+        for pairing in ("half", "interleaved"):
+            yield Case("PadfreeRotary", pairing, kind, _bound(rotary, kind, pairing))
+        for mode, normalize in (("first", 0), ("last", 0), ("mean", 1), ("max", 0)):
+            variant = f"{mode}, normalized" if normalize else mode
+            yield Case("PadfreePool", variant, kind, _bound(pool, kind, mode, normalize))
+    for kind in HALVES:
+        yield Case("PadfreeLayerNorm", "first tokens, pooler", kind, _bound(pooler, kind))
+        yield Case("PadfreePool", "mean of norms", kind, _bound(pool, kind, "mean", 0, has_norm=1))
+
+
+def embedding(kind: str) -> CaseGraph:
+    """Words, positions and types; in e4m3 the numbers are widened by a product with 1."""
+    graph = CaseGraph(kind)
+    cu_seqlens = graph.schedule(num_heads=1)["cu_seqlens"]
+    given = {"ids": "ids", "token_types": graph.ids("types", 2), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
+    for name, count in (("word_table", VOCABULARY), ("position_table", POSITIONS), ("type_table", 2)):
+        given[name] = graph.weight(name, count, WIDTH)
+    flags = {"has_token_types": 1, "has_position_table": 1, "has_beta": 1, "num_heads": 1}
+    _finish(graph, graph.node("PadfreeEmbedding", given, **flags, **_results(kind)))
+    return graph
+
+
+def layer_norm(kind: str) -> CaseGraph:
+    """A norm of a sum."""
+    graph = CaseGraph(kind)
+    _lengths(graph)
+    given = {"x": graph.rows("x", WIDTH), "residual": graph.rows("residual", WIDTH), **_norm_weights(graph)}
+    given["bias"] = graph.weight("bias", WIDTH)
+    flags = {"has_bias": 1, "has_residual": 1, "has_beta": 1}
+    _finish(graph, graph.node("PadfreeLayerNorm", given, **flags, **_results(kind)))
+    return graph
+
+
+def rms_norm(kind: str) -> CaseGraph:
+    """A norm without a mean, and the sum that it is of."""
+    graph = CaseGraph(kind)
+    _lengths(graph)
+    given = {"x": graph.rows("x", WIDTH), "residual": graph.rows("residual", WIDTH), **_norm_weights(graph)}
+    made = graph.node("PadfreeLayerNorm", given, rms=1, has_residual=1, has_sum=1)
+    graph.output(made["y"])
+    graph.output(made["sum"])
+    return graph
+
+
+def pooler(kind: str) -> CaseGraph:
+    """What the last norm of a BERT gives."""
+    graph = CaseGraph(kind)
+    cu_seqlens = graph.schedule(num_heads=1)["cu_seqlens"]
+    given = {"x": graph.rows("x", WIDTH), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
+    given["pooler_weight"] = graph.weight("pooler_weight", WIDTH, WIDTH, size=WIDTH**-0.5)
+    given["pooler_bias"] = graph.weight("pooler_bias", WIDTH)
+    made = graph.node("PadfreeLayerNorm", given, has_beta=1, has_first=1, has_pooler=1, results="fp32")
+    graph.output(made["y_fp32"], kind="float32")
+    graph.output(made["pooled"], tokens=None, kind="float32")
+    return graph
+
+
+def rotary(kind: str, pairing: str) -> CaseGraph:
+    """Heads of queries and keys; the columns of values are copied."""
+    graph = CaseGraph(kind)
+    positions = graph.schedule(has_positions=1, num_heads=1)["positions"]
+    frequencies = graph.constant("frequencies", _frequencies(SIZE)[None])
+    given = {"x": graph.rows("x", 3 * WIDTH), "positions": positions, "frequencies": frequencies}
+    made = graph.node("PadfreeRotary", given, head_size=SIZE, num_heads=2 * HEADS, pairing=pairing)
+    graph.output(made["y"])
+    return graph
+
+
+def pool(kind: str, mode: str, normalize: int, has_norm: int = 0) -> CaseGraph:
+    """One row a sequence."""
+    graph = CaseGraph(kind)
+    cu_seqlens = graph.schedule(num_heads=1)["cu_seqlens"]
+    given = {"x": graph.rows("x", WIDTH), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
+    flags = {"has_norm": has_norm, "has_beta": has_norm}
+    made = graph.node("PadfreePool", given, mode=mode, normalize=normalize, **flags)
+    graph.output(made["y"], tokens=None)
+    return graph
+
+
+def _attention() -> Iterator[Case]:
+    plain: dict[str, Any] = {}
+    variants: dict[str, dict[str, Any]] = {
+        "plain": plain,
+        "heads of 32": {"size": 32},
+        "short sequences": {"lengths": SHORT_LENGTHS},
+        "window of 64": {"window": 64},
+        "slopes": {"bias": "slope"},
+        "bias by distance": {"bias": "distance"},
+        "disentangled": {"bias": "disentangled"},
+        "grouped heads of 128": {"size": 128, "heads": 8, "kv_heads": 2},
+    }
+    for variant, options in variants.items():
+        for kind in FULL:
+            lengths = options.get("lengths", LENGTHS)
+            width = options.get("heads", HEADS) * options.get("size", SIZE)
+            flops = 4.0 * width * sum(min(length, 129 if "window" in options else length) * length for length in lengths)
+            yield Case("PadfreeAttention", variant, kind, _bound(attention, kind, **options), flops)
+
+
+def attention(
+    kind: str,
+    *,
+    size: int = SIZE,
+    heads: int = HEADS,
+    kv_heads: int = 0,
+    window: int = -1,
+    bias: str = "none",
+    lengths: Sequence[int] = LENGTHS,
+) -> CaseGraph:
+    """Scores with a deviation of about 1, and what is added to them."""
+    graph = CaseGraph(kind, lengths)
+    has_tasks = int(max(lengths) > MAX_SHORT)  # kernels for short sequences read no list
+    flags: dict[str, Any] = {"num_heads": heads, "has_tasks": has_tasks}
+    given = graph.schedule(**flags)
+    attributes: dict[str, Any] = {
+        **flags,
+        "num_kv_heads": kv_heads or heads,
+        "head_size": size,
+        "scale": 1 / math.sqrt(size),
+        "window_left": window,
+        "window_right": window,
+        "bias": bias,
+        "max_seq_len": MAX_SEQ_LEN if has_tasks else MAX_SHORT,
+    }
+    width, kv_width = heads * size, (kv_heads or heads) * size
+    if kv_heads:
+        given |= {name: graph.rows(name, wide) for name, wide in (("q", width), ("k", kv_width), ("v", kv_width))}
+        attributes["qkv_layout"] = "separate"
+    else:
+        given |= {"qkv": graph.rows("qkv", 3 * width), "qkv_bias": graph.weight("qkv_bias", 3 * width)}
+        attributes |= {"qkv_layout": "3HD", "has_qkv_bias": 1}
+    given |= _positions(graph, attributes, heads, width)
+    quantized = {"quantized": 1, "y_scale": Y_SCALE} if kind == FP8 else {}
+    made = graph.node("PadfreeAttention", given, **attributes, **quantized)
+    if kind == FP8:
+        _widened(graph, made["y"], width)
+    else:
+        graph.output(made["y"])
+    return graph
+
+
+def _positions(graph: CaseGraph, attributes: dict[str, Any], heads: int, width: int) -> dict[str, str]:
+    """The inputs that go with attention's bias; attributes are completed."""
+    if attributes["bias"] == "none":
+        return {}
+    if attributes["bias"] == "slope":
+        return {"slopes": graph.constant("slopes", (2.0 ** -np.arange(1, heads + 1)).astype(np.float32))}
+    attributes["bias_range"] = RANGE
+    if attributes["bias"] == "distance":
+        values = np.random.default_rng(1).standard_normal((heads, 2 * RANGE + 1)).astype(np.float32)
+        return {"distance_bias": graph.constant("distance_bias", values)}
+    attributes |= {"has_k_position": 1, "has_q_position": 1, "scale": attributes["scale"] / math.sqrt(3)}
+    return {name: graph.weight(name, 2 * RANGE + 1, width) for name in ("k_position", "q_position")}
+
+
+def _products() -> Iterator[Case]:
+    tokens = CaseGraph("fp32").tokens
+    flops = 2.0 * tokens * WIDTH * FEATURES
+    for kind in HALVES:
+        yield Case("PadfreeLinear", "bias, GELU", kind, _bound(linear, kind, activation="gelu"), flops)
+        yield Case("PadfreeLinear", "residual", kind, _bound(linear, kind, has_residual=1), flops)
+        yield Case("PadfreeLinear", "gated, SiLU", kind, _bound(linear, kind, activation="silu", gated=1), flops)
+        yield Case("PadfreeLinear", "rotary", kind, _bound(linear, kind, rotary_features=WIDTH), flops)
+        yield Case("PadfreeLinear", "norms folded", kind, _bound(folded, kind), 2 * flops)
+
+
+def linear(kind: str, **attributes: Any) -> CaseGraph:
+    """A product and what follows it."""
+    graph = CaseGraph(kind)
+    made = graph.schedule(has_positions=1, num_heads=1) if attributes.get("rotary_features") else {}
+    _lengths(graph)
+    given = {"x": graph.rows("x", WIDTH), **_operands(graph, WIDTH, FEATURES, ""), **made}
+    if attributes.get("has_residual"):
+        given["residual"] = graph.rows("residual", FEATURES)
+    if attributes.get("rotary_features"):
+        given["frequencies"] = graph.constant("frequencies", _frequencies(attributes["rotary_features"]))
+    graph.output(graph.node("PadfreeLinear", given, has_bias=1, **attributes)["y"])
+    return graph
+
+
+def folded(kind: str) -> CaseGraph:
+    """Two products: the second one norms its input with the moments that the first one gives."""
+    graph = CaseGraph(kind)
+    _lengths(graph)
+    given = {"x": graph.rows("x", WIDTH), **_operands(graph, WIDTH, FEATURES, "_up")}
+    up = graph.node("PadfreeLinear", given, has_bias=1, has_moments=1)
+    given = {"x": up["y"], "x_moments": up["moments"], **_operands(graph, FEATURES, WIDTH, "_down")}
+    down = graph.node("PadfreeLinear", given, has_bias=1, has_x_moments=1, x_epsilon=1e-5)
+    graph.output(up["moments"], tokens=1, kind="float32")
+    graph.output(down["y"])
+    return graph
+
+
+def _e4m3() -> Iterator[Case]:
+    yield Case("PadfreeEmbedding", "three tables", FP8, _bound(embedding, FP8))
+    yield Case("PadfreeLayerNorm", "bias, residual", FP8, _bound(layer_norm, FP8))
+    yield Case("PadfreeAttention", "plain", FP8, _bound(attention, FP8))
+    flops = 2.0 * CaseGraph("fp32").tokens * WIDTH * FEATURES
+    yield Case("PadfreeLinearFp8", "bias, GELU", FP8, _bound(linear_fp8, activation="gelu"), flops)
+    yield Case("PadfreeLinearFp8", "gated, SiLU", FP8, _bound(linear_fp8, activation="silu", gated=1), flops)
+    yield Case("PadfreeLinearFp8", "two products", FP8, two_products, 2 * flops)
+
+
+def linear_fp8(**attributes: Any) -> CaseGraph:
+    """A product of rows that a norm gives in e4m3."""
+    graph = CaseGraph(FP8)
+    rows = _e4m3_rows(graph)
+    given = {"x": rows, **_e4m3_operands(graph, WIDTH, FEATURES, "")}
+    graph.output(graph.node("PadfreeLinearFp8", given, results="act", **attributes)["y"])
+    return graph
+
+
+def two_products() -> CaseGraph:
+    """The first one's results are e4m3."""
+    graph = CaseGraph(FP8)
+    given = {"x": _e4m3_rows(graph), **_e4m3_operands(graph, WIDTH, FEATURES, "_up")}
+    up = graph.node("PadfreeLinearFp8", given, activation="relu", results="e4m3", y_scale=Y_SCALE)
+    given = {"x": up["y_e4m3"], **_e4m3_operands(graph, FEATURES, WIDTH, "_down")}
+    graph.output(graph.node("PadfreeLinearFp8", given, results="act")["y"])
+    return graph
+
+
+def _bound(make: Callable[..., CaseGraph], *arguments: Any, **options: Any) -> Callable[[], CaseGraph]:
+    return lambda: make(*arguments, **options)
+
+
+def _lengths(graph: CaseGraph) -> None:
+    """Sessions want lengths of every packed model: where an operator needs none, they are an output."""
+    if "seq_lens" not in graph.feeds:
+        graph.output(graph.schedule(num_heads=1)["cu_seqlens"], tokens=None, kind="int32")
+
+
+def _results(kind: str) -> dict[str, Any]:
+    return {"results": "e4m3", "y_scale": Y_SCALE} if kind == FP8 else {}
+
+
+def _finish(graph: CaseGraph, made: dict[str, str]) -> None:
+    """Gives out rows of norms, whatever their type."""
+    if graph.kind == FP8:
+        _widened(graph, made["y_e4m3"], WIDTH)
+    else:
+        graph.output(made["y"])
+
+
+def _widened(graph: CaseGraph, rows: str, width: int) -> None:
+    """Gives out rows in e4m3: an engine cannot, so that a product with 1 makes fp16 of them."""
+    given = {
+        "x": rows,
+        "weight": graph.constant("one", np.eye(width, dtype=np.float32).astype(ml_dtypes.float8_e4m3fn)),
+        "scale": graph.constant("one_scale", np.full(width, Y_SCALE, np.float32)),
+        "bias": graph.weight("no_bias", width, size=0.0),
+    }
+    graph.output(graph.node("PadfreeLinearFp8", given, subject=False, results="act")["y"])
+
+
+def _norm_weights(graph: CaseGraph) -> dict[str, str]:
+    return {"gamma": graph.weight("gamma", WIDTH, size=0.1, mean=1.0), "beta": graph.weight("beta", WIDTH, size=0.1)}
+
+
+def _operands(graph: CaseGraph, depth: int, features: int, suffix: str) -> dict[str, str]:
+    weight = graph.weight(f"weight{suffix}", depth, features, size=depth**-0.5)
+    return {"weight": weight, "bias": graph.weight(f"bias{suffix}", features)}
+
+
+def _e4m3_rows(graph: CaseGraph) -> str:
+    _lengths(graph)
+    given = {"x": graph.rows("x", WIDTH), **_norm_weights(graph)}
+    flags = {"has_beta": 1, "results": "e4m3", "y_scale": Y_SCALE}
+    return graph.node("PadfreeLayerNorm", given, subject=False, **flags)["y_e4m3"]
+
+
+def _e4m3_operands(graph: CaseGraph, depth: int, features: int, suffix: str) -> dict[str, str]:
+    weight = (np.random.default_rng(2).standard_normal((features, depth)) * 64).astype(np.float32)
+    scale = np.full(features, Y_SCALE / 64 * depth**-0.5, np.float32)
+    return {
+        "weight": graph.constant(f"weight{suffix}", weight.astype(ml_dtypes.float8_e4m3fn)),
+        "scale": graph.constant(f"scale{suffix}", scale),
+        "bias": graph.weight(f"bias{suffix}", features),
+    }
+
+
+def _frequencies(size: int) -> Any:
+    """float32 [size / 2], as rotary embeddings have them; larger ones than 64 repeat those of heads of 64."""
+    one = 10000.0 ** (-np.arange(0, SIZE, 2) / SIZE)
+    return np.tile(one, -(-size // SIZE))[: size // 2].astype(np.float32)
