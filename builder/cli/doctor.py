@@ -25,7 +25,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--require", default="", metavar="LIST", help=f"fail unless these work, by commas: {', '.join(REQUIRABLE)}"
     )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--json", action="store_true", help="print the findings, or those of --check, as JSON")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="instead, run every operator in every type on the GPU beside a reference, in about a minute",
+    )
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device for --check (default 0)")
     parser.set_defaults(function=run)
 
 
@@ -34,6 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.doctor import capabilities, diagnose
     from padfree.builder.errors import BuildError
 
+    if arguments.check:
+        from .operator_check import check_operators
+
+        if arguments.require:
+            raise BuildError("--require is for what doctor finds without --check; leave one of them out")
+        return check_operators(arguments)
     required = [name.strip() for name in arguments.require.split(",") if name.strip()]
     for name in required:
         if name not in REQUIRABLE:

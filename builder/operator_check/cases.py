@@ -63,7 +63,12 @@ def _layout() -> Iterator[Case]:
         packed = graph.node("PadfreePack", {"x": x, "token_index": index["token_index"]})
         made = graph.node(
             "PadfreeUnpack",
-            {"packed": packed["packed"], "token_index": index["token_index"], "seq_lens": index["seq_lens"], "extent": mask},
+            {
+                "packed": packed["packed"],
+                "token_index": index["token_index"],
+                "seq_lens": index["seq_lens"],
+                "extent": mask,
+            },
         )
         graph.output(made["x"], tokens=None)
         graph.output(index["seq_lens"], tokens=None, kind="int32")
@@ -96,7 +101,7 @@ def embedding(kind: str) -> CaseGraph:
     given = {"ids": "ids", "token_types": graph.ids("types", 2), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
     for name, count in (("word_table", VOCABULARY), ("position_table", POSITIONS), ("type_table", 2)):
         given[name] = graph.weight(name, count, WIDTH)
-    flags = {"has_token_types": 1, "has_position_table": 1, "has_beta": 1, "num_heads": 1}
+    flags: dict[str, Any] = {"has_token_types": 1, "has_position_table": 1, "has_beta": 1, "num_heads": 1}
     _finish(graph, graph.node("PadfreeEmbedding", given, **flags, **_results(kind)))
     return graph
 
@@ -107,7 +112,7 @@ def layer_norm(kind: str) -> CaseGraph:
     _lengths(graph)
     given = {"x": graph.rows("x", WIDTH), "residual": graph.rows("residual", WIDTH), **_norm_weights(graph)}
     given["bias"] = graph.weight("bias", WIDTH)
-    flags = {"has_bias": 1, "has_residual": 1, "has_beta": 1}
+    flags: dict[str, Any] = {"has_bias": 1, "has_residual": 1, "has_beta": 1}
     _finish(graph, graph.node("PadfreeLayerNorm", given, **flags, **_results(kind)))
     return graph
 
@@ -152,7 +157,7 @@ def pool(kind: str, mode: str, normalize: int, has_norm: int = 0) -> CaseGraph:
     graph = CaseGraph(kind)
     cu_seqlens = graph.schedule(num_heads=1)["cu_seqlens"]
     given = {"x": graph.rows("x", WIDTH), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
-    flags = {"has_norm": has_norm, "has_beta": has_norm}
+    flags: dict[str, Any] = {"has_norm": has_norm, "has_beta": has_norm}
     made = graph.node("PadfreePool", given, mode=mode, normalize=normalize, **flags)
     graph.output(made["y"], tokens=None)
     return graph
@@ -174,7 +179,9 @@ def _attention() -> Iterator[Case]:
         for kind in FULL:
             lengths = options.get("lengths", LENGTHS)
             width = options.get("heads", HEADS) * options.get("size", SIZE)
-            flops = 4.0 * width * sum(min(length, 129 if "window" in options else length) * length for length in lengths)
+            flops = (
+                4.0 * width * sum(min(length, 129 if "window" in options else length) * length for length in lengths)
+            )
             yield Case("PadfreeAttention", variant, kind, _bound(attention, kind, **options), flops)
 
 
@@ -211,8 +218,8 @@ def attention(
         given |= {"qkv": graph.rows("qkv", 3 * width), "qkv_bias": graph.weight("qkv_bias", 3 * width)}
         attributes |= {"qkv_layout": "3HD", "has_qkv_bias": 1}
     given |= _positions(graph, attributes, heads, width)
-    quantized = {"quantized": 1, "y_scale": Y_SCALE} if kind == FP8 else {}
-    made = graph.node("PadfreeAttention", given, **attributes, **quantized)
+    attributes |= {"quantized": 1, "y_scale": Y_SCALE} if kind == FP8 else {}
+    made = graph.node("PadfreeAttention", given, **attributes)
     if kind == FP8:
         _widened(graph, made["y"], width)
     else:
@@ -346,7 +353,7 @@ def _operands(graph: CaseGraph, depth: int, features: int, suffix: str) -> dict[
 def _e4m3_rows(graph: CaseGraph) -> str:
     _lengths(graph)
     given = {"x": graph.rows("x", WIDTH), **_norm_weights(graph)}
-    flags = {"has_beta": 1, "results": "e4m3", "y_scale": Y_SCALE}
+    flags: dict[str, Any] = {"has_beta": 1, "results": "e4m3", "y_scale": Y_SCALE}
     return graph.node("PadfreeLayerNorm", given, subject=False, **flags)["y_e4m3"]
 
 

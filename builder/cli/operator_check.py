@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree doctor --check`: every operator on this machine's GPU, as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .console import error_console, make_table, output_console, print_line, status
+
+if TYPE_CHECKING:
+    from padfree.builder.operator_check.checking import CaseResult
+
+COLUMNS = ("operator", "variant", "type", "result", "error", "allowed", "time us", "floor us", "times")
+REPORT = "padfree doctor --check --json > gpu.json"
+
+
+def check_operators(arguments: argparse.Namespace) -> int:
+    """Checks all operators and shows what came of it; 1 where any is wrong.
+
+    Raises:
+        BuildError: no GPU, no TensorRT or no plugin library that fits; the message says what to do.
+    """
+    from padfree.builder.engine.build import check_machine
+    from padfree.builder.operator_check.cases import all_cases
+    from padfree.builder.operator_check.report import is_right, make_report
+    from padfree.builder.operator_check.worker import check_all
+    from padfree.onnx_tools.operators import OPERATORS
+
+    from . import version
+
+    check_machine(arguments.device, operators=tuple(OPERATORS))
+    told: dict[str, Any] = {}
+    results: list[CaseResult] = []
+    with status(error_console(), "starting TensorRT") as working:
+        for result in check_all(arguments.device, told):
+            results.append(result)
+            working.update(f"{len(results)} of {len(all_cases())}: {result.operator}, {result.variant}, {result.kind}")
+    console = output_console()
+    report = make_report(results, told, version())
+    if arguments.json:
+        print_line(console, json.dumps(report, indent=2))
+    else:
+        _show(console, results, report)
+    return 0 if is_right(results) else 1
+
+
+def _show(console: Any, results: Sequence[CaseResult], report: dict[str, Any]) -> None:
+    gpu = report["gpu"] or {"name": "this GPU", "copy_gb_s": 0.0}
+    title = f"operators on {gpu['name']}, TensorRT {report['tensorrt']}; a copy moves {gpu['copy_gb_s']:.0f} GB/s"
+    console.print(make_table(title, COLUMNS, [_row(item) for item in results]))
+    for item in results:
+        if item.detail:
+            print_line(console, f"{item.operator}, {item.variant}, {item.kind}: {item.detail}")
+    counts = ", ".join(f"{count} {state}" for state, count in report["counts"].items())
+    print_line(console, f"{len(results)} checks: {counts}; for a report: {REPORT}")
+
+
+def _row(item: CaseResult) -> tuple[str, ...]:
+    times = item.time_us / item.floor_us if item.time_us is not None and item.floor_us else None
+    floor = f"{_number(item.floor_us, '.2f')}{f' ({item.floor_by})' if item.floor_by else ''}"
+    return (
+        *(item.operator, item.variant, item.kind, item.state),
+        *(_number(item.relative, ".1e"), _number(item.allowed, "g"), _number(item.time_us, ".2f"), floor),
+        _number(times, ".1f"),
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

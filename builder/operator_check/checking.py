@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One operator after the other: built, run, compared and timed, whatever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import onnx
+from padfree.contract.names import FP8
+from padfree.runtime import SessionError
+from padfree.runtime.gpu.device import Device
+
+from ..engine.linear import fp8_problem
+from ..errors import BuildError
+from .cases import Case
+from .engines import Ran
+from .graphs import CaseGraph
+from .peaks import Peaks
+from .reference import ALLOWED, Right, difference, right_results
+
+State = Literal["right", "wrong", "failed", "not here"]
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What came of a case.
+
+    relative: the worst row's error, None where nothing ran; allowed: how much it may be.
+    time_us, floor_us: of the operator, and the least that this GPU can take; floor_by: "bytes" or "products".
+    detail: why it is wrong, failed or is not for this GPU.
+    """
+
+    operator: str
+    variant: str
+    kind: str
+    state: State
+    relative: float | None = None
+    allowed: float | None = None
+    time_us: float | None = None
+    floor_us: float | None = None
+    floor_by: str = ""
+    detail: str = ""
+
+
+class Runner(Protocol):
+    """Runs the graph of a case."""
+
+    def run(self, graph: CaseGraph, model: onnx.ModelProto) -> Ran:
+        """Its outputs, and how long the checked operators took."""
+
+
+class RunFailedError(Exception):
+    """Raised where an engine did not run: nothing may work any more in this process. `result` is the case's."""
+
+    def __init__(self, result: CaseResult) -> None:
+        super().__init__(result.detail)
+        self.result = result
+
+
+def check_cases(cases: Iterable[Case], runner: Runner, device: Device, peaks: Peaks) -> Iterator[CaseResult]:
+    """Checks cases in order; references are computed while the engine before is built.
+
+    Raises:
+        RunFailedError: an engine did not run.
+    """
+    cases = list(cases)
+    with ThreadPoolExecutor(1) as pool:
+        ahead = [pool.submit(_prepared, case) for case in cases[:1]]
+        for at, case in enumerate(cases):
+            graph, model, right = ahead.pop().result()
+            ahead += [pool.submit(_prepared, other) for other in cases[at + 1 : at + 2]]
+            problem = fp8_problem(device) if case.kind == FP8 else ""
+            if problem:
+                yield CaseResult(case.operator, case.variant, case.kind, "not here", detail=problem)
+                continue
+            try:
+                ran = runner.run(graph, model)
+            except BuildError as error:
+                yield CaseResult(case.operator, case.variant, case.kind, "failed", detail=str(error))
+                continue
+            except SessionError as error:
+                result = CaseResult(case.operator, case.variant, case.kind, "failed", detail=str(error))
+                raise RunFailedError(result) from error
+            yield _judged(case, graph, right, ran, peaks)
+
+
+def _prepared(case: Case) -> tuple[CaseGraph, onnx.ModelProto, Right]:
+    graph = case.make()
+    model = graph.model()
+    return graph, model, right_results(graph, model)
+
+
+def _judged(case: Case, graph: CaseGraph, right: Right, ran: Ran, peaks: Peaks) -> CaseResult:
+    found = difference(graph, right.outputs, ran.outputs)
+    floor_us, floor_by = peaks.floor_us(case.operator, case.kind, right.moved_bytes, case.flops)
+    return CaseResult(
+        case.operator,
+        case.variant,
+        case.kind,
+        "wrong" if found.problem else "right",
+        found.relative,
+        ALLOWED[graph.kind],
+        ran.time_us,
+        floor_us,
+        floor_by,
+        found.problem,
+    )

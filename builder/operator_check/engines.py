@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds and runs the graphs of single operators as engines: TensorRT, the plugin, its kernel."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from padfree.contract.metadata import Profile
+from padfree.runtime.backend import RunOptions
+from padfree.runtime.gpu import plugin_library
+from padfree.runtime.plan_files import parse_metadata
+
+from ..engine.build import describe_plan
+from ..engine.engine_builder import EngineBuilder, TacticOptions
+from ..engine.profile import ShapeRange
+from .graphs import CaseGraph
+
+Array = npt.NDArray[Any]
+
+TIMED_RUNS = 20
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What an engine gave, and the median time of its checked operators together; None where TensorRT tells none."""
+
+    outputs: Mapping[str, Array]
+    time_us: float | None
+
+
+class EngineRunner:
+    """Runs graphs on one GPU, with one builder for all.
+
+    Raises:
+        SessionError, BuildError: no GPU, no TensorRT, no builder of it here, or no plugin library.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._builder = EngineBuilder(device, TacticOptions(timing_cache=None), None)
+        plugin_library.load()
+        self.device = self._builder.device
+        self.tensorrt_version = self._builder.tensorrt_version
+
+    def run(self, graph: CaseGraph, model: onnx.ModelProto) -> Ran:
+        """Builds an engine for exactly the graph's inputs, runs it, and times its layers.
+
+        Raises:
+            BuildError: TensorRT or a plugin refuses the graph; SessionError: it does not run.
+        """
+        from padfree.runtime.gpu.tensorrt_backend import TensorRTBackend
+
+        self._builder.begin(None)
+        built = self._builder.build(model, _ranges(graph))
+        profile = Profile(1, graph.tokens, graph.tokens, len(graph.lengths), max(graph.lengths))
+        described = describe_plan(built, graph.metadata(), profile, self._builder, {})
+        backend = TensorRTBackend(
+            Path("check.plan"),
+            parse_metadata(described, "check.plan"),
+            device=self.device.index,
+            options=RunOptions(cuda_graphs=False, contexts=1),
+            content=built.plan,
+        )
+        times: dict[str, list[float]] = defaultdict(list)
+        try:
+            with backend.prepare(graph.feeds) as prepared:
+                prepared.enqueue()
+                outputs = {name: np.array(value) for name, value in prepared.download().items()}
+                prepared.profile(_profiler(times), TIMED_RUNS)
+        finally:
+            backend.close()
+        found = [statistics.median(times[name]) for name in graph.subjects if name in times]
+        return Ran(outputs, sum(found) if len(found) == len(graph.subjects) else None)
+
+
+def _ranges(graph: CaseGraph) -> list[ShapeRange]:
+    """Every shape as it is, from one token and one sequence on: TensorRT chooses for these."""
+    found = []
+    for name, values in graph.feeds.items():
+        axes = 2 if graph.interface == "padded" else 1
+        least = (*(1 for _ in values.shape[:axes]), *values.shape[axes:])
+        found.append(ShapeRange(name, least, values.shape, values.shape))
+    return found
+
+
+def _profiler(times: dict[str, list[float]]) -> Any:
+    """Collects every layer's times in us."""
+    import tensorrt
+
+    class Profiler(tensorrt.IProfiler):  # type: ignore[misc]
+        """Collects what TensorRT reports after every run."""
+
+        def __init__(self) -> None:
+            tensorrt.IProfiler.__init__(self)
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            times[layer_name].append(1e3 * ms)
+
+    return Profiler()
