@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from padfree.contract.metadata import Metadata
 from padfree.runtime.budget import Budget
 from padfree.runtime.text_tasks import ANSWERS, CLASSIFY, EMBED, RERANK, TOKENS, Choices, Served, describe
+from pyarrow.fs import FileType
 
 from .driver import OnProgress, Outcome, deal, found_parts, remove_leftovers
 from .errors import BulkError
@@ -17,6 +20,7 @@ from .manifest import MANIFEST, OPTION_NAMES, Manifest, Model, Options, differen
 from .models import identify, look
 from .places import SCHEME, Place
 from .reading.inputs import check_unchanged, find
+from .reading.pair_columns import pair_columns
 from .reading.planning import make_manifest
 from .report import Report, report_of, write_report
 from .verify import Verified, verify
@@ -36,7 +40,7 @@ class Request:
         inputs: files, folders, URIs.
         output: the folder of the result.
         model: the plan or packed file.
-        columns: of the text, or of the two texts of a pair.
+        columns: of the text, or of the two texts of a pair; None: of pairs, as the inputs spell them.
         id_column: None: rows are numbered.
         head: the model's output.
         tokenizer: the tokenizer.json.
@@ -52,7 +56,7 @@ class Request:
     inputs: Sequence[str]
     output: str
     model: Path
-    columns: tuple[str, ...] = ("text",)
+    columns: tuple[str, ...] | None = ("text",)
     id_column: str | None = None
     head: str | None = None
     tokenizer: Path | None = None
@@ -129,11 +133,14 @@ def embed(
         BulkError: another driver is at work, inputs or options are not those of the manifest, or the work cannot go
             on. padfree.runtime.SessionError: the model or its tokenizer cannot be used.
     """
+    if request.columns is None:
+        request = replace(request, columns=pair_columns(request.inputs))
     served, options, model = _asked(request)
     output = Place.of(request.output)
     _check_apart(request, output)
+    is_new = output.info().type == FileType.NotFound
     output.make_folder()
-    with only_driver(output) as check:
+    with _removed_if_empty(output, is_new), only_driver(output) as check:
         manifest = _manifest(request, output, options, model, say)
         remove_leftovers(output)
         parts = found_parts(output, manifest)
@@ -156,6 +163,18 @@ def embed(
     return Finished(report, verified)
 
 
+@contextmanager
+def _removed_if_empty(output: Place, is_new: bool) -> Iterator[None]:
+    """Removes a folder that was made for a job which could not begin."""
+    try:
+        yield
+    except BaseException:
+        if is_new and output.is_local:
+            with suppress(OSError):  # something is in it
+                Path(output.path).rmdir()
+        raise
+
+
 def _spec(request: Request, running: Running, manifest: Manifest, served: Served) -> WorkerSpec:
     return WorkerSpec(
         manifest=manifest,
@@ -172,9 +191,9 @@ def _spec(request: Request, running: Running, manifest: Manifest, served: Served
 def _asked(request: Request) -> tuple[Served, Options, Model]:
     """What the request and the model say together."""
     metadata, budget = look(request.model)
-    pairs = len(request.columns) > 1
+    pairs = len(_columns(request)) > 1
     choices = Choices(
-        task=None if request.head in (None, *ANSWERS) else RERANK if pairs else EMBED,
+        task=_task_of_head(request.head, metadata, pairs),
         output=request.head,
         tokenizer=request.tokenizer,
         max_length=request.max_length,
@@ -195,6 +214,21 @@ def _asked(request: Request) -> tuple[Served, Options, Model]:
     return served, _options(request, served, budget), identify(request.model, served.tokenizer_json)
 
 
+def _columns(request: Request) -> tuple[str, ...]:
+    assert request.columns is not None  # embed has asked the inputs
+    return request.columns
+
+
+def _task_of_head(head: str | None, metadata: Metadata, pairs: bool) -> str | None:
+    """What an output is for that the user names; None: the model tells."""
+    if head in (None, *ANSWERS):
+        return None
+    if not pairs:
+        return EMBED
+    shape = next((item.shape for item in metadata.outputs if item.name == head), None)
+    return RERANK if not shape or shape[-1] in (1, None) else CLASSIFY
+
+
 def _check_batches(request: Request, budget: Budget) -> None:
     limits = {"tokens": (request.max_tokens, budget.max_tokens), "texts": (request.max_sequences, budget.max_sequences)}
     for what, (asked, most) in limits.items():
@@ -207,9 +241,9 @@ def _options(request: Request, served: Served, budget: Budget) -> Options:
     return Options(
         task=served.task,
         head=served.output,
-        columns=request.columns,
+        columns=_columns(request),
         id_column=request.id_column,
-        prompt="" if len(request.columns) > 1 else served.prompt(request.prompt),
+        prompt="" if len(_columns(request)) > 1 else served.prompt(request.prompt),
         max_length=served.max_length,
         dtype=request.dtype,
         max_text_bytes=request.max_text_bytes,

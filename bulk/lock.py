@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One driver an output folder.
 
-On local disks the kernel keeps the lock and drops it with the process, however that ends. Object stores know no locks:
+On local disks the kernel keeps the lock and drops it with the process, however that ends; its file goes with a driver
+that ends by itself. Object stores know no locks:
 there a driver writes a small object anew every few seconds, and one that finds such an object watches whether it
 changes. No clocks are compared. Two drivers that both came through, because the store or a network stood still, would
 do the same work twice and write the same bits: the manifest fixes what is in every file.
@@ -55,21 +56,39 @@ def only_driver(output: Place, beat_s: float = BEAT_S) -> Iterator[Check]:
 @contextmanager
 def _flock(output: Place) -> Iterator[Check]:
     path = Path(output.path) / LOCK
+    handle = _locked(path, output.shown)
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise BulkError(
-            f"{output.shown}: the lock {path} cannot be made ({error.strerror}); check permissions and room"
-        ) from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise _refusal(output.shown, os.read(handle, 4096).decode(errors="replace")) from error
         os.ftruncate(handle, 0)
         os.pwrite(handle, _owner().encode(), 0)
         yield lambda: None
     finally:
+        path.unlink(missing_ok=True)  # while it is held: who has opened it meanwhile finds that it is gone
+        os.close(handle)
+
+
+def _locked(path: Path, shown: str) -> int:
+    """The file, opened and locked.
+
+    Raises:
+        BulkError: another driver has it, or it cannot be made.
+    """
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise BulkError(
+                f"{shown}: the lock {path} cannot be made ({error.strerror}); check permissions and room"
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        except BlockingIOError as error:
+            owner = os.read(handle, 4096).decode(errors="replace")
+            os.close(handle)
+            raise _refusal(shown, owner) from error
+        except FileNotFoundError:
+            pass  # the driver before has just ended, and its file with it
         os.close(handle)
 
 

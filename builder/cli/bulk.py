@@ -90,7 +90,7 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def run_job(arguments: argparse.Namespace, columns: tuple[str, ...], prompt: str | None) -> int:
+def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prompt: str | None) -> int:
     """Does the work and prints what became of it."""
     from padfree.builder.errors import BuildError
     from padfree.builder.folders.given import check_no_part

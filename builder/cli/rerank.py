@@ -18,11 +18,14 @@ def add_parser(subparsers: Any) -> None:
         "scores of its classes. The result, and what happens when the command is ended, are as for padfree embed.",
     )
     add_options(parser)
-    parser.add_argument("--query", default="query", metavar="COLUMN", help="column of first texts (default: query)")
-    parser.add_argument("--document", default="text", metavar="COLUMN", help="column of second texts (default: text)")
+    usual = "default: as the inputs spell pairs, such as query and text, or text and text_pair"
+    parser.add_argument("--query", metavar="COLUMN", help=f"column of first texts ({usual})")
+    parser.add_argument("--document", metavar="COLUMN", help="column of second texts (default: likewise)")
     parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    return run_job(arguments, (arguments.query, arguments.document), None)
+    named = arguments.query, arguments.document
+    columns = None if named == (None, None) else (named[0] or "query", named[1] or "text")
+    return run_job(arguments, columns, None)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from padfree.bulk import BulkError
 from padfree.bulk.manifest import Manifest, Model, Options, read_manifest, write_manifest
 from padfree.bulk.places import Place
+from padfree.bulk.reading.pair_columns import pair_columns
 from padfree.bulk.reading.planning import make_manifest
 from padfree.bulk.reading.records import csv_fields, split, whole_records
 from padfree.bulk.reading.row_groups import CHUNK_ROWS, RowGroups
@@ -204,3 +205,24 @@ def test_tokens_are_made_by_the_tokenizer_of_the_manifest_alone(
     other.write_bytes(TOKENIZER.read_bytes() + b"\n")  # which the library reads as well
     with pytest.raises(BulkError, match="not the file that the result was begun with"):
         TextTokens(manifest, other, TextInputs(parse_metadata(packed_metadata, "m"), "m"))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("query", "document"), ("query", "document")),
+        (("id", "text", "text_pair"), ("text", "text_pair")),
+        (("sentence1", "sentence2"), ("sentence1", "sentence2")),
+        (("query", "text"), ("query", "text")),
+        (("a", "b"), ("query", "text")),
+    ],
+)
+def test_pairs_are_found_as_inputs_spell_them(
+    tmp_path: Path, names: tuple[str, ...], expected: tuple[str, str]
+) -> None:
+    row = dict.fromkeys(names, "x")
+    write_lines(tmp_path / "in.jsonl", [row])
+    (tmp_path / "in.csv").write_text(",".join(names) + "\n", encoding="utf-8")
+    parquet.write_table(pa.table({name: ["x"] for name in names}), tmp_path / "in.parquet")
+    for name in ("in.jsonl", "in.csv", "in.parquet"):
+        assert pair_columns([str(tmp_path / name)]) == expected

@@ -144,7 +144,7 @@ def test_inputs_that_cannot_be_read(tmp_path: Path, embedder: Path) -> None:
         request = Request([str(tmp_path / name) for name in given], str(tmp_path / "out"), embedder, **changed)
         with pytest.raises(BulkError, match=match):
             run_here(request)
-        assert not (tmp_path / "out" / MANIFEST).exists()
+        assert not (tmp_path / "out").exists()
 
 
 def test_models_that_do_not_fit(tmp_path: Path, embedder: Path, reranker: Path) -> None:
