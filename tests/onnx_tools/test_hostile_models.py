@@ -137,6 +137,7 @@ def test_error_in_bounded_time(spoil: Callable[[ModelProto], None]) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < BYTES
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_verified_in_bounded_time() -> None:
     """onnxruntime's planner of memory takes the square of its length: nine seconds for 4,000 nodes, a session."""
     model, name = encoder(), "inner"
@@ -150,6 +151,7 @@ def test_a_long_chain_is_verified_in_bounded_time() -> None:
     assert time.process_time() - started < CHAIN_SECONDS / 2
 
 
+@pytest.mark.slow
 def test_a_doubling_chain_is_rewritten_in_bounded_time() -> None:
     """Followed as a tree, the sum would have 2 to the power of 3000 leaves."""
     model = encoder()

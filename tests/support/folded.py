@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx import ModelProto
-from padfree.onnx_tools import rewrite
+from padfree.onnx_tools import RewriteResult, rewrite
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes
 
 from . import exports
@@ -56,7 +56,12 @@ def layers_of(model: ModelProto) -> Layers:
     )
 
 
+def rewritten(name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
+    """A file, rewritten with plain products and norms."""
+    return rewrite(load(name), precision=precision, interface=interface, verify=False)
+
+
 def made(name: str, precision: str = "fp32", interface: str = "packed") -> tuple[ModelProto, ModelProto]:
     """A model with plain products and norms, and the same with those of padfree."""
-    plain = rewrite(load(name), precision=precision, interface=interface, verify=False).model
+    plain = rewritten(name, precision, interface).model
     return plain, with_linear(plain)

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from onnx import ModelProto
 from padfree.onnx_tools.files.metadata import read_metadata
 
+from tests.onnx_tools.rewritings import Rewritings
 from tests.support import exports
-from tests.support.folded import NAMES, Layers, inputs_of, layers_of, load, made
-from tests.support.messages import run, with_rounding
+from tests.support.folded import NAMES, Layers, inputs_of, layers_of, load, rewritten
+from tests.support.messages import run, with_linear, with_rounding
 
 # Both round every tensor, in other places, and errors of a few tokens are far apart by chance.
 TIMES_SEPARATE = 2.0
@@ -40,20 +42,28 @@ LAYERS: Mapping[str, Layers] = {
 }
 
 
+def made(
+    name: str, rewritings: Rewritings, precision: str = "fp32", interface: str = "packed"
+) -> tuple[ModelProto, ModelProto]:
+    """A model with plain products and norms, and the same with those of padfree."""
+    plain = rewritings.of(f"folded-{name}-{precision}-{interface}", lambda: rewritten(name, precision, interface)).model
+    return plain, with_linear(plain)
+
+
 def error(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_layers(name: str) -> None:
-    assert layers_of(made(name)[1]) == LAYERS[name]
+def test_layers(name: str, rewritings: Rewritings) -> None:
+    assert layers_of(made(name, rewritings)[1]) == LAYERS[name]
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 @pytest.mark.parametrize("name", NAMES)
-def test_answers(name: str, interface: str) -> None:
+def test_answers(name: str, interface: str, rewritings: Rewritings) -> None:
     """Those of the original for every sequence alone."""
-    original, (_, model) = load(name), made(name, interface=interface)
+    original, (_, model) = load(name), made(name, rewritings, interface=interface)
     inputs, metadata = inputs_of(original), read_metadata(model)
     given, outputs = exports.sequences(inputs), [item["name"] for item in metadata["outputs"]]
     packed = interface == "packed"
@@ -63,9 +73,9 @@ def test_answers(name: str, interface: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("name", NAMES)
-def test_half_precision(name: str, precision: str) -> None:
+def test_half_precision(name: str, precision: str, rewritings: Rewritings) -> None:
     """Every tensor rounded: not further from float32 than with norms, gates and turns of their own."""
-    exact, (separate, folded) = made(name)[0], made(name, precision)
+    exact, (separate, folded) = made(name, rewritings)[0], made(name, rewritings, precision)
     metadata = read_metadata(exact)
     feeds = exports.packed_feeds(metadata, exports.sequences(inputs_of(load(name))))
     outputs = [item["name"] for item in metadata["outputs"]]

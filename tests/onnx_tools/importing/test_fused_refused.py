@@ -133,6 +133,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     st.sampled_from(sorted(IMPORTERS)),

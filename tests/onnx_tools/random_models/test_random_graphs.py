@@ -176,6 +176,7 @@ def test_random_graph(steps: list[Step], outputs: int, pooling: int, padded: boo
     _search(steps, outputs, pooling, padded, sample)
 
 
+@pytest.mark.slow
 @seed(ROTATING_SEED)
 @settings(max_examples=COUNT, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(programs, numbers, numbers, st.booleans(), st.integers(0, IN_ONNXRUNTIME - 1))
@@ -191,6 +192,7 @@ SEARCH = (sys.executable, "-m", "tests.onnx_tools.random_models.random_search")
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.slow
 def test_every_core_searches() -> None:
     """Without hypothesis, which shrinks what it finds but takes one core: as many again on every core."""
     command = [*SEARCH, str(ROTATING_SEED), "0", str(2 * COUNT * CORES), str(CORES)]
