@@ -8,6 +8,7 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     """Builds one engine, and says what was written."""
-    from padfree.builder.engine.build import build_engine
+    from padfree.builder.engine.build import build_engine, check_machine
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.engine.progress import make_progress
     from padfree.builder.folders.source import opened
@@ -125,8 +126,10 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
 
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
     fixed = fixed_inputs(arguments)
+    check = partial(check_machine, arguments.device, operators=())
+    head = head_options(arguments)
     with (
-        opened(arguments.model, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source,
+        opened(arguments.model, head, mask=arguments.mask, fixed=fixed, say=say, before_export=check) as source,
         _quantized(arguments, source.path) as (model, asked),
         make_progress(error_console()) as progress,
     ):

@@ -123,6 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.folders.packing import runnable
     from padfree.builder.triton import ServingOptions, write_repository
+    from padfree.builder.triton.config import protobuf
     from padfree.builder.triton.releases import SAFE_RELEASE
     from padfree.runtime.pool import read_devices
 
@@ -141,6 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
         server=arguments.server,
         server_tensorrt=arguments.server_tensorrt,
     )
+    protobuf()  # says what is missing before a model is exported or rewritten
     with runnable(arguments.model, say=say) as model:
         repository = write_repository(
             model, arguments.output, options, version=arguments.version, overwrite=arguments.overwrite

@@ -47,6 +47,7 @@ def opened(
     mask: str | None = None,
     fixed: Mapping[str, int | float] | None = None,
     say: Say = lambda _: None,
+    before_export: Callable[[], object] = lambda: None,
 ) -> Iterator[Source]:
     """The model file that was given, or made of a folder; what is made is removed with the context.
 
@@ -58,6 +59,7 @@ def opened(
         mask: the input that is the padding mask, for pooling, where it is not attention_mask.
         fixed: inputs that are bound to numbers.
         say: gets what was chosen and what is being done, a line each.
+        before_export: is called before weights are exported, which takes a minute; raises where that would be in vain.
 
     Raises:
         BuildError: the folder cannot be used, or the options do not fit the file; the message says why.
@@ -69,7 +71,7 @@ def opened(
         return
     with tempfile.TemporaryDirectory(prefix="padfree-folder-") as scratch:
         if path.is_dir():
-            source = _of_folder(path, options, mask, numbers, say, Path(scratch))
+            source = _of_folder(path, options, mask, numbers, say, before_export, Path(scratch))
         else:
             source = Source(_of_file(path, options, mask, numbers, Path(scratch)))
         try:
@@ -94,10 +96,12 @@ def _of_folder(
     mask: str | None,
     fixed: Mapping[str, int | float],
     say: Say,
+    before_export: Callable[[], object],
     scratch: Path,
 ) -> Source:
     folder = read_folder(path)
     if folder.onnx.chosen is None:
+        before_export()
         check_packages(folder)
     for note in folder.notes:
         say(f"{path}: {note}")

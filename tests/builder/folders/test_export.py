@@ -132,3 +132,22 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(BuildError, match=wanted), source.opened(folder, say=said.append):
         pass
     assert not [line for line in said if "exporting" in line]  # nothing is announced that cannot be done
+
+
+def test_no_engine_no_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no engine can be built, nobody waits for an export first."""
+
+    def refuse(*_given: object, **_options: object) -> None:
+        raise BuildError("engines cannot be built here")
+
+    folder = write_folder(tmp_path / "model", model=None)
+    table = np.zeros((VOCABULARY, CONFIG["hidden_size"]), np.float32)
+    write_safetensors(folder / "model.safetensors", {"embeddings.word_embeddings.weight": table})
+    monkeypatch.setattr("padfree.builder.folders.export.PACKAGES", ())
+    monkeypatch.setattr("padfree.builder.engine.build.check_machine", refuse)
+    assert cli.main(["build", str(folder), "-o", str(tmp_path / "model.plan")]) == 1
+    shown = capsys.readouterr().err
+    assert "engines cannot be built here" in shown
+    assert "exporting" not in shown

@@ -12,6 +12,8 @@ from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.contract.installation import install_command
 
+from tests.support.folders import write_folder
+
 pytest.importorskip("tritonclient.grpc")
 
 ModelWriter = Callable[..., Path]
@@ -108,3 +110,11 @@ def test_without_tritonclient(
     monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
     error = refused(capsys, tmp_path / "models", packed_model(), "--name", "bert")
     assert install_command("triton") in error
+
+
+def test_without_tritonclient_no_folder_is_rewritten(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
+    folder = write_folder(tmp_path / "model")
+    assert install_command("triton") in refused(capsys, tmp_path / "models", folder, "--name", "bert")
