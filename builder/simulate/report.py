@@ -30,7 +30,8 @@ class Summary:
     Attributes:
         contender: its name.
         offered_rps: requests a second that came.
-        answered_rps: requests a second that were answered, from the first arrival to the last answer.
+        answered_rps: requests a second that were answered, from the first arrival to the last answer, and the mean time
+            between two arrivals after it: so as many requests as came are as many a second as came.
         refused: share that found the queue full.
         too_late: share dropped for their deadlines.
         p50_ms, p99_ms: latency of those answered, from arrival to answer; None when there is none.
@@ -91,7 +92,7 @@ def summarise(contender: Server, trace: Sequence[Waiting], done: Replay) -> Summ
     return Summary(
         contender=contender.name,
         offered_rps=rate_of(trace),
-        answered_rps=len(answered) / span_s if answered else 0.0,
+        answered_rps=len(answered) / (span_s + 1 / rate_of(trace)) if answered else 0.0,
         refused=len(done.refused) / len(trace),
         too_late=len(done.too_late) / len(trace),
         p50_ms=p50_ms,

@@ -12,6 +12,7 @@ import sentence_transformers
 import torch
 from padfree.contract.installation import install_command
 from padfree.contract.metadata import Metadata
+from padfree.contract.names import FP8
 from padfree.runtime import SessionError
 from padfree.runtime.texts import IDS, TYPES
 from padfree.torch import Module
@@ -39,8 +40,12 @@ PROBES = (
     "  Two\tspaces,  Capitals & na\u00efve caf\u00e9s \u2013 3.5 % of 1,200 ",
     "one two three four five six seven eight nine ten " * 40,
 )
-CLOSE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.05}
-"""How far answers may lie from the original's, as a part of its largest, by the plan's precision."""
+CLOSE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.05, FP8: 0.2}
+"""How far answers may lie from the original's, as a part of its largest, by the plan's arithmetic."""
+LEAST_COSINE = 0.97
+"""Of every vector to the original's, in fp8, whose rounding is too much for CLOSE: what `padfree compare` asks for."""
+FEW_NUMBERS = 16
+"""Below it, a row is of scores, whose cosine tells nothing."""
 SMALL = 0.05
 """Answers are taken to be at least so large: scores of pairs that do not fit may all be near 0."""
 
@@ -50,7 +55,8 @@ Model = TypeVar("Model")
 def attach(model: Model, plan: str | Path, **options: Any) -> Model:
     """Lets a model of sentence-transformers run its encoder as a plan, in place; its weights are dropped.
 
-    Texts of PROBES go through the original and the plan first, and the answers are compared.
+    Texts of PROBES go through the original and the plan first, and the answers are compared: within CLOSE, and vectors
+    of fp8 plans by their cosines.
 
     Args:
         model: a SentenceTransformer, CrossEncoder or SparseEncoder, on the device where results are wanted.
@@ -167,21 +173,41 @@ def _answers(chain: Any, texts: Any) -> torch.Tensor:
 
 
 def _compare(found: torch.Tensor, expected: torch.Tensor, metadata: Metadata, plan: str) -> None:
+    """Compares answers: by their differences, and vectors of fp8 plans by their cosines.
+
+    Raises:
+        SessionError: they are too far apart.
+    """
+    what = f"answers of shape {list(found.shape)} instead of {list(expected.shape)}"
     if found.shape == expected.shape:
-        largest = float((found - expected).abs().max())
-        if largest <= CLOSE[metadata.precision] * max(float(expected.abs().max()), SMALL):
+        what = _difference(found, expected, metadata.arithmetic)
+        if not what:
             return
-        what = f"answers that differ by {largest:.2g} of {float(expected.abs().max()):.2g}"
-    else:
-        what = f"answers of shape {list(found.shape)} instead of {list(expected.shape)}"
     raise SessionError(f"{plan}: gives {what}: other weights, or another pooling; build it of this model's folder")
+
+
+def _difference(found: torch.Tensor, expected: torch.Tensor, arithmetic: str) -> str:
+    """In what answers differ, for a message; "" where they are close."""
+    if arithmetic == FP8 and expected.ndim > 1 and expected.shape[-1] >= FEW_NUMBERS:
+        cosine = float(torch.nn.functional.cosine_similarity(found.double(), expected.double(), dim=-1).min())
+        return (
+            ""
+            if cosine >= LEAST_COSINE
+            else f"vectors with a cosine of {cosine:.2g} to the model's (fp8: {LEAST_COSINE})"
+        )
+    largest, scale = float((found - expected).abs().max()), float(expected.abs().max())
+    close = largest <= CLOSE[arithmetic] * max(scale, SMALL)
+    return "" if close else f"answers that differ by {largest:.2g} of {scale:.2g} ({arithmetic})"
 
 
 def _text_tokens(chain: Any, texts: Any) -> TextTokens | None:
     """The fast way from texts to tokens; None where it would not give what sentence-transformers gives."""
     tokenizer = chain.tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or not {item.name for item in chain[0].model.metadata.token_inputs()} <= {IDS, TYPES}:
+    metadata = chain[0].model.metadata
+    types = metadata.types_input()
+    known = {IDS, *([types.original_name] if types is not None else [])}
+    if backend is None or not {item.original_name for item in metadata.token_inputs()} <= known:
         return None
     # Without the settings that the library leaves there of the call before.
     with_types = TYPES in tokenizer.model_input_names

@@ -164,6 +164,44 @@ def test_plans_of_other_models_are_refused(saved: Any, packed: Any) -> None:
         attached(model, packed(saved("BertForSequenceClassification", num_labels=1)))
 
 
+def fp8_plan(folder: Path, output: Path, *options: str) -> Path:
+    """A packed file in fp8, which onnxruntime runs on the CPU with the numbers of an engine."""
+    from padfree.builder import cli
+
+    given = ["--precision", "fp8", "--calibrate", str(DEMO_DATA / "texts.txt"), "--largest-loss", "1"]
+    assert cli.main(["optimize", str(folder), "-o", str(output), *given, *options]) == 0
+    return output
+
+
+def test_what_e4m3_leaves_of_vectors_is_close_enough() -> None:
+    """As real vectors of 384 numbers differ: by 0.019 of 0.18, which is too much for half precision."""
+    import torch
+    from padfree.sentence_transformers.attach import _difference
+
+    draw = torch.Generator().manual_seed(0)
+    expected, noise, other = (torch.randn(4, 384, generator=draw) for _ in range(3))
+    expected = torch.nn.functional.normalize(expected)
+    found = expected + 0.019 * noise / noise.abs().max()
+    assert _difference(found, expected, "fp16").startswith("answers that differ by 0.019 of 0.")
+    assert _difference(found, expected, "fp8") == ""
+    assert _difference(torch.nn.functional.normalize(other), expected, "fp8").startswith("vectors with a cosine of")
+    scores = torch.tensor([[0.9], [0.1], [0.4], [0.0]])
+    assert _difference(scores + 0.1, scores, "fp8") == ""
+    assert _difference(scores.flip(0), scores, "fp8").startswith("answers that differ by 0.9 of 0.9 (fp8)")
+
+
+def test_plans_in_fp8_are_compared_by_cosine(saved: Any, tmp_path: Path) -> None:
+    folder, other = saved(), saved(seed=1)
+    plan = fp8_plan(folder, tmp_path / "fp8.onnx")
+    original, model = bi_encoder(folder), attached(bi_encoder(folder), plan)
+    found, expected = model.encode(TEXTS), original.encode(TEXTS)
+    assert (found * expected).sum(1).min() > 0.97
+    with pytest.raises(SessionError, match=r"vectors with a cosine of .* to the model's \(fp8: 0.97\): other weights"):
+        attached(bi_encoder(other), plan)
+    with pytest.raises(SessionError, match="vectors with a cosine"):
+        attached(bi_encoder(folder), fp8_plan(folder, tmp_path / "cls.onnx", "--pooling", "cls"))
+
+
 def test_other_versions_and_models_are_refused(tmp_path: Path) -> None:
     from padfree.sentence_transformers import attach
     from padfree.sentence_transformers.attach import check_version

@@ -86,7 +86,7 @@ def test_figures_of_a_replay() -> None:
     assert summary.record() == {
         "contender": "name",
         "offered_rps": pytest.approx(200),
-        "answered_rps": pytest.approx(100),
+        "answered_rps": pytest.approx(3 / 0.035),
         "refused": 0.2,
         "too_late": 0.2,
         "p50_ms": pytest.approx(20),
@@ -95,6 +95,14 @@ def test_figures_of_a_replay() -> None:
         "run_requests": 1.5,
         "busy": pytest.approx(25 / 30),
     }
+
+
+def test_no_more_is_answered_than_was_offered() -> None:
+    trace = arrivals(0, 250, 500, 750, 1000)
+    done = Replay([Run([at], arrived / 1e3, arrived / 1e3) for at, arrived in enumerate((0, 250, 500, 750, 1000))])
+    summary = summarise(Server("name", FirstCome(Budget()), table()), trace, done)
+    assert summary.offered_rps == pytest.approx(4)
+    assert summary.answered_rps == pytest.approx(4)
 
 
 def test_padding_is_counted_in_slots() -> None:
