@@ -34,6 +34,7 @@ class InputInfo:
     inputs hold integers, or float32 where they are embeddings.
     Inputs of the role "per_sequence" have a row for every sequence, such as the number of a language: [B], or
     [B, width]; integers 0..limit-1, or float32.
+    With `fills_padding` padded slots hold `padding` and nothing else, for the model reads them.
     `original` is the name in the original model, where the interface gives it another. An input of the role "unread" is
     there because callers pass it: [T] or [B, S], of any values.
     """
@@ -46,6 +47,7 @@ class InputInfo:
     padding: int = 0
     width: int | None = None
     original: str | None = None
+    fills_padding: bool = False
 
     @property
     def original_name(self) -> str:
@@ -275,10 +277,11 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
         known = original or name
         kept = excluded.integers(known, least=-MOST_INT64) if interface != "padded" and known in excluded else ()
         limit = item.optional_integer("limit", least=1, most=MOST_INT64)
-        padding = rules.optional_object(known).optional_integer("padding") or 0
+        rule = rules.optional_object(known)
+        padding, fills = rule.optional_integer("padding") or 0, "assumed" in rule and rule.truth("assumed")
         role, dtype = item.text("role", INPUT_ROLES), item.text("dtype", TYPE_NAMES)
         width = item.optional_integer("width", least=1, most=MOST_WIDTH)
-        return InputInfo(name, role, limit, dtype, kept, padding, width, original)
+        return InputInfo(name, role, limit, dtype, kept, padding, width, original, fills)
 
     def read_output(item: Fields) -> OutputInfo:
         name, layout, dtype = item.text("name"), item.text("layout", OUTPUT_LAYOUTS), item.text("dtype", TYPE_NAMES)

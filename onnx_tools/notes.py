@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .analysis.kept import BATCH, SLOTS
 from .analysis.limits import limit_of
+from .analysis.special_ids import IdRule
 from .pipeline import PassedGraph
 
 _ID_NAMES = ("input_ids", "input_word_ids", "ids")
@@ -27,6 +28,15 @@ def unread_inputs_of(passed: PassedGraph) -> tuple[str, ...]:
 def notes_on(passed: PassedGraph, interface: str) -> tuple[str, ...]:
     """A sentence each, what nothing reads first."""
     return (*_unread(passed, interface), *_exchanged(passed), *_zeros(passed, interface))
+
+
+def note_on_padding(rules: Mapping[str, IdRule]) -> str:
+    """What was assumed of padded slots, where the original reads them."""
+    shown = ", ".join(f"{rule.padding} in '{name}'" for name, rule in rules.items())
+    return (
+        f"the original reads padding, which was taken to hold {shown}, as tokenizers fill it: then every sequence gets "
+        "what it gets alone (--padding-id)"
+    )
 
 
 def _unread(passed: PassedGraph, interface: str) -> Iterator[str]:

@@ -7,8 +7,9 @@ import contextlib
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
@@ -17,8 +18,9 @@ from .analysis.copies import Wiring, copy_of
 from .analysis.graph import add_domain, is_padfree, names_in_use, tidy, unread_inputs
 from .analysis.kept import Dims, dims_of_shape
 from .analysis.layout import is_token_input
+from .analysis.limits import limit_of
 from .analysis.position_limits import longest_sequence
-from .analysis.special_ids import IdRule, SpecialIds, special_ids
+from .analysis.special_ids import IdRule, SpecialIds, padding_rules, special_ids
 from .analysis.symbolic import Analysis, analyse
 from .errors import RewriteError
 from .files.model import Model
@@ -43,7 +45,7 @@ class PassedGraph:
     `products` are the original's matrix products, `longest` is the longest sequence's length that tables allow,
     `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
     `special` which ids it looks for, and `unread` are the inputs whose values no output depends on.
-    `lengths`: an input of lengths has the mask's place in the original.
+    `lengths`: an input of lengths has the mask's place in the original. `assumed`: what padded slots have to hold.
     """
 
     graph: gs.Graph
@@ -57,16 +59,33 @@ class PassedGraph:
     special: Mapping[str, SpecialIds]
     unread: tuple[str, ...] = ()
     lengths: Lengths | None = None
+    assumed: Mapping[str, IdRule] = field(default_factory=dict)
 
 
-def rewrite_graph(model: Model, interface: str, mask: str | None = None, *, contiguous: bool = False) -> PassedGraph:
+@dataclass(frozen=True)
+class GraphOptions:
+    """What passes are told.
+
+    Attributes:
+        interface: "packed" or "padded".
+        mask: the input that the user calls the padding mask.
+        contiguous: no padding lies between tokens.
+        padding_id: padded slots hold this id, and may be read; None: they may hold anything, and must not be.
+    """
+
+    interface: str
+    mask: str | None = None
+    contiguous: bool = False
+    padding_id: int | None = None
+
+
+def rewrite_graph(model: Model, options: GraphOptions) -> PassedGraph:
     """Runs all passes; the graph is checked after each. Raises RewriteError.
 
-    `mask` is the input that the user calls the padding mask; `contiguous`: no padding lies between tokens.
     What the last passes make of it may read padding; then they are tried again, with more nodes that stay padded.
     """
     try:
-        return _rewritten(model, interface, mask, contiguous=contiguous)
+        return _rewritten(model, options)
     except RecursionError as error:
         raise RewriteError(
             f"the graph ({len(model.proto.graph.node)} nodes) holds expressions nested too deeply to be followed; "
@@ -74,7 +93,7 @@ def rewrite_graph(model: Model, interface: str, mask: str | None = None, *, cont
         ) from error
 
 
-def _rewritten(model: Model, interface: str, mask: str | None, *, contiguous: bool) -> PassedGraph:
+def _rewritten(model: Model, options: GraphOptions) -> PassedGraph:
     graph = import_model(model)
     check_axes(model, token_inputs_of(model.proto))
     add_domain(graph)
@@ -83,10 +102,10 @@ def _rewritten(model: Model, interface: str, mask: str | None, *, contiguous: bo
         lengths = put_mask(other, analyse(other), name)
         tidy(other)
         with contextlib.suppress(RewriteError):
-            passed = _packed(other, model, interface, mask, contiguous=contiguous)
+            passed = _packed(other, model, options)
             if passed.mask.source == lengths.mask:
-                return _with_lengths(passed, lengths, interface)
-    return _packed(graph, model, interface, mask, contiguous=contiguous)
+                return _with_lengths(passed, lengths, options.interface)
+    return _packed(graph, model, options)
 
 
 def _lengths_in(graph: gs.Graph) -> list[str]:
@@ -103,11 +122,12 @@ def _with_lengths(passed: PassedGraph, lengths: Lengths, interface: str) -> Pass
     return replace(passed, analysis=analyse(passed.graph), lengths=lengths)
 
 
-def _packed(graph: gs.Graph, model: Model, interface: str, mask: str | None, *, contiguous: bool) -> PassedGraph:
+def _packed(graph: gs.Graph, model: Model, options: GraphOptions) -> PassedGraph:
     """An imported graph after all passes."""
     first, *others = KEPT_MASKING
-    prepared = _Progress(graph, interface, names_in_use(graph))
-    prepared.run(preparation(interface, mask, prepared.longest, contiguous=contiguous))
+    prepared = _Progress(graph, options, names_in_use(graph))
+    steps = preparation(options.interface, options.mask, prepared.longest, contiguous=options.contiguous)
+    prepared.run(steps)
     try:
         return _named(prepared.copy().finish(first), model.proto)
     except PaddingIsReadError as refused:
@@ -128,9 +148,10 @@ def _named(passed: PassedGraph, model: ModelProto) -> PassedGraph:
 class _Progress:
     """A graph on its way through the passes, and what they have said so far."""
 
-    def __init__(self, graph: gs.Graph, interface: str, names: set[str]) -> None:
+    def __init__(self, graph: gs.Graph, options: GraphOptions, names: set[str]) -> None:
         self._graph = graph
-        self._interface = interface
+        self._interface = options.interface
+        self._padding_id = options.padding_id
         self._names = names  # of the original
         self._analysis: Analysis = analyse(graph)
         self.longest = longest_sequence(graph, self._analysis)
@@ -180,7 +201,7 @@ class _Progress:
             raise PaddingIsReadError("the same nodes stay padded as before")
         self._tried.append(self._results[-1])
         self.run(others)
-        rules = self._probe()
+        rules = self._probe() if self._padding_id is None else self._assumed(self._padding_id)
         dims = tuple(dims_of_shape(self._analysis[tensor].shape) for tensor in self._graph.outputs)
         fillers = {name: rule.padding for name, rule in rules.items()}
         self.run(interface_passes(self._interface, fillers, self._unread))
@@ -200,7 +221,15 @@ class _Progress:
             mask=self._mask,
             special=self._special,
             unread=self._unread,
+            assumed={} if self._padding_id is None else rules,
         )
+
+    def _assumed(self, padding_id: int) -> Mapping[str, IdRule]:
+        """What ids are taken for in padded slots, where what stayed padded may read them."""
+        others = (self._mask.source if self._mask.plain else None, *self._unread)
+        inputs = [tensor for tensor in self._graph.inputs if is_token_input(tensor) and tensor.name not in others]
+        integers = [tensor for tensor in inputs if np.dtype(tensor.dtype).kind in "iu" and len(tensor.shape) == 2]
+        return padding_rules({str(tensor.name): limit_of(self._graph, tensor.name) for tensor in integers}, padding_id)
 
     def _probe(self) -> Mapping[str, IdRule]:
         """How ids have to be for what stays padded."""

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -23,17 +25,21 @@ from .files.weights import Storage
 from .importing.canonical import runnable
 from .importing.nvidia import holds_plugins, without_plugins
 from .importing.quantized.unquantized import holds_quantization, without_quantization
-from .notes import every_slot_counts, notes_on
+from .notes import every_slot_counts, note_on_padding, notes_on
 from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
-from .pipeline import rewrite_graph
+from .pipeline import GraphOptions, rewrite_graph
 from .precision.widen import narrow_outputs, widen
 from .report import CoverageReport, coverage
 from .varseqlen import VARSEQLEN, take_varseqlen
 from .verification.half_precision import ALLOWED, convert_and_check
 from .verification.kept_numbers import RELATIVE_TOLERANCE
+from .verification.probe import PaddingIsReadError
 from .verification.sample_batches import sample_of
-from .verification.verify import verify_ids
+from .verification.verify import PaddingMattersError, verify_assumed, verify_ids
+
+PADDING_IDS = (0, 1)
+"""What tokenizers pad with: BERT's kind, and RoBERTa's."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ def rewrite(
     seed: int = 0,
     mask: str | None = None,
     masks: str = "any",
+    padding_id: int | None = None,
 ) -> RewriteResult:
     """Rewrites an exported encoder so that it computes no padding.
 
@@ -80,6 +87,7 @@ def rewrite(
         verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared.
         seed: of the batches that `verify` draws.
         mask: the padding mask's input, where attention does not prove which one that is: 1 at tokens, 0 at padding.
+        padding_id: what padded slots hold, for models that read them; without it 0 and 1 are tried, and noted.
         masks: of the padded interface, "any" or "contiguous": no padding lies between the tokens of a row, as in left-
             and right-padded masks. Then attention with windows and biases by distance is packed, too.
 
@@ -95,6 +103,7 @@ def rewrite(
         seed=seed,
         mask=mask,
         masks=masks,
+        padding_id=padding_id,
     )
     return RewriteResult(finished(found.model, found.precision), found.report)
 
@@ -134,6 +143,7 @@ def rewrite_model(
     seed: int = 0,
     mask: str | None = None,
     masks: str = "any",
+    padding_id: int | None = None,
     keep_exact: bool = False,
 ) -> Rewritten:
     """As rewrite, but not finished: more passes may follow, and TensorRT takes no bodies.
@@ -154,37 +164,21 @@ def rewrite_model(
     given, model = model.proto, widen(model)
     original = model.with_proto(runnable(model.proto))
     inner = "packed" if interface == VARSEQLEN else interface
-    passed = rewrite_graph(original, inner, mask, contiguous=masks == "contiguous")
-    report = replace(
-        coverage(passed.graph, passed.analysis, passed.results, passed.products),
-        notes=notes_on(passed, inner),
-        every_slot_counts=every_slot_counts(passed, inner),
-    )
-    if strict and not report.complete:
-        count, reasons = len(report.islands), "; ".join(report.reasons[:5])
-        raise RewriteError(
-            f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
-        )
-    metadata = describe(passed, report, original.proto, interface=inner, precision=precision, masks=masks)
+    options = GraphOptions(inner, mask, masks == "contiguous")
+    asked = _Asked(options, precision, masks, strict, seed if verify else None, padding_id)
+    made = _made(original, asked)
+    result, metadata, exact = made.model, made.metadata, made.model if keep_exact else None
     if unquantized is not None:
         metadata["unquantized"] = unquantized.to_dict()
-    result = _exported(passed.graph, passed.analysis, original)
-    exact = result if keep_exact else None
-    if verify:
-        runs = result.with_proto(with_functions(result.proto))
-        errors, rules = verify_ids(original, runs, metadata, seed=seed, special=passed.special)
-        metadata["verification"] = measured(errors, RELATIVE_TOLERANCE)
-        if rules:
-            metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
     if precision != "fp32":
         sample = sample_of(original.proto, metadata, seed=seed) if verify else None
-        made = convert_and_check(result, precision, sample)
-        result, precision = made.model, made.precision
-        metadata |= {"precision": precision, "kept_float32": dict(made.kept_float32)}
-        if made.against_fp16:
-            metadata["bf16_because"] = made.against_fp16
-        if made.errors:
-            metadata["verification"]["half_precision"] = measured(made.errors, ALLOWED[precision])
+        half = convert_and_check(result, precision, sample)
+        result, precision = half.model, half.precision
+        metadata |= {"precision": precision, "kept_float32": dict(half.kept_float32)}
+        if half.against_fp16:
+            metadata["bf16_because"] = half.against_fp16
+        if half.errors:
+            metadata["verification"]["half_precision"] = measured(half.errors, ALLOWED[precision])
     narrow_outputs(result.proto, given)
     describe_types(metadata, result.proto)
     if interface == VARSEQLEN:
@@ -192,7 +186,78 @@ def rewrite_model(
             take_varseqlen(exact.proto, copy.deepcopy(metadata))
         take_varseqlen(result.proto, metadata)
     write_metadata(result.proto, metadata)
-    return Rewritten(result, report, precision, exact)
+    return Rewritten(result, made.report, precision, exact)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How a graph is rewritten and verified: `seed` is that of the batches, None: it is not verified."""
+
+    options: GraphOptions
+    precision: str
+    masks: str
+    strict: bool
+    seed: int | None
+    padding_id: int | None
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A rewritten model in float32, and its metadata and report."""
+
+    model: Model
+    metadata: dict[str, Any]
+    report: CoverageReport
+
+
+def _made(original: Model, asked: _Asked) -> _Made:
+    """Rewrites and verifies a model; where it reads padding, with what tokenizers fill it with. Raises RewriteError.
+
+    What nobody has asked for is verified, even if nothing else is.
+    """
+    try:
+        return _with_padding(original, asked, None)
+    except (PaddingIsReadError, PaddingMattersError) as refused:
+        tried = PADDING_IDS if asked.padding_id is None else (asked.padding_id,)
+        careful = replace(asked, seed=asked.seed or 0) if asked.padding_id is None else asked
+        for padding_id in tried:
+            with contextlib.suppress(RewriteError):
+                return _with_padding(original, careful, padding_id)
+        found = f"{refused}; nor does it give every sequence what it gets alone where padding holds "
+        error = type(refused)(f"{found}{' or '.join(map(str, tried))} alone, as tokenizers fill it (--padding-id)")
+        raise error from refused
+
+
+def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Made:
+    """Rewrites and verifies a model whose padded slots hold anything, or this id."""
+    passed = rewrite_graph(original, replace(asked.options, padding_id=padding_id))
+    interface, assumed = asked.options.interface, passed.assumed
+    notes = [note_on_padding(assumed)] if assumed else []
+    report = replace(
+        coverage(passed.graph, passed.analysis, passed.results, passed.products),
+        notes=(*notes, *notes_on(passed, interface)),
+        every_slot_counts=every_slot_counts(passed, interface),
+    )
+    if asked.strict and not report.complete:
+        count, reasons = len(report.islands), "; ".join(report.reasons[:5])
+        raise RewriteError(
+            f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
+        )
+    metadata = describe(
+        passed, report, original.proto, interface=interface, precision=asked.precision, masks=asked.masks
+    )
+    result = _exported(passed.graph, passed.analysis, original)
+    rules = assumed
+    if asked.seed is not None:
+        runs = result.with_proto(with_functions(result.proto))
+        if assumed:
+            errors = verify_assumed(original, runs, metadata, assumed, seed=asked.seed)
+        else:
+            errors, rules = verify_ids(original, runs, metadata, seed=asked.seed, special=passed.special)
+        metadata["verification"] = measured(errors, RELATIVE_TOLERANCE)
+    if rules:
+        metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
+    return _Made(result, metadata, report)
 
 
 def _exported(graph: gs.Graph, analysis: Analysis, original: Model) -> Model:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.contract.metadata import MaskInfo
+from padfree.contract.metadata import MaskInfo, Metadata
+
+from .errors import SessionError
 
 
 def kept_slots(mask: MaskInfo, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -20,3 +23,30 @@ def kept_slots(mask: MaskInfo, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_
 def mask_values(mask: MaskInfo, kept: npt.NDArray[np.bool_], dtype: str) -> npt.NDArray[Any]:
     """A plain mask's values for tokens where `kept` is true."""
     return np.where(kept, mask.kept[0], mask.masked[0]).astype(dtype)
+
+
+def check_padding(feeds: Mapping[str, Any], metadata: Metadata) -> None:
+    """Raises SessionError where padded slots of a padded model hold other ids than those that it was made for.
+
+    Arrays on the GPU are not looked at.
+    """
+    filled = [item for item in metadata.token_inputs() if item.fills_padding]
+    mask = feeds.get(metadata.mask.input or "") if filled and not metadata.is_packed else None
+    if not isinstance(mask, np.ndarray):
+        return
+    for item in filled:
+        grid = feeds.get(item.name)
+        if not isinstance(grid, np.ndarray):
+            continue
+        if metadata.mask.lengths:
+            kept = np.asarray(np.arange(grid.shape[1]) < mask.reshape(-1, 1))
+        else:
+            kept = kept_slots(metadata.mask, mask)
+        wrong = np.argwhere(~kept & (grid != item.padding))
+        if len(wrong):
+            row, slot = (int(place) for place in wrong[0])
+            raise SessionError(
+                f"'{item.name}' holds {grid[row, slot]} in the padding of sequence {row} (slot {slot}), allowed: "
+                f"{item.padding}: the model reads padding, and was made for that; fill padding with {item.padding}, or "
+                "rewrite the model with --padding-id"
+            )

@@ -16,6 +16,7 @@ from padfree.contract.names import ONNX_METADATA_KEY, ORT_AS_WRITTEN, ORT_WRONG_
 
 from .cpu_runs import CpuRuns
 from .errors import SessionError
+from .masks import check_padding
 from .plan_files import parse_metadata
 
 Array = npt.NDArray[Any]
@@ -93,6 +94,7 @@ class OnnxBackend:
             )
         if self._session is None:
             raise SessionError("the session is closed; open a new one")
+        check_padding(feeds, self.metadata)
         return self._runs.run(feeds, self._once)
 
     def _once(self, feeds: Mapping[str, Any]) -> dict[str, Any]:

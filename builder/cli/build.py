@@ -193,7 +193,9 @@ def _quantized(arguments: argparse.Namespace, path: Path) -> Iterator[tuple[Path
 
     That file, with its tokenizer, is removed with the context.
     """
-    rewriting = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "masks")}
+    rewriting = {
+        name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "masks", "padding_id")
+    }
     if arguments.precision != FP8:
         yield path, {**rewriting, "precision": arguments.precision}
         return
@@ -224,7 +226,7 @@ def _quantized(arguments: argparse.Namespace, path: Path) -> Iterator[tuple[Path
         save_model(model, made)
         write_files(kept_files(path, made, parse_metadata(metadata_of(model), str(path))))
         try:
-            yield made, dict.fromkeys(("interface", "mask", "masks", "precision"))
+            yield made, dict.fromkeys(("interface", "mask", "masks", "padding_id", "precision"))
         except Exception as error:
             error.args = tuple(str(item).replace(str(made), str(path)) for item in error.args)  # what the user knows
             raise

@@ -136,7 +136,7 @@ def _optimized(
     from padfree.onnx_tools.files.weights import Storage
     from padfree.onnx_tools.rewrite import finished, rewrite_model
 
-    asked = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask")}
+    asked = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "padding_id")}
     asked["masks"] = arguments.masks or "any"
     given = open_model(path, Storage.MEMORY)
     if calibration is not None:

@@ -24,7 +24,7 @@ GPUS = ("a100", "h100", "h200", "l4", "l40s")
 def add_rewrite_options(
     parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None, several: bool = False
 ) -> None:
-    """--interface, --precision, --strict, --no-verify, --mask, --masks.
+    """--interface, --precision, --strict, --no-verify, --mask, --fix, --padding-id, --masks.
 
     Defaults None: taken from a model that is rewritten already. With `several`, --precision may be given several times.
     """
@@ -53,6 +53,13 @@ def add_rewrite_options(
         help="compare nothing: neither original and rewritten model in onnxruntime, nor a new engine with that",
     )
     add_mask_option(group)
+    group.add_argument(
+        "--padding-id",
+        type=int,
+        metavar="ID",
+        help="what padded slots hold, for models that read them: the tokenizer's padding (default: 0 and 1 are tried "
+        "and noted)",
+    )
     group.add_argument(
         "--masks",
         choices=MASKS,
@@ -113,7 +120,7 @@ def add_head_options(parser: argparse.ArgumentParser) -> None:
         "none: what the model itself gives",
     )
     group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="divide vectors by their L2 norm")
-    group.add_argument("--outputs", metavar="NAMES", help="outputs to keep, by commas")
+    group.add_argument("--outputs", metavar="NAMES", help="outputs, or tensors inside of the model, to keep, by commas")
 
 
 def head_options(arguments: argparse.Namespace) -> HeadOptions:

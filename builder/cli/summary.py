@@ -177,6 +177,7 @@ def repeated_options(arguments: argparse.Namespace) -> list[str]:
         if getattr(arguments, name) is not None
         for word in (f"--{name}", getattr(arguments, name))
     ]
+    found += [word for text in arguments.fix for word in ("--fix", text)]
     if arguments.normalize is not None:
         found.append("--normalize" if arguments.normalize else "--no-normalize")
     return found

@@ -49,6 +49,7 @@ def build_engine(
     verify: bool = True,
     mask: str | None = None,
     masks: str | None = None,
+    padding_id: int | None = None,
     max_batch: int | None = None,
     max_seq_len: int | None = None,
     max_tokens: int | None = None,
@@ -79,6 +80,7 @@ def build_engine(
         mask: the padding mask's input, where attention does not prove which one that is.
         masks: "any" (default), or "contiguous" where no padding lies between the tokens of a row; of a rewritten model
             it can only be what the model is.
+        padding_id: what padded slots hold, for models that read them; without it 0 and 1 are tried, and noted.
         max_batch: most sequences in one run (32).
         max_seq_len: longest sequence in tokens (the model's positions).
         max_tokens: most tokens in one run (max_batch * max_seq_len, bounded); packed engines only.
@@ -110,8 +112,8 @@ def build_engine(
     options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
     products = Products(linear, norms, partial(_gpu, device))
     wanted = ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens)
-    rewriting = {"interface": interface, "precision": precision, "strict": strict, "verify": verify, "mask": mask}
-    rewriting["masks"] = masks
+    rewriting: dict[str, Any] = {"interface": interface, "precision": precision, "strict": strict, "verify": verify}
+    rewriting |= {"mask": mask, "masks": masks, "padding_id": padding_id}
     with preparing(model, products=products, profile=wanted, **rewriting) as prepared:
         started = builder if isinstance(builder, EngineBuilder) else shared.get(device, options, progress)
         waited = Phases()

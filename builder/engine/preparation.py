@@ -71,6 +71,7 @@ def prepare(
     profile: ProfileOptions,
     mask: str | None = None,
     masks: str | None = None,
+    padding_id: int | None = None,
 ) -> Preparation:
     """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these products.
 
@@ -82,7 +83,14 @@ def prepare(
             or products that are not to be had; RewriteError: the model.
     """
     made, exact = _rewritten(
-        model, interface=interface, precision=precision, strict=strict, verify=verify, mask=mask, masks=masks
+        model,
+        interface=interface,
+        precision=precision,
+        strict=strict,
+        verify=verify,
+        mask=mask,
+        masks=masks,
+        padding_id=padding_id,
     )
     metadata = parse_metadata(metadata_of(made.proto), "the rewritten model")
     longest = choose_profile(metadata, profile).max_seq_len
@@ -109,6 +117,7 @@ def _rewritten(
     verify: bool,
     mask: str | None = None,
     masks: str | None = None,
+    padding_id: int | None = None,
 ) -> tuple[Model, Model | None]:
     """As rewritten, and with `verify` the exact model of a Preparation."""
     if not is_rewritten(model.proto):
@@ -120,6 +129,7 @@ def _rewritten(
             verify=verify,
             mask=mask,
             masks=masks or "any",
+            padding_id=padding_id,
             keep_exact=verify,
         )
         return made.model, made.exact

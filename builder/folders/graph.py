@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from padfree.contract.texts import OUTPUTS, PAIRS, SENTENCES
+from padfree.onnx_tools.importing.skeleton import inferred, skeleton_of
 
 from ..errors import BuildError
 from .head import Head, Norm, Normalize, Splade, Step
@@ -41,11 +42,25 @@ def add_head(model: ModelProto, head: Head, outputs: Sequence[str] = (), *, mask
         known[made.name] = made
     wanted = list(outputs) or ([made.name] if made is not None else list(known))
     for name in wanted:
+        if name not in known and (inner := _inner(model, name)) is not None:
+            known[name] = inner
         if name not in known:
             raise BuildError(f"--outputs {name}: the model has {', '.join(known)}; choose of these")
     kept = [known[name] for name in wanted]
     del graph.output[:]
     graph.output.extend(kept)
+
+
+def _inner(model: ModelProto, name: str) -> ValueInfoProto | None:
+    """A tensor inside of the model as an output; None where there is none of that name, or its type is not known."""
+    if not any(name in node.output for node in model.graph.node):
+        return None
+    found = inferred(skeleton_of(model)).get(name)
+    if found is None or not found.elem_type:
+        return None
+    value = ValueInfoProto(name=name)
+    value.type.tensor_type.CopyFrom(found)
+    return value
 
 
 def _made(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:

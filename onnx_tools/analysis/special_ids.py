@@ -22,6 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 _MOST_COMPARED = 8  # ids in one constant: more are a table, not a look for one
 _MOST_RULES = 12
+_UNKNOWN_LIMIT = 2  # of inputs whose table is not known: flags are 0 and 1
 _COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _SAME_IDS = (
     "Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "ScatterND", "Slice", "Squeeze", "Transpose",
@@ -42,13 +43,14 @@ class SpecialIds:
 class IdRule:
     """How the ids of one input are: every sequence ends in `last`, and has none of `avoided` before it.
 
-    `padding` is what padded slots hold.
+    `padding` is what padded slots hold; where that is `assumed`, the model reads it, and they hold nothing else.
     """
 
     last: int | None
     padding: int
     avoided: tuple[int, ...]
     limit: int
+    assumed: bool = False
 
     @property
     def other_padding(self) -> int:
@@ -56,7 +58,7 @@ class IdRule:
 
         Nor is there one where the model tells padding by this id.
         """
-        if self.padding in self.avoided:
+        if self.padding in self.avoided or self.assumed:
             return self.padding
         others = [value for value in range(self.limit) if value not in self.avoided and value != self.padding]
         return others[0] if others else self.padding
@@ -76,12 +78,14 @@ class IdRule:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the metadata."""
-        return {"last": self.last, "padding": self.padding, "avoided": list(self.avoided), "limit": self.limit}
+        found = {"last": self.last, "padding": self.padding, "avoided": list(self.avoided), "limit": self.limit}
+        return found | {"assumed": True} if self.assumed else found
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> IdRule:
         """The rule that the metadata holds."""
-        return IdRule(entry["last"], entry["padding"], tuple(entry["avoided"]), entry["limit"])
+        avoided, is_assumed = tuple(entry["avoided"]), entry.get("assumed", False)
+        return IdRule(entry["last"], entry["padding"], avoided, entry["limit"], is_assumed)
 
 
 def special_ids(graph: gs.Graph) -> dict[str, SpecialIds]:
@@ -140,4 +144,19 @@ def _rules(special: SpecialIds, limit: int | None) -> list[IdRule]:
             continue
         fillers = [value for value in dict.fromkeys([*known, 0, 1, 2]) if value != last and value < bound]
         rules += [IdRule(last, filler, avoided, bound) for filler in fillers[:2]]
+    return rules
+
+
+def padding_rules(limits: Mapping[str, int | None], padding: int) -> dict[str, IdRule]:
+    """What padded slots hold where the model reads them: the tokenizer's padding in ids, zeros in other inputs.
+
+    Args:
+        limits: input -> ids are below it; None where that is not known. Those with the largest table are the ids.
+        padding: the id that the tokenizer pads with.
+    """
+    largest = max((limit for limit in limits.values() if limit is not None), default=0)
+    rules = {}
+    for name, limit in limits.items():
+        own = padding if limit is not None and limit == largest and padding < limit else 0
+        rules[name] = IdRule(None, own, (), limit or _UNKNOWN_LIMIT, assumed=True)
     return rules

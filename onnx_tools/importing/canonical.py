@@ -29,6 +29,7 @@ from ..files.model import without_initializers
 from ..precision.widen import HALVES
 from .attention_masks import masks_of_one_row
 from .calls import in_line
+from .control_flow import drop_unneeded
 from .expansion import check_expansion
 from .opsets import to_known_opset
 from .order import in_order
@@ -58,6 +59,7 @@ def canonical(model: ModelProto) -> ModelProto:
     known = to_known_opset(result, version)
     _set_version(result, known)
     result.ir_version = max(model.ir_version, _IR_VERSION)
+    drop_unneeded(result)
     _densify(result)
     _drop_weight_inputs(result)
     _separate_outputs(result)

@@ -11,6 +11,7 @@ from ..analysis.graph import Editor, inline_constants, node_name, opset
 from ..analysis.symbolic import Facts, facts_of_inputs, learn
 from ..analysis.symbolic.analysis import constant_of
 from ..errors import RewriteError
+from .control_flow import refused
 from .fused import expand_fused, is_fused
 from .sequences import holds_sequences, take_apart
 
@@ -64,7 +65,7 @@ class _Walk:
         """Puts the nodes of an If's branch in its place; an If inside that branch is chosen in its turn."""
         condition = self._condition(node) if node.op == "If" else None
         if condition is None:
-            raise _refused(node)
+            raise refused(node, self._graph, self._known)
         taken, left = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
         _detach(node.attrs[left])
         branch, outputs = node.attrs[taken], list(node.outputs)
@@ -95,20 +96,6 @@ class _Walk:
 
     def _known(self, tensor: gs.Tensor) -> Facts:
         return constant_of(tensor) if isinstance(tensor, gs.Constant) else self._facts.get(tensor.name, Facts())
-
-
-def _refused(node: gs.Node) -> RewriteError:
-    """The error for a node whose subgraph is not taken."""
-    name = f"node '{node_name(node)}' ({node.op})"
-    if node.op == "If":
-        return RewriteError(
-            f"{name} chooses between subgraphs by '{node.inputs[0].name}', which depends on the inputs; that cannot be "
-            "packed; export the model with fixed choices (torch.onnx.export traces them away)"
-        )
-    return RewriteError(
-        f"{name} runs a subgraph again and again; loops cannot be packed; export the model with the loop written out "
-        "(torch.onnx.export does so when it traces)"
-    )
 
 
 def _subgraphs(node: gs.Node) -> list[gs.Graph]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -19,6 +19,7 @@ from ..errors import RewriteError
 from .base import Boundary, PassResult, add_schedule, boundary_of, pack, unpack
 from .masks.mask_values import mask_of
 from .positions.positions import counted
+from .unknown_shapes import unknown_because
 
 NAME = "interface"
 SEQ_LENS, MAX_SEQLEN = "seq_lens", "max_seqlen"
@@ -113,10 +114,16 @@ def _check_names(inputs: list[str], graph: gs.Graph) -> None:
 def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> None:
     """Every output that is [B,S,...], or these tokens in another order, becomes [T,...] under its own name."""
     graph = editor.graph
+    fitting = [
+        str(tensor.name)
+        for tensor in graph.outputs
+        if _in_token_order(tensor, analysis) is not None or _has_parts(analysis[tensor])
+    ]
     for position, tensor in enumerate(graph.outputs):
         source = _in_token_order(tensor, analysis)
         if source is None:
-            _check_padded_output(tensor.name, analysis[tensor])
+            if tensor.name not in fitting:
+                raise _of_nobody(tensor, analysis, fitting)
             continue
         facts = analysis[source]
         packed = pack(editor, source, boundary, facts.dtype)
@@ -147,25 +154,31 @@ def _in_token_order(output: gs.Tensor, analysis: Analysis) -> gs.Tensor | None:
     return source if [int(axis) for axis in node.attrs.get("perm", [])] == [1, 0, *rest] else None
 
 
-def _check_padded_output(name: str, facts: Facts) -> None:
-    """Raises RewriteError where sequences could not be given their own part of an output that stays padded."""
-    dims = dims_of_shape(facts.shape)
-    sizes = [size for size in dims or () if isinstance(size, str)]
-    if dims is not None and sizes.count(BATCH) == 1 and {BATCH, SLOTS}.issuperset(sizes):
-        return
-    reads_tokens = facts.expr is None or any(isinstance(leaf, Element) for leaf in leaves(facts.expr))
-    if dims is not None and {SLOTS}.issuperset(sizes) and (facts.constant or not reads_tokens):
-        return  # the same for every sequence, or cut to its length
+def _of_nobody(tensor: gs.Tensor, analysis: Analysis, others: Sequence[str]) -> RewriteError:
+    """The error for an output of which sequences could not be given their own part; `others` may stay."""
+    dims = dims_of_shape(analysis[tensor].shape)
     if dims is None:
-        what = "is a tensor of unknown shape"
-    elif sizes:
+        what = f"has no known shape{unknown_because(analysis, tensor)}"
+    elif any(isinstance(size, str) for size in dims):
         what = f"has the shape [{', '.join(str(size) for size in dims)}]"
     else:
         what = "is one result of the whole batch"
-    raise RewriteError(
-        f"output '{name}' {what}: which part of it is a sequence's own is not known, and without padding every "
-        "sequence gets its own; export the model without it, or choose the padded interface"
+    leave = f"leave it out: --outputs {','.join(others)}" if others else "correct that in the model and export it again"
+    return RewriteError(
+        f"output '{tensor.name}' {what}: which part of it is a sequence's own is not known, and without padding every "
+        f"sequence gets its own; {leave}; or choose the padded interface"
     )
+
+
+def _has_parts(facts: Facts) -> bool:
+    """Whether it is known which part of an output is a sequence's own."""
+    dims = dims_of_shape(facts.shape)
+    sizes = [size for size in dims or () if isinstance(size, str)]
+    if dims is not None and sizes.count(BATCH) == 1 and {BATCH, SLOTS}.issuperset(sizes):
+        return True
+    reads_tokens = facts.expr is None or any(isinstance(leaf, Element) for leaf in leaves(facts.expr))
+    # The same for every sequence, or cut to its length.
+    return dims is not None and {SLOTS}.issuperset(sizes) and (facts.constant or not reads_tokens)
 
 
 def _feed(padded: gs.Tensor, packed: gs.Tensor) -> None:

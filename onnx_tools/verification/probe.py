@@ -100,7 +100,7 @@ def probe(
             return Probed(tuple(dict.fromkeys(reasons)), rules)
         refused = refused or PaddingIsReadError(
             f"{_text(reader)} reads masked slots: its result depends on padding, and so on the other sequences of the "
-            f"batch; no packed graph can reproduce it; {_advice(reader)}"
+            f"batch; {_advice(reader)}"
         )
     if refused is None:
         raise AssertionError("nothing was tried")

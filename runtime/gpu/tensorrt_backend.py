@@ -14,6 +14,7 @@ from padfree.contract.metadata import Metadata
 from ..arrays.device_arrays import CallerStream, DeviceInput, read_device_array
 from ..backend import RunOptions
 from ..errors import SessionError
+from ..masks import check_padding
 from .arena import Arena, arena_pool
 from .cuda import current_device, device_of, kept_device
 from .engine import Engine
@@ -115,6 +116,7 @@ class TensorRTBackend:
 
         Where it is not patient and as many runs are under way as there are contexts, there is None, and no run.
         """
+        check_padding(feeds, self._metadata)
         self._enter()
         arena: Arena | None = None
         try:

@@ -32,6 +32,9 @@ def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
                 "as torch.onnx.export writes nn.MultiheadAttention and nn.TransformerEncoder through TorchScript; "
                 "export the model with torch.onnx.export(..., dynamo=True, dynamic_shapes=...)"
             )
+        fixed = next((size for size in (_traced_square(analysis, node) for node in found) if size is not None), None)
+        if fixed is not None:
+            return RewriteError(_traced_constants(graph, analysis, fixed))
         return RewriteError(
             f"no attention found: no Softmax is over [..., sequence, sequence] ({'; '.join(listed)}{more}), and there "
             f"is no Attention operator; {_FREE}"
@@ -52,6 +55,46 @@ def _traced_length(analysis: Analysis, node: gs.Node) -> int | None:
         return None
     size = shape[-1].constant()
     return size if size is not None and size > 1 and S in shape[:-1] and S not in shape[:2] else None
+
+
+def _traced_square(analysis: Analysis, node: gs.Node) -> int | None:
+    """The number in the place of both of a scores' last axes; None for others."""
+    shape = analysis[node.inputs[0]].shape
+    if shape is None or len(shape) < 3 or int(node.attrs.get("axis", -1)) not in (-1, len(shape) - 1):
+        return None
+    queries, keys = shape[-2].constant(), shape[-1].constant()
+    return keys if keys is not None and keys > 1 and queries == keys and S not in shape else None
+
+
+def _traced_constants(graph: gs.Graph, analysis: Analysis, size: int) -> str:
+    """What is said of a file that takes sequences of one length alone, whatever its inputs declare."""
+    holder = next(
+        (
+            node
+            for node in graph.nodes
+            for tensor in node.inputs
+            if analysis[tensor].constant and _has_size(analysis[tensor].shape, size) and _meets_tokens(analysis, node)
+        ),
+        None,
+    )
+    where = "" if holder is None else f": '{node_name(holder)}' ({holder.op}) reads a constant of {size} rows"
+    return (
+        f"no attention found over the sequence: scores are [..., {size}, {size}] for inputs of any length{where}; the "
+        f"file was traced with {size} tokens, and holds this number although its axes are declared dynamic; export "
+        "the model with positions that are cut to the input's length, or say that the length is fixed, and it is made "
+        "dynamic: python -m onnxruntime.tools.make_dynamic_shape_fixed --dim_param SEQUENCE_AXIS "
+        f"--dim_value {size} model.onnx fixed.onnx"
+    )
+
+
+def _has_size(shape: Shape | None, size: int) -> bool:
+    """Whether an axis of a shape has this size."""
+    return any(item.constant() == size for item in shape or ())
+
+
+def _meets_tokens(analysis: Analysis, node: gs.Node) -> bool:
+    """Whether a node reads a tensor that has an axis of the sequence."""
+    return any(S in (analysis[tensor].shape or ()) for tensor in node.inputs)
 
 
 def _text(analysis: Analysis, node: gs.Node) -> str:

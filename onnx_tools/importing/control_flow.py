@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops and branches that depend on the inputs: what no output needs is left out, and for the rest what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import ModelProto, NodeProto
+
+from ..analysis.graph import node_name
+from ..analysis.symbolic import Facts
+from ..errors import RewriteError
+from .skeleton import all_nodes, subgraphs
+
+Lookup = Callable[[gs.Tensor], Facts]
+
+
+def drop_unneeded(model: ModelProto) -> None:
+    """Takes nodes that lead to no output out of a model with subgraphs, whose nodes are sorted."""
+    if not any(subgraphs(node) for node in model.graph.node):
+        return
+    wanted, kept = {value.name for value in model.graph.output}, list[NodeProto]()
+    for node in reversed(model.graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+            wanted.update(name for inner in subgraphs(node) for each in all_nodes(inner) for name in each.input)
+            wanted.update(value.name for inner in subgraphs(node) for value in inner.output)
+    if len(kept) < len(model.graph.node):
+        del model.graph.node[:]
+        model.graph.node.extend(reversed(kept))
+
+
+def refused(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:
+    """The error for a node whose subgraph is not taken, in a graph of the nodes before it."""
+    name = f"node '{node_name(node)}' ({node.op})"
+    squeezed = _squeezed(node)
+    if squeezed is not None:
+        axis = "" if squeezed < 0 else str(squeezed)
+        shown = f" along axis {squeezed}" if squeezed >= 0 else ""
+        return RewriteError(
+            f"{name} chooses between a Squeeze{shown} and nothing, as torch.onnx.export writes x.squeeze({axis}) where "
+            "it does not know whether there is one element; in the model take that axis by its place (x.select(axis, "
+            "0) or x[:, 0]), or leave it, and export it again"
+        )
+    kept = [tensor.name for tensor in graph.outputs if not _depends(tensor, node)]
+    cut = kept or [tensor.name for tensor in [_before(node, graph, lookup)] if tensor is not None]
+    advice = (
+        f"keep what comes before it, and do the rest outside: --outputs {','.join(cut)}"
+        if cut
+        else "export the model up to the tensors that it reads, and do the rest outside"
+    )
+    if node.op == "If":
+        return RewriteError(
+            f"{name} chooses between subgraphs by '{node.inputs[0].name}', which depends on the inputs; that cannot be "
+            f"packed; {advice}; or export the model with fixed choices"
+        )
+    return RewriteError(
+        f"{name} runs a subgraph again and again, as decoders run over tokens; loops cannot be packed, and written out "
+        f"by tracing one would hold one length for ever; {advice}"
+    )
+
+
+def _squeezed(node: gs.Node) -> int | None:
+    """The axis of an If that takes an axis away in one branch, -1 where it names none; None for any other."""
+    branches = [value for value in node.attrs.values() if isinstance(value, gs.Graph)]
+    operators = sorted([inner.op for inner in branch.nodes if inner.op != "Constant"] for branch in branches)
+    if node.op != "If" or operators not in ([["Identity"], ["Squeeze"]], [[], ["Squeeze"]]):
+        return None
+    squeeze = next(inner for branch in branches for inner in branch.nodes if inner.op == "Squeeze")
+    axes = squeeze.inputs[1] if len(squeeze.inputs) > 1 else None
+    values = squeeze.attrs.get("axes") if axes is None else _values(axes)
+    return -1 if values is None or len(values) != 1 else int(values[0])
+
+
+def _values(tensor: gs.Tensor) -> Sequence[int] | None:
+    if isinstance(tensor, gs.Constant):
+        return [int(value) for value in np.ravel(tensor.values)]
+    maker = tensor.inputs[0] if tensor.inputs else None
+    value = maker.attrs.get("value") if maker is not None and maker.op == "Constant" else None
+    return None if value is None else [int(item) for item in np.ravel(value.values)]
+
+
+def _reads(node: gs.Node) -> Iterator[gs.Tensor]:
+    """The tensors that a node reads, in its subgraphs too."""
+    yield from node.inputs
+    values = (value if isinstance(value, list) else [value] for value in node.attrs.values())
+    for inner in [item for items in values for item in items if isinstance(item, gs.Graph)]:
+        yield from inner.outputs
+        for each in inner.nodes:
+            yield from _reads(each)
+
+
+def _depends(tensor: gs.Tensor, node: gs.Node) -> bool:
+    """Whether a tensor is made of what a node makes."""
+    waiting, seen = [tensor], set[int]()
+    while waiting:
+        for maker in waiting.pop().inputs:
+            if maker is node:
+                return True
+            if id(maker) not in seen:
+                seen.add(id(maker))
+                waiting += list(_reads(maker))
+    return False
+
+
+def _before(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> gs.Tensor | None:
+    """The nearest tensor [B,S,...] of numbers that a node is given, however indirectly."""
+    inside = {id(item) for item in graph.nodes}
+    waiting, seen = list(_reads(node)), set[int]()
+    while waiting:
+        tensor = waiting.pop(0)
+        facts = lookup(tensor)
+        outside = any(id(maker) in inside for maker in tensor.inputs)
+        if outside and facts.rank == 3 and (facts.dtype or "").startswith("float"):
+            return tensor
+        for maker in tensor.inputs:
+            if id(maker) not in seen:
+                seen.add(id(maker))
+                waiting += list(_reads(maker))
+    return None

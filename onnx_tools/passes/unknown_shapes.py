@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which node is the first to make a tensor whose shape is not known, and what to do about it."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from ..analysis.graph import argument, is_standard, node_name
+from ..analysis.symbolic import Analysis
+
+
+def unknown_because(analysis: Analysis, tensor: gs.Tensor) -> str:
+    """What is said of a tensor of unknown shape: ", for ..." with the node that is the first to make one; or ""."""
+    waiting, seen = [tensor], set[int]()
+    while waiting:
+        for node in waiting.pop().inputs:
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            unknown = [item for item in node.inputs if isinstance(item, gs.Variable) and analysis[item].shape is None]
+            if not unknown:
+                return f", for {_said(analysis, node)}"
+            waiting += unknown
+    return ""
+
+
+def _said(analysis: Analysis, node: gs.Node) -> str:
+    name = f"'{node_name(node)}' ({node.op})"
+    shape = analysis[node.inputs[0]].shape if node.inputs else None
+    if not is_standard(node, "Squeeze") or "axes" in node.attrs or argument(node, 1) is not None or shape is None:
+        return f"{name} makes it"
+    axes = [axis - len(shape) for axis, size in enumerate(shape) if size.constant() == 1]
+    sizes = ", ".join(str(size) for size in shape)
+    named = ", ".join(map(str, axes)) or "the one that is meant"
+    return (
+        f"{name} names no axis, and takes away every axis of [{sizes}] that happens to have one element, the batch's "
+        f"too: give it axis {named} (in the model: squeeze({named}))"
+    )
