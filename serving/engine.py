@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process with the model: groups of tokens come from the front-ends, go through a Batcher, and rows go back."""
+"""The process with the model: requests come from the front-ends as tokens, go through a Batcher, and rows go back."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 from padfree.runtime import SessionError
-from padfree.runtime.batching import Batcher, Budget, ClosedError, DeadlineError, FirstCome, QueueFullError
+from padfree.runtime.batching import Batcher, Budget, ClosedError, DeadlineError, FairShare, QueueFullError
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import Ragged, read_request
+from padfree.runtime.text.inputs import TextInputs
 from padfree.runtime.text_tasks import Served
 
 from . import wire
@@ -27,6 +28,8 @@ from .options import Limits
 
 Array = npt.NDArray[Any]
 
+GROUP_TOKENS, GROUP_SEQUENCES = 4096, 32
+"""Small enough to share a run with groups of other front-ends."""
 MOST_GROUPS = 1 << 16
 """In the queue; the limit that counts is that of tokens."""
 
@@ -47,7 +50,7 @@ class Runner(Protocol):
 
 
 class Engine:
-    """Answers groups.
+    """Answers requests; front-ends share it through an Inbox each.
 
     Args:
         session: runs the model.
@@ -55,41 +58,59 @@ class Engine:
         limits: how many tokens may wait.
         runs: runs under way at once.
         row: the numbers of this process.
+        budget: what one run takes; None: what the model does.
+        tokens_a_second: what was measured before; None: nothing.
     """
 
-    def __init__(self, session: Runner, served: Served, limits: Limits, runs: int, row: Row) -> None:
+    def __init__(
+        self,
+        session: Runner,
+        served: Served,
+        limits: Limits,
+        runs: int,
+        row: Row,
+        *,
+        budget: Budget | None = None,
+        tokens_a_second: float | None = None,
+    ) -> None:
         self._served = served
         self._row = row
         self._model = _Measured(session, served, row)
+        budget = budget or session.budget
+        self._part = group_budget(budget)
         self._batcher = Batcher(
             self._model,
-            FirstCome(session.budget),
+            FairShare(budget),
             runs=runs,
             max_waiting=MOST_GROUPS,
             max_waiting_tokens=limits.waiting_tokens,
+            tokens_a_second=tokens_a_second,
         )
+        self.show_queue()
 
-    def infer(self, frame: wire.Frame, send: Callable[[bytes], None]) -> None:
-        """Takes a group; `send` gets its answer, perhaps in another thread."""
-        ticket, inputs = frame.ticket, self._served.inputs
-        try:
-            seconds, seq_lens, columns = wire.unpack_infer(frame.payload, inputs.token_names, inputs.sequence_names)
-            if seconds <= 0:
-                raise DeadlineError("the request has waited too long already")
-            future = self._batcher.submit_group(columns, seq_lens=seq_lens, deadline_s=seconds)
-        except Exception as error:  # whatever it is, somebody waits for an answer
-            send(_error(ticket, error, wire.REFUSED if isinstance(error, SessionError) else wire.FAILED))
-            return
-        self._row.set("te_queue_size", self._batcher.waiting)
-        came = time.perf_counter()
-        future.add_done_callback(lambda done: send(self._answer(ticket, came, done)))
+    def submit(self, asked: wire.Infer) -> Future[dict[str, list[Array]]]:
+        """Queues a request, all of it or nothing; as Batcher.submit_group."""
+        if asked.seconds <= 0:
+            raise DeadlineError("the request has waited too long already")
+        inputs = self._served.inputs
+        future = self._batcher.submit_group(
+            dict(zip((*inputs.token_names, *inputs.sequence_names), asked.columns, strict=True)),
+            seq_lens=asked.seq_lens,
+            deadline_s=asked.seconds,
+            client=asked.client or object(),
+            shares=asked.shares,
+            part=self._part,
+        )
+        self.show_queue()
+        return future
 
     def close(self) -> None:
         """Answers what waits, and ends the threads."""
         self._batcher.close()
 
-    def _answer(self, ticket: int, came: float, done: Future[dict[str, list[Array]]]) -> bytes:
-        self._row.set("te_queue_size", self._batcher.waiting)
+    def answer(self, ticket: int, came: float, done: Future[dict[str, list[Array]]]) -> bytes:
+        """The frame with what became of a request."""
+        self.show_queue()
         try:
             error = done.exception()
             if error is not None:
@@ -100,11 +121,69 @@ class Engine:
         except Exception as error:
             return _error(ticket, error)
 
+    def show_queue(self) -> None:
+        """What front-ends look at before they take much."""
+        self._row.set("te_queue_size", self._batcher.waiting)
+        self._row.set("padfree_waiting_tokens", self._batcher.waiting_tokens)
+        self._row.set("padfree_tokens_a_second", self._batcher.tokens_a_second or 0.0)
+
+
+class Inbox:
+    """What one front-end asks the engine for.
+
+    Args:
+        engine: answers.
+        inputs: the model's.
+        send: gets answers, perhaps in another thread.
+    """
+
+    def __init__(self, engine: Engine, inputs: TextInputs, send: Callable[[bytes], None]) -> None:
+        self._engine, self._send = engine, send
+        self._counts = len(inputs.token_names), len(inputs.sequence_names)
+        self._futures: dict[int, Future[Any]] = {}
+
+    def infer(self, frame: wire.Frame) -> None:
+        """Takes a request."""
+        ticket, came = frame.ticket, time.perf_counter()
+        try:
+            future = self._engine.submit(wire.unpack_infer(frame.payload, *self._counts))
+        except Exception as error:  # whatever it is, somebody waits for an answer
+            self._send(_error(ticket, error, wire.REFUSED if isinstance(error, SessionError) else wire.FAILED))
+            return
+        self._futures[ticket] = future
+        future.add_done_callback(lambda done: self._done(ticket, came, done))
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for a request any more: what does not run yet is not run."""
+        future = self._futures.get(ticket)
+        if future is not None:
+            future.cancel()
+            self._engine.show_queue()
+
+    def close(self) -> None:
+        """The front-end is gone, and its callers with it."""
+        for ticket in list(self._futures):
+            self.cancel(ticket)
+
+    def _done(self, ticket: int, came: float, done: Future[Any]) -> None:
+        self._futures.pop(ticket, None)
+        if not done.cancelled():
+            self._send(self._engine.answer(ticket, came, done))
+
+
+def group_budget(run: Budget) -> Budget:
+    """The most of a request that stays together, and of small ones that become one group, by what a run takes."""
+    tokens, sequences = (
+        ours if theirs is None else min(ours, theirs)
+        for ours, theirs in ((GROUP_TOKENS, run.max_tokens), (GROUP_SEQUENCES, run.max_sequences))
+    )
+    return Budget(tokens, sequences, run.counts_padding)
+
 
 def _error(ticket: int, error: BaseException, kind: int = wire.FAILED) -> bytes:
     """The frame that tells a front-end why there are no rows."""
     if isinstance(error, (QueueFullError, DeadlineError, ClosedError)):
-        kind = wire.BUSY
+        return wire.pack_busy(ticket, str(error), getattr(error, "retry_after_s", None))
     return wire.pack(kind, ticket, (str(error) or repr(error)).encode())
 
 

@@ -18,13 +18,17 @@ class ApiError(Exception):
         status: of the HTTP response.
         kind: one of TEI's.
         label: what /metrics counts the failure as.
+        retry_after_s: when it is worth another try; None where that is not known.
     """
 
-    def __init__(self, status: int, kind: str, message: str, label: str = "") -> None:
+    def __init__(
+        self, status: int, kind: str, message: str, label: str = "", retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.label = label or kind.lower()
+        self.retry_after_s = retry_after_s
 
 
 def malformed(message: str) -> ApiError:
@@ -47,6 +51,6 @@ def failed(message: str, label: str = "") -> ApiError:
     return ApiError(FAILED, BACKEND, message, label)
 
 
-def busy(message: str) -> ApiError:
+def busy(message: str, retry_after_s: float | None = None) -> ApiError:
     """Too much to do: the same request may be answered later."""
-    return ApiError(BUSY, OVERLOADED, message)
+    return ApiError(BUSY, OVERLOADED, message, retry_after_s=retry_after_s)

@@ -30,6 +30,7 @@ COUNTERS: Mapping[str, str] = {
     **{f"te_{name}_count": "Texts, or pairs, that came." for name in WORK},
     **{f"te_{name}_success": "Texts, or pairs, that were answered." for name in WORK},
     "padfree_tokens_total": "Tokens that the model computed.",
+    "padfree_gone_total": "Requests whose callers hung up before the answer.",
 }
 HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
     "te_request_duration": ("Seconds from a request's head to its answer.", SECONDS),
@@ -42,6 +43,8 @@ HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
 }
 GAUGES: Mapping[str, str] = {
     "te_queue_size": "Groups of texts that wait for the model.",
+    "padfree_waiting_tokens": "Tokens that wait for the model.",
+    "padfree_tokens_a_second": "What the model computes while requests wait for it; 0 where that is not known.",
     "padfree_devices": "GPUs that answer; 1 on a CPU.",
 }
 
@@ -87,6 +90,10 @@ class Row:
         for value in values:  # few: one by one is faster than arrays
             row[start + bisect_left(bounds, value)] += 1
             row[start + len(bounds) + 1] += value
+
+    def read(self, name: str) -> float:
+        """A gauge, which one process sets."""
+        return float(self._numbers[:, COLUMNS[name]].sum())
 
     def total(self, name: str) -> float:
         """A counter, or all counters of this name whatever their labels, of all processes."""

@@ -20,16 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from padfree.runtime import SessionError
+from padfree.runtime.budget import Budget
 from padfree.runtime.pool import DevicePool, machine_devices
 from padfree.runtime.session import Session
 from padfree.runtime.text_tasks import Choices, Served, describe
 
 from . import wire
-from .engine import Channel, Engine
+from .engine import Channel, Engine, Inbox, group_budget
 from .http.process import BACKLOG, FrontEnd, main
 from .loops import new_loop
 from .metrics import WIDTH, Row
 from .options import ServeOptions, cores
+from .speed import measure, run_budget
 
 RESTART_S = 1.0
 """A front-end that ends by itself is started again, but not more often."""
@@ -73,11 +75,16 @@ def serve(
         served = describe(model, session.metadata, choices)
         numbers = multiprocessing.get_context("spawn").RawArray("d", (options.front_ends + 1) * WIDTH)
         runs = session.runs if isinstance(session, DevicePool) else contexts
-        engine = Engine(session, served, options.limits, runs, Row(numbers, options.front_ends))
+        speed = measure(session, served)
+        budget = run_budget(session, speed)
+        row = Row(numbers, options.front_ends)
+        engine = Engine(
+            session, served, options.limits, runs, row, budget=budget, tokens_a_second=speed.tokens_a_second
+        )
         loop = new_loop()
         try:
             asyncio.set_event_loop(loop)
-            supervisor = _Supervisor(engine, served, options, numbers, session.budget.max_tokens)
+            supervisor = _Supervisor(engine, served, options, numbers, budget)
             loop.run_until_complete(supervisor.run(on_ready))
         finally:
             engine.close()
@@ -101,14 +108,13 @@ def _opened(
 
 
 class _Supervisor:
-    def __init__(
-        self, engine: Engine, served: Served, options: ServeOptions, numbers: object, max_batch_tokens: int | None
-    ) -> None:
+    def __init__(self, engine: Engine, served: Served, options: ServeOptions, numbers: object, budget: Budget) -> None:
         self._engine, self._served, self._options = engine, served, options
-        self._numbers, self._max_batch_tokens = numbers, max_batch_tokens
+        self._numbers, self._budget = numbers, budget
         self._context = multiprocessing.get_context("spawn")
         self._processes: dict[int, BaseProcess] = {}
         self._channels: dict[int, Channel] = {}
+        self._inboxes: dict[int, Inbox] = {}
         self._ready: set[int] = set()
         self._ending = asyncio.Event()
         self._changed = asyncio.Event()
@@ -180,7 +186,12 @@ class _Supervisor:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         front_end = FrontEnd(
-            self._served, self._options, self._max_batch_tokens, at, max(1, cores() // self._options.front_ends)
+            self._served,
+            self._options,
+            self._budget.max_tokens,
+            group_budget(self._budget),
+            at,
+            max(1, cores() // self._options.front_ends),
         )
         process = self._context.Process(
             target=main, args=(front_end, listener, theirs, self._numbers), name=f"padfree-front-end-{at}", daemon=True
@@ -188,6 +199,7 @@ class _Supervisor:
         process.start()
         theirs.close()
         channel = self._channels[at] = Channel(lambda frame: self._take(at, frame))
+        inbox = self._inboxes[at] = Inbox(self._engine, self._served.inputs, channel.send)
         ours.setblocking(False)
         await loop.create_unix_connection(lambda: channel, sock=ours)
         self._processes[at] = process
@@ -199,6 +211,7 @@ class _Supervisor:
             loop.remove_reader(process.sentinel)
             process.join()
             channel.close()
+            inbox.close()
             if not ended.done():
                 ended.set_result(process.exitcode or 0)
 
@@ -207,7 +220,9 @@ class _Supervisor:
 
     def _take(self, at: int, frame: wire.Frame) -> None:
         if frame.kind == wire.INFER:
-            self._engine.infer(frame, self._channels[at].send)
+            self._inboxes[at].infer(frame)
+        elif frame.kind == wire.CANCEL:
+            self._inboxes[at].cancel(frame.ticket)
         elif frame.kind == wire.READY:
             self._ready.add(at)
             self._changed.set()

@@ -19,10 +19,11 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 HEADER = struct.Struct("<IBQ")  # bytes of the payload, kind, ticket
-INFER, DRAIN = 0, 1  # to the model; to a front-end
+INFER, DRAIN, CANCEL = 0, 1, 2  # to the model; to a front-end; to the model: nobody waits for this ticket any more
 ROWS, REFUSED, FAILED, BUSY = 10, 11, 12, 13  # answers
 READY, LOG = 20, 21  # to the model's process: a front-end serves; a line for the log
-_INFER = struct.Struct("<fI")  # seconds left, sequences
+_INFER = struct.Struct("<fIQI")  # seconds left, sequences, client, shares
+_BUSY = struct.Struct("<f")  # seconds until it is worth another try, below 0 where that is not known; then words
 _ROWS = struct.Struct("<ffB")  # seconds in the queue, seconds of the run, letters of the type; then type, axes
 
 
@@ -49,27 +50,55 @@ def pack(kind: int, ticket: int, *parts: bytes | memoryview) -> bytes:
     return b"".join((HEADER.pack(sum(map(len, parts)), kind, ticket), *parts))
 
 
-def pack_infer(ticket: int, seq_lens: Array, columns: Sequence[Array], seconds: float) -> bytes:
-    """A group of sequences: lengths int32 [B], every token input, int32 [T], then inputs of sequences, int32 [B]."""
+@dataclass(frozen=True)
+class Infer:
+    """What a front-end asks for.
+
+    Attributes:
+        seq_lens: lengths, int32 [B].
+        columns: every token input, int32 [T], then inputs with a number per sequence, int32 [B].
+        seconds: how long somebody waits for the answer.
+        client: who asks, and shares the model with the other clients; 0: several.
+        shares: how many they are.
+    """
+
+    seq_lens: Array
+    columns: Sequence[Array]
+    seconds: float
+    client: int = 0
+    shares: int = 1
+
+
+def pack_infer(ticket: int, asked: Infer) -> bytes:
+    """The sequences of a request, or of some small ones."""
+    seq_lens, columns = asked.seq_lens, asked.columns
     return pack(
         INFER,
         ticket,
-        _INFER.pack(seconds, seq_lens.size),
+        _INFER.pack(asked.seconds, seq_lens.size, asked.client, asked.shares),
         seq_lens.tobytes(),
         *(column.tobytes() for column in columns),
     )
 
 
-def unpack_infer(
-    payload: memoryview, inputs: Sequence[str], of_sequences: Sequence[str] = ()
-) -> tuple[float, Array, dict[str, Array]]:
-    """Seconds left, lengths [B], and input name -> [T], or [B] for those of sequences."""
-    seconds, sequences = _INFER.unpack_from(payload)
+def unpack_infer(payload: memoryview, inputs: int, of_sequences: int = 0) -> Infer:
+    """The same; the model has so many token inputs, and so many with a number per sequence."""
+    seconds, sequences, client, shares = _INFER.unpack_from(payload)
     numbers = np.frombuffer(payload, np.int32, offset=_INFER.size)
-    end = numbers.size - sequences * len(of_sequences)
-    columns = dict(zip(inputs, numbers[sequences:end].reshape(len(inputs), -1), strict=True))
-    columns |= zip(of_sequences, numbers[end:].reshape(len(of_sequences), sequences), strict=True)
-    return seconds, numbers[:sequences], columns
+    end = numbers.size - sequences * of_sequences
+    columns = (*numbers[sequences:end].reshape(inputs, -1), *numbers[end:].reshape(of_sequences, sequences))
+    return Infer(numbers[:sequences], columns, seconds, client, shares)
+
+
+def pack_busy(ticket: int, message: str, retry_after_s: float | None) -> bytes:
+    """A refusal of what may be answered later."""
+    return pack(BUSY, ticket, _BUSY.pack(-1.0 if retry_after_s is None else retry_after_s), message.encode())
+
+
+def unpack_busy(payload: memoryview) -> tuple[str, float | None]:
+    """Why, and in how many seconds it is worth another try; None where that is not known."""
+    (seconds,) = _BUSY.unpack_from(payload)
+    return bytes(payload[_BUSY.size :]).decode(), None if seconds < 0 else seconds
 
 
 def pack_rows(ticket: int, values: Array, queue_s: float, run_s: float) -> bytes:

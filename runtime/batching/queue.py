@@ -20,6 +20,8 @@ from .waiting import Waiting
 LATEST = "latest"
 """The order of the moments at which requests have to start, at the latest."""
 
+LARGE = 0.75
+"""Clients that share a queue fill so much of it with requests beyond half of their share; the rest is for others."""
 LONGEST_WAIT_S = 3600.0
 """Then a thread looks again: Python cannot wait for any number of seconds that a caller may name."""
 SHORTEST_WAIT_S = 1e-3
@@ -114,20 +116,27 @@ class RequestQueue(Generic[EntryT]):
                 "max_waiting"
             )
         more, rate = sum(part.length for part in parts), self._pace.tokens_a_second()
-        if self._max_tokens is not None and tokens + more > self._max_tokens:
-            raise QueueFullError(
-                f"{tokens} tokens wait and the request has {more}, allowed: {self._max_tokens} in all; try again "
-                "later, send less, or raise max_waiting_tokens",
-                (tokens + more - self._max_tokens) / rate if rate else None,
-            )
         first = parts[0]
-        most = room(rate, first.deadline_s - first.arrived_s)
+        most = self._shared(math.inf if self._max_tokens is None else self._max_tokens, first, more)
+        if tokens + more > most:
+            raise QueueFullError(
+                f"{tokens} tokens wait and the request has {more}, allowed: {most:.0f} in all; try again later, send "
+                "less, or raise max_waiting_tokens",
+                (tokens + more - most) / rate if rate else None,
+            )
+        most = self._shared(room(rate, first.deadline_s - first.arrived_s) / LARGE, first, more)
         if rate is not None and tokens + more > most:
             raise QueueFullError(
                 f"{tokens} tokens wait and the request has {more}, which take {(tokens + more) / rate:.1f} s, allowed: "
                 f"{most / rate:.1f}, for others come meanwhile; try again later, send less, or allow more time",
                 (tokens + more - most) / rate,
             )
+
+    def _shared(self, most: float, request: Waiting, tokens: int) -> float:
+        """What may wait: all of it for those who ask for little, so that who asks for much leaves room for them."""
+        if self._turns is None or self._turns.is_modest(request, tokens, most):
+            return most
+        return LARGE * most
 
     def discard(self, entry: EntryT) -> bool:
         """Takes a request out; False when it is not in the queue."""

@@ -26,8 +26,14 @@ class Turns:
         self._clock = 0.0
         self._ends: dict[Hashable, float] = {}  # the turn of each client's last request
         self._waiting: Counter[Hashable] = Counter()
+        self._tokens: Counter[Hashable] = Counter()  # that wait
         self._shares: dict[Hashable, int] = {}
         self._all_shares = 0
+
+    def is_modest(self, request: Waiting, tokens: int, room: float) -> bool:
+        """Whether a client has no more than half of its share of a room with a request of so many tokens."""
+        shares = self._all_shares + (0 if request.client in self._shares else request.shares)
+        return self._tokens[request.client] + tokens <= room * request.shares / (2 * shares)
 
     def join(self, parts: Sequence[Waiting]) -> float:
         """The turn of the parts of one request, which begin to wait: the earliest goes first."""
@@ -37,6 +43,7 @@ class Turns:
             self._all_shares += shares
         self._waiting[client] += len(parts)
         tokens = sum(part.length for part in parts)
+        self._tokens[client] += tokens
         end = max(self._clock, self._ends.get(client, 0.0)) + tokens / self._shares[client]
         self._ends[client] = end
         return end
@@ -44,7 +51,7 @@ class Turns:
     def run(self, client: Hashable, tokens: int) -> None:
         """A request leaves the queue to be run."""
         self._clock += tokens / self._all_shares
-        self._leave(client)
+        self._leave(client, tokens)
         if not self._waiting:
             self._ends.clear()  # nobody is ahead of anybody
         elif len(self._ends) > 2 * len(self._waiting) + SPARE_CLIENTS:
@@ -53,12 +60,13 @@ class Turns:
     def discard(self, client: Hashable, tokens: int) -> None:
         """A request leaves the queue and is not run: its client has not had these tokens."""
         self._ends[client] -= tokens / self._shares[client]
-        self._leave(client)
+        self._leave(client, tokens)
         if not self._waiting:
             self._ends.clear()
 
-    def _leave(self, client: Hashable) -> None:
+    def _leave(self, client: Hashable, tokens: int) -> None:
         self._waiting[client] -= 1
+        self._tokens[client] -= tokens
         if not self._waiting[client]:
-            del self._waiting[client]
+            del self._waiting[client], self._tokens[client]
             self._all_shares -= self._shares.pop(client)

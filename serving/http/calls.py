@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from padfree.runtime.text.encoder import Text
 from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, Served
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from ..errors import TOO_SLOW, UNAUTHORIZED, VALIDATION, ApiError, busy, failed, too_large
 from ..metrics import Row
 from ..options import ServeOptions
 from .body import Body
+from .connection import Connection
 from .cuts import CutLog
 from .link import Link
 from .texts import Answer, Ids, Texts
@@ -28,6 +31,12 @@ from .texts import Answer, Ids, Texts
 JSON = "application/json"
 TRUNCATED_HEADER = "x-truncated-texts"
 INTERNAL = 500
+MOST_UNREAD_BYTES = 1 << 26
+"""Of answers in a front-end process that callers have not read yet; then it takes no more requests."""
+RETRY_S = 1.0
+"""When it is worth another try where nothing is measured."""
+BODY_S, BODY_BYTES_A_SECOND = 5.0, 1 << 12
+"""A body has so much time, and as much more as it takes at so many bytes a second."""
 
 
 @dataclass(eq=False)
@@ -36,6 +45,7 @@ class Call:
 
     Attributes:
         body: its fields.
+        client: who asks, as Link numbers them.
         until: time.perf_counter() at which it has taken too long.
         method: "single" for a text by itself, "batch" for a list.
         kind: "embed" or "predict", what its texts are counted as; "" before it is known.
@@ -45,6 +55,7 @@ class Call:
     """
 
     body: Body
+    client: int
     until: float
     method: str = "batch"
     kind: str = ""
@@ -94,48 +105,70 @@ class Calls:
         self._texts, self._link, self._row = texts, link, row
         self._open = 0
         self._cuts = CutLog(served, link.log)
+        self.unread = 0  # bytes of answers that nobody has taken yet; the process counts them now and then
 
-    def endpoint(self, work: Work, style: Style) -> Callable[[Request], Awaitable[Response]]:
+    def endpoint(self, work: Work, style: Style) -> Endpoint:
         """An endpoint that answers a JSON body with what `work` returns, in JSON."""
+        return Endpoint(self, work, style)
 
-        async def handle(request: Request) -> Response:
-            start = time.perf_counter()
+    async def serve(self, request: Request, connection: Connection, work: Work, style: Style, send: Send) -> None:
+        """Answers a request; it is under way until its answer is read."""
+        start = time.perf_counter()
+        is_open = False
+        try:
             call: Call | None = None
             try:
-                self.check_key(request)
-                if self._open >= self.options.limits.concurrency:
-                    raise busy("the model is overloaded: too many requests are under way; try again later")
+                client = self.check_key(request) or self._client(connection)
+                if self._open >= self.options.limits.concurrency or self.unread > MOST_UNREAD_BYTES:
+                    raise busy("the model is overloaded: too many requests are under way; try again later", RETRY_S)
                 self._open += 1
-                try:
-                    until = start + self.options.limits.seconds
-                    call = Call(Body(await self._read_in_time(request, until)), until)
-                    content = orjson.dumps(await work(call), option=orjson.OPT_SERIALIZE_NUMPY)
-                finally:
-                    self._open -= 1
+                is_open = True
+                until = start + self.options.limits.seconds
+                call = Call(Body(await self._read_in_time(request, until)), client, until)
+                response = self._respond(call, start, await work(call))
             except ApiError as error:
-                return self._refuse(call, error, error.label, style)
+                response = self._refuse(call, error, error.label, style)
             except ClientDisconnect:
-                return Response(status_code=INTERNAL)  # nobody reads it
+                return
             except Exception as error:  # a defect: its caller gets an answer all the same
                 self._link.log(f"a request failed with {error!r}")
-                return self._refuse(call, failed(f"the server failed: {error!r}"), "internal", style, INTERNAL)
-            self._row.add("te_request_count", method=call.method)
-            self._row.add("te_request_success", method=call.method)
-            self._count(call, "success")
-            self._row.observe("te_request_duration", [time.perf_counter() - start])
-            return Response(content, headers=_headers(call, start), media_type=JSON)
+                response = self._refuse(call, failed(f"the server failed: {error!r}"), "internal", style, INTERNAL)
+            await response(request.scope, request.receive, send)
+            await connection.drained()
+        finally:
+            self._open -= is_open
 
-        return handle
+    def _respond(self, call: Call, start: float, content: Any) -> Response:
+        raw = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+        self._row.add("te_request_count", method=call.method)
+        self._row.add("te_request_success", method=call.method)
+        self._count(call, "success")
+        self._row.observe("te_request_duration", [time.perf_counter() - start])
+        return Response(raw, headers=_headers(call, start), media_type=JSON)
 
-    def check_key(self, request: Request) -> None:
-        """Raises ApiError where keys are asked for, and the request has none of them."""
+    def check_key(self, request: Request) -> int:
+        """Whose key a request has: who share the model, as Link numbers them; 0 where all callers have the same.
+
+        Raises:
+            ApiError: keys are asked for, and the request has none of them.
+        """
         keys = self.options.api_keys
         if not keys:
-            return
-        given = request.headers.get("authorization", "").encode("latin-1")
+            return 0
+        scheme, _, given = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
         # In a time that does not depend on where they differ.
-        if not any(hmac.compare_digest(given, f"Bearer {key}".encode()) for key in keys):
+        found = [hmac.compare_digest(given.strip(), key.encode()) for key in keys]
+        if scheme.lower() != b"bearer" or not any(found):
             raise ApiError(UNAUTHORIZED, VALIDATION, "no API key, or a wrong one", "unauthorized")
+        return 1 + found.index(True) if len(keys) > 1 else 0
+
+    def gone(self) -> None:
+        """Counts a caller who did not wait."""
+        self._row.add("padfree_gone_total")
+
+    def _client(self, connection: Connection) -> int:
+        connection.sharer = connection.sharer or self._link.new_client()
+        return connection.sharer
 
     def check_task(self, *wanted: str) -> None:
         """Raises ApiError where the model has none of these tasks; it begins as TEI has it for the first of them."""
@@ -152,7 +185,9 @@ class Calls:
         call.kind, call.texts = kind, len(texts) or len(ids)
         call.characters = sum(len(text) if isinstance(text, str) else len(text[0]) + len(text[1]) for text in texts)
         self._count(call, "count")
-        call.answer = await self._texts.rows(texts, truncate=truncate, until=call.until, ids=ids, prompt=prompt)
+        call.answer = await self._texts.rows(
+            texts, truncate=truncate, until=call.until, client=call.client, ids=ids, prompt=prompt
+        )
         self._cuts.add(int(call.answer.cut.sum()))
         return call.answer.values
 
@@ -165,23 +200,32 @@ class Calls:
     ) -> Response:
         self._row.add("te_request_count", method=call.method if call else "single")
         self._row.add("te_request_failure", err=label)
-        return Response(orjson.dumps(style(error)), status or error.status, media_type=JSON)
+        wait = error.retry_after_s
+        headers = None if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
+        return Response(orjson.dumps(style(error)), status or error.status, headers, media_type=JSON)
 
     async def _read_in_time(self, request: Request, until: float) -> bytes:
         """The body, as late as it may be."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        late = False
+        start, late = time.perf_counter(), False
+        parts: list[bytes] = []
+        timer: asyncio.TimerHandle
 
         def expire() -> None:
-            nonlocal late
+            nonlocal late, timer
+            allowed = start + BODY_S + sum(map(len, parts)) / BODY_BYTES_A_SECOND
+            left = min(until, allowed) - time.perf_counter()
+            if left > 0:
+                timer = loop.call_later(left, expire)
+                return
             late = True
             task.cancel()
 
         # As asyncio.timeout, which Python 3.10 lacks; wait_for would make a task for every request.
-        timer = loop.call_later(until - time.perf_counter(), expire)
+        timer = loop.call_later(min(BODY_S, until - start), expire)
         try:
-            return await self._read(request)
+            return await self._read(request, parts)
         except asyncio.CancelledError:
             if not late:
                 raise
@@ -189,13 +233,12 @@ class Calls:
         finally:
             timer.cancel()
 
-    async def _read(self, request: Request) -> bytes:
+    async def _read(self, request: Request, parts: list[bytes]) -> bytes:
         """The body, as large as it may be."""
         most = self.options.limits.body_bytes
         declared = request.headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > most:
             raise _body_too_large(most)
-        parts: list[bytes] = []
         size, more = 0, True
         while more:
             message = await request.receive()
@@ -207,6 +250,26 @@ class Calls:
             if size > most:
                 raise _body_too_large(most)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class Endpoint:
+    """A route that takes a JSON body; an ASGI application, which sees when its caller hangs up."""
+
+    def __init__(self, calls: Calls, work: Work, style: Style) -> None:
+        self._calls, self._work, self._style = calls, work, style
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        connection: Connection = scope["state"]["connection"]
+        connection.serve(asyncio.current_task())
+        try:
+            await self._calls.serve(Request(scope, receive), connection, self._work, self._style, send)
+        except asyncio.CancelledError:
+            if not connection.gone:
+                raise
+            self._calls.gone()
+        finally:
+            connection.serve(None)
 
 
 def _body_too_large(most: int) -> ApiError:

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import count
 from typing import Any, cast
 
 import numpy as np
@@ -19,22 +19,27 @@ from ..errors import ApiError, busy, failed, not_tokenized
 
 Array = npt.NDArray[Any]
 
-GROUP = Budget(max_tokens=4096, max_sequences=32)
-"""The most that goes to the model as one group: small enough to share a run with those of other front-ends."""
+CONNECTIONS = 1 << 62
+"""Clients from here on are connections, of which every front-end has its own numbers; those below are API keys."""
+NUMBERS = 1 << 40
 SLACK_S = 0.5
 """The process with the model drops what is late by itself; so much later it is taken to hang."""
 
 
 class Link(asyncio.Protocol):
-    """Sends groups of tokens, and hands every answer to who waits for it.
+    """Sends requests as tokens, and hands every answer to who waits for it.
 
     Args:
+        at: the number of the front-end.
+        group: the most that small requests of one moment make together.
         on_drain: is called when the server ends, and the front-end is to finish what it has.
         on_end: is called when the process with the model is gone.
     """
 
-    def __init__(self, on_drain: Callable[[], None], on_end: Callable[[], None]) -> None:
+    def __init__(self, at: int, group: Budget, on_drain: Callable[[], None], on_end: Callable[[], None]) -> None:
+        self._budget = group
         self._on_drain, self._on_end = on_drain, on_end
+        self._clients = count(CONNECTIONS + at * NUMBERS)
         self._frames = wire.Frames()
         self._tickets = count()
         self._unsent: list[_Group] = []
@@ -49,10 +54,11 @@ class Link(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """Nobody answers any more."""
         self._transport = None
-        for group in chain(self._unsent, *self._waiting.values()):
-            group.settle(_gone())
+        groups = [*self._unsent, *(group for sent in self._waiting.values() for group in sent)]
         self._unsent.clear()
         self._waiting.clear()
+        for group in groups:
+            group.settle(_gone())
         self._on_end()
 
     def data_received(self, data: bytes) -> None:
@@ -76,16 +82,23 @@ class Link(asyncio.Protocol):
         latest = time.perf_counter() - SLACK_S
         late = [ticket for ticket, groups in self._waiting.items() if max(one.until for one in groups) < latest]
         for ticket in late:
-            for group in self._waiting.pop(ticket):
+            groups = self._waiting.pop(ticket)
+            self._cancel(ticket)
+            for group in groups:
                 group.settle(busy("the model did not answer in time; try again later"))
 
-    def infer(self, seq_lens: Array, columns: Sequence[Array], until: float) -> asyncio.Future[wire.Rows]:
-        """Asks for the rows of a group until a time of time.perf_counter(); the future fails with an ApiError.
+    def new_client(self) -> int:
+        """Somebody who shares the model with all others: a connection, or this process itself."""
+        return next(self._clients)
 
-        Small groups that are asked for at one moment travel, and run, as one: the process with the model has as much
-        work with a group as with dozens of its sequences.
+    def infer(self, seq_lens: Array, columns: Sequence[Array], until: float, client: int) -> asyncio.Future[wire.Rows]:
+        """Asks for a request's rows until a time of time.perf_counter(); the future fails with an ApiError.
+
+        Small requests of one moment travel, and run, as one: the process with the model has as much work with a group
+        as with dozens of its sequences. Cancelling the future takes a request back, and a group when all of it is.
         """
-        group = _Group(seq_lens, columns, until, self._loop.create_future())
+        group = _Group(seq_lens, columns, until, client, self._loop.create_future())
+        group.future.add_done_callback(lambda done: self._left(group) if done.cancelled() else None)
         if self._transport is None:
             group.settle(_gone())
             return group.future
@@ -95,16 +108,31 @@ class Link(asyncio.Protocol):
         return group.future
 
     def _flush(self) -> None:
-        groups, self._unsent = self._unsent, []
-        start = sequences = tokens = 0
+        groups, self._unsent = [group for group in self._unsent if not group.future.done()], []
+        groups.sort(key=lambda group: min(group.client, CONNECTIONS))  # those of a key stay by themselves
+        start = sequences = tokens = longest = 0
         for at, group in enumerate(groups):
-            more = int(group.seq_lens.sum())
-            if at > start and not GROUP.takes(sequences + group.seq_lens.size, tokens + more, 0):
+            more, most = int(group.seq_lens.sum()), max(longest, int(group.seq_lens.max()))
+            fits = self._budget.takes(sequences + group.seq_lens.size, tokens + more, most)
+            if at > start and not (fits and group.goes_with(groups[start])):
                 self._send(groups[start:at])
-                start, sequences, tokens = at, 0, 0
+                start = at
+                sequences = tokens = longest = 0
             sequences, tokens = sequences + group.seq_lens.size, tokens + more
+            longest = max(longest, int(group.seq_lens.max()))
         if groups:
             self._send(groups[start:])
+
+    def _left(self, group: _Group) -> None:
+        """Nobody waits for it any more."""
+        sent = self._waiting.get(group.ticket, ())
+        if sent and all(one.future.done() for one in sent):
+            del self._waiting[group.ticket]
+            self._cancel(group.ticket)
+
+    def _cancel(self, ticket: int) -> None:
+        if self._transport is not None:
+            self._transport.write(wire.pack(wire.CANCEL, ticket))
 
     def _send(self, groups: list[_Group]) -> None:
         if self._transport is None:
@@ -113,12 +141,16 @@ class Link(asyncio.Protocol):
             return
         ticket = next(self._tickets)
         self._waiting[ticket] = groups
+        for group in groups:
+            group.ticket = ticket
         seq_lens, columns = groups[0].seq_lens, groups[0].columns
         if len(groups) > 1:
             seq_lens = np.concatenate([group.seq_lens for group in groups])
             columns = [np.concatenate(parts) for parts in zip(*(group.columns for group in groups), strict=True)]
         seconds = max(group.until for group in groups) - time.perf_counter()
-        self._transport.write(wire.pack_infer(ticket, seq_lens, columns, seconds))
+        clients = {group.client for group in groups}
+        client = groups[0].client if len(clients) == 1 else 0
+        self._transport.write(wire.pack_infer(ticket, wire.Infer(seq_lens, columns, seconds, client, len(clients))))
 
     def log(self, line: str) -> None:
         """Gives a line to the process that writes the log."""
@@ -133,14 +165,20 @@ class Link(asyncio.Protocol):
             self._transport.write(wire.pack(kind, 0, text.encode()))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Group:
-    """Sequences that wait for their rows."""
+    """Sequences that wait for their rows; `ticket` is that of the frame that they went with, -1 before."""
 
     seq_lens: Array
     columns: Sequence[Array]
     until: float
+    client: int
     future: asyncio.Future[wire.Rows]
+    ticket: int = -1
+
+    def goes_with(self, other: _Group) -> bool:
+        """Whether the two may become one: they are of connections, which then have a share each, or of one key."""
+        return self.client == other.client or min(self.client, other.client) >= CONNECTIONS
 
     def settle(self, outcome: wire.Rows | ApiError) -> None:
         if self.future.done():
@@ -161,9 +199,9 @@ def _hand_out(rows: wire.Rows, groups: Sequence[_Group]) -> None:
 
 
 def _error(frame: wire.Frame) -> ApiError:
-    message = bytes(frame.payload).decode()
     if frame.kind == wire.BUSY:
-        return busy(message)
+        return busy(*wire.unpack_busy(frame.payload))
+    message = bytes(frame.payload).decode()
     return not_tokenized(message) if frame.kind == wire.REFUSED else failed(f"inference failed: {message}")
 
 

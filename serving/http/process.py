@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from padfree.runtime.budget import Budget
 from padfree.runtime.text_tasks import Served
 from padfree.runtime.texts import parse_tokenizer
 from starlette.applications import Starlette
@@ -23,6 +24,7 @@ from ..metrics import Row
 from ..options import ServeOptions
 from .calls import Calls
 from .cohere import Cohere
+from .connection import Connection
 from .link import Link
 from .missing import no_route
 from .openai import OpenAI
@@ -48,6 +50,7 @@ class FrontEnd:
         served: the model, and what its tokenizer's file held.
         options: limits and keys.
         max_batch_tokens: what one run of the model takes.
+        group: the most that small requests of one moment make together.
         at: its row in the numbers.
         threads: of the tokenizers library.
     """
@@ -55,6 +58,7 @@ class FrontEnd:
     served: Served
     options: ServeOptions
     max_batch_tokens: int | None
+    group: Budget
     at: int
     threads: int
 
@@ -95,19 +99,20 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         def end() -> None:
             server.should_exit = True
 
-        link = Link(on_drain=end, on_end=end)
+        link = Link(front_end.at, front_end.group, on_drain=end, on_end=end)
         await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
         row = Row(numbers, front_end.at)
-        texts = Texts(front_end.served, link, row)
-        looking = asyncio.create_task(_look(link))
+        texts = Texts(front_end.served, link, row, front_end.options.limits.waiting_tokens)
         calls = Calls(front_end.served, front_end.options, texts, link, row)
         for part in (
             OpenAI(calls),
             Cohere(calls),
             Tei(calls, whole_tokenizer),
-            Status(calls, texts, row, front_end.max_batch_tokens),
+            Status(calls, texts, row, front_end.max_batch_tokens, link.new_client()),
         ):
             app.router.routes.extend(part.routes())
+        app.router.redirect_slashes = False  # to the Host that the caller names, whichever that is
+        looking = asyncio.create_task(_look(link, calls, server))
         link.ready()
         yield
         looking.cancel()
@@ -115,6 +120,9 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
 
     config = uvicorn.Config(
         Starlette(lifespan=lifespan, exception_handlers={HTTPException: no_route}),
+        http=Connection,
+        ws="none",
+        proxy_headers=False,
         lifespan="on",
         backlog=BACKLOG,
         access_log=False,
@@ -128,7 +136,10 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
     server.run(sockets=[listener])
 
 
-async def _look(link: Link) -> None:
+async def _look(link: Link, calls: Calls, server: uvicorn.Server) -> None:
+    """Looks now and then for what takes too long."""
     while True:
         await asyncio.sleep(LOOK_S)
         link.give_up()
+        connections: list[Any] = list(server.server_state.connections)
+        calls.unread = sum(one.look(ending=server.should_exit) for one in connections)

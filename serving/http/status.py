@@ -22,8 +22,8 @@ from .texts import Texts
 
 FRESH_S = 1.0
 """An answer that is no older shows that the model is well."""
-PATIENCE_S = 10.0
-"""How long /health waits for the model, behind all who wait already."""
+PATIENCE_S = 3.0
+"""How long /health waits for the model, which has its turn for one short text at once, whoever else waits."""
 
 
 class Status:
@@ -34,9 +34,11 @@ class Status:
         texts: answers the text that /health sends.
         row: the numbers.
         max_batch_tokens: what one run of the model takes; None: any number.
+        client: who asks for the text that /health sends.
     """
 
-    def __init__(self, calls: Calls, texts: Texts, row: Row, max_batch_tokens: int | None) -> None:
+    def __init__(self, calls: Calls, texts: Texts, row: Row, max_batch_tokens: int | None, client: int) -> None:
+        self._client = client
         self._calls, self._texts, self._row = calls, texts, row
         self._max_batch_tokens = max_batch_tokens
         self._well = -FRESH_S
@@ -59,7 +61,7 @@ class Status:
 
     async def _ask(self) -> bool:
         try:
-            await self._texts.rows(["a"], truncate=True, until=time.perf_counter() + PATIENCE_S)
+            await self._texts.rows(["a"], truncate=True, until=time.perf_counter() + PATIENCE_S, client=self._client)
         except ApiError:
             return False
         self._well = time.perf_counter()

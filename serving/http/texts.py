@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From texts to rows: tokenised off the event loop, many requests together, and sent to the model in groups."""
+"""From texts to rows: tokenised off the event loop, many requests together, and sent to the model."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +13,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from padfree.runtime.batching.pace import room
+from padfree.runtime.batching.queue import LARGE
 from padfree.runtime.budget import Budget, cut
 from padfree.runtime.text.encoder import Encoded, Text
 from padfree.runtime.text_tasks import Served
 
 from ..errors import ApiError, busy, failed, not_tokenized, too_large
 from ..metrics import Row
-from .link import GROUP, Link
+from .link import Link
 
 Array = npt.NDArray[Any]
 Ids = list[int]
@@ -40,8 +42,8 @@ class Answer:
         seq_lens: tokens of each text.
         cut: bool [texts], which of them were longer than the model takes, and have lost an end.
         tokenize_s: seconds until there were tokens.
-        queue_s: seconds that its slowest group waited for the model.
-        run_s: seconds of that group's runs.
+        queue_s: seconds that it waited for the model.
+        run_s: seconds of the last run with some of it.
     """
 
     values: Array
@@ -75,11 +77,14 @@ class Texts:
         served: the model.
         link: to the process with the model.
         row: the numbers of this process.
+        waiting_tokens: the most that may wait for the model.
     """
 
-    def __init__(self, served: Served, link: Link, row: Row) -> None:
+    def __init__(self, served: Served, link: Link, row: Row, waiting_tokens: int) -> None:
         self._served = served
         self._encoder = served.encoder()
+        self._waiting_tokens = waiting_tokens
+        self._tokens_a_character = 0.0  # of requests lately; 0 before any came
         self._link = link
         self._row = row
         self._loop = asyncio.get_running_loop()
@@ -90,7 +95,14 @@ class Texts:
         self._characters = 0
 
     async def rows(
-        self, texts: Sequence[Text], *, truncate: bool, until: float, ids: Sequence[Ids] = (), prompt: str = ""
+        self,
+        texts: Sequence[Text],
+        *,
+        truncate: bool,
+        until: float,
+        client: int,
+        ids: Sequence[Ids] = (),
+        prompt: str = "",
     ) -> Answer:
         """The model's rows for texts, or for ids in their place.
 
@@ -98,6 +110,7 @@ class Texts:
             texts: texts, or pairs.
             truncate: cut texts beyond the model's length; otherwise they are an error.
             until: time.perf_counter() at which nobody waits any more.
+            client: who asks, as Link numbers them.
             ids: token ids, special tokens included, where there are no texts.
             prompt: what the texts begin with, for models that leave it out of pooling.
 
@@ -108,6 +121,8 @@ class Texts:
         if self._characters and self._characters + characters > BACKLOG_CHARACTERS:
             raise busy(f"{self._characters} characters of texts wait, allowed: {BACKLOG_CHARACTERS}; try again later")
         came = time.perf_counter()
+        if characters > BATCH_CHARACTERS:
+            self._check_room(characters, until - came)
         job = _Job(texts, ids, truncate, characters, self._loop.create_future())
         tokens = self._looked_up(job) if characters <= BATCH_CHARACTERS else None
         if tokens is None:
@@ -123,20 +138,43 @@ class Texts:
                 self._characters -= characters
         tokenize_s = time.perf_counter() - came
         self._row.observe("te_request_input_length", tokens.seq_lens.tolist())
+        if characters:
+            share = tokens.seq_lens.sum() / characters
+            self._tokens_a_character += (share - self._tokens_a_character) * (0.1 if self._tokens_a_character else 1.0)
         prompt_tokens = self._encoder.prompt_tokens(prompt) if self._served.inputs.leaves_out_prompts else 0
-        return await self._infer(tokens, prompt_tokens, until, tokenize_s)
+        columns = self._served.inputs.columns(tokens, prompt_tokens)
+        found = await self._link.infer(tokens.seq_lens, list(columns.values()), until, client)
+        self._row.observe("te_request_queue_duration", [found.queue_s])
+        self._row.observe("te_request_inference_duration", [found.run_s])
+        self._row.observe("te_request_tokenization_duration", [tokenize_s])
+        return Answer(found.values, tokens.seq_lens, tokens.cut, tokenize_s, found.queue_s, found.run_s)
 
     def close(self) -> None:
         """Ends the threads."""
         for pool in (self._small, self._large):
             pool.shutdown(wait=False, cancel_futures=True)
 
+    def _check_room(self, characters: int, seconds: float) -> None:
+        """Refuses before it is tokenised what the model's process would refuse; that one knows how much it is."""
+        rate, waiting = (self._row.read(f"padfree_{name}") for name in ("tokens_a_second", "waiting_tokens"))
+        more = characters * self._tokens_a_character
+        most = min(LARGE * self._waiting_tokens, room(rate or None, seconds))
+        if waiting and waiting + more > most:
+            raise busy(
+                f"{waiting:.0f} tokens wait for the model, and the request has some {more:.0f}, allowed: {most:.0f}; "
+                "try again later, or send less",
+                (waiting + more - most) / rate if rate else None,
+            )
+
     def _next_batch(self) -> None:
         """Starts on what waits, unless the thread is busy: whatever comes meanwhile makes the next batch."""
         if self._tokenizing or not self._jobs:
             return
         self._tokenizing = True
-        jobs = self._jobs
+        jobs = [job for job in self._jobs if not job.done.done()]  # callers may have gone
+        if not jobs:
+            self._jobs, self._tokenizing = [], False
+            return
         run = next(cut((job.characters for job in jobs), Budget(max_tokens=BATCH_CHARACTERS)))
         self._jobs = jobs[run.stop :]
         self._start(self._small, jobs[run])
@@ -165,6 +203,8 @@ class Texts:
 
     def _tokenize(self, jobs: list[_Job]) -> list[Encoded | ApiError]:
         """A thread's work."""
+        if all(job.done.done() for job in jobs):
+            return [failed("the caller has gone")] * len(jobs)
         encoded = self._encoder.encode([text for job in jobs for text in job.texts])
         parts = encoded.split([len(job.texts) for job in jobs])
         return [_attempt(partial(self._tokens, job, part)) for job, part in zip(jobs, parts, strict=True)]
@@ -191,27 +231,6 @@ class Texts:
             f"text {at} has more than {self._served.max_length} tokens, the most that the model takes; send a shorter "
             "text, or ask for truncation"
         )
-
-    async def _infer(self, tokens: Encoded, prompt_tokens: int, until: float, tokenize_s: float) -> Answer:
-        columns = self._served.inputs.columns(tokens, prompt_tokens)
-        groups = [self._link.infer(*group, until) for group in self._groups(tokens.seq_lens, columns)]
-        found = [await groups[0]] if len(groups) == 1 else await asyncio.gather(*groups)
-        slowest = max(found, key=lambda rows: rows.queue_s + rows.run_s)
-        values = found[0].values if len(found) == 1 else np.concatenate([rows.values for rows in found])
-        self._row.observe("te_request_queue_duration", [slowest.queue_s])
-        self._row.observe("te_request_inference_duration", [slowest.run_s])
-        self._row.observe("te_request_tokenization_duration", [tokenize_s])
-        return Answer(values, tokens.seq_lens, tokens.cut, tokenize_s, slowest.queue_s, slowest.run_s)
-
-    def _groups(self, seq_lens: Array, columns: Mapping[str, Array]) -> Iterator[tuple[Array, list[Array]]]:
-        """Lengths and inputs of the groups that a request is cut into."""
-        lengths, of_tokens = seq_lens.tolist(), self._served.inputs.token_names
-        start = 0
-        for run in cut(lengths, GROUP):
-            stop = start + sum(lengths[run])
-            parts = [value[start:stop] if name in of_tokens else value[run] for name, value in columns.items()]
-            yield seq_lens[run], parts
-            start = stop
 
 
 def _attempt(make: Callable[[], T]) -> T | ApiError:

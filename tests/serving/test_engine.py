@@ -18,7 +18,7 @@ from padfree.runtime.onnx_backend import OnnxBackend
 from padfree.runtime.request import Ragged
 from padfree.runtime.text_tasks import Choices, describe
 from padfree.serving import wire
-from padfree.serving.engine import Engine
+from padfree.serving.engine import Engine, Inbox
 from padfree.serving.metrics import WIDTH, Row
 from padfree.serving.options import Limits
 
@@ -60,12 +60,13 @@ class Bench:
         self.row = Row(np.zeros(WIDTH), 0)
         self.engine = Engine(self.model, served, Limits(waiting_tokens=WAITING_TOKENS), 1, self.row)
         self.sent: queue.Queue[bytes] = queue.Queue()
+        self.inbox = Inbox(self.engine, served.inputs, self.sent.put)
 
     def ask(self, ticket: int, *sequences: list[int], seconds: float = 60.0) -> None:
         lengths = np.array([len(ids) for ids in sequences], np.int32)
         columns = [np.array([item for ids in sequences for item in ids], np.int32), np.zeros(lengths.sum(), np.int32)]
-        (frame,) = wire.Frames().feed(wire.pack_infer(ticket, lengths, columns, seconds))
-        self.engine.infer(frame, self.sent.put)
+        (frame,) = wire.Frames().feed(wire.pack_infer(ticket, wire.Infer(lengths, columns, seconds)))
+        self.inbox.infer(frame)
 
     def answer(self) -> wire.Frame:
         (frame,) = wire.Frames().feed(self.sent.get(timeout=PATIENCE_S))
@@ -138,14 +139,16 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
     for ticket, lengths in shapes:
         columns = [rng.integers(0, 99, sum(lengths), np.int32) for _ in range(2)]
         sent.append((ticket, np.array(lengths, np.int32), columns))
-    stream = b"".join(wire.pack_infer(ticket, lengths, columns, 1.5) for ticket, lengths, columns in sent)
+    stream = b"".join(
+        wire.pack_infer(ticket, wire.Infer(lengths, columns, 1.5, 7, 3)) for ticket, lengths, columns in sent
+    )
     frames = wire.Frames()
     found = [frame for at in range(0, len(stream), chunk) for frame in frames.feed(stream[at : at + chunk])]
     assert [frame.ticket for frame in found] == [ticket for ticket, _, _ in sent]
     for frame, (_, lengths, columns) in zip(found, sent, strict=True):
-        seconds, seq_lens, found_columns = wire.unpack_infer(frame.payload, ["a", "b"])
-        assert (seconds, seq_lens.tolist()) == (1.5, lengths.tolist())
-        assert [found_columns[name].tolist() for name in "ab"] == [column.tolist() for column in columns]
+        asked = wire.unpack_infer(frame.payload, 2)
+        assert (asked.seconds, asked.client, asked.shares, asked.seq_lens.tolist()) == (1.5, 7, 3, lengths.tolist())
+        assert [column.tolist() for column in asked.columns] == [column.tolist() for column in columns]
 
 
 def test_the_page_adds_up_the_rows_of_all_processes() -> None:

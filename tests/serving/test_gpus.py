@@ -14,7 +14,7 @@ from padfree.runtime import Session, SessionError
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.text_tasks import Choices, describe
 from padfree.serving import wire
-from padfree.serving.engine import Engine
+from padfree.serving.engine import Engine, Inbox
 from padfree.serving.metrics import WIDTH, Row
 from padfree.serving.options import Limits
 
@@ -39,8 +39,8 @@ def test_groups_go_to_all_devices_and_a_failing_one_is_counted_out(
         def ask(ids: list[int]) -> list[float]:
             lengths = np.array([len(ids)], np.int32)
             columns = [np.array(ids, np.int32), np.zeros(len(ids), np.int32)]
-            (frame,) = wire.Frames().feed(wire.pack_infer(1, lengths, columns, 60.0))
-            engine.infer(frame, sent.put)
+            (frame,) = wire.Frames().feed(wire.pack_infer(1, wire.Infer(lengths, columns, 60.0)))
+            Inbox(engine, served.inputs, sent.put).infer(frame)
             (answer,) = wire.Frames().feed(sent.get(timeout=PATIENCE_S))
             assert answer.kind == wire.ROWS, bytes(answer.payload)
             found: list[float] = wire.unpack_rows(answer.payload).values[0].tolist()

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from padfree.builder import cli
+from padfree.runtime.budget import Budget
 from padfree.runtime.session import Session
 from padfree.runtime.text_tasks import describe
 from padfree.runtime.texts import tokenizer_path
@@ -180,7 +181,7 @@ def test_a_front_end_that_is_started_again_has_the_tokenizer_that_was_checked(
 def test_a_front_end_that_cannot_start_says_why(embedder_file: Path) -> None:
     with Session(embedder_file) as session:
         served = replace(describe(embedder_file, session.metadata, Choices()), tokenizer_json=b"{")
-    front_end = FrontEnd(served, ServeOptions(), None, at=3, threads=1)
+    front_end = FrontEnd(served, ServeOptions(), None, Budget(), at=3, threads=1)
     ours, theirs = socket.socketpair()
     with ours, theirs, socket.socket() as listener:
         process = multiprocessing.get_context("spawn").Process(target=main, args=(front_end, listener, theirs, None))

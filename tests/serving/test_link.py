@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from padfree.runtime.budget import Budget
 from padfree.serving import wire
 from padfree.serving.errors import ApiError
-from padfree.serving.http.link import GROUP, Link
+from padfree.serving.http.link import Link
+
+GROUP = Budget(4096, 32)
 
 
 class Transport:
@@ -26,18 +29,20 @@ class Transport:
 
 
 def sizes(frame: wire.Frame) -> list[int]:
-    lengths: list[int] = wire.unpack_infer(frame.payload, ["ids"])[1].tolist()
+    lengths: list[int] = wire.unpack_infer(frame.payload, 1).seq_lens.tolist()
     return lengths
 
 
 def run(work: Callable[[Link, Transport, Any], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        link, transport = Link(lambda: None, lambda: None), Transport()
+        link, transport = Link(0, GROUP, lambda: None, lambda: None), Transport()
         link.connection_made(transport)  # type: ignore[arg-type]
 
-        def ask(*lengths: int, seconds: float = 60.0) -> asyncio.Future[wire.Rows]:
+        def ask(*lengths: int, seconds: float = 60.0, client: int = 0) -> asyncio.Future[wire.Rows]:
             ids = np.arange(sum(lengths), dtype=np.int32)
-            return link.infer(np.array(lengths, np.int32), [ids], time.perf_counter() + seconds)
+            return link.infer(
+                np.array(lengths, np.int32), [ids], time.perf_counter() + seconds, client or link.new_client()
+            )
 
         await work(link, transport, ask)
 
@@ -93,7 +98,7 @@ def test_nobody_waits_for_ever() -> None:
         await asyncio.sleep(0)
         link.give_up()
         assert not late.done()  # it travels with one that may wait
-        link.data_received(wire.pack(wire.BUSY, transport.frames[0].ticket, b"full"))
+        link.data_received(wire.pack_busy(transport.frames[0].ticket, "full", None))
         for future in (late, refused):
             with pytest.raises(ApiError, match="full"):
                 await future

@@ -35,6 +35,7 @@ Text = str | tuple[str, str]
 
 WIDTH = 8
 POSITIONS = 128
+PRODUCT = 512
 MOST_END_S = 60.0
 
 
@@ -70,12 +71,14 @@ def write_model(
     text: Any = None,
     *,
     positive: bool = False,
+    products: int = 0,
 ) -> Path:
     """Writes the model, and its tokenizer beside it where `text` says that there is one.
 
-    `positive`: what is below 0 becomes 0, as in vectors of sparse encoders.
+    `positive`: what is below 0 becomes 0, as in vectors of sparse encoders. `products`: of each token with matrices of
+    PRODUCT x PRODUCT, whose results are not looked at; they take time.
     """
-    constants = {
+    constants: dict[str, Array] = {
         "table": table(width),
         "none": np.zeros((1, width)),
         "axis": np.array(0, np.int64),
@@ -83,7 +86,8 @@ def write_model(
         "one": np.array(1, np.float32),
     }
     nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
+        helper.make_node("Gather", ["table", "input_ids"], ["plain_rows"]),
+        *_work(products, constants, width),
         helper.make_node("Cast", ["token_type_ids"], ["types"], to=TensorProto.FLOAT),
         helper.make_node("Add", ["types", "one"], ["factors"]),
         helper.make_node("Unsqueeze", ["factors", "last"], ["column"]),
@@ -128,6 +132,23 @@ def write_model(
     helper.set_model_props(model, {"padfree": json.dumps(metadata)})
     onnx.save_model(model, str(path))
     return path
+
+
+def _work(products: int, constants: dict[str, Array], width: int) -> list[onnx.NodeProto]:
+    """Nodes that make `rows` of `plain_rows`, which are the same numbers."""
+    if not products:
+        return [helper.make_node("Identity", ["plain_rows"], ["rows"])]
+    rng = np.random.default_rng(0)
+    constants.update(
+        widen=rng.standard_normal((width, PRODUCT), np.float32),
+        square=rng.standard_normal((PRODUCT, PRODUCT), np.float32) / PRODUCT**0.5,
+        narrow=np.zeros((PRODUCT, width), np.float32),
+    )
+    nodes = [helper.make_node("MatMul", ["plain_rows", "widen"], ["wide0"])]
+    nodes += [helper.make_node("MatMul", [f"wide{at}", "square"], [f"wide{at + 1}"]) for at in range(products)]
+    nodes.append(helper.make_node("MatMul", [f"wide{products}", "narrow"], ["zeros"]))
+    nodes.append(helper.make_node("Add", ["plain_rows", "zeros"], ["rows"]))
+    return nodes
 
 
 class Server:

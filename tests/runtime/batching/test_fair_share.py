@@ -127,7 +127,7 @@ def test_parts_of_a_group_are_taken_all_or_none(model: Model) -> None:
     with Batcher(model, FairShare(Budget(4)), runs=1, max_waiting_tokens=20) as batcher:
         held_up(model, batcher)
         first = batcher.submit_group([[2, 3]] * 8, part=Budget(4))
-        with pytest.raises(QueueFullError, match="16 tokens wait and the request has 6"):
+        with pytest.raises(QueueFullError, match="16 tokens wait and the request has 6, allowed: 15"):
             batcher.submit_group([[4, 5]] * 3, part=Budget(4))
         assert batcher.waiting == 4
         model.gate.set()
@@ -184,3 +184,20 @@ def test_the_pace_is_that_of_times_without_a_pause() -> None:
     assert pace.tokens_a_second(61.0) == pytest.approx(200, rel=0.01)
     assert Pace(900.0).tokens_a_second(0.0) == 900
     assert pace.tokens_a_second(1000.0) is None, "what was long ago tells nothing"
+
+
+def test_there_is_room_for_who_asks_for_little_beside_any_number_who_ask_for_much(model: Model) -> None:
+    with Batcher(model, FairShare(Budget(4)), runs=1, max_waiting_tokens=400, tokens_a_second=100.0) as batcher:
+        held_up(model, batcher)
+
+        def takes(client: int) -> bool:
+            try:
+                batcher.submit_group([[2] * 10] * 9, part=Budget(10), client=client, deadline_s=9.0)
+            except QueueFullError:
+                return False
+            return True
+
+        assert 0 < sum(map(takes, range(40))) < 10
+        small = [batcher.submit([3] * 5, client=f"small {at}", deadline_s=9.0) for at in range(4)]
+        model.gate.set()
+        assert all(len(one.result(PATIENCE_S)["tens"]) == 5 for one in small)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection: how large and how slow its heads may be, who waits at its other end, and whether answers are read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, cast
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+_Protocol: Any = AutoHTTPProtocol
+
+HEAD_BYTES, HEADERS, URL_BYTES = 1 << 16, 100, 1 << 13
+"""The most of a request's head; whoever sends more is told so before anything looks at it."""
+HEAD_S = 10.0
+"""How long a head may take from its first byte, and an unread answer without any of it being read."""
+ENDING_S = 1.0
+"""The same for answers when the server ends."""
+_TOO_LARGE = (
+    f"the head of the request is too large, allowed: {HEAD_BYTES} bytes, {HEADERS} headers and {URL_BYTES} bytes of URL"
+)
+_TOO_SLOW = f"the head of the request did not come within {HEAD_S:.0f} s; send it faster"
+
+
+class Connection(_Protocol):  # type: ignore[misc]
+    """What uvicorn makes of a connection, with limits. Endpoints find it in the state of their scope.
+
+    Attributes:
+        gone: the other end has hung up.
+        sharer: its number among those who share the model; 0 before it is asked for.
+    """
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
+        self.gone = False
+        self.sharer = 0
+        self._work: asyncio.Task[Any] | None = None
+        self._in_head = hasattr(_Protocol, "on_headers_complete")  # h11 has limits of its own
+        self._head_bytes = 0
+        self._head_since = 0.0
+        self._refused = False
+        self._unread = 0
+        self._unread_since = 0.0
+        self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def unread(self) -> int:
+        """Bytes of answers that the other end has not taken yet."""
+        return 0 if self.gone else int(self.transport.get_write_buffer_size())
+
+    def serve(self, work: asyncio.Task[Any] | None) -> None:
+        """The task that is to be cancelled when nobody waits for it any more; None: there is none."""
+        self._work = work
+
+    async def drained(self) -> None:
+        """Waits until the answer is on its way, or nobody takes it; the request counts as under way until then."""
+        if self.unread:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    def look(self, *, ending: bool) -> int:
+        """Ends the connection where it is too slow; returns its unread bytes. Called now and then."""
+        now, unread = time.monotonic(), self.unread
+        if unread != self._unread or not unread:
+            self._unread, self._unread_since = unread, now
+        elif now - self._unread_since > (ENDING_S if ending else HEAD_S):
+            self.transport.abort()
+            return 0
+        if self._drained is not None and not unread:
+            self._settle()
+        if self._head_bytes and self._in_head and now - self._head_since > HEAD_S and not self._refused:
+            self._refuse(408, "Request Timeout", _TOO_SLOW)
+        return unread
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody waits any more."""
+        self.gone = True
+        self._settle()
+        if self._work is not None:
+            self._work.cancel()
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        """The other end has taken nearly all."""
+        super().resume_writing()
+        self._settle()
+
+    def data_received(self, data: bytes) -> None:
+        """Counts what belongs to a head."""
+        if self._refused:
+            return
+        if self._in_head:
+            if not self._head_bytes:
+                self._head_since = time.monotonic()
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES and not self._refused:
+            self._refuse(431, "Request Header Fields Too Large", _TOO_LARGE)
+
+    def on_headers_complete(self) -> None:
+        """The parser has a whole head."""
+        self._in_head = False
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > HEAD_BYTES or len(self.headers) > HEADERS or len(self.url) > URL_BYTES:
+            self._refuse(431, "Request Header Fields Too Large", _TOO_LARGE)
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """The parser has more of a body."""
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The parser has a whole request, and another may begin."""
+        if not self._refused:
+            super().on_message_complete()
+            self._in_head, self._head_bytes = True, 0
+
+    def _refuse(self, status: int, phrase: str, message: str) -> None:
+        """Answers what is no request yet, and hangs up."""
+        self._refused = True
+        head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+        transport = cast(asyncio.Transport, self.transport)
+        transport.write(f"{head}content-length: {len(message)}\r\nconnection: close\r\n\r\n{message}".encode())
+        transport.close()
+
+    def _settle(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
