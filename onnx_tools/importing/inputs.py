@@ -99,8 +99,8 @@ def _check(value: ValueInfoProto) -> None:
     raise RewriteError(
         f"{kind}; every input must be an integer or bool tensor [batch, sequence], or [batch, sequence, N] where N is "
         "a number, or have a row for every sequence, [batch] or [batch, N]; the mask, and inputs of several numbers a "
-        "token or a sequence, as embeddings are, may be float32; export the encoder with such inputs and a mask [batch, "
-        f"sequence] alone, or bind this one to a number: --fix {value.name}=NUMBER"
+        "token or a sequence, as embeddings are, may be float32; export the encoder with such inputs and a mask "
+        f"[batch, sequence] alone, or bind this one to a number: --fix {value.name}=NUMBER"
     )
 
 

@@ -368,7 +368,7 @@ def test_input_of_another_kind() -> None:
         rewrite(model)
 
 
-@pytest.mark.parametrize("dims", [["batch"], ["batch", 1, 1, "sequence"]])
+@pytest.mark.parametrize("dims", [["batch", "sequence", "sequence"], ["batch", 1, 1, "sequence"]])
 def test_masks_of_other_shapes(dims: list[int | str]) -> None:
     model = valid_model()
     value = helper.make_tensor_value_info("attention_mask", TensorProto.FLOAT, dims)
