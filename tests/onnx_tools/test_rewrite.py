@@ -392,5 +392,7 @@ def test_control_flow() -> None:
     names = ("then_branch", "else_branch")
     choice = helper.make_node("If", ["condition"], ["z"], name="choice", **dict(zip(names, branches, strict=True)))
     model.graph.node.append(choice)
+    rewrite(model, verify=False)  # no output needs it
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
     with pytest.raises(RewriteError, match=r"node 'choice' \(If\) chooses between subgraphs by 'condition'"):
         rewrite(model)
