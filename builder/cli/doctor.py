@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from .console import make_table, output_console, print_line
@@ -31,8 +32,30 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="instead, run every operator in every type on the GPU beside a reference, in about a minute",
     )
-    parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device for --check (default 0)")
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="instead, run the batches that `build` kept with a plan, and compare its answers with those kept",
+    )
+    parser.add_argument(
+        "--device", type=int, default=0, metavar="N", help="CUDA device for --check and --plan (default 0)"
+    )
     parser.set_defaults(function=run)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    """--check or --plan."""
+    from padfree.builder.errors import BuildError
+
+    from .engine_check import check_plan
+    from .operator_check import check_operators
+
+    if arguments.check and arguments.plan is not None:
+        raise BuildError("--check looks at operators, --plan at one engine; pass one of them")
+    if arguments.require:
+        raise BuildError("--require is for what doctor finds without --check and --plan; leave it out")
+    return check_operators(arguments) if arguments.check else check_plan(arguments.plan, arguments.device)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,12 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.doctor import capabilities, diagnose
     from padfree.builder.errors import BuildError
 
-    if arguments.check:
-        from .operator_check import check_operators
-
-        if arguments.require:
-            raise BuildError("--require is for what doctor finds without --check; leave one of them out")
-        return check_operators(arguments)
+    if arguments.check or arguments.plan is not None:
+        return _check(arguments)
     required = [name.strip() for name in arguments.require.split(",") if name.strip()]
     for name in required:
         if name not in REQUIRABLE:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what the check of a new engine found."""
+"""Shows what the check of a new engine found, and repeats it for a plan: `padfree doctor --plan`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from .console import make_table, print_line
+from .console import make_table, output_console, print_line
 
 COLUMNS = ("output", "relative", "absolute", "cosine", "equal", "worst in batch")
 
@@ -47,3 +48,30 @@ def engine_check_line(metadata: Mapping[str, Any]) -> str:
 
 def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.6g}"
+
+
+def check_plan(plan: Path, device: int) -> int:
+    """Runs the batches that a plan keeps, and shows whether its answers are still right; 1 where they are not.
+
+    Raises:
+        SessionError: the plan does not run here; BuildError: it keeps no batches.
+    """
+    from padfree.builder.engine_check.again import repeat_check
+    from padfree.runtime import Session
+
+    console = output_console()
+    with Session(plan, device=device, allow_other_gpu=True, cuda_graphs=False) as session:
+        found = list(repeat_check(session.backend, session.metadata, str(plan)))
+    rows = [
+        (item.batch, item.output, f"{item.relative:.1e}", "yes" if item.same_bits else "no", _verdict(item.is_right))
+        for item in found
+    ]
+    columns = ("batch", "output", "error", "same bits", "result")
+    console.print(make_table(f"{plan}, beside the answers that are kept with it", columns, rows))
+    wrong = sum(not item.is_right for item in found)
+    print_line(console, f"{len(found)} answers: {len(found) - wrong} right, {wrong} wrong")
+    return 1 if wrong or not found else 0
+
+
+def _verdict(is_right: bool) -> str:
+    return "right" if is_right else "wrong"

@@ -15,6 +15,7 @@ from rich.console import Console
 from .calibrating import print_quantization
 from .console import error_console, facts_table, make_table, output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
+from .engine_check import print_engine_check
 from .options import add_head_options, add_length_options, add_mask_option, fixed_inputs, head_options, say
 from .several import PLAN_SUFFIX
 from .summary import (
@@ -159,6 +160,7 @@ def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None
     console.print(make_table("plugins", columns, plugins))
     if "engine" in shown:
         console.print(facts_table("engine", {k: v for k, v in shown["engine"].items() if k != "plugin_layers"}))
+        print_engine_check(console, shown)
     if shown["coverage"]:
         print_coverage(console, shown["coverage"])
 

@@ -33,7 +33,7 @@ from padfree.runtime.plan_files import parse_metadata
 from ..engine_check.reference import Reference, compute_reference
 from ..errors import BuildError
 from .network import serialized
-from .preparation import Preparation, Products, metadata_of, prepare
+from .preparation import Products, metadata_of, prepare
 from .profile import ProfileOptions, choose_profile
 
 _CHILD = """
@@ -78,7 +78,11 @@ def preparing(
         made = prepare(given, products=products, profile=profile, **options)
         whole = made.model.whole()
         made.model.weights.check_files()
-        return Prepared(whole, reference=partial(_reference, made, profile) if made.exact is not None else None)
+        if made.exact is None:
+            return Prepared(whole)
+        metadata = parse_metadata(metadata_of(whole), "the rewritten model")
+        chosen = choose_profile(metadata, profile)
+        return Prepared(whole, reference=partial(compute_reference, made.exact, metadata, chosen))
 
     if isinstance(model, onnx.ModelProto) or not Path(model).is_file() or not sys.executable:
         yield here
@@ -179,13 +183,6 @@ def _told_reference(child: subprocess.Popen[bytes], file: IO[bytes]) -> Referenc
     return found
 
 
-def _reference(made: Preparation, options: ProfileOptions) -> Reference:
-    """What the engine of a model has to answer."""
-    assert made.exact is not None  # who asks has looked
-    metadata = parse_metadata(metadata_of(made.model.proto), "the rewritten model")
-    return compute_reference(made.exact, metadata, choose_profile(metadata, options))
-
-
 def serve(request: str, answer: int) -> NoReturn:
     """What the other process does: writes a model or an error to the file descriptor `answer`, and ends.
 
@@ -215,9 +212,11 @@ def serve(request: str, answer: int) -> NoReturn:
             pickle.dump(error, file)
     if code != _FAILED and made.exact is not None:
         os.write(told, bytes([code]))
+        exact, metadata = made.exact, parse_metadata(metadata_of(made.model.proto), "the rewritten model")
+        del made, model, content  # the weights that TensorRT gets; TensorRT takes memory of its own now
         with os.fdopen(reference, "wb") as file:
             try:
-                found: Reference | Exception = _reference(made, profile)
+                found: Reference | Exception = compute_reference(exact, metadata, choose_profile(metadata, profile))
             except Exception as error:
                 found = error
             pickle.dump(found, file)

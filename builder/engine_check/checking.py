@@ -180,14 +180,18 @@ def _checked(
 
 def _sample(wanted: Array, given: Array) -> dict[str, Any]:
     """Some of the right numbers, the shape of all, and a digest of the engine's: are those of another run the same?"""
-    flat = wanted.reshape(-1)
-    places = np.linspace(0, max(0, flat.size - 1), min(SAMPLES, flat.size)).astype(np.int64)
-    digest = hashlib.sha256(np.ascontiguousarray(given).tobytes()).hexdigest()
-    return {
-        "shape": list(wanted.shape),
-        "right": _text(flat[places]),
-        "engine_sha256": digest[:16],
-    }
+    right = wanted.reshape(-1)[sample_places(wanted.size)]
+    return {"shape": list(wanted.shape), "right": _text(right), "engine_sha256": answer_digest(given)}
+
+
+def sample_places(size: int) -> npt.NDArray[np.int64]:
+    """Which of so many numbers are kept."""
+    return np.linspace(0, max(0, size - 1), min(SAMPLES, size)).astype(np.int64)
+
+
+def answer_digest(rows: Array) -> str:
+    """Tells numbers from others, to the last bit."""
+    return hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()[:16]
 
 
 def _described(batch: CheckedBatch) -> dict[str, Any]:

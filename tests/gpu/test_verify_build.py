@@ -46,6 +46,7 @@ def test_right_engines_are_written_with_their_errors(
     for found in check["outputs"].values():
         assert 0 < found["relative"] < WORST[precision]
         assert found["cosine"] > 1 - WORST[precision] ** 2
+    assert main(["doctor", "--plan", str(plan)]) == 0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

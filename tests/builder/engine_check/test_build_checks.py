@@ -156,6 +156,8 @@ def test_an_engine_in_fp8_has_the_answers_of_its_file(tmp_path: Path, monkeypatc
     check = json.loads((tmp_path / "model.plan.json").read_text())["check"]
     assert check["reference"].startswith("the file in e4m3")
     assert check["outputs"]["last_hidden_state"]["relative"] < 1e-3  # the same roundings, in the same library
+    assert main([*command, "--no-verify"]) == 0
+    assert "check" not in json.loads((tmp_path / "model.plan.json").read_text())
 
 
 def test_the_commands_table_and_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repeats the check of a plan, here or on another machine, with the batches and answers that its metadata keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.metadata import InputInfo, Metadata
+from padfree.runtime.backend import Backend
+
+from ..errors import BuildError
+from .batches import CheckedBatch
+from .checking import answer_digest, sample_places
+from .errors import kept
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """One output of one batch beside what is kept of it.
+
+    relative: of the numbers that are kept, the length of the difference in parts of their length; of whole numbers the
+        part that differs. same_bits: whether all numbers are those of the machine that built the plan.
+    """
+
+    batch: str
+    output: str
+    relative: float
+    same_bits: bool
+    is_right: bool
+
+
+def repeat_check(backend: Backend, metadata: Metadata, source: str) -> Iterator[Repeated]:
+    """Runs the batches that a plan keeps.
+
+    Args:
+        backend: runs the plan.
+        metadata: the plan's.
+        source: its file, for messages.
+
+    Raises:
+        BuildError: the metadata keeps no batches, or others than the plan takes; SessionError: it does not run.
+    """
+    check = metadata.raw.get("check")
+    if not check:
+        raise BuildError(
+            f"{source}: keeps no answers, as it was built with --no-verify or by an older padfree; build it again"
+        )
+    entries = {entry["name"]: entry for entry in metadata.raw["outputs"]}
+    for described in check["batches"]:
+        batch = _read(described, metadata, source)
+        found = backend.run(batch.inputs(metadata))
+        for name, answers in described["answers"].items():
+            rows = kept(np.asarray(found[name]), entries[name], batch, is_packed=metadata.is_packed)
+            yield _compared(batch.name, name, answers, rows, check["allowed"])
+
+
+def _compared(
+    batch: str, output: str, answers: Mapping[str, Any], rows: Array | None, allowed: Mapping[str, float]
+) -> Repeated:
+    if rows is None or list(rows.shape) != answers["shape"]:
+        return Repeated(batch, output, float("inf"), False, False)
+    right = np.asarray([float(number) for number in answers["right"].split()])
+    given = rows.reshape(-1)[sample_places(rows.size)].astype(np.float64)
+    same = answer_digest(rows) == answers["engine_sha256"]
+    if rows.dtype.kind in "iub":
+        differ = float((right != given).mean()) if right.size else 0.0
+        return Repeated(batch, output, differ, same, differ <= 1 - allowed["equal"])
+    with np.errstate(invalid="ignore"):
+        both = np.isfinite(right) | np.isfinite(given)  # what is infinite in both is right
+        error = float(np.linalg.norm((right - given)[both]) / (np.linalg.norm(right[np.isfinite(right)]) or 1.0))
+    return Repeated(batch, output, error, same, error <= allowed["relative"])
+
+
+def _read(described: Mapping[str, Any], metadata: Metadata, source: str) -> CheckedBatch:
+    """A batch as it was written."""
+    lengths = np.asarray(described["seq_lens"])
+    if "slots" in described:
+        mask = np.asarray([[int(slot) for slot in row] for row in described["slots"]], np.bool_)
+    else:
+        mask = np.asarray(np.arange(max(1, int(lengths.max(initial=0)))) < lengths[:, None])
+    feeds, filler = dict[str, Array](), dict[str, Array]()
+    for item in metadata.token_inputs():
+        if item.name not in described["tokens"]:
+            raise BuildError(
+                f"{source}: keeps no values of '{item.name}', as embeddings are too many numbers; compare the plan "
+                "with its original instead: padfree compare"
+            )
+        values = _numbers(described["tokens"][item.name], item)
+        count = len(values) - described["filler_tokens"]
+        grid = np.zeros((*mask.shape, *item.behind), values.dtype)
+        grid[mask] = values[:count]
+        feeds[item.name], filler[item.name] = grid, values[count:]
+    rows = {item.name: _numbers(described["of_sequences"][item.name], item) for item in metadata.sequence_inputs()}
+    return CheckedBatch(described["name"], feeds, mask, filler, rows)
+
+
+def _numbers(text: str, item: InputInfo) -> Array:
+    values = np.asarray([float(number) if item.holds_floats else int(number) for number in text.split()])
+    return values.astype(np.float32 if item.holds_floats else np.int32).reshape(-1, *item.behind)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree doctor --plan`: the check of a plan repeated from what its metadata keeps; engines are onnxruntime's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from padfree.builder import build_engine
+from padfree.builder.cli import main
+from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.engine_check.again import repeat_check
+from padfree.onnx_tools.operators import padfree_nodes
+from padfree.runtime.plan_files import open_plan
+
+from tests.support.cpu_engines import CpuEngine, use_cpu_engines
+from tests.support.sequence_models import with_rows
+
+Capture = pytest.CaptureFixture[str]
+Change = Callable[[onnx.ModelProto], None]
+
+
+class CpuSession:
+    """In the place of a Session; `change` is what became of the kernels since the plan was built."""
+
+    change: Change | None = None
+
+    def __init__(self, plan: Path, **_: Any) -> None:
+        self.metadata, model = open_plan(plan), onnx.load_model_from_string(plan.read_bytes())
+        if CpuSession.change is not None:
+            CpuSession.change(model)
+        self.backend = CpuEngine(model, self.metadata)
+
+    def __enter__(self) -> CpuSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.backend.close()
+
+
+@pytest.fixture(autouse=True)
+def sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_cpu_engines(monkeypatch)
+    monkeypatch.setattr("padfree.runtime.Session", CpuSession)
+    monkeypatch.setattr("sys.executable", "")  # models are prepared in this process, which is sooner here
+
+
+def built(tmp_path: Path, interface: str, model: Any = DEMO_DATA / "bert_tiny.onnx") -> Path:
+    plan = tmp_path / "model.plan"
+    options: dict[str, Any] = {"max_batch": 8, "max_seq_len": 32, "timing_cache": None}
+    build_engine(model, plan, interface=interface, precision="fp16", **options)
+    return plan
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded", "varseqlen"])
+def test_a_plan_is_right_where_it_was_built(interface: str, tmp_path: Path, capsys: Capture) -> None:
+    plan = built(tmp_path, interface)
+    assert main(["doctor", "--plan", str(plan)]) == 0
+    said = capsys.readouterr().out
+    assert "8 answers: 8 right, 0 wrong" in said
+    assert " no " not in said.split("same bits")[1].split("answers:")[0], "the same library gives the same bits"
+
+
+def test_rows_of_sequences_and_whole_numbers_are_kept(tmp_path: Path) -> None:
+    plan = built(tmp_path, "packed", with_rows())
+    with CpuSession(plan) as session:
+        found = list(repeat_check(session.backend, session.metadata, "a plan"))  # type: ignore[arg-type]
+    assert {item.output for item in found} >= {"row_id_out", "hidden"}
+    assert all(item.is_right and item.same_bits for item in found)
+
+
+def test_a_kernel_that_is_wrong_here(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def double_scale(model: onnx.ModelProto) -> None:
+        node = [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeAttention"][-1]
+        next(item for item in node.attribute if item.name == "scale").f *= 2
+
+    plan = built(tmp_path, "packed")
+    monkeypatch.setattr(CpuSession, "change", staticmethod(double_scale))
+    assert main(["doctor", "--plan", str(plan)]) == 1
+    assert "wrong" in capsys.readouterr().out
+
+
+def test_plans_that_keep_nothing(tmp_path: Path, capsys: Capture) -> None:
+    plan = built(tmp_path, "packed")
+    sidecar = Path(f"{plan}.json")
+    raw = json.loads(sidecar.read_text())
+    del raw["check"]
+    sidecar.write_text(json.dumps(raw))
+    assert main(["doctor", "--plan", str(plan)]) == 1
+    assert "keeps no answers" in capsys.readouterr().err
+    assert main(["doctor", "--plan", str(plan), "--check"]) == 1
+    assert "pass one of them" in capsys.readouterr().err
