@@ -226,8 +226,8 @@ def _quantized(arguments: argparse.Namespace, path: Path) -> Iterator[tuple[Path
         save_model(model, made)
         write_files(kept_files(path, made, parse_metadata(metadata_of(model), str(path))))
         try:
-            given = dict.fromkeys(("interface", "mask", "masks", "padding_id", "precision"))
-            yield made, {**given, "verify": arguments.verify}
+            chosen = dict.fromkeys(("interface", "mask", "masks", "padding_id", "precision"))
+            yield made, {**chosen, "verify": arguments.verify}
         except Exception as error:
             error.args = tuple(str(item).replace(str(made), str(path)) for item in error.args)  # what the user knows
             raise
