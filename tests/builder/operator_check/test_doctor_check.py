@@ -122,6 +122,17 @@ def test_json_for_a_report(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> 
     assert set(report["library"]) == {"architectures", "cuda_version"}
 
 
+def test_a_gpu_without_e4m3_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def machine(device: int, *, operators: Any) -> None:
+        assert device == 2
+        assert "PadfreeAttention" in operators
+        assert "PadfreeLinearFp8" not in operators, "for which an A100 would be refused"
+
+    use_results(monkeypatch, RIGHT, ABSENT)
+    monkeypatch.setattr(build, "check_machine", machine)
+    assert main(["doctor", "--check", "--device", "2"]) == 0
+
+
 def test_without_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise BuildError("engines cannot be built here: no GPU")
