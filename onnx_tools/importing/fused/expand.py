@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, helper
 from ...analysis.graph import STANDARD_DOMAINS, Editor, node_name
 from ...analysis.symbolic import Facts
 from ...errors import RewriteError
-from . import activations, attention, blocks, norms, products, rotary
+from . import activations, attention, blocks, grouped, norms, products, rotary
 from .expansion import Expansion, NotImportable
 
 DOMAIN = "com.microsoft"
@@ -29,6 +29,7 @@ IMPORTERS: Mapping[str, Callable[[Expansion], Sequence[gs.Tensor | None]]] = Map
         "FusedMatMul": products.fused_matmul,
         "GatherBlockQuantized": blocks.gather_blocks,
         "Gelu": activations.gelu,
+        "GroupQueryAttention": grouped.group_query_attention,
         "LayerNormalization": norms.norm,
         "MatMulNBits": blocks.matmul_nbits,
         "MultiHeadAttention": attention.multi_head_attention,
@@ -56,7 +57,6 @@ _REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
         "QEmbed": ("it is quantised", _FLOAT),
         "QOrdered": ("it is quantised", _FLOAT),
         "QGemm": ("it is quantised", _FLOAT),
-        "GroupQuery": ("it is a decoder's attention", "padfree rewrites encoders"),
         "Decoder": ("it is a decoder's attention", "padfree rewrites encoders"),
     }
 )

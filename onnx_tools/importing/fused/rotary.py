@@ -30,12 +30,37 @@ def rotary_embedding(e: Expansion) -> Sequence[gs.Tensor]:
     size = width if split else _head_size(e, width, 2 * half)
     heads = x if split else e.reshape(x, 0, 0, width // size, size)
     cosine, sine = (_angles(e, table, positions, x, 2 if split else 1) for table in tables)
-    turned = e.columns(heads, 0, 2 * half) if 2 * half < size else heads
-    interleaved = bool(e.integer("interleaved"))
+    result = _turned_heads(e, heads, size, (cosine, sine), half, interleaved=bool(e.integer("interleaved")))
+    return [result if split else e.reshape(result, 0, 0, width)]
+
+
+def turned(
+    e: Expansion,
+    x: gs.Tensor,
+    size: int,
+    tables: tuple[gs.Tensor, gs.Tensor],
+    positions: gs.Tensor | None,
+    *,
+    interleaved: bool,
+) -> gs.Tensor:
+    """Heads [B,S,H*D] of this size turned by the rows of two tables; positions [B,S], None: 0, 1, 2, ..."""
+    positions = e.reshape(e.slots(x, 1), 1, -1) if positions is None else positions
+    width, half = e.width(x, "tensor"), e.width(tables[0], "table")
+    heads = e.reshape(x, 0, 0, width // size, size)
+    cosine, sine = (_angles(e, table, positions, x, 1) for table in tables)
+    return e.reshape(_turned_heads(e, heads, size, (cosine, sine), half, interleaved=interleaved), 0, 0, width)
+
+
+def _turned_heads(
+    e: Expansion, heads: gs.Tensor, size: int, angles: tuple[gs.Tensor, gs.Tensor], half: int, *, interleaved: bool
+) -> gs.Tensor:
+    """Heads [B,S,H,D] or [B,H,S,D], of whose elements the first 2 * half are turned."""
+    cosine, sine = angles
+    whole = e.columns(heads, 0, 2 * half) if 2 * half < size else heads
     if interleaved:
-        first, second = (e.columns(turned, start, 2 * half, step=2) for start in (0, 1))
+        first, second = (e.columns(whole, start, 2 * half, step=2) for start in (0, 1))
     else:
-        first, second = e.columns(turned, 0, half), e.columns(turned, half, 2 * half)
+        first, second = e.columns(whole, 0, half), e.columns(whole, half, 2 * half)
     parts = [
         e.op("Sub", e.op("Mul", first, cosine), e.op("Mul", second, sine)),
         e.op("Add", e.op("Mul", second, cosine), e.op("Mul", first, sine)),
@@ -48,7 +73,7 @@ def rotary_embedding(e: Expansion) -> Sequence[gs.Tensor]:
         result = e.op("Concat", *parts, axis=3)
     if 2 * half < size:
         result = e.op("Concat", result, e.columns(heads, 2 * half, size), axis=3)
-    return [result if split else e.reshape(result, 0, 0, width)]
+    return result
 
 
 def _head_size(e: Expansion, width: int, rotary: int) -> int:

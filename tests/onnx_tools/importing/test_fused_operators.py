@@ -207,6 +207,7 @@ def test_packed_projections(packed: str) -> None:
 def test_all_importers_are_tested() -> None:
     assert set(IMPORTERS) == {
         "Attention", "BiasAdd", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "FusedGemm", "FusedMatMul",
-        "GatherBlockQuantized", "Gelu", "LayerNormalization", "MatMulNBits", "MultiHeadAttention", "QuickGelu",
-        "RotaryEmbedding", "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+        "GatherBlockQuantized", "Gelu", "GroupQueryAttention", "LayerNormalization", "MatMulNBits",
+        "MultiHeadAttention", "QuickGelu", "RotaryEmbedding", "SimplifiedLayerNormalization", "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
     }  # fmt: skip

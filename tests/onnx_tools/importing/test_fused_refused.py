@@ -95,7 +95,7 @@ REFUSED: dict[str, tuple[str, dict[str, np.ndarray], dict[str, Any], str]] = {
         {},
         "it packs tokens in onnxruntime's own way; rewrite a file exported without",
     ),
-    "decoder": ("GroupQueryAttention", {"x": X}, {}, "it is a decoder's attention; padfree rewrites encoders"),
+    "decoder": ("DecoderMaskedMultiHeadAttention", {"x": X}, {}, "it is a decoder's attention; padfree rewrites"),
     "unknown": ("LongformerAttention", {"x": X}, {}, "known are Attention, BiasAdd"),
     "blocked channels": (
         "Conv",

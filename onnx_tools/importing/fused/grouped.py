@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GroupQueryAttention without a past, as encoders made of causal decoders have it: every query sees the keys up to it.
+
+Sequences are right-padded, and lengths, less one, say what padding is (`seqlens_k`). Where keys of the past are inputs,
+the node is a decoder's, which generates token by token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
+
+from ...analysis.graph import made_by
+from .expansion import Expansion, NotImportable
+from .rotary import turned
+
+_LOWEST = np.finfo(np.float32).min
+_KEYS, _VALUES = 3, 4  # of the past
+_LENGTHS, _COSINES, _SINES, _POSITIONS, _BIAS = 5, 7, 8, 9, 10
+
+
+def group_query_attention(e: Expansion) -> Sequence[gs.Tensor]:
+    """Q [B,S,H*D] with K and V [B,S,G*D] of fewer heads, or all of them in one tensor."""
+    _check(e)
+    heads, groups = e.integer("num_heads"), e.integer("kv_num_heads")
+    if heads <= 0 or groups <= 0 or heads % groups:
+        raise NotImportable(f"{heads} heads are no multiple of {groups} heads of keys")
+    q, k, v = _parts(e, heads, groups)
+    size = e.width(q, "query") // heads
+    if e.integer("do_rotary"):
+        tables, positions = (e.input(_COSINES, "cosines"), e.input(_SINES, "sines")), e.given(_POSITIONS)
+        is_interleaved = bool(e.integer("rotary_interleaved"))
+        q, k = (turned(e, part, size, tables, positions, interleaved=is_interleaved) for part in (q, k))
+    chosen = e.constant(np.repeat(np.arange(groups), heads // groups), np.int64)
+    k, v = (e.op("Gather", e.reshape(part, 0, 0, groups, size), chosen, axis=2) for part in (k, v))
+    queries = e.op("Transpose", e.reshape(q, 0, 0, heads, size), perm=[0, 2, 1, 3])
+    scale = e.number("scale", 0.0) or 1.0 / math.sqrt(size)
+    scores = e.op("MatMul", queries, e.op("Transpose", k, perm=[0, 2, 3, 1]))
+    scores = e.sum(e.op("Mul", scores, e.constant(scale)), e.given(_BIAS))
+    scores = e.op("Add", e.op("Add", scores, _padding(e, q)), _later(e, q))
+    context = e.op("MatMul", e.op("Softmax", scores, axis=-1), e.op("Transpose", v, perm=[0, 2, 1, 3]))
+    return [e.reshape(e.op("Transpose", context, perm=[0, 2, 1, 3]), 0, 0, heads * size)]
+
+
+def _check(e: Expansion) -> None:
+    """Refuses what belongs to generating, and what changes the scores otherwise."""
+    for what, position in (("keys", _KEYS), ("values", _VALUES)):
+        past = e.given(position)
+        if past is not None and not (isinstance(past, gs.Constant) and 0 in past.shape):
+            raise NotImportable(
+                f"it reads {what} of the past ('{past.name}'), as decoders do that generate token by token; export the "
+                "model without them (optimum-cli export onnx --task feature-extraction)"
+            )
+    for what, position in (("keys", 1), ("values", 2)):
+        if e.is_read(position):
+            raise NotImportable(f"its {what} are given out (output {position}); leave them out with --outputs")
+    if e.integer("local_window_size", -1) > 0 or e.number("softcap", 0.0) or e.integer("smooth_softmax"):
+        raise NotImportable("it has a window, a cap or a smooth softmax (local_window_size, softcap, smooth_softmax)")
+    if any(e.given(position) is not None for position in range(_BIAS + 1, len(e.node.inputs))):
+        raise NotImportable(f"it has more than {_BIAS + 1} inputs")
+
+
+def _parts(e: Expansion, heads: int, groups: int) -> list[gs.Tensor]:
+    """Q, K and V, which may stand in one tensor."""
+    query, key, value = e.input(0, "query"), e.given(1), e.given(2)
+    if key is not None and value is not None:
+        return [query, key, value]
+    width = e.width(query, "query")
+    if key is not None or value is not None or width % (heads + 2 * groups):
+        raise NotImportable(f"its query has {width} columns, which are not those of {heads} + 2 x {groups} heads")
+    size = width // (heads + 2 * groups)
+    ends = np.cumsum([0, heads * size, groups * size, groups * size])
+    return [e.columns(query, int(start), int(end)) for start, end in pairwise(ends)]
+
+
+def _padding(e: Expansion, like: gs.Tensor) -> gs.Tensor:
+    """[B,1,1,S]: 0 for the keys of a sequence, the lowest number behind its length."""
+    counts = e.reshape(_counts(e, e.input(_LENGTHS, "lengths")), -1, 1)
+    kept = e.op("Less", e.reshape(e.slots(like, 1), 1, -1), e.op("Cast", counts, to=TensorProto.INT64))
+    return e.unsqueeze(e.op("Where", kept, e.constant(0.0), e.constant(_LOWEST)), 1, 2)
+
+
+def _counts(e: Expansion, lengths: gs.Tensor) -> gs.Tensor:
+    """The sequences' tokens, of a tensor that has one less."""
+    current = e.uncast(lengths)
+    less = made_by(current, "Sub", "Add")
+    if less is not None and isinstance(less.inputs[1], gs.Constant) and less.inputs[1].values.size == 1:
+        number = int(less.inputs[1].values.reshape(-1)[0])
+        if number == (1 if less.op == "Sub" else -1):
+            return e.uncast(less.inputs[0])
+    return e.op("Add", e.op("Cast", current, to=TensorProto.INT64), e.constant(1, np.int64))
+
+
+def _later(e: Expansion, like: gs.Tensor) -> gs.Tensor:
+    """[S,S]: 0 for keys up to the query, the lowest number for later ones."""
+    keys, queries = e.reshape(e.slots(like, 1), 1, -1), e.reshape(e.slots(like, 1), -1, 1)
+    return e.op("Where", e.op("Greater", keys, queries), e.constant(_LOWEST), e.constant(0.0))
