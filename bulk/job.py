@@ -153,6 +153,9 @@ def embed(
             workers = make_workers(_spec(request, running, manifest, served))
             names = workers.names
             outcome = deal(manifest, parts, workers, on_progress, check)
+            for file in manifest.inputs:
+                if file.etag:  # others were compared as they were read
+                    check_unchanged(file)
         report = report_of(manifest, outcome, frozenset(parts), names)
         if missing:
             write_report(output, report)

@@ -35,6 +35,8 @@ class Piece:
         size: bytes; of parquet files, the rows of the group that come before.
         first: number of the first row in the file.
         rows: how many there are, bad ones too.
+        digests: SHA-256 of its bytes; of parquet files, of the row group's bytes of each column that is read. None
+            where a store tells what an object is, or an earlier version wrote the manifest.
     """
 
     file: int
@@ -42,6 +44,7 @@ class Piece:
     size: int
     first: int
     rows: int
+    digests: tuple[str, ...] = ()
 
 
 Shard = tuple[Piece, ...]
@@ -174,6 +177,9 @@ class Manifest:
         for name in _NEWER:
             if content["options"][name] == Options.__dataclass_fields__[name].default:
                 del content["options"][name]
+        for piece in (piece for shard in content["shards"] for piece in shard):
+            if not piece["digests"]:
+                del piece["digests"]  # as it was before there were any: parts of then are parts of now
         return content
 
 
@@ -247,7 +253,8 @@ def _shard(raw: Any, source: str, files: int) -> Shard:
         "pieces",
         lambda item: Piece(
             item.integer("file", most=files - 1),
-            *(item.integer(name, most=MOST_INT64) for name in ("at", "size", "first", "rows")),
+            **{name: item.integer(name, most=MOST_INT64) for name in ("at", "size", "first", "rows")},
+            digests=item.strings("digests") if "digests" in item else (),
         ),
     )
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,10 @@ from pyarrow import parquet
 
 from ..errors import BulkError
 from ..manifest import PARQUET, ROW_NUMBERS, InputFile, Manifest, Model, Options, Piece, Shard
+from .checked_file import column_digests, column_ranges
 from .inputs import Found, find, identity
 from .records import BOM, Ends, RecordError, blocks, csv_columns, reader_of
+from .row_groups import column_names
 
 SMALLEST_PART = 0.5
 """A row group is cut where its end would be a shard of its own of at least this share."""
@@ -76,6 +79,7 @@ def _parquet(file: Found, options: Options) -> tuple[list[Piece], str]:
         with file.place.open() as stream, parquet.ParquetFile(stream) as opened:
             schema = opened.schema_arrow
             groups = [opened.metadata.row_group(at).num_rows for at in range(opened.metadata.num_row_groups)]
+            digests = _digests(file, stream, opened.metadata, options)
     except (pa.ArrowInvalid, OSError) as error:
         raise BulkError(f"{file.place.shown}: not a whole parquet file ({error}); copy it again") from error
     for column in options.columns:
@@ -88,7 +92,7 @@ def _parquet(file: Found, options: Options) -> tuple[list[Piece], str]:
     pieces, first = [], 0
     for at, rows in enumerate(groups):
         for skip, part in _parts(rows, options.shard_rows):
-            pieces.append(Piece(0, at, skip, first + skip, part))
+            pieces.append(Piece(0, at, skip, first + skip, part, digests[at]))
         first += rows
     if options.id_column is None:
         return pieces, ROW_NUMBERS
@@ -100,6 +104,14 @@ def _parquet(file: Found, options: Options) -> tuple[list[Piece], str]:
             "sign, and strings; pass another --id, or none to number the rows"
         )
     return pieces, "int64" if pa.types.is_integer(kind) else "string"
+
+
+def _digests(file: Found, stream: Any, metadata: Any, options: Options) -> list[tuple[str, ...]]:
+    """Of the columns that are read, by row group; none where a store says which object it is."""
+    groups = range(metadata.num_row_groups)
+    if not file.place.is_local:
+        return [() for _ in groups]
+    return [column_digests(stream, column_ranges(metadata, at, column_names(options))) for at in groups]
 
 
 def _parts(rows: int, shard_rows: int) -> Iterator[tuple[int, int]]:
@@ -138,18 +150,22 @@ def _cut(file: Found, begin: int, shard_rows: int) -> Iterator[Piece]:
     ends = Ends(quoted=file.format == "csv")
     start = at = begin
     first = rows = 0
+    digest = hashlib.sha256()
     with file.place.open() as stream:
         for block in blocks(stream, begin, file.size - begin):
-            opened = ends.open
+            hashed, opened = 0, ends.open
             count = ends.count(block)
             if rows + count >= shard_rows:
                 ends.open = opened
                 for end in ends.positions(block).tolist()[shard_rows - rows - 1 :: shard_rows]:
-                    yield Piece(0, start, at + end - start, first, shard_rows)
+                    digest.update(block[hashed:end])
+                    yield Piece(0, start, at + end - start, first, shard_rows, (digest.hexdigest(),))
+                    hashed, digest = end, hashlib.sha256()
                     start, first = at + end, first + shard_rows
                 rows = (rows + count) % shard_rows
             else:
                 rows += count
+            digest.update(block[hashed:])
             at += len(block)
             last = block[-1:]
     if ends.open:
@@ -159,7 +175,7 @@ def _cut(file: Found, begin: int, shard_rows: int) -> Iterator[Piece]:
         )
     rows += int(at > begin and last != b"\n")
     if rows:
-        yield Piece(0, start, at - start, first, rows)
+        yield Piece(0, start, at - start, first, rows, (digest.hexdigest(),))
 
 
 def _id_kind(file: Found, pieces: Sequence[Piece], options: Options) -> str:

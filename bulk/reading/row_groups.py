@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ..errors import BulkError
-from ..manifest import Manifest, Piece
+from ..manifest import Manifest, Options, Piece
+from .checked_file import CheckedFile, column_ranges
 
 CHUNK_ROWS = 1024
 """Of a table that is read, at most: what one process makes tokens of at a time."""
@@ -26,7 +27,7 @@ class RowGroups:
 
     def __init__(self) -> None:
         self._open = ExitStack()
-        self._file: tuple[int, Any] | None = None
+        self._file: tuple[int, Any, CheckedFile] | None = None
         self._group: tuple[int, int] | None = None
         self._next = 0  # row of the group that the next batch begins with
         self._batches: Iterator[Any] = iter(())
@@ -70,17 +71,24 @@ class RowGroups:
 
     def _begin(self, manifest: Manifest, piece: Piece) -> None:
         """Goes to the first row of the piece's group."""
-        options = manifest.options
-        names = list(dict.fromkeys([*options.columns, *([options.id_column] if options.id_column else [])]))
-        opened = self._opened(manifest, piece.file)
+        names = column_names(manifest.options)
+        opened, checked = self._opened(manifest, piece.file)
         self._batches, self._rest, self._group, self._next = iter(()), None, (piece.file, piece.at), 0
         if piece.at < opened.num_row_groups:
+            checked.expect(column_ranges(opened.metadata, piece.at, names), piece.digests)
             self._batches = opened.iter_batches(CHUNK_ROWS, row_groups=[piece.at], columns=names, use_threads=False)
 
-    def _opened(self, manifest: Manifest, file: int) -> Any:
+    def _opened(self, manifest: Manifest, file: int) -> tuple[Any, CheckedFile]:
         """The file, which stays open until another one is wanted."""
         if self._file is None or self._file[0] != file:
             self.close()
-            stream = self._open.enter_context(manifest.inputs[file].place().open())
-            self._file = file, self._open.enter_context(parquet.ParquetFile(stream))
-        return self._file[1]
+            place = manifest.inputs[file].place()
+            checked = CheckedFile(self._open.enter_context(place.open()), place.shown)
+            source = pa.PythonFile(checked, mode="r")
+            self._file = file, self._open.enter_context(parquet.ParquetFile(source)), checked
+        return self._file[1:]
+
+
+def column_names(options: Options) -> list[str]:
+    """The columns that are read, each once."""
+    return list(dict.fromkeys([*options.columns, *([options.id_column] if options.id_column else [])]))

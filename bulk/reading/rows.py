@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from padfree.runtime.texts import Text
 from ..errors import BulkError
 from ..manifest import PARQUET, Manifest, Options, Piece, Shard
 from ..places import Place
+from .checked_file import changed
 from .records import Reader, RecordError, blocks, decoded, reader_of, split, whole_records
 from .row_groups import RowGroups
 
@@ -71,13 +73,19 @@ def read_chunks(manifest: Manifest, shard: Shard, groups: RowGroups) -> Iterator
         groups: who reads parquet files; the one of the shards before, where there are any.
 
     Raises:
-        BulkError: an input cannot be read, or has other rows than when the manifest was made.
+        BulkError: an input cannot be read, or has another content than when the manifest was made; raised when the
+            piece has been read, whose rows are then of no use.
     """
     for piece in shard:
-        rows = 0
+        rows, digest = 0, hashlib.sha256()
         for chunk, count in _chunks(manifest, piece, groups):
             rows += count
+            if isinstance(chunk.data, bytes):
+                digest.update(chunk.data)
             yield chunk
+        file = manifest.inputs[piece.file]
+        if file.format != PARQUET and piece.digests and piece.digests != (digest.hexdigest(),):
+            raise changed(file.place().shown)
         if rows != piece.rows:
             raise BulkError(
                 f"{manifest.inputs[piece.file].place().shown}: {rows} rows from row {piece.first} on where there were "
