@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from padfree.contract.metadata import InputInfo, Metadata
+from padfree.contract.text_inputs import PROMPT_LENGTH
 
 from .errors import SessionError
 from .rows import (
@@ -266,7 +267,7 @@ def check_names(columns: Mapping[str, Any], metadata: Metadata) -> None:
         if name not in columns and name not in ZERO_WHEN_MISSING:
             raise SessionError(f"input '{name}' is missing; pass one array a sequence for {', '.join(tokens)}")
     missing = next((item for item in metadata.sequence_inputs() if item.name not in columns), None)
-    if missing is not None:
+    if missing is not None and missing.original_name != PROMPT_LENGTH:
         what = "a number" if missing.width in (None, 1) else f"{missing.width} numbers"
         raise SessionError(
             f"input '{missing.name}' is missing; pass {what} for every sequence, or bind it to a number when the model "

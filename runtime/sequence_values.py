@@ -21,13 +21,18 @@ def read_sequence_values(columns: Mapping[str, Any], metadata: Metadata, count: 
 
     Args:
         columns: input name -> a number or a row of N numbers for every sequence; a row of one may stand for its number.
+            Lengths of prompts that are not there are 0.
         metadata: the model's inputs.
         count: how many sequences there are.
 
     Raises:
         SessionError: another number of rows, other types or shapes, or values outside of the model's tables.
     """
-    return {item.name: read_values(columns[item.name], item, count) for item in metadata.sequence_inputs()}
+    without_prompts = np.zeros(count, np.int32)  # check_names refuses requests without any other
+    return {
+        item.name: read_values(columns.get(item.name, without_prompts), item, count)
+        for item in metadata.sequence_inputs()
+    }
 
 
 def read_values(value: Any, item: InputInfo, count: int) -> Array:

@@ -79,7 +79,7 @@ def read_folder(path: Path) -> Folder:
     notes = [*_onnx_notes(path, onnx), *chain.notes]
     if task == FEATURES and not (path / MODULES).is_file():
         notes.append(f"has no {MODULES}, which would say how vectors of texts are made: it gives rows of tokens")
-    given = _text(encoder, config, chain, settings, drop_prompts=not chain.keeps_prompts)
+    given = _text(encoder, config, chain, settings)
     return Folder(
         path=path,
         encoder=encoder,
@@ -102,7 +102,14 @@ def described(text: TextInfo, task: str, head: Head) -> TextInfo:
     elif head.is_empty:
         task = {SENTENCES: FEATURES, SPARSE: MASKED, PAIRS: CLASSES}.get(task, task)
     pooling = ("splade",) if head.splade else head.pooling
-    return replace(text, task=task, pooling=pooling, normalize=head.normalizes, activation=head.scores)
+    return replace(
+        text,
+        task=task,
+        pooling=pooling,
+        normalize=head.normalizes,
+        activation=head.scores,
+        pools_prompt=head.pools_prompt,
+    )
 
 
 def _check_usable(path: Path, config: ModelConfig, chain: Chain, onnx: OnnxFiles, weights: tuple[Path, ...]) -> None:
@@ -192,9 +199,8 @@ def _onnx_notes(path: Path, onnx: OnnxFiles) -> list[str]:
     return [f"takes {onnx.chosen.relative_to(path)}" + (f", not {', '.join(others)}" if others else "")]
 
 
-def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries, *, drop_prompts: bool) -> TextInfo:
-    given = {} if drop_prompts else settings.object("prompts")
-    prompts = {name: text for name, text in given.items() if isinstance(text, str)}
+def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries) -> TextInfo:
+    prompts = {name: text for name, text in settings.object("prompts").items() if isinstance(text, str)}
     default, similarity = settings.text("default_prompt_name"), settings.text("similarity_fn_name")
     return TextInfo(
         task=config.task,

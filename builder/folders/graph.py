@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import OUTPUTS, PAIRS, SENTENCES
 from padfree.onnx_tools.importing.skeleton import inferred, skeleton_of
 
@@ -80,6 +81,8 @@ def _made(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
         return _described(nodes, row, name, _width(logits))
     rows = _output(model, _ROWS, 3)
     x, weights = nodes.to_float(rows.name), _weights(model, nodes, mask)
+    if not head.pools_prompt:
+        weights = _without_prompts(model, nodes, x, weights, mask)
     parts = [_pooled(nodes, mode, x, weights) for mode in head.pooling]
     vector = parts[0] if len(parts) == 1 else nodes.node("Concat", *parts, axis=-1)
     width = _width(rows)
@@ -126,6 +129,18 @@ def _weights(model: ModelProto, nodes: Nodes, mask: str) -> str:
             "the one that is 1 at tokens, or export it with attention_mask"
         )
     return nodes.along("Unsqueeze", nodes.to_float(mask), [-1] if nodes.opset >= 11 else [2])
+
+
+def _without_prompts(model: ModelProto, nodes: Nodes, x: str, weights: str, mask: str) -> str:
+    """Weights [B,S,1] that are 0 at the first tokens of a text, as many as the input PROMPT_LENGTH [B] says."""
+    grid = next(item for item in model.graph.input if item.name == mask)
+    batch = grid.type.tensor_type.shape.dim[0]
+    model.graph.input.append(helper.make_tensor_value_info(PROMPT_LENGTH, TensorProto.INT64, ["batch"]))
+    model.graph.input[-1].type.tensor_type.shape.dim[0].CopyFrom(batch)
+    lengths = nodes.along("Unsqueeze", nodes.to_float(PROMPT_LENGTH), [1])
+    places = nodes.to_float(nodes.along("Unsqueeze", _places(nodes, x), [0]))
+    kept = nodes.to_float(nodes.node("Greater", places, lengths))
+    return nodes.node("Mul", weights, nodes.along("Unsqueeze", kept, [2]))
 
 
 def _pooled(nodes: Nodes, mode: str, x: str, weights: str) -> str:

@@ -69,12 +69,14 @@ class Head:
         steps: what happens to the vector.
         splade: instead of pooling, for sparse encoders.
         scores: what logits of a cross-encoder go through; "" for models that are none.
+        pools_prompt: whether the tokens of prompts are pooled; otherwise the graph gets an input for their number.
     """
 
     pooling: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     splade: Splade | None = None
     scores: str = ""
+    pools_prompt: bool = True
 
     @property
     def is_empty(self) -> bool:
@@ -130,7 +132,6 @@ class Chain:
         head: what they make of the encoder's rows; None: what an encoder alone would have.
         max_length: most tokens of a text; None where it is not said.
         lower_case: whether texts are written small before they are tokenised.
-        keeps_prompts: whether prompts count as a part of the text; else pooling would have to leave them out.
         notes: what of the folder is not as it seems.
     """
 
@@ -138,5 +139,4 @@ class Chain:
     head: Head | None = None
     max_length: int | None = None
     lower_case: bool = False
-    keeps_prompts: bool = True
     notes: tuple[str, ...] = field(default=())

@@ -108,10 +108,8 @@ def _with_module(chain: Chain, name: str, folder: Path, kind: str, file: Path) -
         return chain
     if name == "Pooling":
         entries = _settings(folder, file)
-        if not entries.truth("include_prompt", default=True):
-            notes = (*chain.notes, "its pooling leaves out the tokens of prompts, so its prompts are not kept")
-            chain = replace(chain, keeps_prompts=False, notes=notes)
-        return replace(chain, head=replace(head, pooling=_modes(entries)))
+        pools_prompt = entries.truth("include_prompt", default=True)
+        return replace(chain, head=replace(head, pooling=_modes(entries), pools_prompt=pools_prompt))
     if name == "SpladePooling":
         return replace(chain, head=replace(head, splade=_splade(_settings(folder, file))))
     if name == "Dense":

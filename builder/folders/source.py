@@ -13,6 +13,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 from padfree.contract.names import ONNX_SUFFIX, TEXT_METADATA_KEY
+from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import SENTENCES
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model_file import load_model, save_model
@@ -123,6 +124,9 @@ def _of_folder(
     model = bind_inputs(model, fixed) if fixed else model
     add_head(model, head, options.outputs, mask=mask)
     text = described(folder.text, folder.task, head)
+    if not head.pools_prompt and not any(item.name == PROMPT_LENGTH for item in model.graph.input):
+        say(f"{path}: its pooling leaves out the tokens of prompts, and the ONNX file's takes all: no prompts are kept")
+        text = replace(text, prompts={}, default_prompt=None)
     if tokenizer is not None:
         text = replace(
             text,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,17 @@ def add_input(
     item.allow_ragged_batch, item.optional = ragged, optional
 
 
-def add_sequence_inputs(config: Any, metadata: Metadata, *, as_the_engine: bool = False) -> None:
+def add_sequence_inputs(
+    config: Any, metadata: Metadata, names: Collection[str] | None = None, *, as_the_engine: bool = False
+) -> None:
     """Adds the inputs with a row for every sequence: [n, 1] of those with a single number, and [n, N].
 
-    `as_the_engine`: the server takes the 1 away again where the engine's input is [B].
+    `names`: those that are added; None: all. `as_the_engine`: the server takes the 1 away again where the engine's
+    input is [B].
     """
     for item in metadata.sequence_inputs():
+        if names is not None and item.name not in names:
+            continue
         add_input(config, item.name, "TYPE_FP32" if item.holds_floats else "TYPE_INT32", [item.width or 1])
         if as_the_engine and item.width is None:
             config.input[-1].reshape.SetInParent()

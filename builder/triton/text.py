@@ -9,7 +9,6 @@ from typing import Any
 
 from padfree.builder.errors import BuildError
 from padfree.builder.tokenization import load_tokenizer
-from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.runtime import SessionError
 from padfree.runtime.text.inputs import TextInputs
 from padfree.runtime.text.source import text_source, tokenizer_path
@@ -52,10 +51,9 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
     config: Any = new_config(tokenizer_name(served.options.name), served.max_batch)
     _add_text_inputs(config)
     int32 = configs.protobuf().DataType.TYPE_INT32
-    for name in inputs.token_names:
-        configs.add_output(config, name, int32, [VARIABLE])
-    if inputs.leaves_out_prompts:
-        configs.add_output(config, PROMPT_LENGTH, int32, [1])
+    of_tokens = {item.name for item in served.metadata.token_inputs()}
+    for name in inputs.own_names:
+        configs.add_output(config, name, int32, [VARIABLE if name in of_tokens else 1])
     configs.add_output(config, SEQ_LENS, int32, [1])
     configs.add_output(config, TRUNCATED, configs.protobuf().DataType.TYPE_BOOL, [1])
     configs.add_batching(config, served, delays=False)
@@ -73,6 +71,7 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
         ids=metadata.ids_input().name,
         types=usual.types if types is None else types.name,
         positions=usual.positions if positions is None else positions.name,
+        pairs=text is not None and text.takes_pairs,
     )
     configs.add_parameters(config, parameters.to_strings())
     return ModelFolder(
@@ -96,22 +95,20 @@ def ensemble_folder(served: Served) -> ModelFolder:
     config = configs.new_config(ensemble_name(served), served.max_batch if rows_differ else 1)
     config.platform = "ensemble"
     _add_text_inputs(config)
-    configs.add_sequence_inputs(config, served.metadata)
+    inputs = _inputs(served)
+    configs.add_sequence_inputs(config, served.metadata, inputs.unfilled)
     outputs = []
     for output in served.metadata.outputs:
         dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served.backend == "python" else output.dtype
         configs.add_output(config, output.name, data_type(pb, dtype), output_dims(output))
         outputs.append(output.name)
-    inputs = _inputs(served)
-    prompts = [PROMPT_LENGTH] if inputs.leaves_out_prompts else []
-    between = [*inputs.token_names, *prompts, *([SEQ_LENS] if rows_differ else [])]
+    between = [*inputs.own_names, *([SEQ_LENS] if rows_differ else [])]
     if rows_differ and any(output.layout != "per_sequence" for output in served.metadata.outputs):
         configs.add_output(config, SEQ_LENS, pb.DataType.TYPE_INT32, [1])  # which rows of an answer are a text's
     configs.add_output(config, TRUNCATED, pb.DataType.TYPE_BOOL, [1])
     steps = config.ensemble_scheduling.step
     _add_step(steps, tokenizer_name(served.options.name), (TEXT, TEXT_PAIR, TRUNCATE), [*between, TRUNCATED])
-    rows = [item.name for item in served.metadata.sequence_inputs()]
-    _add_step(steps, served.options.name, [*between, *rows], outputs)
+    _add_step(steps, served.options.name, [*between, *inputs.unfilled], outputs)
     return ModelFolder({EMPTY_FILE: b""}, {}, configs.to_text(config), ENSEMBLE, served.options.name)
 
 

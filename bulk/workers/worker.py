@@ -6,7 +6,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +119,6 @@ class Worker:
         metadata = self._session.metadata
         inputs, rows = TextInputs(metadata, str(spec.model)), metadata.ids_input().limit
         checked_tokenizer(spec.manifest.model, spec.tokenizer, rows)
-        self._of_sequences = inputs.sequence_names
         options = spec.manifest.options
         self._budget = Budget(options.max_tokens, options.max_sequences, self._session.budget.counts_padding)
         self._pool = TokenizerPool(spec.tokenizers, spec.manifest, spec.tokenizer, inputs, rows)
@@ -188,7 +187,7 @@ class Worker:
         return _Prepared(
             shard=shard,
             ids=pa.concat_arrays([chunk.ids for chunk in chunks]),
-            sequences=Ragged(tokens, checked.seq_lens[order]),
+            sequences=Ragged(tokens, checked.seq_lens[order], _taken(checked.of_sequences, order)),
             order=order,
             bad=tuple(row for chunk in chunks for row in chunk.bad),
             cut=sum(chunk.cut for chunk in chunks),
@@ -204,7 +203,8 @@ class Worker:
         for run in runs:
             part = slice(int(ends[run.start]), int(ends[run.stop]))
             tokens = {name: values[part] for name, values in prepared.sequences.tokens.items()}
-            self._runs.submit(countdown.count, self._run, prepared, run, Ragged(tokens, lens[run]))
+            ragged = Ragged(tokens, lens[run], _taken(prepared.sequences.of_sequences, run))
+            self._runs.submit(countdown.count, self._run, prepared, run, ragged)
         if not runs:
             countdown.start()
 
@@ -246,3 +246,8 @@ class Worker:
             file, row = rows[at]
             found.append(BadRow(file, row, "not finite", reason, prepared.ids[at].as_py()))
         return good, sorted([*prepared.bad, *found], key=lambda row: (row.file, row.row))
+
+
+def _taken(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:
+    """Some of the rows of every input that has one per sequence."""
+    return {name: values[which] for name, values in rows.items()}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import sentence_transformers
 import torch
+from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import OUTPUTS
 from padfree.runtime import SessionError
 from padfree.runtime.text.encoder import Text
@@ -40,16 +41,17 @@ class _Attached:
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Plain texts are left for `forward`; see sentence-transformers for everything else."""
-        if prompt and self.padfree_output is not None and self._leaves_out_prompts():
-            raise SessionError(
-                "a prompt that pooling leaves out, and the plan's pooling takes all tokens; build the plan with "
-                "--pooling none"
-            )
+        leaves_out = bool(prompt) and self.padfree_output is not None and self._leaves_out_prompts()
         texts = self._texts(inputs, prompt or "") if self._reads_texts(kwargs) else None
+        if leaves_out and (texts is None or not self._plan_leaves_out_prompts()):
+            raise SessionError(
+                "a prompt that pooling leaves out, and the plan's pooling takes all tokens; build the plan of a folder "
+                "whose Pooling says include_prompt false, or with --pooling none"
+            )
         if texts is None:
             return super().preprocess(inputs, prompt=prompt, **kwargs)  # type: ignore[misc,no-any-return]
         features: dict[str, Any] = {TEXTS: texts, "modality": "text"}
-        if prompt and self.padfree_output is None:
+        if prompt and (self.padfree_output is None or leaves_out):
             length = super().preprocess(["a"], prompt=prompt, **kwargs).get("prompt_length")  # type: ignore[misc]
             if length is not None:
                 features["prompt_length"] = length
@@ -78,7 +80,11 @@ class _Attached:
     def _answer(self, packed: Packed, shared: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         module: Module = self[0].model  # type: ignore[index]
         if self.padfree_output is not None:
-            return {self.padfree_output: module.run(packed.inputs, packed.seq_lens)[self.padfree_output]}
+            length = shared.get("prompt_length") if self._plan_leaves_out_prompts() else None
+            inputs: dict[str, Any] = dict(packed.inputs)
+            if length is not None:
+                inputs[PROMPT_LENGTH] = np.full(len(packed.seq_lens), int(length), np.int32)
+            return {self.padfree_output: module.run(inputs, packed.seq_lens)[self.padfree_output]}
         starts = np.concatenate(([0], np.cumsum(packed.seq_lens, dtype=np.int64)))
         features = {name: torch.from_numpy(value)[None] for name, value in packed.inputs.items()}
         features |= {name: value for name, value in shared.items() if name != TEXTS}
@@ -88,6 +94,10 @@ class _Attached:
     def _leaves_out_prompts(self) -> bool:
         modules: Any = self
         return any(getattr(module, "include_prompt", True) is False for module in modules)
+
+    def _plan_leaves_out_prompts(self) -> bool:
+        module: Module = self[0].model  # type: ignore[index]
+        return any(item.original_name == PROMPT_LENGTH for item in module.metadata.sequence_inputs())
 
     def _reads_texts(self, kwargs: Mapping[str, Any]) -> bool:
         """Whether the plan's own way is right for plain texts: nothing changes how they become tokens."""

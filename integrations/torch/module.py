@@ -131,7 +131,8 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         """Runs packed tokens, in as many runs as the plan's profile asks for.
 
         Args:
-            inputs: name -> tensors or NumPy arrays [T], on the host or on the GPU.
+            inputs: name -> tensors or NumPy arrays [T], on the host or on the GPU; [B, ...] of inputs with a row per
+                sequence. Token types may be called token_type_ids, whatever the plan calls them.
             seq_lens: tokens of every sequence, on the host.
 
         Returns:
@@ -141,14 +142,19 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         session = self.session
         starts = np.concatenate(([0], np.cumsum(seq_lens, dtype=np.int64)))
         columns = {name: self._prepared(value) for name, value in inputs.items()}
-        if TYPES in columns and all(item.name != TYPES for item in session.metadata.token_inputs()):
+        types = session.metadata.types_input()
+        if TYPES in columns and types is not None:
+            columns[types.name] = columns.pop(TYPES)
+        elif TYPES in columns:
             if bool((columns[TYPES] != 0).any()):
                 raise SessionError(f"{self.path}: the plan takes no {TYPES}, and some are not 0; leave them out")
             del columns[TYPES]
+        of_sequences = {name for item in session.metadata.sequence_inputs() for name in (item.name, item.original_name)}
         runs = []
         for part in cut(seq_lens, session.budget) if len(seq_lens) else [slice(0, 0)]:
             tokens = slice(starts[part.start], starts[part.stop])
-            runs.append(self._run({name: value[tokens] for name, value in columns.items()}, seq_lens[part]))
+            given = {name: value[part if name in of_sequences else tokens] for name, value in columns.items()}
+            runs.append(self._run(given, seq_lens[part]))
         kept = {item.name for item in session.metadata.outputs if item.layout in LAYOUTS}
         return {name: runs[0][name] if len(runs) == 1 else torch.cat([run[name] for run in runs]) for name in kept}
 

@@ -66,6 +66,8 @@ def device_feeds(
         )
     lens = read(seq_lens, lens_input.name)
     rows = {item.name: item for item in metadata.sequence_inputs()}
+    without_prompts = np.zeros(lens.shape[0], np.int32)  # check_names refuses requests without any other
+    columns = {**dict.fromkeys(rows, without_prompts), **columns}
     of_sequences = {
         name: read(columns[name], name) if on_device(columns[name]) else read_values(columns[name], item, lens.shape[0])
         for name, item in rows.items()

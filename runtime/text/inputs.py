@@ -46,7 +46,7 @@ class TextInputs:
             )
         per_sequence = [item for item in metadata.inputs if item.role == "per_sequence"]
         self._prompts = next((item for item in per_sequence if item.original_name == PROMPT_LENGTH), None)
-        self.unfilled = tuple(item.original_name for item in per_sequence if item is not self._prompts)
+        self.unfilled = tuple(item.name for item in per_sequence if item is not self._prompts)
 
     @property
     def leaves_out_prompts(self) -> bool:
@@ -72,6 +72,12 @@ class TextInputs:
         """Names in the original model of the token inputs, as `token_columns` gives them."""
         items = (self._ids, self._types, self._positions)
         return tuple(item.original_name for item in items if item is not None)
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """The model's own names of the inputs that texts fill: of tokens, then of sequences."""
+        items = (self._ids, self._types, self._positions, self._prompts)
+        return tuple(item.name for item in items if item is not None)
 
     @property
     def sequence_names(self) -> tuple[str, ...]:

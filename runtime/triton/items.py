@@ -62,7 +62,8 @@ def read_item(tensors: Mapping[str, Array], metadata: Metadata) -> Item:
             f"'{ids_name}' has shape {list(shape)}, allowed: [sequences, tokens], both 1 or more; send one row a "
             "sequence, special tokens included"
         )
-    of_sequences = {item.name: columns.pop(item.name) for item in metadata.sequence_inputs()}
+    without_prompts = np.zeros((shape[0], 1), np.int32)  # check_names refuses requests without any other
+    of_sequences = {item.name: columns.pop(item.name, without_prompts) for item in metadata.sequence_inputs()}
     for name, column in columns.items():
         if column.shape != shape:
             raise SessionError(

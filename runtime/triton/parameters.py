@@ -102,6 +102,7 @@ class TokenizerParameters(_Parameters):
         truncation_side: the end that longer texts lose: "right" or "left".
         token_types: whether texts have token types; otherwise these are zeros.
         prompt: what is put in front of single texts.
+        pairs: whether single texts are refused: the model scores pairs.
         ids: the encoder's name for ids.
         types: its name for token types.
         positions: its name for positions.
@@ -117,6 +118,7 @@ class TokenizerParameters(_Parameters):
     truncation_side: str = RIGHT
     token_types: bool = True
     prompt: str = ""
+    pairs: bool = False
     ids: str = "input_ids"
     types: str = "token_type_ids"
     positions: str = "position_ids"

@@ -129,6 +129,8 @@ def read_texts(request: Request, limits: TokenizerParameters) -> Texts:
     if TEXT not in request.tensors:
         raise SessionError(f"'{TEXT}' is missing; send one text a row, and '{TEXT_PAIR}' only beside it")
     names = [name for name in (TEXT, TEXT_PAIR) if name in request.tensors]
+    if limits.pairs and len(names) == 1:
+        raise SessionError(f"'{TEXT_PAIR}' is missing, and the model scores pairs; send a second text for each text")
     columns = [_column(request.tensors, name) for name in names]
     if len(columns[0]) != len(columns[-1]):
         raise SessionError(

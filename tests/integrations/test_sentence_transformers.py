@@ -99,6 +99,13 @@ def test_prompts_that_pooling_leaves_out(saved: Any, packed: Any) -> None:
     assert largest(found, expected) < CLOSE
     with pytest.raises(SessionError, match="leaves out"):
         pooled.encode(TEXTS, prompt_name="query")
+    settings = {"pooling_mode": "mean", "embedding_dimension": 64, "include_prompt": False}
+    folder = saved(modules=[("Pooling", settings), ("Normalize", {})])
+    original, pooled = bi_encoder(folder), attached(bi_encoder(folder), packed(folder))
+    found, expected = (one.encode(TEXTS, prompt_name="query") for one in (pooled, original))
+    assert largest(found, expected) < CLOSE
+    assert largest(found, pooled.encode([f"query: {text}" for text in TEXTS])) > 100 * CLOSE
+    assert largest(pooled.encode(TEXTS), original.encode(TEXTS)) < CLOSE
 
 
 @pytest.mark.parametrize("labels", [1, 3])

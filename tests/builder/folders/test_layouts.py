@@ -75,11 +75,12 @@ def test_the_longest_text_is_the_tokenizers_where_nothing_else_says_it(tmp_path:
     assert read_folder(folder).text.max_length == 512
 
 
-def test_prompts_that_pooling_leaves_out_are_not_kept(tmp_path: Path) -> None:
+def test_prompts_are_kept_where_pooling_leaves_them_out(tmp_path: Path) -> None:
     modules = [("Pooling", {"pooling_mode": "mean", "include_prompt": False})]
     folder = read_folder(write_folder(tmp_path / "model", modules=modules, settings={"prompts": {"query": "find: "}}))
-    assert folder.text.prompts == {}
-    assert "its pooling leaves out the tokens of prompts, so its prompts are not kept" in folder.notes
+    assert folder.text.prompts == {"query": "find: "}
+    assert not folder.text.pools_prompt
+    assert read_folder(write_folder(tmp_path / "all", modules=[MEAN])).text.pools_prompt
 
 
 def test_lower_case_becomes_a_part_of_the_tokenizer(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from padfree.builder.folders.head import POOLINGS
 from padfree.builder.folders.weights import read_tensor
 from padfree.runtime import Session
 from padfree.runtime.texts import TextReader, tokenizer_path
+from tokenizers import Tokenizer
 
-from tests.support.folders import ENCODER, POSITIONS, WIDTH, pooled, write_dense, write_folder
+from tests.support.folders import ENCODER, POSITIONS, TOKENIZER, WIDTH, pooled, write_dense, write_folder
 
 Array = npt.NDArray[Any]
 
@@ -146,6 +147,34 @@ def test_prompts_stand_in_front_of_texts(tmp_path: Path) -> None:
     assert reader.read(["sat"]) == reader.read(["sat"], prompt_name="query") == with_prompt
     assert reader.read(["sat"], prompt_name="document") == plain != with_prompt
     assert reader.max_length == POSITIONS
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize("mode", POOLINGS)
+def test_prompts_that_pooling_leaves_out(mode: str, interface: str, tmp_path: Path) -> None:
+    """Their tokens are read, and not pooled: those of the prompt by itself, but for [SEP]."""
+    settings = {"prompts": {"query": "a cat: ", "document": ""}, "default_prompt_name": "query"}
+    modules = [("Pooling", {"pooling_mode": mode, "include_prompt": False}), ("Normalize", {})]
+    folder = write_folder(tmp_path / "model", modules=modules, settings=settings)
+    packed = tmp_path / "packed.onnx"
+    assert cli.main(["optimize", str(folder), "-o", str(packed), "--interface", interface]) == 0
+    length = len(Tokenizer.from_file(str(TOKENIZER)).encode("a cat: ")) - 1
+    texts = [text for text in TEXTS if text]
+    with Session(packed) as session:
+        reader = TextReader(packed, session.metadata)
+        for prompt, first in ((None, length), ("document", 0)):
+            request = reader.read(texts, prompt_name=prompt).request
+            assert request["prompt_length"] == [first] * len(texts)
+            found = np.stack(session.run(request)["sentence_embedding"])
+            rows = rows_of(request)
+            places = [np.arange(first + 1, len(row) + 1)[:, None] for row in rows]
+            wanted = [
+                (row[first:] * place).sum(0) / place.sum() if mode == "weightedmean" else pooled(row[first:], mode)
+                for row, place in zip(rows, places, strict=True)
+            ]
+            np.testing.assert_allclose(found, [normalized(row) for row in wanted], atol=TOLERANCE)
+        bare = session.run(request["input_ids"])["sentence_embedding"]  # ids alone have no prompt
+        np.testing.assert_allclose(np.stack(bare), found, atol=TOLERANCE)
 
 
 def test_a_folder_runs_as_it_is(tmp_path: Path) -> None:
