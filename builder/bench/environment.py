@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib
 import importlib.util
@@ -10,7 +11,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,15 +37,26 @@ def environment() -> dict[str, str]:
     """One flat record; a package that is not installed is left out."""
     today = datetime.datetime.now(datetime.timezone.utc).date()
     record = {"date": today.isoformat(), "python": platform.python_version()}
-    gpu = run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0")
-    if gpu:
-        record["gpu"], record["driver"] = (part.strip() for part in gpu.split(","))
-    installed = {distribution.name.lower(): distribution.version for distribution in metadata.distributions()}
-    record.update({name: installed[name] for name in PACKAGES if name in installed})
+    record |= gpu_and_driver() | installed_versions(PACKAGES)
     if importlib.util.find_spec("tensorrt"):
         record["tensorrt"] = importlib.import_module("tensorrt").__version__
     record["commit"] = commit()
     return record
+
+
+def gpu_and_driver() -> dict[str, str]:
+    """The first GPU and its driver; empty where there is none."""
+    found = run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0")
+    return dict(zip(("gpu", "driver"), (part.strip() for part in found.split(",")), strict=True)) if found else {}
+
+
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """By name, the versions of the packages that are installed: one by one, for reading all of them takes a second."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def commit() -> str:

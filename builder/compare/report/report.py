@@ -8,11 +8,10 @@ import math
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ...bench.environment import environment as measured_with
+from ...bench.environment import gpu_and_driver, installed_versions
 from ...files import write_files
 from ..batches import ComparedBatch
 from ..metrics import OutputErrors
@@ -116,10 +115,8 @@ def write_json(report: Report, path: Path) -> None:
 
 def environment() -> dict[str, str]:
     """Versions and machine; the GPU and its driver where there is one."""
-    installed = {str(item.name).lower(): item.version for item in metadata.distributions()}
     found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
-    gpu = {key: value for key, value in measured_with().items() if key in ("gpu", "driver")}
-    return found | gpu | {name: installed.get(name, "not installed") for name in PACKAGES}
+    return found | gpu_and_driver() | dict.fromkeys(PACKAGES, "not installed") | installed_versions(PACKAGES)
 
 
 def _plain(value: Any) -> Any:
