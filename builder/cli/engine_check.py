@@ -11,7 +11,8 @@ from rich.console import Console
 
 from .console import make_table, output_console, print_line
 
-COLUMNS = ("output", "relative", "absolute", "cosine", "equal", "worst in batch")
+ERRORS = ("relative", "absolute", "cosine", "equal")
+COLUMNS = ("output", *ERRORS, "worst in batch", "allowed relative")
 
 
 def print_engine_check(console: Console, metadata: Mapping[str, Any]) -> None:
@@ -21,7 +22,7 @@ def print_engine_check(console: Console, metadata: Mapping[str, Any]) -> None:
         print_line(console, "the engine's answers were not checked")
         return
     rows = [
-        (name, *(_shown(item[column]) for column in COLUMNS[1:-1]), item["batch"])
+        (name, *(_shown(item[column]) for column in ERRORS), item["batch"], _shown(item["allowed"]["relative"]))
         for name, item in check["outputs"].items()
     ]
     console.print(make_table(f"the engine's answers beside {check['reference']}", COLUMNS, rows))

@@ -57,7 +57,7 @@ def repeat_check(backend: Backend, metadata: Metadata, source: str) -> Iterator[
         found = backend.run(batch.inputs(metadata))
         for name, answers in described["answers"].items():
             rows = kept(np.asarray(found[name]), entries[name], batch, is_packed=metadata.is_packed)
-            yield _compared(batch.name, name, answers, rows, check["allowed"])
+            yield _compared(batch.name, name, answers, rows, check["outputs"][name]["allowed"])
 
 
 def _compared(

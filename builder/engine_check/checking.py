@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ class EngineCheck:
     """What a check found. `not_compared` are outputs of which it is not known which numbers are a sequence's."""
 
     reference: Reference
-    bound: Bound
     outputs: tuple[OutputCheck, ...]
     not_compared: tuple[str, ...]
     answers: tuple[Mapping[str, Mapping[str, Any]], ...]
@@ -52,7 +51,6 @@ class EngineCheck:
             "reference": self.reference.made_by,
             "reference_seconds": self.reference.seconds,
             "seconds": self.seconds,
-            "allowed": {"relative": self.bound.relative, "cosine": self.bound.cosine, "equal": self.bound.equal},
             "outputs": {
                 item.output: {
                     "relative": _rounded(item.relative),
@@ -60,6 +58,7 @@ class EngineCheck:
                     "cosine": None if item.cosine is None else round(item.cosine, 7),
                     "equal": _rounded(item.equal),
                     "batch": item.batch,
+                    "allowed": asdict(item.bound),
                 }
                 for item in self.outputs
             },
@@ -137,7 +136,7 @@ def _run(backend: Backend, batch: CheckedBatch, metadata: Metadata) -> dict[str,
 def _compared(
     metadata: Metadata, reference: Reference, found: Sequence[Mapping[str, Array]], start: float
 ) -> EngineCheck:
-    bound, batches = bound_of(metadata), reference.batches
+    batches = reference.batches
     outputs, others = list[OutputCheck](), list[str]()
     answers: list[dict[str, Any]] = [{} for _ in batches]
     for item in metadata.outputs:
@@ -149,13 +148,11 @@ def _compared(
             tuple(kept(side[item.name], entry, batch, is_packed=metadata.is_packed) for side in (wanted, given))
             for batch, wanted, given in zip(batches, reference.answers, found, strict=True)
         ]
-        outputs.append(_checked(entry, batches, pairs, bound))
+        outputs.append(_checked(entry, batches, pairs, bound_of(metadata, item.name)))
         for at, (wanted, given) in enumerate(pairs):
             if wanted is not None and given is not None:
                 answers[at][item.name] = _sample(wanted, given)
-    return EngineCheck(
-        reference, bound, tuple(outputs), tuple(others), tuple(answers), round(time.monotonic() - start, 2)
-    )
+    return EngineCheck(reference, tuple(outputs), tuple(others), tuple(answers), round(time.monotonic() - start, 2))
 
 
 def _checked(
@@ -169,12 +166,19 @@ def _checked(
         if wanted is None or given is None or wanted.shape != given.shape:
             sizes = [None if side is None else list(side.shape) for side in (given, wanted)]
             return OutputCheck(
-                entry["name"], None, None, None, None, batch.name, f"numbers of {sizes[0]}, expected are {sizes[1]}"
+                entry["name"],
+                bound,
+                None,
+                None,
+                None,
+                None,
+                batch.name,
+                f"numbers of {sizes[0]}, expected are {sizes[1]}",
             )
         if wanted.size:
             used, right, made = [*used, batch], [*right, wanted], [*made, given]
     if not used:
-        return OutputCheck(entry["name"], None, None, None, None, "")
+        return OutputCheck(entry["name"], bound, None, None, None, None, "")
     return check_output(entry, used, right, made, bound)
 
 

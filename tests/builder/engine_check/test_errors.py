@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from padfree.builder.engine_check.batches import CheckedBatch
-from padfree.builder.engine_check.errors import BOUNDS, Bound, OutputCheck, check_output
+from padfree.builder.engine_check.errors import BOUNDS, Bound, OutputCheck, bound_of, check_output
+from padfree.contract.metadata import Metadata, parse_metadata
 
 Array = npt.NDArray[Any]
 
@@ -64,7 +65,7 @@ def test_rows_that_are_not_right(change: Any, precision: str) -> None:
 def test_a_part_of_a_tile() -> None:
     found = right()
     tile(found)
-    for precision in ("fp16", "fp32"):
+    for precision in ("fp16", "bf16", "fp32"):
         result = checked(found, BOUNDS[precision])
         assert result.problem
         assert result.batch == "mixed"
@@ -95,3 +96,24 @@ def test_whole_numbers_may_differ_where_two_scores_are_equal() -> None:
     assert checked(found, BOUNDS["fp16"], wanted, entry).equal == 0.97
     found[:] += 1
     assert "0% of its integers right" in checked(found, BOUNDS["bf16"], wanted, entry).problem
+
+
+def described(precision: str, errors: dict[str, float] | None) -> Metadata:
+    """Metadata of a model whose rounding was measured."""
+    outputs = [{"name": "hidden", "layout": "packed", "dtype": "float32"}]
+    inputs = [{"name": name, "role": role, "limit": None, "dtype": "int32"} for name, role in INPUTS.items()]
+    raw = {"format": 1, "interface": "packed", "precision": precision, "inputs": inputs, "outputs": outputs}
+    measured = {} if errors is None else {"verification": {"half_precision": {"errors": errors, "allowed": 0.2}}}
+    return parse_metadata({**raw, **measured}, "test")
+
+
+INPUTS = {"input_ids": "tokens", "seq_lens": "seq_lens"}
+
+
+def test_what_is_allowed_follows_what_rounding_costs() -> None:
+    """A model that loses little may be off by little; one that loses much is not refused for that."""
+    allowed = {error: bound_of(described("bf16", {"hidden": error}), "hidden").relative for error in (0.01, 0.05, 0.2)}
+    assert allowed == {0.01: 0.25, 0.05: 0.6, 0.2: 0.8}
+    assert bound_of(described("fp16", {"hidden": 0.001}), "hidden").relative == BOUNDS["fp16"].relative
+    assert bound_of(described("fp16", None), "hidden").relative == 0.15
+    assert bound_of(described("fp32", None), "hidden") == BOUNDS["fp32"]
