@@ -7,7 +7,7 @@ import asyncio
 import hmac
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import orjson
 from padfree.runtime.text.encoder import Text
 from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, Served
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ..errors import TOO_SLOW, UNAUTHORIZED, VALIDATION, ApiError, busy, failed, too_large
@@ -139,11 +139,15 @@ class Calls:
             self._open -= is_open
 
     def _respond(self, call: Call, start: float, content: Any) -> Response:
-        raw = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+        """The answer; `content` is what becomes JSON, or gives parts of it one after the other."""
+        streamed = isinstance(content, AsyncIterator)
+        raw = b"" if streamed else orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
         self._row.add("te_request_count", method=call.method)
         self._row.add("te_request_success", method=call.method)
         self._count(call, "success")
         self._row.observe("te_request_duration", [time.perf_counter() - start])
+        if streamed:
+            return StreamingResponse(content, media_type=JSON)
         return Response(raw, headers=_headers(call, start), media_type=JSON)
 
     def check_key(self, request: Request) -> int:
@@ -201,7 +205,9 @@ class Calls:
         self._row.add("te_request_count", method=call.method if call else "single")
         self._row.add("te_request_failure", err=label)
         wait = error.retry_after_s
-        headers = None if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
+        headers = {} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
+        if error.status == TOO_SLOW:
+            headers["connection"] = "close"  # the rest of the body may still come
         return Response(orjson.dumps(style(error)), status or error.status, headers, media_type=JSON)
 
     async def _read_in_time(self, request: Request, until: float) -> bytes:

@@ -107,7 +107,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         for part in (
             OpenAI(calls),
             Cohere(calls),
-            Tei(calls, whole_tokenizer),
+            Tei(calls, texts, whole_tokenizer),
             Status(calls, texts, row, front_end.max_batch_tokens, link.new_client()),
         ):
             app.router.routes.extend(part.routes())

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import numpy as np
+import orjson
+from padfree.runtime.budget import Budget, cut
 from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE
 from starlette.routing import Route
 from tokenizers import Tokenizer
@@ -16,6 +19,7 @@ from .body import Body, check_texts, read_inputs, read_pairs, read_texts
 from .calls import Call, Calls
 from .openai import prompt_text
 from .ranks import ranked, scored
+from .texts import BATCH_CHARACTERS, Texts
 from .vectors import floats, normalized, shortened, softmax
 
 
@@ -29,11 +33,12 @@ class Tei:
 
     Args:
         calls: makes endpoints.
+        texts: has the thread for large requests.
         tokenizer: the model's, which cuts nothing.
     """
 
-    def __init__(self, calls: Calls, tokenizer: Tokenizer) -> None:
-        self._calls = calls
+    def __init__(self, calls: Calls, texts: Texts, tokenizer: Tokenizer) -> None:
+        self._calls, self._texts = calls, texts
         self._tokenizer = tokenizer
 
     def routes(self) -> list[Route]:
@@ -114,8 +119,21 @@ class Tei:
         prompt = prompt_text(self._calls, call.body)
         special = call.body.truth("add_special_tokens", True)
         prompted = [prompt + text for text in texts]
-        encodings = await asyncio.to_thread(self._tokenizer.encode_batch, prompted, add_special_tokens=special)
-        return [
+        self._texts.check_backlog(sum(map(len, prompted)))
+        return self._encoded(prompted, special)
+
+    async def _encoded(self, texts: list[str], special: bool) -> AsyncIterator[bytes]:
+        """The answer in parts, each made when the one before is on its way: it is much larger than the texts."""
+        mark = b"["
+        for part in cut(map(len, texts), Budget(max_tokens=BATCH_CHARACTERS)):
+            yield mark + await self._texts.aside(partial(self._tokens_json, texts[part], special))
+            mark = b","
+        yield b"]"
+
+    def _tokens_json(self, texts: list[str], special: bool) -> bytes:
+        """Tokens of some texts, without the brackets around all of them."""
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=special)
+        found = [
             [
                 {
                     "id": item,
@@ -128,8 +146,9 @@ class Tei:
                     encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
                 )
             ]
-            for source, encoding in zip(prompted, encodings, strict=True)
+            for source, encoding in zip(texts, encodings, strict=True)
         ]
+        return orjson.dumps(found)[1:-1]
 
     def _truncate(self, body: Body) -> bool:
         """Whether long texts are cut, at the end that the tokenizer's settings say: who asks for another is told."""

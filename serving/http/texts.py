@@ -118,8 +118,7 @@ class Texts:
             ApiError: texts that are too long, too much that waits, or a model that fails.
         """
         characters = sum(map(_characters, texts))
-        if self._characters and self._characters + characters > BACKLOG_CHARACTERS:
-            raise busy(f"{self._characters} characters of texts wait, allowed: {BACKLOG_CHARACTERS}; try again later")
+        self.check_backlog(characters)
         came = time.perf_counter()
         if characters > BATCH_CHARACTERS:
             self._check_room(characters, until - came)
@@ -148,6 +147,15 @@ class Texts:
         self._row.observe("te_request_inference_duration", [found.run_s])
         self._row.observe("te_request_tokenization_duration", [tokenize_s])
         return Answer(found.values, tokens.seq_lens, tokens.cut, tokenize_s, found.queue_s, found.run_s)
+
+    def check_backlog(self, characters: int) -> None:
+        """Raises ApiError where so many more characters would be too much to make tokens of."""
+        if self._characters and self._characters + characters > BACKLOG_CHARACTERS:
+            raise busy(f"{self._characters} characters of texts wait, allowed: {BACKLOG_CHARACTERS}; try again later")
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """What `work` returns, in the thread of large requests, behind those that came before."""
+        return await self._loop.run_in_executor(self._large, work)
 
     def close(self) -> None:
         """Ends the threads."""

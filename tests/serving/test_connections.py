@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections that send too much, too slowly, or do not read: each is ended by itself, and others are served."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from padfree.serving.http.connection import ENDING_S, HEAD_S
+from tokenizers import Tokenizer
+
+from tests.support.folders import TOKENIZER
+from tests.support.http_requests import PATIENCE_S, get, post
+from tests.support.served_models import Server, wait_until
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def two(embedder_file: Path) -> Iterator[Server]:
+    """Takes two requests at once."""
+    with Server(embedder_file, "--processes", "1", "--max-concurrent-requests", "2") as server:
+        yield server
+
+
+def connect(server: Server) -> socket.socket:
+    return socket.create_connection(server.address, timeout=PATIENCE_S)
+
+
+def ended(held: socket.socket) -> bytes:
+    """What comes until the other end hangs up."""
+    found = b""
+    with suppress(ConnectionError):
+        while part := held.recv(1 << 16):
+            found += part
+    return found
+
+
+def resident(pid: int) -> int:
+    """The most memory that a process has had, in bytes."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return 1024 * int(found[1])
+
+
+HEADS = {
+    "one large header": b"GET /health HTTP/1.1\r\nhost: a\r\nx: " + b"a" * (64 * MIB),
+    "many headers": b"GET /health HTTP/1.1\r\nhost: a\r\n"
+    + b"".join(b"x%d: a\r\n" % at for at in range(100))
+    + b"\r\n",
+    "large together": b"GET / HTTP/1.1\r\nhost: a\r\n"
+    + b"".join(b"x%d: " % at + b"a" * 999 + b"\r\n" for at in range(70)),
+    "a long URL": b"GET /health?" + b"a" * 8200 + b" HTTP/1.1\r\nhost: a\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", sorted(HEADS))
+def test_large_heads_are_refused_before_anything_looks_at_them(two: Server, name: str) -> None:
+    (pid,) = two.front_ends
+    before = resident(pid)
+    with connect(two) as held:
+        with suppress(ConnectionError):  # it has heard enough
+            held.sendall(HEADS[name])
+        answer = ended(held)
+    assert answer.startswith(b"HTTP/1.1 431") or (not answer and len(HEADS[name]) > MIB)
+    assert resident(pid) < before + 16 * MIB
+    assert get(two, "/health")[0] == 200
+
+
+def test_a_large_head_that_is_small_enough_is_read(two: Server) -> None:
+    with connect(two) as held:
+        head = b"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n" + b"x: " + b"a" * 50_000 + b"\r\n\r\n"
+        held.sendall(head)
+        assert ended(held).startswith(b"HTTP/1.1 200")
+
+
+def test_slow_heads_bodies_and_readers_are_ended(two: Server) -> None:
+    start = time.monotonic()
+    head, body = connect(two), connect(two)
+    head.sendall(b"POST /embed HTTP/1.1\r\nhost:")
+    body.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n{")
+    assert ended(body).startswith(b"HTTP/1.1 408")
+    assert ended(head).startswith(b"HTTP/1.1 408")
+    assert HEAD_S / 2 < time.monotonic() - start < 3 * HEAD_S
+    content = json.dumps({"inputs": ["a b c d e f " * 5000] * 30}).encode()
+    request = b"POST /tokenize HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(content) + content
+    readers = [connect(two) for _ in range(2)]
+    for reader in readers:
+        reader.sendall(request)
+    wait_until(lambda: post(two, "/embed", inputs="a")[0] == 429, PATIENCE_S)  # they are under way until they are read
+    wait_until(lambda: post(two, "/embed", inputs="a")[0] == 200, 4 * HEAD_S)
+    for held in (*readers, head, body):
+        held.close()
+
+
+def test_tokens_of_large_requests_are_made_as_they_are_read(embedder_file: Path) -> None:
+    texts = [f"{at} the cat sat on the mat " * 400 for at in range(200)]
+    library = Tokenizer.from_file(str(TOKENIZER))
+    with Server(embedder_file, "--processes", "1") as server:
+        (pid,) = server.front_ends
+        before = resident(pid)
+        status, tokens = post(server, "/tokenize", inputs=texts)
+        assert status == 200
+        assert resident(pid) < before + 48 * MIB
+    for text, found in zip(texts[::50], tokens[::50], strict=True):
+        assert [token["id"] for token in found] == library.encode(text).ids
+
+
+def test_the_end_does_not_wait_for_who_reads_nothing(embedder_file: Path) -> None:
+    content = json.dumps({"inputs": ["a b c d e f " * 5000] * 30}).encode()
+    with Server(embedder_file, "--processes", "1") as server, connect(server) as held:
+        held.sendall(b"POST /tokenize HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(content) + content)
+        time.sleep(2.0)
+        start = time.monotonic()
+        server.end()
+        assert server.process.returncode == 0
+        assert time.monotonic() - start < 5 * ENDING_S + 5
+
+
+def test_other_spellings_of_bearer_and_no_redirects(embedder_file: Path) -> None:
+    with Server(embedder_file, "--processes", "1", "--api-key", "k") as server:
+        body = b'{"inputs": "a"}'
+        for spelling, status in (("bearer", 200), ("BEARER", 200), ("Basic", 401)):
+            with connect(server) as held:
+                head = f"POST /embed HTTP/1.1\r\nhost: a\r\nauthorization: {spelling} k\r\nconnection: close\r\n"
+                held.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+                assert ended(held).startswith(f"HTTP/1.1 {status}".encode())
+        with connect(server) as held:
+            held.sendall(
+                b"POST /embed/ HTTP/1.1\r\nhost: evil.example\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+            answer = ended(held)
+        assert answer.startswith(b"HTTP/1.1 404")
+        assert b"location" not in answer.lower()
