@@ -263,7 +263,7 @@ def _print(finished: Finished, output: str) -> None:
     for loss in report.losses:
         print_line(console, f"started anew: {loss}")
     if report.cut:
-        print_line(console, f"texts that were longer than the model takes, and lost their ends: {report.cut}")
+        print_line(console, f"texts that were longer than the model takes, and were cut: {report.cut}")
     if not report.texts:
         print_line(console, "no row has a result")
     now = f"{counted(report.texts_now, 'text')}, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s"
