@@ -7,19 +7,22 @@ padfree.builder builds engines, padfree.runtime runs them. `python -m padfree` i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 __all__ = ["__version__"]
 
-__version__: str
-"""The installed version, or "unknown" where padfree's files are used without being installed."""
+if TYPE_CHECKING:
+    __version__: str
+    """The installed version, or "unknown" where padfree's files are used without being installed."""
+else:  # type checkers would take every name for one that exists
 
+    def __getattr__(name: str) -> str:
+        # Looked up when somebody asks: reading it takes longer than all that an import of padfree otherwise does.
+        if name != "__version__":
+            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+        from importlib import metadata
 
-def __getattr__(name: str) -> str:
-    # Looked up when somebody asks: reading it takes longer than all that an import of padfree otherwise does.
-    if name != "__version__":
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from importlib import metadata
-
-    try:
-        return metadata.version("padfree")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+        try:
+            return metadata.version("padfree")
+        except metadata.PackageNotFoundError:
+            return "unknown"

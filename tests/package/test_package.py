@@ -31,7 +31,7 @@ def test_without_an_installation_the_version_is_unknown(monkeypatch: pytest.Monk
 
 def test_other_names_are_unknown() -> None:
     with pytest.raises(AttributeError, match="module 'padfree' has no attribute 'missing'"):
-        padfree.missing  # noqa: B018
+        padfree.missing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_the_package_runs_as_the_command() -> None:

@@ -57,7 +57,7 @@ def test_drawn_lengths_have_the_mean_and_stay_below_the_maximum(mean: float) -> 
 
 def test_random_tokens_are_what_the_model_takes() -> None:
     inputs = [InputInfo("input_ids", "tokens", 12, "int32", excluded=(0, 5)), InputInfo("types", "tokens", 2, "int32")]
-    metadata: Any = SimpleNamespace(token_inputs=lambda: inputs)
+    metadata: Any = SimpleNamespace(token_inputs=lambda: inputs, sequence_inputs=list)
     batch = random_batch(metadata, [400, 0, 100], 512)
     assert set(batch.ragged.tokens["input_ids"]) == set(range(12)) - {0, 5}
     assert set(batch.ragged.tokens["types"]) == {0, 1}
