@@ -22,6 +22,8 @@ from padfree.runtime.gpu.trt import import_tensorrt
 
 State = Literal["ok", "missing", "problem"]
 
+ENGINES = "build and run engines"
+"""A use that needs all that a GPU's machine has."""
 NVIDIA_SMI_TIMEOUT_S = 20
 HEADER_FOLDERS = ("/usr/include", "/usr/local/include", "/usr/local/tensorrt/include", "/opt/tensorrt/include")
 NOT_FROM_HERE = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
@@ -64,7 +66,7 @@ def capabilities(findings: list[Finding]) -> dict[str, bool]:
     return {
         "optimize and inspect models": ok["python"],
         "run rewritten models on the CPU": ok["python"],
-        "build and run engines": engines,
+        ENGINES: engines,
         "compile the plugin library": all(ok[name] for name in ("compiler", "nvcc", "headers")),
     }
 

@@ -60,7 +60,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand; 0 unless something present is broken or something required does not work."""
-    from padfree.builder.doctor import capabilities, diagnose
+    from padfree.builder.doctor import ENGINES, capabilities, diagnose
     from padfree.builder.errors import BuildError
 
     if arguments.check or arguments.plan is not None:
@@ -82,4 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
     for finding in findings:
         if finding.state != "ok" and finding.next_step:
             print_line(console, f"{finding.name}: {finding.next_step}")
+    if uses[ENGINES]:
+        print_line(console, "whether every operator is right on this GPU: padfree doctor --check")
     return 1 if failed else 0

@@ -133,7 +133,7 @@ def build_engine(
         chosen = {"linear": linear_of(made.model), "norms": norms_of(made.model)}
         described = describe_plan(built, raw, profile, started, chosen)
         if made.reference is not None:
-            compare = partial(compare_command, model, origin, metadata, device=device, mask=mask)
+            compare = partial(compare_command, model, origin, metadata, device=device, rewriting=rewriting)
             described["check"] = _checked(Path(plan_path), built, described, made.reference, started, compare)
     return write_described(Path(plan_path), built, described, started, kept)
 

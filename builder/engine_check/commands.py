@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 from padfree.contract.metadata import Metadata
@@ -16,7 +18,12 @@ UNKNOWN = "model.onnx"
 
 
 def compare_command(
-    model: str | Path | onnx.ModelProto, origin: str | Path | None, metadata: Metadata, *, device: int, mask: str | None
+    model: str | Path | onnx.ModelProto,
+    origin: str | Path | None,
+    metadata: Metadata,
+    *,
+    device: int,
+    rewriting: Mapping[str, Any],
 ) -> str:
     """`padfree compare` for the model that an engine was built from; it builds engines that give inner tensors, too.
 
@@ -25,18 +32,20 @@ def compare_command(
         origin: what that was made from, or the name under which users know it; None: they know `model`.
         metadata: of the rewritten model.
         device: CUDA device number.
-        mask: the padding mask's input, where the user named it.
+        rewriting: mask, masks and padding_id as they were asked for.
     """
     look = ["--runners", "trt", "--bisect", *(["--device", str(device)] if device else [])]
     name = UNKNOWN if isinstance(model, onnx.ModelProto) else str(model)
     given = model if isinstance(model, onnx.ModelProto) else open_model(model).proto
-    if not is_rewritten(given):
-        options = ["--interface", metadata.interface, "--precision", metadata.precision]
-        options += ["--mask", mask] if mask is not None else []
-        return shlex.join(["padfree", "compare", str(origin or name), *options, *look])
-    if origin is None:
+    original, kind = str(origin or name), ["--interface", metadata.interface, "--precision", metadata.arithmetic]
+    if is_rewritten(given) and origin is None:
         command = shlex.join(["padfree", "compare", UNKNOWN, PACKED if name == UNKNOWN else name, *look])
         return f"{command} (where {UNKNOWN} is what it was made from)"
-    making = shlex.join(["padfree", "optimize", str(origin), "-o", PACKED, "--precision", metadata.arithmetic])
-    comparing = shlex.join(["padfree", "compare", str(origin), PACKED, *look])
-    return f"{making}, with --calibrate as here, then {comparing}"
+    mask = ["--mask", rewriting["mask"]] if rewriting.get("mask") is not None else []
+    others = [("--masks", rewriting.get("masks")), ("--padding-id", rewriting.get("padding_id"))]
+    more = [word for option, value in others if value is not None for word in (option, str(value))]
+    if not is_rewritten(given) and not more:
+        return shlex.join(["padfree", "compare", original, *kind, *mask, *look])
+    making = shlex.join(["padfree", "optimize", original, "-o", PACKED, *kind, *mask, *more])
+    calibrated = ", with --calibrate as here," if metadata.quantization is not None else ""
+    return f"{making}{calibrated} and then {shlex.join(['padfree', 'compare', original, PACKED, *look])}"

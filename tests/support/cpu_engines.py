@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,13 @@ class CpuBuilder(EngineBuilder):
         return BuiltEngine(whole.SerializeToString(), {})
 
 
-def use_cpu_engines(monkeypatch: pytest.MonkeyPatch, change: Change | None = None) -> list[CpuEngine]:
-    """Lets builds make such plans, and their checks run them; gives the engines that were opened."""
+def use_cpu_engines(
+    monkeypatch: pytest.MonkeyPatch, change: Change | None = None, *, apart: bool = False
+) -> list[CpuEngine]:
+    """Lets builds make such plans, and their checks run them; gives the engines that were opened.
+
+    Models are prepared in this process, which is sooner here, unless they are to be prepared `apart`, as in use.
+    """
     opened: list[CpuEngine] = []
 
     class Own(CpuBuilder):
@@ -83,6 +89,8 @@ def use_cpu_engines(monkeypatch: pytest.MonkeyPatch, change: Change | None = Non
         opened.append(CpuEngine(onnx.load_model_from_string(content), metadata))
         return opened[-1]
 
+    if not apart:
+        monkeypatch.setattr(sys, "executable", "")
     monkeypatch.setattr(shared_builder, "EngineBuilder", Own)
     monkeypatch.setattr(build, "check_machine", lambda *_, **__: None)
     monkeypatch.setattr(build, "_gpu", lambda _: Device(0, "NVIDIA H200", 9, 0))

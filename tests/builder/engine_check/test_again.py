@@ -46,7 +46,6 @@ class CpuSession:
 def sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     use_cpu_engines(monkeypatch)
     monkeypatch.setattr("padfree.runtime.Session", CpuSession)
-    monkeypatch.setattr("sys.executable", "")  # models are prepared in this process, which is sooner here
 
 
 def built(tmp_path: Path, interface: str, model: Any = DEMO_DATA / "bert_tiny.onnx") -> Path:

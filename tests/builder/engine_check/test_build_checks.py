@@ -53,7 +53,8 @@ def no_residual(model: onnx.ModelProto) -> None:
 def test_right_engines_are_written_with_their_errors(
     interface: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engines, plan = use_cpu_engines(monkeypatch), tmp_path / "model.plan"
+    apart = (interface, precision) == ("packed", "bf16")
+    engines, plan = use_cpu_engines(monkeypatch, apart=apart), tmp_path / "model.plan"
     metadata = build_engine(EXPORTED, plan, interface=interface, precision=precision, **LIMITS)
     check = metadata["check"]
     assert json.loads(Path(f"{plan}.json").read_text())["check"] == check
@@ -130,6 +131,32 @@ def test_a_rewritten_files_command_names_it(tmp_path: Path, monkeypatch: pytest.
     use_cpu_engines(monkeypatch)
     check = build_engine(packed, tmp_path / "model.plan", **LIMITS)["check"]
     assert check["outputs"]["last_hidden_state"]["relative"] < WORST["fp16"]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, ["padfree compare M --interface packed --precision fp16 --runners trt --bisect"]),
+        (
+            {"interface": "padded", "masks": "contiguous", "padding_id": 1},
+            [
+                "padfree optimize M -o packed.onnx --interface padded --precision fp16 --masks contiguous "
+                "--padding-id 1",
+                "padfree compare M packed.onnx --runners trt --bisect",
+            ],
+        ),
+    ],
+)
+def test_commands_are_those_that_make_the_same_graph(
+    options: dict[str, Any], wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_cpu_engines(monkeypatch, double_scale)
+    with pytest.raises(BuildError) as caught:
+        build_engine(EXPORTED, tmp_path / "model.plan", precision="fp16", **options, **LIMITS)
+    shown = str(caught.value).split("differs first: ")[1].split("; --no-verify")[0]
+    assert shown.replace(str(EXPORTED), "M").split(" and then ") == wanted
+    for command in shown.split(" and then "):
+        make_parser().parse_args(shlex.split(command)[1:])
 
 
 def test_a_message_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

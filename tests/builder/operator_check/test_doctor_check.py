@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from padfree.builder import BuildError
+from padfree.builder import BuildError, doctor
 from padfree.builder.cli import main
+from padfree.builder.doctor import Finding, State
 from padfree.builder.engine import build
 from padfree.builder.operator_check import worker
 from padfree.builder.operator_check.checking import CaseResult
@@ -131,6 +132,17 @@ def test_a_gpu_without_e4m3_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> N
     use_results(monkeypatch, RIGHT, ABSENT)
     monkeypatch.setattr(build, "check_machine", machine)
     assert main(["doctor", "--check", "--device", "2"]) == 0
+
+
+@pytest.mark.parametrize("state", ["ok", "missing"])
+def test_doctor_names_the_check_where_it_can_be_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, state: State
+) -> None:
+    names = ("python", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
+    findings = [*(Finding(name, "ok", "") for name in names), Finding("gpu", state, "")]
+    monkeypatch.setattr(doctor, "diagnose", lambda: findings)
+    assert main(["doctor"]) == 0
+    assert ("padfree doctor --check" in capsys.readouterr().out) == (state == "ok")
 
 
 def test_without_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
