@@ -31,6 +31,7 @@ EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 LIMITS: dict[str, Any] = {"max_batch": 8, "max_seq_len": 64, "timing_cache": None}
 WORST = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 8e-2}
 """What these engines, which are right, keep: a twentieth of what is allowed."""
+PADDED_FP16 = "--interface padded --precision fp16"
 Capture = pytest.CaptureFixture[str]
 
 
@@ -140,8 +141,7 @@ def test_a_rewritten_files_command_names_it(tmp_path: Path, monkeypatch: pytest.
         (
             {"interface": "padded", "masks": "contiguous", "padding_id": 1},
             [
-                "padfree optimize M -o packed.onnx --interface padded --precision fp16 --masks contiguous "
-                "--padding-id 1",
+                f"padfree optimize M -o packed.onnx {PADDED_FP16} --masks contiguous --padding-id 1",
                 "padfree compare M packed.onnx --runners trt --bisect",
             ],
         ),
