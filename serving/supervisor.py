@@ -27,7 +27,8 @@ from padfree.runtime.text_tasks import Choices, Served, describe
 
 from . import wire
 from .engine import Channel, Engine, Inbox, group_budget
-from .http.process import BACKLOG, FrontEnd, main
+from .http.process import FrontEnd, main
+from .listening import listen
 from .loops import new_loop
 from .metrics import WIDTH, Row
 from .options import ServeOptions, cores
@@ -37,6 +38,10 @@ RESTART_S = 1.0
 """A front-end that ends by itself is started again, but not more often."""
 REPORT_S = 1.0
 """The log gets a line in so many seconds at most."""
+PING_S = 1.0
+"""How often front-ends are asked whether they are there."""
+HANG_S = 5.0
+"""A front-end that has not answered for so long is ended, and another one is started."""
 START_S = 60.0
 """How long front-ends may take to start."""
 
@@ -116,6 +121,8 @@ class _Supervisor:
         self._channels: dict[int, Channel] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._ready: set[int] = set()
+        self._heard: dict[int, float] = {}  # time.monotonic() of the last answer to a ping
+        self._hung: set[int] = set()
         self._ending = asyncio.Event()
         self._changed = asyncio.Event()
         self._all_started = False
@@ -129,7 +136,7 @@ class _Supervisor:
             loop.add_signal_handler(number, self._stop)
         listeners = listen(self._options.host, self._options.port, self._options.front_ends)
         host, port = listeners[0].getsockname()[:2]
-        reporting = asyncio.create_task(self._reporter.run())
+        tasks = [asyncio.create_task(work) for work in (self._reporter.run(), self._look_after())]
         watching = [asyncio.create_task(self._keep(at, listener)) for at, listener in enumerate(listeners)]
         try:
             await self._until_ready(watching)
@@ -142,7 +149,8 @@ class _Supervisor:
                 listener.close()
             await self._end()
             await asyncio.gather(*watching, return_exceptions=True)
-            reporting.cancel()
+            for task in tasks:
+                task.cancel()
             self._reporter.report()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
@@ -171,7 +179,9 @@ class _Supervisor:
         while not self._ending.is_set():
             started = time.monotonic()
             try:
-                why = f"ended with code {await (await self._start(at, listener))}"
+                code = await (await self._start(at, listener))
+                why = f"did not answer for {HANG_S:.0f} s" if at in self._hung else f"ended with code {code}"
+                self._hung.discard(at)
             except OSError as error:  # no memory, or no more processes: perhaps for a while only
                 why = f"could not be started ({error})"
             if self._ending.is_set():
@@ -180,6 +190,22 @@ class _Supervisor:
                 raise SessionError(f"a front-end process {why} before it served")
             self._reporter.say(f"front-end {at} {why} and is started again")
             await asyncio.sleep(max(0.0, started + RESTART_S - time.monotonic()))
+
+    async def _look_after(self) -> None:
+        """Ends front-ends that are there and do nothing: connections would come to them and wait for ever."""
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(PING_S)
+            now = time.monotonic()
+            if now - last > 2 * PING_S:  # this process has not been there itself
+                self._heard = dict.fromkeys(self._heard, now)
+            last = now
+            for at in [at for at, heard in self._heard.items() if now - heard > HANG_S]:
+                del self._heard[at]
+                self._hung.add(at)
+                self._processes[at].kill()
+            for channel in self._channels.values():
+                channel.send(wire.pack(wire.PING, 0))
 
     async def _start(self, at: int, listener: socket.socket) -> asyncio.Future[int]:
         """Starts one; the future has its exit code when it has ended."""
@@ -212,6 +238,7 @@ class _Supervisor:
             process.join()
             channel.close()
             inbox.close()
+            self._heard.pop(at, None)
             if not ended.done():
                 ended.set_result(process.exitcode or 0)
 
@@ -223,7 +250,10 @@ class _Supervisor:
             self._inboxes[at].infer(frame)
         elif frame.kind == wire.CANCEL:
             self._inboxes[at].cancel(frame.ticket)
+        elif frame.kind == wire.PONG:
+            self._heard[at] = time.monotonic()
         elif frame.kind == wire.READY:
+            self._heard[at] = time.monotonic()
             self._ready.add(at)
             self._changed.set()
         elif frame.kind == wire.LOG:
@@ -272,32 +302,3 @@ class _Reporter:
         self._lines, self._failures = [], failures
         if parts:
             _log.warning("%s", "; ".join(parts))
-
-
-def listen(host: str, port: int, count: int) -> list[socket.socket]:
-    """Listening sockets at one address, all of them at the same port.
-
-    Raises:
-        SessionError: the address cannot be used.
-    """
-    listeners: list[socket.socket] = []
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # Sockets that share a port would share it with another server too: this one finds out whether there is one.
-        with socket.socket(family, kind, protocol) as alone:
-            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            alone.bind(address)
-        for _ in range(count):
-            listener = socket.socket(family, kind, protocol)
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listener.bind(address)
-            address = listener.getsockname()
-        for listener in listeners:
-            listener.listen(BACKLOG)
-    except OSError as error:
-        for listener in listeners:
-            listener.close()
-        raise SessionError(f"cannot listen at {host}:{port} ({error}); pass another --host or --port") from error
-    return listeners

@@ -15,13 +15,15 @@ import numpy.typing as npt
 from padfree.runtime.budget import Budget
 
 from .. import wire
-from ..errors import ApiError, busy, failed, not_tokenized
+from ..errors import DOWN, UNHEALTHY, ApiError, busy, failed, not_tokenized
 
 Array = npt.NDArray[Any]
 
 CONNECTIONS = 1 << 62
 """Clients from here on are connections, of which every front-end has its own numbers; those below are API keys."""
 NUMBERS = 1 << 40
+SILENT_S = 3.0
+"""The process with the model says every second that it is there; after so long without that nobody waits for it."""
 SLACK_S = 0.5
 """The process with the model drops what is late by itself; so much later it is taken to hang."""
 
@@ -46,6 +48,12 @@ class Link(asyncio.Protocol):
         self._waiting: dict[int, list[_Group]] = {}
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        self._pinged = time.monotonic()
+
+    @property
+    def is_silent(self) -> bool:
+        """The process with the model is there and does nothing."""
+        return time.monotonic() - self._pinged > SILENT_S
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is there."""
@@ -66,6 +74,10 @@ class Link(asyncio.Protocol):
         for frame in self._frames.feed(data):
             if frame.kind == wire.DRAIN:
                 self._on_drain()
+                continue
+            if frame.kind == wire.PING:
+                self._pinged = time.monotonic()
+                self._tell(wire.PONG)
                 continue
             groups = self._waiting.pop(frame.ticket, [])
             if frame.kind == wire.ROWS:
@@ -99,8 +111,8 @@ class Link(asyncio.Protocol):
         """
         group = _Group(seq_lens, columns, until, client, self._loop.create_future())
         group.future.add_done_callback(lambda done: self._left(group) if done.cancelled() else None)
-        if self._transport is None:
-            group.settle(_gone())
+        if self._transport is None or self.is_silent:
+            group.settle(_gone() if self._transport is None else _silent())
             return group.future
         if not self._unsent:
             self._loop.call_soon(self._flush)
@@ -203,6 +215,11 @@ def _error(frame: wire.Frame) -> ApiError:
         return busy(*wire.unpack_busy(frame.payload))
     message = bytes(frame.payload).decode()
     return not_tokenized(message) if frame.kind == wire.REFUSED else failed(f"inference failed: {message}")
+
+
+def _silent() -> ApiError:
+    message = f"the process with the model has not answered for {SILENT_S:.0f} s; try again later"
+    return ApiError(DOWN, UNHEALTHY, message, "backend")
 
 
 def _gone() -> ApiError:

@@ -20,6 +20,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from .. import wire
+from ..listening import BACKLOG
 from ..metrics import Row
 from ..options import ServeOptions
 from .calls import Calls
@@ -38,8 +39,6 @@ IDLE_S = 75
 """How long a connection may be idle: longer than load balancers keep theirs, so that they close first."""
 CANNOT_START = 3
 """The exit code of a front-end that found what it was given of no use."""
-BACKLOG = 4096
-"""Connections that wait to be accepted."""
 
 
 @dataclass(frozen=True)

@@ -192,3 +192,30 @@ def test_a_front_end_that_cannot_start_says_why(embedder_file: Path) -> None:
     assert frame.kind == wire.LOG
     assert b"front-end 3 cannot start" in bytes(frame.payload)
     assert b"not a tokenizer file" in bytes(frame.payload)
+
+
+def test_a_front_end_that_stands_still_is_replaced(embedder_file: Path) -> None:
+    with Server(embedder_file, "--processes", "2") as server:
+        pids = server.front_ends
+        os.kill(pids[0], signal.SIGSTOP)
+        wait_until(lambda: len(server.front_ends) == 2 and pids[0] not in server.front_ends)
+        for _ in range(10):
+            assert post(server, "/embed", inputs=TEXTS)[0] == 200
+        assert "did not answer for 5 s and is started again" in server.end()
+
+
+def test_health_tells_of_a_model_that_stands_still(embedder_file: Path) -> None:
+    with Server(embedder_file, "--processes", "1") as server:
+        assert get(server, "/health")[0] == 200
+        os.kill(server.process.pid, signal.SIGSTOP)
+        start = time.monotonic()
+        try:
+            time.sleep(1.1)  # so long the answer to the last question is fresh
+            assert get(server, "/health")[0] == 503
+            assert time.monotonic() - start < 6
+            status, answer = post(server, "/embed", inputs=TEXTS)
+            assert (status, answer["error_type"]) == (503, "Unhealthy")
+        finally:
+            os.kill(server.process.pid, signal.SIGCONT)
+        wait_until(lambda: post(server, "/embed", inputs=TEXTS)[0] == 200)
+        assert get(server, "/health")[0] == 200

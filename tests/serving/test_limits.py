@@ -6,13 +6,16 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from itertools import chain
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from padfree.runtime import SessionError
 from padfree.serving import Choices, Limits, ServeOptions
-from padfree.serving.supervisor import listen
+from padfree.serving.listening import listen
 
 from tests.support.http_requests import PATIENCE_S, get, post
 from tests.support.served_models import Server, wait_until
@@ -133,3 +136,34 @@ def test_a_port_that_is_taken_is_not_shared() -> None:
     (first,) = listen("127.0.0.1", 0, 1)
     with first, pytest.raises(SessionError, match="another --host or --port"):
         listen("127.0.0.1", first.getsockname()[1], 2)
+
+
+def test_of_servers_that_begin_at_one_instant_one_gets_the_port() -> None:
+    for _ in range(100):
+        (free,) = listen("127.0.0.1", 0, 1)
+        port = free.getsockname()[1]
+        free.close()
+        together = Barrier(2)
+
+        def begin(_: int, port: int = port, together: Barrier = together) -> list[socket.socket]:
+            together.wait(PATIENCE_S)
+            try:
+                return listen("127.0.0.1", port, 2)
+            except SessionError:
+                return []
+
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(begin, range(2)))
+        for listener in chain(*found):
+            listener.close()
+        assert sorted(map(len, found)) == [0, 2]
+
+
+def test_connections_are_dealt_out_among_all_sockets() -> None:
+    listeners = listen("127.0.0.1", 0, 3)
+    connections = [socket.create_connection(listeners[0].getsockname(), timeout=PATIENCE_S) for _ in range(60)]
+    for listener in listeners:
+        listener.settimeout(PATIENCE_S)
+        connections.append(listener.accept()[0])
+    for one in chain(connections, listeners):
+        one.close()
