@@ -77,7 +77,8 @@ def read_rows(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()
     """Reads a batch for Session.run; texts that are blank are left out, and named in a warning.
 
     Args:
-        path: .jsonl: one object per line, input name -> list of integers, or {"text": "..."}, or a bare list of ids.
+        path: .jsonl: one object per line, input name -> list of integers, or {"text": "..."}, or a bare list of ids;
+            of inputs with a row per sequence input name -> a number, or a list of them, beside either.
             .npz: token inputs [T] with seq_lens [B], or grids [B, S] with attention_mask. .txt: one text per line.
             Pairs of texts are {"text": "...", "text_pair": "..."}, or in another of the usual spellings
             (padfree.runtime.text.pairs), or lists of two texts.
@@ -91,7 +92,8 @@ def read_rows(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()
         raise BuildError(f"{path}: unknown kind of input {path.suffix!r}, allowed: {', '.join(SUFFIXES)}; rename it")
     try:
         if path.suffix == ".npz":
-            return Batch(_read_npz(path))
+            items = metadata.sequence_inputs()
+            return Batch(_read_npz(path, [name for item in items for name in {item.name, item.original_name}]))
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -104,7 +106,8 @@ def read_rows(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()
     if records and all(holds_texts(record.get("", record), info) for record in records):
         pairs = zip(records, numbers, strict=True)
         found = [text_of(record.get("", record), info, path, number) for record, number in pairs]
-        return _tokenize(found, path, metadata, texts, numbers)
+        batch = _tokenize(found, path, metadata, texts, numbers)
+        return _with_values(batch, dict(zip(numbers, records, strict=True)), path, metadata)
     names = list(records[0]) if records else [metadata.ids_input().name]
     request: Request = {name: [] for name in names}
     for number, record in enumerate(records, 1):
@@ -117,6 +120,25 @@ def read_rows(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()
     if "" in request:  # bare lists of ids
         request[metadata.ids_input().name] = request.pop("")
     return Batch(request)
+
+
+def _with_values(batch: Batch, records: Mapping[int, Mapping[str, Any]], path: Path, metadata: Metadata) -> Batch:
+    """The batch with what its lines, numbered from 1, hold of inputs with a row per sequence that texts do not give."""
+    wanted = [item for item in metadata.sequence_inputs() if item.original_name not in batch.request]
+    lines = list(records) if batch.rows is None else [row + 1 for row in batch.rows]
+    for item in wanted:
+        values = []
+        for line in lines:
+            record = records[line]
+            name = next((name for name in (item.name, item.original_name) if name in record), None)
+            if name is None:
+                raise BuildError(
+                    f"{path}, line {line}: has no '{item.original_name}', which the model reads of every text; add it, "
+                    f"or bind it to a number when the model is rewritten: --fix {item.original_name}=NUMBER"
+                )
+            values.append(record[name])
+        batch.request[item.name] = values
+    return batch
 
 
 def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) -> Request:
@@ -168,23 +190,23 @@ def _read_line(path: Path, number: int, line: str) -> dict[str, Any]:
     return record
 
 
-def _read_npz(path: Path) -> Request:
+def _read_npz(path: Path, of_sequences: Sequence[str]) -> Request:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
         raise BuildError(f"{path}: not an .npz file of plain arrays ({error}); write it with numpy.savez") from error
     if LENGTHS_NAME in arrays:
-        return _split_packed(path, arrays)
+        return _split_packed(path, arrays, of_sequences)
     if MASK_NAME in arrays:
-        return _split_padded(path, arrays)
+        return _split_padded(path, arrays, of_sequences)
     raise BuildError(
         f"{path}: holds {sorted(arrays)}, neither {LENGTHS_NAME} (for packed tokens [T]) nor {MASK_NAME} (for grids "
         "[B, S]); add one of them"
     )
 
 
-def _split_packed(path: Path, arrays: dict[str, Array]) -> Request:
+def _split_packed(path: Path, arrays: dict[str, Array], of_sequences: Sequence[str]) -> Request:
     lengths = arrays.pop(LENGTHS_NAME)
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
         raise BuildError(
@@ -193,6 +215,7 @@ def _split_packed(path: Path, arrays: dict[str, Array]) -> Request:
             "pass the number of tokens of each sequence"
         )
     total = int(lengths.sum())
+    rows = {name: list(arrays.pop(name)) for name in of_sequences if name in arrays}
     for name, array in arrays.items():
         if array.ndim == 0 or len(array) != total:
             raise BuildError(
@@ -200,18 +223,19 @@ def _split_packed(path: Path, arrays: dict[str, Array]) -> Request:
                 "pass one value for every token"
             )
     cuts = np.cumsum(lengths)[:-1]
-    return {name: list(np.split(array, cuts)) if lengths.size else [] for name, array in arrays.items()}
+    return rows | {name: list(np.split(array, cuts)) if lengths.size else [] for name, array in arrays.items()}
 
 
-def _split_padded(path: Path, arrays: dict[str, Array]) -> Request:
+def _split_padded(path: Path, arrays: dict[str, Array], of_sequences: Sequence[str]) -> Request:
     kept = arrays.pop(MASK_NAME) != 0
+    rows = {name: list(arrays.pop(name)) for name in of_sequences if name in arrays}
     for name, array in arrays.items():
         if kept.ndim != 2 or array.shape[:2] != kept.shape:
             raise BuildError(
                 f"{path}: '{name}' has shape {list(array.shape)}, {MASK_NAME} has {list(kept.shape)}; "
                 "make them alike, [B, S]"
             )
-    return {name: [row[keep] for row, keep in zip(array, kept, strict=True)] for name, array in arrays.items()}
+    return rows | {name: [row[keep] for row, keep in zip(array, kept, strict=True)] for name, array in arrays.items()}
 
 
 def _tokenize(

@@ -255,6 +255,7 @@ def _options(request: Request, served: Served, budget: Budget) -> Options:
         max_sequences=request.max_sequences or budget.max_sequences,
         truncation_side=served.truncation_side,
         token_types=served.token_types,
+        values=tuple(item.original_name for item in served.inputs.others),
     )
 
 

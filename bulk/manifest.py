@@ -99,6 +99,7 @@ class Options:
         max_sequences: texts of a batch; None: no limit.
         truncation_side: the end that longer texts lose.
         token_types: whether texts have token types.
+        values: columns of what the model reads of every text beside its tokens.
     """
 
     task: str
@@ -114,6 +115,7 @@ class Options:
     max_sequences: int | None
     truncation_side: str = RIGHT
     token_types: bool = True
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,7 @@ def _options(item: Fields) -> Options:
         max_sequences=item.optional_integer("max_sequences", least=1),
         truncation_side=item.text("truncation_side", SIDES) if "truncation_side" in item else RIGHT,
         token_types="token_types" not in item or item.truth("token_types"),
+        values=item.strings("values") if "values" in item else (),
     )
 
 
@@ -297,8 +300,9 @@ OPTION_NAMES: Mapping[str, str] = {
     "max_sequences": "--max-batch",
     "truncation_side": "the end that longer texts lose",
     "token_types": "whether texts have token types",
+    "values": "the columns of the model's other inputs",
 }
-_NEWER = ("truncation_side", "token_types")
+_NEWER = ("truncation_side", "token_types", "values")
 """Options that older manifests lack: with their defaults they are left out, so that digests stay as they were."""
 
 

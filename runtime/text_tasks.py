@@ -129,11 +129,6 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
         known = ", ".join(prompts) or "none"
         raise SessionError(f"--default-prompt {default}: the model's prompts are {known}; choose one of them")
     inputs = TextInputs(metadata, str(model))
-    if inputs.unfilled:
-        raise SessionError(
-            f"{model}: texts do not give the model's input '{inputs.unfilled[0]}', a number per sequence; bind it "
-            f"where the model is made: --fix {inputs.unfilled[0]}=VALUE"
-        )
     task = TOKENS if output.layout != "per_sequence" else _task(model, output, info, choices.task)
     source = text_source(model, metadata, choices.tokenizer, pairs=task == RERANK or info.takes_pairs)
     return Served(

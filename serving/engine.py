@@ -19,7 +19,7 @@ from padfree.runtime import SessionError
 from padfree.runtime.batching import Batcher, Budget, ClosedError, DeadlineError, FairShare, QueueFullError
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import Ragged, read_request
-from padfree.runtime.text.inputs import TextInputs
+from padfree.runtime.text.inputs import TextInputs, column_count, of_columns
 from padfree.runtime.text_tasks import Served
 
 from . import wire
@@ -93,8 +93,12 @@ class Engine:
         if asked.seconds <= 0:
             raise DeadlineError("the request has waited too long already")
         inputs = self._served.inputs
+        names = (*inputs.token_names, *inputs.sequence_names)
         future = self._batcher.submit_group(
-            dict(zip((*inputs.token_names, *inputs.sequence_names), asked.columns, strict=True)),
+            {
+                **dict(zip(names, asked.columns, strict=False)),
+                **of_columns(inputs.others, asked.columns[len(names) :]),
+            },
             seq_lens=asked.seq_lens,
             deadline_s=asked.seconds,
             client=asked.client or object(),
@@ -139,7 +143,7 @@ class Inbox:
 
     def __init__(self, engine: Engine, inputs: TextInputs, send: Callable[[bytes], None]) -> None:
         self._engine, self._send = engine, send
-        self._counts = len(inputs.token_names), len(inputs.sequence_names)
+        self._counts = len(inputs.token_names), len(inputs.sequence_names) + column_count(inputs.others)
         self._futures: dict[int, Future[Any]] = {}
 
     def infer(self, frame: wire.Frame) -> None:

@@ -89,6 +89,8 @@ def _parquet(file: Found, options: Options) -> tuple[list[Piece], str]:
                 f"{file.place.shown}: the column '{column}' is {schema.field(column).type}, allowed: string or binary; "
                 "choose another column"
             )
+    for column in options.values:
+        _require(file, column, schema.names)
     pieces, first = [], 0
     for at, rows in enumerate(groups):
         for skip, part in _parts(rows, options.shard_rows):
@@ -131,6 +133,11 @@ def _header(file: Found, options: Options) -> tuple[tuple[str, ...], int]:
     if file.format == "jsonl":
         return (), begin
     if file.format == "text":
+        if options.values:
+            raise BulkError(
+                f"{file.place.shown}: a text file has one text a line, and the model also reads "
+                f"{', '.join(options.values)} of every text; pass CSV, JSON lines or parquet with such columns"
+            )
         if options.id_column is not None or len(options.columns) > 1:
             raise BulkError(
                 f"{file.place.shown}: a text file has one text a line, and neither ids nor pairs; leave --id out, or "
@@ -140,7 +147,7 @@ def _header(file: Found, options: Options) -> tuple[tuple[str, ...], int]:
     ends = Ends(quoted=True).positions(head)
     stop = int(ends[0]) if ends.size else len(head)
     columns = csv_columns(head[:stop].rstrip(b"\r\n"), file.place.shown)
-    for column in (*options.columns, *([options.id_column] if options.id_column else [])):
+    for column in (*options.columns, *options.values, *([options.id_column] if options.id_column else [])):
         _require(file, column, columns)
     return columns, stop
 

@@ -91,4 +91,4 @@ class RowGroups:
 
 def column_names(options: Options) -> list[str]:
     """The columns that are read, each once."""
-    return list(dict.fromkeys([*options.columns, *([options.id_column] if options.id_column else [])]))
+    return list(dict.fromkeys([*options.columns, *options.values, *([options.id_column] if options.id_column else [])]))

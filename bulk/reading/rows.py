@@ -57,11 +57,15 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A chunk's rows: ids and texts of all of them, None at bad ones, which are named."""
+    """A chunk's rows: ids and texts of all of them, None at bad ones, which are named.
+
+    `values` are those of the columns in Options.values, by row; none where there are no such columns.
+    """
 
     ids: list[int | str | None]
     texts: list[Text | None]
     bad: list[BadRow] = field(default_factory=list)
+    values: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 def read_chunks(manifest: Manifest, shard: Shard, groups: RowGroups) -> Iterator[Chunk]:
@@ -130,16 +134,20 @@ def parse(chunk: Chunk, manifest: Manifest) -> Parsed:
     for at, row in enumerate(rows):
         found: int | str | None = None
         text: Text | None = None
+        values: tuple[Any, ...] = ()
         try:
             if isinstance(row, RecordError):
                 raise row
             found = offset + at if options.id_column is None else _id(row.get(options.id_column), manifest.id_type)
             text = _text(row, options)
+            values = tuple(map(row.get, options.values))
         except RecordError as error:
             kind, _, _ = str(error).partition(":")
             parsed.bad.append(BadRow(chunk.file, chunk.first + at, kind, str(error), found))
         parsed.ids.append(found)
         parsed.texts.append(text)
+        if options.values:
+            parsed.values.append(values)
     return parsed
 
 

@@ -7,22 +7,26 @@ import multiprocessing
 import os
 import queue
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from padfree.runtime.errors import SessionError
 from padfree.runtime.request import ZERO_WHEN_MISSING
+from padfree.runtime.sequence_values import read_values
 from padfree.runtime.text.inputs import TextInputs
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
 from ..models import checked_tokenizer
 from ..processes import die_with_parent
-from .rows import BadRow, Chunk, parse
+from .rows import BadRow, Chunk, Parsed, parse
 
 Array = npt.NDArray[Any]
 CHUNKS_A_PROCESS = 3
@@ -73,6 +77,11 @@ class TextTokens:
         parsed = parse(chunk, self._manifest)
         bad = list(parsed.bad)
         good = [(row, text) for row, text in enumerate(parsed.texts) if text is not None]
+        values, unfit = self._values(parsed, [row for row, _ in good])
+        bad += [
+            BadRow(chunk.file, chunk.first + row, "value", reason, parsed.ids[row]) for row, reason in unfit.items()
+        ]
+        good = [(row, text) for row, text in good if row not in unfit]
         prompt = self._manifest.options.prompt
         encoded = self._encoder.encode([f"{prompt}{text}" if prompt else text for _, text in good])
         for (row, _), count in zip(good, encoded.seq_lens.tolist(), strict=True):
@@ -84,7 +93,38 @@ class TextTokens:
         kept = encoded.without_empty()
         columns = self._inputs.columns(kept, self._prompt_tokens)
         columns.pop(self._left_out or "", None)
+        for item in self._inputs.others:
+            empty = np.zeros((0, *item.behind), np.float32 if item.holds_floats else np.int32)
+            columns[item.name] = np.concatenate([empty, *(values[row][item.name] for row in rows)])
         return Tokens(ids, kept.seq_lens, columns, tuple(sorted(bad, key=lambda row: row.row)), int(encoded.cut.sum()))
+
+    def _values(self, parsed: Parsed, rows: Sequence[int]) -> tuple[dict[int, dict[str, Array]], dict[int, str]]:
+        """What the model reads of rows beside tokens, by row and input; and of others, why it does not take them."""
+        found, unfit = dict[int, dict[str, Array]](), dict[int, str]()
+        for row in rows if self._inputs.others else ():
+            read = self._read(parsed.values[row])
+            if isinstance(read, str):
+                unfit[row] = f"value: {read}"
+            else:
+                found[row] = read
+        return found, unfit
+
+    def _read(self, values: Sequence[Any]) -> dict[str, Array] | str:
+        """The values of one row, [1] or [1, N] each; or why the model does not take them."""
+        try:
+            pairs = zip(self._inputs.others, values, strict=True)
+            return {item.name: read_values([_number(value)], item, 1) for item, value in pairs}
+        except (SessionError, ValueError) as error:
+            return str(error)
+
+
+def _number(value: Any) -> Any:
+    """A value as a number; files of text hold it in letters."""
+    if isinstance(value, bytes):
+        value = value.decode()
+    if not isinstance(value, str):
+        return value
+    return int(value) if value.strip().lstrip("+-").isdigit() else float(value)
 
 
 class TokenizerPool:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.contract.metadata import Metadata
+from padfree.contract.metadata import InputInfo, Metadata
 from padfree.contract.text_inputs import PROMPT_LENGTH
 
 from ..errors import SessionError
@@ -24,7 +25,7 @@ class TextInputs:
         shown: the model, for messages.
 
     Attributes:
-        unfilled: inputs with a row per sequence that texts do not give; callers do.
+        others: inputs with a row per sequence that texts do not give; callers do.
 
     Raises:
         SessionError: the model reads something of tokens that texts do not give.
@@ -46,7 +47,12 @@ class TextInputs:
             )
         per_sequence = [item for item in metadata.inputs if item.role == "per_sequence"]
         self._prompts = next((item for item in per_sequence if item.original_name == PROMPT_LENGTH), None)
-        self.unfilled = tuple(item.name for item in per_sequence if item is not self._prompts)
+        self.others = tuple(item for item in per_sequence if item is not self._prompts)
+
+    @property
+    def unfilled(self) -> tuple[str, ...]:
+        """The model's own names of the inputs that callers give."""
+        return tuple(item.name for item in self.others)
 
     @property
     def leaves_out_prompts(self) -> bool:
@@ -104,6 +110,29 @@ class TextInputs:
         if self._prompts is not None:
             found[self._prompts.original_name] = [prompt_tokens] * encoded.seq_lens.size
         return found
+
+
+def as_columns(items: Sequence[InputInfo], values: Mapping[str, Array]) -> list[Array]:
+    """Values [B] or [B, N] of inputs with a row per sequence, as int32 [B] each; `of_columns` takes them back."""
+    wide = [values[item.name].reshape(-1, item.width or 1).view(np.int32) for item in items]
+    return [np.ascontiguousarray(column) for array in wide for column in array.T]
+
+
+def of_columns(items: Sequence[InputInfo], columns: Sequence[Array]) -> dict[str, Array]:
+    """What `as_columns` was given."""
+    found, at = dict[str, Array](), 0
+    for item in items:
+        width = item.width or 1
+        array = np.stack(columns[at : at + width], axis=1)
+        array = array.view(np.float32) if item.holds_floats else array
+        found[item.name] = array.reshape(-1, *item.behind)
+        at += width
+    return found
+
+
+def column_count(items: Sequence[InputInfo]) -> int:
+    """How many columns `as_columns` makes."""
+    return sum(item.width or 1 for item in items)
 
 
 def places(seq_lens: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

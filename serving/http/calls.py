@@ -27,6 +27,7 @@ from .connection import Connection
 from .cuts import CutLog
 from .link import Link
 from .texts import Answer, Ids, Texts
+from .values import values_of_texts
 
 JSON = "application/json"
 TRUNCATED_HEADER = "x-truncated-texts"
@@ -189,8 +190,9 @@ class Calls:
         call.kind, call.texts = kind, len(texts) or len(ids)
         call.characters = sum(len(text) if isinstance(text, str) else len(text[0]) + len(text[1]) for text in texts)
         self._count(call, "count")
+        values = values_of_texts(call.body, self.served.inputs, call.texts)
         call.answer = await self._texts.rows(
-            texts, truncate=truncate, until=call.until, client=call.client, ids=ids, prompt=prompt
+            texts, truncate=truncate, until=call.until, client=call.client, ids=ids, prompt=prompt, values=values
         )
         self._cuts.add(int(call.answer.cut.sum()))
         return call.answer.values

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from padfree.runtime.batching.pace import room
 from padfree.runtime.batching.queue import LARGE
 from padfree.runtime.budget import Budget, cut
 from padfree.runtime.text.encoder import Encoded, Text
+from padfree.runtime.text.inputs import as_columns
 from padfree.runtime.text_tasks import Served
 
 from ..errors import ApiError, busy, failed, not_tokenized, too_large
@@ -103,6 +105,7 @@ class Texts:
         client: int,
         ids: Sequence[Ids] = (),
         prompt: str = "",
+        values: Mapping[str, Array] = MappingProxyType({}),
     ) -> Answer:
         """The model's rows for texts, or for ids in their place.
 
@@ -113,6 +116,7 @@ class Texts:
             client: who asks, as Link numbers them.
             ids: token ids, special tokens included, where there are no texts.
             prompt: what the texts begin with, for models that leave it out of pooling.
+            values: of the inputs with a row per sequence that texts do not give, [texts] or [texts, N].
 
         Raises:
             ApiError: texts that are too long, too much that waits, or a model that fails.
@@ -141,8 +145,9 @@ class Texts:
             share = tokens.seq_lens.sum() / characters
             self._tokens_a_character += (share - self._tokens_a_character) * (0.1 if self._tokens_a_character else 1.0)
         prompt_tokens = self._encoder.prompt_tokens(prompt) if self._served.inputs.leaves_out_prompts else 0
-        columns = self._served.inputs.columns(tokens, prompt_tokens)
-        found = await self._link.infer(tokens.seq_lens, list(columns.values()), until, client)
+        inputs = self._served.inputs
+        columns = [*inputs.columns(tokens, prompt_tokens).values(), *as_columns(inputs.others, values)]
+        found = await self._link.infer(tokens.seq_lens, columns, until, client)
         self._row.observe("te_request_queue_duration", [found.queue_s])
         self._row.observe("te_request_inference_duration", [found.run_s])
         self._row.observe("te_request_tokenization_duration", [tokenize_s])

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper
+from tokenizers import Tokenizer, models, pre_tokenizers
 
-from .encoder import HIDDEN, EncoderBuilder
+from .encoder import HIDDEN, VOCABULARY, EncoderBuilder
 
 LANGUAGES, SOURCES, FEATURES = 5, 4, 3
 INT64, FLOAT = TensorProto.INT64, TensorProto.FLOAT
@@ -93,3 +96,12 @@ def alone(model: ModelProto, ids: Sequence[np.ndarray], rows: Mapping[str, np.nd
         feeds |= {name: values[at : at + 1] for name, values in rows.items()}
         found.append({name: value[0] for name, value in zip(names, session.run(None, feeds), strict=True)})
     return found
+
+
+def write_tokenizer(path: Path) -> Path:
+    """A tokenizer.json whose words are letters, with as many ids as the models' table has rows."""
+    words = {letter: number for number, letter in enumerate(string.ascii_lowercase[:VOCABULARY])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
+    return path
