@@ -21,12 +21,17 @@ def print_engine_check(console: Console, metadata: Mapping[str, Any]) -> None:
     if check is None:
         print_line(console, "the engine's answers were not checked")
         return
-    rows = [
-        (name, *(_shown(item[column]) for column in ERRORS), item["batch"], _shown(item["allowed"]["relative"]))
-        for name, item in check["outputs"].items()
-    ]
-    console.print(make_table(f"the engine's answers beside {check['reference']}", COLUMNS, rows))
-    for name in check["not_compared"]:
+    try:
+        rows = [
+            (name, *(_shown(item[column]) for column in ERRORS), item["batch"], _shown(item["allowed"]["relative"]))
+            for name, item in check["outputs"].items()
+        ]
+        title, others = f"the engine's answers beside {check['reference']}", list(check["not_compared"])
+    except (KeyError, TypeError, AttributeError, ValueError):  # anybody may have written it
+        print_line(console, "what is kept of the check of the engine's answers is damaged")
+        return
+    console.print(make_table(title, COLUMNS, rows))
+    for name in others:
         print_line(console, f"output '{name}' was not compared: which of its numbers are a sequence's is not known")
 
 

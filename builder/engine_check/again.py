@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata
+from padfree.runtime import SessionError
 from padfree.runtime.backend import Backend
 
 from ..errors import BuildError
@@ -52,12 +53,19 @@ def repeat_check(backend: Backend, metadata: Metadata, source: str) -> Iterator[
             f"{source}: keeps no answers, as it was built with --no-verify or by an older padfree; build it again"
         )
     entries = {entry["name"]: entry for entry in metadata.raw["outputs"]}
-    for described in check["batches"]:
-        batch = _read(described, metadata, source)
-        found = backend.run(batch.inputs(metadata))
-        for name, answers in described["answers"].items():
-            rows = kept(np.asarray(found[name]), entries[name], batch, is_packed=metadata.is_packed)
-            yield _compared(batch.name, name, answers, rows, check["outputs"][name]["allowed"])
+    try:
+        for described in check["batches"]:
+            batch = _read(described, metadata, source)
+            found = backend.run(batch.inputs(metadata))
+            for name, answers in described["answers"].items():
+                rows = kept(np.asarray(found[name]), entries[name], batch, is_packed=metadata.is_packed)
+                yield _compared(batch.name, name, answers, rows, check["outputs"][name]["allowed"])
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, (BuildError, SessionError)):
+            raise
+        raise BuildError(
+            f"{source}: what it keeps of its check is damaged ({type(error).__name__}: {error}); build it again"
+        ) from error
 
 
 def _compared(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from padfree.contract.metadata import Profile
+from padfree.runtime import SessionError
 from padfree.runtime.backend import RunOptions
 from padfree.runtime.gpu import plugin_library
 from padfree.runtime.plan_files import parse_metadata
@@ -70,12 +72,15 @@ class EngineRunner:
         )
         times: dict[str, list[float]] = defaultdict(list)
         try:
-            with backend.prepare(graph.feeds) as prepared:
-                prepared.enqueue()
-                outputs = {name: np.array(value) for name, value in prepared.download().items()}
-                prepared.profile(_profiler(times), TIMED_RUNS)
-        finally:
-            backend.close()
+            prepared = backend.prepare(graph.feeds)
+            prepared.enqueue()
+            outputs = {name: np.array(value) for name, value in prepared.download().items()}
+            prepared.profile(_profiler(times), TIMED_RUNS)
+        except SessionError:
+            with contextlib.suppress(SessionError):  # the first error is the one to tell
+                backend.close()
+            raise
+        backend.close()  # and what was prepared
         found = [statistics.median(times[name]) for name in graph.subjects if name in times]
         return Ran(outputs, sum(found) if len(found) == len(graph.subjects) else None)
 

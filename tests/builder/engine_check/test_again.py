@@ -93,3 +93,27 @@ def test_plans_that_keep_nothing(tmp_path: Path, capsys: Capture) -> None:
     assert "keeps no answers" in capsys.readouterr().err
     assert main(["doctor", "--plan", str(plan), "--check"]) == 1
     assert "pass one of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda check: check["batches"][0].pop("tokens"),
+        lambda check: check["batches"][1].update(seq_lens=[3, 4]),
+        lambda check: check["batches"][1]["tokens"].update(input_ids="1 two 3"),
+        lambda check: check["batches"][2]["answers"]["last_hidden_state"].update(right=None),
+        lambda check: check.update(batches=7, outputs=3),
+    ],
+)
+def test_damaged_checks_are_told(damage: Callable[[Any], object], tmp_path: Path, capsys: Capture) -> None:
+    plan = built(tmp_path, "packed")
+    sidecar = Path(f"{plan}.json")
+    raw = json.loads(sidecar.read_text())
+    damage(raw["check"])
+    sidecar.write_text(json.dumps(raw))
+    assert main(["doctor", "--plan", str(plan)]) == 1
+    assert "what it keeps of its check is damaged" in capsys.readouterr().err
+    assert main(["inspect", str(plan), "--verbose"]) == 0
+    shown = capsys.readouterr().out
+    assert ("is damaged" in shown) == (raw["check"]["outputs"] == 3)
+    assert ("the engine's answers beside" in shown) == (raw["check"]["outputs"] != 3)

@@ -21,6 +21,7 @@ from padfree.builder.engine_check.reference import compute_reference
 from padfree.builder.operator_check import engines
 from padfree.builder.operator_check.cases import all_cases
 from padfree.onnx_tools.files.model import Model
+from padfree.runtime import SessionError
 
 from . import fake_gpu
 
@@ -64,12 +65,6 @@ def test_an_operators_engine_is_built_run_and_timed(setup: Any, monkeypatch: pyt
             return BuiltEngine(b"plan", {"PadfreePool": 1})
 
     class Prepared:
-        def __enter__(self) -> Prepared:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            """Nothing is held."""
-
         def enqueue(self) -> None:
             seen["enqueued"] = True
 
@@ -103,6 +98,39 @@ def test_an_operators_engine_is_built_run_and_timed(setup: Any, monkeypatch: pyt
     assert (seen["content"], seen["closed"], seen["enqueued"]) == (b"plan", True, True)
     assert seen["ranges"]["x"] == ((1, 768), (graph.tokens, 768), (graph.tokens, 768))
     assert seen["ranges"]["seq_lens"] == ((1,), (13,), (13,))
+
+
+def test_the_first_error_of_an_operators_engine_is_told(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(item for item in all_cases() if item.operator == "PadfreePool")
+
+    class Broken:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            """Opens."""
+
+        def prepare(self, _feeds: Any) -> Any:
+            raise SessionError("illegal address")
+
+        def close(self) -> None:
+            raise SessionError("nothing works any more")
+
+    class Builder:
+        device, tensorrt_version, phases = fake_gpu.GPU, "10.6.0", Phases()
+
+        def __init__(self, *_: Any) -> None:
+            """Starts."""
+
+        def begin(self, _progress: Any) -> None:
+            """Another engine."""
+
+        def build(self, *_: Any) -> BuiltEngine:
+            return BuiltEngine(b"plan", {})
+
+    monkeypatch.setattr(setup.module, "TensorRTBackend", Broken)
+    monkeypatch.setattr(engines, "EngineBuilder", Builder)
+    monkeypatch.setattr(engines.plugin_library, "load", lambda: None)
+    graph = case.make()
+    with pytest.raises(SessionError, match="illegal address"):
+        engines.EngineRunner(0).run(graph, graph.model())
 
 
 class _Profiler:
