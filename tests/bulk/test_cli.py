@@ -26,7 +26,7 @@ def test_what_is_printed_and_kept(arguments: list[str], tmp_path: Path, capsys: 
     shown = capsys.readouterr()
     assert "32 rows in 2 shards, 2 to do" in shown.err
     assert "rows without a result: 1 (empty)" in shown.out
-    assert "texts that were longer than the model takes, and lost their ends: 1" in shown.out
+    assert "texts that were longer than the model takes, and were cut: 1" in shown.out
     assert "31 texts, " in shown.out
     assert "2 files in" in shown.out
     assert "verified: 31 texts and 1 bad row, each once" in shown.out
