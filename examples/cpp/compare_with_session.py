@@ -28,11 +28,17 @@ def main() -> int:
         lengths = [min(length, session.metadata.longest or length) for length in LENGTHS]
         batch = [rng.integers(low, min(limit, HIGHEST_ID), length) for length in lengths]
         words = [",".join(map(str, ids)) for ids in batch]
+        rows = {}
+        for item in session.metadata.sequence_inputs():
+            shape = (len(batch), *item.behind)
+            numbers = rng.integers(0, item.limit or HIGHEST_ID, shape)
+            rows[item.name] = numbers.astype(item.dtype)
+            words.insert(0, f"{item.name}={','.join(map(str, numbers.ravel()))}")
         command = [str(program), str(plan), str(plugin_library.find()), "--save", folder, *words]
         print(subprocess.run(command, check=True, text=True, capture_output=True).stdout, end="")
         ids = {session.metadata.ids_input().name: np.concatenate(batch)}
         others = {item.name: np.zeros(sum(lengths), np.int32) for item in session.metadata.token_inputs()}
-        expected = session.run_packed({**others, **ids}, lengths)
+        expected = session.run_packed({**others, **ids, **rows}, lengths)
         worst = 0.0
         for item in session.metadata.outputs:
             wide = item.dtype == "bfloat16"  # of which NumPy knows nothing: its bits are those of float32's first half

@@ -3,6 +3,7 @@
 //
 //   run_plan model.plan libpadfree.so 101,7,102 101,102      one argument a sequence: its ids
 //   run_plan model.plan libpadfree.so --save FOLDER ...      also writes every output as FOLDER/<name>.bin
+//   run_plan model.plan libpadfree.so language=3,0 ...       an input with a row for every sequence: its numbers
 //
 // The names of inputs are those of docs/runtime.md; token types and whatever else a token has are zeros here.
 #include <NvInferRuntime.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -65,11 +67,17 @@ std::vector<int32_t> inputValues(const std::string& name, const std::vector<std:
   return name == "input_ids" ? ids : std::vector<int32_t>(ids.size());
 }
 
-std::vector<int32_t> parse(const std::string& text) {
-  std::vector<int32_t> ids;
+// Numbers between commas; those of a float input by their bits.
+std::vector<int32_t> parse(const std::string& text, bool floats = false) {
+  std::vector<int32_t> numbers;
   std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) ids.push_back(std::stoi(word));
-  return ids;
+  for (std::string word; std::getline(words, word, ',');) {
+    const float number = floats ? std::stof(word) : 0.0F;
+    int32_t bits = 0;
+    std::memcpy(&bits, &number, sizeof(bits));
+    numbers.push_back(floats ? bits : std::stoi(word));
+  }
+  return numbers;
 }
 
 size_t sizeOf(nvinfer1::DataType type) {
@@ -80,7 +88,7 @@ size_t sizeOf(nvinfer1::DataType type) {
 }
 
 void run(const std::string& plan_path, const std::string& library, const std::string& folder,
-         const std::vector<std::vector<int32_t>>& batch) {
+         const std::vector<std::vector<int32_t>>& batch, const std::map<std::string, std::string>& rows) {
   check(cudaFree(nullptr), "CUDA");  // without a GPU, TensorRT's first call may end the process
   Logger logger;
   const std::unique_ptr<nvinfer1::IRuntime> runtime(need(nvinfer1::createInferRuntime(logger), "createInferRuntime"));
@@ -100,8 +108,10 @@ void run(const std::string& plan_path, const std::string& library, const std::st
       const char* const name = engine->getIOTensorName(i);
       if ((engine->getTensorIOMode(name) == nvinfer1::TensorIOMode::kINPUT) != inputs) continue;
       if (inputs) {
-        const std::vector<int32_t> values = inputValues(name, batch);
-        const nvinfer1::Dims shape{1, {static_cast<int32_t>(values.size())}};
+        const bool floats = engine->getTensorDataType(name) == nvinfer1::DataType::kFLOAT;
+        const auto values = rows.count(name) ? parse(rows.at(name), floats) : inputValues(name, batch);
+        nvinfer1::Dims shape = engine->getTensorShape(name);  // [-1], or [-1, N] where a row has N numbers
+        shape.d[0] = static_cast<int32_t>(values.size()) / (shape.nbDims > 1 ? shape.d[1] : 1);
         if (!context->setInputShape(name, shape))
           throw std::runtime_error(std::string(name) + " is beyond the profile");
         buffers[name] = std::make_unique<Buffer>(values.size() * sizeof(int32_t));
@@ -137,11 +147,19 @@ int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   const bool saves = words.size() > 3 && words[2] == "--save";
   const size_t first = saves ? 4 : 2;
-  if (words.size() <= first) return std::cerr << "usage: run_plan PLAN LIBRARY [--save FOLDER] IDS...\n", 2;
+  if (words.size() <= first)
+    return std::cerr << "usage: run_plan PLAN LIBRARY [--save FOLDER] [NAME=NUMBERS]... IDS...\n", 2;
   try {
     std::vector<std::vector<int32_t>> batch;
-    for (size_t i = first; i < words.size(); ++i) batch.push_back(parse(words[i]));
-    run(words[0], words[1], saves ? words[3] : "", batch);
+    std::map<std::string, std::string> rows;
+    for (size_t i = first; i < words.size(); ++i) {
+      const size_t sign = words[i].find('=');
+      if (sign == std::string::npos)
+        batch.push_back(parse(words[i]));
+      else
+        rows[words[i].substr(0, sign)] = words[i].substr(sign + 1);
+    }
+    run(words[0], words[1], saves ? words[3] : "", batch, rows);
   } catch (const std::exception& error) {
     return std::cerr << "run_plan: " << error.what() << '\n', 1;
   }

@@ -14,15 +14,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from padfree.contract.names import INPUT_ROLES
+from padfree.contract.names import INPUT_ROLES, PER_SEQUENCE
+from padfree.onnx_tools import save_model
 from padfree.runtime import Session
 from padfree.runtime.gpu import plugin_library
 
 from tests.support.folders import write_folder
+from tests.support.sequence_models import with_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "cpp"
-MOST_LINES = {"main.cpp": 150, "vectors.cpp": 60}
+MOST_LINES = {"main.cpp": 170, "vectors.cpp": 60}
 
 
 def test_they_are_short() -> None:
@@ -33,7 +35,7 @@ def test_they_are_short() -> None:
 
 def test_the_inputs_that_it_fills_are_those_of_plans() -> None:
     filled = set(re.findall(r'name == "(\w+)"', (FOLDER / "main.cpp").read_text("utf-8")))
-    assert filled - {"input_ids"} == set(INPUT_ROLES) - {"tokens", "mask", "unread"}
+    assert filled - {"input_ids"} == set(INPUT_ROLES) - {"tokens", "mask", "unread", PER_SEQUENCE}
 
 
 def test_they_are_compiled_with_the_sanitized_build() -> None:
@@ -56,6 +58,21 @@ def test_a_plan_gives_what_a_session_gives(interface: str, tmp_path: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "last_hidden_state: largest difference 0.0e+00" in done.stdout
+
+
+@pytest.mark.gpu
+def test_rows_of_sequences_are_arguments(tmp_path: Path) -> None:
+    program = os.environ.get("PADFREE_RUN_PLAN")
+    if not program:
+        pytest.skip("PADFREE_RUN_PLAN names no program; build examples/cpp where TensorRT is")
+    plan = tmp_path / "model.plan"
+    save_model(with_rows(), tmp_path / "model.onnx")
+    build = ["build", str(tmp_path / "model.onnx"), "-o", str(plan), "--max-batch", "8", "--no-verify"]
+    subprocess.run([sys.executable, "-m", "padfree.builder.cli", *build], check=True, timeout=300)
+    command = [sys.executable, str(FOLDER / "compare_with_session.py"), program, str(plan)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "vector: largest difference 0.0e+00" in done.stdout
 
 
 @pytest.mark.gpu
