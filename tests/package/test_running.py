@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -39,6 +40,37 @@ def test_that_takes_long():
 
 def test_of_something_that_nobody_has():
     pytest.importorskip("starlette.that_nobody_has")
+"""
+MARKED = """
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("value", range(4))
+def test_that_is_alone(value):
+    begin = time.monotonic()
+    time.sleep(0.2)
+    with Path("ran").open("a") as file:
+        file.write(f"{os.environ['PYTEST_XDIST_WORKER']} {begin} {time.monotonic()}\\n")
+"""
+LEFT_OUT = """
+import pytest
+
+from tests.support.skips import LeftOut
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return LeftOut.of(module_path, parent, "needs what nobody has: buy it")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name == "test_of_the_gpu.py":
+            item.add_marker(pytest.mark.skip(reason="needs a GPU: buy one"))
 """
 RUN = "import json, sys, pytest; print(*(int(pytest.main(given)) for given in json.loads(sys.argv[1])))"
 
@@ -108,9 +140,36 @@ def test_one_process_is_enough_or_wanted(suite: Path) -> None:
     assert len(re.findall(r"\d+ passed", shown)) == len(cases)
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_files_that_cannot_be_imported_are_counted(suite: Path, workers: str) -> None:
+    folder = suite / "tests" / "left_out"
+    folder.mkdir()
+    (folder / "conftest.py").write_text(LEFT_OUT)
+    for name in ("one", "two", "of_the_gpu"):
+        (folder / f"test_{name}.py").write_text("import what_nobody_has")
+    shown, _ = run(suite, ["-n", workers, "tests/left_out", "tests/test_0.py"])
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert {"2 needs what nobody has: buy it", "1 needs a GPU: buy one"} <= set(lines)
+
+
 def test_the_user_chooses_workers(suite: Path) -> None:
     _, places = run(suite, ["-n", "2", "tests/test_0.py", "tests/test_1.py"])
     assert {place for ran in places.values() for place in ran} == {"gw0", "gw1"}
+
+
+def test_on_the_gpu_one_test_runs_at_a_time(suite: Path) -> None:
+    """Also of files that lie elsewhere, which different processes run."""
+    for number in range(2):
+        (suite / "tests" / f"test_{number}.py").write_text(MARKED)
+    conftest = suite / "tests" / "conftest.py"
+    there = "import tests.support.running\ntests.support.running._gpu_works = lambda: True\n"
+    conftest.write_text(conftest.read_text() + there)
+    run(suite, ["-n", "2", "tests/test_0.py", "tests/test_1.py"])
+    lines = [line.split() for line in (suite / "ran").read_text().splitlines()]
+    spans = sorted((float(begin), float(end), worker) for worker, begin, end in lines)
+    assert len(spans) == 8
+    assert {worker for *_, worker in spans} == {"gw0", "gw1"}
+    assert all(later[0] >= earlier[1] for earlier, later in itertools.pairwise(spans))
 
 
 @pytest.mark.parametrize("given", [["--slow", "tests/test_0.py"], ["-m", "slow"], ["tests/test_0.py::test_that_takes"]])

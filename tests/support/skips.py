@@ -89,6 +89,10 @@ class _AllOfThem(pytest.Item):
         assert isinstance(self.parent, LeftOut)
         pytest.skip(self.parent.reason)
 
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Where it stands: a line is wanted of what a mark skips."""
+        return self.path, 0, self.name
+
 
 def described(reason: str) -> str:
     """A reason as the summary shows it: what pytest.importorskip says becomes what to install."""
