@@ -239,7 +239,7 @@ class _Progress:
             )
         except PaddingIsReadError as error:
             others = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]
-            raise PaddingIsReadError("; ".join(dict.fromkeys([str(error), *others]))) from None
+            raise type(error)("; ".join(dict.fromkeys([str(error), *others]))) from None
         missed = tuple(Miss("padded part", f"{reason}: right-padded batches only") for reason in found.reasons)
         self._results.append(PassResult("probe", 0, missed, right_padded=found.reasons))
         return found.rules

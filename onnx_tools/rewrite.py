@@ -34,7 +34,7 @@ from .report import CoverageReport, coverage
 from .varseqlen import VARSEQLEN, take_varseqlen
 from .verification.half_precision import ALLOWED, convert_and_check
 from .verification.kept_numbers import RELATIVE_TOLERANCE
-from .verification.probe import PaddingIsReadError
+from .verification.probe import PaddingIsReadError, UnknownSizesError
 from .verification.sample_batches import sample_of
 from .verification.verify import PaddingMattersError, verify_assumed, verify_ids
 
@@ -223,6 +223,8 @@ def _made(original: Model, asked: _Asked) -> _Made:
         for padding_id in tried:
             with contextlib.suppress(RewriteError):
                 return _with_padding(original, careful, padding_id)
+        if isinstance(refused, UnknownSizesError):
+            raise
         found = f"{refused}; nor does it give every sequence what it gets alone where padding holds "
         error = type(refused)(f"{found}{' or '.join(map(str, tried))} alone, as tokenizers fill it (--padding-id)")
         raise error from refused

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import OUTPUTS, PAIRS, SENTENCES
+from padfree.onnx_tools.importing.control_flow import keep_needed
 from padfree.onnx_tools.importing.skeleton import inferred, skeleton_of
 
 from ..errors import BuildError
@@ -50,6 +51,8 @@ def add_head(model: ModelProto, head: Head, outputs: Sequence[str] = (), *, mask
     kept = [known[name] for name in wanted]
     del graph.output[:]
     graph.output.extend(kept)
+    if outputs:
+        keep_needed(model)
 
 
 def _inner(model: ModelProto, name: str) -> ValueInfoProto | None:

@@ -18,19 +18,29 @@ Lookup = Callable[[gs.Tensor], Facts]
 
 
 def drop_unneeded(model: ModelProto) -> None:
-    """Takes nodes that lead to no output out of a model with subgraphs, whose nodes are sorted."""
-    if not any(subgraphs(node) for node in model.graph.node):
-        return
-    wanted, kept = {value.name for value in model.graph.output}, list[NodeProto]()
-    for node in reversed(model.graph.node):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(node.input)
-            wanted.update(name for inner in subgraphs(node) for each in all_nodes(inner) for name in each.input)
-            wanted.update(value.name for inner in subgraphs(node) for value in inner.output)
-    if len(kept) < len(model.graph.node):
+    """Takes nodes that lead to no output out of a model that has subgraphs, where they might be refused."""
+    if any(subgraphs(node) for node in model.graph.node):
+        keep_needed(model)
+
+
+def keep_needed(model: ModelProto) -> None:
+    """Takes nodes that lead to no output out of a model."""
+    nodes = list(model.graph.node)
+    makers = {name: at for at, node in enumerate(nodes) for name in node.output if name}
+    waiting, needed = [value.name for value in model.graph.output], set[int]()
+    while waiting:
+        at = makers.get(waiting.pop())
+        if at is None or at in needed:
+            continue
+        needed.add(at)
+        waiting += nodes[at].input
+        for inner in subgraphs(nodes[at]):
+            waiting += [value.name for value in inner.output]
+            waiting += [name for each in all_nodes(inner) for name in each.input]
+    if len(needed) < len(nodes):
+        copies = [NodeProto.FromString(nodes[at].SerializeToString()) for at in sorted(needed)]
         del model.graph.node[:]
-        model.graph.node.extend(reversed(kept))
+        model.graph.node.extend(copies)
 
 
 def refused(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:

@@ -44,6 +44,10 @@ class PaddingIsReadError(RewriteError):
     """Raised where a result on kept tokens depends on masked slots, or where nobody can tell."""
 
 
+class UnknownSizesError(PaddingIsReadError):
+    """Raised where sizes follow from the inputs' values, and nobody can tell which numbers are padding."""
+
+
 @dataclass(frozen=True)
 class Probed:
     """What a probe that passed found out.
@@ -91,7 +95,9 @@ def probe(
         try:
             reader = _difference(part, analysis, _masks()[0], rules)
         except RewriteError as error:
-            refused = refused or error
+            # That the graph fails on some ids says less than what is found with ids that it looks for.
+            says_more = isinstance(error, PaddingIsReadError) and not isinstance(refused, PaddingIsReadError)
+            refused = error if refused is None or says_more else refused
             continue
         if reader is None:
             others = () if right_padded_only else _masks()[1:]
@@ -221,10 +227,18 @@ def _changed(
         return None
     known = [name for name in changed if _has_known_sizes(analysis.facts[name].shape)]
     if not any(name in part.final for name in known):
-        maker = _text(part.makers[next(name for name in changed if name not in known)])
-        raise PaddingIsReadError(
-            f"{maker} makes a tensor of unknown sizes, so that nobody can tell which of its numbers are padding; "
+        maker = part.makers[next(name for name in changed if name not in known)]
+        others = [node for node in part.makers.values() if node is not maker]
+        found = (_rows_before(node, analysis) for node in [maker, *others])
+        rows = next((name for name in found if name is not None), None)
+        advice = (
             "replace the operator by others whose sizes follow from batch and sequence"
+            if rows is None
+            else f"keep what comes before it, a row for every token, and do the rest outside: --outputs {rows}"
+        )
+        raise UnknownSizesError(
+            f"{_text(maker)} makes a tensor of unknown sizes, which follow from the inputs' values, so that nobody can "
+            f"tell which of its numbers are padding; {advice}"
         )
     longer = {name: _other_slots(analysis.facts[name].shape) for name in known if name in part.final}
     if all(longer.values()):
@@ -234,6 +248,22 @@ def _changed(
             "padding; export the model with all of its slots, and leave some out, or add some, afterwards"
         )
     return part.makers[known[0]]
+
+
+def _rows_before(node: gs.Node, analysis: Analysis) -> str | None:
+    """The nearest tensor [B,S,E] of numbers before a node, by name."""
+    waiting, seen = [*node.inputs], set[int]()
+    while waiting:
+        tensor = waiting.pop(0)
+        facts = analysis[tensor]
+        shape = facts.shape or ()
+        if len(shape) == 3 and tuple(shape[:2]) == (B, S) and (facts.dtype or "").startswith("float"):
+            return str(tensor.name)
+        for maker in tensor.inputs:
+            if id(maker) not in seen:
+                seen.add(id(maker))
+                waiting += maker.inputs
+    return None
 
 
 def _other_slots(shape: tuple[Poly, ...] | None) -> str | None:

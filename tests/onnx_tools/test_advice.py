@@ -139,3 +139,20 @@ def test_an_only_output_is_not_to_be_left_out() -> None:
     with pytest.raises(RewriteError, match="correct that in the model") as told:
         rewrite(model)
     assert "--outputs" not in str(told.value)
+
+
+def with_words() -> ModelProto:
+    """Rows of the first tokens of words alone, as GLiNER's token level takes them: as many as a mask marks."""
+    b, hidden = one_layer()
+    marked = b.op("Transpose", b.op("NonZero", "words_mask"), perm=[1, 0])
+    return with_output(b.op("GatherND", hidden, marked), b, ["words", HIDDEN], "words_mask")
+
+
+def test_sizes_that_follow_from_values_are_named_with_the_rows_to_keep(tmp_path: Path) -> None:
+    with pytest.raises(
+        RewriteError, match=r"unknown sizes, which follow from the inputs' values, .* --outputs"
+    ) as told:
+        rewrite(with_words())
+    save_model(with_words(), tmp_path / "model.onnx")
+    command = ["optimize", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "cut.onnx")]
+    assert main([*command, *advised_outputs(told.value)]) == 0
