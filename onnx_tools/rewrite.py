@@ -13,6 +13,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
 from padfree.contract.names import HALF, INTERFACES, MASKS, PRECISIONS
+from padfree.contract.phases import HALVING, REWRITING, VERIFYING, Phases
 
 from .analysis.symbolic import Analysis
 from .description import VERSION, describe, describe_types, measured
@@ -145,13 +146,14 @@ def rewrite_model(
     masks: str = "any",
     padding_id: int | None = None,
     keep_exact: bool = False,
+    phases: Phases | None = None,
 ) -> Rewritten:
     """As rewrite, but not finished: more passes may follow, and TensorRT takes no bodies.
 
     With `keep_exact` the result also holds the model as it was before its types were converted, with its weights.
 
     Weights that lie outside of the model's message stay outside of the result's. Whoever is done with the result calls
-    `finished`, or check_files() of its weights.
+    `finished`, or check_files() of its weights. `phases` gets the seconds of what is done.
     """
     _check_options(interface, precision, masks)
     if verify:
@@ -165,14 +167,15 @@ def rewrite_model(
     original = model.with_proto(runnable(model.proto))
     inner = "packed" if interface == VARSEQLEN else interface
     options = GraphOptions(inner, mask, masks == "contiguous")
-    asked = _Asked(options, precision, masks, strict, seed if verify else None, padding_id)
+    asked = _Asked(options, precision, masks, strict, seed if verify else None, padding_id, phases or Phases())
     made = _made(original, asked)
     result, metadata, exact = made.model, made.metadata, made.model if keep_exact else None
     if unquantized is not None:
         metadata["unquantized"] = unquantized.to_dict()
     if precision != "fp32":
-        sample = sample_of(original.proto, metadata, seed=seed) if verify else None
-        half = convert_and_check(result, precision, sample)
+        with asked.phases.measured(HALVING):
+            sample = sample_of(original.proto, metadata, seed=seed) if verify else None
+            half = convert_and_check(result, precision, sample)
         result, precision = half.model, half.precision
         metadata |= {"precision": precision, "kept_float32": dict(half.kept_float32)}
         if half.against_fp16:
@@ -191,7 +194,10 @@ def rewrite_model(
 
 @dataclass(frozen=True)
 class _Asked:
-    """How a graph is rewritten and verified: `seed` is that of the batches, None: it is not verified."""
+    """How a graph is rewritten and verified: `seed` is that of the batches, None: it is not verified.
+
+    `phases` gets the seconds.
+    """
 
     options: GraphOptions
     precision: str
@@ -199,6 +205,7 @@ class _Asked:
     strict: bool
     seed: int | None
     padding_id: int | None
+    phases: Phases
 
 
 @dataclass(frozen=True)
@@ -232,6 +239,7 @@ def _made(original: Model, asked: _Asked) -> _Made:
 
 def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Made:
     """Rewrites and verifies a model whose padded slots hold anything, or this id."""
+    lap = asked.phases.laps()
     passed = rewrite_graph(original, replace(asked.options, padding_id=padding_id))
     interface, assumed = asked.options.interface, passed.assumed
     notes = [note_on_padding(assumed)] if assumed else []
@@ -250,6 +258,7 @@ def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Ma
     )
     result = _exported(passed.graph, passed.analysis, original)
     rules = assumed
+    lap(REWRITING)
     if asked.seed is not None:
         runs = result.with_proto(with_functions(result.proto))
         if assumed:
@@ -257,6 +266,7 @@ def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Ma
         else:
             errors, rules = verify_ids(original, runs, metadata, seed=asked.seed, special=passed.special)
         metadata["verification"] = measured(errors, RELATIVE_TOLERANCE)
+        lap(VERIFYING)
     if rules:
         metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
     return _Made(result, metadata, report)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from padfree.contract.names import FP8, ONNX_SUFFIX
 
 from .calibrating import print_quantization, showing
-from .console import error_console, facts_table, output_console
+from .console import error_console, facts_table, output_console, print_phases
 from .coverage import print_coverage, print_kept_float32
 from .engine_check import engine_check_line, print_engine_check
 from .options import (
@@ -46,6 +46,8 @@ from .summary import (
 
 if TYPE_CHECKING:
     from padfree.builder.engine.shared_builder import SharedBuilder
+    from padfree.builder.folders.folder_model import FolderModel
+    from padfree.builder.folders.source import Source
 
 MIB = 1 << 20
 CUDA_THREAD = "padfree-cuda"
@@ -126,11 +128,12 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
 
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
     fixed = fixed_inputs(arguments)
-    check = partial(check_machine, arguments.device, operators=())
-    head = head_options(arguments)
+    lazily = arguments.precision != FP8  # whose calibration needs a file
+    check = (lambda: None) if lazily else partial(check_machine, arguments.device, operators=())
+    head, told = head_options(arguments), {"say": say, "before_export": check, "lazily": lazily}
     with (
-        opened(arguments.model, head, mask=arguments.mask, fixed=fixed, say=say, before_export=check) as source,
-        _quantized(arguments, source.path) as (model, asked),
+        opened(arguments.model, head, mask=arguments.mask, fixed=fixed, **told) as source,
+        _quantized(arguments, source) as (model, asked),
         make_progress(error_console()) as progress,
     ):
         metadata = build_engine(
@@ -153,7 +156,9 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
         )
     console = output_console()
     if arguments.verbose:
-        console.print(facts_table("engine", metadata["engine"]))
+        facts = dict(metadata["engine"])
+        print_phases(console, facts.pop("build_seconds"))
+        console.print(facts_table("engine", facts))
         print_engine_check(console, metadata)
         print_kept_float32(console, metadata)
         print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
@@ -188,16 +193,17 @@ def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list
 
 
 @contextlib.contextmanager
-def _quantized(arguments: argparse.Namespace, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _quantized(arguments: argparse.Namespace, source: Source) -> Iterator[tuple[Path | FolderModel, dict[str, Any]]]:
     """What the engine is built from, and how it is to be rewritten: with --calibrate a file in fp8 made of the model.
 
     That file, with its tokenizer, is removed with the context.
     """
+    path = source.path
     rewriting = {
         name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "masks", "padding_id")
     }
     if arguments.precision != FP8:
-        yield path, {**rewriting, "precision": arguments.precision}
+        yield source.unmade or path, {**rewriting, "precision": arguments.precision}
         return
     from padfree.builder.calibration import fp8_model, is_fp8
     from padfree.builder.engine.build import check_machine

@@ -97,7 +97,7 @@ def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     """A table of plain text; columns whose name ends in a unit or "count" are right-aligned."""
     table = Table(title=Text(visible(title)), title_justify="left")
     for column in columns:
-        numeric = column.endswith(("ms", "count", "bytes", "tokens", "x"))
+        numeric = column.endswith(("ms", "seconds", "count", "bytes", "tokens", "x"))
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
@@ -107,6 +107,12 @@ def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 def facts_table(title: str, facts: Mapping[str, Any]) -> Table:
     """Two columns, one fact a row; lists and objects become short text."""
     return make_table(title, ("fact", "value"), [(name, short(value)) for name, value in facts.items()])
+
+
+def print_phases(console: Console, seconds: Mapping[str, float]) -> None:
+    """Prints where the time went."""
+    rows = [(name, f"{spent:.2f}") for name, spent in seconds.items()]
+    console.print(make_table("where the time went", ("phase", "seconds"), rows))
 
 
 def short(value: Any) -> str:

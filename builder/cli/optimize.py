@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.contract.phases import WRITING, Phases
+
 from .calibrating import print_quantization, showing
-from .console import output_console
+from .console import output_console, print_phases
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import (
     LINEAR,
@@ -38,6 +40,7 @@ from .summary import (
 if TYPE_CHECKING:
     from onnx import ModelProto
     from padfree.builder.calibration import Calibration
+    from padfree.builder.folders.source import Source
     from padfree.onnx_tools.quantization.calibration import BeginSteps
 
 
@@ -86,23 +89,25 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
     check_destinations([*outputs, ("--report", arguments.report)], [("the model", arguments.model)])
     calibration = calibration_of(arguments)
-    fixed = fixed_inputs(arguments)
+    head, fixed, phases = head_options(arguments), fixed_inputs(arguments), Phases()
     with (
-        opened(arguments.model, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source,
+        opened(arguments.model, head, mask=arguments.mask, fixed=fixed, say=say, lazily=True) as source,
         showing(console, "rewriting", bar=calibration is not None) as begin,
     ):
-        model = _optimized(arguments, source.path, calibration, begin)
+        model = _optimized(arguments, source, calibration, begin, phases)
         metadata = metadata_of(model)
         cut = (metadata.get("text") or {}).get("max_length")
         asked = (arguments.batch, arguments.mean_length, arguments.max_length)
         lengths = choose_lengths(metadata["max_positions"], *asked, cut=cut)
         coverage = report(metadata["coverage"], lengths, arguments.gpu)
         kept = kept_files(source.path, arguments.output, parse_metadata(metadata, str(source.path)))
-        save_model(model, arguments.output)
-        write_files(kept)
+        with phases.measured(WRITING):
+            save_model(model, arguments.output)
+            write_files(kept)
     if arguments.report is not None:
         write_files([(arguments.report, report_json(coverage))])
     if arguments.verbose:
+        print_phases(console, phases.seconds)
         print_outputs(console, metadata["outputs"])
         print_kept_float32(console, metadata)
         print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
@@ -126,21 +131,20 @@ def _summary(
 
 
 def _optimized(
-    arguments: argparse.Namespace, path: Path, calibration: Calibration | None, begin: BeginSteps
+    arguments: argparse.Namespace, source: Source, calibration: Calibration | None, begin: BeginSteps, phases: Phases
 ) -> ModelProto:
     """The model as the file will hold it."""
     from padfree.builder.calibration import fp8_model
     from padfree.builder.engine.linear import apply_linear
     from padfree.builder.engine.preparation import metadata_of
-    from padfree.onnx_tools.files.model_file import open_model
     from padfree.onnx_tools.files.weights import Storage
     from padfree.onnx_tools.rewrite import finished, rewrite_model
 
     asked = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "padding_id")}
     asked["masks"] = arguments.masks or "any"
-    given = open_model(path, Storage.MEMORY)
+    given = source.open(Storage.MEMORY, phases, say)
     if calibration is not None:
-        model = fp8_model(given, path, calibration, norms=arguments.norms, begin=begin, **asked)
+        model = fp8_model(given, source.path, calibration, norms=arguments.norms, begin=begin, **asked)
         return finished(model, metadata_of(model.proto)["precision"])
-    result = rewrite_model(given, precision=arguments.precision, **asked)
+    result = rewrite_model(given, precision=arguments.precision, **asked, phases=phases)
     return finished(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)

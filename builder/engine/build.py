@@ -26,13 +26,14 @@ from ..engine_check.commands import compare_command
 from ..engine_check.reference import Reference
 from ..errors import BuildError
 from ..files import write_files
+from ..folders.folder_model import FolderModel
 from ..folders.kept import kept_files, tokenizer_destination
 from . import linear_tables
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem, linear_of, norms_of
 from .phases import COMPARING, REFERENCE, WAITING, Phases
 from .preparation import Products, metadata_of
-from .preparation_process import preparing
+from .preparation_process import Given, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
 from .shared_builder import SharedBuilder
 
@@ -40,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 def build_engine(
-    model: str | Path | onnx.ModelProto,
+    model: Given,
     plan_path: str | Path,
     *,
     interface: str | None = None,
@@ -69,7 +70,7 @@ def build_engine(
     Before it is written, it runs ragged batches on the GPU, whose answers onnxruntime gave meanwhile.
 
     Args:
-        model: an exported model (it is rewritten first) or one that `rewrite` made.
+        model: an exported model (it is rewritten first), one that `rewrite` made, or what makes that of a folder.
         plan_path: where the plan goes; written whole or not at all.
         interface: "packed" (default) or "padded"; of a rewritten model it can only be what the model is.
         precision: "fp32", "fp16" or "bf16"; None for fp16, or bf16 where fp16 cannot hold what products of tokens make
@@ -116,17 +117,21 @@ def build_engine(
     rewriting |= {"mask": mask, "masks": masks, "padding_id": padding_id}
     with preparing(model, products=products, profile=wanted, **rewriting) as prepared:
         started = builder if isinstance(builder, EngineBuilder) else shared.get(device, options, progress)
+        if isinstance(started, Exception) and isinstance(model, FolderModel) and model.exports:
+            check_machine(device, operators=())  # before an export in vain
+            raise started
         waited = Phases()
         with waited.measured(WAITING):
             made = prepared()
         raw = metadata_of(made.model)
         metadata = parse_metadata(raw, "the rewritten model")
-        kept = [] if isinstance(model, onnx.ModelProto) else kept_files(Path(model), Path(plan_path), metadata)
+        path = _path_of(model)
+        kept = [] if path is None else kept_files(path, Path(plan_path), metadata)
         profile = choose_profile(metadata, wanted)
         check_machine(device, operators=metadata.plugins)
         if isinstance(started, Exception):
             raise started
-        started.phases.seconds |= waited.seconds
+        started.phases.seconds |= {**waited.seconds, **made.seconds}
         if metadata.plugins:
             plugin_library.load()
         built = started.build(made.model, shape_ranges(metadata, profile), content=made.content)
@@ -155,9 +160,7 @@ def _checked(
     return found.to_dict()
 
 
-def check_plan_destination(
-    model: str | Path | onnx.ModelProto, plan: Path, timing_cache: str | Path | None = DEFAULT_CACHE
-) -> None:
+def check_plan_destination(model: Given, plan: Path, timing_cache: str | Path | None = DEFAULT_CACHE) -> None:
     """Refuses a plan, with its metadata and the timing cache, where they would be lost or others would.
 
     Raises:
@@ -167,7 +170,7 @@ def check_plan_destination(
 
 
 def check_plan_destinations(
-    plans: Sequence[tuple[str | Path | onnx.ModelProto, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
+    plans: Sequence[tuple[Given, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
 ) -> None:
     """check_plan_destination for several models, each with its plan: no plan takes the place of another, either."""
     caches: list[tuple[str, Path | None]] = []
@@ -184,9 +187,21 @@ def check_plan_destinations(
                 ("the plan's tokenizer", tokenizer_destination(plan)),
             )
         ],
-        [("the model", Path(model)) for model, _ in plans if not isinstance(model, onnx.ModelProto)],
+        [("the model", path) for model, _ in plans if (path := _read_path(model)) is not None],
         caches=caches,
     )
+
+
+def _path_of(model: Given) -> Path | None:
+    """The file that a model's tokenizer lies beside; None for a message."""
+    if isinstance(model, onnx.ModelProto):
+        return None
+    return model.path if isinstance(model, FolderModel) else Path(model)
+
+
+def _read_path(model: Given) -> Path | None:
+    """What is read of a model; None for a message."""
+    return model.folder if isinstance(model, FolderModel) else _path_of(model)
 
 
 def _gpu(device: int) -> Device | None:

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a build's time goes."""
+"""Where a build's time goes, beside what contract/phases.py names of rewriting."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from padfree.contract.phases import Phases as Phases
 
 STARTING = "TensorRT's start"
 WAITING = "waiting for the model"  # which is prepared meanwhile
@@ -14,19 +12,3 @@ BUILDING = "TensorRT's build"
 CHECKING = "look at the engine"
 REFERENCE = "waiting for onnxruntime's answers"  # which it gives meanwhile
 COMPARING = "check of the engine's answers"
-
-
-class Phases:
-    """Seconds of the parts of one build, in their order."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def measured(self, phase: str) -> Iterator[None]:
-        """Times what is inside; of a phase that comes again, the last counts."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[phase] = round(time.monotonic() - start, 2)

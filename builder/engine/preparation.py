@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 from padfree.contract.names import FP8, HALF
+from padfree.contract.phases import Phases
 from padfree.onnx_tools.files.metadata import is_rewritten, read_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
@@ -72,11 +73,12 @@ def prepare(
     mask: str | None = None,
     masks: str | None = None,
     padding_id: int | None = None,
+    phases: Phases | None = None,
 ) -> Preparation:
     """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these products.
 
     `mask` is the padding mask's input where attention does not prove which one that is, `masks` says what masks may be
-    where distances between tokens count (None: any, or as the model was rewritten).
+    where distances between tokens count (None: any, or as the model was rewritten); `phases` gets the seconds.
 
     Raises:
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
@@ -91,6 +93,7 @@ def prepare(
         mask=mask,
         masks=masks,
         padding_id=padding_id,
+        phases=phases,
     )
     metadata = parse_metadata(metadata_of(made.proto), "the rewritten model")
     longest = choose_profile(metadata, profile).max_seq_len
@@ -118,6 +121,7 @@ def _rewritten(
     mask: str | None = None,
     masks: str | None = None,
     padding_id: int | None = None,
+    phases: Phases | None = None,
 ) -> tuple[Model, Model | None]:
     """As rewritten, and with `verify` the exact model of a Preparation."""
     if not is_rewritten(model.proto):
@@ -131,6 +135,7 @@ def _rewritten(
             masks=masks or "any",
             padding_id=padding_id,
             keep_exact=verify,
+            phases=phases,
         )
         return made.model, made.exact
     raw = metadata_of(model.proto)

@@ -8,7 +8,6 @@ the engine, the process computes what it has to answer (engine_check/reference.p
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import mmap
 import os
@@ -17,13 +16,15 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeAlias, TypeGuard
 
 import onnx
+from padfree.contract.phases import IMPORTS, Phases
 from padfree.onnx_tools.files.model import Model, without_initializers
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
@@ -32,6 +33,7 @@ from padfree.runtime.plan_files import parse_metadata
 
 from ..engine_check.reference import Reference, compute_reference
 from ..errors import BuildError
+from ..folders.folder_model import FolderModel
 from .network import serialized
 from .preparation import Products, metadata_of, prepare
 from .profile import ProfileOptions, choose_profile
@@ -44,6 +46,7 @@ sys.path[:] = sys.argv[2:]
 from padfree.builder.engine.preparation_process import serve
 serve(sys.argv[1], answer)
 """
+Given: TypeAlias = str | Path | onnx.ModelProto | FolderModel
 _FAILED, _TOO_LARGE = 3, 4
 """Exit codes of that process: its answer is an error; the model fits no answer."""
 _LENGTH = struct.Struct("<q")
@@ -56,35 +59,40 @@ KB; and numpy multiply without threads, which wait longer for each other than th
 class Prepared:
     """A model for TensorRT's parser. Where `content` holds all of its bytes, `model` is without weights.
 
-    `reference` waits for what its engine has to answer, and raises what was wrong; None where nothing is verified.
+    `seconds` tells how long what took. `reference` waits for what the engine has to answer, and raises what was wrong;
+    None where nothing is verified.
     """
 
     model: onnx.ModelProto
+    seconds: Mapping[str, float]
     content: memoryview | None = None
     reference: Callable[[], Reference] | None = None
 
 
 @contextlib.contextmanager
 def preparing(
-    model: str | Path | onnx.ModelProto, *, products: Products, profile: ProfileOptions, **options: Any
+    model: Given, *, products: Products, profile: ProfileOptions, **options: Any
 ) -> Iterator[Callable[[], Prepared]]:
     """Begins `prepare`, and gives a function that waits for what it returns or raises.
 
-    A file that is there is prepared by another process, which ends with the context, and the reference with it.
+    A file that is there, and a folder, are prepared by another process, which ends with the context, and the reference
+    with it.
     """
 
     def here() -> Prepared:
-        given = Model.of(model) if isinstance(model, onnx.ModelProto) else open_model(model, Storage.MEMORY)
-        made = prepare(given, products=products, profile=profile, **options)
+        phases = Phases()
+        given = _opened(model, Storage.MEMORY, phases)
+        made = prepare(given, products=products, profile=profile, **options, phases=phases)
         whole = made.model.whole()
         made.model.weights.check_files()
         if made.exact is None:
-            return Prepared(whole)
+            return Prepared(whole, phases.seconds)
         metadata = parse_metadata(metadata_of(whole), "the rewritten model")
         chosen = choose_profile(metadata, profile)
-        return Prepared(whole, reference=partial(compute_reference, made.exact, metadata, chosen))
+        reference = partial(compute_reference, made.exact, metadata, chosen)
+        return Prepared(whole, phases.seconds, reference=reference)
 
-    if isinstance(model, onnx.ModelProto) or not Path(model).is_file() or not sys.executable:
+    if not _is_for_another_process(model):
         yield here
         return
     asked = {"linear": products.linear, "norms": products.norms, "profile": asdict(profile)}
@@ -97,7 +105,8 @@ def preparing(
         _pipe() as (told, tells),
     ):
         kept_open = {"told": tells.fileno(), "reference": reference.fileno()}
-        request = json.dumps({"model": os.fspath(model), **asked, **options, **kept_open})
+        given = {"folder": model.to_dict()} if isinstance(model, FolderModel) else {"model": os.fspath(model)}
+        request = json.dumps({**given, "since": time.time(), **asked, **options, **kept_open})
         command = [sys.executable, "-c", _CHILD, request, *paths]
 
         def wait() -> Prepared:
@@ -111,6 +120,22 @@ def preparing(
                 yield wait
             finally:
                 child.kill()
+
+
+def _is_for_another_process(model: Given) -> TypeGuard[str | Path | FolderModel]:
+    if isinstance(model, onnx.ModelProto) or not sys.executable:
+        return False
+    return isinstance(model, FolderModel) or Path(model).is_file()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _opened(model: Given, storage: Storage, phases: Phases) -> Model:
+    if isinstance(model, onnx.ModelProto):
+        return Model.of(model)
+    return model.make(storage, phases, _say) if isinstance(model, FolderModel) else open_model(model, storage)
 
 
 def _started(
@@ -145,7 +170,9 @@ def _shared_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def _answer(child: subprocess.Popen[bytes], told: IO[bytes], answer: IO[bytes], model: str | Path) -> Prepared | None:
+def _answer(
+    child: subprocess.Popen[bytes], told: IO[bytes], answer: IO[bytes], model: str | Path | FolderModel
+) -> Prepared | None:
     """What the process made of the model; None where that is too large to be handed on."""
     early = told.read(1)  # nothing, where the process has ended
     code = early[0] if early else child.wait()
@@ -156,14 +183,22 @@ def _answer(child: subprocess.Popen[bytes], told: IO[bytes], answer: IO[bytes], 
     if code == _TOO_LARGE:
         return None
     if code != 0:
+        name = model.folder if isinstance(model, FolderModel) else model
         raise BuildError(
-            f"the process that rewrites '{model}' ended with code {code} and without an answer; where memory is short, "
+            f"the process that rewrites '{name}' ended with code {code} and without an answer; where memory is short, "
             f"rewrite the model on a larger machine (`padfree optimize`) and build from the result"
         )
     content = memoryview(mmap.mmap(answer.fileno(), 0, access=mmap.ACCESS_READ))
+    seconds, content = _taken(content)
+    graph, content = _taken(content)
+    return Prepared(onnx.load_model_from_string(bytes(graph)), json.loads(bytes(seconds)), content)
+
+
+def _taken(content: memoryview) -> tuple[memoryview, memoryview]:
+    """A part whose length stands ahead of it, and what follows."""
     (length,) = _LENGTH.unpack_from(content)
-    begin = _LENGTH.size + length
-    return Prepared(onnx.load_model_from_string(bytes(content[_LENGTH.size : begin])), content[begin:])
+    end = _LENGTH.size + length
+    return content[_LENGTH.size : end], content[end:]
 
 
 def _told_reference(child: subprocess.Popen[bytes], file: IO[bytes]) -> Reference:
@@ -189,21 +224,27 @@ def serve(request: str, answer: int) -> NoReturn:
     Where the model is verified, it tells of that first, and ends when it has written what an engine has to answer.
     """
     options = json.loads(request)
+    phases = Phases()
+    phases.add(IMPORTS, time.time() - options.pop("since"))
     told, reference = options.pop("told"), options.pop("reference")
     products = Products(options.pop("linear"), options.pop("norms"), _told_device)
     profile = ProfileOptions(**options.pop("profile"))
     code = 0
     with os.fdopen(answer, "wb") as file:
         try:
-            given = open_model(options.pop("model"))
-            made = prepare(given, **options, products=products, profile=profile)
+            folder = options.pop("folder", None)
+            asked = options.pop("model") if folder is None else FolderModel.of(folder)
+            given = _opened(asked, Storage.MAPPED, phases)
+            made = prepare(given, **options, products=products, profile=profile, phases=phases)
             model = made.model
             content = serialized(model)
             if content is None:
                 code = _TOO_LARGE
             else:
                 graph = without_initializers(model.proto).SerializeToString()
-                file.writelines(itertools.chain([_LENGTH.pack(len(graph)), graph], content))
+                parts = (json.dumps(phases.seconds).encode(), graph)
+                file.writelines(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
+                file.writelines(content)
                 model.weights.check_files()
         except Exception as error:
             code = _FAILED

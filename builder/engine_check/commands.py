@@ -13,12 +13,14 @@ from padfree.contract.metadata import Metadata
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model_file import open_model
 
+from ..folders.folder_model import FolderModel
+
 PACKED = "packed.onnx"
 UNKNOWN = "model.onnx"
 
 
 def compare_command(
-    model: str | Path | onnx.ModelProto,
+    model: str | Path | onnx.ModelProto | FolderModel,
     origin: str | Path | None,
     metadata: Metadata,
     *,
@@ -36,15 +38,18 @@ def compare_command(
     """
     look = ["--runners", "trt", "--bisect", *(["--device", str(device)] if device else [])]
     name = UNKNOWN if isinstance(model, onnx.ModelProto) else str(model)
-    given = model if isinstance(model, onnx.ModelProto) else open_model(model).proto
+    if isinstance(model, FolderModel):
+        name, is_made = str(model.folder), False
+    else:
+        is_made = is_rewritten(model if isinstance(model, onnx.ModelProto) else open_model(model).proto)
     original, kind = str(origin or name), ["--interface", metadata.interface, "--precision", metadata.arithmetic]
-    if is_rewritten(given) and origin is None:
+    if is_made and origin is None:
         command = shlex.join(["padfree", "compare", UNKNOWN, PACKED if name == UNKNOWN else name, *look])
         return f"{command} (where {UNKNOWN} is what it was made from)"
     mask = ["--mask", rewriting["mask"]] if rewriting.get("mask") is not None else []
     others = [("--masks", rewriting.get("masks")), ("--padding-id", rewriting.get("padding_id"))]
     more = [word for option, value in others if value is not None for word in (option, str(value))]
-    if not is_rewritten(given) and not more:
+    if not is_made and not more:
         return shlex.join(["padfree", "compare", original, *kind, *mask, *look])
     making = shlex.join(["padfree", "optimize", original, "-o", PACKED, *kind, *mask, *more])
     calibrated = ", with --calibrate as here," if metadata.quantization is not None else ""

@@ -8,16 +8,21 @@ import importlib.util
 import inspect
 import io
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from onnx import ModelProto
 from padfree.contract.installation import install_command
 from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.model_file import open_model
 
 from ..errors import BuildError
+from .bound_weights import bind_weights, weights_of
 from .folder import TOKENIZER_CONFIG, Folder
 from .objects import Entries
 
@@ -57,8 +62,8 @@ def check_packages(folder: Folder) -> None:
         )
 
 
-def export(folder: Folder, file: Path) -> None:
-    """Writes the encoder of a folder, with the head that its weights have, as an ONNX file.
+def export(folder: Folder) -> Model:
+    """The encoder of a folder, with the head that its weights have, whose weights stay where torch has them.
 
     Raises:
         BuildError: packages are missing, or transformers or torch refuse the model; the message says which.
@@ -67,7 +72,7 @@ def export(folder: Folder, file: Path) -> None:
     with _quiet():
         model = _load(folder)
         try:
-            _write(model, folder, file)
+            return _exported(model, folder)
         except Exception as error:
             raise BuildError(
                 f"{folder.path}: torch cannot export this model ({_first_line(error)}); export it with optimum-cli "
@@ -105,7 +110,7 @@ def _load(folder: Folder) -> Any:
     return model.eval()
 
 
-def _write(model: Any, folder: Folder, file: Path) -> None:
+def _exported(model: Any, folder: Folder) -> Model:
     import torch
 
     names = _inputs(model, folder)
@@ -128,14 +133,21 @@ def _write(model: Any, folder: Folder, file: Path) -> None:
     axes = {0: "batch", 1: "sequence"}
     given = tuple(batch[name] for name in names)
     wanted = {"opset_version": _OPSET, "input_names": list(names), "output_names": list(outputs)}
+    plain = Plain().eval()
     with torch.no_grad():
         try:
             variable = dict.fromkeys((*names, *outputs), axes)
-            torch.onnx.export(Plain().eval(), given, str(file), dynamo=False, dynamic_axes=variable, **wanted)
+            graph = io.BytesIO()
+            alone = {"export_params": False, "do_constant_folding": False}
+            torch.onnx.export(plain, given, graph, dynamo=False, dynamic_axes=variable, **alone, **wanted)
+            return bind_weights(ModelProto.FromString(graph.getvalue()), names, weights_of(plain))
         except Exception:  # some models have what TorchScript cannot trace
             sizes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("sequence", min=2)}
             shapes = ((sizes,) * len(given),)
-            torch.onnx.export(Plain().eval(), given, str(file), dynamo=True, dynamic_shapes=shapes, **wanted)
+            with tempfile.TemporaryDirectory(prefix="padfree-export-") as scratch:
+                file = Path(scratch) / "exported.onnx"
+                torch.onnx.export(plain, given, str(file), dynamo=True, dynamic_shapes=shapes, **wanted)
+                return open_model(file)
 
 
 def _inputs(model: Any, folder: Folder) -> tuple[str, ...]:

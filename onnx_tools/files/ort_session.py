@@ -4,36 +4,55 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto, helper
 from padfree.contract.names import ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 
 from .data_sizes import raw_bytes
 from .external_data import model_tensors
-from .model import Model
+from .model import Model, without_initializers
 from .model_file import EXTERNAL_DATA_BYTES, save_model
+from .weights import Array
 
 PROVIDERS = ["CPUExecutionProvider"]
 _NAMELESS = (TensorProto.FLOAT8E4M3FN,)
+_GIVEN = (TensorProto.FLOAT, TensorProto.FLOAT16)
 SILENT = 4  # onnxruntime's log: what goes wrong comes as an exception, too
 
 
 class _Session(ort.InferenceSession):  # type: ignore[misc]
-    """A session that computes with weights that lie elsewhere, and keeps them."""
+    """A session that computes with weights that lie elsewhere, and keeps them.
 
-    def __init__(self, content: bytes, options: ort.SessionOptions, values: list[ort.OrtValue]) -> None:
-        self._values = values
+    A session copies its initializers, whoever holds them; what is given to a run it reads where it lies. So `given` are
+    inputs of the graph, which every run gets.
+    """
+
+    def __init__(
+        self, content: bytes, options: ort.SessionOptions, values: list[ort.OrtValue], given: Mapping[str, Array]
+    ) -> None:
+        self._values, self._given = values, given
         super().__init__(content, options, providers=PROVIDERS, disabled_optimizers=ORT_WRONG_FUSIONS)
+
+    def get_inputs(self) -> list[Any]:
+        """The inputs that a run has to be given."""
+        return [item for item in super().get_inputs() if item.name not in self._given]
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
+        """As InferenceSession.run."""
+        return list(super().run(names, {**feeds, **self._given}, options))
 
 
 def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession:
     """A session on the CPU; messages beyond protobuf's limit go through a file.
 
-    Sessions share the weights that lie outside of the message, aligned. Without `optimize` no node is fused or moved:
-    every tensor is computed as the graph says. Raises what onnxruntime raises; its exceptions share no base class.
+    Sessions share the weights that lie outside of the message, aligned, without a copy. Without `optimize` no node is
+    fused or moved: every tensor is computed as the graph says. Raises what onnxruntime raises; its exceptions share no
+    base class.
     """
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
@@ -43,18 +62,32 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     proto = model.proto
-    held = {tensor.name: _ort_value(model, tensor) for tensor in proto.graph.initializer if tensor in model.weights}
+    held = [tensor for tensor in proto.graph.initializer if tensor in model.weights]
     if held:
-        values = list(held.values())
-        options.add_external_initializers(list(held), values)
+        given = {tensor.name: model.array(tensor) for tensor in held if tensor.data_type in _GIVEN}
+        values = {tensor.name: _ort_value(model, tensor) for tensor in held if tensor.name not in given}
+        if values:
+            options.add_external_initializers(list(values), list(values.values()))
         options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens
-        return _Session(proto.SerializeToString(), options, values)
+        return _Session(_with_inputs(proto, given).SerializeToString(), options, list(values.values()), given)
     if sum(raw_bytes(tensor) for tensor in model_tensors(proto.graph)) <= EXTERNAL_DATA_BYTES:
         return _open(proto.SerializeToString(), options)
     with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
         path = Path(folder) / "model.onnx"
         save_model(proto, path)
         return _open(str(path), options)
+
+
+def _with_inputs(proto: ModelProto, names: Container[str]) -> ModelProto:
+    """A copy of a message, some of whose initializers are inputs."""
+    result = without_initializers(proto)
+    inputs = {item.name for item in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if tensor.name not in names:
+            result.graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            result.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    return result
 
 
 def _ort_value(model: Model, tensor: TensorProto) -> ort.OrtValue:

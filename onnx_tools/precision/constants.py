@@ -14,7 +14,7 @@ from ..errors import RewriteError
 from ..files.model import Model
 from ..files.weights import LARGE_BYTES, bytes_of_array
 from ..operators.functions import ACT_TYPES
-from .blocks import largest_of
+from .blocks import largest_of, on_all_cores
 from .halves import to_float
 from .ranges import LARGEST, unfit_reason
 from .rounded_weights import rounded
@@ -57,11 +57,16 @@ class Constants:
 
     def find_unfit(self, names: Iterable[str]) -> dict[str, str]:
         """Those of these names that the new type cannot hold, with the reasons."""
-        reasons = {}
-        for name in sorted(name for name in set(names) if name in self):
+
+        def tried(name: str) -> tuple[npt.NDArray[Any], str]:
             values = self.values(name)
             content = rounded(values, self._precision)
-            if reason := unfit_reason(values, self._precision, rounded=content):
+            return content, unfit_reason(values, self._precision, rounded=content)
+
+        reasons = {}
+        known = sorted(name for name in set(names) if name in self)
+        for name, (content, reason) in zip(known, on_all_cores(tried, known), strict=True):
+            if reason:
                 reasons[name] = reason
             else:
                 self._tried[name] = content
@@ -74,10 +79,10 @@ class Constants:
     def rounded_name(self, name: str, reader: NodeProto) -> str:
         """The name under which a node reads a constant in the new type. Raises RewriteError where it overflows."""
         if name not in self._rounded:
-            values = self.values(name)
-            self._refuse_overflow(name, values, reader)
             tried = self._tried.pop(name, None)
-            self._rounded[name] = rounded(values, self._precision) if tried is None else tried
+            if tried is None or self._precision != "fp16":  # else it was found to fit
+                self._refuse_overflow(name, self.values(name), reader)
+            self._rounded[name] = rounded(self.values(name), self._precision) if tried is None else tried
         return f"{name}.{self._precision}"
 
     def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:

@@ -29,6 +29,7 @@ HEADROOM = 4.0
 # Rounding to 11 bits costs about 2^-13 of a tensor's length. What lies near or below the smallest numbers loses more;
 # eight times more is too much.
 FP16_LOSS = 2.0**-10
+_SURE_MEAN_SQUARE = 2.0**-29
 
 
 def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0, rounded: Array | None = None) -> str:
@@ -45,6 +46,8 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0, rounde
     peak = largest_of(values)
     if peak * headroom > LARGEST[precision]:
         return f"holds {peak:.3g}, {precision} holds at most {LARGEST[precision]:g}"
+    if _surely_fits(values):
+        return ""
     squares = lost_squares = 0.0
     for part, half in zip(blocks(values), blocks(to_half(values) if rounded is None else rounded), strict=True):
         exact = finite_of(part).astype(np.float64)
@@ -55,6 +58,16 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0, rounde
         loss = math.sqrt(lost_squares / squares)
         return f"holds numbers up to {peak:.3g}, of which {precision} loses {100 * loss:.2g} %"
     return ""
+
+
+def _surely_fits(values: Array) -> bool:
+    """Whether fp16 loses little, whatever the numbers are: it is their mean square that says so.
+
+    Rounding takes 2^-11 of a number at most, or 2^-25 where that is more. Of n numbers whose squares add up to s that
+    is 2^-22 s + 2^-50 n in squares, which FP16_LOSS allows from s = 2^-30 n / 0.75 on; s is known to a few digits here.
+    """
+    total = sum(float(part @ part) for part in blocks(values))
+    return bool(np.isfinite(total) and total >= _SURE_MEAN_SQUARE * values.size)
 
 
 def find_unfit(model: Model, feeds: Feeds, precision: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ..errors import VerificationError
 from ..files.model import Model
 from ..files.weights import array_of
 from ..operators.functions import ACT_TYPES
-from .blocks import blocks, finite_of, largest_of
+from .blocks import blocks, finite_of, largest_of, on_all_cores
 from .halves import to_float, to_half
 from .ranges import LARGEST
 
@@ -82,12 +82,16 @@ def survives(values: Floats, precision: str) -> bool:
 def check_weights(original: Model, converted: Model, precision: str) -> None:
     """Checks that each converted weight is the original's, rounded. Raises VerificationError naming one that is not."""
     sources = {tensor.name: tensor for tensor in original.proto.graph.initializer}
-    for tensor in converted.proto.graph.initializer:
+
+    def differing(tensor: TensorProto) -> int:
         source = sources.get(tensor.name) or sources.get(tensor.name.removesuffix(f".{precision}"))
         if source is None or tensor.data_type == source.data_type:
-            continue
+            return 0
         pairs = zip(blocks(original.array(source)), blocks(converted.array(tensor)), strict=True)
-        far = sum(_far(to_float(a), to_float(b), precision) for a, b in pairs)
+        return sum(_far(to_float(a), to_float(b), precision) for a, b in pairs)
+
+    tensors = list(converted.proto.graph.initializer)
+    for tensor, far in zip(tensors, on_all_cores(differing, tensors), strict=True):
         if far:
             raise VerificationError(
                 f"weight '{tensor.name}' is not the original rounded to {precision} ({far} of {math.prod(tensor.dims)} "

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from ..files.external_data import model_tensors
 from ..files.model import Model
 from ..files.weights import Weights, array_of
+from .blocks import on_all_cores
+from .halves import to_float
 from .output_casts import cast_output
 
 HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -32,8 +36,9 @@ def widen(model: Model) -> Model:
         return model
     result, weights = ModelProto(), model.weights.copy()
     result.CopyFrom(given)
-    for tensor in model_tensors(result.graph):
-        _widen_tensor(tensor, weights)
+    tensors = [tensor for tensor in model_tensors(result.graph) if tensor.data_type in _REPLACED]
+    for tensor, values in zip(tensors, on_all_cores(partial(_wide, weights), tensors), strict=True):
+        _set(tensor, values, weights)
     for function in result.functions:
         _widen_nodes(function.node)
         for node in function.node:
@@ -86,11 +91,16 @@ def _widen_nodes(nodes: Iterable[NodeProto]) -> None:
 
 
 def _widen_tensor(tensor: TensorProto, weights: Weights) -> None:
-    if tensor.data_type not in _REPLACED:
-        return
-    data = weights.data_of(tensor)
-    values = array_of(tensor, data).astype(np.float32)
-    if data is None:
+    if tensor.data_type in _REPLACED:
+        _set(tensor, _wide(weights, tensor), weights)
+
+
+def _wide(weights: Weights, tensor: TensorProto) -> npt.NDArray[np.float32]:
+    return to_float(array_of(tensor, weights.data_of(tensor)))
+
+
+def _set(tensor: TensorProto, values: npt.NDArray[np.float32], weights: Weights) -> None:
+    if weights.data_of(tensor) is None:
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     else:
         weights.hold_array(tensor, values)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives an exported graph the weights of the model in PyTorch that it was traced from, where they lie: no copies.
+
+The exporter of torch writes weights into its message, folds them, and writes that to a file, which takes longer than
+most of what follows. So it is asked for the graph alone, whose inputs weights then are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.weights import LARGE_BYTES
+
+Array = npt.NDArray[Any]
+
+
+class UnknownInputError(ValueError):
+    """An input of the graph that is neither one of the model's nor a weight."""
+
+
+def weights_of(module: Any) -> dict[str, Array]:
+    """The parameters and buffers of a torch.nn.Module, by all of their names, in the memory that they have there."""
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: tensor.detach().contiguous().numpy() for name, tensor in named}
+
+
+def bind_weights(graph: ModelProto, inputs: Collection[str], weights: Mapping[str, Array]) -> Model:
+    """A model of a graph that was exported without weights; `graph` becomes its message.
+
+    Args:
+        graph: has an input for every weight.
+        inputs: the names of the others.
+        weights: values by name.
+
+    Raises:
+        UnknownInputError: a weight is not there.
+    """
+    proto = graph.graph
+    names = [item.name for item in proto.input if item.name not in inputs]
+    unknown = [name for name in names if name not in weights]
+    if unknown:
+        raise UnknownInputError(f"the graph has inputs that are no weights: {', '.join(unknown[:3])}")
+    kept = [item for item in proto.input if item.name in inputs]
+    del proto.input[:]
+    proto.input.extend(kept)
+    values = {name: weights[name] for name in names} | _transposed(graph, weights, set(names))
+    read = {name for node in proto.node for name in node.input} | {item.name for item in proto.output}
+    result = Model(graph)
+    for name, array in values.items():
+        if name not in read:
+            continue
+        if array.nbytes >= LARGE_BYTES:
+            result.weights.hold_array(proto.initializer.add(name=name), array)
+        else:
+            proto.initializer.append(numpy_helper.from_array(array, name))
+    return result
+
+
+def _transposed(graph: ModelProto, weights: Mapping[str, Array], names: Collection[str]) -> dict[str, Array]:
+    """Takes the nodes away that transpose a matrix of weights, as those of linear layers are; gives their results."""
+    outputs = {item.name for item in graph.graph.output}
+    sources: dict[str, Array] = {}
+    left: list[NodeProto] = []
+    for node in graph.graph.node:
+        if _transposes(node, weights, names) and node.output[0] not in outputs:
+            sources[node.output[0]] = weights[node.input[0]]
+        else:
+            left.append(node)
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in left]
+    del graph.graph.node[:]
+    graph.graph.node.extend(copies)
+    with ThreadPoolExecutor() as pool:
+        arrays = pool.map(lambda array: np.ascontiguousarray(array.T), sources.values())
+        return dict(zip(sources, arrays, strict=True))
+
+
+def _transposes(node: NodeProto, weights: Mapping[str, Array], names: Collection[str]) -> bool:
+    """Whether a node turns a weight's two axes."""
+    if node.op_type != "Transpose" or node.domain not in ("", "ai.onnx") or node.input[0] not in names:
+        return False
+    axes = [helper.get_attribute_value(item) for item in node.attribute if item.name == "perm"]
+    return weights[node.input[0]].ndim == 2 and (not axes or list(axes[0]) == [1, 0])

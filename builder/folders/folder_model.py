@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model of a folder as long as nobody has made it: whoever needs it makes it, in a process of its own perhaps."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+from padfree.contract.names import TEXT_METADATA_KEY
+from padfree.contract.phases import EXPORTING, IMPORTS, Phases
+from padfree.contract.text_inputs import PROMPT_LENGTH
+from padfree.contract.texts import SENTENCES
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.importing.bound_inputs import bind_inputs
+from padfree.runtime.text.tokenizer_file import TokenizerFile
+
+from ..errors import BuildError
+from .export import PACKAGES, check_packages, export
+from .folder import Folder, described, read_folder
+from .graph import add_head
+from .head import Head, HeadOptions
+from .onnx_files import quantized_operator
+
+
+@dataclass(frozen=True)
+class FolderModel:
+    """What makes a folder's model.
+
+    Attributes:
+        folder: the folder.
+        path: what its file is called, which is there only where somebody wrote it; the tokenizer lies beside it.
+        options: pooling, normalisation and outputs, where the user asks for others than the folder's.
+        mask: the input that is the padding mask, for pooling; None: attention_mask.
+        fixed: inputs that are bound to numbers.
+        kept: entries of TextInfo that the tokenizer says (`kept_of`); empty: there is none.
+        exports: whether torch has to export its weights, which takes a while.
+    """
+
+    folder: Path
+    path: Path
+    options: HeadOptions
+    mask: str | None
+    fixed: Mapping[str, int | float]
+    kept: Mapping[str, Any]
+    exports: bool
+
+    def make(self, storage: Storage, phases: Phases, say: Callable[[str], object]) -> Model:
+        """The model: exported, or of the folder's ONNX file, with the head and what is said of texts.
+
+        Args:
+            storage: where the weights of an ONNX file are to be.
+            phases: gets the seconds of imports and export.
+            say: gets what the user is to know of the model.
+
+        Raises:
+            BuildError: the folder cannot be used, or the options do not fit the model; RewriteError: an input cannot be
+                bound.
+        """
+        folder = read_folder(self.folder)
+        head = head_of(self.folder, self.options, folder.head)
+        if folder.onnx.chosen is None:
+            model = self._exported(folder, head, phases)
+        else:
+            model = open_model(folder.onnx.chosen, storage)
+            _check_file(model.proto, folder)
+        if self.fixed:
+            model = Model.of(bind_inputs(model.whole(), self.fixed))
+        add_head(model.proto, head, self.options.outputs, mask=self.mask)
+        text = replace(described(folder.text, folder.task, head), **self.kept)
+        if not head.pools_prompt and not any(item.name == PROMPT_LENGTH for item in model.proto.graph.input):
+            say(
+                f"{self.folder}: its pooling leaves out the tokens of prompts, and the ONNX file's takes all: no "
+                "prompts are kept"
+            )
+            text = replace(text, prompts={}, default_prompt=None)
+        model.proto.metadata_props.add(key=TEXT_METADATA_KEY, value=json.dumps(text.to_dict()))
+        return model
+
+    def _exported(self, folder: Folder, head: Head, phases: Phases) -> Model:
+        check_packages(folder)
+        with phases.measured(IMPORTS):
+            for name in PACKAGES[:2]:
+                importlib.import_module(name)
+        with phases.measured(EXPORTING):
+            # What is pooled by hand is the encoder's rows, whatever head the weights have.
+            return export(replace(folder, task=SENTENCES) if self.options.pooling and head.pooling else folder)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `of` reads, for JSON."""
+        return {**asdict(self), "folder": str(self.folder), "path": str(self.path)}
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> FolderModel:
+        """What to_dict gave."""
+        given = raw["options"]
+        options = HeadOptions(tuple(given["pooling"]), given["normalize"], tuple(given["outputs"]))
+        return cls(**{**raw, "folder": Path(raw["folder"]), "path": Path(raw["path"]), "options": options})
+
+
+def kept_of(tokenizer: TokenizerFile) -> dict[str, Any]:
+    """What a tokenizer says for TextInfo."""
+    return {
+        "tokenizer_sha256": hashlib.sha256(tokenizer.content).hexdigest(),
+        "truncation_side": tokenizer.truncation_side,
+        "token_types": bool(tokenizer.token_types),
+    }
+
+
+def head_of(path: Path, options: HeadOptions, said: Head) -> Head:
+    """What follows the encoder; an error where vectors are to be normalised, or not, and there are none."""
+    head = options.applied(said)
+    if options.normalize is not None and not head.pooling and head.splade is None:
+        raise BuildError(
+            f"{path}: --{'' if options.normalize else 'no-'}normalize is for vectors of texts, which --pooling makes, "
+            f"and here are {'scores' if head.scores else 'rows of tokens'}; pass --pooling mean, for one, or leave it "
+            "out"
+        )
+    return head
+
+
+def _check_file(model: ModelProto, folder: Folder) -> None:
+    """Refuses a quantised file, and one that is not the model of config.json."""
+    file, rows = folder.onnx.chosen, _table_rows(model)
+    operator = quantized_operator(model)
+    if operator is not None:
+        raise BuildError(
+            f"{file}: is quantised ({operator}), and padfree does not pack integer products; download "
+            "model.safetensors or the float onnx/model.onnx of the model, too"
+        )
+    said = folder.config.vocab_size
+    if rows is not None and said is not None and rows != said:
+        raise BuildError(
+            f"{folder.config.file}: says vocab_size {said}, the table in {file} has {rows} rows: they belong to "
+            "different models; download the folder again"
+        )
+
+
+def _table_rows(model: ModelProto) -> int | None:
+    """Rows of the table that input_ids choose from; None where that is not seen at once."""
+    sizes = {item.name: list(item.dims) for item in model.graph.initializer}
+    ids = {"input_ids"}
+    for node in model.graph.node:
+        if node.op_type in ("Cast", "Identity") and node.input[0] in ids:
+            ids.add(node.output[0])
+        if node.op_type == "Gather" and len(node.input) > 1 and node.input[1] in ids and node.input[0] in sizes:
+            return int(sizes[node.input[0]][0])
+    return None

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a model whose weights lie outside of its message into a scratch folder, weight by weight.
+
+Nobody else reads there, so nothing is written aside or named after what it holds; see model_file.py for users' files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx import StringStringEntryProto, TensorProto
+
+from .data_sizes import raw_bytes
+from .external_data import model_tensors
+from .model import Model, bytes_in_pieces, without_initializers
+from .model_file import EXTERNAL_DATA_BYTES
+
+_ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
+
+
+def write_model(model: Model, file: Path, *, external_data_bytes: int = EXTERNAL_DATA_BYTES) -> None:
+    """Writes a model; weights of more than `external_data_bytes` in all go to `<name>.data` beside it.
+
+    Raises:
+        OSError: no space, or no permission.
+    """
+    held = [data for tensor in model.proto.graph.initializer if (data := model.weights.data_of(tensor)) is not None]
+    inside = sum(raw_bytes(tensor) for tensor in model_tensors(model.proto.graph))
+    if sum(map(len, held)) + inside <= external_data_bytes:
+        _, pieces = bytes_in_pieces(model)
+        with file.open("wb") as stream:
+            stream.writelines(pieces)
+        return
+    result = without_initializers(model.proto)
+    with file.with_name(f"{file.name}.data").open("wb") as stream:
+        for tensor in model.proto.graph.initializer:
+            copy = result.graph.initializer.add()
+            data = model.weights.data_of(tensor)
+            if data is None:
+                copy.CopyFrom(tensor)
+                continue
+            copy.name, copy.data_type, copy.data_location = tensor.name, tensor.data_type, TensorProto.EXTERNAL
+            copy.dims.extend(tensor.dims)
+            stream.write(bytes(-stream.tell() % _ALIGNMENT_BYTES))
+            place = {"location": f"{file.name}.data", "offset": stream.tell(), "length": len(data)}
+            copy.external_data.extend(StringStringEntryProto(key=key, value=str(value)) for key, value in place.items())
+            stream.write(data)
+    file.write_bytes(result.SerializeToString())
