@@ -67,6 +67,8 @@ class FolderModel:
         folder = read_folder(self.folder)
         head = head_of(self.folder, self.options, folder.head)
         if folder.onnx.chosen is None:
+            check_packages(folder)
+            say(f"{self.folder}: exporting its weights with torch")
             model = self._exported(folder, head, phases)
         else:
             model = open_model(folder.onnx.chosen, storage)
@@ -85,7 +87,6 @@ class FolderModel:
         return model
 
     def _exported(self, folder: Folder, head: Head, phases: Phases) -> Model:
-        check_packages(folder)
         with phases.measured(IMPORTS):
             for name in PACKAGES[:2]:
                 importlib.import_module(name)

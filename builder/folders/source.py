@@ -106,8 +106,6 @@ def _name_what_was_given(error: Exception, path: Path, source: Source) -> None:
 def _of_folder(unmade: FolderModel, folder: Folder, content: bytes | None, say: Say, *, lazily: bool) -> Source:
     if content is not None:
         tokenizer_path(unmade.path).write_bytes(content)
-    if folder.onnx.chosen is None:
-        say(f"{unmade.folder}: exporting its weights with torch")
     if lazily:
         return Source(unmade.path, folder, unmade)
     write_model(unmade.make(Storage.MAPPED, Phases(), say), unmade.path)
