@@ -40,7 +40,7 @@ def test_python(folder: Path) -> None:
     assert (folder / "packed.onnx").exists()
     scope: dict[str, Any] = {}
     examples = blocks("python")
-    assert len(examples) == 5
+    assert len(examples) == 6
     for source in examples:
         exec(compile(source.replace("model.plan", "packed.onnx"), str(PAGE), "exec"), scope)
     assert [answer["last_hidden_state"].shape[0] for answer in scope["answers"]] == [3, 2, 4]

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that pages name for their promises are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("serving.md", "security.md", "bulk.md")
+_NAME = re.compile(r"`(test_\w+)`")
+
+
+@pytest.fixture(scope="module")
+def tests() -> set[str]:
+    found = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+    return {name for file in (ROOT / "tests").rglob("test_*.py") for name in found.findall(file.read_text("utf-8"))}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_promises_have_their_tests(page: str, tests: set[str]) -> None:
+    named = set(_NAME.findall((ROOT / "docs" / page).read_text("utf-8")))
+    assert named
+    assert named <= tests, sorted(named - tests)
