@@ -36,7 +36,7 @@ def make_manifest(given: Sequence[str], options: Options, model: Model) -> Manif
     found = find(given)
     with ThreadPoolExecutor(min(16, len(found), os.cpu_count() or 1)) as pool:
         looked = list(pool.map(partial(_look, options=options), found))
-    kinds = {kind: file for file, (_, _, kind) in zip(found, looked, strict=True)}
+    kinds = {kind: file for file, (of_file, _, kind) in zip(found, looked, strict=True) if of_file.rows}
     if len(kinds) > 1:
         shown = ", ".join(f"{kind} in {file.place.shown}" for kind, file in kinds.items())
         raise BulkError(f"--id {options.id_column}: ids are {shown}; convert them to one type")

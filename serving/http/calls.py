@@ -269,7 +269,9 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         connection: Connection = scope["state"]["connection"]
-        connection.serve(asyncio.current_task())
+        task = asyncio.current_task()
+        assert task is not None
+        connection.begin(task)
         try:
             await self._calls.serve(Request(scope, receive), connection, self._work, self._style, send)
         except asyncio.CancelledError:
@@ -277,7 +279,7 @@ class Endpoint:
                 raise
             self._calls.gone()
         finally:
-            connection.serve(None)
+            connection.end(task)
 
 
 def _body_too_large(most: int) -> ApiError:

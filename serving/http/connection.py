@@ -35,7 +35,7 @@ class Connection(_Protocol):  # type: ignore[misc]
         super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
         self.gone = False
         self.sharer = 0
-        self._work: asyncio.Task[Any] | None = None
+        self._work: set[asyncio.Task[Any]] = set()
         self._in_head = hasattr(_Protocol, "on_headers_complete")  # h11 has limits of its own
         self._head_bytes = 0
         self._head_since = 0.0
@@ -49,15 +49,20 @@ class Connection(_Protocol):  # type: ignore[misc]
         """Bytes of answers that the other end has not taken yet."""
         return 0 if self.gone else int(self.transport.get_write_buffer_size())
 
-    def serve(self, work: asyncio.Task[Any] | None) -> None:
-        """The task that is to be cancelled when nobody waits for it any more; None: there is none."""
-        self._work = work
+    def begin(self, work: asyncio.Task[Any]) -> None:
+        """A task that is to be cancelled when nobody waits for it any more."""
+        self._work.add(work)
+
+    def end(self, work: asyncio.Task[Any]) -> None:
+        """The task has done its work."""
+        self._work.discard(work)
 
     async def drained(self) -> None:
         """Waits until the answer is on its way, or nobody takes it; the request counts as under way until then."""
         if self.unread:
-            self._drained = asyncio.get_running_loop().create_future()
-            await self._drained
+            # The next request of a caller who does not wait for answers may wait here, too.
+            self._drained = self._drained or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
 
     def look(self, *, ending: bool) -> int:
         """Ends the connection where it is too slow; returns its unread bytes. Called now and then."""
@@ -77,8 +82,8 @@ class Connection(_Protocol):  # type: ignore[misc]
         """Nobody waits any more."""
         self.gone = True
         self._settle()
-        if self._work is not None:
-            self._work.cancel()
+        for work in self._work:
+            work.cancel()
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:

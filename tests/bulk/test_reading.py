@@ -226,3 +226,10 @@ def test_pairs_are_found_as_inputs_spell_them(
     parquet.write_table(pa.table({name: ["x"] for name in names}), tmp_path / "in.parquet")
     for name in ("in.jsonl", "in.csv", "in.parquet"):
         assert pair_columns([str(tmp_path / name)]) == expected
+
+
+def test_a_file_without_rows_says_nothing_of_ids(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"")
+    write_lines(tmp_path / "b.jsonl", [{"key": 7, "text": "a cat"}])
+    manifest = plan([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], id_column="key")
+    assert (manifest.id_type, [file.rows for file in manifest.inputs]) == ("int64", [0, 1])

@@ -138,3 +138,18 @@ def test_other_spellings_of_bearer_and_no_redirects(embedder_file: Path) -> None
             answer = ended(held)
         assert answer.startswith(b"HTTP/1.1 404")
         assert b"location" not in answer.lower()
+
+
+def test_callers_who_do_not_wait_for_answers_get_all_of_them(two: Server) -> None:
+    body = json.dumps({"inputs": ["a b c d e f " * 2000] * 3}).encode()
+    request = b"POST /tokenize HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    with connect(two) as held:
+        held.sendall(4 * request)
+        time.sleep(1.0)
+        held.sendall(b"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        assert ended(held).count(b"HTTP/1.1 200") == 5
+    assert post(two, "/embed", inputs="a")[0] == 200
+    with connect(two) as gone:
+        gone.sendall(4 * request)
+    for _ in range(5):  # nothing of it is under way for ever
+        wait_until(lambda: post(two, "/embed", inputs="a")[0] == 200)
