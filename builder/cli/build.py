@@ -39,6 +39,7 @@ from .summary import (
     next_command,
     place_of,
     print_summary,
+    repeated_options,
     rewriting_lines,
     run_command,
     wrote,
@@ -152,7 +153,7 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
             device=arguments.device,
             progress=progress,
             builder=builder,
-            origin=None if model == arguments.model else arguments.model,
+            origin=None if model == arguments.model else [str(arguments.model), *repeated_options(arguments)],
         )
     console = output_console()
     if arguments.verbose:

@@ -63,7 +63,7 @@ def build_engine(
     device: int = 0,
     progress: Progress | None = None,
     builder: EngineBuilder | SharedBuilder | None = None,
-    origin: str | Path | None = None,
+    origin: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Builds a plan, with its metadata in `<plan>.json` beside it.
 
@@ -98,7 +98,8 @@ def build_engine(
         builder: TensorRT's builder of an earlier build in this process, as it takes seconds to start; its GPU, its
             timing cache and its options count, not those given here. A SharedBuilder starts with the first build that
             it is given to.
-        origin: what messages call the model that `model` was made from, where users do not know `model`.
+        origin: where users do not know `model`, the words that name what it was made from in a command, options that
+            belong to it included.
 
     Returns:
         The metadata object that was written beside the plan; with `verify`, "check" in it has the engine's errors.

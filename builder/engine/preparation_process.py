@@ -49,6 +49,8 @@ serve(sys.argv[1], answer)
 Given: TypeAlias = str | Path | onnx.ModelProto | FolderModel
 _FAILED, _TOO_LARGE = 3, 4
 """Exit codes of that process: its answer is an error; the model fits no answer."""
+_NICENESS = 5
+"""Of that process while TensorRT builds, which is what is waited for."""
 _LENGTH = struct.Struct("<q")
 _ENVIRONMENT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "OPENBLAS_NUM_THREADS": "1"}
 """Makes glibc use freed memory again instead of giving it back, as memory that comes anew costs a page fault every 4
@@ -255,6 +257,8 @@ def serve(request: str, answer: int) -> NoReturn:
         os.write(told, bytes([code]))
         exact, metadata = made.exact, parse_metadata(metadata_of(made.model.proto), "the rewritten model")
         del made, model, content  # the weights that TensorRT gets; TensorRT takes memory of its own now
+        with contextlib.suppress(OSError):
+            os.nice(_NICENESS)
         with os.fdopen(reference, "wb") as file:
             try:
                 found: Reference | Exception = compute_reference(exact, metadata, choose_profile(metadata, profile))

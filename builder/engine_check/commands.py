@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ UNKNOWN = "model.onnx"
 
 def compare_command(
     model: str | Path | onnx.ModelProto | FolderModel,
-    origin: str | Path | None,
+    origin: Sequence[str] | None,
     metadata: Metadata,
     *,
     device: int,
@@ -31,7 +31,8 @@ def compare_command(
 
     Args:
         model: what the engine was built from.
-        origin: what that was made from, or the name under which users know it; None: they know `model`.
+        origin: the words that name what that was made from in a command, options that belong to it included; None:
+            users know `model`.
         metadata: of the rewritten model.
         device: CUDA device number.
         rewriting: mask, masks and padding_id as they were asked for.
@@ -42,15 +43,17 @@ def compare_command(
         name, is_made = str(model.folder), False
     else:
         is_made = is_rewritten(model if isinstance(model, onnx.ModelProto) else open_model(model).proto)
-    original, kind = str(origin or name), ["--interface", metadata.interface, "--precision", metadata.arithmetic]
+    original, kind = list(origin or [name]), ["--interface", metadata.interface, "--precision", metadata.arithmetic]
     if is_made and origin is None:
         command = shlex.join(["padfree", "compare", UNKNOWN, PACKED if name == UNKNOWN else name, *look])
         return f"{command} (where {UNKNOWN} is what it was made from)"
-    mask = ["--mask", rewriting["mask"]] if rewriting.get("mask") is not None else []
+    mask = ["--mask", rewriting["mask"]] if origin is None and rewriting.get("mask") is not None else []
     others = [("--masks", rewriting.get("masks")), ("--padding-id", rewriting.get("padding_id"))]
     more = [word for option, value in others if value is not None for word in (option, str(value))]
     if not is_made and not more:
-        return shlex.join(["padfree", "compare", original, *kind, *mask, *look])
-    making = shlex.join(["padfree", "optimize", original, "-o", PACKED, *kind, *mask, *more])
+        return shlex.join(["padfree", "compare", *original, *kind, *mask, *look])
+    making = shlex.join(["padfree", "optimize", *original, "-o", PACKED, *kind, *mask, *more])
     calibrated = ", with --calibrate as here," if metadata.quantization is not None else ""
-    return f"{making}{calibrated} and then {shlex.join(['padfree', 'compare', original, PACKED, *look])}"
+    first, *options = original
+    comparing = shlex.join(["padfree", "compare", first, PACKED, *options, *look])
+    return f"{making}{calibrated} and then {comparing}"

@@ -198,6 +198,10 @@ def test_the_commands_table_and_refusal(tmp_path: Path, monkeypatch: pytest.Monk
     said = " ".join(capsys.readouterr().err.split())
     assert f"padfree compare {EXPORTED} --interface packed --precision fp16 --runners trt --bisect" in said
     assert not (tmp_path / "model.plan").exists()
+    assert main([*command, "--pooling", "mean", "--mask", "attention_mask"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    shown = "--pooling mean --mask attention_mask --interface packed --precision fp16 --runners trt --bisect"
+    assert f"padfree compare {EXPORTED} {shown}" in said, "what was built is made of the file and these options"
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
