@@ -25,6 +25,7 @@ from padfree.onnx_tools.operators import padfree_nodes
 from padfree.runtime import SessionError
 
 from tests.support.cpu_engines import use_cpu_engines
+from tests.support.folders import write_folder
 from tests.support.sequence_models import with_rows
 
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
@@ -39,6 +40,13 @@ def double_scale(model: onnx.ModelProto) -> None:
     """As a broken attention kernel: the last layer's scores are twice as large."""
     node = [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeAttention"][-1]
     next(item for item in node.attribute if item.name == "scale").f *= 2
+
+
+def own_token_alone(model: onnx.ModelProto) -> None:
+    """As an attention kernel that loses count: every query sees its own key and no other."""
+    node = next(node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeAttention")
+    next(item for item in node.attribute if item.name == "window_left").i = 0
+    next(item for item in node.attribute if item.name == "window_right").i = 0
 
 
 def no_residual(model: onnx.ModelProto) -> None:
@@ -213,6 +221,20 @@ def test_rows_of_sequences_and_whole_numbers(interface: str, tmp_path: Path, mon
     assert check["outputs"]["row_id_out"]["equal"] == 1.0
     assert check["outputs"]["row_id_out"]["relative"] is None
     assert set(check["batches"][0]["of_sequences"]) == {"language", "source", "features", "row_id"}
+
+
+def test_a_folders_command_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_folder(Path("small"), modules=[("Pooling", {"pooling_mode": "mean"})])
+    command = ["build", "small", "-o", "small.plan", "--precision", "fp16", "--no-timing-cache"]
+    use_cpu_engines(monkeypatch)
+    assert main(command) == 0
+    Path("small.plan").unlink()
+    use_cpu_engines(monkeypatch, own_token_alone)
+    assert main(command) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "padfree compare small --interface packed --precision fp16 --runners trt --bisect; --no-verify skips" in said
+    assert not Path("small.plan").exists()
 
 
 def test_an_engine_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
