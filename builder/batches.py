@@ -20,7 +20,7 @@ from padfree.runtime.texts import Text, TextReader
 
 from .errors import BuildError
 from .files import write_with
-from .text_rows import holds_texts, text_of, text_rows
+from .text_rows import holds_texts, text_of
 
 _log = logging.getLogger(__name__)
 
@@ -30,10 +30,7 @@ Request = dict[str, list[Any]]
 SUFFIXES = (".jsonl", ".npz", ".txt")
 MASK_NAME = "attention_mask"
 LENGTHS_NAME = "seq_lens"
-ROWS_NAME = "rows"
 RESULT_SUFFIX = ".npz"
-SHOWN_LINES = 8
-"""Of the lines that are blank."""
 
 
 @dataclass(frozen=True)
@@ -54,27 +51,8 @@ class TextOptions:
     prompt: str | None = None
 
 
-@dataclass(frozen=True)
-class Batch:
-    """What a file holds.
-
-    Attributes:
-        request: for Session.run.
-        rows: the numbers of its lines in the file, from 0, where some are blank and were left out; None: all of them
-            are there.
-    """
-
-    request: Request
-    rows: Sequence[int] | None = None
-
-
 def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()) -> Request:
-    """The request of `read_rows`."""
-    return read_rows(path, metadata, texts).request
-
-
-def read_rows(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()) -> Batch:
-    """Reads a batch for Session.run; texts that are blank are left out, and named in a warning.
+    """Reads a batch for Session.run.
 
     Args:
         path: .jsonl: one object per line, input name -> list of integers, or {"text": "..."}, or a bare list of ids;
@@ -93,23 +71,23 @@ def read_rows(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()
     try:
         if path.suffix == ".npz":
             items = metadata.sequence_inputs()
-            return Batch(_read_npz(path, [name for item in items for name in {item.name, item.original_name}]))
+            return _read_npz(path, [name for item in items for name in {item.name, item.original_name}])
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file or an .npz file") from error
     if path.suffix == ".txt":
-        return _tokenize(lines, path, metadata, texts)
+        return _encoded(lines, path, metadata, texts)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     records = [_read_line(path, number, lines[number - 1]) for number in numbers]
     info = metadata.text
     if records and all(holds_texts(record.get("", record), info) for record in records):
         pairs = zip(records, numbers, strict=True)
         found = [text_of(record.get("", record), info, path, number) for record, number in pairs]
-        batch = _tokenize(found, path, metadata, texts, numbers)
-        return _with_values(batch, dict(zip(numbers, records, strict=True)), path, metadata)
+        request = _encoded(found, path, metadata, texts)
+        return request | _values(request, dict(zip(numbers, records, strict=True)), path, metadata)
     names = list(records[0]) if records else [metadata.ids_input().name]
-    request: Request = {name: [] for name in names}
+    request = {name: [] for name in names}
     for number, record in enumerate(records, 1):
         if set(record) != set(names):
             raise BuildError(
@@ -119,26 +97,25 @@ def read_rows(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()
             request[name].append(record[name])
     if "" in request:  # bare lists of ids
         request[metadata.ids_input().name] = request.pop("")
-    return Batch(request)
+    return request
 
 
-def _with_values(batch: Batch, records: Mapping[int, Mapping[str, Any]], path: Path, metadata: Metadata) -> Batch:
-    """The batch with what its lines, numbered from 1, hold of inputs with a row per sequence that texts do not give."""
-    wanted = [item for item in metadata.sequence_inputs() if item.original_name not in batch.request]
-    lines = list(records) if batch.rows is None else [row + 1 for row in batch.rows]
-    for item in wanted:
-        values = []
-        for line in lines:
-            record = records[line]
+def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Path, metadata: Metadata) -> Request:
+    """What lines, by their numbers, hold of inputs with a row per sequence that a request of texts does not have."""
+    found: Request = {}
+    for item in metadata.sequence_inputs():
+        if item.original_name in request:
+            continue
+        found[item.name] = []
+        for line, record in records.items():
             name = next((name for name in (item.name, item.original_name) if name in record), None)
             if name is None:
                 raise BuildError(
                     f"{path}, line {line}: has no '{item.original_name}', which the model reads of every text; add it, "
                     f"or bind it to a number when the model is rewritten: --fix {item.original_name}=NUMBER"
                 )
-            values.append(record[name])
-        batch.request[item.name] = values
-    return batch
+            found[item.name].append(record[name])
+    return found
 
 
 def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) -> Request:
@@ -146,18 +123,15 @@ def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) 
     return _encoded(texts, "--text", metadata, options)
 
 
-def write_results(
-    path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata, lines: Sequence[int] | None = None
-) -> None:
+def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata) -> None:
     """Writes results as .npz: [B, ...] where a sequence has one row, packed [T, ...] with seq_lens where tokens have.
 
-    Others, such as [H, len, len], have an array a sequence: NAME.0, NAME.1, ...; constant ones are there once. `lines`
-    [B], where they are given, tell which lines of the input the results are of: they are written as `rows`.
+    Others, such as [H, len, len], have an array a sequence: NAME.0, NAME.1, ...; constant ones are there once.
 
     Raises:
         BuildError: the disk is full or the folder cannot be written; no file is left behind.
     """
-    arrays: dict[str, Array] = {} if lines is None else {ROWS_NAME: np.asarray(lines, np.int64)}
+    arrays: dict[str, Array] = {}
     for item in metadata.outputs:
         rows = results[item.name]
         if item.layout == "per_sequence":
@@ -236,25 +210,6 @@ def _split_padded(path: Path, arrays: dict[str, Array], of_sequences: Sequence[s
                 "make them alike, [B, S]"
             )
     return rows | {name: [row[keep] for row, keep in zip(array, kept, strict=True)] for name, array in arrays.items()}
-
-
-def _tokenize(
-    texts: Sequence[Text], path: Path, metadata: Metadata, options: TextOptions, numbers: Sequence[int] | None = None
-) -> Batch:
-    """Tokens of a file's texts, without blank ones; `numbers` are those of their lines, from 1."""
-    found = text_rows(texts, numbers or range(1, len(texts) + 1))
-    request = _encoded(found.texts, path, metadata, options)
-    if found.blank:
-        _log.warning(
-            "%s: %d of %d texts are blank and get no result: %s%s",
-            path,
-            len(found.blank),
-            len(texts),
-            "line " + ", ".join(map(str, found.blank[:SHOWN_LINES])),
-            ", ..." if len(found.blank) > SHOWN_LINES else "",
-        )
-    rows = [number - 1 for number in found.lines]
-    return Batch(request, None if rows == list(range(len(rows))) else rows)
 
 
 def _encoded(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts and pairs of texts out of the lines of a file; blank ones get no result, as in `padfree embed`."""
+"""Texts and pairs of texts out of the lines of a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +15,6 @@ from .errors import BuildError
 
 Record = Mapping[str, Any] | Sequence[Any]
 _TEXT, _PAIR = "text", "text_pair"
-
-
-@dataclass(frozen=True)
-class TextRows:
-    """Texts of a file.
-
-    Attributes:
-        texts: those that are not blank.
-        lines: their lines' numbers.
-        blank: those of the others.
-    """
-
-    texts: list[Text]
-    lines: list[int]
-    blank: list[int]
-
-
-def text_rows(texts: Iterable[Text], lines: Iterable[int]) -> TextRows:
-    """Without the blank ones: texts, or pairs with a text, that are empty or only spaces."""
-    found = TextRows([], [], [])
-    for text, line in zip(texts, lines, strict=True):
-        if all(part and not part.isspace() for part in ([text] if isinstance(text, str) else text)):
-            found.texts.append(text)
-            found.lines.append(line)
-        else:
-            found.blank.append(line)
-    return found
 
 
 def holds_texts(record: Record, info: TextInfo | None) -> bool:

@@ -66,7 +66,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.batches import RESULT_SUFFIX, Batch, TextOptions, read_rows, read_texts, write_results
+    from padfree.builder.batches import RESULT_SUFFIX, TextOptions, read_batch, read_texts, write_results
     from padfree.builder.destinations import check_destinations
     from padfree.builder.errors import BuildError
     from padfree.builder.folders.packing import runnable
@@ -91,15 +91,14 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         texts = TextOptions(arguments.tokenizer, arguments.truncate, model, arguments.prompt)
         if arguments.text is None:
-            batch = read_rows(arguments.input, session.metadata, texts)
+            request = read_batch(arguments.input, session.metadata, texts)
         else:
-            batch = Batch(read_texts(given, session.metadata, texts))
-        request = batch.request
+            request = read_texts(given, session.metadata, texts)
         start = time.perf_counter()
         results = session.run(request)
         elapsed_ms = 1000 * (time.perf_counter() - start)
         metadata = session.metadata
-    write_results(arguments.output, results, metadata, batch.rows)
+    write_results(arguments.output, results, metadata)
     ids = request[metadata.ids_input().name]
     console = output_console()
     rows = [

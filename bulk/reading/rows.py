@@ -182,10 +182,7 @@ def _one_text(value: Any, column: str, most: int) -> str:
     raw = _utf8(value) if isinstance(value, str) else value
     if len(raw) > most:
         raise RecordError(f"too large: '{column}' has {len(raw)} bytes, allowed: {most}")
-    text = value if isinstance(value, str) else decoded(value)
-    if not text or text.isspace():
-        raise RecordError(f"empty: no letters in '{column}'")
-    return text
+    return value if isinstance(value, str) else decoded(value)
 
 
 def _utf8(value: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.builder import BuildError
-from padfree.builder.batches import TextOptions, read_batch, read_rows, write_results
+from padfree.builder.batches import TextOptions, read_batch, write_results
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import PAIRS, SENTENCES, TextInfo
 from padfree.runtime.plan_files import parse_metadata
@@ -175,11 +175,10 @@ def test_pairs_in_any_usual_spelling(metadata: Metadata, tmp_path: Path, line: s
     pairs = replace(metadata, text=TextInfo(PAIRS))
     path = tmp_path / "pairs.jsonl"
     path.write_text(f"{line}\n\n{line}\n")
-    batch = read_rows(path, pairs, TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30)))
+    found = read_batch(path, pairs, TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30)))
     tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
-    assert as_lists(batch.request)["input_ids"] == 2 * [tokenizer.encode(*expected).ids]
-    assert as_lists(batch.request)["token_type_ids"] == 2 * [tokenizer.encode(*expected).type_ids]
-    assert batch.rows == [0, 2]
+    assert as_lists(found)["input_ids"] == 2 * [tokenizer.encode(*expected).ids]
+    assert as_lists(found)["token_type_ids"] == 2 * [tokenizer.encode(*expected).type_ids]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +195,7 @@ def test_lines_that_are_no_texts(metadata: Metadata, tmp_path: Path, lines: str,
     path.write_text(lines)
     options = TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30))
     with pytest.raises(BuildError, match=message):
-        read_rows(path, replace(metadata, text=TextInfo(task)), options)
+        read_batch(path, replace(metadata, text=TextInfo(task)), options)
 
 
 def test_single_texts_of_a_model_that_scores_pairs(metadata: Metadata, tmp_path: Path) -> None:
@@ -204,12 +203,12 @@ def test_single_texts_of_a_model_that_scores_pairs(metadata: Metadata, tmp_path:
     path.write_text("a\n")
     options = TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30))
     with pytest.raises(BuildError, match="a text by itself, and the model scores pairs"):
-        read_rows(path, replace(metadata, text=TextInfo(PAIRS)), options)
+        read_batch(path, replace(metadata, text=TextInfo(PAIRS)), options)
 
 
 def test_models_of_vectors_take_the_text_of_a_row(metadata: Metadata, tmp_path: Path) -> None:
     path = tmp_path / "texts.jsonl"
     path.write_text('{"query": "word1", "text": "word2"}\n')
     options = TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30))
-    found = read_rows(path, replace(metadata, text=TextInfo(SENTENCES)), options)
-    assert found.request["input_ids"] == [read_tokenizer(tmp_path / "tokenizer.json").encode("word2").ids]
+    found = read_batch(path, replace(metadata, text=TextInfo(SENTENCES)), options)
+    assert found["input_ids"] == [read_tokenizer(tmp_path / "tokenizer.json").encode("word2").ids]

@@ -17,37 +17,39 @@ from tests.support.bulk_jobs import texts
 
 @pytest.fixture
 def arguments(tmp_path: Path, embedder: Path) -> list[str]:
-    (tmp_path / "in.txt").write_text("\n".join([*texts(30), "word " * 300, ""]) + "\n", encoding="utf-8")
+    (tmp_path / "in.txt").write_text(
+        "\n".join([*texts(30), "word " * 300, "", "x" * (1 << 18) + "x"]) + "\n", encoding="utf-8"
+    )
     return ["embed", "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), "--engine", str(embedder)]
 
 
 def test_what_is_printed_and_kept(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--shard-rows", "16", "--verify"]) == 0
     shown = capsys.readouterr()
-    assert "32 rows in 2 shards, 2 to do" in shown.err
-    assert "rows without a result: 1 (empty)" in shown.out
+    assert "33 rows in 3 shards, 3 to do" in shown.err
+    assert "rows without a result: 1 (too large)" in shown.out
     assert "texts that were longer than the model takes, and were cut: 1" in shown.out
-    assert "31 texts, " in shown.out
-    assert "2 files in" in shown.out
-    assert "verified: 31 texts and 1 bad row, each once" in shown.out
+    assert "32 texts, " in shown.out
+    assert "3 files in" in shown.out
+    assert "verified: 32 texts and 1 bad row, each once" in shown.out
     assert "CPU worker 0" in shown.out
     report = json.loads((tmp_path / "out" / "_report.json").read_text())
-    assert (report["texts"], report["cut"], report["bad"], report["shards"]) == (31, 1, {"empty": 1}, 2)
+    assert (report["texts"], report["cut"], report["bad"], report["shards"]) == (32, 1, {"too large": 1}, 3)
     assert report["tokens_a_second"] == pytest.approx(report["tokens_now"] / report["seconds"])
     assert 0 <= report["workers"][0]["idle"] < 1
     assert main([*arguments, "--shard-rows", "16"]) == 0
-    assert "2 shards, 0 to do" in capsys.readouterr().err
+    assert "3 shards, 0 to do" in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "_report.json").read_text()) == report
 
 
 def test_a_result_without_rows_is_a_failure(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "in.txt").write_text("\n \n", encoding="utf-8")
+    (tmp_path / "in.txt").write_bytes(b"\xff\n\xff\n")
     assert main(arguments) == 1
     shown = capsys.readouterr()
     assert "2 rows in 1 shard, 1 to do" in shown.err
-    assert "rows without a result: 2 (empty)" in shown.out
+    assert "rows without a result: 2 (not UTF-8)" in shown.out
     assert "no row has a result" in shown.out
     assert "0 texts, 0 tokens, 1 file in" in shown.out
 

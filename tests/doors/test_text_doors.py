@@ -257,9 +257,8 @@ def test_every_door_gives_the_same_answers(model: Model, door: Door, tmp_path: P
     np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("door", [by_session, by_triton, pytest.param(by_serve, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("door", DOORS)
 def test_an_empty_text_is_its_special_tokens(model: Model, door: Door, tmp_path: Path) -> None:
-    """In files, lines that are blank get no result: tests/builder/folders/test_sentence_vectors.py, tests/bulk."""
     texts: list[Text] = [(EMPTY, "word1"), ("word1", EMPTY)] if model.kind.pairs else [EMPTY, "a"]
     np.testing.assert_allclose(door(model, texts, tmp_path), expected(model, texts), atol=TOLERANCE)
 
