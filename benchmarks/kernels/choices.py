@@ -26,6 +26,7 @@ import torch
 from tests.support import launchers
 
 from .choice_products import Product, products
+from .choices_report import kind_of
 
 DEVICE = "cuda"
 FIRST = 6
@@ -113,12 +114,6 @@ class Problem:
 
 def _normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device=DEVICE)
-
-
-def kind_of(choice: int) -> str:
-    """The tokens of a tile, and which code computes it: 64, 64 shared or 128 resident."""
-    parts = choice >> 24 & 15
-    return f"{choice & 0xFFFF}" + ("" if parts == 1 else " shared" if parts else " resident")
 
 
 def candidates(ranked: list[int]) -> list[int]:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with a disentangled bias (DeBERTa) on tensor cores for sm_80 and newer, as mma_kernel.cu but for its
+// Attention with a disentangled bias (DeBERTa) on tensor cores for sm_80 and newer, as mma_kernel.cuh but for its
 // scores: s(i, j) = scale * (q_i . k_j + q_i . k_position[j - i] + k_j . q_position[j - i]).
 //
 // Of either table 64 rows and 64 keys see 127 distances, the band, and the 64 keys that follow see the same band 64

@@ -62,7 +62,15 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   return params.tasks ? launchAttentionSm90(params, stream) : launchAttentionMma(params, stream);
 }
 
-#ifndef PADFREE_ARCH_90
+cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream) {
+  return (params.type == DataType::kFloat16 ? launchMma<half> : launchMma<__nv_bfloat16>)(params, stream);
+}
+
+#ifdef PADFREE_ARCH_90
+cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream) {
+  return (params.type == DataType::kFloat16 ? launchRingSm90<half> : launchRingSm90<__nv_bfloat16>)(params, stream);
+}
+#else
 cudaError_t launchAttentionSm90(const AttentionParams&, cudaStream_t) {
   return cudaErrorNoKernelImageForDevice;
 }

@@ -11,12 +11,16 @@ inline bool hasPositions(const AttentionParams& params) {
   return params.window_left >= 0 || params.window_right >= 0 || params.bias != AttentionBias::kNone;
 }
 
-// fp16 and bf16 on tensor cores, sm_80 and newer (mma.sync).
+// fp16 and bf16 on tensor cores, sm_80 and newer (mma.sync); each type has a file of its own.
 cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream);
+template <typename T>
+cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream);
 
 // fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); wants tasks. This and the two that follow take heads of up to
 // kMaxHopperHeadSize and tables of distances up to kMaxHopperBiasRange.
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream);
+template <typename T>
+cudaError_t launchRingSm90(const AttentionParams& params, cudaStream_t stream);
 constexpr int kMaxHopperHeadSize = 128, kMaxHopperBiasRange = 512;
 
 // The same for 1 <= max_seq_len <= kShortLength, which is what fits on chip of a sequence; wants no tasks.

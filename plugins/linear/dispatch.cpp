@@ -67,7 +67,10 @@ cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
 }
 
 cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaStream_t stream) {
-  return choice == kLinearAuto ? launchLinear(params, stream) : launchLinear(params, tilingOf(choice), stream);
+  const LinearTiling tiling = tilingOf(choice);
+  // Engines of earlier versions may hold tilings that are no longer compiled.
+  return choice == kLinearAuto || !hasTiling(params, tiling) ? launchLinear(params, stream)
+                                                             : launchLinear(params, tiling, stream);
 }
 
 cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream) {
@@ -77,17 +80,45 @@ cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream) {
 }
 
 #ifdef PADFREE_ARCH_90
+namespace {
+
+template <Finish kFinish, typename T>
+cudaError_t launchFinish(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  return (p.scale ? launchE4m3Sm90<kFinish, T> : launchHalfSm90<kFinish, T>)(p, tiling, stream);
+}
+
+template <typename T>
+cudaError_t launchSm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  if (isResident(tiling)) {
+    return (p.scale ? launchResidentE4m3Sm90<T> : launchResidentHalfSm90<T>)(p, tiling, stream);
+  }
+  switch (finishOf(p, partsOf(p, tiling) > 1)) {
+    case Finish::kChunks:
+      return launchFinish<Finish::kChunks, T>(p, tiling, stream);
+    case Finish::kAnyChunks:
+      return launchFinish<Finish::kAnyChunks, T>(p, tiling, stream);
+    case Finish::kPairs:
+      return launchFinish<Finish::kPairs, T>(p, tiling, stream);
+    case Finish::kAnyPairs:
+      return launchFinish<Finish::kAnyPairs, T>(p, tiling, stream);
+    case Finish::kInPlace:
+      return launchFinish<Finish::kInPlace, T>(p, tiling, stream);
+    case Finish::kAnyInPlace:
+      return launchFinish<Finish::kAnyInPlace, T>(p, tiling, stream);
+    case Finish::kActivated:
+      return launchFinish<Finish::kActivated, T>(p, tiling, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
 cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
   if (isEmpty(p)) return cudaSuccess;
   const cudaError_t status = check(p);
   if (status != cudaSuccess) return status;
   if (!hasTiling(p, tiling)) return cudaErrorInvalidValue;
-  const bool is_half = p.type == DataType::kFloat16;
-  if (isResident(tiling)) {
-    return (is_half ? launchResidentSm90<half> : launchResidentSm90<__nv_bfloat16>)(p, tiling, stream);
-  }
-  if (p.scale) return (is_half ? launchE4m3Sm90<half> : launchE4m3Sm90<__nv_bfloat16>)(p, tiling, stream);
-  return (is_half ? launchLinearSm90<half> : launchLinearSm90<__nv_bfloat16>)(p, tiling, stream);
+  return (p.type == DataType::kFloat16 ? launchSm90<half> : launchSm90<__nv_bfloat16>)(p, tiling, stream);
 }
 #else
 cudaError_t launchLinear(const LinearParams&, const LinearTiling&, cudaStream_t) {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "linear/menu.h"
+
 namespace padfree {
 namespace {
 
@@ -36,13 +38,38 @@ bool isResidentKind(const LinearParams& p) {
   if (p.residual || p.moments) return false;
   if (p.rotary_features > 0) return true;
   if (p.gated) {
-    if (p.scale && !p.y_e4m3) return false;
-    return p.activation == Activation::kGelu || (p.scale && p.activation == Activation::kSilu);
+    return p.scale && p.y_e4m3 && (p.activation == Activation::kGelu || p.activation == Activation::kSilu);
   }
   if (!p.x_moments) return false;
   if (!p.scale) return p.activation == Activation::kNone || p.activation == Activation::kGelu;
   if (p.y && p.y_e4m3) return false;
   return p.activation == (p.y ? Activation::kNone : Activation::kGelu);
+}
+
+// Whether there is a kernel for this gate alone.
+bool hasGate(const LinearParams& p) {
+  if (p.scale && !p.y_e4m3) return false;
+  if (p.activation == Activation::kGeluTanh) return !p.scale;
+  return p.activation == Activation::kGelu || p.activation == Activation::kSilu;
+}
+
+// Whether a product ends as those of layers whose norms are folded.
+bool hasResidualAndMoments(const LinearParams& p, bool shares_tile) {
+  if (!p.residual || p.x_moments || p.activation != Activation::kNone) return false;
+  if (!p.scale) return p.moments || (!shares_tile && p.residual_moments);
+  return !shares_tile && p.y && (p.moments ? p.y_e4m3 != nullptr : p.residual_moments && !p.y_e4m3);
+}
+
+// Of products of e4m3 that nothing is added to, with one type of results.
+Finish finishOfE4m3(const LinearParams& p) {
+  if (!p.y_e4m3) return p.activation == Activation::kNone ? Finish::kChunks : Finish::kActivated;
+  const bool is_gelu = p.activation == Activation::kGelu || p.activation == Activation::kGeluTanh;
+  return p.x_moments && is_gelu ? Finish::kChunks : Finish::kAnyChunks;
+}
+
+// Whether blocks may share the tiles of a product.
+bool mayShare(const LinearParams& p) {
+  return p.activation == Activation::kNone && !p.gated && p.rotary_features == 0 && !p.x_moments;
 }
 
 }  // namespace
@@ -60,17 +87,29 @@ bool isLinearTiling(const LinearTiling& tiling) {
   return std::any_of(linearTilings().begin(), linearTilings().end(), equals);
 }
 
-bool isE4m3Tiling(const LinearTiling& tiling) {
-  constexpr int kMostShared = 128;  // tokens
-  if (tiling.parts > 1 && tiling.tokens > kMostShared) return false;
-  return isLinearTiling(tiling) && isE4m3Tile(tiling.tokens);
+Finish finishOf(const LinearParams& p, bool shares_tile) {
+  if (p.rotary_features > 0) return Finish::kPairs;
+  if (p.gated) return hasGate(p) ? Finish::kPairs : Finish::kAnyPairs;
+  if (hasResidualAndMoments(p, shares_tile)) return Finish::kInPlace;
+  const bool activated = p.activation != Activation::kNone;
+  if (p.residual || p.moments || (p.y && p.y_e4m3)) return activated ? Finish::kActivated : Finish::kAnyInPlace;
+  if (p.scale) return finishOfE4m3(p);
+  if (p.activation == Activation::kSigmoid) return Finish::kActivated;
+  return !activated || p.activation == Activation::kGelu ? Finish::kChunks : Finish::kAnyChunks;
 }
 
 bool hasTiling(const LinearParams& params, const LinearTiling& tiling) {
-  if (!isResident(tiling)) return !params.scale || isE4m3Tiling(tiling);
+  if (!isLinearTiling(tiling)) return false;
+  const bool e4m3 = params.scale != nullptr;
+  if (!isResident(tiling)) {
+    const bool shares = partsOf(params, tiling) > 1;
+    const Finish finish = finishOf(params, shares);
+    return shares ? mayShare(params) && hasSharedTile(finish, e4m3, tiling.tokens)
+                  : hasTile(finish, e4m3, tiling.tokens);
+  }
   constexpr int kRowBytes = 128;  // of a stage
   const int depth = stagesOf(params);
-  if (!isLinearTiling(tiling) || depth > kMaxResidentDepth || !isResidentKind(params)) return false;
+  if (!hasResidentTile(e4m3, tiling.tokens) || depth > kMaxResidentDepth || !isResidentKind(params)) return false;
   if (params.N > kMostResidentFeatures || ceilDiv(params.N, kResidentFeatures) < tiling.cluster_features) return false;
   const int input = depth * tiling.tokens * kRowBytes, scales = tiling.tokens * sizeof(float2);
   return input + scales + kMaxResidentOutBytes + kLeastRing * kResidentFeatures * kRowBytes <= kSharedLimit;

@@ -57,20 +57,21 @@ constexpr int64_t mostLinearTokens(int64_t N) {
   return std::min(tiles * kLeastTileTokens, kMaxGridX - kMaxClusterTokens);
 }
 
-// All tilings that the kernel is compiled for.
+// All tilings that the kernel could be compiled for.
 const std::vector<LinearTiling>& linearTilings();
 
 bool isLinearTiling(const LinearTiling& tiling);
 
-// Whether the kernels for e4m3 have it: fewer sizes of tiles, and shared ones where the sums of one find room.
-constexpr bool isE4m3Tile(int tokens) {
-  return tokens >= 128 || tokens % 32 == 0;
+// How many parts the reduction has with a tiling: a stage is not divided.
+inline int partsOf(const LinearParams& params, const LinearTiling& tiling) {
+  int parts = tiling.parts;
+  while (parts > stagesOf(params)) parts /= 2;
+  return parts;
 }
-bool isE4m3Tiling(const LinearTiling& tiling);
 
-// Whether there is a kernel with this tiling for this product. With resident input: for products that nothing is added
-// to, whose input is normed or whose features are gated or turned, where shared memory has room for all of the
-// reduction.
+// Whether there is a kernel with this tiling for this product (linear/menu.h). With resident input: for products that
+// nothing is added to, whose input is normed or whose features are gated or turned, where shared memory has room for
+// all of the reduction.
 bool hasTiling(const LinearParams& params, const LinearTiling& tiling);
 
 // How blocks with resident input divide a row of tiles, that of the same tokens: into `ranges` of at most `tiles`, of

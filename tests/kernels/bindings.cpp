@@ -209,6 +209,17 @@ PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cl
   return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
 }
 
+// Whether a kernel is compiled for this product with this tiling.
+PADFREE_TEST_EXPORT int padfreeHasTiling(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
+                                         int parts) {
+  return padfree::hasTiling(paramsOf(*call), {tokens, cluster_features, cluster_tokens, parts});
+}
+
+// As padfreeLinear, with a choice as an engine holds it.
+PADFREE_TEST_EXPORT int padfreeLinearByChoice(const LinearCall* call, int choice, cudaStream_t stream) {
+  return padfree::launchLinear(paramsOf(*call), choice, stream);
+}
+
 // Writes tokens and choice of each range of the measured table, and the number of ranges to `count`. Pointers that are
 // not null say what is there.
 PADFREE_TEST_EXPORT int padfreeMeasureLinear(const LinearCall* call, int min_tokens, int max_tokens, int capacity,

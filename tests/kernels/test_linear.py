@@ -6,7 +6,7 @@ import torch
 
 from tests.support.launchers import linear, measured_tilings
 
-from .cases import DEVICE, assert_accurate, assert_guards, generator, needs_tilings, poisoned
+from .cases import DEVICE, assert_accurate, assert_guards, generator, if_compiled, needs_tilings, poisoned
 
 pytestmark = needs_tilings
 
@@ -81,8 +81,8 @@ def check(
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_tilings(tiling: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    check(333, 328, 392, dtype=dtype, activation="gelu", with_residual=True, tiling=tiling)
-    check(2900, 768, 1536, dtype=dtype, tiling=tiling)
+    if_compiled(check, 333, 328, 392, dtype=dtype, activation="gelu", with_residual=True, tiling=tiling)
+    if_compiled(check, 2900, 768, 1536, dtype=dtype, tiling=tiling)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -109,7 +109,7 @@ def test_epilogues(activation: str, dtype: torch.dtype, with_bias: bool, with_re
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("tiling", [AUTO, (64, 1, 2, 4), (128, 2, 1, 2), (80, 2, 2, 2), (64, 2, 4, 1)], ids=str)
+@pytest.mark.parametrize("tiling", [AUTO, (64, 1, 2, 4), (96, 2, 1, 2), (48, 2, 2, 2), (64, 2, 4, 1)], ids=str)
 def test_same_bits_again(tiling: tuple[int, int, int, int]) -> None:
     first = check(1403, 768, 768, tiling=tiling)
     for _ in range(5):

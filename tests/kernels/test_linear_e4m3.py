@@ -9,7 +9,7 @@ import torch
 
 from tests.support.launchers import E4m3, Moments, Rotation, linear, measured_tilings
 
-from .cases import DEVICE, FLOOR, GUARD, assert_guards, generator, needs_tilings, poisoned
+from .cases import DEVICE, FLOOR, GUARD, assert_guards, generator, if_compiled, needs_tilings, poisoned
 from .test_linear import ACTIVATIONS, AUTO, CLUSTERS, TYPES, activate
 from .test_linear_norms import EPSILON, GROUP, floats, moments_of, normed, rows
 from .test_linear_pairs import frequencies, gate, positions_of, turned
@@ -232,10 +232,10 @@ OTHER_KERNELS = ["first out", "last down", "gate", "silu gate", "up with tanh"]
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
 def test_tilings(tiling: tuple[int, int, int, int]) -> None:
     for kind in LAYER:
-        check(333, 320, 448, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
-        check(2900, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
+        if_compiled(check, 333, 320, 448, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
+        if_compiled(check, 2900, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
     for kind in OTHER_KERNELS:
-        check(333, 320, 448, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
+        if_compiled(check, 333, 320, 448, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -250,7 +250,7 @@ def test_kinds(kind: str, dtype: torch.dtype, tokens: int) -> None:
     "tiling", [(32, 1, 1, 4), (64, 2, 1, 2), (96, 1, 2, 1), (176, 2, 2, 1), (256, 1, 1, 1)], ids=str
 )
 def test_kinds_with_tilings(kind: str, tiling: tuple[int, int, int, int]) -> None:
-    check(1403, 448, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
+    if_compiled(check, 1403, 448, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -301,7 +301,7 @@ def test_large_results_saturate() -> None:
     assert bool((truth.abs() > 480).any())
 
 
-@pytest.mark.parametrize("tiling", [AUTO, (64, 1, 2, 2), (128, 2, 1, 2), (208, 2, 2, 1), (64, 2, 4, 1)], ids=str)
+@pytest.mark.parametrize("tiling", [AUTO, (64, 1, 2, 1), (128, 2, 1, 1), (208, 2, 2, 1), (64, 2, 4, 1)], ids=str)
 @pytest.mark.parametrize("kind", LAYER)
 def test_same_bits_again(tiling: tuple[int, int, int, int], kind: str) -> None:
     first = check(1403, 768, 768, tiling=tiling, **KINDS[kind])  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import torch
 
 from tests.support.launchers import Moments, linear, measured_tilings
 
-from .cases import DEVICE, assert_accurate, assert_guards, generator, needs_tilings, poisoned
+from .cases import DEVICE, assert_accurate, assert_guards, generator, if_compiled, needs_tilings, poisoned
 
 pytestmark = needs_tilings
 
@@ -130,8 +130,8 @@ NORMS = ["x", "y", "residual", "residual and y", "x and y"]
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
 @pytest.mark.parametrize("norms", ["x", "residual", "residual and y"])
 def test_tilings(tiling: tuple[int, int, int, int], norms: str) -> None:
-    check(333, 320, 448, norms=norms, tiling=tiling)
-    check(2900, 768, 768, norms=norms, tiling=tiling)
+    if_compiled(check, 333, 320, 448, norms=norms, tiling=tiling)
+    if_compiled(check, 2900, 768, 768, norms=norms, tiling=tiling)
 
 
 @pytest.mark.parametrize("norms", NORMS)
@@ -178,6 +178,8 @@ def test_activation_of_normed_rows(tokens: int) -> None:
 @pytest.mark.parametrize("norms", ["x", "residual and y"])
 @pytest.mark.parametrize("tiling", [AUTO, (64, 1, 2, 4), (224, 2, 1, 1)], ids=str)
 def test_same_bits_again(norms: str, tiling: tuple[int, int, int, int]) -> None:
+    if norms == "x" and tiling[3] > 1:
+        pytest.skip("blocks share no tile whose input is normed")
     first = check(1403, 768, 768, norms=norms, tiling=tiling)
     for _ in range(5):
         again = check(1403, 768, 768, norms=norms, tiling=tiling)

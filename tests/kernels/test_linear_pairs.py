@@ -6,7 +6,7 @@ import torch
 
 from tests.support.launchers import ACTIVATIONS, Moments, Rotation, linear, measured_tilings
 
-from .cases import DEVICE, assert_accurate, assert_guards, generator, needs_tilings, poisoned
+from .cases import DEVICE, assert_accurate, assert_guards, generator, if_compiled, needs_tilings, poisoned
 from .test_linear import AUTO, CLUSTERS, TYPES, activate, inside_poison
 from .test_linear_norms import divided, floats, moments_of
 
@@ -104,10 +104,10 @@ def check(
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_tilings(tiling: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    check(333, 320, 400, activation="gelu", dtype=dtype, tiling=tiling)
-    check(333, 320, 400, rotary_features=272, dtype=dtype, tiling=tiling)
-    check(2900, 768, 1536, activation="silu", norm="layer", dtype=dtype, tiling=tiling)
-    check(2900, 768, 1536, rotary_features=1024, norm="layer", dtype=dtype, tiling=tiling)
+    if_compiled(check, 333, 320, 400, activation="gelu", dtype=dtype, tiling=tiling)
+    if_compiled(check, 333, 320, 400, rotary_features=272, dtype=dtype, tiling=tiling)
+    if_compiled(check, 2900, 768, 1536, activation="silu", norm="layer", dtype=dtype, tiling=tiling)
+    if_compiled(check, 2900, 768, 1536, rotary_features=1024, norm="layer", dtype=dtype, tiling=tiling)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -144,7 +144,7 @@ def test_many_tokens(tokens: int) -> None:
     check(tokens, 768, 2304, rotary_features=1536, norm="layer")
 
 
-@pytest.mark.parametrize("tiling", [AUTO, (64, 1, 2, 4), (224, 2, 1, 1)], ids=str)
+@pytest.mark.parametrize("tiling", [AUTO, (64, 1, 4, 1), (224, 2, 1, 1)], ids=str)
 @pytest.mark.parametrize("options", [{"activation": "gelu"}, {"rotary_features": 1536}], ids=str)
 def test_same_bits_again(tiling: tuple[int, int, int, int], options: dict[str, object]) -> None:
     first = check(1403, 768, 2304, norm="layer", tiling=tiling, **options)  # type: ignore[arg-type]

@@ -214,6 +214,10 @@ class E4m3:
     y_scale: float = 1.0
 
 
+class NoKernel(RuntimeError):
+    """No kernel is compiled for a product with this tiling (plugins/linear/menu.h)."""
+
+
 def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -234,6 +238,9 @@ def linear(
     gated: y is [T, N / 2]. dtype: of bias and residual, y's where it is there. tiling: tokens of a tile, tiles of
     features and of tokens in a cluster, parts of the reduction, 0 with resident input; zeros leave the choice to the
     kernel.
+
+    Raises:
+        NoKernel: there is none with this tiling; RuntimeError: the launcher refuses.
     """
     tokens, depth = x.shape
     norms = moments or Moments()
@@ -248,6 +255,8 @@ def linear(
         activation=ACTIVATIONS[activation], gated=int(gated), rms=int(norms.rms),
         type=DATA_TYPES[dtype or (torch.float16 if y is None else y.dtype)],
     )  # fmt: skip
+    if tiling[0] > 0 and tokens > 0 and not library().padfreeHasTiling(ctypes.byref(parameters), *tiling):
+        raise NoKernel(f"no kernel with tiling {tiling}")
     call("padfreeLinear", ctypes.byref(parameters), *tiling)
 
 

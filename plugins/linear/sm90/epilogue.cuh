@@ -7,6 +7,7 @@
 
 #include "common/launch.h"
 #include "linear/activation.cuh"
+#include "linear/menu.h"
 #include "linear/sm90/shape.cuh"
 #include "linear/sm90/work.cuh"
 
@@ -52,10 +53,6 @@ struct AnyInChunks : Separate {
 struct Rotating : InChunks<Activation::kNone, true, false> {
   static constexpr bool rotates = true;
   using InChunks::InChunks;
-};
-struct AnyRotating : AnyInChunks<Activation::kNone> {
-  static constexpr bool rotates = true;
-  using AnyInChunks::AnyInChunks;
 };
 
 // Two features make one result; the same holds of the input.
@@ -114,49 +111,57 @@ struct AnyInPlace : Separate, Activating {
         shares_tile(sharesTile(work)) {}
 };
 
-// Calls `run` with the tag of the epilogue of such a product.
-template <typename Run>
-cudaError_t withEpilogue(const Work& work, Run run) {
-  const bool norms_input = work.normed == Normed::kInput, norms_residual = work.normed == Normed::kResidual;
-  if (work.rotary_features > 0) return sharesTile(work) ? run(TypeTag<AnyRotating>()) : run(TypeTag<Rotating>());
-  if (work.gated) {
-    if (sharesTile(work)) return run(TypeTag<AnyGated>());
-    if (work.activation == Activation::kGelu) return run(TypeTag<Gated<Activation::kGelu>>());
-    if (work.activation == Activation::kGeluTanh) return run(TypeTag<Gated<Activation::kGeluTanh>>());
-    if (work.activation == Activation::kSilu) return run(TypeTag<Gated<Activation::kSilu>>());
-    return run(TypeTag<AnyGated>());
+template <Finish kFinish>
+using FinishTag = std::integral_constant<Finish, kFinish>;
+
+// Calls `run` with the tag of the epilogue of a product with such a finish; kMayShare: blocks may share a tile of this
+// size.
+template <bool kMayShare, typename Run>
+cudaError_t withEpilogue(FinishTag<Finish::kChunks>, const Work& work, Run run) {
+  if constexpr (kMayShare) {
+    if (sharesTile(work)) return run(TypeTag<InChunks<Activation::kNone, false, true>>());
   }
-  const auto with = [&](auto shares) {
-    constexpr bool kShares = decltype(shares)::value;
-    if (work.residual && work.moments_out && !norms_input && work.activation == Activation::kNone) {
-      return norms_residual ? run(TypeTag<InPlace<true, kShares>>()) : run(TypeTag<InPlace<false, kShares>>());
-    }
-    if (!kShares && work.residual && norms_residual && work.activation == Activation::kNone) {
-      return run(TypeTag<LastInPlace>());
-    }
-    if (work.residual || work.moments_out) {
-      return work.activation == Activation::kNone ? run(TypeTag<AnyInPlace<NotActivated>>())
-                                                  : run(TypeTag<AnyInPlace<Activated>>());
-    }
-    switch (work.activation) {
-      case Activation::kNone:
-        return norms_input ? run(TypeTag<InChunks<Activation::kNone, true, kShares>>())
-                           : run(TypeTag<InChunks<Activation::kNone, false, kShares>>());
-      case Activation::kGelu:
-        return norms_input ? run(TypeTag<InChunks<Activation::kGelu, true, kShares>>())
-                           : run(TypeTag<InChunks<Activation::kGelu, false, kShares>>());
-      case Activation::kGeluTanh:
-        return run(TypeTag<AnyInChunks<Activation::kGeluTanh>>());
-      case Activation::kRelu:
-        return run(TypeTag<AnyInChunks<Activation::kRelu>>());
-      case Activation::kSilu:
-        return run(TypeTag<AnyInChunks<Activation::kSilu>>());
-      case Activation::kSigmoid:
-        return run(TypeTag<AnyInPlace<Activated>>());
-    }
-    return cudaErrorInvalidValue;
-  };
-  return sharesTile(work) ? with(std::true_type()) : with(std::false_type());
+  const bool normed = work.normed == Normed::kInput;
+  if (work.activation == Activation::kGelu) {
+    return normed ? run(TypeTag<InChunks<Activation::kGelu, true, false>>())
+                  : run(TypeTag<InChunks<Activation::kGelu, false, false>>());
+  }
+  return normed ? run(TypeTag<InChunks<Activation::kNone, true, false>>())
+                : run(TypeTag<InChunks<Activation::kNone, false, false>>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withEpilogue(FinishTag<Finish::kAnyChunks>, const Work& work, Run run) {
+  if (work.activation == Activation::kGeluTanh) return run(TypeTag<AnyInChunks<Activation::kGeluTanh>>());
+  return work.activation == Activation::kRelu ? run(TypeTag<AnyInChunks<Activation::kRelu>>())
+                                              : run(TypeTag<AnyInChunks<Activation::kSilu>>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withEpilogue(FinishTag<Finish::kPairs>, const Work& work, Run run) {
+  if (work.rotary_features > 0) return run(TypeTag<Rotating>());
+  if (work.activation == Activation::kGelu) return run(TypeTag<Gated<Activation::kGelu>>());
+  return work.activation == Activation::kGeluTanh ? run(TypeTag<Gated<Activation::kGeluTanh>>())
+                                                  : run(TypeTag<Gated<Activation::kSilu>>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withEpilogue(FinishTag<Finish::kAnyPairs>, const Work&, Run run) {
+  return run(TypeTag<AnyGated>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withEpilogue(FinishTag<Finish::kInPlace>, const Work& work, Run run) {
+  const bool normed = work.normed == Normed::kResidual;
+  if constexpr (kMayShare) {
+    if (sharesTile(work)) return normed ? run(TypeTag<InPlace<true, true>>()) : run(TypeTag<InPlace<false, true>>());
+  }
+  if (!work.moments_out) return run(TypeTag<LastInPlace>());
+  return normed ? run(TypeTag<InPlace<true, false>>()) : run(TypeTag<InPlace<false, false>>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withEpilogue(FinishTag<Finish::kAnyInPlace>, const Work&, Run run) {
+  return run(TypeTag<AnyInPlace<NotActivated>>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withEpilogue(FinishTag<Finish::kActivated>, const Work&, Run run) {
+  return run(TypeTag<AnyInPlace<Activated>>());
 }
 
 }  // namespace padfree

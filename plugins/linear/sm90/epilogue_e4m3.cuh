@@ -46,45 +46,42 @@ struct AnyBothInPlace : AnyInPlace<Activating> {
       : AnyInPlace<Activating>(work), writes_y(work.writes_y), writes_e4m3(work.writes_e4m3) {}
 };
 
-// Calls `run` with the tag of the epilogue of a product in place. Kernels of their own have those of encoders that norm
-// behind them: the first adds to an embedding that is normed already, the last gives its sums to another kernel.
-template <typename Run>
-cudaError_t withE4m3InPlace(const Work& work, Run run) {
-  if (work.activation != Activation::kNone) return run(TypeTag<AnyBothInPlace<Activated>>());
-  if (work.residual && work.normed != Normed::kInput && work.writes_y && !sharesTile(work)) {
-    const bool normed = work.normed == Normed::kResidual, moments = work.moments_out, both = work.writes_e4m3;
-    if (normed && moments && both) return run(TypeTag<PairedInPlace<true, true, true>>());
-    if (!normed && moments && both) return run(TypeTag<PairedInPlace<false, true, true>>());
-    if (normed && !moments && !both) return run(TypeTag<PairedInPlace<true, false, false>>());
-  }
+// As withEpilogue, of products of e4m3. Kernels of their own have those in place of encoders that norm behind them: the
+// first adds to an embedding that is normed already, the last gives its sums to another kernel.
+template <bool kMayShare, typename Run>
+cudaError_t withE4m3Epilogue(FinishTag<Finish::kChunks>, const Work& work, Run run) {
+  if (work.activation == Activation::kGelu) return run(TypeTag<InBytes<Activation::kGelu>>());
+  if (work.activation == Activation::kGeluTanh) return run(TypeTag<InBytes<Activation::kGeluTanh>>());
+  return work.normed == Normed::kInput ? run(TypeTag<InChunks<Activation::kNone, true, false>>())
+                                       : run(TypeTag<AnyInChunks<Activation::kNone>>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withE4m3Epilogue(FinishTag<Finish::kAnyChunks>, const Work&, Run run) {
+  return run(TypeTag<AnyInBytes>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withE4m3Epilogue(FinishTag<Finish::kPairs>, const Work& work, Run run) {
+  if (work.rotary_features > 0) return run(TypeTag<Rotating>());
+  return work.activation == Activation::kGelu ? run(TypeTag<GatedInBytes<Activation::kGelu>>())
+                                              : run(TypeTag<GatedInBytes<Activation::kSilu>>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withE4m3Epilogue(FinishTag<Finish::kAnyPairs>, const Work& work, Run run) {
+  return work.writes_e4m3 ? run(TypeTag<AnyGatedInBytes>()) : run(TypeTag<AnyGated>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withE4m3Epilogue(FinishTag<Finish::kInPlace>, const Work& work, Run run) {
+  if (!work.moments_out) return run(TypeTag<PairedInPlace<true, false, false>>());
+  return work.normed == Normed::kResidual ? run(TypeTag<PairedInPlace<true, true, true>>())
+                                          : run(TypeTag<PairedInPlace<false, true, true>>());
+}
+template <bool kMayShare, typename Run>
+cudaError_t withE4m3Epilogue(FinishTag<Finish::kAnyInPlace>, const Work&, Run run) {
   return run(TypeTag<AnyBothInPlace<NotActivated>>());
 }
-
-// Calls `run` with the tag of the epilogue of such a product.
-template <typename Run>
-cudaError_t withE4m3Epilogue(const Work& work, Run run) {
-  const bool shares = sharesTile(work), norms_input = work.normed == Normed::kInput;
-  if (work.rotary_features > 0) return shares ? run(TypeTag<AnyRotating>()) : run(TypeTag<Rotating>());
-  if (work.gated) {
-    if (!work.writes_e4m3) return run(TypeTag<AnyGated>());
-    if (!shares && work.activation == Activation::kGelu) return run(TypeTag<GatedInBytes<Activation::kGelu>>());
-    if (!shares && work.activation == Activation::kSilu) return run(TypeTag<GatedInBytes<Activation::kSilu>>());
-    return run(TypeTag<AnyGatedInBytes>());
-  }
-  if (!work.residual && !work.moments_out && work.writes_y != work.writes_e4m3) {
-    if (work.writes_e4m3) {
-      if (norms_input && !shares) {
-        if (work.activation == Activation::kGelu) return run(TypeTag<InBytes<Activation::kGelu>>());
-        if (work.activation == Activation::kGeluTanh) return run(TypeTag<InBytes<Activation::kGeluTanh>>());
-      }
-      return run(TypeTag<AnyInBytes>());
-    }
-    if (work.activation == Activation::kNone) {
-      return norms_input && !shares ? run(TypeTag<InChunks<Activation::kNone, true, false>>())
-                                    : run(TypeTag<AnyInChunks<Activation::kNone>>());
-    }
-  }
-  return withE4m3InPlace(work, run);
+template <bool kMayShare, typename Run>
+cudaError_t withE4m3Epilogue(FinishTag<Finish::kActivated>, const Work&, Run run) {
+  return run(TypeTag<AnyBothInPlace<Activated>>());
 }
 
 }  // namespace padfree

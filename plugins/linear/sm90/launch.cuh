@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches of the Hopper kernel. Included where it is compiled for one element type, which takes minutes.
+// Launches of the Hopper kernel. Included where it is compiled for one type and some finishes.
 #pragma once
 
 #include <algorithm>
@@ -65,7 +65,7 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling, int mult
   work.per_y_scale = p.y_e4m3 ? 1.f / p.y_scale : 1.f;
   work.writes_y = p.y != nullptr;
   work.writes_e4m3 = p.y_e4m3 != nullptr;
-  while (work.tiling.parts > work.stages) work.tiling.parts /= 2;
+  work.tiling.parts = partsOf(p, tiling);
   work.parts_shift = logarithm(work.tiling.parts);
   work.features_shift = logarithm(tiling.cluster_features);
   work.shared_shift = work.features_shift + logarithm(tiling.cluster_tokens);
@@ -83,19 +83,20 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling, int mult
   return work;
 }
 
-// Which kernel has tiles of this shape: their epilogues, the kernel itself. For e4m3 it has other epilogues
-// (launch_e4m3.cuh), for resident input it is another (launch_resident.cuh).
-template <typename T, int kTokens, typename Run>
-cudaError_t withEpilogueOf(TypeTag<HalfOperands<T>>, TypeTag<Shape<kTokens>>, const Work& work, Run run) {
-  return withEpilogue(work, run);
+// What a product of these operands is finished by: for e4m3 other epilogues (launch_e4m3.cuh).
+template <bool kMayShare, typename T, Finish kFinish, typename Run>
+cudaError_t withEpilogueOf(TypeTag<HalfOperands<T>>, FinishTag<kFinish> finish, const Work& work, Run run) {
+  return withEpilogue<kMayShare>(finish, work, run);
 }
+// Which kernel has tiles of this shape: for resident input it is another (launch_resident.cuh).
 template <typename Operands, int kTokens, typename Epilogue>
 auto kernelOf(TypeTag<Operands>, TypeTag<Shape<kTokens>>, TypeTag<Epilogue>) {
   return linearSm90Kernel<Operands, kTokens, Epilogue>;
 }
 
-template <typename Operands, typename S>
-cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+// choose(work, run) calls `run` with the tag of an epilogue.
+template <typename Operands, typename S, typename Choose>
+cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream, Choose choose) {
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
@@ -116,7 +117,7 @@ cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = overlapsLaunches() ? 2 : 1;
-  return withEpilogueOf(TypeTag<Operands>(), TypeTag<S>(), work, [&](auto tag) {
+  return choose(work, [&](auto tag) {
     using Epilogue = typename decltype(tag)::Type;
     const auto kernel = kernelOf(TypeTag<Operands>(), TypeTag<S>(), tag);
     typename Operands::Maps maps;
@@ -129,57 +130,61 @@ cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream
   });
 }
 
-template <typename Operands, int kTokens>
+template <Finish kFinish, typename Operands, int kTokens>
 cudaError_t launchIfThere(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  if constexpr (!Operands::hasTile(kTokens))
+  constexpr bool kMayShare = hasSharedTile(kFinish, Operands::scaled, kTokens);
+  if constexpr (!kMayShare && !hasTile(kFinish, Operands::scaled, kTokens)) {
     return cudaErrorInvalidValue;
-  else
-    return launch<Operands, Shape<kTokens>>(p, tiling, stream);
+  } else {
+    return launch<Operands, Shape<kTokens>>(p, tiling, stream, [](const Work& work, auto run) {
+      return withEpilogueOf<kMayShare>(TypeTag<Operands>(), FinishTag<kFinish>(), work, run);
+    });
+  }
 }
 
-// The sizes of tiles that there are for this type of operands.
-template <typename Operands>
+// The sizes of tiles that there are for these operands and this finish.
+template <Finish kFinish, typename Operands>
 cudaError_t launchTokens(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
   switch (tiling.tokens) {
     case 16:
-      return launchIfThere<Operands, 16>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 16>(p, tiling, stream);
     case 32:
-      return launchIfThere<Operands, 32>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 32>(p, tiling, stream);
     case 48:
-      return launchIfThere<Operands, 48>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 48>(p, tiling, stream);
     case 64:
-      return launchIfThere<Operands, 64>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 64>(p, tiling, stream);
     case 80:
-      return launchIfThere<Operands, 80>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 80>(p, tiling, stream);
     case 96:
-      return launchIfThere<Operands, 96>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 96>(p, tiling, stream);
     case 112:
-      return launchIfThere<Operands, 112>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 112>(p, tiling, stream);
     case 128:
-      return launchIfThere<Operands, 128>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 128>(p, tiling, stream);
     case 144:
-      return launchIfThere<Operands, 144>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 144>(p, tiling, stream);
     case 160:
-      return launchIfThere<Operands, 160>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 160>(p, tiling, stream);
     case 176:
-      return launchIfThere<Operands, 176>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 176>(p, tiling, stream);
     case 192:
-      return launchIfThere<Operands, 192>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 192>(p, tiling, stream);
     case 208:
-      return launchIfThere<Operands, 208>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 208>(p, tiling, stream);
     case 224:
-      return launchIfThere<Operands, 224>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 224>(p, tiling, stream);
     case 240:
-      return launchIfThere<Operands, 240>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 240>(p, tiling, stream);
     case 256:
-      return launchIfThere<Operands, 256>(p, tiling, stream);
+      return launchIfThere<kFinish, Operands, 256>(p, tiling, stream);
   }
   return cudaErrorInvalidValue;
 }
 
-template <typename T>
-cudaError_t launchLinearSm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  return launchTokens<HalfOperands<T>>(p, tiling, stream);
+template <Finish kFinish, typename T>
+cudaError_t launchHalfSm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  return launchTokens<kFinish, HalfOperands<T>>(p, tiling, stream);
 }
 
 }  // namespace padfree

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "linear/menu.h"
 #include "linear/tiling.h"
 
 namespace padfree {
 
-// The Hopper kernel for one type of results, after launchLinear's checks; with e4m3 operands in launchE4m3Sm90. Each
-// type has a file of its own, kernel_*.cu: compiling takes minutes.
-template <typename T>
-cudaError_t launchLinearSm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
-template <typename T>
+// The Hopper kernel for one finish and one type of results, after launchLinear's checks. Compiling all takes minutes:
+// the files of the folders half, e4m3 and resident have a part each.
+template <Finish kFinish, typename T>
+cudaError_t launchHalfSm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
+
+// The same with e4m3 operands.
+template <Finish kFinish, typename T>
 cudaError_t launchE4m3Sm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
 
-// The same with resident input, of either type of operands.
+// The same with resident input.
 template <typename T>
-cudaError_t launchResidentSm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
+cudaError_t launchResidentHalfSm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
+template <typename T>
+cudaError_t launchResidentE4m3Sm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
 
 }  // namespace padfree

@@ -8,16 +8,15 @@
 
 namespace padfree {
 
-template <typename T, int kTokens, typename Run>
-cudaError_t withEpilogueOf(TypeTag<HalfOperands<T>>, TypeTag<ResidentShape<kTokens>>, const Work& work, Run run) {
+template <typename T, typename Run>
+cudaError_t withResidentEpilogue(TypeTag<HalfOperands<T>>, const Work& work, Run run) {
   if (work.rotary_features > 0) return run(TypeTag<Rotating>());
-  if (work.gated) return run(TypeTag<Gated<Activation::kGelu>>());
   return work.activation == Activation::kGelu ? run(TypeTag<InChunks<Activation::kGelu, true, false>>())
                                               : run(TypeTag<InChunks<Activation::kNone, true, false>>());
 }
 
-template <typename T, int kTokens, typename Run>
-cudaError_t withEpilogueOf(TypeTag<E4m3Operands<T>>, TypeTag<ResidentShape<kTokens>>, const Work& work, Run run) {
+template <typename T, typename Run>
+cudaError_t withResidentEpilogue(TypeTag<E4m3Operands<T>>, const Work& work, Run run) {
   if (work.rotary_features > 0) return run(TypeTag<Rotating>());
   if (work.gated) {
     return work.activation == Activation::kGelu ? run(TypeTag<GatedInBytes<Activation::kGelu>>())
@@ -32,31 +31,45 @@ auto kernelOf(TypeTag<Operands>, TypeTag<ResidentShape<kTokens>>, TypeTag<Epilog
   return residentSm90Kernel<Operands, ResidentShape<kTokens>, Epilogue>;
 }
 
+template <typename Operands, int kTokens>
+cudaError_t launchResidentIfThere(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  if constexpr (!hasResidentTile(Operands::scaled, kTokens)) {
+    return cudaErrorInvalidValue;
+  } else {
+    return launch<Operands, ResidentShape<kTokens>>(p, tiling, stream, [](const Work& work, auto run) {
+      return withResidentEpilogue(TypeTag<Operands>(), work, run);
+    });
+  }
+}
+
 template <typename Operands>
 cudaError_t launchResident(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
   switch (tiling.tokens) {
     case 128:
-      return launch<Operands, ResidentShape<128>>(p, tiling, stream);
+      return launchResidentIfThere<Operands, 128>(p, tiling, stream);
     case 144:
-      return launch<Operands, ResidentShape<144>>(p, tiling, stream);
+      return launchResidentIfThere<Operands, 144>(p, tiling, stream);
     case 160:
-      return launch<Operands, ResidentShape<160>>(p, tiling, stream);
+      return launchResidentIfThere<Operands, 160>(p, tiling, stream);
     case 176:
-      return launch<Operands, ResidentShape<176>>(p, tiling, stream);
+      return launchResidentIfThere<Operands, 176>(p, tiling, stream);
     case 192:
-      return launch<Operands, ResidentShape<192>>(p, tiling, stream);
+      return launchResidentIfThere<Operands, 192>(p, tiling, stream);
     case 208:
-      return launch<Operands, ResidentShape<208>>(p, tiling, stream);
+      return launchResidentIfThere<Operands, 208>(p, tiling, stream);
     case 224:
-      return launch<Operands, ResidentShape<224>>(p, tiling, stream);
+      return launchResidentIfThere<Operands, 224>(p, tiling, stream);
   }
   return cudaErrorInvalidValue;
 }
 
 template <typename T>
-cudaError_t launchResidentSm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  return p.scale ? launchResident<E4m3Operands<T>>(p, tiling, stream)
-                 : launchResident<HalfOperands<T>>(p, tiling, stream);
+cudaError_t launchResidentHalfSm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  return launchResident<HalfOperands<T>>(p, tiling, stream);
+}
+template <typename T>
+cudaError_t launchResidentE4m3Sm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  return launchResident<E4m3Operands<T>>(p, tiling, stream);
 }
 
 }  // namespace padfree

@@ -20,7 +20,6 @@ struct HalfOperands {
   using Results = HalfResults<T, Epilogue>;
   static constexpr bool scaled = false;       // whether sums are multiplied by Work::scale
   static constexpr int depth = kLinearDepth;  // of the reduction in a stage
-  static constexpr bool hasTile(int) { return true; }
 
   static constexpr int steps = kLinearDepth / 16;  // matrix instructions of a stage
 

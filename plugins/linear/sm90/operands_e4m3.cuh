@@ -20,7 +20,6 @@ struct E4m3Operands {
   using Results = E4m3Results<T, Epilogue>;
   static constexpr bool scaled = true;
   static constexpr int depth = kE4m3Depth;
-  static constexpr bool hasTile(int tokens) { return isE4m3Tile(tokens); }
 
   static constexpr int steps = kPanelRowBytes / 32;  // matrix instructions of a stage
 

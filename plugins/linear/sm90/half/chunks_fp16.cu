@@ -3,6 +3,6 @@
 
 namespace padfree {
 
-template cudaError_t launchLinearSm90<__nv_bfloat16>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchHalfSm90<Finish::kChunks, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
 
 }  // namespace padfree

@@ -3,6 +3,6 @@
 
 namespace padfree {
 
-template cudaError_t launchE4m3Sm90<half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchE4m3Sm90<Finish::kInPlace, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
 
 }  // namespace padfree

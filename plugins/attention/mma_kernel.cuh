@@ -5,6 +5,8 @@
 //
 // Biases cost no pass of their own: that of K shifts every score of a row by the same amount and leaves the softmax as
 // it is, that of V is added to the output because the weights of a row sum to 1, that of Q is added to the fragments.
+#pragma once
+
 #include <type_traits>
 
 #include "attention/kernels.h"
@@ -148,9 +150,9 @@ cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream) {
-  return params.type == DataType::kFloat16 ? chooseShape<half>(params, stream)
-                                           : chooseShape<__nv_bfloat16>(params, stream);
+template <typename T>
+cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream) {
+  return chooseShape<T>(params, stream);
 }
 
 }  // namespace padfree

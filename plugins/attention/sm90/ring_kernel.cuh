@@ -6,6 +6,8 @@
 //
 // A box of rows may reach beyond its sequence. Scores of keys there are masked; rows of V there are overwritten by
 // zeros, because a weight of 0 does not silence a NaN.
+#pragma once
+
 #include "attention/kernels.h"
 #include "attention/sm90/consumer.cuh"
 #include "attention/sm90/producer.cuh"
@@ -96,9 +98,9 @@ cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream) {
-  return params.type == DataType::kFloat16 ? chooseShape<half>(params, stream)
-                                           : chooseShape<__nv_bfloat16>(params, stream);
+template <typename T>
+cudaError_t launchRingSm90(const AttentionParams& params, cudaStream_t stream) {
+  return chooseShape<T>(params, stream);
 }
 
 }  // namespace padfree

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What benchmarks.kernels.choices measured: how often each kind of tiling is chosen, and what products lose without it.
+
+    python -m benchmarks.kernels.choices_report choices.jsonl
+
+A line for every finish and kind of tiling ("64", "64 shared", "128 resident"): of how many products and token counts a
+build chooses it, and by how much the next best of another kind is slower, at the median and at the most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TRIED = 5
+"""Of the cost model's ranking, by a build (plugins/linear/measure.cu)."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One product and token count.
+
+    Attributes:
+        finish: what becomes of its sums.
+        kind: of the tiling that a build takes.
+        lost: by what part of its time the next best kind is slower; negative where a build has not found the best.
+    """
+
+    finish: str
+    kind: str
+    lost: float
+
+
+def kind_of(choice: int) -> str:
+    """The tokens of a tile, and which code computes it: 64, 64 shared or 128 resident."""
+    parts = choice >> 24 & 15
+    return f"{choice & 0xFFFF}" + ("" if parts == 1 else " shared" if parts else " resident")
+
+
+def finish_of(record: Mapping[str, Any]) -> str:
+    """In words: types, activation, norms, whether something is added, gated or turned."""
+    words = ["e4m3" if record["results"] else "fp16", str(record["activation"])]
+    words += ["gated"] * bool(record["gated"]) + ["turned"] * (record["rotary_features"] > 0)
+    words += ["added"] * bool(record["adds"]) + [f"norms {'+'.join(record['norms'])}"] * bool(record["norms"])
+    return " ".join(words + [f"to {'+'.join(record['results'])}"] * bool(record["results"]))
+
+
+def chosen(record: Mapping[str, Any]) -> Chosen:
+    """What a build takes, by a line of the measurements."""
+    times = {int(choice): float(us) for choice, us in record["times_us"].items()}
+    taken = min((choice for choice in record["first"][:TRIED]), key=times.__getitem__)
+    others = [us for choice, us in times.items() if kind_of(choice) != kind_of(taken)]
+    return Chosen(finish_of(record), kind_of(taken), min(others) / times[taken] - 1 if others else float("inf"))
+
+
+def table(records: list[Mapping[str, Any]]) -> str:
+    """All lines."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for one in map(chosen, records):
+        found[one.finish, one.kind].append(one.lost)
+    order = sorted(found, key=lambda key: (key[0], " " in key[1], key[1].partition(" ")[2], int(key[1].split()[0])))
+    lines = [f"{'finish':48s} {'tiling':14s} {'chosen':>6s} {'without it':>11s} {'at most':>8s}"]
+    for finish, kind in order:
+        lost = found[finish, kind]
+        lines.append(
+            f"{finish:48s} {kind:14s} {len(lost):6d} {100 * statistics.median(lost):9.1f} % {100 * max(lost):6.1f} %"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Reads and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("measured", type=Path, help="file that benchmarks.kernels.choices wrote")
+    arguments = parser.parse_args()
+    print(table([json.loads(line) for line in arguments.measured.read_text("utf-8").splitlines()]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tiles the Hopper kernels are compiled for: those that were the fastest of some product, or came within 1 % of
+// it alone (docs/linear.md, "Which tiles there are"). Kernels for everything else took most of the time of a build.
+#pragma once
+
+#include <initializer_list>
+
+#include "linear/launch.h"
+
+namespace padfree {
+
+// What becomes of a tile's sums: each of these has kernels of its own (sm90/epilogue.cuh, sm90/epilogue_e4m3.cuh).
+enum class Finish {
+  kChunks,      // nothing is added; without activation, or with GELU
+  kAnyChunks,   // the same with other activations
+  kPairs,       // turned pairs, and gates as encoders have them
+  kAnyPairs,    // other gates
+  kInPlace,     // a residual is added, as layers have it whose norms are folded
+  kAnyInPlace,  // everything else without activation
+  kActivated    // everything else
+};
+
+// The finish of a product whose tiles blocks share, or do not.
+Finish finishOf(const LinearParams& params, bool shares_tile);
+
+constexpr bool isOneOf(int tokens, std::initializer_list<int> sizes) {
+  for (const int size : sizes) {
+    if (size == tokens) return true;
+  }
+  return false;
+}
+
+// Whether there are tiles of so many tokens. Blocks share a tile where there are few: of products of few tokens.
+constexpr bool hasTile(Finish finish, bool e4m3, int tokens) {
+  if (e4m3) {
+    switch (finish) {
+      case Finish::kAnyChunks:
+        return isOneOf(tokens, {32, 64, 96, 128, 144, 160, 176, 192, 208, 224, 240});
+      case Finish::kAnyPairs:
+        return isOneOf(tokens, {32, 64, 96, 128, 160, 208, 224, 240, 256});
+      case Finish::kActivated:
+        return isOneOf(tokens, {32, 64, 96, 128, 144, 176, 192});
+      case Finish::kPairs:
+        return isOneOf(tokens, {32, 64, 96, 128, 160, 176, 192, 208, 224, 256});
+      case Finish::kAnyInPlace:
+        return isOneOf(tokens, {32, 64, 96, 144, 160, 176, 192, 208, 224});
+      default:
+        return tokens >= 128 || tokens % 32 == 0;
+    }
+  }
+  switch (finish) {
+    case Finish::kAnyChunks:
+    case Finish::kAnyPairs:
+      return !isOneOf(tokens, {80, 176});
+    case Finish::kAnyInPlace:
+      return !isOneOf(tokens, {176, 240, 256});
+    case Finish::kActivated:
+      return isOneOf(tokens, {16, 32, 48, 64, 96, 112, 144});
+    default:
+      return true;
+  }
+}
+constexpr bool hasSharedTile(Finish finish, bool e4m3, int tokens) {
+  if (e4m3) return tokens == 32 && (finish == Finish::kChunks || finish == Finish::kAnyInPlace);
+  return isOneOf(tokens, {16, 32, 48, 64, 96}) &&
+         (finish == Finish::kChunks || finish == Finish::kInPlace || finish == Finish::kAnyInPlace);
+}
+
+// The same with resident input.
+constexpr bool hasResidentTile(bool e4m3, int tokens) {
+  return e4m3 ? isOneOf(tokens, {128, 144, 160, 176, 192, 224}) : isOneOf(tokens, {176, 192, 224});
+}
+
+}  // namespace padfree

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/sm90/launch_e4m3.cuh"
+
+namespace padfree {
+
+template cudaError_t launchE4m3Sm90<Finish::kAnyChunks, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchE4m3Sm90<Finish::kAnyInPlace, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchE4m3Sm90<Finish::kActivated, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+
+}  // namespace padfree
