@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from .onnx_files import OnnxFiles, find_onnx
 from .weights import pickled_files, read_header, weight_files
 
 OWN_SETTINGS = "config_sentence_transformers.json"
+_LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
+_SHARED_LAYERS = 100
+"""So many layers may have the weights of one, as ALBERT's do."""
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _NO_LIMIT = 1_000_000  # tokenizers without a limit say 10^30
@@ -73,6 +77,7 @@ def read_folder(path: Path) -> Folder:
     _check_usable(path, config, chain, onnx, weights)
     for file in weights:
         _check_config(file, config)
+    _check_layers(weights, config)
     settings = Entries(path / OWN_SETTINGS)
     head, task = _head(path, config, chain, settings)
     tokenizer = next((folder / TOKENIZER for folder in (path, encoder) if (folder / TOKENIZER).is_file()), None)
@@ -171,6 +176,21 @@ def _check_config(file: Path, config: ModelConfig) -> None:
                     f"{config.file}: says {what} {said}, the weights ({file.name}, {name}) have {found}: it belongs to "
                     "another model; download the folder again"
                 )
+
+
+def _check_layers(weights: Sequence[Path], config: ModelConfig) -> None:
+    """Refuses more layers than the weights could be of, before any is made; some models share weights among a few."""
+    if not weights:
+        return
+    tensors = sum(len(read_header(file)) for file in weights)
+    raw = Entries(config.file).raw
+    for name in _LAYERS:
+        said = raw.get(name)
+        if isinstance(said, int) and said > max(tensors, _SHARED_LAYERS):
+            raise BuildError(
+                f"{config.file}: says {name} {said}, the weights have {tensors} tensors: it belongs to another model; "
+                "download the folder again"
+            )
 
 
 def _is_plain(config: ModelConfig) -> bool:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
 from padfree.contract.staging import kind_of, stage, write_atomically
 
 from ..errors import ModelFileError
@@ -26,7 +27,21 @@ from .wire import Mapped, read_model
 EXTERNAL_DATA_BYTES = 2**31 - 64 * 2**20
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 _SMALL_TENSOR_BYTES = 1024  # stays in the file
+MOST_NODES = 200_000
+"""Of a model, subgraphs and functions included: what is known of every tensor takes some 4 KiB and 0.1 ms a node."""
 _ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
+
+
+def _count_nodes(graphs: Iterable[GraphProto | FunctionProto]) -> int:
+    """Nodes of graphs and of those inside of them; it ends where they are too many."""
+    count, left = 0, list(graphs)
+    while left and count <= MOST_NODES:
+        graph = left.pop()
+        count += len(graph.node)
+        if count <= MOST_NODES:
+            inner = (attribute for node in graph.node for attribute in node.attribute)
+            left += [one for attribute in inner for one in (attribute.g, *attribute.graphs) if one.node]
+    return count
 
 
 def load_model(path: str | os.PathLike[str]) -> ModelProto:
@@ -69,6 +84,12 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAPPED) 
             f"model file '{file}' ({size} bytes) has {len(proto.opset_import)} operator sets and "
             f"{len(proto.graph.output)} outputs, a model has at least one of each: it is not an ONNX model, or its end "
             f"is missing; export or copy it again"
+        )
+    nodes = _count_nodes([proto.graph, *proto.functions])
+    if nodes > MOST_NODES:
+        raise ModelFileError(
+            f"model file '{file}' has {nodes} nodes or more, allowed: {MOST_NODES}; the largest encoders have some ten "
+            "thousand: export it again without unrolled loops"
         )
     check_text(proto, f"'{file}'")
     check_model_data(model, f"'{file}'")

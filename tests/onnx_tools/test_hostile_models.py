@@ -6,12 +6,14 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from padfree.onnx_tools import RewriteError, rewrite
+from padfree.onnx_tools import ModelFileError, RewriteError, rewrite
+from padfree.onnx_tools.files.model_file import MOST_NODES, open_model
 
 from tests.support.encoder import HIDDEN, one_layer
 
@@ -159,3 +161,20 @@ def test_a_doubling_chain_is_rewritten_in_bounded_time() -> None:
     started = time.process_time()
     rewrite(model)
     assert time.process_time() - started < CHAIN_SECONDS
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["in the graph", "in a subgraph"])
+def test_a_model_of_too_many_nodes_is_refused_at_once(tmp_path: Path, inside: bool) -> None:
+    chain = [helper.make_node("Neg", [f"t{at}"], [f"t{at + 1}"]) for at in range(MOST_NODES + 1)]
+    value, last = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("t0", chain[-1].output[0]))
+    graph = helper.make_graph(chain, "chain", [value], [last])
+    if inside:
+        branch = helper.make_graph(chain, "branch", [], [last])
+        choice = helper.make_node("If", ["yes"], ["out"], then_branch=branch, else_branch=branch)
+        graph = helper.make_graph([choice], "outer", [value], [helper.make_tensor_value_info("out", 1, [1])])
+    path = tmp_path / "chain.onnx"
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    start = time.monotonic()
+    with pytest.raises(ModelFileError, match=f"nodes or more, allowed: {MOST_NODES}"):
+        open_model(path)
+    assert time.monotonic() - start < 20

@@ -149,6 +149,11 @@ def config_of_other_weights(folder: Path) -> None:
     weights(folder, width=2 * WIDTH)
 
 
+def config_of_layers_without_end(folder: Path) -> None:
+    write_folder(folder, model=None, config={"num_hidden_layers": 10**9})
+    weights(folder)
+
+
 def tokenizer_of_a_larger_model(folder: Path) -> None:
     write_folder(folder, tokenizer=write_small_tokenizer(folder.parent / "large.json", 2 * VOCABULARY))
 
@@ -188,6 +193,7 @@ def damaged_tokenizer(folder: Path) -> None:
         (config_with_a_text_for_a_number, "config.json: 'vocab_size' is 'many', allowed: a whole number"),
         (config_of_another_model, "config.json: says vocab_size 30522, the table in"),
         (config_of_other_weights, "config.json: says hidden_size 64, the weights (model.safetensors, embeddings.word"),
+        (config_of_layers_without_end, "config.json: says num_hidden_layers 1000000000, the weights have 1 tensors"),
         (
             tokenizer_of_a_larger_model,
             "tokenizer.json: has ids up to 1859 ('word1854'), config.json says vocab_size 930",
