@@ -38,6 +38,8 @@ RESTART_S = 1.0
 """A front-end that ends by itself is started again, but not more often."""
 REPORT_S = 1.0
 """The log gets a line in so many seconds at most."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""The first one ends the server in good order, the second at once; others change nothing."""
 PING_S = 1.0
 """How often front-ends are asked whether they are there."""
 HANG_S = 5.0
@@ -57,6 +59,7 @@ def serve(
     allow_other_gpu: bool = False,
     contexts: int = 2,
     cuda_graphs: bool = False,
+    ends_process: bool = False,
     on_ready: Callable[[str], None],
 ) -> None:
     """Serves a plan or a rewritten .onnx file until SIGTERM or SIGINT comes, and answers what was taken before.
@@ -69,6 +72,7 @@ def serve(
         allow_other_gpu: as for Session.
         contexts: runs under way at once, on every GPU.
         cuda_graphs: capture sizes that come back, for loads of few sizes: whatever waits for a capture waits for 80 ms.
+        ends_process: the process has nothing else to do afterwards, so that signals that come then are of no use.
         on_ready: is told the address when requests are taken.
 
     Raises:
@@ -87,6 +91,7 @@ def serve(
             session, served, options.limits, runs, row, budget=budget, tokens_a_second=speed.tokens_a_second
         )
         loop = new_loop()
+        before = {number: signal.getsignal(number) for number in SIGNALS}
         try:
             asyncio.set_event_loop(loop)
             supervisor = _Supervisor(engine, served, options, numbers, budget)
@@ -95,6 +100,8 @@ def serve(
             engine.close()
             asyncio.set_event_loop(None)
             loop.close()
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_IGN if ends_process else handler)
 
 
 def _opened(
@@ -132,7 +139,7 @@ class _Supervisor:
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serves until a signal comes."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             loop.add_signal_handler(number, self._stop)
         listeners = listen(self._options.host, self._options.port, self._options.front_ends)
         host, port = listeners[0].getsockname()[:2]
@@ -152,8 +159,9 @@ class _Supervisor:
             for task in tasks:
                 task.cancel()
             self._reporter.report()
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in SIGNALS:
                 loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)  # the end is on its way, and one more signal would break it
 
     def _stop(self) -> None:
         """The first signal ends the server in good order, the second at once."""

@@ -124,6 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
             allow_other_gpu=arguments.allow_other_gpu,
             contexts=arguments.contexts,
             cuda_graphs=arguments.cuda_graphs,
+            ends_process=True,
             on_ready=lambda url: print_line(console, f"serving {arguments.model} at {url}"),
         )
     return 0

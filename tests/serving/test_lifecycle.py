@@ -219,3 +219,15 @@ def test_health_tells_of_a_model_that_stands_still(embedder_file: Path) -> None:
             os.kill(server.process.pid, signal.SIGCONT)
         wait_until(lambda: post(server, "/embed", inputs=TEXTS)[0] == 200)
         assert get(server, "/health")[0] == 200
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.02, 0.2])
+def test_more_signals_than_two_change_nothing(embedder_file: Path, pause_s: float) -> None:
+    with Server(embedder_file, "--processes", "2") as server:
+        for _ in range(6):
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(pause_s)
+        stderr = server.end(signal.SIGINT)
+        assert server.process.returncode == 0
+        assert "Traceback" not in stderr
+        assert "Fatal" not in stderr
