@@ -13,6 +13,7 @@ from onnx import ModelProto, helper
 from padfree.contract.names import PER_SEQUENCE
 
 from ..analysis.special_ids import IdRule
+from ..importing.inputs import sequence_inputs_of
 
 Array = npt.NDArray[Any]
 
@@ -133,12 +134,6 @@ def sequence_inputs(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]
     return {item["name"]: item for item in metadata["inputs"] if item["role"] == PER_SEQUENCE}
 
 
-def names_of_rows(metadata: Mapping[str, Any]) -> set[str]:
-    """The original's inputs that are [B] or [B,N]: those of sequences, and lengths in the place of a mask."""
-    mask = metadata.get("mask") or {}
-    return {*sequence_inputs(metadata), *([mask["input"]] if mask.get("lengths") else [])}
-
-
 def fillers(metadata: Mapping[str, Any]) -> dict[str, int]:
     """What the mask's input holds in padded slots."""
     mask = metadata.get("mask")
@@ -171,7 +166,7 @@ def _original_feeds(
     """
     mask = metadata.get("mask") or {"input": None, "kept": [1], "masked": [0]}
     limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
-    rows = sequence_inputs(metadata)
+    rows, of_sequences = sequence_inputs(metadata), sequence_inputs_of(original)
     excluded = metadata.get("coverage", {}).get("excluded_ids", {})
     initializers = {tensor.name for tensor in original.graph.initializer}
     feeds: dict[str, Array] = {}
@@ -203,6 +198,8 @@ def _original_feeds(
         elif mask.get("lengths") and item.name == mask["input"]:
             feeds[item.name] = batch.mask.sum(1).reshape(-1, *[1] * (len(item.type.tensor_type.shape.dim) - 1))
             feeds[item.name] = feeds[item.name].astype(dtype)
+        elif item.name in of_sequences:  # nothing reads it
+            feeds[item.name] = np.zeros((len(batch.mask), *of_sequences[item.name]), dtype)
         else:
             feeds[item.name] = np.where(batch.mask, mask["kept"][0], mask["masked"][0]).astype(dtype)
     return feeds

@@ -20,7 +20,7 @@ from ..errors import VerificationError
 from ..files.model import Model
 from ..files.ort_session import open_session
 from ..importing.fixed_axes import fixed_sizes
-from ..importing.inputs import token_inputs_of
+from ..importing.inputs import sequence_inputs_of, token_inputs_of
 from .agreement import Scale, measure, row_blocks
 from .kept_numbers import RELATIVE_TOLERANCE, agree, rows_of_tokens, same_rows
 from .sample_batches import (
@@ -30,7 +30,6 @@ from .sample_batches import (
     fillers,
     has_no_mask,
     make_batches,
-    names_of_rows,
     paddings,
 )
 
@@ -78,6 +77,12 @@ def verify_ids(
     try:
         worst = models.compare(metadata, seed)
     except VerificationError as error:
+        if isinstance(error, _DifferError) and has_no_mask(metadata) and metadata["interface"] == "packed":
+            raise VerificationError(
+                f"{error.facts}; no input tells what is padding, and the model computes with the length of its batch, "
+                "as where it divides a sum by it, which packed sequences do not share; export it with an "
+                "attention_mask, or choose the padded interface, for batches of one length"
+            ) from error
         if isinstance(error, _DifferError) and models.mixes_sequences(metadata, seed):
             raise VerificationError(
                 f"{error.facts}; {_MIXES}, and packed batches may hold sequences without tokens; export it without "
@@ -142,7 +147,7 @@ class _Models:
         self._names: list[str] = [item["name"] for item in metadata["outputs"]]
         self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
         self._fillers = fillers(metadata)
-        self._rows = names_of_rows(metadata)
+        self._rows = sequence_inputs_of(original.proto)
 
     def compare(self, metadata: Mapping[str, Any], seed: int) -> dict[str, float]:
         """Each output's largest difference over all batches. Raises VerificationError."""

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 from padfree.builder.cli.coverage import verdict
 from padfree.builder.cli.summary import packed
 from padfree.builder.coverage import report
-from padfree.onnx_tools import rewrite, save_model
+from padfree.onnx_tools import RewriteError, rewrite, save_model
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 
 from tests.onnx_tools.agreement import INTERFACES
 from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder, one_layer, with_output
 from tests.support.exports import metadata_of
-from tests.support.sequence_models import alone
+from tests.support.sequence_models import alone, with_rows
 
 SHAPE: list[object] = ["batch", "sequence", HIDDEN]
 
@@ -123,3 +123,27 @@ def test_rows_that_are_zeros_are_said_of_the_padded_interface_alone() -> None:
     (note,) = rewrite(model, interface="padded").report.notes
     assert note.startswith("rows of masked slots are zeros in 'y', where the original has numbers")
     assert rewrite(model).report.notes == ()
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_an_unread_input_may_be_one_of_sequences(interface: str) -> None:
+    """A number of every sequence that no output depends on is none of the packed model's."""
+    model = with_rows()
+    del model.graph.output[2:]  # what row_id goes into
+    result = rewrite(model, interface=interface)
+    assert result.report.notes[0] == "nothing reads the input 'row_id'"
+    named = {item["name"]: item["role"] for item in metadata_of(result)["inputs"]}
+    assert named.get("row_id") == (None if interface == "packed" else "per_sequence")
+
+
+def test_means_over_the_batchs_length_want_a_mask() -> None:
+    """Without a mask, a sum over ones is divided by a length that packed sequences do not share."""
+    b = EncoderBuilder()
+    x = b.layer(b.embedding(), None)
+    ones = b.op("ConstantOfShape", b.op("Shape", "input_ids"), value=numpy_helper.from_array(np.ones(1, np.float32)))
+    total = b.op("ReduceSum", b.op("Mul", x, b.op("Unsqueeze", ones, b.axes(2))), b.axes(1), keepdims=0)
+    count = b.op("Max", b.op("ReduceSum", ones, b.axes(1), keepdims=1), b.constant(1e-6))
+    model = with_output(b.op("Div", total, count), b, ["batch", HIDDEN])
+    with pytest.raises(RewriteError, match="no input tells what is padding, and the model computes with the length of"):
+        rewrite(model)
+    assert rewrite(model, interface="padded").report.every_slot_counts
