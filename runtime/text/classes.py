@@ -23,7 +23,9 @@ AS_SAVED, BERT, MPNET, FUNNEL, ROBERTA, DEBERTA, GPT2 = (
     "gpt2",
 )
 XLM_ROBERTA, CAMEMBERT, ALBERT, DEBERTA_V2 = "xlm-roberta", "camembert", "albert", "deberta-v2"
-XLNET, T5, BIG_BIRD, REMBERT = "xlnet", "t5", "big_bird", "rembert"
+XLNET, T5, BIG_BIRD, REMBERT, BARTHEZ = "xlnet", "t5", "big_bird", "rembert", "barthez"
+BERT_FRAME = "bert's frame"
+"""As tokenizer.json says, but for what stands around texts, which is as in BERT's."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,15 @@ class TokenizerClass:
         name: as tokenizer_config.json has it, without "Fast".
         family: how its tokenizer is built; AS_SAVED: as tokenizer.json says.
         token_types: whether its texts have token types, unless `model_input_names` says otherwise.
-        defaults: its special tokens, and its settings that differ from the family's.
+        defaults: its special tokens.
+        fixed: settings that are what they are here, whatever tokenizer_config.json says.
     """
 
     name: str
     family: str = AS_SAVED
     token_types: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, bool] = field(default_factory=dict)
 
 
 _BERT = {
@@ -66,7 +70,11 @@ _FAMILIES = (
     TokenizerClass("XLMRobertaTokenizer", XLM_ROBERTA, False, _ROBERTA),
     TokenizerClass("CamembertTokenizer", CAMEMBERT, False, _ROBERTA),
     TokenizerClass("AlbertTokenizer", ALBERT, False, _ALBERT),
-    TokenizerClass("FNetTokenizer", ALBERT, True, _ALBERT),
+    TokenizerClass("BarthezTokenizer", BARTHEZ, False, _ROBERTA),
+    TokenizerClass("ConvBertTokenizer", BERT_FRAME, True, _BERT),
+    TokenizerClass("DPRContextEncoderTokenizer", BERT, True, _BERT, {"do_lower_case": True}),
+    TokenizerClass("DPRQuestionEncoderTokenizer", BERT, True, _BERT, {"do_lower_case": True}),
+    TokenizerClass("FNetTokenizer", AS_SAVED, True, _ALBERT),
     TokenizerClass("DebertaV2Tokenizer", DEBERTA_V2, True, {**_BERT, **_ENDS}),
     TokenizerClass("XLNetTokenizer", XLNET, False, {**_ROBERTA, "sep_token": "<sep>", "cls_token": "<cls>"}),
     TokenizerClass("T5Tokenizer", T5, False, {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}),
@@ -82,7 +90,7 @@ _FAMILIES = (
 )
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "BertTokenizer": (
-        "ConvBertTokenizer", "DPRContextEncoderTokenizer", "DPRQuestionEncoderTokenizer", "ElectraTokenizer",
+        "ElectraTokenizer",
         "LayoutLMTokenizer", "LxmertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer",
     ),
     "RobertaTokenizer": ("BartTokenizer", "LEDTokenizer", "LongformerTokenizer", "MvpTokenizer"),
@@ -93,7 +101,7 @@ _OF_MODELS: Mapping[str, tuple[str, ...]] = {
     "BertTokenizer": (
         "align", "bark", "bert", "blip", "bros", "chinese_clip", "convbert", "distilbert", "electra", "ernie", "flava",
         "git", "grounding-dino", "layoutlm", "megatron-bert", "mm-grounding-dino", "nezha", "nomic_bert", "qdqbert",
-        "realm", "retribert", "squeezebert", "tvp", "vilt", "visual_bert", "mobilebert", "lxmert", "dpr",
+        "realm", "retribert", "squeezebert", "tvp", "vilt", "visual_bert", "mobilebert", "lxmert",
     ),
     "RobertaTokenizer": (
         "bart", "bridgetower", "clap", "data2vec-text", "ibert", "lilt", "longformer", "mega", "mra", "roberta",
@@ -103,6 +111,7 @@ _OF_MODELS: Mapping[str, tuple[str, ...]] = {
     "GPT2Tokenizer": ("blip-2", "codegen", "dbrx", "emu3", "gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"),
     "AlbertTokenizer": ("albert", "yoso"),
     "T5Tokenizer": ("mt5", "switch_transformers", "t5"),
+    "DPRQuestionEncoderTokenizer": ("dpr",), "BarthezTokenizer": ("barthez",),
     "BigBirdTokenizer": ("big_bird",), "CamembertTokenizer": ("camembert",), "DebertaTokenizer": ("deberta",),
     "DebertaV2Tokenizer": ("deberta-v2",), "FNetTokenizer": ("fnet",), "FunnelTokenizer": ("funnel",),
     "LayoutLMv2Tokenizer": ("layoutlmv2",), "MPNetTokenizer": ("mpnet",), "MarkupLMTokenizer": ("markuplm",),

@@ -18,11 +18,14 @@ _MODELS: Mapping[str, str] = {
 }
 _UNKNOWN_IDS: Mapping[str, int] = {
     classes.XLM_ROBERTA: 3,
+    classes.BARTHEZ: 3,
     classes.ALBERT: 1,
     classes.REMBERT: 2,
     classes.T5: 2,
 }
 """Where unknown words go, whatever tokenizer.json says."""
+SAVED_FRAMES = (classes.ALBERT,)
+"""Families whose tokens around texts are those of tokenizer.json, where it has any."""
 _SPACES = r"\s{2,}|[\n\r\t]"
 
 
@@ -42,7 +45,7 @@ class Settings:
 
     def truth(self, name: str, default: bool) -> bool:
         """True or false."""
-        found = self._given.get(name)
+        found = self.kind.fixed.get(name, self._given.get(name))
         if found is not None and type(found) is not bool:
             raise self._wrong(name, "true or false")
         return default if found is None else bool(found)
@@ -66,6 +69,8 @@ def can_rebuild(settings: Settings, saved: Mapping[str, Any]) -> bool:
     known = {str(token.get("content")) for token in saved.get("added_tokens", ())} | _words(model)
     if any(settings.token(name) not in known for name in _around(settings.kind.family)):
         return False
+    if settings.kind.family == classes.BERT_FRAME:
+        return True
     wanted = _MODELS.get(settings.kind.family, "Unigram")
     if wanted == "WordPiece":
         vocabulary = model.get("vocab")
@@ -77,8 +82,10 @@ def rebuilt(settings: Settings, saved: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer of a class, without added tokens and without a post-processor of its own, see `post_processor`."""
     from tokenizers import Tokenizer
 
-    model = dict(saved["model"])
     family = settings.kind.family
+    if family == classes.BERT_FRAME:
+        return Tokenizer.from_str(json.dumps(saved))
+    model = dict(saved["model"])
     if _MODELS.get(family) == "WordPiece":
         model = {
             "type": "WordPiece", "unk_token": settings.token("unk_token"), "continuing_subword_prefix": "##",
@@ -108,7 +115,7 @@ def post_processor(settings: Settings, tokenizer: Tokenizer) -> processors.PostP
         return processors.TemplateProcessing(single=single, pair=pair, special_tokens=list(tokens.items()))
 
     family = settings.kind.family
-    if family == classes.GPT2:
+    if family in (classes.GPT2, classes.BARTHEZ):
         return None
     if family == classes.T5:
         return template("$A </s>", "$A </s> $B </s>", "eos_token")
@@ -132,7 +139,7 @@ def _around(family: str) -> tuple[str, ...]:
     """The special tokens that stand around texts."""
     if family in (classes.XLM_ROBERTA, classes.CAMEMBERT):
         return "bos_token", "eos_token"
-    return {classes.GPT2: (), classes.T5: ("eos_token",)}.get(family, ("cls_token", "sep_token"))
+    return {classes.GPT2: (), classes.BARTHEZ: (), classes.T5: ("eos_token",)}.get(family, ("cls_token", "sep_token"))
 
 
 def _words(model: Mapping[str, Any]) -> set[str]:
@@ -175,9 +182,9 @@ def _normalizer(settings: Settings, saved: Mapping[str, Any]) -> normalizers.Nor
     if family in (classes.XLM_ROBERTA, classes.CAMEMBERT, classes.T5):
         return None if charsmap is None else charsmap
     lower = [normalizers.Lowercase()] if settings.truth("do_lower_case", family == classes.ALBERT) else []
-    if family == classes.DEBERTA_V2:
+    if family in (classes.DEBERTA_V2, classes.BARTHEZ):
         rest = [normalizers.Replace(Regex(_SPACES), " "), normalizers.NFC(), normalizers.Strip(left=False, right=True)]
-        return normalizers.Sequence([*lower, *rest])
+        return normalizers.Sequence([*(lower if family == classes.DEBERTA_V2 else []), *rest])
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if family == classes.REMBERT:
         steps.append(normalizers.Replace(Regex(" {2,}"), " "))
@@ -211,7 +218,7 @@ def _pre_tokenizer(settings: Settings) -> pre_tokenizers.PreTokenizer | None:
     always = family in (classes.T5, classes.XLNET) or settings.truth("add_prefix_space", True)
     otherwise = "first" if family == classes.DEBERTA_V2 else "never"
     words = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always" if always else otherwise)
-    if family in (classes.BIG_BIRD, classes.REMBERT):
+    if family in (classes.BIG_BIRD, classes.REMBERT, classes.BARTHEZ):
         return words
     if family == classes.DEBERTA_V2:
         by_mark = [pre_tokenizers.Punctuation("isolated")] if settings.truth("split_by_punct", False) else []

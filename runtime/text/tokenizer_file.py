@@ -15,7 +15,7 @@ from padfree.contract.texts import RIGHT, SIDES
 from ..errors import SessionError
 from .classes import AS_SAVED, FOLLOWED, TokenizerClass, class_of
 from .encoder import TextEncoder
-from .rebuilt import Settings, can_rebuild, post_processor, rebuilt
+from .rebuilt import SAVED_FRAMES, Settings, can_rebuild, post_processor, rebuilt
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -149,7 +149,9 @@ class _Reading:
             tokenizer = rebuilt(self._settings, self._saved)
         self._add_tokens(tokenizer)
         if rebuilds:
-            frame = post_processor(self._settings, tokenizer) or saved_frame
+            frame = post_processor(self._settings, tokenizer)
+            if family in SAVED_FRAMES or frame is None:
+                frame = saved_frame or frame
             if frame is not None:
                 tokenizer.post_processor = frame
         elif family != AS_SAVED:
@@ -212,15 +214,28 @@ class _Reading:
         for _, known in sorted(self._decoder(), key=lambda item: item[0]):
             found.setdefault(known.content, known)
         yield from found.values()
-        named = {name: self._given.get(name, self._kind.defaults.get(name)) for name in _NAMED}
-        extra: Any = next((self._given[name] for name in _EXTRA if self._given.get(name)), [])
-        listed = list(extra.values()) if isinstance(extra, dict) else extra
-        own = [value for name, value in self._given.items() if name.endswith("_token") and name not in _NAMED]
-        for value in [*named.values(), *listed, *(item for item in own if isinstance(item, (str, dict)))]:
+        for value in self._special():
             token = _token(value)
             if token is not None and token.content not in found:
                 found[token.content] = token
                 yield AddedToken(token.content, **{**_flags(token), "special": True})
+
+    def _special(self) -> Iterator[Any]:
+        """Special tokens that settings name, in the order in which transformers adds them."""
+        yield from self._listed()
+        extra = self._given.get(_EXTRA[0])
+        if isinstance(extra, dict):
+            yield from extra.values()
+        for name, value in self._given.items():
+            if name.endswith("_token") and name not in _NAMED and isinstance(value, (str, dict)):
+                yield value
+
+    def _listed(self) -> Iterator[Any]:
+        """The usual special tokens, then those in a list."""
+        for name in _NAMED:
+            yield self._given.get(name, self._kind.defaults.get(name))
+        first, second = (self._given.get(name) for name in _EXTRA)
+        yield from (first if isinstance(first, list) and first else second) or []
 
     def _decoder(self) -> Iterator[tuple[int, AddedToken]]:
         """Tokens by their ids: those of tokenizer_config.json, or else those of other files."""
@@ -234,8 +249,9 @@ class _Reading:
                     raise self._wrong("added_tokens_decoder", "an object of ids and tokens")
                 yield int(at), token
             return
+        special = {token.content for value in self._listed() if (token := _token(value)) is not None}
         for content, at in _object(self._folder / _ADDED).items():
-            token = _token({"content": content, "normalized": True}, special=False)
+            token = _token({"content": content, "normalized": content not in special}, special=content in special)
             if token is not None and isinstance(at, int):
                 yield at, token
         for item in self._saved.get("added_tokens", ()):

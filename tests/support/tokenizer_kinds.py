@@ -311,6 +311,12 @@ KINDS = (
         lambda: pieces(("<pad>", "</s>", "<s>", "<unk>", "[SEP]", "[MASK]", "[CLS]"), None),
         _named("BigBirdTokenizer"),
     ),
+    Kind("barthez", lambda: pieces(_XLM, _XLM_FRAME), _named("BarthezTokenizer")),
+    Kind("convbert_as_saved", bert, _bert("ConvBertTokenizer", do_lower_case=False)),
+    Kind("dpr_cased_by_settings", bert, _bert("DPRContextEncoderTokenizer", do_lower_case=False)),
+    Kind("bert_added_and_listed", bert, _bert(additional_special_tokens=["<ent>"]), None, None, {"<ent>": 140}),
+    Kind("dpr_without_frame", lambda: bert(frame=False), _bert("DPRQuestionEncoderTokenizer"), {"model_type": "dpr"}),
+    Kind("fnet", lambda: pieces(_ALBERT, _FRAME), _named("FNetTokenizer")),
     Kind(
         "spaces_by_pattern",
         lambda: pieces(_XLM, _XLM_FRAME, normalizer=normalizers.Replace(Regex(" {2,}"), " ")),
