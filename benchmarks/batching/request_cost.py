@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from padfree.builder.bench.environment import append_record, environment
 from padfree.contract.metadata import Metadata, parse_metadata
-from padfree.runtime.batching import Batcher, Budget, CheapestCut, FirstCome, Policy
+from padfree.runtime.batching import Batcher, Budget, CheapestCut, FairShare, FirstCome, Policy
 from padfree.runtime.request import Ragged
 
 from .planning import table
@@ -34,6 +34,7 @@ BUDGET = Budget(max_tokens=16384, max_sequences=64)
 POLICIES: Mapping[str, Policy] = {
     "first come": FirstCome(BUDGET),
     "first come, patience": FirstCome(BUDGET, patience_s=1.0),
+    "fair share": FairShare(BUDGET),
     "cheapest cut": CheapestCut(table("packed"), Budget(max_tokens=16384, max_sequences=32)),
 }
 
