@@ -22,12 +22,18 @@ from .items import Item, join, read_item, stack
 Array = npt.NDArray[Any]
 
 
+def never() -> bool:
+    """What requests say of themselves that cannot be cancelled."""
+    return False
+
+
 @dataclass(frozen=True)
 class Request:
-    """Input name -> array, and the names of the outputs that the caller wants."""
+    """Input name -> array, the names of the outputs that the caller wants, and whether it waits no longer."""
 
     tensors: Mapping[str, Array]
     wanted: Iterable[str]
+    is_cancelled: Callable[[], bool] = never
 
 
 @dataclass(frozen=True)
@@ -38,13 +44,16 @@ class Failure:
         message: for its caller.
         refused: the request is at fault, not the run.
         busy: nobody is: there is too much to do, and the same request may be answered later.
+        cancelled: nobody is, and nobody waits for the answer.
     """
 
     message: str
     refused: bool
     busy: bool = False
+    cancelled: bool = False
 
 
+CANCELLED = Failure("the request was cancelled while it ran", refused=False, cancelled=True)
 Answer = dict[str, Array] | Failure
 Plan = Callable[[list[int]], Iterable[Sequence[int]]]
 """From the lengths of a call's sequences to runs of their indexes; each index once."""
@@ -99,7 +108,7 @@ class Answerer:
         """One answer a request, in their order."""
         items = [attempt(read_item, request.tensors, self._metadata) for request in requests]
         batch, items = self._join(items)
-        results = None if batch is None else self._run(batch)
+        results = None if batch is None else self._run(batch, _owners(requests, items))
         answers: list[Answer] = []
         start = 0
         for request, item in zip(requests, items, strict=True):
@@ -126,10 +135,14 @@ class Answerer:
             [found if isinstance(found, Failure) else item for found, item in zip(alone, items, strict=True)]
         )
 
-    def _run(self, batch: Ragged) -> _Results:
+    def _run(self, batch: Ragged, owners: Sequence[Request]) -> _Results:
         rows = {name: [NO_ROW] * batch.seq_lens.size for name in self._outputs}
         failures: dict[int, Failure] = {}
-        for run in self._plan(batch.seq_lens.tolist()):
+        begun: set[int] = set()
+        for planned in self._plan(batch.seq_lens.tolist()):
+            run = self._wanted(planned, owners, begun, failures)
+            if not run:
+                continue
             part = batch.take(run)
             try:
                 outputs = self._session.backend.run(self._session.feeds(part))
@@ -143,6 +156,23 @@ class Answerer:
             self._on_run(part)
         return _Results(rows, failures)
 
+    def _wanted(
+        self, run: Sequence[int], owners: Sequence[Request], begun: set[int], failures: dict[int, Failure]
+    ) -> Sequence[int]:
+        """The sequences of a run that somebody waits for.
+
+        To ask takes a round trip to the server: only requests are asked that have been in a run before, for those are
+        large.
+        """
+        again = {id(owners[at]): owners[at] for at in run if id(owners[at]) in begun}
+        begun.update(id(owners[at]) for at in run)
+        gone = {key for key, request in again.items() if request.is_cancelled()}
+        if not gone:
+            return run
+        left = [at for at in run if id(owners[at]) in gone]
+        failures.update(dict.fromkeys(left, CANCELLED))
+        return [at for at in run if id(owners[at]) not in gone]
+
     def _one(self, request: Request, item: Item, results: _Results, sequences: range) -> Answer:
         if results.failures:
             for sequence in sequences:
@@ -152,6 +182,12 @@ class Answerer:
             name: stack(results.rows[name][sequences.start : sequences.stop], item, self._outputs[name])
             for name in request.wanted
         }
+
+
+def _owners(requests: Sequence[Request], items: Sequence[Item | Failure]) -> list[Request]:
+    """The request of every sequence of a batch."""
+    pairs = zip(requests, items, strict=True)
+    return [request for request, item in pairs if isinstance(item, Item) for _ in item.seq_lens]
 
 
 @dataclass(frozen=True)

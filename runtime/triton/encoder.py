@@ -32,7 +32,8 @@ class EncoderModel:
     A request that does not fit the model gets an error of its own; the others of its call are served. All answers of a
     call are returned together: sending each by itself (InferenceResponseSender) takes a round trip to the server's
     process, which costs more than the wait that it saves. For the same reason nobody asks whether a request was
-    cancelled meanwhile; the server drops cancelled requests that still wait in its queue.
+    cancelled meanwhile, but for those that take several runs, between these; the server drops cancelled requests that
+    still wait in its queue.
     """
 
     def initialize(self, args: Mapping[str, str]) -> None:

@@ -85,7 +85,7 @@ class Counters:
     def answered(self, answers: Sequence[Answer]) -> None:
         """Counts the errors among answers."""
         for answer in answers:
-            if isinstance(answer, Failure):
+            if isinstance(answer, Failure) and not answer.cancelled:
                 self.add(f"padfree_{'refused' if answer.refused else 'failed'}_requests_total", 1)
 
     def close(self) -> None:

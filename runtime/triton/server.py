@@ -10,13 +10,17 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..errors import SessionError
-from .answers import Answer, Failure, Request
+from .answers import Answer, Failure, Request, never
 
 
 def read_requests(requests: Sequence[Any]) -> list[Request]:
     """The tensors, valid until `execute` returns, and wanted outputs of every request."""
     return [
-        Request({tensor.name(): tensor.as_numpy() for tensor in request.inputs()}, request.requested_output_names())
+        Request(
+            {tensor.name(): tensor.as_numpy() for tensor in request.inputs()},
+            request.requested_output_names(),
+            getattr(request, "is_cancelled", never),
+        )
         for request in requests
     ]
 

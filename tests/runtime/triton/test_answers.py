@@ -14,7 +14,7 @@ from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Budget, CostTable
 from padfree.runtime.onnx_backend import OnnxBackend
 from padfree.runtime.request import Ragged
-from padfree.runtime.triton.answers import Answerer, Failure, Plan, Request, cheapest, first_come
+from padfree.runtime.triton.answers import CANCELLED, Answerer, Failure, Plan, Request, cheapest, first_come
 
 Array = npt.NDArray[Any]
 ModelWriter = Callable[..., Path]
@@ -151,3 +151,28 @@ def test_the_cheapest_runs_put_like_with_like(padded_model: ModelWriter) -> None
 def test_costs_of_another_kind_of_model_are_refused() -> None:
     with pytest.raises(SessionError, match="the cost table is of a padded model"):
         cheapest(padded_costs(), Budget(max_tokens=100))
+
+
+def test_a_request_of_many_runs_that_is_cancelled_takes_no_more_of_them(packed_model: ModelWriter) -> None:
+    lengths: list[list[int]] = []
+    answerer = Answerer(
+        Session(packed_model()), first_come(Budget(max_tokens=4)), lambda batch: lengths.append(batch.seq_lens.tolist())
+    )
+    asked = [0, 0]
+
+    def gone() -> bool:
+        asked[0] += 1
+        return len(lengths) >= 2
+
+    def there() -> bool:
+        asked[1] += 1
+        return True  # nobody asks, for it takes one run
+
+    large = Request(rows(*([[1, 2]] * 9)), OUTPUTS, gone)
+    small = Request(rows([3]), OUTPUTS, there)
+    answers = answerer.answer([large, small])
+    assert answers[0] == CANCELLED
+    assert isinstance(answers[1], dict)
+    assert answers[1]["lengths"].tolist() == [[1]]
+    assert lengths == [[2, 2], [2, 2], [1]]
+    assert asked == [4, 0]
