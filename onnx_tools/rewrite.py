@@ -23,6 +23,7 @@ from .files.metadata import write_metadata
 from .files.model import Model
 from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
+from .importing.axes import with_rows_marked
 from .importing.canonical import runnable
 from .importing.nvidia import holds_plugins, without_plugins
 from .importing.quantized.unquantized import holds_quantization, without_quantization
@@ -164,7 +165,7 @@ def rewrite_model(
     if unquantized is not None:
         model = unquantized.model
     given, model = model.proto, widen(model)
-    original = model.with_proto(runnable(model.proto))
+    original = with_rows_marked(model.with_proto(runnable(model.proto)))
     inner = "packed" if interface == VARSEQLEN else interface
     options = GraphOptions(inner, mask, masks == "contiguous")
     asked = _Asked(options, precision, masks, strict, seed if verify else None, padding_id, phases or Phases())

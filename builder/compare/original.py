@@ -14,7 +14,7 @@ from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, padded_dims
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.bound_inputs import bind_inputs
 from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
-from padfree.onnx_tools.importing.inputs import numbers_of, sequence_inputs_of, token_inputs_of
+from padfree.onnx_tools.importing.inputs import mark_rows, numbers_of, sequence_inputs_of, token_inputs_of
 from padfree.onnx_tools.importing.quantized.rounding_nodes import standard_rounding
 from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_rounding
 from padfree.onnx_tools.precision.widen import widen
@@ -146,6 +146,7 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     described = candidates[0] if candidates else parse_metadata(padded_metadata(model), str(path))
     tokens = _inputs(types, described.token_inputs())
     rows = _inputs(types, described.sequence_inputs(), of_sequences=True)
+    mark_rows(model, [item.name for item in rows])
     unread = _unread(model, described)
     gone = {item.name for item in unread}
     tokens, rows = (tuple(item for item in items if item.name not in gone) for items in (tokens, rows))

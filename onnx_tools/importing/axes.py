@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from types import MappingProxyType
 
 import numpy as np
 import onnxruntime as ort
@@ -17,6 +18,7 @@ from onnx import ModelProto, helper
 from ..errors import RewriteError
 from ..files.model import Model
 from ..files.ort_session import open_session
+from .inputs import mark_rows, sequence_inputs_of, token_inputs_of, unclear_inputs
 
 _SIZES = (3, 5)  # of batch and sequence; none is 1, which would broadcast
 _OTHERS = ((5, 2), (7, 3))  # sizes that another batch or sequence is tried with: a longer one, and a shorter one
@@ -32,7 +34,7 @@ def check_axes(model: Model, token_inputs: Sequence[str]) -> None:
     if all(len(groups) < 2 for groups in named):
         return
     model.weights.align()
-    trial = _Trial(model, token_inputs)
+    trial = _Trial(model, token_inputs, sequence_inputs_of(model.proto))
     if not trial.runs({}):
         return  # nothing is learnt from a file that onnxruntime does not run; its verification says why
     for axis in (1, 0):
@@ -42,6 +44,29 @@ def check_axes(model: Model, token_inputs: Sequence[str]) -> None:
                 apart = [name for group in others for name in group]
                 if all(trial.runs({name: _with(axis, size) for name in apart}) for size in _OTHERS[axis]):
                     raise _different(model.proto, token_inputs, apart, axis)
+
+
+def with_rows_marked(model: Model) -> Model:
+    """The model, of which inputs [B,N] of several integers are marked as rows of sequences where they are no tokens.
+
+    Their N may be the length that a file fixes for its tokens. Where the file runs with tokens of another length, it
+    is not.
+    """
+    names = unclear_inputs(model.proto)
+    if not names:
+        return model
+    model.weights.align()
+    dims = {value.name: value.type.tensor_type.shape.dim for value in model.proto.graph.input}
+    rows = {name: tuple(dim.dim_value for dim in dims[name][1:]) for name in names}
+    tokens = [name for name in token_inputs_of(model.proto) if name not in names]
+    trial = _Trial(model, tokens, {**sequence_inputs_of(model.proto, unclear=True), **rows})
+    longer = max(size for (size,) in rows.values()) + 2
+    if not trial.runs({name: _with(1, longer) for name in tokens}):
+        return model
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    mark_rows(proto, names)
+    return model.with_proto(proto)
 
 
 def _groups(model: ModelProto, token_inputs: Sequence[str], axis: int) -> list[list[str]]:
@@ -63,7 +88,9 @@ def _with(axis: int, size: int) -> tuple[int, int]:
 class _Trial:
     """Runs a file with inputs of chosen sizes."""
 
-    def __init__(self, model: Model, token_inputs: Sequence[str]) -> None:
+    def __init__(
+        self, model: Model, token_inputs: Sequence[str], rows: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    ) -> None:
         self._session: ort.InferenceSession | None
         try:
             self._session = open_session(model, optimize=False)
@@ -77,6 +104,11 @@ class _Trial:
             for value in model.proto.graph.input
             if value.name in token_inputs
         }
+        self._rows = {
+            value.name: (helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type), rows[value.name])
+            for value in model.proto.graph.input
+            if value.name in rows
+        }
         self._value: int | None = None  # what the inputs hold
 
     def runs(self, sizes: Sizes) -> bool:
@@ -84,7 +116,9 @@ class _Trial:
         if self._session is None:
             return False
         for value in (1, 0) if self._value is None else (self._value,):
-            feeds = {}
+            feeds = {
+                name: np.full((_SIZES[0], *behind), value).astype(dtype) for name, (dtype, behind) in self._rows.items()
+            }
             for name, (dtype, fixed) in self._inputs.items():
                 wanted = sizes.get(name, _SIZES)
                 shape = [known or size for size, known in zip((*wanted, 0), fixed, strict=False)]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
@@ -14,6 +14,8 @@ from .fixed_axes.sizes import EXPORT_AGAIN
 _INPUT_TYPES = frozenset(
     getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
 ) | {TensorProto.BOOL, TensorProto.FLOAT}  # fmt: skip
+
+_ROW = "padfree.row"  # the denotation of an axis of a row's numbers
 
 
 def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
@@ -31,10 +33,32 @@ def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
     return tuple(value.name for value in tokens)
 
 
-def sequence_inputs_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
+def unclear_inputs(model: ModelProto) -> tuple[str, ...]:
+    """The inputs [B,N] of N integers beside token inputs of another length, which their shapes alone do not tell."""
+    values = _inputs(model)
+    is_open = any(len(_dims(item)) == 2 and not _dims(item)[1].dim_value for item in values)
+    return tuple(
+        value.name
+        for value in values
+        if is_open
+        and len(_dims(value)) == 2
+        and _dims(value)[1].dim_value > 1
+        and not _dims(value)[0].dim_value
+        and not _is_of_sequences(value, values)
+    )
+
+
+def mark_rows(model: ModelProto, names: Collection[str]) -> None:
+    """Writes at inputs [B,N], in place, that they have a row for every sequence."""
+    for value in model.graph.input:
+        if value.name in names and len(_dims(value)) == 2:
+            _dims(value)[1].denotation = _ROW
+
+
+def sequence_inputs_of(model: ModelProto, *, unclear: bool = False) -> dict[str, tuple[int, ...]]:
     """The inputs with a row for every sequence, [B] or [B,N]: the sizes of their axes behind the batch.
 
-    Raises RewriteError where tokens have fixed sizes beside them.
+    With `unclear` it does not matter whether others fix sizes; otherwise raises RewriteError where token inputs do.
     """
     values = _inputs(model)
     found = {
@@ -43,7 +67,7 @@ def sequence_inputs_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
         if _is_of_sequences(value, values)
     }
     fixed = next((value for value in values if value.name not in found and _is_fixed(value)), None)
-    if found and fixed is not None:
+    if found and fixed is not None and not unclear:
         raise RewriteError(
             f"input '{next(iter(found))}' has one value for every sequence, and '{fixed.name}' {_shape(fixed)} has "
             f"fixed sizes; {EXPORT_AGAIN}"
@@ -75,6 +99,8 @@ def _is_of_sequences(value: ValueInfoProto, values: Sequence[ValueInfoProto]) ->
         return not dims[0].dim_value
     if len(dims) != 2 or not dims[1].dim_value or dims[0].dim_value:
         return False
+    if dims[1].denotation == _ROW:
+        return True
     single, floats = dims[1].dim_value == 1, value.type.tensor_type.elem_type == TensorProto.FLOAT
     return (single or floats) and any(len(_dims(item)) == 2 and not _dims(item)[1].dim_value for item in values)
 

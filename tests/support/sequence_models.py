@@ -67,6 +67,14 @@ def with_rows() -> ModelProto:
     return finished(b, inputs, outputs)
 
 
+def with_page() -> ModelProto:
+    """Four integers of every sequence, as a page's box: [B,4], each of which chooses from a table of seven rows."""
+    b = EncoderBuilder()
+    rows = b.op("ReduceSum", b.op("Gather", b.weight(7, HIDDEN), "page"), b.axes(1), keepdims=1)
+    b.op("Identity", b.layer(b.op("Add", b.embedding(), rows), b.padding_mask()), output="hidden")
+    return finished(b, {"page": (INT64, ["batch", 4])}, {"hidden": (FLOAT, ["batch", "sequence", HIDDEN])})
+
+
 def with_scalar() -> ModelProto:
     """A task's row, whose number is one for the whole batch, is added to every token. Output: hidden [B,S,E]."""
     b = EncoderBuilder()

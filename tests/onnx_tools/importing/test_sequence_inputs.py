@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto
+from padfree.builder.cli import main
 from padfree.contract.metadata import parse_metadata
-from padfree.onnx_tools import RewriteError, bind_inputs, rewrite
+from padfree.onnx_tools import RewriteError, bind_inputs, rewrite, save_model
 
 from tests.onnx_tools.agreement import INTERFACES
 from tests.support.encoder import VOCABULARY, one_layer, with_output
 from tests.support.exports import metadata_of
-from tests.support.sequence_models import with_rows, with_scalar
+from tests.support.sequence_models import with_page, with_rows, with_scalar
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
@@ -119,3 +121,16 @@ def test_a_fixed_second_axis_of_several_integers_is_a_sequence_still() -> None:
     model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 7
     assert model.graph.input[1].type.tensor_type.elem_type == TensorProto.INT64
     assert metadata_of(rewrite(model))["max_positions"] == 7
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_several_integers_of_a_sequence_are_told_from_tokens_by_running_the_file(
+    interface: str, tmp_path: Path
+) -> None:
+    original, made = tmp_path / "original.onnx", tmp_path / "made.onnx"
+    save_model(with_page(), original)
+    result = rewrite(str(original), interface=interface, strict=True)
+    (page,) = parse_metadata(metadata_of(result), "model").sequence_inputs()
+    assert (page.name, page.width, page.limit) == ("page", 4, 7)
+    save_model(result.model, made)
+    assert main(["compare", str(original), str(made)]) == 0
