@@ -38,16 +38,18 @@ def print_summary(console: Console, lines: Sequence[Line]) -> None:
 def rewriting_lines(
     metadata: Mapping[str, Any], coverage: Mapping[str, Any] | None, *, measured: bool = True
 ) -> list[Line]:
-    """What was packed, what a batch must keep, which types it has, and with `measured` the errors: at most 5 lines.
+    """What was packed, what a batch must keep, which types it has, and with `measured` the errors: at most 4 lines.
 
-    What callers have to know of inputs and outputs comes first.
+    What callers have to know of inputs and outputs comes first, with what batches must keep where there is both.
     """
-    notes = "; ".join((coverage or {}).get("notes", ()))
-    found = [("note", notes)] if notes else []
+    notes, conditions = list((coverage or {}).get("notes", ())), list(_conditions(coverage or {}))
+    if notes and conditions:
+        notes, conditions = [*notes, f"requires {' and '.join(conditions)}"], []
+    found = [("note", "; ".join(notes))] if notes else []
     found += [("packed", packed(coverage))] if coverage else []
-    for name, items in (("requires", _conditions(coverage or {})), ("types", _types(metadata))):
-        if text := "; ".join(items):
-            found.append((name, text))
+    for name, items in (("requires", conditions), ("types", list(_types(metadata)))):
+        if items:
+            found.append((name, "; ".join(items)))
     return [*found, ("errors", errors(metadata))] if measured else found
 
 

@@ -23,7 +23,7 @@ from padfree.onnx_tools.importing.bound_inputs import bind_inputs
 from padfree.runtime.text.tokenizer_file import TokenizerFile
 
 from ..errors import BuildError
-from .export import PACKAGES, check_packages, export
+from .export import check_packages, export
 from .folder import Folder, described, read_folder
 from .graph import add_head
 from .head import Head, HeadOptions
@@ -88,7 +88,7 @@ class FolderModel:
 
     def _exported(self, folder: Folder, head: Head, phases: Phases) -> Model:
         with phases.measured(IMPORTS):
-            for name in PACKAGES[:2]:
+            for name in ("torch", "transformers", "transformers.modeling_utils"):  # the last takes longest
                 importlib.import_module(name)
         with phases.measured(EXPORTING):
             # What is pooled by hand is the encoder's rows, whatever head the weights have.

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from padfree.builder.cli import main
+from padfree.builder.cli.summary import rewriting_lines
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine.preparation import metadata_of
 from padfree.onnx_tools import load_model
@@ -156,3 +157,38 @@ def test_texts_on_the_command_line(capsys: Capture) -> None:
     assert "--text-pair is given 2 times, --text 1 times" in capsys.readouterr().err
     assert main(["run", "packed.onnx", "--input", "texts.txt", "--text-pair", "c", "-o", "out.npz"]) == 1
     assert "--text-pair is given 1 times, --text 0 times" in capsys.readouterr().err
+
+
+def test_no_model_has_more_than_eight_lines(packed_metadata: dict[str, Any]) -> None:
+    """What build prints of a model that has everything there is a line for; four more lines are build's own."""
+    coverage = {**packed_metadata["coverage"], "notes": ["'types' is read by nothing"], "right_padded_only": True}
+    metadata = {
+        **packed_metadata,
+        "bf16_because": "'x' holds 1e6",
+        "kept_float32": {"y": "holds 1e9", "z": "so does z"},
+    }
+    lines = rewriting_lines(metadata, coverage)
+    assert [name for name, _ in lines] == ["note", "packed", "types", "errors"]
+    assert len(lines) + len(("engine", "answers", "wrote", "next")) <= MOST_LINES
+    assert dict(lines)["note"] == "'types' is read by nothing; requires right-padded masks"
+
+
+def test_verbose_tells_where_the_time_went(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["optimize", "model.onnx", "-o", "packed.onnx", "--precision", "fp16", "-v"]
+    assert main(command) == 0
+    shown = table_of(capsys.readouterr().out)
+    assert list(shown) == ["rewrite", "verify", "half precision", "writing"]
+    assert 0 < sum(shown.values()) < 60
+    fake_builder(monkeypatch)
+    write_folder(Path("small"), modules=[("Pooling", {"pooling_mode": "mean"})])
+    assert main(["build", "small", "-o", "small.plan", "--no-timing-cache", "-v"]) == 0
+    shown = table_of(capsys.readouterr().out)
+    assert {"TensorRT's start", "waiting for the model", "rewrite", "verify", "half precision"} < set(shown)
+    assert shown == json.loads(Path("small.plan.json").read_text())["engine"]["build_seconds"]
+
+
+def table_of(output: str) -> dict[str, float]:
+    """Seconds by phase, of what --verbose prints."""
+    lines = output[output.index("where the time went") :].splitlines()
+    rows = [line.strip("│ ").split("│") for line in lines[: lines.index(next(x for x in lines if x[:1] == "└"))]]
+    return {row[0].strip(): float(row[1]) for row in rows[4:]}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -23,10 +24,15 @@ from padfree.builder.engine.network import for_parser, serialized
 from padfree.builder.engine.preparation import Products, prepare_model, rewritten
 from padfree.builder.engine.preparation_process import preparing
 from padfree.builder.engine.profile import ProfileOptions
+from padfree.builder.folders.folder_model import FolderModel
+from padfree.builder.folders.source import opened
+from padfree.contract import phases
 from padfree.onnx_tools import RewriteError
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.runtime.gpu.device import Device
+
+from tests.support.folders import write_folder
 
 ModelWriter = Callable[..., Path]
 
@@ -242,3 +248,35 @@ sys.exit(cli.main(["build", *sys.argv[1:]]))
     assert process.returncode == 128 + number
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+def test_a_folder_is_made_in_the_other_process(tmp_path: Path, children: list[subprocess.Popen[bytes]]) -> None:
+    folder = write_folder(tmp_path / "small", modules=[("Pooling", {"pooling_mode": "mean"})])
+    options = {**OPTIONS, "verify": True}
+    with opened(folder, lazily=True) as source:
+        assert source.unmade is not None
+        assert FolderModel.of(json.loads(json.dumps(source.unmade.to_dict()))) == source.unmade
+        assert not source.path.exists()
+        with preparing(source.unmade, **options) as wait:
+            made = wait()
+    assert len(children) == 1
+    assert made.content is not None
+    with opened(folder) as source:
+        assert onnx.load_model_from_string(bytes(made.content)) == prepare_model(source.path, **options)
+    assert list(made.seconds) == [phases.IMPORTS, phases.REWRITING, phases.VERIFYING, phases.HALVING]
+    assert all(0 <= seconds < 60 for seconds in made.seconds.values())
+    assert made.seconds[phases.IMPORTS] > 0
+
+
+@pytest.mark.needs_torch
+@pytest.mark.slow
+def test_an_export_is_in_the_account(tmp_path: Path, children: list[subprocess.Popen[bytes]]) -> None:
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    BertModel(BertConfig(vocab_size=100, **sizes)).save_pretrained(tmp_path)
+    with opened(tmp_path, lazily=True) as source, preparing(source.unmade, **OPTIONS) as wait:
+        made = wait()
+    assert len(children) == 1
+    assert list(made.seconds) == [phases.IMPORTS, phases.EXPORTING, phases.REWRITING, phases.HALVING]
+    assert all(seconds > 0 for seconds in made.seconds.values())

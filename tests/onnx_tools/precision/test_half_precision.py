@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, VerificationError, rewrite
 from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.precision.norm_nodes import standard_norm
-from padfree.onnx_tools.precision.ranges import unfit_reason
+from padfree.onnx_tools.precision.ranges import FP16_LOSS, unfit_reason
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.onnx_tools.verification.sample_batches import sample_of
 
@@ -182,3 +182,16 @@ def test_norms_as_standard_operators(opset: int, flags: str) -> None:
     standard.graph.initializer.extend(constants)
     for wanted, found in zip(run(with_functions(model), feeds, outputs), run(standard, feeds, outputs), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-7, 3e-6, 1e-5, 3e-5, 5e-5, 1e-4, 1e-2, 1.0, 300.0])
+@pytest.mark.parametrize("special", [None, np.inf, np.nan])
+def test_what_surely_fits_loses_little(scale: float, special: float | None) -> None:
+    """The mean square alone says that a tensor fits only where numpy's own rounding agrees."""
+    rng = np.random.default_rng(7)
+    values = (scale * rng.standard_normal(200_000) * rng.choice([1e-4, 1e-2, 1.0], 200_000)).astype(np.float32)
+    if special is not None:
+        values[1000] = special
+    finite = values[np.isfinite(values)].astype(np.float64)
+    lost = np.linalg.norm(finite - finite.astype(np.float16)) / np.linalg.norm(finite)
+    assert (unfit_reason(values, "fp16") == "") == (lost <= FP16_LOSS)
