@@ -83,8 +83,11 @@ class Place:
     def entries(self, *, recursive: bool = False) -> list[Any]:
         """FileInfo of what is in the folder, by path; nothing where there is no folder."""
         selector = fs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
-        found = self._attempt("listed", lambda: self.filesystem.get_file_info(selector))
-        return sorted(found, key=lambda info: info.path)
+
+        def listed() -> list[Any]:
+            return sorted(self.filesystem.get_file_info(selector), key=lambda info: str(info.path))
+
+        return self._attempt("listed", listed)
 
     def at(self, path: str) -> Place:
         """Another path of the same filesystem, such as that of an entry of this folder."""
@@ -158,6 +161,10 @@ class Place:
             if done in ("written", "made"):
                 advice = "check permissions and room, then run the same command again: it goes on where it ended"
             raise BulkError(f"{self.shown}: cannot be {done} ({reason}); {advice}") from error
+        except UnicodeError as error:  # pyarrow knows no others
+            raise BulkError(
+                f"{ascii(self.shown)[1:-1]}: its name, or that of a file in it, is not UTF-8; rename it"
+            ) from error
 
 
 def _text(value: bytes | str) -> str:

@@ -67,6 +67,10 @@ def _data_file(file: Path, name: str, location: str) -> Path:
         data = (file.parent / location).resolve()
     except (OSError, RuntimeError):  # links that lead in a circle
         data = file.parent / location
+    except ValueError as error:  # no path has a NUL in it
+        raise ModelFileError(
+            f"tensor '{name}' of '{file}' has its data in {location!a}, which is no file's name; export it again"
+        ) from error
     plain = bool(location) and not Path(location).is_absolute() and ".." not in Path(location).parts
     if not plain or not any(data.is_relative_to(folder) for folder in folders):
         where = f", which is '{data}'" if plain else ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from padfree.bulk import BulkError
 from padfree.bulk.lock import LOCK, only_driver
 from padfree.bulk.places import Place
+from padfree.bulk.reading.inputs import find
 from pyarrow import fs
 
 BEAT_S = 0.1
@@ -102,3 +104,11 @@ def test_places_in_each_other(tmp_path: Path) -> None:
     assert not store(tmp_path).contains(outer)
     with pytest.raises(BulkError, match="nowhere://x: no filesystem for it"):
         Place.of("nowhere://x")
+
+
+@pytest.mark.parametrize("of_folder", [False, True])
+def test_names_that_are_no_utf8_are_one_line(tmp_path: Path, of_folder: bool) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/in\xff.jsonl")
+    Path(name).write_text('{"text": "a"}\n', "utf-8")
+    with pytest.raises(BulkError, match="is not UTF-8; rename it"):
+        find([str(tmp_path) if of_folder else name])

@@ -256,3 +256,14 @@ def test_a_large_data_file_is_inspected_in_its_own_size(tmp_path: Path) -> None:
         return int(done.stdout.split("MB")[-1])
 
     assert megabytes(LARGE_MB << 20 >> 8) - megabytes(1000) < 1.5 * LARGE_MB
+
+
+def test_a_location_with_a_nul_in_it_is_one_line(tmp_path: Path) -> None:
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value="a\0b")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weight])
+    file = tmp_path / "model.onnx"
+    file.write_bytes(helper.make_model(graph).SerializeToString())
+    with pytest.raises(ModelFileError, match="which is no file's name"):
+        open_model(file)
