@@ -165,6 +165,11 @@ class _Reading:
                 f"its tokenizer ({self._kind.name}) gives no token types, as in {FOLLOWED} (4 gave them): a model that "
                 "reads them gets zeros; for types, name token_type_ids in model_input_names of tokenizer_config.json"
             )
+        if self._given.get("padding_side") == "left":
+            notes.append(
+                f"{SETTINGS} pads on the left, where transformers counts positions over padding: padfree pads nothing, and "
+                "gives what the model gives for each text alone"
+            )
         made = plain(tokenizer).to_str()
         changed = made != plain(parsed(self._content, self._path)).to_str()
         return TokenizerFile(self._path, made.encode() if changed else self._content, self._side(), types, tuple(notes))
