@@ -130,6 +130,12 @@ def _measure(
         ready[OURS] = ours(setup)
         errors[OURS] = relative_error(ready[OURS].answers, truth)
         if not errors[OURS] <= allowed:
+            if setup.model.metadata.mask.input is None and len(set(setup.batch.ragged.seq_lens.tolist())) > 1:
+                raise BuildError(
+                    "no input of the model tells what is padding, so that the original's answers for a padded batch "
+                    "are not those of its sequences; nothing was timed: measure a batch of one length, with a file of "
+                    "equal lengths for --lengths"
+                )
             raise BuildError(
                 f"our answers differ from the original's by {errors[OURS]:.1e} of a column's size, allowed: "
                 f"{allowed:.0e} in {setup.model.precision}; nothing was timed: check that --torch, if given, is the "

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper
+from padfree.builder.cli import main
 from padfree.builder.cli.coverage import verdict
 from padfree.builder.cli.summary import packed
 from padfree.builder.coverage import report
@@ -147,3 +148,13 @@ def test_means_over_the_batchs_length_want_a_mask() -> None:
     with pytest.raises(RewriteError, match="no input tells what is padding, and the model computes with the length of"):
         rewrite(model)
     assert rewrite(model, interface="padded").report.every_slot_counts
+
+
+def test_bench_wants_batches_of_one_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, lengths = tmp_path / "model.onnx", tmp_path / "lengths.txt"
+    save_model(without_mask(), model)
+    lengths.write_text("9 9 9")
+    command = ["bench", str(model), "--cpu", "--seq-len", "9"]
+    assert main([*command, "--batch", "3"]) == 1
+    assert "no input of the model tells what is padding" in " ".join(capsys.readouterr().err.split())
+    assert main([*command, "--lengths", str(lengths)]) == 0
