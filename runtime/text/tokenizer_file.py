@@ -167,8 +167,8 @@ class _Reading:
             )
         if self._given.get("padding_side") == "left":
             notes.append(
-                f"{SETTINGS} pads on the left, where transformers counts positions over padding: padfree pads nothing, and "
-                "gives what the model gives for each text alone"
+                f"{SETTINGS} pads on the left, where transformers counts positions over padding: padfree pads nothing, "
+                "and gives what the model gives for each text alone"
             )
         made = plain(tokenizer).to_str()
         changed = made != plain(parsed(self._content, self._path)).to_str()
