@@ -70,6 +70,9 @@ cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t strea
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream) {
   return (params.type == DataType::kFloat16 ? launchRingSm90<half> : launchRingSm90<__nv_bfloat16>)(params, stream);
 }
+cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream) {
+  return (params.type == DataType::kFloat16 ? launchShortSm90<half> : launchShortSm90<__nv_bfloat16>)(params, stream);
+}
 #else
 cudaError_t launchAttentionSm90(const AttentionParams&, cudaStream_t) {
   return cudaErrorNoKernelImageForDevice;

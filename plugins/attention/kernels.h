@@ -25,6 +25,8 @@ constexpr int kMaxHopperHeadSize = 128, kMaxHopperBiasRange = 512;
 
 // The same for 1 <= max_seq_len <= kShortLength, which is what fits on chip of a sequence; wants no tasks.
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream);
+template <typename T>
+cudaError_t launchShortSm90(const AttentionParams& params, cudaStream_t stream);
 constexpr int kShortLength = 128;
 
 // The same where rows see at most kNearKeys on each side and nothing is added to scores; wants no tasks.

@@ -5,6 +5,8 @@
 // others.
 //
 // Longer sequences than the block has room for stay right: it goes through them tile by tile.
+#pragma once
+
 #include "attention/kernels.h"
 #include "attention/sm90/maps.cuh"
 #include "attention/sm90/positions.cuh"
@@ -271,16 +273,11 @@ cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
   return launch<ShortShape<T, 64, 128, 4, kPlaces>>(params, groups(4), stream);
 }
 
-template <typename T>
-cudaError_t choosePlaces(const AttentionParams& params, cudaStream_t stream) {
-  return dispatchPlaces(params, [&](auto places) { return chooseShape<T, decltype(places)::value>(params, stream); });
-}
-
 }  // namespace
 
-cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream) {
-  return params.type == DataType::kFloat16 ? choosePlaces<half>(params, stream)
-                                           : choosePlaces<__nv_bfloat16>(params, stream);
+template <typename T>
+cudaError_t launchShortSm90(const AttentionParams& params, cudaStream_t stream) {
+  return dispatchPlaces(params, [&](auto places) { return chooseShape<T, decltype(places)::value>(params, stream); });
 }
 
 }  // namespace padfree
