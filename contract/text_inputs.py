@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -36,20 +37,27 @@ def ids_among(items: Sequence[Item]) -> Item | None:
     if named is not None:
         exchanged = [item for item in items if item.original_name in TYPE_NAMES and _rows(item) > _rows(named) > 0]
         return exchanged[0] if exchanged and _rows(named) <= MOST_TYPES else named
-    others = [item for item in items if item.original_name not in (*TYPE_NAMES, *POSITION_NAMES)] or items
+    others = [item for item in items if item.original_name not in TYPE_NAMES and not _is_of_positions(item)] or items
     return max(others, key=_rows, default=None)
 
 
 def types_among(items: Sequence[Item], ids: Item | None) -> Item | None:
     """The input of token types: the one that is named so, or else the one with a table of so few rows."""
-    others = [item for item in items if item is not ids and item.original_name not in POSITION_NAMES]
+    others = [item for item in items if item is not ids and not _is_of_positions(item)]
     named = next((item for name in TYPE_NAMES for item in others if item.original_name == name), None)
     return named or next((item for item in others if 0 < _rows(item) <= MOST_TYPES), None)
 
 
 def positions_among(items: Sequence[Item]) -> Item | None:
     """The input of positions."""
-    return next((item for item in items if item.original_name in POSITION_NAMES), None)
+    return next((item for item in items if _is_of_positions(item)), None)
+
+
+def _is_of_positions(item: TableInput) -> bool:
+    """Whether a word of an input's name is "pos", or begins so, and its table has more rows than one of types."""
+    words = re.split("[^a-z]+", item.original_name.lower())
+    has_word = any(word.startswith("pos") for word in words)
+    return item.original_name in POSITION_NAMES or (has_word and not 0 < _rows(item) <= MOST_TYPES)
 
 
 def _rows(item: TableInput) -> int:

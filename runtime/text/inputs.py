@@ -16,6 +16,9 @@ from .encoder import Encoded
 
 Array = npt.NDArray[Any]
 
+ROUND = 32
+"""Positions; tables of two more than a power of two from here on are those of RoBERTa and its like."""
+
 
 class TextInputs:
     """Fills a model's inputs with tokens of texts: ids, token types, positions, and lengths of prompts.
@@ -44,6 +47,12 @@ class TextInputs:
             raise SessionError(
                 f"{shown}: texts do not give the model's input '{strange.original_name}', only ids, token types and "
                 "positions; export the model without it, or run it on token ids"
+            )
+        if self._positions is not None and _begin_later(self._positions.limit):
+            raise SessionError(
+                f"{shown}: the table of '{self._positions.original_name}' has {self._positions.limit} rows, as that of "
+                "RoBERTa, whose positions begin at 2: texts do not tell where they begin; export the model without "
+                "that input, so that it counts positions itself, or run it on token ids with their positions"
             )
         per_sequence = [item for item in metadata.inputs if item.role == "per_sequence"]
         self._prompts = next((item for item in per_sequence if item.original_name == PROMPT_LENGTH), None)
@@ -110,6 +119,11 @@ class TextInputs:
         if self._prompts is not None:
             found[self._prompts.original_name] = [prompt_tokens] * encoded.seq_lens.size
         return found
+
+
+def _begin_later(rows: int | None) -> bool:
+    """Whether a table of positions has two rows more than a round number, as those whose first rows are padding's."""
+    return rows is not None and rows > ROUND and (rows - 2) & (rows - 3) == 0
 
 
 def as_columns(items: Sequence[InputInfo], values: Mapping[str, Array]) -> list[Array]:

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which inputs of a model texts fill: by the tables that they choose from, whatever they are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.contract.metadata import Metadata, parse_metadata
+from padfree.onnx_tools import rewrite
+from padfree.runtime import SessionError
+from padfree.runtime.text.encoder import Encoded
+from padfree.runtime.text.inputs import TextInputs
+
+from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder, with_output
+from tests.support.exports import metadata_of
+
+SHAPE: list[Any] = ["batch", "sequence", HIDDEN]
+
+
+def metadata(ids: str, types: str, positions: str, *, rows: int = 16, reverse: bool = False) -> Metadata:
+    """That of a model with three tables, whose inputs have these names, in this order or the other one."""
+    b = EncoderBuilder()
+    tables = ((VOCABULARY, "input_ids"), (2, "token_type_ids"), (rows, "position_ids"))
+    word, kind, place = (b.op("Gather", b.weight(size, HIDDEN), name) for size, name in tables)
+    x = b.norm(b.op("Add", b.op("Add", word, kind), place))
+    model = with_output(b.layer(x, b.padding_mask()), b, SHAPE, "token_type_ids", "position_ids")
+    names = {"input_ids": ids, "token_type_ids": types, "position_ids": positions}
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    values = [type(value).FromString(value.SerializeToString()) for value in model.graph.input]
+    for value in values:
+        value.name = names.get(value.name, value.name)
+    del model.graph.input[:]
+    model.graph.input.extend(values[::-1] if reverse else values)
+    return parse_metadata(metadata_of(rewrite(model, verify=False)), "model")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("input_ids", "token_type_ids", "position_ids"),
+        ("input_word_ids", "input_type_ids", "input_pos"),
+        ("a", "b", "pos"),
+        ("tokens", "segment", "text_positions"),
+        ("token_type_ids", "input_ids", "position"),
+    ],
+)
+def test_tables_tell_ids_types_and_positions(names: tuple[str, str, str], reverse: bool) -> None:
+    found = metadata(*names, reverse=reverse)
+    encoded = Encoded.of_ids([[5, 6, 7], [8]])
+    columns = TextInputs(found, "model").token_columns(encoded)
+    ids, types, positions = names
+    assert columns[ids].tolist() == [5, 6, 7, 8]
+    assert columns[types].tolist() == [0, 0, 0, 0]
+    np.testing.assert_array_equal(columns[positions], [0, 1, 2, 0])
+
+
+def test_positions_that_begin_later_are_not_guessed() -> None:
+    """RoBERTa's table has 512 rows and two more, and its first token stands at 2."""
+    with pytest.raises(SessionError, match=r"'position_ids' has 514 rows, .* begin at 2"):
+        TextInputs(metadata("input_ids", "token_type_ids", "position_ids", rows=514), "model")
