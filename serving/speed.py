@@ -35,8 +35,14 @@ class Speed:
     run_tokens: int
 
 
-def measure(session: Runner, served: Served) -> Speed:
-    """Runs samples of growing size until one takes RUN_S, or is the largest that the model takes."""
+def measure(session: Runner, served: Served, runs: int) -> Speed:
+    """Runs samples of growing size until one takes RUN_S, or is the largest that the model takes.
+
+    Args:
+        session: runs the model.
+        served: makes the samples.
+        runs: how many are under way at once, on all devices: those of one device share it.
+    """
     encoder = served.encoder()
     size = int(encoder.encode([SAMPLE]).seq_lens[0])
     most = min(session.budget.max_tokens or MOST_TOKENS, MOST_TOKENS)
@@ -54,7 +60,8 @@ def measure(session: Runner, served: Served) -> Speed:
         copies = min(4 * copies, most_copies)
     rate = copies * size / seconds
     devices = len(session.devices) if isinstance(session, DevicePool) else 1
-    return Speed(devices * rate, max(LEAST_TOKENS, min(most, int(rate * RUN_S))))
+    beside = max(1, runs // devices)
+    return Speed(devices * rate, max(LEAST_TOKENS, min(most, int(rate * RUN_S / beside))))
 
 
 def run_budget(session: Runner, speed: Speed | None) -> Budget:

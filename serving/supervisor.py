@@ -84,7 +84,7 @@ def serve(
         served = describe(model, session.metadata, choices)
         numbers = multiprocessing.get_context("spawn").RawArray("d", (options.front_ends + 1) * WIDTH)
         runs = session.runs if isinstance(session, DevicePool) else contexts
-        speed = measure(session, served)
+        speed = measure(session, served, runs)
         budget = run_budget(session, speed)
         row = Row(numbers, options.front_ends)
         engine = Engine(

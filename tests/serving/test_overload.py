@@ -128,7 +128,8 @@ def test_one_text_waits_for_a_run_and_not_for_all_who_wait(slow: Server) -> None
     bulk = [Bulk(slow, time.monotonic() + 2 * LATE_S, wait_s=0.2) for _ in range(4)]
     wait_until(lambda: number(slow, "padfree_waiting_tokens") > 0)
     found = latencies(slow, 25)
-    run_s = get(slow, "/info")[1]["max_batch_tokens"] / number(slow, "padfree_tokens_a_second")
+    # Two runs are under way at once, and share the cores.
+    run_s = 2 * get(slow, "/info")[1]["max_batch_tokens"] / number(slow, "padfree_tokens_a_second")
     for one in bulk:
         one.join()
     assert np.quantile(found, 0.9) < 3 * run_s + SLACK_S, (found, run_s)
