@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from padfree.runtime import SessionError
-from padfree.runtime.gpu import plugin_library
+from padfree.runtime.gpu import device_code, plugin_library
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("contract", "onnx_tools", "builder", "runtime", "serving", "training", "bulk")
@@ -88,8 +88,10 @@ def test_build_info_tells_the_truth(installed_files: dict[str, Path]) -> None:
     assert info["version"] == metadata.version("padfree")
     assert info["built"] is ("padfree/lib/libpadfree.so" in installed_files)
     if info["built"]:
-        assert info["architectures"]
-        assert info["nvcc_version"].startswith(info["cuda_version"])
+        compiled = device_code.architectures(installed_files["padfree/lib/libpadfree.so"])
+        assert list(compiled or ()) == info["architectures"]
+        assert ("nvcc_version" in info) is bool(info["architectures"])  # without device code no nvcc is asked
+        assert info.get("nvcc_version", "").startswith(info.get("cuda_version", ""))
     else:
         assert info["missing"]
         assert len(info["missing"]) == len(info["next_steps"])
