@@ -106,7 +106,8 @@ def _file(name: str) -> Path | None:
     """Where a module of the repository is; None where there is no such module."""
     first, *rest = name.split(".")
     if first == "padfree":
-        rest = ["integrations", *rest] if rest[:1] and rest[0] in INTEGRATIONS else rest
+        rest = rest or ["package", "padfree"]
+        rest = ["integrations", *rest] if rest[0] in INTEGRATIONS else rest
     else:
         rest = [first, *rest]
     path = ROOT.joinpath(*rest)
@@ -119,6 +120,8 @@ def _name(path: Path) -> str:
     parts = list(path.relative_to(ROOT).with_suffix("").parts)
     if parts[0] == "integrations":
         parts = parts[1:]
+    elif parts[0] == "package":
+        parts = parts[2:]
     elif parts[0] in ("tests", "benchmarks"):
         return ".".join(parts).removesuffix(".__init__")
     return ".".join(["padfree", *parts]).removesuffix(".__init__")
