@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.runtime import Profile, SessionError
+from padfree.runtime import SessionError
 from padfree.runtime.gpu import device_code, plugin_library
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.gpu.trt import import_tensorrt
-from padfree.runtime.plan_files import parse_metadata, sidecar_path
+from padfree.runtime.plan_files import parse_metadata
 from rich.progress import Progress
 
 from ..destinations import check_destinations, sidecar_destination
@@ -25,19 +21,17 @@ from ..engine_check.checking import check_engine
 from ..engine_check.commands import compare_command
 from ..engine_check.reference import Reference
 from ..errors import BuildError
-from ..files import write_files
 from ..folders.folder_model import FolderModel
 from ..folders.kept import kept_files, tokenizer_destination
 from . import linear_tables
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem, linear_of, norms_of
 from .phases import COMPARING, REFERENCE, WAITING, Phases
+from .plan_writing import describe_plan, write_described
 from .preparation import Products, metadata_of
 from .preparation_process import Given, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
 from .shared_builder import SharedBuilder
-
-_log = logging.getLogger(__name__)
 
 
 def build_engine(
@@ -250,60 +244,3 @@ def open_gpu(device: int) -> Device:
     )
 
     return open_device(device)
-
-
-def write_plan(
-    path: Path,
-    built: BuiltEngine,
-    raw: Mapping[str, Any],
-    profile: Profile,
-    builder: EngineBuilder,
-    chosen: Mapping[str, str],
-    kept: Sequence[tuple[Path, bytes]] = (),
-) -> dict[str, Any]:
-    """Writes a plan, its metadata and what else is `kept` beside it, all or nothing; returns the metadata.
-
-    `chosen` tells whose products ("linear": "padfree" or "tensorrt") and what became of norms ("norms": "folded" or
-    "separate").
-
-    Raises:
-        BuildError: the disk is full or the folder cannot be written.
-    """
-    return write_described(path, built, describe_plan(built, raw, profile, builder, chosen), builder, kept)
-
-
-def describe_plan(
-    built: BuiltEngine, raw: Mapping[str, Any], profile: Profile, builder: EngineBuilder, chosen: Mapping[str, str]
-) -> dict[str, Any]:
-    """A plan's metadata; arguments as write_plan's."""
-    return {
-        **raw,
-        "engine": {
-            "tensorrt": builder.tensorrt_version,
-            "gpu_name": builder.device.name,
-            "compute_capability": builder.device.compute_capability,
-            "profile": asdict(profile),
-            **chosen,
-            "build_seconds": {},
-            "plan_bytes": len(built.plan),
-            "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
-            "plugin_layers": dict(built.plugin_layers),
-        },
-    }
-
-
-def write_described(
-    path: Path,
-    built: BuiltEngine,
-    described: dict[str, Any],
-    builder: EngineBuilder,
-    kept: Sequence[tuple[Path, bytes]] = (),
-) -> dict[str, Any]:
-    """As write_plan, with the metadata of describe_plan, into which it puts where the time went."""
-    described["engine"]["build_seconds"] = dict(builder.phases.seconds)
-    parse_metadata(described, str(path))
-    text = json.dumps(described, indent=2).encode() + b"\n"
-    # Whoever loads these compares digests.
-    write_files([(path, built.plan), (sidecar_path(path), text), *kept], sync=False)
-    _log.info("%s: %d bytes, plugin layers %s", path, len(built.plan), dict(built.plugin_layers))
-    return described

@@ -20,8 +20,8 @@ from padfree.runtime.backend import RunOptions
 from padfree.runtime.gpu import plugin_library
 from padfree.runtime.plan_files import parse_metadata
 
-from ..engine.build import describe_plan
 from ..engine.engine_builder import EngineBuilder, TacticOptions
+from ..engine.plan_writing import describe_plan
 from ..engine.profile import ShapeRange
 from .graphs import CaseGraph
 

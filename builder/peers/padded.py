@@ -14,9 +14,10 @@ from padfree.onnx_tools.importing.inputs import sequence_inputs_of
 from padfree.runtime.plan_files import parse_metadata
 from rich.progress import Progress
 
-from ..engine.build import check_plan_destination, write_plan
+from ..engine.build import check_plan_destination
 from ..engine.engine_builder import DEFAULT_CACHE, EngineBuilder, TacticOptions
 from ..engine.linear import SEPARATE, TENSORRT
+from ..engine.plan_writing import write_plan
 from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
 from ..errors import BuildError
 

@@ -19,6 +19,7 @@ from padfree.builder.cli.build import CUDA_THREAD, start_cuda
 from padfree.builder.engine import build
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
 from padfree.builder.engine.phases import STARTING, Phases
+from padfree.builder.engine.plan_writing import write_plan
 from padfree.builder.engine.preparation import Products, prepare_model, rewritten
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools.files.model import Model
@@ -149,7 +150,7 @@ def test_a_plan_and_its_metadata_belong_together(packed_metadata: dict[str, Any]
     built = BuiltEngine(b"a plan", {"PadfreePool": 1})
     path = tmp_path / "model.plan"
     chosen = {"linear": "padfree", "norms": "folded"}
-    written = build.write_plan(path, built, packed_metadata, profile, cast(EngineBuilder, machine), chosen)
+    written = write_plan(path, built, packed_metadata, profile, cast(EngineBuilder, machine), chosen)
     metadata = open_plan(path)
     assert metadata.raw == written
     assert metadata.engine is not None

@@ -13,6 +13,7 @@ from padfree.builder import cli
 from padfree.builder.engine import build
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder
 from padfree.builder.engine.phases import Phases
+from padfree.builder.engine.plan_writing import write_plan
 from padfree.builder.engine.preparation import metadata_of
 from padfree.builder.folders.kept import kept_files
 from padfree.onnx_tools import load_model
@@ -115,7 +116,7 @@ def test_a_plan_keeps_what_the_folder_says(folder: Path, tmp_path: Path) -> None
     machine = SimpleNamespace(tensorrt_version="10.6.0", device=Device(0, "NVIDIA H200", 9, 0), phases=Phases())
     profile = Profile(min_tokens=1, opt_tokens=10, max_tokens=100, max_batch=4, max_seq_len=16)
     built = BuiltEngine(b"an engine", {})
-    build.write_plan(plan, built, raw, profile, cast(EngineBuilder, machine), {}, kept)
+    write_plan(plan, built, raw, profile, cast(EngineBuilder, machine), {}, kept)
     metadata = open_plan(plan)
     reader = TextReader(plan, metadata)
     assert reader.max_length == 16  # of the profile, which is below the folder's 32

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a plan with its metadata and what else is kept beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from padfree.runtime import Profile
+from padfree.runtime.plan_files import parse_metadata, sidecar_path
+
+from ..files import write_files
+from .engine_builder import BuiltEngine, EngineBuilder
+
+_log = logging.getLogger(__name__)
+
+
+def write_plan(
+    path: Path,
+    built: BuiltEngine,
+    raw: Mapping[str, Any],
+    profile: Profile,
+    builder: EngineBuilder,
+    chosen: Mapping[str, str],
+    kept: Sequence[tuple[Path, bytes]] = (),
+) -> dict[str, Any]:
+    """Writes a plan, its metadata and what else is `kept` beside it, all or nothing; returns the metadata.
+
+    `chosen` tells whose products ("linear": "padfree" or "tensorrt") and what became of norms ("norms": "folded" or
+    "separate").
+
+    Raises:
+        BuildError: the disk is full or the folder cannot be written.
+    """
+    return write_described(path, built, describe_plan(built, raw, profile, builder, chosen), builder, kept)
+
+
+def describe_plan(
+    built: BuiltEngine, raw: Mapping[str, Any], profile: Profile, builder: EngineBuilder, chosen: Mapping[str, str]
+) -> dict[str, Any]:
+    """A plan's metadata; arguments as write_plan's."""
+    return {
+        **raw,
+        "engine": {
+            "tensorrt": builder.tensorrt_version,
+            "gpu_name": builder.device.name,
+            "compute_capability": builder.device.compute_capability,
+            "profile": asdict(profile),
+            **chosen,
+            "build_seconds": {},
+            "plan_bytes": len(built.plan),
+            "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
+            "plugin_layers": dict(built.plugin_layers),
+        },
+    }
+
+
+def write_described(
+    path: Path,
+    built: BuiltEngine,
+    described: dict[str, Any],
+    builder: EngineBuilder,
+    kept: Sequence[tuple[Path, bytes]] = (),
+) -> dict[str, Any]:
+    """As write_plan, with the metadata of describe_plan, into which it puts where the time went."""
+    described["engine"]["build_seconds"] = dict(builder.phases.seconds)
+    parse_metadata(described, str(path))
+    text = json.dumps(described, indent=2).encode() + b"\n"
+    # Whoever loads these compares digests.
+    write_files([(path, built.plan), (sidecar_path(path), text), *kept], sync=False)
+    _log.info("%s: %d bytes, plugin layers %s", path, len(built.plan), dict(built.plugin_layers))
+    return described
