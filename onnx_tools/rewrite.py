@@ -15,6 +15,7 @@ from onnx import ModelProto
 from padfree.contract.names import HALF, INTERFACES, MASKS, PRECISIONS
 from padfree.contract.phases import HALVING, REWRITING, VERIFYING, Phases
 
+from .analysis.special_ids import PADDING_IDS
 from .analysis.symbolic import Analysis
 from .description import VERSION, describe, describe_types, measured
 from .errors import RewriteError
@@ -27,7 +28,7 @@ from .importing.axes import with_rows_marked
 from .importing.canonical import runnable
 from .importing.nvidia import holds_plugins, without_plugins
 from .importing.quantized.unquantized import holds_quantization, without_quantization
-from .notes import every_slot_counts, note_on_padding, notes_on
+from .notes import every_slot_counts, note_on_padding, note_on_refuted_padding, notes_on
 from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
 from .pipeline import GraphOptions, rewrite_graph
@@ -38,10 +39,7 @@ from .verification.half_precision import ALLOWED, convert_and_check
 from .verification.kept_numbers import RELATIVE_TOLERANCE
 from .verification.probe import PaddingIsReadError, UnknownSizesError
 from .verification.sample_batches import sample_of
-from .verification.verify import PaddingMattersError, verify_assumed, verify_ids
-
-PADDING_IDS = (0, 1)
-"""What tokenizers pad with: BERT's kind, and RoBERTa's."""
+from .verification.verify import DifferError, PaddingMattersError, verify_assumed, verify_ids
 
 
 @dataclass(frozen=True)
@@ -228,14 +226,17 @@ def _made(original: Model, asked: _Asked) -> _Made:
     except (PaddingIsReadError, PaddingMattersError) as refused:
         tried = PADDING_IDS if asked.padding_id is None else (asked.padding_id,)
         careful = replace(asked, seed=asked.seed or 0) if asked.padding_id is None else asked
+        refuted: list[int] = []
         for padding_id in tried:
-            with contextlib.suppress(RewriteError):
-                return _with_padding(original, careful, padding_id)
-        if isinstance(refused, UnknownSizesError):
+            with contextlib.suppress(RewriteError):  # others say nothing of padding, as where the original does not run
+                try:
+                    return _with_padding(original, careful, padding_id)
+                except (DifferError, PaddingIsReadError):
+                    refuted.append(padding_id)
+        if isinstance(refused, UnknownSizesError) or not refuted:
             raise
-        found = f"{refused}; nor does it give every sequence what it gets alone where padding holds "
-        error = type(refused)(f"{found}{' or '.join(map(str, tried))} alone, as tokenizers fill it (--padding-id)")
-        raise error from refused
+        told = note_on_refuted_padding(refuted, was_named=asked.padding_id is not None)
+        raise type(refused)(f"{refused}; {told}") from refused
 
 
 def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Made:

@@ -20,6 +20,9 @@ from .graph import is_standard
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
+PADDING_IDS = (0, 1)
+"""What most tokenizers pad with: BERT's kind, and RoBERTa's."""
+
 _MOST_COMPARED = 8  # ids in one constant: more are a table, not a look for one
 _MOST_RULES = 12
 _UNKNOWN_LIMIT = 2  # of inputs whose table is not known: flags are 0 and 1

@@ -163,7 +163,12 @@ def _of_nobody(tensor: gs.Tensor, analysis: Analysis, others: Sequence[str]) -> 
         what = f"has the shape [{', '.join(str(size) for size in dims)}]"
     else:
         what = "is one result of the whole batch"
-    leave = f"leave it out: --outputs {','.join(others)}" if others else "correct that in the model and export it again"
+    if others:
+        leave = f"leave it out: --outputs {','.join(others)}"
+    elif dims is None:
+        leave = "correct that in the model and export it again"
+    else:
+        leave = "export the model again with one row per sequence, or per token, in it"
     return RewriteError(
         f"output '{tensor.name}' {what}: which part of it is a sequence's own is not known, and without padding every "
         f"sequence gets its own; {leave}; or choose the padded interface"

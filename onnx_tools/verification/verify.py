@@ -43,6 +43,14 @@ _MIXES = (
 )
 
 
+class DifferError(VerificationError):
+    """Raised where both models run, and their answers differ; `facts` says where."""
+
+    def __init__(self, facts: str) -> None:
+        self.facts = facts
+        super().__init__(f"{facts}; please report this; --no-verify skips the check")
+
+
 class PaddingMattersError(VerificationError):
     """Raised where the original's own answers for tokens depend on what padded slots hold."""
 
@@ -77,20 +85,20 @@ def verify_ids(
     try:
         worst = models.compare(metadata, seed)
     except VerificationError as error:
-        if isinstance(error, _DifferError) and has_no_mask(metadata) and metadata["interface"] == "packed":
+        if isinstance(error, DifferError) and has_no_mask(metadata) and metadata["interface"] == "packed":
             raise VerificationError(
                 f"{error.facts}; no input tells what is padding, and the model computes with the length of its batch, "
                 "as where it divides a sum by it, which packed sequences do not share; export it with an "
                 "attention_mask, or choose the padded interface, for batches of one length"
             ) from error
-        if isinstance(error, _DifferError) and models.mixes_sequences(metadata, seed):
+        if isinstance(error, DifferError) and models.mixes_sequences(metadata, seed):
             raise VerificationError(
                 f"{error.facts}; {_MIXES}, and packed batches may hold sequences without tokens; export it without "
                 "that, choose the padded interface, or skip the check with --no-verify"
             ) from error
         limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
         choices = rules_for(special or {}, limits)
-        if not choices and isinstance(error, _DifferError) and models.depends_on_padding(metadata, seed):
+        if not choices and isinstance(error, DifferError) and models.depends_on_padding(metadata, seed):
             raise PaddingMattersError(
                 f"{error.facts}; the original's own answers depend on its padding here, as where attention scores "
                 "outgrow the mask's constant or padded slots overflow, and no packed graph can give the same; export "
@@ -299,7 +307,7 @@ class _Output:
             return  # a head that reads the masked first slot cannot be reproduced
         if wanted.dtype.kind in "OSU":
             if not np.array_equal(wanted, found):
-                raise _DifferError(
+                raise DifferError(
                     f"output '{self.name}' holds texts, and others than in the original (batch '{batch.name}', "
                     f"{self._interface} interface)"
                 )
@@ -321,7 +329,7 @@ class _Output:
         raise self._other_shape(batch, f"{list(found.shape)} after rewriting", f"{expected}")
 
     def _other_shape(self, batch: Batch, found: str, expected: str) -> VerificationError:
-        return _DifferError(
+        return DifferError(
             f"output '{self.name}' has shape {found}, {expected} is expected (batch '{batch.name}', {self._interface} "
             f"interface, layout {self._layout})"
         )
@@ -337,7 +345,7 @@ class _Output:
             worst = max(worst, difference)
             if not worst <= RELATIVE_TOLERANCE:
                 allowed = RELATIVE_TOLERANCE * scale.size_of(a.values[row, column], column)
-                raise _DifferError(
+                raise DifferError(
                     f"output '{self.name}'{_place(a, row, column)} (batch '{batch.name}'): the original gives "
                     f"{a.values[row, column]:.6g}, the rewritten model {b.values[row, column]:.6g}; allowed is a "
                     f"difference of {allowed:.3g}"
@@ -360,14 +368,6 @@ def _place(rows: Rows, row: int, column: int) -> str:
     names = {BATCH: "sequence", SLOTS: "position", BOTH: "slot"}
     places = [f", {names[axis]} {int(at)}" for axis, at in zip(rows.axes, rows.places[row], strict=True)]
     return "".join(places) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"
-
-
-class _DifferError(VerificationError):
-    """Raised where both models run, and their answers differ; `facts` says where."""
-
-    def __init__(self, facts: str) -> None:
-        self.facts = facts
-        super().__init__(f"{facts}; please report this; --no-verify skips the check")
 
 
 class _OriginalFails(VerificationError):
