@@ -64,6 +64,8 @@ class CheckedBatch(ComparedBatch):
                 made[item.name] = self.seq_lens.reshape(-1, *item.behind).astype(item.dtype)
             elif item.role == PER_SEQUENCE:
                 made[item.name] = self.of_sequences[item.name].astype(item.dtype)
+            elif item.role == "unread":
+                made[item.name] = np.zeros((*self.mask.shape, *item.behind), item.dtype)
             else:
                 kept = self.mask.reshape(*self.mask.shape, *[1] * len(item.behind))
                 made[item.name] = np.where(kept, self.feeds[item.name], metadata.filler(item)).astype(item.dtype)

@@ -18,6 +18,7 @@ from padfree.onnx_tools.synthetic import bert_model
 from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.request import read_packed
 
+from tests.onnx_tools.test_notes import without_mask
 from tests.support import families
 
 PROFILE = Profile(1, 100, 256, 8, 32)
@@ -88,3 +89,10 @@ def test_onnxruntime_answers_for_every_family(case: Any, interface: str) -> None
         for output in metadata.outputs:
             assert output.name in answers
             assert not np.isnan(answers[output.name].astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+def test_an_input_that_nothing_reads_is_fed(interface: str) -> None:
+    result = rewrite(without_mask(), interface=interface)
+    reference = compute_reference(Model(result.model), described(result.model), PROFILE)
+    assert all(np.isfinite(values).all() for answer in reference.answers for values in answer.values())
