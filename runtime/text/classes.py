@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .other_classes import BUILT_ANEW, FILE_UNREAD, SAVED_ALONE, WITH_TYPES
+
 FOLLOWED = "transformers 5"
 """The version whose classes these are (5.24)."""
-AS_SAVED, BERT, MPNET, FUNNEL, ROBERTA, DEBERTA, GPT2 = (
+AS_SAVED, BERT, MPNET, FUNNEL, SPLINTER, ROBERTA, DEBERTA, GPT2 = (
     "as saved",
     "bert",
     "mpnet",
     "funnel",
+    "splinter",
     "roberta",
     "deberta",
     "gpt2",
@@ -46,6 +49,15 @@ class TokenizerClass:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, bool] = field(default_factory=dict)
 
+    def difference(self, saved: Mapping[str, Any]) -> str:
+        """How transformers' may differ from tokenizer.json, in ways that are not followed; "" where it does not."""
+        if self.name in FILE_UNREAD:
+            return f"does not read tokenizer.json in {FOLLOWED}"
+        by_bytes = any("ByteLevel" in str(saved.get(part)) for part in ("pre_tokenizer", "decoder"))
+        if self.name in BUILT_ANEW and not (self.name == "LlamaTokenizer" and by_bytes):
+            return f"keeps little more than the vocabulary of tokenizer.json in {FOLLOWED}"
+        return ""
+
 
 _BERT = {
     "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"
@@ -64,6 +76,7 @@ _FAMILIES = (
     TokenizerClass("DistilBertTokenizer", BERT, False, _BERT),
     TokenizerClass("MPNetTokenizer", MPNET, False, {**_ROBERTA, "unk_token": "[UNK]"}),
     TokenizerClass("FunnelTokenizer", FUNNEL, False, {**_ROBERTA, "sep_token": "<sep>", "cls_token": "<cls>"}),
+    TokenizerClass("SplinterTokenizer", SPLINTER, False, {**_BERT, "question_token": "[QUESTION]"}),
     TokenizerClass("RobertaTokenizer", ROBERTA, False, _ROBERTA),
     TokenizerClass("DebertaTokenizer", DEBERTA, True, {**_BERT, **_ENDS}),
     TokenizerClass("GPT2Tokenizer", GPT2, False, dict.fromkeys(("unk_token", "bos_token", "eos_token"), _END_OF_TEXT)),
@@ -104,25 +117,24 @@ _OF_MODELS: Mapping[str, tuple[str, ...]] = {
         "realm", "retribert", "squeezebert", "tvp", "vilt", "visual_bert", "mobilebert", "lxmert",
     ),
     "RobertaTokenizer": (
-        "bart", "bridgetower", "clap", "data2vec-text", "ibert", "lilt", "longformer", "mega", "mra", "roberta",
-        "roberta-prelayernorm", "led", "mvp",
+        "bart", "bridgetower", "clap", "data2vec-text", "florence2", "ibert", "lilt", "longformer", "mega", "mra",
+        "roberta", "roberta-prelayernorm", "led", "mvp",
     ),
     "XLMRobertaTokenizer": ("gte", "jina_embeddings_v3", "metaclip_2", "trocr", "xlm-roberta", "xmod"),
-    "GPT2Tokenizer": ("blip-2", "codegen", "dbrx", "emu3", "gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"),
+    "GPT2Tokenizer": (
+        "blip-2", "codegen", "dbrx", "emu3", "gpt2", "gpt_neo", "gptj", "hyperclovax_vision_v2", "instructblip",
+        "instructblipvideo", "jais2", "opt", "phi", "starcoder2",
+    ),
     "AlbertTokenizer": ("albert", "yoso"),
-    "T5Tokenizer": ("mt5", "switch_transformers", "t5"),
+    "T5Tokenizer": ("mt5", "musicgen", "musicgen_melody", "switch_transformers", "t5"),
     "DPRQuestionEncoderTokenizer": ("dpr",), "BarthezTokenizer": ("barthez",),
     "BigBirdTokenizer": ("big_bird",), "CamembertTokenizer": ("camembert",), "DebertaTokenizer": ("deberta",),
     "DebertaV2Tokenizer": ("deberta-v2",), "FNetTokenizer": ("fnet",), "FunnelTokenizer": ("funnel",),
-    "LayoutLMv2Tokenizer": ("layoutlmv2",), "MPNetTokenizer": ("mpnet",), "MarkupLMTokenizer": ("markuplm",),
-    "RemBertTokenizer": ("rembert",), "XLNetTokenizer": ("xlnet",),
+    "LayoutLMv2Tokenizer": ("layoutlmv2",), "MPNetTokenizer": ("mpnet",),
+    "RemBertTokenizer": ("rembert",), "SplinterTokenizer": ("splinter",), "XLNetTokenizer": ("xlnet",),
 }  # fmt: skip
 _OF_MODEL = {model: name for name, models in _OF_MODELS.items() for model in models}
-_SAVED_ALONE = (
-    "beam", "bigbird_pegasus", "granite", "modernbert", "modernbert-decoder", "nystromformer", "pegasus_x", "stablelm",
-    "umt5", "xlm-roberta-xl",
-)  # fmt: skip
-"""Types of models whose tokenizer.json always counts as it is."""
+_OF_MODEL |= {model: name for table in (BUILT_ANEW, FILE_UNREAD) for name, models in table.items() for model in models}
 
 
 def class_of(model_type: str | None, named: str | None) -> TokenizerClass:
@@ -132,7 +144,8 @@ def class_of(model_type: str | None, named: str | None) -> TokenizerClass:
         model_type: of config.json.
         named: `tokenizer_class` of tokenizer_config.json, or else of config.json.
     """
-    if model_type in _SAVED_ALONE:
+    if model_type in SAVED_ALONE:
         return PLAIN
     name = (named or _OF_MODEL.get(model_type or "", PLAIN.name)).removesuffix("Fast")
-    return _KNOWN.get(name, PLAIN if name.startswith(("PreTrained", "Tokenizers")) else TokenizerClass(name))
+    plain = name.startswith(("PreTrained", "Tokenizers"))
+    return _KNOWN.get(name, PLAIN if plain else TokenizerClass(name, token_types=name in WITH_TYPES))

@@ -12,8 +12,9 @@ from . import classes
 if TYPE_CHECKING:
     from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 
+_WORD_PIECES = (classes.BERT, classes.MPNET, classes.FUNNEL, classes.SPLINTER)
 _MODELS: Mapping[str, str] = {
-    **dict.fromkeys((classes.BERT, classes.MPNET, classes.FUNNEL), "WordPiece"),
+    **dict.fromkeys(_WORD_PIECES, "WordPiece"),
     **dict.fromkeys((classes.ROBERTA, classes.DEBERTA, classes.GPT2), "BPE"),
 }
 _UNKNOWN_IDS: Mapping[str, int] = {
@@ -42,6 +43,11 @@ class Settings:
         self, kind: classes.TokenizerClass, given: Mapping[str, Any], wrong: Callable[[str, str], Exception]
     ) -> None:
         self.kind, self._given, self._wrong = kind, given, wrong
+
+    @property
+    def pads_right(self) -> bool:
+        """Whether padding stands on the right, where it does not say otherwise."""
+        return bool(self._given.get("padding_side", "right") == "right")
 
     def truth(self, name: str, default: bool) -> bool:
         """True or false."""
@@ -131,6 +137,16 @@ def post_processor(settings: Settings, tokenizer: Tokenizer) -> processors.PostP
     if family == classes.XLNET:
         single = f"$A:0 {end}:0"
         return template(f"{single} {begin}:2", f"{single} $B:1 {end}:1 {begin}:2", "cls_token", "sep_token")
+    if family == classes.SPLINTER:
+        question = settings.token("question_token")
+        first, second = (f"{question} .", "") if settings.pads_right else ("", f"{question} .")
+        dot = tokenizer.token_to_id(".")
+        tokens = [(name, tokenizer.token_to_id(name)) for name in (begin, end, question)]
+        return processors.TemplateProcessing(
+            single=f"{begin}:0 $A:0 {end}:0",
+            pair=" ".join(f"{begin}:0 $A:0 {first} {end}:0 $B:1 {second} {end}:1".split()),
+            special_tokens=[*tokens, (".", tokenizer.token_to_id(settings.token("unk_token")) if dot is None else dot)],
+        )
     single = f"{begin}:{2 if family == classes.FUNNEL else 0} $A:0 {end}:0"
     return template(single, f"{single} $B:1 {end}:1", "cls_token", "sep_token")
 
@@ -139,7 +155,9 @@ def _around(family: str) -> tuple[str, ...]:
     """The special tokens that stand around texts."""
     if family in (classes.XLM_ROBERTA, classes.CAMEMBERT):
         return "bos_token", "eos_token"
-    return {classes.GPT2: (), classes.BARTHEZ: (), classes.T5: ("eos_token",)}.get(family, ("cls_token", "sep_token"))
+    usual = "cls_token", "sep_token"
+    others = {classes.GPT2: (), classes.BARTHEZ: (), classes.T5: ("eos_token",)}
+    return {**others, classes.SPLINTER: (*usual, "question_token")}.get(family, usual)
 
 
 def _words(model: Mapping[str, Any]) -> set[str]:
@@ -166,7 +184,7 @@ def _normalizer(settings: Settings, saved: Mapping[str, Any]) -> normalizers.Nor
     from tokenizers import Regex, normalizers
 
     family, charsmap = settings.kind.family, _charsmap(saved)
-    if family in (classes.BERT, classes.MPNET, classes.FUNNEL):
+    if family in _WORD_PIECES:
         return normalizers.BertNormalizer(
             clean_text=family != classes.FUNNEL or settings.truth("clean_text", True),
             handle_chinese_chars=settings.truth("tokenize_chinese_chars", True),
@@ -211,7 +229,7 @@ def _pre_tokenizer(settings: Settings) -> pre_tokenizers.PreTokenizer | None:
     from tokenizers import pre_tokenizers
 
     family = settings.kind.family
-    if family in (classes.BERT, classes.MPNET, classes.FUNNEL):
+    if family in _WORD_PIECES:
         return pre_tokenizers.BertPreTokenizer()
     if family in (classes.ROBERTA, classes.DEBERTA, classes.GPT2):
         return pre_tokenizers.ByteLevel(add_prefix_space=settings.truth("add_prefix_space", False))

@@ -158,6 +158,12 @@ class _Reading:
             notes.append(
                 f"its tokenizer_class is {self._kind.name}, and {NAME} is none of that kind: it is taken as it is"
             )
+        elif difference := self._kind.difference(self._saved):
+            notes.append(
+                f"its tokenizer is a {self._kind.name}, which {difference}: padfree follows tokenizer.json as it is; "
+                "compare its ids with those of AutoTokenizer.from_pretrained(folder), and where they differ, write "
+                "tokenizer.json anew with that one's .backend_tokenizer.save, or run the model on token ids"
+            )
         notes += self._ends(tokenizer)
         types = self._types()
         if not types and "model_input_names" not in self._given and any(tokenizer.encode("", "").type_ids):
@@ -231,7 +237,7 @@ class _Reading:
         extra = self._given.get(_EXTRA[0])
         if isinstance(extra, dict):
             yield from extra.values()
-        for name, value in self._given.items():
+        for name, value in {**self._kind.defaults, **self._given}.items():
             if name.endswith("_token") and name not in _NAMED and isinstance(value, (str, dict)):
                 yield value
 

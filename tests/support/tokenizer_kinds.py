@@ -72,9 +72,11 @@ def _vocabulary(*specials: str) -> dict[str, int]:
     return {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
 
 
-def bert(*, lower: bool = True, types: int = 1, frame: bool = True, added: bool = True) -> Tokenizer:
+def bert(
+    *, lower: bool = True, types: int = 1, frame: bool = True, added: bool = True, more: tuple[str, ...] = ()
+) -> Tokenizer:
     """BERT's: WordPiece."""
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *more]
     made = Tokenizer(models.WordPiece(_vocabulary(*specials), unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer(lowercase=lower)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -88,6 +90,11 @@ def bert(*, lower: bool = True, types: int = 1, frame: bool = True, added: bool 
             special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
         )
     return made
+
+
+def _splinter() -> Tokenizer:
+    """Splinter's tokenizer.json, without the question that its class puts between pairs."""
+    return bert(more=("[QUESTION]",))
 
 
 def words(*, cut: str | None = None, end: bool = True) -> Tokenizer:
@@ -316,6 +323,10 @@ KINDS = (
     Kind("dpr_cased_by_settings", bert, _bert("DPRContextEncoderTokenizer", do_lower_case=False)),
     Kind("bert_added_and_listed", bert, _bert(additional_special_tokens=["<ent>"]), None, None, {"<ent>": 140}),
     Kind("dpr_without_frame", lambda: bert(frame=False), _bert("DPRQuestionEncoderTokenizer"), {"model_type": "dpr"}),
+    Kind("splinter", _splinter, _bert("SplinterTokenizer", question_token="[QUESTION]")),
+    Kind("splinter_of_model_type", _splinter, None, {"model_type": "splinter"}),
+    Kind("splinter_padding_left", _splinter, _bert("SplinterTokenizerFast", padding_side="left", do_lower_case=False)),
+    Kind("splinter_types", _splinter, _bert("SplinterTokenizer", model_input_names=["input_ids", "token_type_ids"])),
     Kind("fnet", lambda: pieces(_ALBERT, _FRAME), _named("FNetTokenizer")),
     Kind(
         "spaces_by_pattern",

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 from padfree.runtime.errors import SessionError
+from padfree.runtime.text.classes import AS_SAVED, class_of
 from padfree.runtime.text.encoder import TextEncoder
 from padfree.runtime.text.tokenizer_file import read_tokenizer_file
 
 from tests.support.tokenizer_answers import ANSWERS
-from tests.support.tokenizer_kinds import KINDS, MOST, PAIRS, TEXTS, Kind, bert
+from tests.support.tokenizer_kinds import KINDS, MOST, PAIRS, TEXTS, Kind, bert, bytes_of
 
 EXPECTED: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))["kinds"]
+KINDS_BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def test_there_are_enough_kinds() -> None:
@@ -89,3 +91,66 @@ def test_what_versions_differ_in_is_told(tmp_path: Path) -> None:
         notes = read_tokenizer_file(kinds[name].write(tmp_path / name) / "tokenizer.json").notes
         assert any(words in note for note in notes), notes
     assert not read_tokenizer_file(kinds["bert"].write(tmp_path / "bert") / "tokenizer.json").notes
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "name"),
+    [
+        ({"tokenizer_class": "MBartTokenizer"}, None, "a MBartTokenizer, which keeps little more than the vocabulary"),
+        ({"tokenizer_class": "GemmaTokenizerFast"}, None, "a GemmaTokenizer, which keeps little more"),
+        ({}, {"model_type": "nllb"}, "a NllbTokenizer, which keeps little more"),
+        ({"tokenizer_class": "LlamaTokenizer"}, None, "a LlamaTokenizer, which keeps little more"),
+        ({"tokenizer_class": "EsmTokenizer"}, None, "a EsmTokenizer, which does not read tokenizer.json"),
+    ],
+)
+def test_classes_that_are_not_followed_are_named(
+    settings: dict[str, Any], model: dict[str, Any] | None, name: str, tmp_path: Path
+) -> None:
+    file = read_tokenizer_file(Kind("other", bert, settings, model).write(tmp_path) / "tokenizer.json")
+    (note,) = (note for note in file.notes if "AutoTokenizer" in note)
+    assert f"its tokenizer is {name}" in note
+    assert "compare its ids with those of AutoTokenizer.from_pretrained(folder)" in note
+    assert file.tokenizer().encode("The cat").ids == bert().encode("The cat").ids
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Kind("bytes", bytes_of, {"tokenizer_class": "LlamaTokenizer"}),
+        Kind("nobody", bert, {"tokenizer_class": "NobodysTokenizer"}),
+        Kind("of model", bert, {"tokenizer_class": "LlamaTokenizer"}, {"model_type": "mistral"}),
+    ],
+    ids=lambda kind: kind.name,
+)
+def test_files_that_count_as_they_are_have_no_such_note(kind: Kind, tmp_path: Path) -> None:
+    notes = read_tokenizer_file(kind.write(tmp_path) / "tokenizer.json").notes
+    assert not any("AutoTokenizer" in note for note in notes)
+
+
+def test_every_class_of_transformers_is_followed_or_named() -> None:
+    """Compared with the classes that the installed transformers builds of more than tokenizer.json."""
+    auto = pytest.importorskip("transformers.models.auto.tokenization_auto")
+    unknown = []
+    for model_type, name in auto.TOKENIZER_MAPPING_NAMES.items():
+        if not name or name in ("TokenizersBackend", "MistralCommonBackend"):
+            continue
+        found = class_of(model_type, None)
+        plain = "__init__" not in vars(auto.tokenizer_class_from_name(name))
+        if not plain and found.family == AS_SAVED and not found.difference({}):
+            unknown.append((model_type, name))
+    assert unknown == []
+
+
+def test_a_file_that_auto_tokenizer_writes_is_right(tmp_path: Path) -> None:
+    """What the note about other classes advises."""
+    transformers = pytest.importorskip("transformers")
+    pieces = dict(KINDS_BY_NAME["xlm_roberta"].__dict__, settings={"tokenizer_class": "MBartTokenizer"})
+    folder = Kind(**pieces).write(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
+    expected = theirs(list(TEXTS))["input_ids"]
+    path = folder / "tokenizer.json"
+    before = read_tokenizer_file(path).encoder(None).encode(list(TEXTS))
+    assert [row.tolist() for row in before.rows(before.ids)] != expected
+    theirs.backend_tokenizer.save(str(path))
+    after = read_tokenizer_file(path).encoder(None).encode(list(TEXTS))
+    assert [row.tolist() for row in after.rows(after.ids)] == expected
