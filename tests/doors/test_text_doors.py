@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same texts give the same ids and answers at every door: Session, run, embed, rerank, serve and Triton.
+"""The same texts give the same ids and answers at every door: Session, run, embed, rerank, serve, Triton and attach.
 
 What is right is computed beside padfree: by the tokenizers library with the settings written out, and by onnxruntime on
-the model as it was exported. attach is compared with sentence-transformers in tests/integrations.
+the model as it was exported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from padfree.runtime import Session
 from padfree.runtime.texts import Text, TextReader
 from tokenizers import Tokenizer
 
-from tests.support.folders import ENCODER, ROOT, TOKENIZER, write_folder, write_json, write_small_tokenizer
+from tests.support.folders import ENCODER, ROOT, TOKENIZER, WIDTH, write_folder, write_json, write_small_tokenizer
+from tests.support.torch_folders import write_torch_folder
 
 Array = npt.NDArray[Any]
 
@@ -46,7 +47,7 @@ PAIRS = (
 )
 EMPTY = ""
 TOLERANCE = 5e-5  # of numbers near 1, after two layers in float32
-CHAIN = {"pooling_mode": "mean"}
+CHAIN = {"pooling_mode": "mean", "embedding_dimension": WIDTH}
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Model:
     exported: Path
     packed: Path
     tokenizer: Path
+    folder: Path
 
     @property
     def texts(self) -> Sequence[Text]:
@@ -131,7 +133,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     settings = {"model_max_length": MOST, "do_lower_case": not kind.pairs, **kind.settings}
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **settings})
     assert cli.main(["optimize", str(folder), "-o", str(scratch / "packed.onnx")]) == 0
-    return Model(kind, made, scratch / "packed.onnx", tokenizer)
+    return Model(kind, made, scratch / "packed.onnx", tokenizer, folder)
 
 
 def tokens_of(model: Model, text: Text) -> tuple[list[int], list[int], int]:
@@ -239,6 +241,27 @@ def by_triton(model: Model, texts: Sequence[Text], scratch: Path) -> Array:
     return answer[model.output]
 
 
+def by_attach(model: Model, texts: Sequence[Text], scratch: Path) -> Array:
+    """A model of sentence-transformers with the same weights, which would give the same by itself."""
+    st: Any = pytest.importorskip("sentence_transformers")
+    from padfree.sentence_transformers import attach
+
+    small = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    folder = write_torch_folder(
+        model.folder,
+        scratch / "torch",
+        model.exported,
+        config=small if model.kind.pairs else {},
+        tokenizer={"pad_token": "[PAD]"},
+    )
+    own = (st.CrossEncoder if model.kind.pairs else st.SentenceTransformer)(str(folder), device="cpu")
+    attached = attach(own, model.packed)
+    assert attached.padfree_output == model.output
+    if model.kind.pairs:
+        return np.array(attached.predict(list(texts)))
+    return np.array(attached.encode(list(texts)))
+
+
 def write_lines(path: Path, rows: Sequence[Any]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -247,7 +270,11 @@ def write_lines(path: Path, rows: Sequence[Any]) -> Path:
 Door = Callable[[Model, Sequence[Text], Path], Array]
 QUICK: tuple[Door, ...] = (by_session, by_run, by_triton)
 SLOW: tuple[Door, ...] = (by_bulk, by_serve)
-DOORS = [*QUICK, *(pytest.param(door, marks=pytest.mark.slow) for door in SLOW)]
+DOORS = [
+    *QUICK,
+    pytest.param(by_attach, marks=pytest.mark.needs_torch),
+    *(pytest.param(door, marks=pytest.mark.slow) for door in SLOW),
+]
 
 
 @pytest.mark.parametrize("door", DOORS)
