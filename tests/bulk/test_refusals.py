@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from padfree.bulk import BulkError, Request
-from padfree.bulk.lock import only_driver
+from padfree.bulk import BulkError, LocalWorkers, Request, Running, embed, on_cpu
+from padfree.bulk.lock import LOCK, only_driver
 from padfree.bulk.manifest import MANIFEST
 from padfree.bulk.places import Place
 from padfree.runtime import SessionError
 from pyarrow import parquet
 
-from tests.support.bulk_jobs import result_files, run_here, texts, write_lines
+from tests.support.bulk_jobs import parts_of, result_files, run_here, texts, write_lines
 
 
 @pytest.fixture
@@ -57,6 +57,32 @@ def test_a_changed_input(request_: Request, tmp_path: Path) -> None:
     refused(request_, r"the input .*d.txt is new")
     (tmp_path / "in" / "d.txt").unlink()
     assert run_here(request_).report.shards_found == 2
+
+
+def test_a_later_failure_leaves_a_folder_without_a_lock_that_goes_on(tmp_path: Path, embedder: Path) -> None:
+    """An input changes between the manifest and its shard."""
+    names = ("a.txt", "b.txt", "c.txt")
+    contents = {name: "\n".join(texts(20, seed=ord(name[0]))) + "\n" for name in names}
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    output, inputs = tmp_path / "out", [str(tmp_path / name) for name in names]
+    asked = Request(inputs, str(output), embedder, shard_rows=20)
+
+    def change(line: str) -> None:
+        if line.endswith("3 to do"):
+            assert (output / LOCK).exists()
+            (tmp_path / "c.txt").write_text(contents["c.txt"][:-2] + "x\n", encoding="utf-8")  # of the same size
+
+    with pytest.raises(BulkError, match=r"c\.txt: "):
+        embed(asked, Running(tokenizers=1), lambda spec: LocalWorkers(spec, *on_cpu(1)), say=change)
+    left = {path.name for path in output.iterdir()}
+    assert MANIFEST in left
+    assert LOCK not in left
+    parts = parts_of(output)
+    (tmp_path / "c.txt").write_text(contents["c.txt"], encoding="utf-8")
+    assert run_here(asked).report.shards_found == parts
+    run_here(replace(asked, output=str(tmp_path / "alone")))
+    assert result_files(output) == result_files(tmp_path / "alone")
 
 
 def test_other_options_and_another_model(request_: Request, tmp_path: Path, embedder: Path) -> None:

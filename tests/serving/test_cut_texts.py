@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from padfree.contract.texts import LEFT, PAIRS, SENTENCES, TextInfo
+from padfree.contract.texts import LEFT, PAIRS, RIGHT, SENTENCES, TextInfo
+from padfree.serving.http.cuts import CutLog
 from tokenizers import Tokenizer
 
 from tests.support.folders import TOKENIZER
@@ -75,6 +77,45 @@ def test_the_log_tells_of_cut_texts(tmp_path: Path) -> None:
         lines = [line for line in server.end().splitlines() if "tokens that lost their ends" in line]
     assert lines
     assert len(lines) < 10
+
+
+class Clock:
+    """Time of an event loop that a test moves on, with what is to be called later."""
+
+    def __init__(self) -> None:
+        self.now, self._later = 0.0, list[tuple[float, Callable[[], object]]]()
+
+    def call_later(self, delay: float, call: Callable[[], object]) -> object:
+        """As an event loop's."""
+        self._later.append((self.now + delay, call))
+        return object()
+
+    def move_to(self, at: float) -> None:
+        """Calls what was due until then, in its order."""
+        while due := [item for item in self._later if item[0] <= at]:
+            first = min(due, key=lambda item: item[0])
+            self._later.remove(first)
+            self.now = first[0]
+            first[1]()
+        self.now = at
+
+
+def test_the_log_has_one_line_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lines = Clock(), list[tuple[float, str]]()
+    monkeypatch.setattr("padfree.serving.http.cuts.asyncio.get_running_loop", lambda: clock)
+    served: Any = SimpleNamespace(truncation_side=RIGHT, max_length=MOST)
+    log = CutLog(served, lambda line: lines.append((clock.now, line)))
+    for tenth in range(25):  # 0.0 to 2.4 s, without a pause
+        clock.move_to(tenth / 10)
+        log.add(2)
+    clock.move_to(60.0)
+    log.add(1)
+    clock.move_to(90.0)
+    counts = [int(line.partition("lost their ends: ")[2].partition(";")[0]) for _, line in lines]
+    assert [at for at, _ in lines] == [0.0, 1.0, 2.0, 3.0, 60.0]
+    assert sum(counts) == 51
+    assert counts[0] == 2
+    assert counts[-1] == 1
 
 
 def test_a_model_of_pairs_scores_no_single_texts(tmp_path: Path) -> None:

@@ -159,3 +159,18 @@ def test_the_demo_does_not_pass_over_differences() -> None:
 def test_texts_are_spread_over_all_lengths() -> None:
     texts = ["a" * length for length in (5, 1, 9, 3, 7)]
     assert [len(text) for text in spread(texts, 3)] == [1, 5, 9]
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out"])
+def test_run_refuses_other_results_before_it_computes(
+    name: str, packed: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[object]()
+    monkeypatch.setattr("padfree.runtime.Session", lambda *given, **_: opened.append(given))
+    source = tmp_path / "in.jsonl"
+    source.write_text("[1, 2]\n")
+    assert main(["run", str(packed), "--input", str(source), "-o", str(tmp_path / name)]) == 1
+    message = " ".join(capsys.readouterr().err.split())
+    assert "run writes .npz files; name it out.npz, or take padfree embed, which writes parquet" in message
+    assert opened == []
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
