@@ -25,7 +25,7 @@ from padfree.runtime.texts import Text, TextReader
 from tokenizers import Tokenizer
 
 from tests.support.folders import ENCODER, ROOT, TOKENIZER, WIDTH, write_folder, write_json, write_small_tokenizer
-from tests.support.torch_folders import write_torch_folder
+from tests.support.torch_folders import rename_input, write_torch_folder
 
 Array = npt.NDArray[Any]
 
@@ -101,12 +101,7 @@ class Model:
 def exported(kind: Kind, path: Path) -> Path:
     """The model, with its token types under the kind's name, and in its order."""
     model = onnx.load(str(CLASSIFIER if kind.pairs else ENCODER))
-    for node in model.graph.node:
-        for at, name in enumerate(node.input):
-            if name == "token_type_ids":
-                node.input[at] = kind.types
-    inputs = {item.name: item for item in model.graph.input}
-    inputs["token_type_ids"].name = kind.types
+    rename_input(model, "token_type_ids", kind.types)
     ordered = sorted(model.graph.input, key=lambda item: item.name != kind.types) if kind.types_first else []
     if ordered:
         kept = [onnx.ValueInfoProto.FromString(item.SerializeToString()) for item in ordered]

@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from padfree.builder import cli
 from padfree.runtime import SessionError
 
-from tests.support.folders import DEMO_DATA
+from tests.support.folders import DEMO_DATA, ROOT, write_folder, write_json, write_small_tokenizer
+from tests.support.torch_folders import rename_input, write_torch_folder
 
 pytestmark = pytest.mark.needs_torch
 st: Any = pytest.importorskip("sentence_transformers")
 
 CLOSE = 1e-5
+CLASSIFIER = ROOT / "tests" / "fixtures" / "optimum" / "bert_sequence_classification.onnx"
 TEXTS = [
     *(DEMO_DATA / "texts.txt").read_text("utf-8").splitlines(),
     "na\u00efve caf\u00e9 \u2013 text",
@@ -125,6 +128,33 @@ def test_cross_encoders(saved: Any, packed: Any, labels: int, options: tuple[str
         assert ranked[0] == ranked[1]
 
 
+@pytest.mark.parametrize("options", [(), ("--outputs", "logits")], ids=["scores", "logits"])
+def test_token_types_by_another_name(options: tuple[str, ...], tmp_path: Path) -> None:
+    import onnx
+
+    exported = tmp_path / "exported.onnx"
+    encoder = onnx.load(str(CLASSIFIER))
+    rename_input(encoder, "token_type_ids", "segment_ids")
+    onnx.save_model(encoder, str(exported))
+    words = write_small_tokenizer(tmp_path / "words.json", 64)
+    sizes = {"vocab_size": 64, "hidden_size": 16, "max_position_embeddings": 40, "intermediate_size": 24}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2, "id2label": {"0": "a", "1": "b", "2": "c"}}
+    config = {**sizes, **layers, "architectures": ["BertForSequenceClassification"]}
+    source = write_folder(tmp_path / "source", model=exported, tokenizer=words, config=config)
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 40}
+    write_json(source / "tokenizer_config.json", settings)
+    folder = write_torch_folder(source, tmp_path / "torch", exported)
+    pairs = [("word1 word2", "word3"), ("word4", "word5 word6 word7"), ("", "word8")]
+    plan = tmp_path / "packed.onnx"
+    assert cli.main(["optimize", str(source), "-o", str(plan), *options]) == 0
+    expected = st.CrossEncoder(str(folder), device="cpu").predict(pairs)
+    model = attached(st.CrossEncoder(str(folder), device="cpu"), plan)
+    assert model.padfree_tokens is not None
+    assert largest(model.predict(pairs), expected) < 5 * CLOSE
+    model.padfree_tokens = None  # the way of sentence-transformers, which pads
+    assert largest(model.predict(pairs), expected) < 5 * CLOSE
+
+
 @pytest.mark.parametrize("options", PLANS, ids=["vectors", "logits"])
 def test_sparse_encoders(saved: Any, packed: Any, options: tuple[str, ...]) -> None:
     folder = saved("BertForMaskedLM")
@@ -173,8 +203,6 @@ def test_plans_of_other_models_are_refused(saved: Any, packed: Any) -> None:
 
 def fp8_plan(folder: Path, output: Path, *options: str) -> Path:
     """A packed file in fp8, which onnxruntime runs on the CPU with the numbers of an engine."""
-    from padfree.builder import cli
-
     given = ["--precision", "fp8", "--calibrate", str(DEMO_DATA / "texts.txt"), "--largest-loss", "1"]
     assert cli.main(["optimize", str(folder), "-o", str(output), *given, *options]) == 0
     return output

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from padfree.runtime import SessionError
 
+from tests.support.folders import ENCODER, write_folder
+from tests.support.torch_folders import rename_input, write_torch_folder
+
 pytestmark = pytest.mark.needs_torch
 torch: Any = pytest.importorskip("torch")
 
@@ -79,6 +82,31 @@ def test_what_a_plan_lacks_is_refused(saved: Any, packed: Any) -> None:
     ):
         with pytest.raises(SessionError, match=named):
             module(**{**inputs, **changes})
+
+
+def test_token_types_by_another_name(tmp_path: Path) -> None:
+    """Callers say token_type_ids, or the name that the exported model has."""
+    import onnx
+    from padfree.builder import cli
+    from padfree.torch import Module
+
+    exported, packed_file = tmp_path / "exported.onnx", tmp_path / "packed.onnx"
+    model = onnx.load(str(ENCODER))
+    rename_input(model, "token_type_ids", "segment_ids")
+    onnx.save_model(model, str(exported))
+    assert cli.main(["optimize", str(exported), "-o", str(packed_file)]) == 0
+    source = write_folder(tmp_path / "source", model=None)
+    bert = original(write_torch_folder(source, tmp_path / "torch", exported), "BertModel")
+    module, inputs = Module(packed_file), batch()
+    kept = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        expected = bert(**inputs).last_hidden_state[kept]
+    types = inputs.pop("token_type_ids")
+    for name in ("token_type_ids", "segment_ids"):
+        found = module(**inputs, **{name: types}).last_hidden_state[kept]
+        assert torch.allclose(found, expected, atol=5e-5)
+    zeros = module(**inputs, segment_ids=torch.zeros_like(types)).last_hidden_state[kept]
+    assert not torch.allclose(zeros, expected, atol=1e-2)
 
 
 @pytest.mark.gpu

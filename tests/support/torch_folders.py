@@ -15,9 +15,16 @@ from onnx import numpy_helper
 
 from .folders import write_json, write_safetensors
 
+NO_CHANGES: Mapping[str, Any] = {}
+
 
 def write_torch_folder(
-    source: Path, folder: Path, exported: Path, *, config: Mapping[str, Any], tokenizer: Mapping[str, Any]
+    source: Path,
+    folder: Path,
+    exported: Path,
+    *,
+    config: Mapping[str, Any] = NO_CHANGES,
+    tokenizer: Mapping[str, Any] = NO_CHANGES,
 ) -> Path:
     """A copy of a folder, with model.safetensors in the place of its ONNX file.
 
@@ -48,3 +55,12 @@ def write_torch_folder(
     for name, changes in (("config.json", config), ("tokenizer_config.json", tokenizer)):
         write_json(folder / name, {**json.loads((folder / name).read_text("utf-8")), **changes})
     return folder
+
+
+def rename_input(model: onnx.ModelProto, old: str, new: str) -> None:
+    """Gives an input of a model another name, in place."""
+    for node in model.graph.node:
+        for at, name in enumerate(node.input):
+            if name == old:
+                node.input[at] = new
+    next(item for item in model.graph.input if item.name == old).name = new
