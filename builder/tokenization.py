@@ -35,7 +35,9 @@ def load_tokenizer(file: Path, metadata: Metadata, *, pairs: bool = False, stand
     except SessionError as error:
         raise BuildError(str(error)) from error
     if not stand_in:
-        for hint in (*found.notes, *_hints(found.tokenizer(), metadata)):
+        come = pairs or metadata.text is None or metadata.text.may_take_pairs
+        of_types = found.types_notes if come and metadata.types_input() is not None else ()
+        for hint in (*found.notes, *of_types, *_hints(found.tokenizer(), metadata)):
             _log.warning("%s: %s", file, hint)
     return found
 

@@ -67,6 +67,11 @@ class TextInfo:
         """Whether the model compares two texts."""
         return self.task == PAIRS
 
+    @property
+    def may_take_pairs(self) -> bool:
+        """Whether two texts may come together; what becomes one vector, or is read token by token, comes alone."""
+        return self.task not in (SENTENCES, SPARSE, TOKENS, MASKED)
+
     def to_dict(self) -> dict[str, Any]:
         """The object that `parse_text` reads."""
         return {

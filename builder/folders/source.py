@@ -26,7 +26,7 @@ from .folder_model import FolderModel, head_of, kept_of
 from .given import located
 from .graph import add_head
 from .head import AS_THE_FOLDER_SAYS, Head, HeadOptions
-from .tokenizer import folder_tokenizer, tokenizer_advice
+from .tokenizer import folder_tokenizer, tokenizer_advice, tokenizer_notes
 
 Say = Callable[[str], object]
 
@@ -129,7 +129,7 @@ def _read(
     for note in folder.notes:
         say(f"{path}: {note}")
     tokenizer = folder_tokenizer(folder)
-    for note in () if tokenizer is None else tokenizer.notes:
+    for note in () if tokenizer is None else tokenizer_notes(tokenizer, folder):
         say(f"{path}: {note}")
     if tokenizer is None:
         say(f"{path}: has no tokenizer.json{tokenizer_advice(folder)}; texts will need --tokenizer")

@@ -46,6 +46,13 @@ def folder_tokenizer(folder: Folder) -> TokenizerFile | None:
     return found
 
 
+def tokenizer_notes(tokenizer: TokenizerFile, folder: Folder) -> tuple[str, ...]:
+    """What to tell of a folder's tokenizer; of token types only where pairs may come, and there is more than one."""
+    kinds = Entries(folder.config.file).raw.get("type_vocab_size")
+    no_types = isinstance(kinds, int) and kinds < 2
+    return tokenizer.notes + (tokenizer.types_notes if folder.text.may_take_pairs and not no_types else ())
+
+
 def tokenizer_advice(folder: Folder) -> str:
     """What to do where a folder has no tokenizer.json, to be put into a sentence; "" where nothing helps."""
     found = _vocabularies(folder)

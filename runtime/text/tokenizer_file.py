@@ -38,6 +38,7 @@ class TokenizerFile:
         truncation_side: the end that longer texts lose.
         token_types: whether texts have token types; None: nothing beside the file tells.
         notes: what to tell the user: where versions of transformers differ, which one is followed.
+        types_notes: what to tell where pairs come, and the model reads token types.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class TokenizerFile:
     truncation_side: str = RIGHT
     token_types: bool | None = None
     notes: tuple[str, ...] = ()
+    types_notes: tuple[str, ...] = ()
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, which pads nothing and cuts nothing."""
@@ -165,9 +167,9 @@ class _Reading:
                 "tokenizer.json anew with that one's .backend_tokenizer.save, or run the model on token ids"
             )
         notes += self._ends(tokenizer)
-        types = self._types()
+        types, of_types = self._types(), list[str]()
         if not types and "model_input_names" not in self._given and any(tokenizer.encode("", "").type_ids):
-            notes.append(
+            of_types.append(
                 f"its tokenizer ({self._kind.name}) gives no token types, as in {FOLLOWED} (4 gave them): a model that "
                 "reads them gets zeros; for types, name token_type_ids in model_input_names of tokenizer_config.json"
             )
@@ -178,7 +180,8 @@ class _Reading:
             )
         made = plain(tokenizer).to_str()
         changed = made != plain(parsed(self._content, self._path)).to_str()
-        return TokenizerFile(self._path, made.encode() if changed else self._content, self._side(), types, tuple(notes))
+        content = made.encode() if changed else self._content
+        return TokenizerFile(self._path, content, self._side(), types, tuple(notes), tuple(of_types))
 
     def _side(self) -> str:
         saved = str((self._saved.get("truncation") or {}).get("direction", RIGHT)).lower()

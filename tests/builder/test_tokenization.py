@@ -6,16 +6,22 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from padfree.builder import BuildError
 from padfree.builder.cli import main
+from padfree.builder.folders.folder import read_folder
+from padfree.builder.folders.tokenizer import folder_tokenizer, tokenizer_notes
 from padfree.builder.tokenization import load_tokenizer
+from padfree.contract.texts import CLASSES, PAIRS, SENTENCES, TextInfo
 from padfree.runtime import Metadata
 from padfree.runtime.plan_files import parse_metadata
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+
+from tests.support.folders import write_folder
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>")
@@ -79,6 +85,51 @@ def test_far_fewer_tokens_are_told(
     assert not caplog.records
     load_tokenizer(file, describe())
     assert "the tokenizer has 50 tokens, the model's table 100 rows" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("task", "types", "told"),
+    [(None, True, True), (PAIRS, True, True), (CLASSES, True, True), (SENTENCES, True, False), (PAIRS, False, False)],
+)
+def test_missing_token_types_are_told_where_pairs_need_them(
+    task: str | None,
+    types: bool,
+    told: bool,
+    describe: Describe,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("padfree"), "propagate", True)
+    file = write(tmp_path)
+    file.with_name("tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    found = describe()
+    inputs = found.inputs if types else tuple(item for item in found.inputs if item is not found.types_input())
+    metadata = replace(found, text=None if task is None else TextInfo(task), inputs=inputs)
+    load_tokenizer(file, metadata)
+    assert ("gives no token types, as in transformers 5" in caplog.text) == told
+
+
+@pytest.mark.parametrize(
+    ("classes", "kinds", "told"),
+    [
+        ("BertForSequenceClassification", 2, True),
+        ("BertForSequenceClassification", 1, False),
+        ("BertForMaskedLM", 2, False),
+    ],
+)
+def test_folders_tell_of_missing_token_types_where_pairs_need_them(
+    classes: str, kinds: int, told: bool, tmp_path: Path
+) -> None:
+    config = {"architectures": [classes], "type_vocab_size": kinds, "id2label": {"0": "no", "1": "yes"}}
+    folder = write_folder(tmp_path / "model", config=config)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    read = read_folder(folder)
+    tokenizer = folder_tokenizer(read)
+    assert tokenizer is not None
+    notes = " ".join(tokenizer_notes(tokenizer, read))
+    assert ("gives no token types, as in transformers 5" in notes) == told
 
 
 def test_ids_that_the_model_takes_for_padding(describe: Describe, tmp_path: Path) -> None:
