@@ -11,7 +11,7 @@ from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, 
 
 from ..errors import BuildError
 from .config import ModelConfig, read_config
-from .head import Chain, Head
+from .head import Chain, Head, Truncate
 from .modules import MODULES, activation_of, read_modules
 from .objects import Entries
 from .onnx_files import OnnxFiles, find_onnx
@@ -200,7 +200,7 @@ def _is_plain(config: ModelConfig) -> bool:
 def _head(path: Path, config: ModelConfig, chain: Chain, settings: Entries) -> tuple[Head, str]:
     """What follows the encoder, and the task."""
     if chain.head is not None:
-        return chain.head, SPARSE if chain.head.splade else SENTENCES
+        return _truncated(chain.head, settings), SPARSE if chain.head.splade else SENTENCES
     task = PAIRS if config.task == CLASSES and settings.text("model_type") == "CrossEncoder" else config.task
     if task != PAIRS:
         return Head(), task
@@ -209,6 +209,16 @@ def _head(path: Path, config: ModelConfig, chain: Chain, settings: Entries) -> t
     if not name:  # as CrossEncoder has it
         return Head(scores="sigmoid" if len(config.labels) == 1 else "identity"), PAIRS
     return Head(scores=activation_of(name, file)), PAIRS
+
+
+def _truncated(head: Head, settings: Entries) -> Head:
+    """The head with the folder's truncate_dim as its last step; sentence-transformers has none for sparse encoders."""
+    size = settings.integer("truncate_dim")
+    if size is None or not head.pooling:
+        return head
+    if size < 1:
+        raise settings.wrong("truncate_dim", "1 and more")
+    return replace(head, steps=(*head.steps, Truncate(size)))
 
 
 def _onnx_notes(path: Path, onnx: OnnxFiles) -> list[str]:

@@ -13,7 +13,7 @@ from padfree.onnx_tools.importing.control_flow import keep_needed
 from padfree.onnx_tools.importing.skeleton import inferred, skeleton_of
 
 from ..errors import BuildError
-from .head import Head, Norm, Normalize, Splade, Step
+from .head import Head, Norm, Normalize, Splade, Step, Truncate
 from .nodes import Nodes
 
 VECTORS, SCORES = OUTPUTS[SENTENCES], OUTPUTS[PAIRS]
@@ -72,7 +72,7 @@ def _made(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     name = SCORES if head.scores else VECTORS
     there: ValueInfoProto | None = next((item for item in model.graph.output if item.name == VECTORS), None)
     if there is not None and name == VECTORS:
-        return there  # it was exported with the whole chain
+        return _cut(model, there, head)  # it was exported with the whole chain
     nodes = Nodes(model)
     if head.scores:
         logits = _output(model, _LOGITS, 2)
@@ -93,6 +93,20 @@ def _made(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     for step in head.steps:
         vector, size = _stepped(nodes, step, vector, size)
     return _described(nodes, vector, name, size)
+
+
+def _cut(model: ModelProto, there: ValueInfoProto, head: Head) -> ValueInfoProto:
+    """The vectors of an exported chain, of which sentence-transformers cuts off the rest after the last module."""
+    if not head.steps or not isinstance(head.steps[-1], Truncate):
+        return there
+    whole = f"whole_{VECTORS}"
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            for place, name in enumerate(names):
+                names[place] = whole if name == VECTORS else name
+    nodes = Nodes(model)
+    vector, size = _stepped(nodes, head.steps[-1], whole, _width(there))
+    return _described(nodes, vector, VECTORS, size)
 
 
 def _output(model: ModelProto, names: Sequence[str], rank: int) -> ValueInfoProto:
@@ -209,6 +223,9 @@ def _stepped(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, in
         return nodes.node("Div", x, norm), size
     if isinstance(step, Norm):
         return _normed(nodes, step, x), size
+    if isinstance(step, Truncate):
+        kept = nodes.node("Slice", x, *_range(nodes, 0, step.size), nodes.constant([-1], np.int64))
+        return kept, min(size, step.size) if isinstance(size, int) else size
     _check_width(step.weight.shape[1], size, "Dense")
     made = nodes.node("MatMul", x, nodes.constant(step.weight.T))
     if step.bias is not None:

@@ -57,7 +57,14 @@ class Splade:
     twice: bool
 
 
-Step = Dense | Norm | Normalize
+@dataclass(frozen=True)
+class Truncate:
+    """The first `size` numbers of the vector, or all of a shorter one; what is left keeps its length."""
+
+    size: int
+
+
+Step = Dense | Norm | Normalize | Truncate
 
 
 @dataclass(frozen=True)
@@ -114,10 +121,20 @@ class HeadOptions:
             return Head()
         if self.pooling:
             head = replace(head, pooling=self.pooling, splade=None, scores="")
-        if self.normalize is not None and head.normalizes != self.normalize:
-            steps = (*head.steps, Normalize()) if self.normalize else head.steps[:-1]
-            head = replace(head, steps=steps)
+        if self.normalize is False:
+            head = replace(head, steps=_unnormalized(head.steps))
+        elif self.normalize and not head.normalizes:
+            head = replace(head, steps=(*head.steps, Normalize()))
         return head
+
+
+def _unnormalized(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps without the last division by the norm, which a truncation may follow."""
+    last = next((step for step in reversed(steps) if not isinstance(step, Truncate)), None)
+    if not isinstance(last, Normalize):
+        return steps
+    place = max(number for number, step in enumerate(steps) if isinstance(step, Normalize))
+    return (*steps[:place], *steps[place + 1 :])
 
 
 AS_THE_FOLDER_SAYS = HeadOptions()

@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.builder import BuildError
 from padfree.builder.folders.graph import add_head
-from padfree.builder.folders.head import ACTIVATIONS, POOLINGS, Dense, Head, Norm, Normalize
+from padfree.builder.folders.head import ACTIVATIONS, POOLINGS, Dense, Head, Norm, Normalize, Truncate
 
 from tests.support.folders import pooled
 
@@ -118,3 +118,17 @@ def test_what_a_head_needs_is_named() -> None:
         add_head(encoder(OPSETS[-1]), Head(scores="sigmoid"))
     with pytest.raises(BuildError, match="--outputs logits: the model has last_hidden_state, sentence_embedding"):
         add_head(encoder(OPSETS[-1]), Head(pooling=("mean",)), ("logits",))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_vectors_of_an_exported_chain_are_cut(opset: int) -> None:
+    model = encoder(opset)
+    model.graph.node.append(helper.make_node("Abs", ["rows_0"], ["sentence_embedding"]))
+    model.graph.node.insert(1, helper.make_node("Gather", ["last_hidden_state", "first"], ["rows_0"], axis=1))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(0), "first"))
+    model.graph.output.append(helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["B", WIDTH]))
+    add_head(
+        model, Head(pooling=("mean",), steps=(Normalize(), Truncate(3))), ("last_hidden_state", "sentence_embedding")
+    )
+    rows, found = run(model, MASKS["right"])
+    np.testing.assert_array_equal(found, np.abs(rows[:, 0])[:, :3])

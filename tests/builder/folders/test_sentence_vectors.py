@@ -183,3 +183,17 @@ def test_a_folder_runs_as_it_is(tmp_path: Path) -> None:
     assert cli.main(["run", str(folder), "--input", str(texts), "-o", str(out)]) == 0
     with np.load(out) as results:
         np.testing.assert_allclose(np.linalg.norm(results["sentence_embedding"], axis=1), 1, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("size", [8, 10_000])
+def test_vectors_are_cut_after_the_last_module(size: int, tmp_path: Path) -> None:
+    modules: list[tuple[str, dict[str, Any]]] = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
+    folder = write_folder(tmp_path / "model", modules=modules, settings={"truncate_dim": size})
+    found, rows = vectors(folder, tmp_path)
+    wanted = np.stack([normalized(pooled(row, "mean"))[:size] for row in rows])
+    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+    found, _ = vectors(folder, tmp_path, "--normalize")
+    again = [normalized(row) for row in wanted]
+    np.testing.assert_allclose(found, again, atol=TOLERANCE)
+    found, _ = vectors(folder, tmp_path, "--no-normalize")
+    np.testing.assert_allclose(found, [pooled(row, "mean")[:size] for row in rows], atol=10 * TOLERANCE)
