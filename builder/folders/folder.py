@@ -18,6 +18,8 @@ from .onnx_files import OnnxFiles, find_onnx
 from .weights import pickled_files, read_header, weight_files
 
 OWN_SETTINGS = "config_sentence_transformers.json"
+_EMBEDDING_WIDTHS = frozenset({"embedding_size", "input_embedding_size", "word_embed_proj_dim"})
+"""Entries of config.json for embeddings that are narrower than the layers: ALBERT's, RemBERT's, OPT's."""
 _LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
 _SHARED_LAYERS = 100
 """So many layers may have the weights of one, as ALBERT's do."""
@@ -170,7 +172,7 @@ def _check_config(file: Path, config: ModelConfig) -> None:
             ("vocab_size", place.shape[0], config.vocab_size),
             ("hidden_size", place.shape[1], config.hidden_size),
         ):
-            # Some have narrower embeddings than layers (ALBERT, ELECTRA), and say so in embedding_size.
+            # Some have narrower embeddings than layers (ALBERT, ELECTRA), and say so (_EMBEDDING_WIDTHS).
             if said is not None and found != said and (what != "hidden_size" or _is_plain(config)):
                 raise BuildError(
                     f"{config.file}: says {what} {said}, the weights ({file.name}, {name}) have {found}: it belongs to "
@@ -194,7 +196,7 @@ def _check_layers(weights: Sequence[Path], config: ModelConfig) -> None:
 
 
 def _is_plain(config: ModelConfig) -> bool:
-    return not {"embedding_size", "word_embed_proj_dim"} & set(Entries(config.file).raw)
+    return not _EMBEDDING_WIDTHS & set(Entries(config.file).raw)
 
 
 def _head(path: Path, config: ModelConfig, chain: Chain, settings: Entries) -> tuple[Head, str]:

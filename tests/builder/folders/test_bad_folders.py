@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from padfree.builder import cli
+from padfree.builder.folders.folder import read_folder
 
 from tests.support.folders import (
     ENCODER,
@@ -279,3 +280,10 @@ def test_what_is_no_tokenizer_is_not_written_over(tmp_path: Path, capsys: pytest
     assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "packed.onnx")]) == 1
     assert "where a file is that is no tokenizer and would be lost" in capsys.readouterr().err
     assert json.loads(theirs.read_text()) == {"mine": 1}
+
+
+@pytest.mark.parametrize("entry", ["embedding_size", "input_embedding_size", "word_embed_proj_dim"])
+def test_embeddings_may_be_narrower_than_layers(entry: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", model=None, config={entry: WIDTH // 2}, modules=[MEAN])
+    file = weights(folder, width=WIDTH // 2)
+    assert read_folder(folder).weights == (file,)
