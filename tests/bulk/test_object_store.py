@@ -21,6 +21,8 @@ from tests.support.bulk_jobs import result_files, run_here, texts
 
 pytest.importorskip("moto.server")
 START_S = 60.0
+TOO_LARGE = "x" * (2**18 + 1)
+"""A row that gets no result."""
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def put(query: str, path: str, content: str) -> None:
 
 @pytest.mark.slow
 def test_results_are_those_of_the_local_disk(tmp_path: Path, embedder: Path, store: str) -> None:
-    content = "\n".join([*texts(250), "", "end"])
+    content = "\n".join([*texts(250), TOO_LARGE, "end"])
     put(store, "in/a.txt", content)
     request = Request([f"s3://bucket/in{store}"], f"s3://bucket/out{store}", embedder, shard_rows=100)
     finished = run_here(request, workers=2)
