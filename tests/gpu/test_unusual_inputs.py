@@ -18,7 +18,7 @@ from tests.onnx_tools.importing.test_lengths import model_of as lengths_model
 from tests.onnx_tools.test_notes import without_mask
 from tests.onnx_tools.verification.test_read_padding import trigrams, with_entities
 from tests.support.encoder import VOCABULARY
-from tests.support.sequence_models import alone, rows_of, with_rows, with_scalar
+from tests.support.sequence_models import alone, rows_of, with_rows, with_scalar, without_output
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
@@ -35,14 +35,6 @@ def built(model: ModelProto, interface: str, folder: Path) -> Path:
     plan = folder / "model.plan"
     build_engine(folder / "model.onnx", plan, interface=interface, precision="fp32", max_batch=8, max_seq_len=16)
     return plan
-
-
-def without_output(model: ModelProto, name: str) -> ModelProto:
-    """The model without an output; an input that only this output read stays, and nothing reads it."""
-    kept = [value for value in model.graph.output if value.name != name]
-    del model.graph.output[:]
-    model.graph.output.extend(kept)
-    return model
 
 
 def ids_of(seed: int, lengths: tuple[int, ...] = LENGTHS) -> list[np.ndarray]:
