@@ -177,7 +177,7 @@ class Manifest:
         """The object that `read_manifest` reads."""
         content = {"kind": KIND, "format": FORMAT, **json.loads(json.dumps(asdict(self)))}
         for name in _NEWER:
-            if content["options"][name] == Options.__dataclass_fields__[name].default:
+            if getattr(self.options, name) == Options.__dataclass_fields__[name].default:
                 del content["options"][name]
         for piece in (piece for shard in content["shards"] for piece in shard):
             if not piece["digests"]:
