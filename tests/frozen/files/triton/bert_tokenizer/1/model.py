@@ -1,0 +1,5 @@
+"""Served by padfree; config.pbtxt configures it."""
+
+from padfree.runtime.triton.tokenizer import TokenizerModel as TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
