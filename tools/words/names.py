@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which names in a syntax tree mean a definition: they are found first, by identity, and replaced afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+
+import libcst as cst
+
+Scope = cst.FunctionDef | cst.Lambda
+
+
+class Names(cst.CSTVisitor):
+    """The plain names below a node: neither attributes nor keywords of calls."""
+
+    def __init__(self) -> None:
+        self.names: list[cst.Name] = []
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        """An attribute belongs to an object."""
+        node.value.visit(self)
+        return False
+
+    def visit_Arg(self, node: cst.Arg) -> bool:
+        """A keyword belongs to the function that is called."""
+        node.value.visit(self)
+        return False
+
+    def visit_ImportFrom(self, _node: cst.ImportFrom) -> bool:
+        """Imports are looked at by themselves."""
+        return False
+
+    def visit_Import(self, _node: cst.Import) -> bool:
+        """Imports are looked at by themselves."""
+        return False
+
+    def visit_MatchKeywordElement(self, node: cst.MatchKeywordElement) -> bool:
+        """A keyword of a pattern is an attribute."""
+        node.pattern.visit(self)
+        return False
+
+    def visit_Name(self, node: cst.Name) -> None:
+        """A name by itself."""
+        self.names.append(node)
+
+
+def names_below(node: cst.CSTNode) -> list[cst.Name]:
+    """All plain names below a node."""
+    finder = Names()
+    node.visit(finder)
+    return finder.names
+
+
+class Definitions(cst.CSTVisitor):
+    """Functions and classes by their dotted names; overloads and conditional definitions share one."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, list[cst.FunctionDef | cst.ClassDef]] = {}
+        self._path: list[str] = []
+
+    def _enter(self, node: cst.FunctionDef | cst.ClassDef) -> None:
+        self._path.append(node.name.value)
+        self.nodes.setdefault(".".join(self._path), []).append(node)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        """Goes in."""
+        self._enter(node)
+
+    def leave_FunctionDef(self, _node: cst.FunctionDef) -> None:
+        """Goes out."""
+        self._path.pop()
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        """Goes in."""
+        self._enter(node)
+
+    def leave_ClassDef(self, _node: cst.ClassDef) -> None:
+        """Goes out."""
+        self._path.pop()
+
+
+def definitions(tree: cst.Module) -> dict[str, list[cst.FunctionDef | cst.ClassDef]]:
+    """All of a file."""
+    finder = Definitions()
+    tree.visit(finder)
+    return finder.nodes
+
+
+def parameters(function: Scope) -> set[str]:
+    """Names of all parameters."""
+    params = function.params
+    stars = [item for item in (params.star_arg, params.star_kwarg) if isinstance(item, cst.Param)]
+    every = [*params.params, *params.posonly_params, *params.kwonly_params, *stars]
+    return {item.name.value for item in every}
+
+
+class Bindings(cst.CSTVisitor):
+    """Names that a function binds itself, without those that it imports; functions inside of it are not entered."""
+
+    def __init__(self, function: Scope) -> None:
+        self.names = parameters(function)
+        self.outer: set[str] = set()
+        self._function = function
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        """Its name is bound; what is inside is its own."""
+        if node is not self._function:
+            self.names.add(node.name.value)
+        return node is self._function
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        """As with functions."""
+        self.names.add(node.name.value)
+        return False
+
+    def visit_Lambda(self, node: cst.Lambda) -> bool:
+        """As with functions."""
+        return node is self._function
+
+    def visit_Global(self, node: cst.Global) -> None:
+        """A name of the module."""
+        self.outer |= {item.name.value for item in node.names}
+
+    def _bind(self, target: cst.CSTNode) -> None:
+        if isinstance(target, cst.Name):
+            self.names.add(target.value)
+        elif isinstance(target, cst.Tuple | cst.List):
+            for element in target.elements:
+                self._bind(element.value)
+
+    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+        """x = ..."""
+        self._bind(node.target)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        """x: int = ..."""
+        self._bind(node.target)
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        """x += ..."""
+        self._bind(node.target)
+
+    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+        """(x := ...)."""
+        self._bind(node.target)
+
+    def visit_For(self, node: cst.For) -> None:
+        """for x in ..."""
+        self._bind(node.target)
+
+    def visit_CompFor(self, node: cst.CompFor) -> None:
+        """... for x in ...: of the comprehension alone, which is near enough."""
+        self._bind(node.target)
+
+    def visit_AsName(self, node: cst.AsName) -> None:
+        """with ... as x, except ... as x."""
+        self._bind(node.name)
+
+    def visit_MatchAs(self, node: cst.MatchAs) -> None:
+        """case ... as x."""
+        if node.name is not None:
+            self.names.add(node.name.value)
+
+
+def binds(function: Scope, name: str) -> bool:
+    """Whether a name is the function's own."""
+    finder = Bindings(function)
+    function.visit(finder)
+    return name in finder.names - finder.outer
+
+
+class Free(Names):
+    """Plain names of the module's scope: not those that a function or a class binds itself."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self._depth = 0
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        """Where the name is a function's own, only what is evaluated outside of it counts."""
+        for outside in (*node.decorators, node.returns):
+            if outside is not None:
+                outside.visit(self)
+        for param in _params(node):
+            for part in (param.annotation, param.default):
+                if part is not None:
+                    part.visit(self)
+        if not self._depth and node.name.value == self.name:
+            self.names.append(node.name)
+        if not binds(node, self.name):
+            depth, self._depth = self._depth, self._depth + 1
+            node.body.visit(self)
+            self._depth = depth
+        return False
+
+    def visit_Lambda(self, node: cst.Lambda) -> bool:
+        """As with functions."""
+        return not binds(node, self.name)
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        """Fields and methods are members; what they are made of may be the module's."""
+        for outside in (*node.decorators, *node.bases, *node.keywords):
+            outside.visit(self)
+        if not self._depth and node.name.value == self.name:
+            self.names.append(node.name)
+        depth, self._depth = self._depth, self._depth + 1
+        members = {id(member) for member in members_of(node, self.name)}
+        before = len(self.names)
+        node.body.visit(self)
+        self.names[before:] = [item for item in self.names[before:] if id(item) not in members]
+        self._depth = depth
+        return False
+
+
+def _params(node: cst.FunctionDef) -> Iterator[cst.Param]:
+    params = node.params
+    yield from (*params.params, *params.posonly_params, *params.kwonly_params)
+    for item in (params.star_arg, params.star_kwarg):
+        if isinstance(item, cst.Param):
+            yield item
+
+
+def members_of(node: cst.ClassDef, name: str) -> Iterator[cst.Name]:
+    """Where a class defines a method or a field of a name in its body."""
+    for statement in node.body.body:
+        if isinstance(statement, cst.FunctionDef) and statement.name.value == name:
+            yield statement.name
+        if not isinstance(statement, cst.SimpleStatementLine):
+            continue
+        for small in statement.body:
+            targets: list[cst.CSTNode] = []
+            if isinstance(small, cst.AnnAssign):
+                targets = [small.target]
+            elif isinstance(small, cst.Assign):
+                targets = [target.target for target in small.targets]
+            yield from (item for item in targets if isinstance(item, cst.Name) and item.value == name)
+
+
+class Replacing(cst.CSTTransformer):
+    """Gives chosen names, strings and comments other spellings."""
+
+    def __init__(
+        self, names: Collection[cst.Name], new: str, strings: dict[int, str], comment: Callable[[str], str] | None
+    ) -> None:
+        self._names = {id(name) for name in names}
+        self._new, self._strings, self._comment = new, strings, comment
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
+        """One of the names."""
+        return updated_node.with_changes(value=self._new) if id(original_node) in self._names else updated_node
+
+    def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
+        """One of the strings."""
+        text = self._strings.get(id(original_node))
+        return updated_node if text is None else updated_node.with_changes(value=text)
+
+    def leave_Comment(self, original_node: cst.Comment, updated_node: cst.Comment) -> cst.Comment:
+        """A comment that says the name."""
+        if self._comment is None:
+            return updated_node
+        return updated_node.with_changes(value=self._comment(original_node.value))
+
+
+def mentions(text: str, old: str, new: str) -> str:
+    """A comment or docstring with the new name: in backticks, in a list of arguments, or where it is no word."""
+    text = re.sub(rf"`{old}(?=[`.(\[ ])", f"`{new}", text)
+    text = re.sub(rf"^( +){old}:", rf"\1{new}:", text, flags=re.MULTILINE)
+    if not re.fullmatch(r"[A-Z]?[a-z]+", old):
+        text = re.sub(rf"(?<![\w/\"'-]){old}(?![\w\"'-])(?!\.(?:py|md|cuh?|h)\b)", new, text)
+    return text

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of names: one TOML file a folder or word, old and new name of every definition.
+
+    why = "a participle; names are nouns for values"
+
+    [local.found]                     # parameters too
+    "builder/cli/options.py::fixed_inputs" = "inputs"
+    [global.Place]                    # a function, class, constant or alias of a module
+    "bulk/places.py" = "Location"
+    [member.behind]                   # a method or field; after "in", where its attribute is read
+    "contract/metadata.py::InputInfo in contract builder" = "trailing_sizes"
+    [identifier.placeOf]              # C++ and CUDA: in a folder or a file, or in a function or class of a file
+    "plugins/attention/sm90" = "scoreOffset"
+    [file]
+    "bulk/places.py" = "bulk/locations.py"
+
+Definitions are named as they are when their turn comes; within a table files come last.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pytest and mypy bring it
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = Path(__file__).with_name("table")
+KINDS = ("local", "global", "member", "identifier", "file")
+
+
+class TableError(ValueError):
+    """A row that means nothing, or that cannot be applied."""
+
+
+@dataclass(frozen=True)
+class Rename:
+    """One definition.
+
+    Attributes:
+        kind: one of KINDS.
+        old: the name before; of files the path.
+        new: the name after; of files the path.
+        path: the file that defines it, of identifiers also a folder.
+        within: dotted name of the function or class in the file; "": the file itself.
+        scope: folders or files in which an attribute of the name is this member; (): everywhere.
+    """
+
+    kind: str
+    old: str
+    new: str
+    path: str
+    within: str = ""
+    scope: tuple[str, ...] = ()
+
+    def inverse(self) -> Rename:
+        """From the new name back."""
+        path = self.new if self.kind == "file" else self.path
+        return Rename(self.kind, self.new, self.old, path, self.within, self.scope)
+
+    def __str__(self) -> str:
+        place = f"{self.path}::{self.within}" if self.within else self.path
+        return f"{self.kind} {self.old} -> {self.new} ({place})"
+
+
+def read_table(path: Path) -> list[Rename]:
+    """The rows of one file, in its order, files last.
+
+    Raises:
+        TableError: an unknown kind, or a row that is no name for a name.
+    """
+    raw = tomllib.loads(path.read_text("utf-8"))
+    if not isinstance(raw.get("why"), str):
+        raise TableError(f"{path.name}: no 'why'; say in a sentence why these names go")
+    rows = []
+    for kind, words in raw.items():
+        if kind == "why":
+            continue
+        if kind not in KINDS:
+            raise TableError(f"{path.name}: [{kind}], allowed: {', '.join(KINDS)}")
+        rows += list(_files(words) if kind == "file" else _names(kind, words))
+    return sorted(rows, key=lambda row: row.kind == "file")
+
+
+def _files(words: dict[str, str]) -> Iterator[Rename]:
+    for old, new in words.items():
+        yield Rename("file", old, new, old)
+
+
+def _names(kind: str, words: dict[str, dict[str, str]]) -> Iterator[Rename]:
+    for old, places in words.items():
+        for where, new in places.items():
+            if not (old.isidentifier() and new.isidentifier()):
+                raise TableError(f"{kind} {old!r} -> {new!r} ({where}): not two names")
+            definition, _, scope = where.partition(" in ")
+            path, _, within = definition.partition("::")
+            yield Rename(kind, old, new, path, within, tuple(scope.split()))
+
+
+def tables() -> list[Path]:
+    """All tables, in the order in which they were applied."""
+    return sorted(TABLES.glob("*.toml"))
