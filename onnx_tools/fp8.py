@@ -38,7 +38,7 @@ OPSET = 19
 """The first with e4m3."""
 LEAST_COSINE, USUAL_COSINE = 0.9, 0.98
 """Mean over sequences of an output: below the first something is wrong, below the second somebody should look. Trained
-models keep 0.997 (docs/fp8.md); random weights with sharp attention were down to 0.96."""
+models keep 0.997 (docs/guide/fp8.md); random weights with sharp attention were down to 0.96."""
 _WORST_SHOWN = 3
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ MULTIPROCESSORS, CLOCK_HZ = 132, 1.755e9
 MEMORY_BYTES_PER_S = 4.3e12
 OPERATIONS_PER_CLOCK = 4096  # of a multiprocessor's tensor cores
 EXPONENTIALS_PER_CLOCK = 16  # of its special-function units
-LAUNCH_US = 1.2  # with dependent launch, inside a CUDA graph (docs/attention.md)
+LAUNCH_US = 1.2  # with dependent launch, inside a CUDA graph (docs/internals/attention.md)
 BATCHES = (
     Lengths(1, 32, 32),
     Lengths(1, 128, 128),

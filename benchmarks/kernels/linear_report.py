@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The product benchmark's records as the table of docs/linear.md."""
+"""The product benchmark's records as the table of docs/internals/linear.md."""
 
 from __future__ import annotations
 

@@ -46,8 +46,12 @@ from benchmarks.records import (
 from . import account_tables, fp8_tables, position_tables, scale_tables, service_tables
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("performance", "attention", "linear", "runtime", "accuracy", "load", "integrations", "scale", "bulk", "fp8")
-DOCUMENTS = ("README.md", *(f"docs/{name}.md" for name in PAGES))
+PAGES = {
+    "guide": ("accuracy", "integrations", "scale", "bulk", "fp8"),
+    "reference": ("runtime",),
+    "internals": ("performance", "attention", "linear", "load"),
+}
+DOCUMENTS = ("README.md", *(f"docs/{folder}/{name}.md" for folder, names in PAGES.items() for name in names))
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
     "bert-base": "BERT-base",
@@ -232,7 +236,7 @@ def sweep(records: Sequence[Record]) -> str:
         heads = [head for title, head in compared.items() if title in others]
         head = [first, "tokens", "padfree, ms", *others, *heads, "ours / limit"]
         parts.append(f"### {heading}\n\n{noted(head, rows, chosen)}")
-    picture = "![Time over ours of padded TensorRT and others](images/sweep.svg)\n"
+    picture = "![Time over ours of padded TensorRT and others](../images/sweep.svg)\n"
     return "\n".join([picture, *parts]) if parts else ""
 
 

@@ -24,7 +24,7 @@ PACKAGES = {"pyarrow": "bulk", "ray": "ray"}
 ALL = "all"
 MOST_TOKENIZERS = 12
 """Processes that make tokens for one GPU, unless more are asked for: in Python alone one makes 1 to 1.6 million a
-second, and MiniLM on an H200 takes 16 (docs/bulk.md)."""
+second, and MiniLM on an H200 takes 16 (docs/guide/bulk.md)."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -37,8 +37,8 @@ class Tolerance:
 # 0.0054 relative in fp16 (padded TensorRT), by 0.08 and 0.017 in bf16. docs/notes/2026-11-21-trained-models.md has the
 # table. e4m3 rounds both factors of a product to 3 bits, which costs each product about 0.04 of its result; MiniLM's
 # sentence vectors were up to 0.10 off relative and 0.36 absolute, with a cosine of 0.9947 at least, and those of random
-# weights, whose attention is sharper, up to 0.20, 0.94 and 0.979 (docs/fp8.md). A cosine is asked for as well, as the
-# others must allow so much that they would let a wrong row of a long sequence pass.
+# weights, whose attention is sharper, up to 0.20, 0.94 and 0.979 (docs/guide/fp8.md). A cosine is asked for as well,
+# as the others must allow so much that they would let a wrong row of a long sequence pass.
 TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
     {
         "fp32": Tolerance(absolute=2e-4, relative=1e-4),

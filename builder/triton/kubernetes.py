@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 MANIFEST = "kubernetes.yaml"
 TEMPLATE = """\
-# Written by `padfree triton`; docs/operating.md of padfree explains it. Image, claim, memory and replicas are yours to
-# set. Apply: kubectl apply -f FOLDER/kubernetes.yaml
+# Written by `padfree triton`; docs/guide/operating.md of padfree explains it. Image, claim, memory and replicas are
+# yours to set. Apply: kubectl apply -f FOLDER/kubernetes.yaml
 apiVersion: apps/v1
 kind: Deployment
 metadata:

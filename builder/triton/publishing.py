@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts models into a repository beside others, while a server may look at it: docs/triton.md says what it finds."""
+"""Puts models into a repository beside others, while a server may look at it (docs/guide/triton.md)."""
 
 from __future__ import annotations
 

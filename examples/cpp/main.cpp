@@ -5,7 +5,7 @@
 //   run_plan model.plan libpadfree.so --save FOLDER ...      also writes every output as FOLDER/<name>.bin
 //   run_plan model.plan libpadfree.so language=3,0 ...       an input with a row for every sequence: its numbers
 //
-// The names of inputs are those of docs/runtime.md; token types and whatever else a token has are zeros here.
+// The names of inputs are those of docs/reference/runtime.md; token types and whatever else a token has are zeros here.
 #include <NvInferRuntime.h>
 #include <cuda_runtime_api.h>
 

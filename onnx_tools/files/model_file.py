@@ -71,7 +71,7 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAPPED) 
             raise ModelFileError(
                 f"model file '{file}' is an engine of TensorRT's by its name: weights and kernels of one GPU, without "
                 "the model's graph; give the .onnx file or the Hugging Face folder that it was built from "
-                "(docs/migrating.md)"
+                "(docs/guide/migrating.md)"
             ) from error
         raise ModelFileError(
             f"model file '{file}' ({size} bytes) is not an ONNX model, or its end is missing; export or copy it again"

@@ -32,7 +32,7 @@ _ELEMENTWISE = frozenset(
 )
 _ADVICE = (
     "rewrite the float model that it was made from (the .onnx file before the plugins, or the Hugging Face folder) "
-    "with --interface varseqlen, whose inputs are the same (docs/migrating.md)"
+    "with --interface varseqlen, whose inputs are the same (docs/guide/migrating.md)"
 )
 
 

@@ -16,7 +16,7 @@ e4m3 keeps 3 bits of every number from 2^-6 to 448: room costs nothing until the
 number that is cut off ruins its row. Retrieval with MiniLM and mpnet is the same from no room to 64 times."""
 LARGEST_LOSS = 0.1
 """Of a product's result, in parts of its length. Rounding both factors to 3 bits costs 0.037 of a sum of terms that are
-as often below zero as above; MiniLM's and mpnet's products lose 0.01 to 0.047 (docs/fp8.md)."""
+as often below zero as above; MiniLM's and mpnet's products lose 0.01 to 0.047 (docs/guide/fp8.md)."""
 
 LARGEST_STREAM_LOSS = 0.05
 """Of a product that reads a stream, before the norms ahead of layers become operators of their own, which takes longer.

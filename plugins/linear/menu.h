@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which tiles the Hopper kernels are compiled for: those that were the fastest of some product, or came within 1 % of
-// it alone (docs/linear.md, "Which tiles there are"). Kernels for everything else took most of the time of a build.
+// it alone (docs/internals/linear.md, "Which tiles there are"). Kernels for everything else took most of the time of a build.
 #pragma once
 
 #include <initializer_list>

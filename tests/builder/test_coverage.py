@@ -21,6 +21,8 @@ from padfree.builder.coverage import near_misses, report
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.onnx_tools import rewrite
 
+from tests.support.pages import page
+
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[2]
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
@@ -52,9 +54,9 @@ def incomplete(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def documented() -> dict[str, set[str]]:
-    """Key -> types, from the tables of docs/report.md."""
+    """Key -> types, from the tables of docs/reference/report.md."""
     found: dict[str, set[str]] = {}
-    for line in (ROOT / "docs" / "report.md").read_text("utf-8").splitlines():
+    for line in page("report").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 3 and cells[0].startswith("`"):
             for key in re.findall(r"`([^`]+)`", cells[0]):
@@ -83,7 +85,7 @@ def test_the_reports_schema_is_the_documented_one(packed: Path) -> None:
     seen = set()
     for path, value in leaves(json.loads(packed.with_suffix(".json").read_text()), objects):
         seen.add(path)
-        assert path in table, f"{path} is not in docs/report.md"
+        assert path in table, f"{path} is not in docs/reference/report.md"
         wanted = table[path]
         if isinstance(value, dict):
             assert wanted == {"object"}, path

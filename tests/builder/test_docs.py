@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from padfree.builder import cli
 
+from tests.support.pages import page, pages
+
 ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs" / "cli.md"
+DOCUMENT = page("cli")
 
 
 def documented_commands() -> list[str]:
@@ -25,7 +27,7 @@ def test_documented_commands_parse(command: str) -> None:
 
 
 def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in DOCUMENT.parent.glob("*.md"))
+    text = "".join(path.read_text(encoding="utf-8") for path in pages())
     for module in cli.SUBCOMMANDS:
         cli.main([module.__name__.rpartition(".")[2], "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help", "--output"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the commands of docs/accuracy.md in order, in a folder with an exported model, its tokenizer and texts."""
+"""Runs the commands of docs/guide/accuracy.md in order, in a folder with an exported model, its tokenizer and texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from padfree.builder.cli import main
 from padfree.builder.compare.tolerances import TOLERANCES
 from padfree.builder.demo.demo import DEMO_DATA
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "accuracy.md").read_text("utf-8")
+from tests.support.pages import page
+
+DOCUMENT = page("accuracy").read_text("utf-8")
 COMMANDS = re.findall(r"^padfree .*$", "\n".join(re.findall(r"^```sh\n(.*?)^```", DOCUMENT, re.M | re.S)), re.M)
 POLYGRAPHY = [line for line in DOCUMENT.splitlines() if line.startswith("polygraphy run")]
 

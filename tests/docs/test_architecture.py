@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import page
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+PAGE = page("architecture").read_text("utf-8")
 ENTRY = "top level"
 FORBIDDEN = {
     "contract": {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python and the commands of docs/batching.md run, in the page's order, on the CPU."""
+"""The Python and the commands of docs/internals/batching.md run, in the page's order, on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pytest
 from padfree.builder import cli
 from padfree.builder.demo.demo import DEMO_DATA
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "batching.md"
+from tests.support.pages import page
+
+PAGE = page("batching")
 SHORTER = {
     "costs": ["--lengths", "16,128", "--batches", "1,4", "--repeats", "1"],
     "simulate": ["--seconds", "0.1"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/bulk.md: its commands run on the CPU, its Python too, and its numbers are the program's."""
+"""docs/guide/bulk.md: its commands run on the CPU, its Python too, and its numbers are the program's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 from padfree.builder import cli
 
 from tests.support.folders import write_folder
+from tests.support.pages import page
 
 pa = pytest.importorskip("pyarrow")
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "bulk.md").read_text("utf-8")
+PAGE = page("bulk").read_text("utf-8")
 TEXT = " ".join(PAGE.split())
 
 
@@ -49,7 +50,7 @@ def test_its_commands_and_python_run_without_a_gpu(
     assert "verified: 5 texts and 0 bad rows, each once" in capsys.readouterr().out
     assert parquet.read_table(tmp_path / "scores").column_names == ["id", "score"]
     (example,) = blocks("python")
-    exec(compile(example, "docs/bulk.md", "exec"), {})
+    exec(compile(example, "docs/guide/bulk.md", "exec"), {})
     assert capsys.readouterr().out.strip() == re.findall(r"# (.*)", example)[0]
 
 

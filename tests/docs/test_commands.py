@@ -14,12 +14,13 @@ import pytest
 from padfree.builder import cli
 
 from tests.support.folders import WIDTH
+from tests.support.pages import NOTES, page, pages
 from tests.support.tour import README, TEXTS, blocks, commands, python_example, write_start
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("**/*.md")])
+PAGES = sorted([*pages(), *(ROOT / "examples").glob("**/*.md")])
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *PAGES]
-LINKING = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "notes").glob("*.md"))]
+LINKING = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted(NOTES.glob("*.md"))]
 PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
 # Programs whose arguments are checked below, and those that are known to take what the documents show.
 CHECKED = {"padfree", "pip", "pytest", "cmake", "python", "python3", ".ci/typecheck", ".ci/run", "tests/sanitizers/run"}
@@ -96,7 +97,7 @@ def test_a_script_is_valid_shell(path: Path, text: str) -> None:
 def test_every_define_is_documented() -> None:
     text = (ROOT / "CMakeLists.txt").read_text("utf-8")
     names = re.findall(r"^(?:set|option)\((PADFREE_\w+) ", text, re.MULTILINE)
-    documented = (ROOT / "docs" / "build.md").read_text("utf-8")
+    documented = page("build").read_text("utf-8")
     assert len(names) >= 5
     assert [name for name in names if f"| `{name}` |" not in documented] == []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/folders.md: its commands and its Python run, on a folder with random weights."""
+"""docs/guide/folders.md: its commands and its Python run, on a folder with random weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from padfree.builder.folders.head import POOLINGS
 from padfree.builder.folders.modules import known_modules
 
 from tests.support.folders import DEMO_DATA, ENCODER, WIDTH, write_folder
+from tests.support.pages import page
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "folders.md").read_text("utf-8")
+PAGE = page("folders").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/gpus.md: its cards are served by the code that it names, and what it calls run has a record."""
+"""docs/guide/gpus.md: its cards are served by the code that it names, and what it calls run has a record."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from padfree.builder.operator_check.reference import ALLOWED
 from padfree.builder.operator_check.report import make_report
 from padfree.contract.architectures import OF_MAJOR, architecture_for
 
+from tests.support.pages import page
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "gpus.md").read_text("utf-8")
+PAGE = page("gpus").read_text("utf-8")
 REPORTS = ROOT / "benchmarks" / "results" / "gpus"
 RECORDS = ROOT / "benchmarks" / "results"
 
@@ -61,7 +63,7 @@ def test_what_is_called_run_has_a_record_and_the_other_way_round() -> None:
     for name in run:
         assert any(name in found for found in recorded()), name
     for found in recorded():
-        assert any(name in found for name in run), f"{found} has run: say so in docs/gpus.md"
+        assert any(name in found for name in run), f"{found} has run: say so in docs/guide/gpus.md"
 
 
 def test_the_template_is_a_report() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/integrations.md: its Python runs, on folders with random weights and on the CPU."""
+"""docs/guide/integrations.md: its Python runs, on folders with random weights and on the CPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 from padfree.builder import cli
 
 from tests.integrations.conftest import packed, saved
+from tests.support.pages import page
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text("utf-8")
+PAGE = page("integrations").read_text("utf-8")
 
 __all__ = ["packed", "saved"]
 

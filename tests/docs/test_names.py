@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import pages
+
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages()]
 NAME = re.compile(r"`([\w/]+\.(?:py|cuh|cu|h|cpp|toml))`")
 OF_USERS = {"model.py", "numpy.py", "NAME/1/model.py"}
 """Files that the documents speak of and that are not the project's."""

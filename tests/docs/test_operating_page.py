@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/operating.md: its requests, options, rules and proxy, against a real tritonserver."""
+"""docs/guide/operating.md: its requests, options, rules and proxy, against a real tritonserver."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ import pytest
 from padfree.builder.cli import main
 
 from tests.support.folders import WIDTH, write_folder
+from tests.support.pages import page
 from tests.support.served_models import wait_until
 from tests.support.triton_server import TritonServer, free_ports
 
 pytest.importorskip("tritonclient.grpc")
 yaml = pytest.importorskip("yaml")
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operating.md").read_text("utf-8")
+PAGE = page("operating").read_text("utf-8")
 METRIC = re.compile(r"\b(?:nv|padfree)_\w+")
 ADMIN = "model-repository,shared-memory:admin-key=KEY"
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import page
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("serving.md", "security.md", "bulk.md")
+PAGES = ("serving", "security", "bulk")
 _NAME = re.compile(r"`(test_\w+)`")
 
 
@@ -19,8 +21,8 @@ def tests() -> set[str]:
     return {name for file in (ROOT / "tests").rglob("test_*.py") for name in found.findall(file.read_text("utf-8"))}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_promises_have_their_tests(page: str, tests: set[str]) -> None:
-    named = set(_NAME.findall((ROOT / "docs" / page).read_text("utf-8")))
+@pytest.mark.parametrize("name", PAGES)
+def test_promises_have_their_tests(name: str, tests: set[str]) -> None:
+    named = set(_NAME.findall(page(name).read_text("utf-8")))
     assert named
     assert named <= tests, sorted(named - tests)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python of docs/runtime.md runs, in the page's order: all of it on a GPU, on the CPU what needs none."""
+"""The Python of docs/reference/runtime.md runs, in the page's order: all of it on a GPU, on the CPU what needs none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 from padfree.builder import build_engine, cli
 from padfree.builder.demo.demo import DEMO_DATA
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
+from tests.support.pages import page
+
+PAGE = page("runtime")
 NEEDS_A_GPU = ("torch", "pycuda", "backend", "tensorrt")
 
 

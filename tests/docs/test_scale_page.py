@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python of docs/scale.md runs: the pool over sessions on the CPU, what needs PyTorch where that is installed."""
+"""The Python of docs/guide/scale.md runs: the pool over sessions on the CPU, PyTorch's part where it is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import Session
 from padfree.runtime.pool import DevicePool
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
+from tests.support.pages import page
+
+PAGE = page("scale")
 
 
 def examples() -> list[str]:

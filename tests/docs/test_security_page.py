@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/security.md: what it names exists, its limits are the program's, and what it calls data is not run."""
+"""docs/reference/security.md: what it names exists, its limits are the program's, and what it calls data is not run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime.gpu import plugin_library
 from padfree.runtime.triton.parameters import TokenizerParameters
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text("utf-8")
+from tests.support.pages import page
+
+PAGE = page("security").read_text("utf-8")
 
 
 def test_options_and_variables_exist() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/serving.md: its commands and clients are run against a folder on the CPU, its tables are the program's."""
+"""docs/guide/serving.md: its commands and clients are run against a folder on the CPU, its tables are the program's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +17,13 @@ from padfree.contract.texts import PAIRS, TextInfo
 
 from tests.support.folders import TOKENIZER, write_folder
 from tests.support.http_requests import get, post
+from tests.support.pages import page
 from tests.support.served_models import Server, write_model
 
 Limits = pytest.importorskip("padfree.serving").Limits
 pytest.importorskip("langchain_openai")
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text("utf-8")
+PAGE = page("serving").read_text("utf-8")
 ADDRESS = "http://127.0.0.1:8080"
 
 
@@ -72,7 +72,7 @@ def test_curl_gets_answers(server: Server, reranker: Server) -> None:
 def test_python_runs(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     scope: dict[str, Any] = {}
     for source in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
-        exec(compile(source.replace(ADDRESS, server.url), "docs/serving.md", "exec"), scope)
+        exec(compile(source.replace(ADDRESS, server.url), "docs/guide/serving.md", "exec"), scope)
     first, second = capsys.readouterr().out.split("\n")[:2]
     assert first.startswith("2 ")
     assert second == "64"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/triton.md: its commands run as far as they go without GPU and containers; its tables are the program's."""
+"""docs/guide/triton.md: its commands run as far as they go without GPU and containers; its tables are the program's."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.triton.releases import RELEASES
 from padfree.runtime.triton.parameters import PREFIX, EncoderParameters, TokenizerParameters
 
+from tests.support.pages import page
+
 pytest.importorskip("tritonclient.grpc")
 
 PlanWriter = Callable[..., Path]
 
 DEMO_VOCABULARY = 930
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "triton.md").read_text("utf-8")
+PAGE = page("triton").read_text("utf-8")
 COMMANDS = "".join(re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S)).splitlines()
 
 
@@ -77,7 +79,7 @@ def test_the_requests(folder: Path) -> None:
         rows = {"last_hidden_state": [1, 5, 64], "pooler_output": [1, 64]}
         assert outputs == {**rows, "seq_lens": [1, 1], "truncated": [1, 1]}
         scope: dict[str, Any] = {}
-        exec(compile(example.replace("localhost:8000", server.url("http")), "docs/triton.md", "exec"), scope)
+        exec(compile(example.replace("localhost:8000", server.url("http")), "docs/guide/triton.md", "exec"), scope)
         assert scope["hidden"].shape == (2, 4, 64)
         assert scope["pooled"].shape == (2, 64)
         scope["client"].close()

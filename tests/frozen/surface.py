@@ -117,7 +117,7 @@ def names(root: Path) -> Iterator[str]:
 
 def snippets(root: Path) -> Iterator[str]:
     """Programs of the README, of docs and of the examples."""
-    for path in [root / "README.md", *sorted((root / "docs").glob("*.md")), *sorted((root / "examples").glob("*.md"))]:
+    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md")), *sorted((root / "examples").glob("*.md"))]:
         yield from PYTHON_BLOCK.findall(path.read_text("utf-8"))
     for path in sorted((root / "examples").glob("*.py")):
         yield path.read_text("utf-8")
@@ -223,13 +223,13 @@ def operators() -> Iterator[str]:
 
 def variables(root: Path) -> Iterator[str]:
     """Environment variables, options of CMake, and macros of the header for C that the documents name."""
-    for path in [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]:
+    for path in [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]:
         yield from VARIABLE.findall(path.read_text("utf-8"))
 
 
 def metrics(root: Path) -> Iterator[str]:
     """Metrics that servers show, and functions of the header for C."""
-    for path in [*sorted((root / "docs").glob("*.md")), *sorted((root / "include").rglob("*.h"))]:
+    for path in [*sorted((root / "docs").rglob("*.md")), *sorted((root / "include").rglob("*.h"))]:
         yield from METRIC.findall(path.read_text("utf-8"))
 
 

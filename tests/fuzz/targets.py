@@ -104,7 +104,7 @@ def _read_rewritten(data: bytes, folder: Path) -> None:
     path.write_bytes(data)
     np.savez(batch, input_ids=np.asarray([3, 4, 5, 6], np.int32), seq_lens=np.asarray([1, 3], np.int32))
     if command(folder, "inspect", str(path)):
-        return  # docs/security.md: onnxruntime may end the process over what `inspect` refuses
+        return  # docs/reference/security.md: onnxruntime may end the process over what `inspect` refuses
     command(folder, "run", str(path), "--input", str(batch), "-o", str(folder / "out.npz"))
     command(folder, "triton", str(path), "-o", str(folder / "repository"), "--name", "model")
 

@@ -226,7 +226,7 @@ def made_of(entry: Entry, source: Path) -> str:
 
 
 def exact(model: ModelProto) -> ModelProto:
-    """What is right for a quantised file: itself without the rounding of activations, as docs/fp8.md says."""
+    """What is right for a quantised file: itself without the rounding of activations, as docs/guide/fp8.md says."""
     return without_rounding(Model(model)).model.whole() if holds_quantization(model) else model
 
 

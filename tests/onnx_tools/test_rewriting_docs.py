@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/rewriting.md: its program prints what the page shows, and the test that it names exists."""
+"""docs/internals/rewriting.md: its program prints what the page shows, and the test that it names exists."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import page
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "rewriting.md").read_text()
+PAGE = page("rewriting").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators' part of docs/plugins.md, written from their description.
+"""The operators' part of docs/reference/operators.md, written from their description.
 
 python -m tests.plugins.operator_table      writes it anew
 """
@@ -7,12 +7,13 @@ python -m tests.plugins.operator_table      writes it anew
 from __future__ import annotations
 
 import textwrap
-from pathlib import Path
 
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import PRECISIONS, AttributeSpec, OperatorSpec, TensorSpec
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "plugins.md"
+from tests.support.pages import page
+
+DOCUMENT = page("operators")
 BEGIN = "<!-- operators: written by tests/plugins/operator_table.py -->"
 END = "<!-- end of operators -->"
 

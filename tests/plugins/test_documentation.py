@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/plugins.md says what the operators' description says."""
+"""docs/reference/operators.md says what the operators' description says."""
 
 from __future__ import annotations
 

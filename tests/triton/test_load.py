@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import page
 from tests.support.triton_server import TritonServer
 
 from .calls import PROTOCOLS
@@ -19,7 +20,7 @@ from .calls import PROTOCOLS
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.needs_triton
-COMMANDS = re.findall(r"^python (-m benchmarks\.load \w+ --.*)$", (ROOT / "docs" / "load.md").read_text("utf-8"), re.M)
+COMMANDS = re.findall(r"^python (-m benchmarks\.load \w+ --.*)$", page("load").read_text("utf-8"), re.M)
 SHORT = {"steps": "--rates 20", "limit": "--p99-ms 1000 --start 20", "soak": "--rate 20 --minutes 0.02"}
 
 

@@ -27,6 +27,8 @@ from padfree.builder.peers.setup import Model, Setup
 from padfree.contract.metadata import InputInfo
 from padfree.onnx_tools.cost import Lengths
 
+from tests.support.pages import page
+
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[3]
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
@@ -269,7 +271,7 @@ def test_bench_on_the_cpu(tmp_path: Path, capsys: Capture) -> None:
 def test_the_records_keys_are_documented(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     assert main(["bench", str(EXPORTED), "--cpu", "--batch", "2", "--seq-len", "16", "--json", str(out)]) == 0
-    table = (ROOT / "docs" / "bench.md").read_text("utf-8").partition("## As JSON")[2].partition("## Sweeps")[0]
+    table = page("bench").read_text("utf-8").partition("## As JSON")[2].partition("## Sweeps")[0]
     documented = set(re.findall(r"`(\w+)`", table))
     installed = {"torch", "transformers", "onnxruntime", "onnx", "cuda-bindings", "tensorrt", "triton"}
     record = set(json.loads(out.read_text()))
@@ -278,7 +280,7 @@ def test_the_records_keys_are_documented(tmp_path: Path) -> None:
 
 
 def test_every_peer_is_documented() -> None:
-    table = (ROOT / "docs" / "bench.md").read_text("utf-8").partition("## Peers")[2].partition("## Method")[0]
+    table = page("bench").read_text("utf-8").partition("## Peers")[2].partition("## Method")[0]
     assert set(re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE)) == {*GPU_PEERS, *CPU_PEERS}
 
 

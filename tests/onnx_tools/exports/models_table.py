@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/models.md from the files that test_families.py tests: python -m tests.onnx_tools.exports.models_table."""
+"""Writes docs/reference/models.md from test_families.py: python -m tests.onnx_tools.exports.models_table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import astuple
-from pathlib import Path
 
 from padfree.onnx_tools import CoverageReport, RewriteError, RewriteResult, load_model, rewrite
 
 from tests.support import exports_table, folded
 from tests.support.families import Case, all_cases, optimum_cases
+from tests.support.pages import page
 
 Rewritten = Callable[[Case], RewriteResult]
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
+PAGE = page("models")
 HEAD = """# Tested models
 
 The tables are written by `python -m tests.onnx_tools.exports.models_table` from the files in

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents' pages, wherever below docs/ they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTES = ROOT / "docs" / "notes"
+
+
+def pages() -> list[Path]:
+    """All pages of docs/ without the notes, in the order of their paths."""
+    return [path for path in sorted((ROOT / "docs").rglob("*.md")) if NOTES not in path.parents]
+
+
+def page(name: str) -> Path:
+    """The one page of that name, such as "cli" for docs/reference/cli.md.
+
+    Raises:
+        LookupError: There is none, or there are several.
+    """
+    found = [path for path in pages() if path.stem == name]
+    if len(found) != 1:
+        raise LookupError(f"docs/ has {len(found)} pages named {name}.md")
+    return found[0]
