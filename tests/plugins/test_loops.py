@@ -9,7 +9,6 @@ changed no result.
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import subprocess
 from collections import defaultdict
@@ -17,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from padfree.runtime.gpu import device_code
+
+from tests.support.machine_code import cuobjdump
 
 MOST_MOVES = 1.0  # for each matrix instruction
 AHEAD = 40  # instructions ahead of the first, in which descriptors are made
@@ -27,11 +28,9 @@ INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ +)?([A-Z][\w.]*
 def tools() -> str:
     """The folder of cuobjdump, and of nvdisasm, which it calls."""
     try:
-        found = importlib.metadata.distribution("nvidia-cuda-cuobjdump").files or []
-        importlib.metadata.distribution("nvidia-cuda-nvdisasm")
-    except importlib.metadata.PackageNotFoundError as error:
-        pytest.skip(f"needs {error}: pip install '.[dev]'")
-    return next(str(Path(str(path.locate())).parent) for path in found if path.name == "cuobjdump")
+        return str(cuobjdump().parent)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"needs {error.name}: pip install '.[dev]'")
 
 
 @pytest.fixture(scope="module")

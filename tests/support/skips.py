@@ -19,6 +19,7 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "cmake": "dev",
         "cohere": "clients",
         "cuda": "trt",
+        "elftools": "dev",
         "fastapi": "clients",
         "httptools": "serve",
         "kubernetes_validate": "dev",
