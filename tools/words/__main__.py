@@ -18,19 +18,29 @@ def apply(rows: Sequence[Rename], root: Path = ROOT) -> list[Path]:
     """Applies rows in their order; returns the files that changed.
 
     Raises:
-        TableError: a row that cannot be applied; nothing of Python has been written then.
+        TableError: rows that cannot be applied, all of them; nothing has been written then, if they are no files.
     """
-    project, changed = Project(root), set[Path]()
+    project, changed, refused = Project(root), set[Path](), []
     for row in rows:
-        if row.kind == "identifier":
-            changed.update(cpp.apply(row, root))
-        elif row.kind == "file":
-            project.write()
-            changed.update(files.apply(row, project))
-        else:
-            changed.update(python.apply(row, project))
+        if refused and row.kind == "file":
+            break
+        try:
+            changed.update(_apply(row, project))
+        except TableError as error:
+            refused.append(str(error))
+    if refused:
+        raise TableError("\n".join(refused))
     project.write()
     return sorted(changed)
+
+
+def _apply(row: Rename, project: Project) -> list[Path]:
+    if row.kind == "identifier":
+        return cpp.apply(row, project)
+    if row.kind == "file":
+        project.write()
+        return files.apply(row, project)
+    return python.apply(row, project)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .modules import Project
 from .table import ROOT, Rename, TableError
 
 SUFFIXES = (".cpp", ".cu", ".cuh", ".h")
@@ -55,15 +56,15 @@ def sources(path: str, root: Path = ROOT) -> list[Path]:
     return sorted(item for item in start.rglob("*") if item.suffix in SUFFIXES)
 
 
-def apply(row: Rename, root: Path = ROOT) -> list[Path]:
-    """Renames an identifier in files; returns those that changed.
+def apply(row: Rename, project: Project) -> list[Path]:
+    """Renames an identifier in the project's files; returns those that changed.
 
     Raises:
         TableError: nothing has the old name, or something has the new one already.
     """
     changed = []
-    for path in sources(row.path, root):
-        source = path.read_text("utf-8")
+    for path in sources(row.path, project.root):
+        source = project.text(path)
         if not re.search(rf"\b{row.old}\b", source):
             continue
         tokens = tokens_of(source)
@@ -78,7 +79,7 @@ def apply(row: Rename, root: Path = ROOT) -> list[Path]:
                 token.text = row.new
         for k in (k for part in ranges for k in part if tokens[k].kind == "comment"):
             tokens[k].text = mention(tokens[k].text, row)
-        path.write_text("".join(token.text for token in tokens), "utf-8")
+        project.replace_text(path, "".join(token.text for token in tokens))
         changed.append(path)
     if not changed:
         raise TableError(f"{row}: there is no {row.old}")

@@ -29,7 +29,7 @@ PACKAGES = {
 
 
 class Project:
-    """All Python files below a root.
+    """All Python files below a root, and the texts of others.
 
     Args:
         root: of the source tree.
@@ -70,6 +70,11 @@ class Project:
     def replace(self, path: Path, tree: cst.Module) -> None:
         """Keeps a changed tree."""
         self._trees[path], self._texts[path] = tree, tree.code
+        self._changed.add(path)
+
+    def replace_text(self, path: Path, text: str) -> None:
+        """Keeps a changed text, of a file that is no Python."""
+        self._texts[path] = text
         self._changed.add(path)
 
     def write(self) -> list[Path]:
