@@ -3,7 +3,7 @@
 // scores: s(i, j) = scale * (q_i . k_j + q_i . k_position[j - i] + k_j . q_position[j - i]).
 //
 // Of either table 64 rows and 64 keys see 127 distances, the band, and the 64 keys that follow see the same band 64
-// places further on: a step loads that many rows of a table as it loads keys, over those that it does not need any
+// distances further on: a step loads that many rows of a table as it loads keys, over those that it does not need any
 // more. K and the bands arrive while the step before makes its softmax, V while this one makes its scores, so that each
 // needs shared memory once.
 #include "attention/kernels.h"
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   const int nearest = min(p.bias_range, tile.length - 1);  // distances that rows of a table are read for
   const T* const k_middle = static_cast<const T*>(p.k_position) + p.bias_range * stride;
   const T* const q_middle = static_cast<const T*>(p.q_position) + p.bias_range * stride;
-  // Place x of a band is that of distance x - (tile.first + kRows - 1).
-  const auto loadPlaces = [&](int first) {
+  // Row x of a band belongs to distance x - (tile.first + kRows - 1).
+  const auto loadBandRows = [&](int first) {
     const int distance = first - (tile.first + kRows - 1), row = first % S::kBand * S::kStride;
     if (p.k_position) copier.template copyDistances<S::kKeys>(k_band + row, k_middle, stride, distance, nearest);
     if (p.q_position) copier.template copyDistances<S::kKeys>(q_band + row, q_middle, stride, distance, nearest);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   copier.template copy<kRows>(q, p.q, tile.begin + tile.first, tile.rows);
   loadKeys(0);
 #pragma unroll
-  for (int i = 0; i < S::kBand; i += S::kKeys) loadPlaces(i);
+  for (int i = 0; i < S::kBand; i += S::kKeys) loadBandRows(i);
   commitCopies();
 
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * kWarpRows;
@@ -87,19 +87,19 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
     commitCopies();
     if (busy) {
       if (first == 0) rows.begin(q + warp_row * S::kStride, q_bias, p.D);
-      const int place = first + kRows - kWarpRows - warp_row;
+      const int band_row = first + kRows - kWarpRows - warp_row;
       const T *const ks = p.k_position ? k_band : nullptr, *const qs = p.q_position ? q_band : nullptr;
       if (keys < S::kKeys) {
-        positions.template multiply<true>(scores[0], rows, k, ks, qs, place, keys);
+        positions.template multiply<true>(scores[0], rows, k, ks, qs, band_row, keys);
       } else {
-        positions.template multiply<false>(scores[0], rows, k, ks, qs, place, keys);
+        positions.template multiply<false>(scores[0], rows, k, ks, qs, band_row, keys);
       }
     }
     waitCopies<0>();
-    __syncthreads();  // V is there, every warp is done with K and the first kKeys places
+    __syncthreads();  // V is there, every warp is done with K and the band's first kKeys rows
     if (keys > S::kKeys) {
       loadKeys(first + S::kKeys);
-      loadPlaces(first + S::kBand);
+      loadBandRows(first + S::kBand);
     }
     commitCopies();
     if (busy) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
     }
   }
   if (!busy) return;
-  rows.finish(y + warp_row * stride, stride, tile.rows - warp_row, biasOf<T>(p.v, head), p.D, p.e4m3_factor);
+  rows.storeOutput(y + warp_row * stride, stride, tile.rows - warp_row, biasOf<T>(p.v, head), p.D, p.e4m3_factor);
 }
 
 template <typename T, class S>

@@ -24,7 +24,7 @@ __device__ float bias(const AttentionOperand& operand, int head, int d) {
   return operand.bias ? static_cast<const float*>(operand.bias)[head * operand.bias_head_stride + d] : 0.f;
 }
 
-// What the score of a row and a key, `distance` = key - row places further on, gets; -inf where the row does not see
+// What the score of a row and a key, `distance` = key - row, gets; -inf where the row does not see
 // it.
 __device__ float scoreBias(const AttentionParams& p, int head, int distance) {
   if (p.window_left >= 0 && -distance > p.window_left) return -INFINITY;

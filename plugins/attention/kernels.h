@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels behind launchAttention, one compilation unit each.
+// The kernels that launchAttention chooses among, one compilation unit each.
 #pragma once
 
 #include "attention/launch.h"

@@ -96,7 +96,8 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
     stage = (stage + 1) % kStages;
   }
   if (!busy) return;
-  rows.finish(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head), p.D, p.e4m3_factor);
+  rows.storeOutput(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head), p.D,
+                   p.e4m3_factor);
 }
 
 template <typename T, class S>

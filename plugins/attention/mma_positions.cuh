@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores with a disentangled bias, for the fragments that mma_rows.cuh describes.
 //
-// A row r of a warp's 16 and a key n of a step lie in place n + 15 - r of the band of distances that the warp sees: 16
-// keys need two chunks of 16 places, of which the second is the first of the 16 keys that follow. So every product with
+// A row r of a warp's 16 and a key n of a step meet in row n + 15 - r of the band of distances that the warp sees: 16
+// keys need two chunks of 16 rows, of which the second is the first of the 16 keys that follow. So every product with
 // a row of a table is made once or twice, by tensor cores: those of k_position with rows are columns of a matrix whose
 // rows have to move against each other (its row r by 15 - r), those of q_position with keys are rows of one whose
 // columns have to. Both moves stay within four or eight lanes, and a shuffle brings a value to the lane that holds its
@@ -16,10 +16,10 @@
 
 namespace padfree {
 
-// Places of a band that a fragment of a matrix has.
+// Rows of a band that a fragment of a matrix has.
 constexpr int kChunk = 16;
 
-// kBand: places that a band has in shared memory, a multiple of kChunk; place x lies in row x % kBand.
+// kBand: rows that a band has in shared memory, a multiple of kChunk; row x of the band is stored at x % kBand.
 template <typename T, int kHeadSize, int kKeys, int kStride, int kBand>
 class PositionScores {
  public:
@@ -38,11 +38,11 @@ class PositionScores {
     }
   }
 
-  // scores = q k^T + q k_position^T + k q_position^T at each score's distance; -inf for keys that do not count. place:
-  // that of the last of the rows and the first key, a multiple of kChunk. A band may be null. kMasked: of the keys only
-  // the first `keys` count, and nothing behind the next multiple of 16 is read.
+  // scores = q k^T + q k_position^T + k q_position^T at each score's distance; -inf for keys that do not count.
+  // band_row: that of the last of the rows and the first key, a multiple of kChunk. A band may be null. kMasked: of the
+  // keys only the first `keys` count, and nothing beyond the next multiple of 16 is read.
   template <bool kMasked, class Rows>
-  __device__ void multiply(Scores& scores, const Rows& rows, const T* k, const T* k_band, const T* q_band, int place,
+  __device__ void multiply(Scores& scores, const Rows& rows, const T* k, const T* k_band, const T* q_band, int band_row,
                            int keys) const {
     const T* const key_row = k + (lane_ / 16 * 8 + lane_ % 8) * kStride + lane_ / 8 % 2 * 8;
 #pragma unroll
@@ -51,13 +51,13 @@ class PositionScores {
       for (int i = 0; i < 4; ++i) scores[n][i] = 0.f;
     }
     Chunk of_keys[2];     // of q_band: the chunk of 16 keys, and the next
-    float of_rows[4][4];  // of k_band times rows: the same two chunks, 8 places each
-    if (q_band) loadChunk(of_keys[0], q_band, place);
-    if (k_band) multiplyChunk(of_rows[0], of_rows[1], rows, k_band, place);
+    float of_rows[4][4];  // of k_band times rows: the same two chunks, 8 rows each
+    if (q_band) loadChunk(of_keys[0], q_band, band_row);
+    if (k_band) multiplyChunk(of_rows[0], of_rows[1], rows, k_band, band_row);
 #pragma unroll
     for (int n = 0; n < kKeyBlocks; n += 2) {
       if (kMasked && n * 8 >= keys) break;
-      const int next = place + n * 8 + kChunk;
+      const int next = band_row + n * 8 + kChunk;
       float moved[2][2][4] = {};  // products of q_band: of 8 keys each, with both chunks
       Chunk &near = of_keys[n / 2 % 2], &far = of_keys[(n / 2 + 1) % 2];
       if (q_band) loadChunk(far, q_band, next);
@@ -104,18 +104,18 @@ class PositionScores {
  private:
   using Chunk = unsigned[kHeadSize / 16][4];
 
-  __device__ void loadChunk(Chunk& chunk, const T* band, int place) const {
-    const T* const row = band + (place % kBand + lane_ % 16) * kStride + lane_ / 16 * 8;
+  __device__ void loadChunk(Chunk& chunk, const T* band, int band_row) const {
+    const T* const row = band + (band_row % kBand + lane_ % 16) * kStride + lane_ / 16 * 8;
 #pragma unroll
     for (int d = 0; d < kHeadSize / 16; ++d) loadMatrices(chunk[d], row + d * 16);
   }
 
-  // Products of the rows with 16 places, 8 in each result. Where rows move by an odd number the two of a lane change
-  // their order: the first is then the one that a score in an even column gets.
+  // Products of the query rows with 16 rows of the band, 8 in each result. Where rows move by an odd number the two of
+  // a lane change their order: the first is then the one that a score in an even column gets.
   template <class Rows>
   __device__ void multiplyChunk(float (&first)[4], float (&second)[4], const Rows& rows, const T* band,
-                                int place) const {
-    const T* const row = band + (place % kBand + lane_ / 16 * 8 + lane_ % 8) * kStride + lane_ / 8 % 2 * 8;
+                                int band_row) const {
+    const T* const row = band + (band_row % kBand + lane_ / 16 * 8 + lane_ % 8) * kStride + lane_ / 8 % 2 * 8;
     float products[2][4] = {};
 #pragma unroll
     for (int d = 0; d < kHeadSize / 16; ++d) {
@@ -131,8 +131,8 @@ class PositionScores {
     }
   }
 
-  // Adds to the scores of 8 keys what lies in places 0 to 7, 8 to 15 and 16 to 23 from theirs on: a lane's lower row is
-  // up to 7 places from its key, the upper one 8 further on.
+  // Adds to the scores of 8 keys what lies in elements 0 to 7, 8 to 15 and 16 to 23 from theirs on: a lane's lower row
+  // is up to 7 elements from its key, the upper one 8 further on.
   __device__ void addOfRows(float (&scores)[4], const float (&a)[4], const float (&b)[4], const float (&c)[4]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -154,7 +154,7 @@ class PositionScores {
   const int lane_ = threadIdx.x % kWarpSize;
   bool odd_;
   // Of the scores in even and odd columns: the lane that has a value, and whether what this lane sends lies in the
-  // second 8 places.
+  // second 8 rows.
   int row_source_[2], key_source_[2];
   bool row_wraps_[2], key_wraps_[2];
 };

@@ -49,7 +49,7 @@ class WarpRows {
 
   // Takes in the keys and values of one step, the first of which is number first_key of the sequence; first_row: that
   // of the first row. kMasked: of the keys only the first `keys` count; shared memory holds zeros up to the next
-  // multiple of 16, and nothing behind that is read.
+  // multiple of 16, and nothing beyond that is read.
   template <bool kMasked>
   __device__ void step(const T* k, const T* v, int keys, const Adjust& adjust, int first_row, int first_key) {
     Scores scores;
@@ -58,7 +58,7 @@ class WarpRows {
     take<kMasked>(scores, v, keys, adjust.factor());
   }
 
-  // The part of a step behind the scores; their exponents are scores * factor.
+  // The part of a step that follows the scores; their exponents are scores * factor.
   template <bool kMasked>
   __device__ void take(const Scores& scores, const T* v, int keys, float factor) {
     moveShifts(scores, factor);
@@ -72,7 +72,8 @@ class WarpRows {
   // or E4m3 for results times `factor`. Neighbouring lanes swap halves first, so that four lanes write 16 results in a
   // row: of T a whole sector.
   template <typename Result>
-  __device__ void finish(Result* y, int64_t stride, int rows, const T* bias, int D, [[maybe_unused]] float factor) {
+  __device__ void storeOutput(Result* y, int64_t stride, int rows, const T* bias, int D,
+                              [[maybe_unused]] float factor) {
     const bool odd = lane_ % 2;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {

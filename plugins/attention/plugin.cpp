@@ -15,12 +15,12 @@ constexpr int kMaxHeads = 4096;       // keeps 3*H*D and every stride far inside
 constexpr int kMaxBiasRange = 65536;  // and H*(2R+1)
 
 // One of Q, K, V: where its elements and biases begin, and how far tokens and heads lie apart, in elements.
-struct PartPlace {
+struct OperandLayout {
   int64_t offset, token_stride, head_stride;
 };
-using QkvPlaces = std::array<PartPlace, 3>;
+using QkvLayout = std::array<OperandLayout, 3>;
 
-QkvPlaces placesOf(const std::string& name, int64_t heads, int64_t kv_heads, int64_t head_size) {
+QkvLayout layoutOf(const std::string& name, int64_t heads, int64_t kv_heads, int64_t head_size) {
   const int64_t q = heads * head_size, kv = kv_heads * head_size, all = q + 2 * kv;
   if (name == "H3D") {
     return {{{0, all, 3 * head_size}, {head_size, all, 3 * head_size}, {2 * head_size, all, 3 * head_size}}};
@@ -56,7 +56,7 @@ class Attention final : public Operator {
         early_lengths_(attributes.flag("early_lengths")),
         separate_(attributes.choice("qkv_layout") == "separate"),
         bias_kind_(biasOf(attributes.choice("bias"))),
-        places_(placesOf(attributes.choice("qkv_layout"), num_heads_, num_kv_heads_, head_size_)) {
+        layout_(layoutOf(attributes.choice("qkv_layout"), num_heads_, num_kv_heads_, head_size_)) {
     if (num_heads_ % num_kv_heads_ != 0) {
       throw std::invalid_argument(
           text("num_kv_heads is ", num_kv_heads_, "; allowed: divisors of num_heads = ", num_heads_));
@@ -109,10 +109,10 @@ class Attention final : public Operator {
     params.type = tensors.type(0);
     AttentionOperand* const operands[] = {&params.q, &params.k, &params.v};
     for (int part = 0; part < 3; ++part) {
-      const void* data = separate_ ? tensors.input(part) : advance(tensors.input(0), places_[part].offset, params.type);
-      const void* bias = advance(tensors.input(qkv_bias_), places_[part].offset, params.type);
+      const void* data = separate_ ? tensors.input(part) : advance(tensors.input(0), layout_[part].offset, params.type);
+      const void* bias = advance(tensors.input(qkv_bias_), layout_[part].offset, params.type);
       if (!isAligned16(data) || !isAligned16(bias)) return cudaErrorMisalignedAddress;
-      *operands[part] = {data, bias, places_[part].token_stride, places_[part].head_stride, places_[part].head_stride};
+      *operands[part] = {data, bias, layout_[part].token_stride, layout_[part].head_stride, layout_[part].head_stride};
     }
     params.cu_seqlens = tensors.input<int>(cu_seqlens_);
     params.tasks = tensors.input<AttentionTask>(tasks_);
@@ -169,7 +169,7 @@ class Attention final : public Operator {
   const float scale_, y_scale_;
   const bool quantized_, early_lengths_, separate_;
   const AttentionBias bias_kind_;
-  const QkvPlaces places_;
+  const QkvLayout layout_;
   int qkv_bias_, cu_seqlens_, tasks_, slopes_, distance_bias_, k_position_, q_position_;
 };
 

@@ -8,7 +8,7 @@
 namespace padfree {
 
 // A block of query rows: rows [first, first + rows) of the sequence whose tokens are [begin, begin + length). Tokens
-// behind the last sequence form a sequence of their own, marked filler. rows <= 0: nothing to do.
+// after the last sequence form a sequence of their own, marked filler. rows <= 0: nothing to do.
 struct QueryTile {
   int begin, length, first, rows;
   bool filler;
@@ -53,9 +53,9 @@ __device__ inline QueryTile findLongestQueryTile(const int* cu_seqlens, int B, i
     const int other = __shfl_sync(kFullMask, order, i);
     if (other > order || (other == order && i < lane)) before += other;
   }
-  const unsigned found = __ballot_sync(kFullMask, lane <= B && tile >= before && tile < before + tiles);
-  if (!found) return {};
-  const int sequence = __ffs(found) - 1;
+  const unsigned owners = __ballot_sync(kFullMask, lane <= B && tile >= before && tile < before + tiles);
+  if (!owners) return {};
+  const int sequence = __ffs(owners) - 1;
   const int first = (tile - __shfl_sync(kFullMask, before, sequence)) * kRows;
   const int tile_length = __shfl_sync(kFullMask, length, sequence);
   return {__shfl_sync(kFullMask, begin, sequence), tile_length, first, min(kRows, tile_length - first), sequence == B};

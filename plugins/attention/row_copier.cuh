@@ -46,12 +46,12 @@ class RowCopier {
       loadFloats<8>(bias + column_ + j, addend);
 #pragma unroll
       for (int i = 0; i < kRows; i += kStep) {
-        T* const place = shared + (row_ + i) * (kHeadSize + kRowPad) + column_ + j;
+        T* const element = shared + (row_ + i) * (kHeadSize + kRowPad) + column_ + j;
         float values[8];
-        loadFloats<8>(place, values);
+        loadFloats<8>(element, values);
 #pragma unroll
         for (int c = 0; c < 8; ++c) values[c] += addend[c];
-        storeFloats<8>(place, values);
+        storeFloats<8>(element, values);
       }
     }
   }

@@ -7,20 +7,20 @@
 
 namespace padfree {
 
-// What a job's steps need to know where their keys are: see TaskKeys.
-struct JobPlaces {
+// Where the keys of a work item's steps are: see TaskKeys.
+struct KeyOffsets {
   int nearest;  // from the warp's first row to the task's first key
   int diagonal;
 };
 
-// Whether a warpgroup passes its turn when its products are done, not when they are issued: small products that run
-// side by side hold up each other's softmax.
+// Whether a warpgroup lets the next one multiply when its products are done, not when they are issued: small ones that
+// run side by side hold up each other's softmax.
 template <typename S>
-constexpr bool kLateTurns = S::kD <= 32;
+constexpr bool kLatePingPong = S::kD <= 32;
 
-// Works through the jobs of one warpgroup. Warpgroups feed the matrix unit in turns: without them all would multiply at
-// the same time and then all compute exponentials at the same time (FlashAttention-3, section 3.1). A warpgroup waits
-// for its turn at barrier kTurnBarrier + group, at which the one before it arrives when it passes its turn.
+// Works through the items of one warpgroup. Warpgroups feed the tensor cores in ping-pong: otherwise all would multiply
+// at the same time and then all compute exponentials at the same time (FlashAttention-3, section 3.1). A warpgroup
+// waits at barrier kPingPongBarrier + group, at which the one before it arrives when it is done.
 template <typename S>
 __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared, const Sm90Memory<S>& memory,
                                  int group) {
@@ -29,50 +29,50 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
   const float scale_log2 = p.scale * kLog2E;
   const float slope_unit = -1.f / p.scale;
   const Window window = windowOf(p);
-  if (group == kTaskWidth - 1) namedArrive(kTurnBarrier, 2 * kWarpgroup);  // the first turn is warpgroup 0's
+  if (group == kTaskWidth - 1) namedArrive(kPingPongBarrier, 2 * kWarpgroup);  // warpgroup 0 begins
 
-  for (int number_of_job = 0;; ++number_of_job) {
-    const int slot = number_of_job % S::kQuerySlots;
+  for (int item_number = 0;; ++item_number) {
+    const int slot = item_number % S::kQuerySlots;
     const unsigned query = memory.query(slot, group);
-    barrierWait(&shared.queries[slot][group], number_of_job / S::kQuerySlots & 1);
-    const AttentionJob& job = shared.jobs[number_of_job % kJobSlots][group];
-    const int steps = uniform(job.steps);
-    if (job.rows <= 0) {
-      if (job.rows < 0) return;
+    barrierWait(&shared.queries[slot][group], item_number / S::kQuerySlots & 1);
+    const AttentionWorkItem& item = shared.items[item_number % kItemSlots][group];
+    const int steps = uniform(item.steps);
+    if (item.rows <= 0) {
+      if (item.rows < 0) return;
       __syncwarp();
       if (lane == 0) barrierArrive(&shared.queries_free[slot][group]);
       const int chunks = p.H * p.D / 8;
-      const int64_t first = static_cast<int64_t>(job.token) * chunks;
+      const int64_t first = static_cast<int64_t>(item.token) * chunks;
       for (int i = in_group; i < steps * chunks; i += kWarpgroup) zeroChunk(p, first + i);
       continue;
     }
     int issued = loadShared(&shared.issued);
-    int number = uniform(job.stage);
-    const int stride = uniform(job.stride), last_keys = uniform(job.last_keys);
-    const JobFlags flags = unpackFlags(uniform(job.flags));
-    JobPlaces places{};
-    if constexpr (S::kPlaces != Places::kNone) {
-      places = {uniform(job.begin - job.first - in_group / kWarpSize * kWarpRows), uniform(job.diagonal)};
+    int number = uniform(item.stage);
+    const int stride = uniform(item.stride), last_keys = uniform(item.last_keys);
+    const ItemFlags flags = unpackFlags(uniform(item.flags));
+    KeyOffsets offsets{};
+    if constexpr (S::kPositionMode != PositionMode::kNone) {
+      offsets = {uniform(item.begin - item.first - in_group / kWarpSize * kWarpRows), uniform(item.diagonal)};
     }
     DistanceTable table{};
-    if constexpr (S::kPlaces == Places::kDistance) {
+    if constexpr (S::kPositionMode == PositionMode::kDistance) {
       table = {memory.table(group, S::tableEntries(p.bias_range)), p.bias_range + S::kTableReach};
     }
     float slope = 0.f;
-    if constexpr (S::kPlaces == Places::kSlope) slope = p.slopes[job.head] * slope_unit;
-    if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(query), job.head, group);
+    if constexpr (S::kPositionMode == PositionMode::kSlope) slope = p.slopes[item.head] * slope_unit;
+    if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(query), item.head, group);
 
     Sm90Rows<S> rows;
     rows.clearOutput();
     const unsigned q = panelDescriptor(query);
     const auto waitKeys = [&](int n) { barrierWait(&shared.keys[n % S::kKeyBarriers], n / S::kKeyBarriers & 1); };
     const auto waitValues = [&](int n) { barrierWait(&shared.values[n % S::kStages], n / S::kStages & 1); };
-    const auto takeTurn = [&] { namedBarrier(kTurnBarrier + group, 2 * kWarpgroup); };
-    const auto passTurn = [&] { namedArrive(kTurnBarrier + flags.next, 2 * kWarpgroup); };
+    const auto pingPongWait = [&] { namedBarrier(kPingPongBarrier + group, 2 * kWarpgroup); };
+    const auto pingPongArrive = [&] { namedArrive(kPingPongBarrier + flags.next, 2 * kWarpgroup); };
     const auto waitProducts = [&] {
-      if constexpr (!kLateTurns<S>) passTurn();
+      if constexpr (!kLatePingPong<S>) pingPongArrive();
       wgmmaWait<0>();
-      if constexpr (kLateTurns<S>) passTurn();
+      if constexpr (kLatePingPong<S>) pingPongArrive();
     };
     const auto multiplyKeys = [&](int n) {
       const unsigned k = panelDescriptor(memory.key(n % S::kStages));
@@ -101,20 +101,20 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       if (in_group == 0) barrierArrive(&shared.empty[number % S::kStages], flags.arrivals);
     };
 
-    // Weighs the job's step with this number.
+    // The softmax of the item's step with this number.
     const auto weigh = [&](auto keys, int step) {
       constexpr int kCount = decltype(keys)::value;
       const bool first = step == 0;
-      if constexpr (S::kPlaces == Places::kNone) {
+      if constexpr (S::kPositionMode == PositionMode::kNone) {
         rows.template weighStep<kCount>(scale_log2, first);
       } else {
-        const int place = placeOfStep<S>(places.diagonal, flags.split + step * flags.splits);
-        const int nearest = places.nearest + place * S::kKeys;
-        hideOutside<kCount>(rows, window, nearest);
+        const int key_block = keyBlockOfStep<S>(offsets.diagonal, flags.split + step * flags.splits);
+        const int nearest = offsets.nearest + key_block * S::kKeys;
+        maskOutside<kCount>(rows, window, nearest);
         float added[2];
-        if constexpr (S::kPlaces == Places::kWindow) {
+        if constexpr (S::kPositionMode == PositionMode::kWindow) {
           rows.template startStep<kCount>(scale_log2, first, NoBias{}, added);
-        } else if constexpr (S::kPlaces == Places::kSlope) {
+        } else if constexpr (S::kPositionMode == PositionMode::kSlope) {
           const float distance = static_cast<float>(laneDistance(nearest));
           rows.template startStep<kCount>(scale_log2, first, SlopeBias{slope, distance}, added);
         } else {
@@ -132,7 +132,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
 
     // The last stage, of which only the first keys.value keys are looked at: mask, weigh, multiply. Its rows of V
     // beyond the sequence become zeros.
-    const auto finish = [&](auto keys) {
+    const auto processLastStage = [&](auto keys) {
       constexpr int kLast = decltype(keys)::value;
       if (last_keys < kLast) rows.template maskFrom<kLast, kLast - S::kKeys / 2>(last_keys, lane);
       weigh(keys, steps - 1);
@@ -148,27 +148,27 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
         fenceAsyncProxy();
         namedBarrier(kGroupBarrier + group, kWarpgroup);
       }
-      takeTurn();
+      pingPongWait();
       multiplyValues(keys);
       waitProducts();
     };
     while (number >= issued + S::kStages) issued = loadShared(&shared.issued);
     waitKeys(number);
-    takeTurn();
+    pingPongWait();
     multiplyKeys(number);
-    if constexpr (!kLateTurns<S>) passTurn();
-    if constexpr (S::kPlaces == Places::kDistance) {
-      // All have read the last job's: they met behind its last softmax, to multiply.
-      fillTable(p, job.head, table);
+    if constexpr (!kLatePingPong<S>) pingPongArrive();
+    if constexpr (S::kPositionMode == PositionMode::kDistance) {
+      // All have read the last item's: they met after its last softmax, to multiply.
+      fillTable(p, item.head, table);
       namedBarrier(kGroupBarrier + group, kWarpgroup);
     }
     wgmmaWait<0>();
-    if constexpr (kLateTurns<S>) passTurn();
+    if constexpr (kLatePingPong<S>) pingPongArrive();
     for (int left = steps - 1; left > 0; --left) {
       weigh(Keys<S::kKeys>{}, steps - 1 - left);
       waitValues(number);
       waitKeys(number + stride);
-      takeTurn();
+      pingPongWait();
       multiplyValues(Keys<S::kKeys>{});
       multiplyKeys(number + stride);
       waitProducts();
@@ -178,14 +178,14 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     __syncwarp();
     if (lane == 0) barrierArrive(&shared.queries_free[slot][group]);
     if (last_keys <= S::kKeys / 2) {
-      finish(Keys<S::kKeys / 2>{});
+      processLastStage(Keys<S::kKeys / 2>{});
     } else {
-      finish(Keys<S::kKeys>{});
+      processLastStage(Keys<S::kKeys>{});
     }
     release();
-    if (flags.idle_turn) {
-      takeTurn();
-      passTurn();
+    if (flags.idle_step) {
+      pingPongWait();
+      pingPongArrive();
     }
 
     rows.addUpSums();
@@ -197,7 +197,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       namedBarrier(kCombineBarrier, 2 * kWarpgroup);
       if (flags.split > 0) continue;
     }
-    storeRows<S>(p, job, rows);
+    storeRows<S>(p, item, rows);
   }
 }
 

@@ -2,11 +2,11 @@
 // Attention with a disentangled bias (DeBERTa) for Hopper, heads of up to 64 columns:
 //   s(i, j) = scale * (q_i . k_j + q_i . k_position[j - i] + k_j . q_position[j - i]).
 // A block of one warpgroup takes 64 query rows of a head and goes through the keys in steps of 64. Loads of a step
-// begin when the products of the step before have been made; three blocks a multiprocessor hide them.
+// begin when the products of the step before are done; three blocks per multiprocessor hide their latency.
 //
 // Of either table 64 rows and 64 keys see 127 distances, which lie in two chunks of 64, the near and the far one; the
-// far chunk of a step is the near one of the step that follows. Row r and key n have place n + 63 - r among them: that
-// is place (n + 63 - r) % 64 of the near chunk where n <= r, and of the far one where n > r. So of 64 x 64 products
+// far chunk of a step is the near one of the step that follows. Row r and key n meet in row n + 63 - r of them: that
+// is row (n + 63 - r) % 64 of the near chunk where n <= r, and of the far one where n > r. So of 64 x 64 products
 // with either chunk those that are needed fill one array of 64 x 64, in which every score finds its own. They pass
 // through shared memory in fp32: products of keys, because they lie in other lanes than the scores that want them;
 // products of rows within a warp.
@@ -29,16 +29,16 @@ struct PositionMaps {
 
 template <typename Element>
 struct DisentangledShape : Sm90Tiles<Element, 64, kTaskRows> {
-  static constexpr Places kPlaces = Places::kNone;
+  static constexpr PositionMode kPositionMode = PositionMode::kNone;
 };
 
 // Shared memory in bytes. Q lies in the products of rows until it is in registers, the first chunk of k_position in V.
-// Barriers have the room behind the last row of the products of keys: it is what the third block has no room for.
+// Barriers lie after the last row of the products of keys: the third block has no room for anything else.
 constexpr int kTileBytes = kTaskRows * kPanelRowBytes;
 constexpr int kKeysAt = 0, kValuesAt = kTileBytes, kRowChunkAt = 2 * kTileBytes, kKeyChunksAt = 3 * kTileBytes;
 constexpr int kRowProductsAt = 5 * kTileBytes;
-// Products of rows, [place][row], and of keys, [key][place]: strides in floats for which banks are met once, but for
-// reads of the latter, twice.
+// Products of rows, [distance][row], and of keys, [key][distance]: strides in floats without bank conflicts, but for
+// reads of the latter, which have two-way conflicts.
 constexpr int kRowProductsStride = kTaskRows + 4, kKeyProductsStride = kTaskRows + 8;
 constexpr int kKeyProductsAt = kRowProductsAt + kTaskRows * kRowProductsStride * 4;
 constexpr int kSharedBytes = kKeyProductsAt + kTaskRows * kKeyProductsStride * 4;
@@ -67,7 +67,7 @@ __device__ void storeRowProducts(const Fragments& products, unsigned array, Lane
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // The near chunk has the places from 63 - row on.
+      // The near chunk holds what is needed from 63 - row on.
       const int half = i / 2, beyond = n + 2 * kWarp + half - 7;
       if (kNear ? beyond < 0 : beyond > 0) continue;
       const bool near = lane.pair * 2 + i % 2 + lane.group >= 7;
@@ -78,7 +78,7 @@ __device__ void storeRowProducts(const Fragments& products, unsigned array, Lane
   }
 }
 
-// Stores the products of keys with both chunks that are needed: those of the places from the key's number on with the
+// Stores the products of keys with both chunks that are needed: those from the key's number on with the
 // near chunk, which is number kNear of the two.
 template <int kWarp, int kNear>
 __device__ void storeKeyProducts(const float (&products)[16][4], unsigned array, Lane lane) {
@@ -102,7 +102,7 @@ __device__ void storeKeyProducts(const float (&products)[16][4], unsigned array,
   }
 }
 
-// Adds to the scores the products at their places.
+// Adds to each score the products that belong to its distance.
 template <int kWarp>
 __device__ void addProducts(Fragments& scores, unsigned row_products, unsigned key_products, bool of_rows, bool of_keys,
                             Lane lane) {
@@ -112,9 +112,9 @@ __device__ void addProducts(Fragments& scores, unsigned row_products, unsigned k
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int half = i / 2, beyond = n - 2 * kWarp - half;
-        const int place = (n * 8 + i % 2) * key_stride + (kWarp * 16 + half * 8) * row_stride;
+        const int offset = (n * 8 + i % 2) * key_stride + (kWarp * 16 + half * 8) * row_stride;
         const bool far = beyond > 0 || (beyond == 0 && lane.pair * 2 + i % 2 > lane.group);
-        scores[n][i] += at[place - (far ? wrap : 0)];
+        scores[n][i] += at[offset - (far ? wrap : 0)];
       }
     }
   };
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
     }
   };
   const auto keyChunkAt = [](int chunk) { return kKeyChunksAt + chunk % 2 * kTileBytes; };
-  // The first two chunks of a table that there is, at these places.
+  // The first two chunks of a table, if the graph has it, to these addresses.
   const auto loadFirstChunks = [&](int table, int at0, int at1, uint64_t* barrier) {
     const bool there = table == 0 ? of_rows : of_keys;
     if (lane == 0) barrierExpect(barrier, there ? 2 * kTileBytes : 0);
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
     copyChunk(table, 0, at0, barrier);
     copyChunk(table, 1, at1, barrier);
   };
-  // A further chunk, in the place of `replaced`. It is there already if both have the table's last row alone.
+  // A further chunk, over `replaced`. It is loaded already if both hold the table's last row alone.
   const auto loadChunk = [&](int table, int chunk, int replaced, int at, uint64_t* barrier) {
     const bool same = isClamped(replaced) && endOf(chunk) != 0 && endOf(chunk) == endOf(replaced);
     const bool wanted = (table == 0 ? of_rows : of_keys) && !same;
@@ -249,9 +249,9 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
       loadMatrices(queries[d], q + panelOffset(warp * 16 + lane % 16, d * 2 + lane / 16));
     }
   }
-  __syncthreads();  // the products of rows take the place of Q
+  __syncthreads();  // the products of rows overwrite Q
 
-  const Lane place;
+  const Lane fragment_lane;
   const unsigned row_products = base + kRowProductsAt, key_products = base + kKeyProductsAt;
   const float scale_log2 = p.scale * kLog2E;
   // rows times 64 rows of shared memory
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
   wgmmaFence();
   multiplyRows(with_rows, kValuesAt);
   wgmmaWait<0>();
-  byWarp(warp, [&](auto number) { storeRowProducts<number.value, true>(with_rows, row_products, place); });
+  byWarp(warp, [&](auto number) { storeRowProducts<number.value, true>(with_rows, row_products, fragment_lane); });
   for (int step = 0; step < steps; ++step) {
     const int keys = length - step * kTaskRows;
     barrierWait(&barriers.keys, step & 1);
@@ -292,9 +292,9 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
     __syncwarp();
     byWarp(warp, [&](auto number) {
       if (step % 2 == 0) {
-        storeKeyProducts<number.value, 0>(with_keys, key_products, place);
+        storeKeyProducts<number.value, 0>(with_keys, key_products, fragment_lane);
       } else {
-        storeKeyProducts<number.value, 1>(with_keys, key_products, place);
+        storeKeyProducts<number.value, 1>(with_keys, key_products, fragment_lane);
       }
     });
     if (step > 0) barrierWait(&barriers.row_chunks, step & 1);
@@ -302,16 +302,16 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
     multiplyRows(with_rows, kRowChunkAt);
     multiplyRows(rows.scores, kKeysAt);
     wgmmaWait<1>();
-    byWarp(warp, [&](auto number) { storeRowProducts<number.value, false>(with_rows, row_products, place); });
+    byWarp(warp, [&](auto number) { storeRowProducts<number.value, false>(with_rows, row_products, fragment_lane); });
     wgmmaWait<0>();
     namedBarrier(kGroupBarrier, kWarpgroup);  // the products are there, and nobody reads K and chunks any more
     if (warp == 0 && more) loadChunk(0, step + 2, step + 1, kRowChunkAt, &barriers.row_chunks);
     if (warp == 1 && more) loadKeys(1, step + 1);
     __syncwarp();
     byWarp(warp, [&](auto number) {
-      addProducts<number.value>(rows.scores, row_products, key_products, of_rows, of_keys, place);
+      addProducts<number.value>(rows.scores, row_products, key_products, of_rows, of_keys, fragment_lane);
       __syncwarp();
-      storeRowProducts<number.value, true>(with_rows, row_products, place);
+      storeRowProducts<number.value, true>(with_rows, row_products, fragment_lane);
     });
     if (keys < kTaskRows) rows.template maskFrom<kTaskRows>(keys, lane);
     rows.template weighStep<kTaskRows>(scale_log2, step == 0);
@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
   }
   wgmmaWait<0>();
   rows.addUpSums();
-  storeRows<S>(p, AttentionJob{begin + first, length - first, head}, rows);
+  storeRows<S>(p, AttentionWorkItem{begin + first, length - first, head}, rows);
 #endif
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What depends on where rows and keys stand, for the Hopper attention kernels: windows hide scores of a step before its
-// softmax, slopes and distance biases are added on the way to exponentials, in units of powers of two.
+// What depends on the positions of rows and keys, for the Hopper attention kernels: windows mask scores of a step
+// before its softmax, slopes and distance biases are added on the way to exponentials, in units of powers of two.
 #pragma once
 
 #include "attention/kernels.h"
@@ -9,17 +9,18 @@
 
 namespace padfree {
 
-template <Places kPlaces>
-struct PlacesTag {
-  static constexpr Places value = kPlaces;
+template <PositionMode kPositionMode>
+struct PositionModeTag {
+  static constexpr PositionMode value = kPositionMode;
 };
 
-// Calls function(PlacesTag<...>{}) with what scores depend on.
+// Calls function(PositionModeTag<...>{}) with what scores depend on.
 template <typename Function>
-cudaError_t dispatchPlaces(const AttentionParams& params, Function function) {
-  if (params.bias == AttentionBias::kSlope) return function(PlacesTag<Places::kSlope>{});
-  if (params.bias == AttentionBias::kDistance) return function(PlacesTag<Places::kDistance>{});
-  return hasPositions(params) ? function(PlacesTag<Places::kWindow>{}) : function(PlacesTag<Places::kNone>{});
+cudaError_t dispatchPositionMode(const AttentionParams& params, Function function) {
+  if (params.bias == AttentionBias::kSlope) return function(PositionModeTag<PositionMode::kSlope>{});
+  if (params.bias == AttentionBias::kDistance) return function(PositionModeTag<PositionMode::kDistance>{});
+  return hasPositions(params) ? function(PositionModeTag<PositionMode::kWindow>{})
+                              : function(PositionModeTag<PositionMode::kNone>{});
 }
 
 constexpr int kWarpRows = 16;  // rows of a warp; a lane has row lane / 4 of them and the eighth after it
@@ -36,8 +37,8 @@ __device__ inline Window windowOf(const AttentionParams& p) {
 }
 
 // `nearest`: from the warp's first row to the step's first key. The distance from a lane's row to its key is that of
-// its first score plus placeOf(...), which is the same number for a row and a key each eight further: lanes need kCount
-// / 4 + 2 values for kCount / 2 scores.
+// its first score plus elementOffset(...), which is the same number for a row and a key each eight further: lanes need
+// kCount / 4 + 2 values for kCount / 2 scores.
 __device__ inline int laneDistance(int nearest) {
   const int lane = threadIdx.x % kWarpSize;
   return nearest + lane % 4 * 2 - lane / 4;
@@ -45,14 +46,14 @@ __device__ inline int laneDistance(int nearest) {
 
 // Scores of keys outside of the window become -infinity.
 template <int kCount, typename S>
-__device__ inline void hideOutside(Sm90Rows<S>& rows, const Window& window, int nearest) {
+__device__ inline void maskOutside(Sm90Rows<S>& rows, const Window& window, int nearest) {
   if (nearest - (kWarpRows - 1) >= -window.left && nearest + kCount - 1 <= window.right) return;
   const int distance = laneDistance(nearest), low = -window.left - distance, high = window.right - distance;
 #pragma unroll
   for (int n = 0; n < kCount / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (placeOf(n, i) < low || placeOf(n, i) > high) rows.scores[n][i] = -INFINITY;
+      if (elementOffset(n, i) < low || elementOffset(n, i) > high) rows.scores[n][i] = -INFINITY;
     }
   }
 }
@@ -68,8 +69,8 @@ struct SlopeBias {
     makeOpaque(bias.distance);
     return bias;
   }
-  __device__ float added(int place, float score) const {
-    return fmaf(slope, fabsf(distance + static_cast<float>(place)), score);
+  __device__ float added(int offset, float score) const {
+    return fmaf(slope, fabsf(distance + static_cast<float>(offset)), score);
   }
 };
 
@@ -89,8 +90,8 @@ struct TableBias {
     makeOpaque(bias.entry);
     return bias;
   }
-  __device__ float added(int place, float score) const {
-    return score + *sharedPointer<float>(entry + place * sizeof(float));
+  __device__ float added(int offset, float score) const {
+    return score + *sharedPointer<float>(entry + offset * sizeof(float));
   }
 };
 
@@ -108,8 +109,8 @@ struct DistantBias {
   float unit;
 
   __device__ DistantBias again() const { return *this; }
-  __device__ float added(int place, float score) const {
-    return fmaf(middle[min(max(distance + place, -range), range)], unit, score);
+  __device__ float added(int offset, float score) const {
+    return fmaf(middle[min(max(distance + offset, -range), range)], unit, score);
   }
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loading warps of the Hopper attention kernel: one hands out jobs with their Q, one loads K, one V. Each goes
-// through the block's tasks by itself, as far ahead as shared memory allows.
+// The loading warps of the Hopper attention kernel: one hands out work items with their Q, one loads K, one V. Each
+// goes through the block's tasks by itself, as far ahead as shared memory allows.
 #pragma once
 
 #include "attention/sm90/maps.cuh"
@@ -44,53 +44,53 @@ class TaskCursor {
   int count_, round_ = 0;
 };
 
-// Lane g hands jobs to warpgroup g and loads its Q.
+// Lane g hands work items to warpgroup g and loads its Q.
 template <typename S>
 __device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps, Sm90Shared<S>& shared,
                             const Sm90Memory<S>& memory) {
   const int lane = threadIdx.x % kWarpSize;
   if (lane >= kTaskWidth) return;
   int stage = 0;   // number of the first stage of the task
-  int handed = 0;  // jobs given to this lane's warpgroup
-  const auto nextJob = [&]() -> AttentionJob& {
+  int handed = 0;  // items that this lane's warpgroup was given
+  const auto nextItem = [&]() -> AttentionWorkItem& {
     barrierWait(&shared.queries_free[handed % S::kQuerySlots][lane], handed / S::kQuerySlots & 1 ^ 1);
-    return shared.jobs[handed++ % kJobSlots][lane];
+    return shared.items[handed++ % kItemSlots][lane];
   };
   const auto arrived = [&] { return &shared.queries[(handed - 1) % S::kQuerySlots][lane]; };
   AttentionTask task;
   for (TaskCursor cursor(p, shared.upcoming[0][lane]); cursor.advance(task);) {
     waitForPriorGrids();  // the first time; ahead of the loop it would take a register that would be spilled
     const TaskParts parts = unpackParts(task.parts);
-    const int jobs = parts.heads * parts.groups * parts.splits;
+    const int items = parts.heads * parts.groups * parts.splits;
     const TaskKeys keys = keysOf<S>(p, task, parts);
     const int steps = keys.steps;
-    if (lane < jobs) {
+    if (lane < items) {
       const int split = lane & (parts.splits - 1), unit = lane >> parts.splits / 2;  // splits: 1 or 2
       const int head = parts.groups == 1 ? unit : 0;  // several groups leave room for one head
       const int last_split = (steps - 1) & (parts.splits - 1);
-      AttentionJob& job = nextJob();
-      job.head = parts.head + head;
-      job.stage = stage + split * parts.heads + head;
-      job.stride = parts.splits * parts.heads;
-      job.flags = packFlags({parts.groups == 1   ? kStageArrivals
-                             : parts.groups == 2 ? kStageArrivals / 2
-                                                 : kStageArrivals / 3,
-                             parts.splits, split, split > last_split, lane + 1 < jobs ? lane + 1 : 0});
+      AttentionWorkItem& item = nextItem();
+      item.head = parts.head + head;
+      item.stage = stage + split * parts.heads + head;
+      item.stride = parts.splits * parts.heads;
+      item.flags = packFlags({parts.groups == 1   ? kStageArrivals
+                              : parts.groups == 2 ? kStageArrivals / 2
+                                                  : kStageArrivals / 3,
+                              parts.splits, split, split > last_split, lane + 1 < items ? lane + 1 : 0});
       if (task.length == 0) {
-        job.token = task.begin;
-        job.rows = 0;
-        job.steps = task.first;
+        item.token = task.begin;
+        item.rows = 0;
+        item.steps = task.first;
         barrierArrive(arrived());
       } else {
         const int first = task.first + (unit - head) * kTaskRows, rows = min(task.length - first, kTaskRows);
-        job.token = task.begin + first;
-        job.rows = rows;
-        job.steps = (steps - 1 - split) / parts.splits + 1;
-        job.last_keys = split == last_split ? keys.end - keys.begin - (steps - 1) * S::kKeys : S::kKeys;
-        if constexpr (S::kPlaces != Places::kNone) {
-          job.first = first;
-          job.begin = keys.begin;
-          job.diagonal = keys.diagonal;
+        item.token = task.begin + first;
+        item.rows = rows;
+        item.steps = (steps - 1 - split) / parts.splits + 1;
+        item.last_keys = split == last_split ? keys.end - keys.begin - (steps - 1) * S::kKeys : S::kKeys;
+        if constexpr (S::kPositionMode != PositionMode::kNone) {
+          item.first = first;
+          item.begin = keys.begin;
+          item.diagonal = keys.diagonal;
         }
         loadRows<S, kTaskRows>(maps, 0, memory.query((handed - 1) % S::kQuerySlots, lane), rows, parts.head + head,
                                task.begin + first, arrived());
@@ -98,7 +98,7 @@ __device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps,
     }
     stage += steps * parts.heads;
   }
-  nextJob().rows = -1;
+  nextItem().rows = -1;
   barrierArrive(arrived());
 }
 
@@ -112,7 +112,7 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
   if (lane >= S::kStages) return;
   int number = 0;
   const auto load = [&](const AttentionTask& task, const TaskKeys& keys, int step, int head) {
-    const int stage = number % S::kStages, key = keys.begin + placeOfStep<S>(keys.diagonal, step) * S::kKeys;
+    const int stage = number % S::kStages, key = keys.begin + keyBlockOfStep<S>(keys.diagonal, step) * S::kKeys;
     barrierWait(&shared.empty[stage], number / S::kStages & 1 ^ 1);
     loadRows<S, S::kKeys>(maps, operand, operand == 1 ? memory.key(stage) : memory.value(stage),
                           min(keys.end - key, S::kKeys), keyHead(p, head), task.begin + key,

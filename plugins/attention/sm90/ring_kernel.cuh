@@ -71,7 +71,7 @@ constexpr int tableBytes(int range) {
 template <typename S>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   static_assert(S::kSharedBytes + tableBytes<S>(kMaxHopperBiasRange) + sizeof(Sm90Shared<S>) <= 227 * 1024);
-  const bool tables = S::kPlaces == Places::kDistance;
+  const bool tables = S::kPositionMode == PositionMode::kDistance;
   const int shared_bytes = S::kSharedBytes + (tables ? tableBytes<S>(params.bias_range) : 0);
   AttentionMaps maps;
   if (!encodeMaps<S>(params, S::kKeys, maps)) return cudaErrorInvalidValue;
@@ -87,12 +87,13 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  // Where places matter, heads of up to 32 are computed as 64: rare, and an instance each.
-  if (params.D <= 32 && !hasPositions(params)) return launch<Sm90Shape<T, 32, 128, 4, Places::kNone>>(params, stream);
-  return dispatchPlaces(params, [&](auto places) {
-    constexpr Places kPlaces = decltype(places)::value;
-    return params.D <= 64 ? launch<Sm90Shape<T, 64, 128, 4, kPlaces>>(params, stream)
-                          : launch<Sm90Shape<T, 128, 64, 4, kPlaces>>(params, stream);
+  // With windows and biases, heads of up to 32 are computed as 64: rare, and an instance each.
+  if (params.D <= 32 && !hasPositions(params))
+    return launch<Sm90Shape<T, 32, 128, 4, PositionMode::kNone>>(params, stream);
+  return dispatchPositionMode(params, [&](auto mode) {
+    constexpr PositionMode kPositionMode = decltype(mode)::value;
+    return params.D <= 64 ? launch<Sm90Shape<T, 64, 128, 4, kPositionMode>>(params, stream)
+                          : launch<Sm90Shape<T, 128, 64, 4, kPositionMode>>(params, stream);
   });
 }
 

@@ -36,14 +36,14 @@ __device__ inline void transposeQuad(unsigned (&v)[4], int lane) {
   exchange(v[1], v[3], 2);
 }
 
-// What is added to the scores of a step because of their places, in this case nothing. `place`: see placeOf.
+// What is added to the scores of a step for their distances, in this case nothing. `offset`: see elementOffset.
 struct NoBias {
   __device__ NoBias again() const { return {}; }
   __device__ float added(int, float score) const { return score; }
 };
 
 // The distance from the row to the key of a lane's score i of block n is that of its score 0 of block 0 plus this.
-__device__ constexpr int placeOf(int n, int i) {
+__device__ constexpr int elementOffset(int n, int i) {
   return n * 8 + i % 2 - i / 2 * 8;
 }
 
@@ -52,9 +52,9 @@ template <typename S>
 struct Sm90Rows {
   static constexpr int kBlocks = S::kKeys / 8;  // of 8 keys; a lane holds two of each row
   static constexpr int kFirstKeys =
-      S::kPlaces != Places::kNone ? S::kKeys : 32;  // whose scores tell the first reference
-  static constexpr float kLeastReference = -1e30f;  // of rows that see none of these
-  static constexpr float kLargeSum = 16384.f;       // of a lane's exponentials in a step; fp16 ends at 65504
+      S::kPositionMode != PositionMode::kNone ? S::kKeys : 32;  // whose scores tell the first reference
+  static constexpr float kLeastReference = -1e30f;              // of rows that see none of these
+  static constexpr float kLargeSum = 16384.f;  // of a lane's exponentials in a step; fp16 ends at 65504
 
   // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3) of the warp's 16.
   float scores[kBlocks][4];
@@ -80,7 +80,7 @@ struct Sm90Rows {
     }
   }
 
-  // Turns the scores of the first kCount keys into weights, where these are all keys; there is no output yet.
+  // Makes weights of the scores of the first kCount keys, where these are all keys; there is no output yet.
   template <int kCount>
   __device__ void weighOnly(float scale_log2) {
 #pragma unroll
@@ -90,7 +90,7 @@ struct Sm90Rows {
 
   // The same for one step of several. The reference of the exponentials only has to keep them in range: in the first
   // step it becomes the largest score of a row among some keys, and it moves only when exponentials grew too large for
-  // it, which is looked at afterwards. So they wait for no maximum. bias.added(place, score) is what a score becomes.
+  // it, which is looked at afterwards. So they wait for no maximum. bias.added(offset, score) is what a score becomes.
   template <int kCount, typename Bias = NoBias>
   __device__ void weighStep(float scale_log2, bool first, const Bias& bias = {}) {
     float added[2];
@@ -103,7 +103,7 @@ struct Sm90Rows {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         reference[row] = peakOf<(kCount < kFirstKeys ? kCount : kFirstKeys)>(row, bias);
-        if constexpr (S::kPlaces != Places::kNone) reference[row] = fmaxf(reference[row], kLeastReference);
+        if constexpr (S::kPositionMode != PositionMode::kNone) reference[row] = fmaxf(reference[row], kLeastReference);
       }
     }
     exponentiate<kCount>(scale_log2, added, bias.again());
@@ -124,8 +124,8 @@ struct Sm90Rows {
     float peak[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int n = 0; n < kCount / 8; ++n) {
-      peak[n % 2] = fmaxf(peak[n % 2], fmaxf(bias.added(placeOf(n, row * 2), scores[n][row * 2]),
-                                             bias.added(placeOf(n, row * 2 + 1), scores[n][row * 2 + 1])));
+      peak[n % 2] = fmaxf(peak[n % 2], fmaxf(bias.added(elementOffset(n, row * 2), scores[n][row * 2]),
+                                             bias.added(elementOffset(n, row * 2 + 1), scores[n][row * 2 + 1])));
     }
     peak[0] = fmaxf(peak[0], peak[1]);
 #pragma unroll
@@ -144,7 +144,7 @@ struct Sm90Rows {
       for (int row = 0; row < 2; ++row) {
         float (&pair)[4] = scores[n];
 #pragma unroll
-        for (int i = row * 2; i < row * 2 + 2; ++i) pair[i] = bias.added(placeOf(n, i), pair[i]);
+        for (int i = row * 2; i < row * 2 + 2; ++i) pair[i] = bias.added(elementOffset(n, i), pair[i]);
         const float x = fmaf(pair[row * 2], scale_log2, -shift[row]);
         const float y = fmaf(pair[row * 2 + 1], scale_log2, -shift[row]);
         const float a = exp2Fast(x), b = exp2Fast(y);
@@ -274,12 +274,12 @@ __device__ inline void zeroRows(const AttentionParams& p, int head, int token, i
   }
 }
 
-// storeRows() for e4m3, behind the bias: four lanes write 32 contiguous bytes of a row at a time.
+// storeRows() for e4m3, after the bias: four lanes write 32 contiguous bytes of a row at a time.
 template <typename S>
-__device__ void storeRowsE4m3(const AttentionParams& p, const AttentionJob& job, const Sm90Rows<S>& rows) {
+__device__ void storeRowsE4m3(const AttentionParams& p, const AttentionWorkItem& item, const Sm90Rows<S>& rows) {
   const int lane = threadIdx.x % kWarpSize, warp_row = threadIdx.x % kWarpgroup / kWarpSize * 16;
   unsigned char* const y =
-      static_cast<unsigned char*>(p.y) + (static_cast<int64_t>(job.token) * p.H + job.head) * p.D + lane % 4 * 8;
+      static_cast<unsigned char*>(p.y) + (static_cast<int64_t>(item.token) * p.H + item.head) * p.D + lane % 4 * 8;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const float factor = __fdividef(p.e4m3_factor, rows.sum[row]);
@@ -293,7 +293,7 @@ __device__ void storeRowsE4m3(const AttentionParams& p, const AttentionJob& job,
         packed[i] = packE4m3(value[row * 2] * factor, value[row * 2 + 1] * factor);
       }
       transposeQuad(packed, lane);
-      if (in_job < job.rows && (block + lane % 4) * 8 < p.D) {
+      if (in_job < item.rows && (block + lane % 4) * 8 < p.D) {
         *reinterpret_cast<uint2*>(y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8) =
             uint2{packed[0] | packed[1] << 16, packed[2] | packed[3] << 16};
       }
@@ -304,19 +304,19 @@ __device__ void storeRowsE4m3(const AttentionParams& p, const AttentionJob& job,
 // Divides by the sums and writes the rows; four lanes write 64 contiguous bytes of a row at a time. The bias of V is
 // added here: weights add up to the sum that is divided by.
 template <typename S>
-__device__ void storeRows(const AttentionParams& p, const AttentionJob& job, Sm90Rows<S>& rows) {
+__device__ void storeRows(const AttentionParams& p, const AttentionWorkItem& item, Sm90Rows<S>& rows) {
   using T = typename S::T;
   const int lane = threadIdx.x % kWarpSize, warp_row = threadIdx.x % kWarpgroup / kWarpSize * 16;
   if (p.v.bias) {
-    const T* bias = static_cast<const T*>(p.v.bias) + keyHead(p, job.head) * p.v.bias_head_stride;
+    const T* bias = static_cast<const T*>(p.v.bias) + keyHead(p, item.head) * p.v.bias_head_stride;
 #pragma unroll
     for (int i = 0; i < S::kD / 2; ++i) {
       const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
       if (column < p.D) rows.output[i / 32][i / 4 % 8][i % 4] += toFloat(bias[column]) * rows.sum[i / 2 % 2];
     }
   }
-  if (p.e4m3_factor > 0.f) return storeRowsE4m3(p, job, rows);
-  T* const y = static_cast<T*>(p.y) + (static_cast<int64_t>(job.token) * p.H + job.head) * p.D + lane % 4 * 8;
+  if (p.e4m3_factor > 0.f) return storeRowsE4m3(p, item, rows);
+  T* const y = static_cast<T*>(p.y) + (static_cast<int64_t>(item.token) * p.H + item.head) * p.D + lane % 4 * 8;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const float inverse = __fdividef(1.f, rows.sum[row]);
@@ -330,7 +330,7 @@ __device__ void storeRows(const AttentionParams& p, const AttentionJob& job, Sm9
         packed[i] = packPair<T>(value[row * 2] * inverse, value[row * 2 + 1] * inverse);
       }
       transposeQuad(packed, lane);
-      if (in_job < job.rows && (block + lane % 4) * 8 < p.D) {
+      if (in_job < item.rows && (block + lane % 4) * 8 < p.D) {
         storeWhole(y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8, packed);
       }
     }

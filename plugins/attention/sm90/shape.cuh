@@ -15,14 +15,14 @@ namespace padfree {
 
 // What scores depend on beside Q and K: on nothing, on windows alone, or on a bias and windows (see
 // positions.cuh).
-enum class Places { kNone, kWindow, kSlope, kDistance };
+enum class PositionMode { kNone, kWindow, kSlope, kDistance };
 
 // The head of K and V that a head of Q reads.
 __device__ inline int keyHead(const AttentionParams& p, int head) {
   return p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);
 }
 
-constexpr int kLoadingWarps = 3;  // one hands out jobs with their Q, one loads K, one V
+constexpr int kLoadingWarps = 3;  // one hands out work items with their Q, one loads K, one V
 
 // Q of kTaskRows rows, and K or V of kStepKeys keys, in shared memory: panels of kRowBytes a row, narrow ones for heads
 // of up to 32 columns.
@@ -41,13 +41,13 @@ struct Sm90Tiles {
 };
 
 // One block a multiprocessor: kTaskWidth warpgroups that compute and one that loads.
-template <typename Element, int kHeadSize, int kStepKeys, int kRingStages, Places kDependsOn>
+template <typename Element, int kHeadSize, int kStepKeys, int kRingStages, PositionMode kDependsOn>
 struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kStepKeys>;
-  static constexpr Places kPlaces = kDependsOn;
+  static constexpr PositionMode kPositionMode = kDependsOn;
   static constexpr int kStages = kRingStages;
   static constexpr int kKeyBarriers = 2 * kStages;  // see Sm90Shared
-  // Two buffers of Q a warpgroup, where they fit: the next job's Q arrives while this one is computed.
+  // Two buffers of Q per warpgroup, where they fit: the next item's Q arrives while this one is computed.
   static constexpr int kQuerySlots = Tiles::kD <= 64 ? 2 : 1;
   static constexpr int kThreads = (kTaskWidth + 1) * kWarpgroup;
   // Where two warpgroups share the keys of a group of rows, the second one's references, sums and output pass through
@@ -55,7 +55,7 @@ struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   static constexpr int kExchangeBytes = kWarpgroup * (Tiles::kD / 2 + 4) * 4;
   static constexpr int kSharedBytes = kQuerySlots * kTaskWidth * Tiles::kQueryBytes + 2 * kStages * Tiles::kKeyBytes +
                                       kExchangeBytes + 1024;  // the last to align
-  // Distance biases have a table a warpgroup behind all that, which reaches beyond the range by what a step spans.
+  // Distance biases have a table per warpgroup after all that, which reaches beyond the range by what a step spans.
   static constexpr int kTableReach = Tiles::kKeys + 16;
   static constexpr int tableEntries(int range) { return 2 * (range + kTableReach) + 1; }
   // Registers after the producer gave its own away; 512 threads start with 128 each.
@@ -63,9 +63,9 @@ struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
 };
 
 // What a warpgroup computes next: 64 query rows of one head against its share of the keys.
-struct alignas(16) AttentionJob {
+struct alignas(16) AttentionWorkItem {
   int token;  // first query row
-  int rows;   // of them; 0: `steps` rows of filler to be zeroed, -1: no job comes any more
+  int rows;   // of them; 0: `steps` rows of filler to be zeroed, -1: this was the last item
   int head;
   int stage;      // number of the stage with its first keys, counted from the start of the kernel
   int steps;      // stages to go through
@@ -77,17 +77,17 @@ struct alignas(16) AttentionJob {
   int diagonal;   // see TaskKeys
 };
 
-struct JobFlags {
+struct ItemFlags {
   int arrivals;  // at a stage's `empty` barrier, so that all its readers together make kStageArrivals
   int splits, split;
-  bool idle_turn;  // has one step less than the other shares: passes one turn on unused
+  bool idle_step;  // has one step less than the other shares: takes part in one round of ping-pong without work
   int next;        // warpgroup that multiplies after this one
 };
 
-__device__ inline int packFlags(JobFlags f) {
-  return f.arrivals | f.splits << 4 | f.split << 8 | f.idle_turn << 12 | f.next << 16;
+__device__ inline int packFlags(ItemFlags f) {
+  return f.arrivals | f.splits << 4 | f.split << 8 | f.idle_step << 12 | f.next << 16;
 }
-__device__ inline JobFlags unpackFlags(int packed) {
+__device__ inline ItemFlags unpackFlags(int packed) {
   return {packed & 15, packed >> 4 & 15, packed >> 8 & 15, (packed >> 12 & 1) != 0, packed >> 16};
 }
 
@@ -98,17 +98,17 @@ struct TaskKeys {
   int steps, diagonal;
 };
 
-// The place of the step that is taken as number `step`.
+// Which block of keys step number `step` takes.
 template <typename S>
-__device__ inline int placeOfStep(int diagonal, int step) {
-  if constexpr (S::kPlaces == Places::kNone) return step;
+__device__ inline int keyBlockOfStep(int diagonal, int step) {
+  if constexpr (S::kPositionMode == PositionMode::kNone) return step;
   return step == 0 ? diagonal : step <= diagonal ? step - 1 : step;
 }
 
 template <typename S>
 __device__ inline TaskKeys keysOf(const AttentionParams& p, const AttentionTask& task, const TaskParts& parts) {
   TaskKeys keys{0, task.length, 0, 0};
-  if constexpr (S::kPlaces != Places::kNone) {
+  if constexpr (S::kPositionMode != PositionMode::kNone) {
     if (task.length > 0) {  // no filler
       const int last = min(task.first + parts.groups * kTaskRows, task.length) - 1;
       const KeyRange range = visibleKeys(p, task.first, last, task.length);
@@ -119,8 +119,8 @@ __device__ inline TaskKeys keysOf(const AttentionParams& p, const AttentionTask&
     }
   }
   keys.steps = ceilDiv(static_cast<unsigned>(keys.end - keys.begin), static_cast<unsigned>(S::kKeys));
-  if constexpr (S::kPlaces != Places::kNone) {
-    if (S::kPlaces == Places::kSlope || p.window_left >= 0) {
+  if constexpr (S::kPositionMode != PositionMode::kNone) {
+    if (S::kPositionMode == PositionMode::kSlope || p.window_left >= 0) {
       keys.diagonal = max(min((task.first - keys.begin) / S::kKeys, keys.steps - 2), 0);
     }
   }
@@ -129,22 +129,22 @@ __device__ inline TaskKeys keysOf(const AttentionParams& p, const AttentionTask&
 
 constexpr int kStageArrivals = 6;  // divides among 1, 2 or 3 warpgroups
 
-// Jobs are kept until a warpgroup has written its output, while the next two may be there already.
-constexpr int kJobSlots = 4;
+// Items are kept until a warpgroup has written its output, while the next two may have been handed out.
+constexpr int kItemSlots = 4;
 
 template <typename S>
 struct Sm90Shared {
   uint64_t queries[S::kQuerySlots][kTaskWidth], queries_free[S::kQuerySlots][kTaskWidth];
-  // A wait cannot tell a barrier's phase from the one two further: who waits for a stage's keys has to know that those
-  // of the last stage at the same barrier have arrived, though they may have been another warpgroup's. They have if the
-  // loads of a stage at most kStages before the one waited for have been issued, as that one's place had been left
-  // then. Before the first stage of a job a warpgroup looks at `issued`; from then on its last stage says so, which has
-  // arrived and is at most kTaskWidth before the next. Values are waited for after the keys of their stage, and these
-  // came after the stage before in the same place had been left.
+  // A wait on an mbarrier tells phases apart by their parity alone, so not a phase from the one two later: who waits
+  // for a stage's keys has to know that those of the last stage at the same barrier have arrived, though they may have
+  // been another warpgroup's. They have if the loads of a stage at most kStages before the one waited for have been
+  // issued, as that one's slot had been released then. Before the first stage of an item a warpgroup looks at `issued`;
+  // from then on its last stage says so, which has arrived and is at most kTaskWidth before the next. Values are waited
+  // for after the keys of their stage, and these came after the stage before in the same slot had been released.
   uint64_t keys[S::kKeyBarriers], values[S::kStages], empty[S::kStages];
   int issued;  // stages with smaller numbers have their keys there or under way; kStages or more
   static_assert(kTaskWidth <= S::kStages);
-  AttentionJob jobs[kJobSlots][kTaskWidth];
+  AttentionWorkItem items[kItemSlots][kTaskWidth];
   AttentionTask upcoming[kLoadingWarps][S::kStages][2];  // of every lane that loads
 };
 
@@ -164,7 +164,7 @@ struct Sm90Memory {
 };
 
 // Named barriers; 0 is __syncthreads.
-constexpr int kCombineBarrier = 1, kGroupBarrier = 2, kTurnBarrier = 5;
-static_assert(kTurnBarrier + kTaskWidth <= 16 && kTaskWidth == 3);
+constexpr int kCombineBarrier = 1, kGroupBarrier = 2, kPingPongBarrier = 5;
+static_assert(kPingPongBarrier + kTaskWidth <= 16 && kTaskWidth == 3);
 
 }  // namespace padfree

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Variable-length attention for Hopper where sequences are short: a block of one warpgroup takes one head of one
 // sequence, or 64 query rows of it. Its Q, K and V come by TMA at once, one warp each. No list of tasks: blocks are
-// many and small, the multiprocessors take them as they have room, and the loads of one hide behind the products of
+// many and small, the multiprocessors take them as they have room, and the loads of one overlap with the products of
 // others.
 //
 // Longer sequences than the block has room for stay right: it goes through them tile by tile.
@@ -21,13 +21,13 @@ constexpr int kLongKeys = 32;   // keys of a step where the sequence is longer t
 
 // K and V of kStepKeys keys are on chip, and Q of two groups of kTaskRows rows; kResidentBlocks of such blocks on a
 // multiprocessor.
-template <typename Element, int kHeadSize, int kStepKeys, int kResidentBlocks, Places kDependsOn>
+template <typename Element, int kHeadSize, int kStepKeys, int kResidentBlocks, PositionMode kDependsOn>
 struct ShortShape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kStepKeys>;
-  static constexpr Places kPlaces = kDependsOn;
+  static constexpr PositionMode kPositionMode = kDependsOn;
   static constexpr int kBlocks = kResidentBlocks;
   static constexpr int kTableReach = 2 * kTaskRows - 1;  // between rows and keys on chip
-  static constexpr int kTableEntries = kPlaces == Places::kDistance ? 2 * kTableReach + 1 : 1;
+  static constexpr int kTableEntries = kPositionMode == PositionMode::kDistance ? 2 * kTableReach + 1 : 1;
   static constexpr int kSharedBytes = 2 * Tiles::kQueryBytes + 2 * Tiles::kKeyBytes + 1024;  // the last to align
 };
 
@@ -44,44 +44,43 @@ struct ShortBarriers {
   uint64_t queries[2], keys, values;  // complete when the copies have arrived
 };
 
-// Rows behind the last sequence become zeros; the blocks of all heads share them out.
+// Rows after the last sequence become zeros; the blocks of all heads share them out.
 __device__ inline void zeroFiller(const AttentionParams& p, int begin) {
   const int chunks = p.H * p.D / 8, part = blockIdx.y * p.H + blockIdx.x % p.H, parts = gridDim.y * p.H;
   const int64_t first = static_cast<int64_t>(begin) * chunks, count = static_cast<int64_t>(p.T - begin) * chunks;
   for (int64_t i = part * kWarpgroup + threadIdx.x; i < count; i += parts * kWarpgroup) zeroChunk(p, first + i);
 }
 
-// What places do to the scores of rows from first_row and keys from first_key on. kLong: not all of the sequence's keys
-// are on chip.
+// Windows and biases of the scores of rows from first_row and keys from first_key on. kLong: not all of the sequence's
+// keys are on chip.
 template <typename S, int kCount, bool kLong>
-__device__ inline void applyPlaces(Sm90Rows<S>& rows, const AttentionParams& p, int head, float slope,
-                                   const DistanceTable& table, int first_row, int first_key) {
+__device__ inline void applyPositions(Sm90Rows<S>& rows, const AttentionParams& p, int head, float slope,
+                                      const DistanceTable& table, int first_row, int first_key) {
   const int nearest = uniform(first_key - first_row - static_cast<int>(threadIdx.x) / kWarpSize * kWarpRows);
   const int distance = laneDistance(nearest);
   const auto add = [&](const auto& bias) {
 #pragma unroll
     for (int n = 0; n < kCount / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rows.scores[n][i] = bias.added(placeOf(n, i), rows.scores[n][i]);
+      for (int i = 0; i < 4; ++i) rows.scores[n][i] = bias.added(elementOffset(n, i), rows.scores[n][i]);
     }
   };
-  if constexpr (S::kPlaces == Places::kSlope) {
+  if constexpr (S::kPositionMode == PositionMode::kSlope) {
     add(SlopeBias{slope, static_cast<float>(distance)});
-  } else if constexpr (S::kPlaces == Places::kDistance && kLong) {
+  } else if constexpr (S::kPositionMode == PositionMode::kDistance && kLong) {
     add(DistantBias{middleBias(p, head), p.bias_range, distance, 1.f / p.scale});
-  } else if constexpr (S::kPlaces == Places::kDistance) {
+  } else if constexpr (S::kPositionMode == PositionMode::kDistance) {
     add(TableBias{table.address(distance)});
   }
-  if constexpr (S::kPlaces != Places::kNone) hideOutside<kCount>(rows, windowOf(p), nearest);
+  if constexpr (S::kPositionMode != PositionMode::kNone) maskOutside<kCount>(rows, windowOf(p), nearest);
 }
 
 // Scores of 64 query rows and kCount keys on chip, from key_row on, their weights and the product with V. `keys` of the
 // keys count; first: the rows have seen none before. kOnly: they are all that the sequence has; sums are added up, too.
-// places(): what is done to scores before their softmax.
-template <typename S, int kCount, bool kOnly, typename ApplyPlaces>
+// adjust(): what is done to scores before their softmax.
+template <typename S, int kCount, bool kOnly, typename Adjust>
 __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memory, ShortBarriers& barriers, int slot,
-                                  int key_row, int keys, unsigned parity, float scale_log2, bool first,
-                                  ApplyPlaces places) {
+                                  int key_row, int keys, unsigned parity, float scale_log2, bool first, Adjust adjust) {
   using T = typename S::T;
   constexpr int kSure = kOnly && (kCount > 64 || S::kKeys <= 64) ? kCount - kCountStep : 0;  // less is another kCount
   auto& scores = reinterpret_cast<float (&)[kCount / 8][4]>(rows.scores);
@@ -108,7 +107,7 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
     fenceAsyncProxy();
   }
   wgmmaWait<0>();
-  places();
+  adjust();
   if (keys < kCount) rows.template maskFrom<kCount, kSure>(keys, threadIdx.x % kWarpSize);
   if constexpr (kOnly) {
     rows.template weighOnly<kCount>(scale_log2);
@@ -185,8 +184,8 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   __syncwarp();
   const DistanceTable table{sharedAddress(entries), S::kTableReach};
   float slope = 0.f;
-  if constexpr (S::kPlaces == Places::kSlope) slope = p.slopes[head] / -p.scale;
-  if constexpr (S::kPlaces == Places::kDistance) {
+  if constexpr (S::kPositionMode == PositionMode::kSlope) slope = p.slopes[head] / -p.scale;
+  if constexpr (S::kPositionMode == PositionMode::kDistance) {
     fillTable(p, head, table);
     __syncthreads();
   }
@@ -198,13 +197,13 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     const int slot = group & 1;
     barrierWait(&barriers.queries[slot], group >> 1 & 1);
     if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(memory.query(slot)), head, 0);
-    const AttentionJob job{begin + row, length - row, head};
+    const AttentionWorkItem item{begin + row, length - row, head};
     const auto attendAll = [&](auto count) {
       Sm90Rows<S> rows;
       constexpr int kCount = decltype(count)::value;
       attendKeys<S, kCount, true>(rows, memory, barriers, slot, 0, length, 0, scale_log2, true,
-                                  [&] { applyPlaces<S, kCount, false>(rows, p, head, slope, table, row, 0); });
-      storeRows<S>(p, job, rows);
+                                  [&] { applyPositions<S, kCount, false>(rows, p, head, slope, table, row, 0); });
+      storeRows<S>(p, item, rows);
     };
     if (S::kKeys <= 64 && length <= 32) {
       attendAll(Keys<32>{});
@@ -230,10 +229,10 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
         }
         attendKeys<S, kLongKeys, false>(
             rows, memory, barriers, slot, key_row, min(length - key, kLongKeys), fills & 1, scale_log2, key == 0,
-            [&] { applyPlaces<S, kLongKeys, true>(rows, p, head, slope, table, row, key); });
+            [&] { applyPositions<S, kLongKeys, true>(rows, p, head, slope, table, row, key); });
       }
       rows.addUpSums();
-      storeRows<S>(p, job, rows);
+      storeRows<S>(p, item, rows);
     }
     if (row + 2 * stride < length) {
       __syncthreads();  // all have read this Q
@@ -255,29 +254,31 @@ cudaError_t launch(const AttentionParams& params, int groups, cudaStream_t strea
 }
 
 // Sequences are cut into blocks of 64 query rows where whole ones, which read K and V once, would not fill the GPU.
-template <typename T, Places kPlaces>
+template <typename T, PositionMode kPositionMode>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
   const int64_t sequences = int64_t{params.B} * params.H;  // each counts once a head
   const auto groups = [&](int blocks) { return sequences <= int64_t{blocks} * multiprocessors ? 2 : 1; };
-  if constexpr (kPlaces == Places::kNone) {  // elsewhere heads of up to 32 are computed as 64: rare, and instances each
-    if (params.D <= 32 && params.max_seq_len <= 64) return launch<ShortShape<T, 32, 64, 6, kPlaces>>(params, 1, stream);
-    if (params.D <= 32) return launch<ShortShape<T, 32, 128, 4, kPlaces>>(params, groups(4), stream);
+  if constexpr (kPositionMode ==
+                PositionMode::kNone) {  // elsewhere heads of up to 32 are computed as 64: rare, and instances each
+    if (params.D <= 32 && params.max_seq_len <= 64)
+      return launch<ShortShape<T, 32, 64, 6, kPositionMode>>(params, 1, stream);
+    if (params.D <= 32) return launch<ShortShape<T, 32, 128, 4, kPositionMode>>(params, groups(4), stream);
   }
-  if (params.D > 64) return launch<ShortShape<T, 128, 128, 2, kPlaces>>(params, groups(2), stream);
-  if (params.max_seq_len <= 64) return launch<ShortShape<T, 64, 64, 5, kPlaces>>(params, 1, stream);
+  if (params.D > 64) return launch<ShortShape<T, 128, 128, 2, kPositionMode>>(params, groups(2), stream);
+  if (params.max_seq_len <= 64) return launch<ShortShape<T, 64, 64, 5, kPositionMode>>(params, 1, stream);
   // Three blocks have more registers each, and all of these run at once.
-  if (2 * sequences <= 3 * multiprocessors) return launch<ShortShape<T, 64, 128, 3, kPlaces>>(params, 2, stream);
-  return launch<ShortShape<T, 64, 128, 4, kPlaces>>(params, groups(4), stream);
+  if (2 * sequences <= 3 * multiprocessors) return launch<ShortShape<T, 64, 128, 3, kPositionMode>>(params, 2, stream);
+  return launch<ShortShape<T, 64, 128, 4, kPositionMode>>(params, groups(4), stream);
 }
 
 }  // namespace
 
 template <typename T>
 cudaError_t launchShortSm90(const AttentionParams& params, cudaStream_t stream) {
-  return dispatchPlaces(params, [&](auto places) { return chooseShape<T, decltype(places)::value>(params, stream); });
+  return dispatchPositionMode(params, [&](auto mode) { return chooseShape<T, decltype(mode)::value>(params, stream); });
 }
 
 }  // namespace padfree

@@ -4,7 +4,7 @@
 // of 64 that come by TMA and stay for the groups that follow, while one more block is on its way: so each key is
 // fetched once a run, and none outside of the windows. No list of tasks: runs are numbered as in query_tiles.cuh.
 //
-// Every row sees its own place, so that no row of a sequence has -infinity for its largest score. Rows behind the
+// Every row sees its own position, so that no row of a sequence has -infinity for its largest score. Rows after the
 // sequence may: they become NaN, and are not stored.
 #include <algorithm>
 
@@ -25,10 +25,10 @@ template <typename Element, int kHeadSize, int kBlocksAhead, int kResidentBlocks
 struct WindowShape : Sm90Tiles<Element, kHeadSize, kTaskRows> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kTaskRows>;
   struct Near : Sm90Tiles<Element, kHeadSize, kNearKeyCount> {  // all keys that a group sees
-    static constexpr Places kPlaces = Places::kWindow;
+    static constexpr PositionMode kPositionMode = PositionMode::kWindow;
   };
   static constexpr int kBlocks = kResidentBlocks;
-  static constexpr int kRoom = kNearBlocks + kBlocksAhead;  // places for blocks of keys
+  static constexpr int kRoom = kNearBlocks + kBlocksAhead;  // slots for blocks of keys
 };
 
 // Complete when the copies have arrived.
@@ -40,7 +40,7 @@ struct WindowBarriers {
 // How the kernel goes through runs.
 struct WindowRuns {
   int rows;           // of a run
-  int before, after;  // blocks of 64 keys that a group sees before and behind its own: 0 or 1
+  int before, after;  // blocks of 64 keys that a group sees before and after its own: 0 or 1
 };
 
 // Where a block's data are; base is a multiple of 1024 in shared space.
@@ -49,8 +49,8 @@ struct WindowMemory {
   static constexpr int kBytes = S::kQueryBytes + 2 * S::kRoom * S::kKeyBytes;
   unsigned base;
   __device__ unsigned query() const { return base; }
-  __device__ unsigned key(int place) const { return base + S::kQueryBytes + place * S::kKeyBytes; }
-  __device__ unsigned value(int place) const { return key(S::kRoom + place); }
+  __device__ unsigned key(int slot) const { return base + S::kQueryBytes + slot * S::kKeyBytes; }
+  __device__ unsigned value(int slot) const { return key(S::kRoom + slot); }
 };
 
 template <typename S>
@@ -60,10 +60,10 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using T = typename S::T;
   using Near = typename S::Near;
-  static_assert(Near::kPlaces == Places::kWindow);
+  static_assert(Near::kPositionMode == PositionMode::kWindow);
   extern __shared__ __align__(1024) unsigned char dynamic[];
   const WindowMemory<S> memory{sharedAddress(dynamic)};
-  // Behind the data, so that nothing has to be left out to align these: it is what the last block has no room for.
+  // After the data, which are aligned, so that no padding is needed: the last block has no room for any.
   WindowBarriers<S>& barriers = *sharedPointer<WindowBarriers<S>>(memory.value(S::kRoom));
   const int thread = threadIdx.x, lane = thread % kWarpSize, warp = uniform(thread / kWarpSize);
   if (thread < 3) {
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   if (run.rows <= 0) return;
   if (run.filler) return zeroRows(p, head, run.begin + run.first, run.rows);
 
-  // Blocks of keys are numbered from the first that the run sees; `own`: those in the places of a group's rows.
+  // Blocks of keys are numbered from the first that the run sees; `own`: those at the positions of a group's rows.
   const int begin = uniform(run.begin), length = uniform(run.length), first = uniform(run.first);
   const int groups = ceilDiv(uniform(run.rows), kTaskRows);
   const int origin = max(first / kTaskRows - runs.before, 0);
@@ -96,11 +96,11 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     const int row = first + group * kTaskRows;
     loadRows<S, kTaskRows>(maps, 0, memory.query(), min(length - row, kTaskRows), head, begin + row, &barriers.queries);
   };
-  const auto loadBlock = [&](int operand, int block, int place) {
+  const auto loadBlock = [&](int operand, int block, int slot) {
     const int key = (origin + block) * kTaskRows;
-    loadRows<S, kTaskRows>(maps, operand, operand == 1 ? memory.key(place) : memory.value(place),
+    loadRows<S, kTaskRows>(maps, operand, operand == 1 ? memory.key(slot) : memory.value(slot),
                            min(length - key, kTaskRows), key_head, begin + key,
-                           operand == 1 ? &barriers.keys[place] : &barriers.values[place]);
+                           operand == 1 ? &barriers.keys[slot] : &barriers.values[slot]);
   };
   const auto loadBlocks = [&](int operand, int from, int to) {
     for (int block = from; block < to; ++block) loadBlock(operand, block, block);
@@ -117,30 +117,30 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   const bool narrow = window.left < kNearKeys || window.right < kNearKeys;
   const float scale_log2 = p.scale * kLog2E;
   const unsigned q = panelDescriptor(memory.query());
-  int own_place = own_first, own_parity = 0;
+  int own_slot = own_first, own_parity = 0;
   for (int group = 0; group < groups; ++group) {
     const int row = first + group * kTaskRows, own = own_first + group;
-    // The places of the blocks before, at and behind the group's, and the phases of their barriers. One that does not
-    // exist has the group's own place, and no key that is seen.
-    const bool has_before = runs.before > 0 && own > 0, has_behind = own + 1 < blocks;
-    int places[kNearBlocks], parities[kNearBlocks];
+    // The slots of the blocks before, at and after the group's, and the phases of their barriers. One that does not
+    // exist has the group's own slot, and no key that is seen.
+    const bool has_before = runs.before > 0 && own > 0, has_after = own + 1 < blocks;
+    int slots[kNearBlocks], parities[kNearBlocks];
 #pragma unroll
     for (int i = 0; i < kNearBlocks; ++i) {
-      const int place = own_place + (i == 0 ? -has_before : i == 2 ? has_behind : 0);
-      const bool over = place == S::kRoom, under = place < 0;
-      places[i] = over ? 0 : under ? S::kRoom - 1 : place;
+      const int slot = own_slot + (i == 0 ? -has_before : i == 2 ? has_after : 0);
+      const bool over = slot == S::kRoom, under = slot < 0;
+      slots[i] = over ? 0 : under ? S::kRoom - 1 : slot;
       parities[i] = own_parity ^ (over || under);
     }
-    if (++own_place == S::kRoom) {
-      own_place = 0;
+    if (++own_slot == S::kRoom) {
+      own_slot = 0;
       own_parity ^= 1;
     }
     const auto waitBlocks = [&](uint64_t (&arrived)[S::kRoom]) {  // the group before waited for the others
       if (group == 0) {
-        barrierWait(&arrived[places[0]], parities[0]);
-        barrierWait(&arrived[places[1]], parities[1]);
+        barrierWait(&arrived[slots[0]], parities[0]);
+        barrierWait(&arrived[slots[1]], parities[1]);
       }
-      barrierWait(&arrived[places[2]], parities[2]);
+      barrierWait(&arrived[slots[2]], parities[2]);
     };
 
     NearRows<Near> rows;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     wgmmaFence();
 #pragma unroll
     for (int i = 0; i < kNearBlocks; ++i) {
-      const unsigned k = panelDescriptor(memory.key(places[i]));
+      const unsigned k = panelDescriptor(memory.key(slots[i]));
 #pragma unroll
       for (int d = 0; d < S::kD / 16; ++d) {
         wgmmaShared<T>(reinterpret_cast<float (&)[kTaskRows / 8][4]>(rows.scores[i * kTaskRows / 8]),
@@ -160,12 +160,12 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     }
     wgmmaCommit();
     const int end = min(length - row + kTaskRows,
-                        has_behind ? kNearKeyCount : 2 * kTaskRows);  // of keys
+                        has_after ? kNearKeyCount : 2 * kTaskRows);  // of keys
     const int last_keys = end % kTaskRows;
     if (last_keys > 0) {  // a weight of 0 does not silence a NaN: rows of V beyond the sequence become zeros
-      const int i = end / kTaskRows, place = i == 1 ? places[1] : places[2];
-      barrierWait(&barriers.values[place], i == 1 ? parities[1] : parities[2]);
-      unsigned char* const values = sharedPointer<unsigned char>(memory.value(place));
+      const int i = end / kTaskRows, slot = i == 1 ? slots[1] : slots[2];
+      barrierWait(&barriers.values[slot], i == 1 ? parities[1] : parities[2]);
+      unsigned char* const values = sharedPointer<unsigned char>(memory.value(slot));
       for (int chunk = last_keys * 8 + thread; chunk < kTaskRows * 8; chunk += kWarpgroup) {
 #pragma unroll
         for (int panel = 0; panel < S::kPanels; ++panel) {
@@ -175,27 +175,27 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
       fenceAsyncProxy();
     }
     wgmmaWait<0>();
-    const int next = own - runs.before + S::kRoom;  // takes the place of the block that no group sees any more
+    const int next = own - runs.before + S::kRoom;  // overwrites the block that no group sees any more
     const bool load_next = own >= runs.before && next < blocks;
-    const int next_place = runs.before ? places[0] : places[1];
+    const int next_slot = runs.before ? slots[0] : slots[1];
     namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied this Q, and written zeros
     if (lane == 0) {
       if (warp == 0 && group + 1 < groups) loadQuery(group + 1);
       if (warp == 1) {
         if (group == 0) loadBlocks(1, needed, filled);
-        if (load_next) loadBlock(1, next, next_place);
+        if (load_next) loadBlock(1, next, next_slot);
       }
       if (warp == 2 && group == 0) loadBlocks(2, needed, filled);
     }
     __syncwarp();
-    if (narrow) hideOutside<kNearKeyCount>(rows, window, -kTaskRows - warp * kWarpRows);
+    if (narrow) maskOutside<kNearKeyCount>(rows, window, -kTaskRows - warp * kWarpRows);
     if (end < kNearKeyCount) rows.template maskFrom<kNearKeyCount, kTaskRows>(end, lane);
     rows.takeSeen(warp, has_before);
     rows.findShift(scale_log2);
 
     unsigned values[kNearBlocks];
 #pragma unroll
-    for (int i = 0; i < kNearBlocks; ++i) values[i] = panelDescriptor(memory.value(places[i]));
+    for (int i = 0; i < kNearBlocks; ++i) values[i] = panelDescriptor(memory.value(slots[i]));
     constexpr int kBlockChunks = NearRows<Near>::kBlockChunks, kSeen = NearRows<Near>::kSeen;
     const auto multiplyBlock = [&](int block, bool accumulate) {
 #pragma unroll
@@ -223,10 +223,10 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     wgmmaWait<0>();
     if (load_next) {
       namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied that V
-      if (warp == 2 && lane == 0) loadBlock(2, next, next_place);
+      if (warp == 2 && lane == 0) loadBlock(2, next, next_slot);
       __syncwarp();
     }
-    storeRows<Near>(p, AttentionJob{begin + row, length - row, head}, rows);
+    storeRows<Near>(p, AttentionWorkItem{begin + row, length - row, head}, rows);
   }
 #endif
 }

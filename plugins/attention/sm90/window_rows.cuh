@@ -11,8 +11,8 @@ constexpr int kNearBlocks = 3;  // of keys that a group sees at most: its own an
 constexpr int kNearKeyCount = kNearBlocks * kTaskRows;
 
 // Row r of a group sees keys [r, r + 128] of the 192 at most. So a warp sees nine chunks of 16 keys, of which the first
-// and the last have a diagonal in them. All warps see chunks 3 to 8. Of the three ahead of these and the three behind,
-// warp w sees chunk c if w <= c, and the ninth after c otherwise: one place stands for both, and all warps have the
+// and the last have a diagonal in them. All warps see chunks 3 to 8. Of the three before these and the three after,
+// warp w sees chunk c if w <= c, and the ninth after c otherwise: one index stands for both, and all warps have the
 // same code. With code of their own they waited for instructions longer than for anything else
 // (docs/notes/2026-11-27-windows-again.md).
 template <typename N>
@@ -20,13 +20,13 @@ struct NearRows : Sm90Rows<N> {
   using Sm90Rows<N>::scores, Sm90Rows<N>::sum, Sm90Rows<N>::weights;
   static constexpr int kChunkKeys = 16;  // of an entry of weights
   static constexpr int kChunks = kNearKeyCount / kChunkKeys, kBlockChunks = kTaskRows / kChunkKeys;
-  static constexpr int kShared = kBlockChunks - 1, kSeen = kChunks - kShared;  // places that stand for two chunks; all
+  static constexpr int kShared = kBlockChunks - 1, kSeen = kChunks - kShared;  // indices that stand for two chunks; all
 
-  // Takes the chunks that this warp sees, and hides keys beyond the widest window and those of a block that is not
-  // there.
+  // Takes the chunks that this warp sees, and masks keys beyond the widest window and those of a block that does not
+  // exist.
   __device__ void takeSeen(int warp, bool has_before) {
     const auto before = [](int distance) { return distance < 0; };
-    const auto behind = [](int distance) { return distance > 0; };
+    const auto after = [](int distance) { return distance > 0; };
 #pragma unroll
     for (int c = 0; c < kShared; ++c) {
 #pragma unroll
@@ -34,12 +34,12 @@ struct NearRows : Sm90Rows<N> {
         float& score = scoreOf(c, i);
         score = warp > c ? scoreOf(c + kSeen, i) : has_before ? score : -INFINITY;
       }
-      if (warp == c) hide(c, before);
-      if (warp == c + 1) hide(c, behind);
+      if (warp == c) mask(c, before);
+      if (warp == c + 1) mask(c, after);
     }
-    if (warp == kShared) hide(kShared, before);
-    if (warp == 0) hide(kSeen - 1, behind);
-    if (!has_before) hide(kShared, [](int) { return true; });
+    if (warp == kShared) mask(kShared, before);
+    if (warp == 0) mask(kSeen - 1, after);
+    if (!has_before) mask(kShared, [](int) { return true; });
   }
 
   // Exponents are counted from the largest score of each row among the seen. Warp-collective.
@@ -51,7 +51,7 @@ struct NearRows : Sm90Rows<N> {
     }
   }
 
-  // Turns the scores in places [kBegin, kEnd) into weights, and adds these to the sums over the keys of this lane.
+  // Makes weights of the scores of chunks [kBegin, kEnd), and adds these to the sums over the keys of this lane.
   template <int kBegin, int kEnd>
   __device__ void weigh(int warp, float scale_log2) {
 #pragma unroll
@@ -79,15 +79,15 @@ struct NearRows : Sm90Rows<N> {
   }
 
  private:
-  __device__ float& scoreOf(int place, int i) { return scores[place * 2 + i / 4][i % 4]; }
+  __device__ float& scoreOf(int chunk, int i) { return scores[chunk * 2 + i / 4][i % 4]; }
 
-  // Hides keys by their distance from the diagonal of a chunk.
-  template <typename Hidden>
-  __device__ void hide(int place, const Hidden& hidden) {
+  // Masks keys by their distance from the diagonal of a chunk.
+  template <typename IsMasked>
+  __device__ void mask(int chunk, const IsMasked& isMasked) {
     const int offset = laneDistance(0);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (hidden(offset + placeOf(i / 4, i % 4))) scoreOf(place, i) = -INFINITY;
+      if (isMasked(offset + elementOffset(i / 4, i % 4))) scoreOf(chunk, i) = -INFINITY;
     }
   }
 
