@@ -29,7 +29,7 @@ __device__ inline float gelu(float x) {
 
 // The same of two numbers, rounded to T and packed. In fp16 they are rounded first and computed two at a time, which is
 // as exact as computing with floats from numbers in fp16 (3.3e-4 of the results' norm for normal numbers, where
-// rounding the results alone is 2.1e-4): an instruction for every element of a tile costs a product 1 % of its time.
+// rounding the results alone is 2.1e-4): an instruction for every element of a tile costs a GEMM 1 % of its time.
 template <typename T>
 __device__ unsigned geluPair(float x, float y) {
   return packPair<T>(gelu(x), gelu(y));
@@ -47,7 +47,7 @@ __device__ inline unsigned geluPair<half>(float x, float y) {
 }
 
 // GELU for results that are rounded to e4m3, whose rounding takes 2.7e-2 of their norm: x * Phi(x) with 1/2 + x P(x^2),
-// kept between 0 and 1, in the place of Phi(x). In fp16 its error is below 1e-3 (0.1 + |x|), which adds less than a
+// kept between 0 and 1, instead of Phi(x). In fp16 its error is below 1e-3 (0.1 + |x|), which adds less than a
 // thousandth to that of rounding (docs/notes/2026-11-27-fences.md). The special-function unit, for which the other form
 // waits, has no part in it. Numbers of fp16.
 constexpr float kPhi1 = 3.9697265625e-01f, kPhi3 = -6.2469482421875e-02f, kPhi5 = 7.51495361328125e-03f,
@@ -110,7 +110,7 @@ __device__ inline unsigned gatePair(const float (&u)[2], const float (&v)[2]) {
   return packPair<T>(activate(u[0], kActivation) * v[0], activate(u[1], kActivation) * v[1]);
 }
 
-// The same of two pairs, u and v in turn; the activation is looked at once for all of them.
+// The same of two pairs, u and v alternating; the activation is looked at once for all of them.
 template <typename T>
 __device__ inline void gatePairs(unsigned (&packed)[2], const float (&value)[4][2], Activation activation) {
   const auto gate = [&](auto tag) {

@@ -15,10 +15,10 @@ constexpr int kMostFetchBytesPerCycle = 84;  // to one multiprocessor
 constexpr int kMinStageCycles = 230;         // what a stage costs the threads that fetch
 constexpr int kClusterCycles = 600;          // of a cluster of more than two blocks
 constexpr int kTileCycles = 2500;
-constexpr int kTokenCycles = 11;           // of finishing a tile
-constexpr int kResidentTileCycles = 1000;  // by which the finish of one tile holds up the products of another
+constexpr int kTokenCycles = 11;           // of a tile's epilogue
+constexpr int kResidentTileCycles = 1000;  // by which the epilogue of one tile holds up the main loop of another
 constexpr int kGatherCycles = 1800;
-constexpr int kGatherTokenCycles = 39;  // of blocks that share a tile: for each token that another block finishes
+constexpr int kGatherTokenCycles = 39;  // of blocks that share a tile: for each token that another block stores
 
 // Clusters side by side along the features.
 int featureClusters(const LinearTiling& tiling, int N) {
@@ -30,8 +30,8 @@ int64_t clustersOf(const LinearTiling& tiling, int T, int N) {
   return int64_t{featureClusters(tiling, N)} * ceilDiv(T, tiling.tokens * tiling.cluster_tokens);
 }
 
-// Of finishing a tile, and what else it takes beside its products.
-int finishCyclesOf(const LinearTiling& tiling) {
+// A tile's epilogue, and what else it takes beside its main loop.
+int epilogueCyclesOf(const LinearTiling& tiling) {
   return tiling.tokens * kTokenCycles + kTileCycles;
 }
 
@@ -40,8 +40,8 @@ int64_t residentCyclesOf(const LinearTiling& tiling, int T, const LinearParams& 
   const int stages = stagesOf(params);
   const int tile = stages * 2 * tiling.tokens + kResidentTileCycles;
   const int input = stages * tiling.tokens * 128 / tiling.cluster_features / kFetchBytesPerCycle;
-  // Half of the input comes beside the first products.
-  return int64_t{cut.rounds} * (cut.tiles * tile + input / 2) + finishCyclesOf(tiling);
+  // Half of the input comes beside the first matrix instructions.
+  return int64_t{cut.rounds} * (cut.tiles * tile + input / 2) + epilogueCyclesOf(tiling);
 }
 
 int64_t cyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, int multiprocessors) {
@@ -57,7 +57,7 @@ int64_t cyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, 
   const int gather =
       tiling.parts > 1 ? kGatherCycles + kGatherTokenCycles * (tiling.tokens - tiling.tokens / tiling.parts) : 0;
   const int cluster = clusterBlocks(tiling) > 2 ? kClusterCycles : 0;
-  return linearWaves(tiling, T, N, multiprocessors) * int64_t{stages * stage + finishCyclesOf(tiling) + gather} +
+  return linearWaves(tiling, T, N, multiprocessors) * int64_t{stages * stage + epilogueCyclesOf(tiling) + gather} +
          cluster;
 }
 

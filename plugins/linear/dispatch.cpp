@@ -20,7 +20,7 @@ bool areMomentsValid(const LinearParams& p) {
   return true;
 }
 
-// Whether gates and turned pairs are asked for as the kernel computes them.
+// Whether gates and rotated pairs are asked for as the kernel computes them.
 bool arePairsValid(const LinearParams& p) {
   if (p.gated && (p.residual || p.moments || p.rotary_features > 0 || p.N % kPairBlock != 0)) return false;
   if (p.rotary_features == 0) return true;
@@ -43,7 +43,7 @@ bool isEmpty(const LinearParams& p) {
   return p.T <= 0 || p.N <= 0;
 }
 
-// Of a product that is not empty.
+// Of a GEMM that is not empty.
 cudaError_t check(const LinearParams& p) {
   if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
   if (p.T > mostLinearTokens(p.N)) return cudaErrorInvalidValue;
@@ -82,9 +82,9 @@ cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream) {
 #ifdef PADFREE_ARCH_90
 namespace {
 
-template <Finish kFinish, typename T>
-cudaError_t launchFinish(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  return (p.scale ? launchE4m3Sm90<kFinish, T> : launchHalfSm90<kFinish, T>)(p, tiling, stream);
+template <EpilogueKind kKind, typename T>
+cudaError_t launchKind(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+  return (p.scale ? launchE4m3Sm90<kKind, T> : launchHalfSm90<kKind, T>)(p, tiling, stream);
 }
 
 template <typename T>
@@ -92,21 +92,21 @@ cudaError_t launchSm90(const LinearParams& p, const LinearTiling& tiling, cudaSt
   if (isResident(tiling)) {
     return (p.scale ? launchResidentE4m3Sm90<T> : launchResidentHalfSm90<T>)(p, tiling, stream);
   }
-  switch (finishOf(p, partsOf(p, tiling) > 1)) {
-    case Finish::kChunks:
-      return launchFinish<Finish::kChunks, T>(p, tiling, stream);
-    case Finish::kAnyChunks:
-      return launchFinish<Finish::kAnyChunks, T>(p, tiling, stream);
-    case Finish::kPairs:
-      return launchFinish<Finish::kPairs, T>(p, tiling, stream);
-    case Finish::kAnyPairs:
-      return launchFinish<Finish::kAnyPairs, T>(p, tiling, stream);
-    case Finish::kInPlace:
-      return launchFinish<Finish::kInPlace, T>(p, tiling, stream);
-    case Finish::kAnyInPlace:
-      return launchFinish<Finish::kAnyInPlace, T>(p, tiling, stream);
-    case Finish::kActivated:
-      return launchFinish<Finish::kActivated, T>(p, tiling, stream);
+  switch (epilogueKindOf(p, partsOf(p, tiling) > 1)) {
+    case EpilogueKind::kChunks:
+      return launchKind<EpilogueKind::kChunks, T>(p, tiling, stream);
+    case EpilogueKind::kAnyChunks:
+      return launchKind<EpilogueKind::kAnyChunks, T>(p, tiling, stream);
+    case EpilogueKind::kPairs:
+      return launchKind<EpilogueKind::kPairs, T>(p, tiling, stream);
+    case EpilogueKind::kAnyPairs:
+      return launchKind<EpilogueKind::kAnyPairs, T>(p, tiling, stream);
+    case EpilogueKind::kInPlace:
+      return launchKind<EpilogueKind::kInPlace, T>(p, tiling, stream);
+    case EpilogueKind::kAnyInPlace:
+      return launchKind<EpilogueKind::kAnyInPlace, T>(p, tiling, stream);
+    case EpilogueKind::kActivated:
+      return launchKind<EpilogueKind::kActivated, T>(p, tiling, stream);
   }
   return cudaErrorInvalidValue;
 }

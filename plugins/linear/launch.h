@@ -34,7 +34,7 @@ struct LinearParams {
   void* y_e4m3;                   // results divided by y_scale as e4m3, with scale; or null
   float* moments;                 // of y, or null; these and a normed residual without activation
   int T, K, N;                    // K and N multiples of 8, of 16 with scale, of 64 where such rows have moments
-  int rotary_features;            // columns from the first on, in blocks of kPairBlock, whose pairs are turned; 0: none
+  int rotary_features;  // columns from the first on, in blocks of kPairBlock, whose pairs are rotated; 0: none
   float x_epsilon, residual_epsilon, y_scale;
   Activation activation;
   bool gated;     // columns in blocks of kPairBlock, u and v: y is activation(u) * v; no residual, no moments
@@ -42,7 +42,7 @@ struct LinearParams {
   DataType type;  // of every other tensor but moments: fp16 or bf16; accumulation and what follows it in fp32
 };
 
-// y = activation(norm(x) weight + bias) + norm(residual) * scale, its pairs turned by position * frequency, or gated.
+// y = activation(norm(x) weight + bias) + norm(residual) * scale, its pairs rotated by position * frequency, or gated.
 cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream);
 
 // The same by mma.sync, which launchLinear takes where there is no Hopper: compute capability 8.0 and newer, with scale

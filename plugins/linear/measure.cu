@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tiling of a product is fastest, measured while an engine is built.
+// Which tiling of a GEMM is fastest, measured while an engine is built.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -75,7 +75,7 @@ int operandBytes(const LinearParams& params) {
   return params.scale ? 1 : static_cast<int>(sizeOf(params.type));
 }
 
-// The times of a product with as many weights as fill the L2 cache several times. A tiling takes as long for all token
+// The times of a GEMM with as many weights as fill the L2 cache several times. A tiling takes as long for all token
 // counts that fill as many waves, or, where one wave holds all, as many tiles: each is measured once, at the most
 // tokens.
 class Times {
@@ -112,12 +112,12 @@ class Times {
               tokens = tiling.tokens * tiling.cluster_tokens;
     const int most = std::min(
         measured_, waves == 1 ? ceilDiv(T, tokens) * tokens : linearTokens(tiling, waves, params_.N, multiprocessors_));
-    const auto [place, is_new] = known_.try_emplace({choiceOf(tiling), most}, 0.f);
+    const auto [entry, is_new] = known_.try_emplace({choiceOf(tiling), most}, 0.f);
     if (is_new) {
-      const cudaError_t status = measure(tiling, most, place->second);
+      const cudaError_t status = measure(tiling, most, entry->second);
       if (status != cudaSuccess) return status;
     }
-    milliseconds = place->second;
+    milliseconds = entry->second;
     return cudaSuccess;
   }
 

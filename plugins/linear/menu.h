@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tiles the Hopper kernels are compiled for: those that were the fastest of some product, or came within 1 % of
-// it alone (docs/internals/linear.md, "Which tiles there are"). Kernels for everything else took most of the time of a build.
+// Which tiles the Hopper kernels are compiled for: those that were the fastest of some GEMM, or came within 1 % of
+// it alone (docs/internals/linear.md, "Which tiles there are"). Kernels for everything else took most of the time of a
+// build.
 #pragma once
 
 #include <initializer_list>
@@ -10,18 +11,18 @@
 namespace padfree {
 
 // What becomes of a tile's sums: each of these has kernels of its own (sm90/epilogue.cuh, sm90/epilogue_e4m3.cuh).
-enum class Finish {
+enum class EpilogueKind {
   kChunks,      // nothing is added; without activation, or with GELU
   kAnyChunks,   // the same with other activations
-  kPairs,       // turned pairs, and gates as encoders have them
+  kPairs,       // rotated pairs, and gates as encoders have them
   kAnyPairs,    // other gates
   kInPlace,     // a residual is added, as layers have it whose norms are folded
   kAnyInPlace,  // everything else without activation
   kActivated    // everything else
 };
 
-// The finish of a product whose tiles blocks share, or do not.
-Finish finishOf(const LinearParams& params, bool shares_tile);
+// The kind of epilogue of a GEMM whose tiles blocks share, or do not.
+EpilogueKind epilogueKindOf(const LinearParams& params, bool shares_tile);
 
 constexpr bool isOneOf(int tokens, std::initializer_list<int> sizes) {
   for (const int size : sizes) {
@@ -30,40 +31,40 @@ constexpr bool isOneOf(int tokens, std::initializer_list<int> sizes) {
   return false;
 }
 
-// Whether there are tiles of so many tokens. Blocks share a tile where there are few: of products of few tokens.
-constexpr bool hasTile(Finish finish, bool e4m3, int tokens) {
+// Whether there are tiles of so many tokens. Blocks share a tile where there are few: in GEMMs of few tokens.
+constexpr bool hasTile(EpilogueKind kind, bool e4m3, int tokens) {
   if (e4m3) {
-    switch (finish) {
-      case Finish::kAnyChunks:
+    switch (kind) {
+      case EpilogueKind::kAnyChunks:
         return isOneOf(tokens, {32, 64, 96, 128, 144, 160, 176, 192, 208, 224, 240});
-      case Finish::kAnyPairs:
+      case EpilogueKind::kAnyPairs:
         return isOneOf(tokens, {32, 64, 96, 128, 160, 208, 224, 240, 256});
-      case Finish::kActivated:
+      case EpilogueKind::kActivated:
         return isOneOf(tokens, {32, 64, 96, 128, 144, 176, 192});
-      case Finish::kPairs:
+      case EpilogueKind::kPairs:
         return isOneOf(tokens, {32, 64, 96, 128, 160, 176, 192, 208, 224, 256});
-      case Finish::kAnyInPlace:
+      case EpilogueKind::kAnyInPlace:
         return isOneOf(tokens, {32, 64, 96, 144, 160, 176, 192, 208, 224});
       default:
         return tokens >= 128 || tokens % 32 == 0;
     }
   }
-  switch (finish) {
-    case Finish::kAnyChunks:
-    case Finish::kAnyPairs:
+  switch (kind) {
+    case EpilogueKind::kAnyChunks:
+    case EpilogueKind::kAnyPairs:
       return !isOneOf(tokens, {80, 176});
-    case Finish::kAnyInPlace:
+    case EpilogueKind::kAnyInPlace:
       return !isOneOf(tokens, {176, 240, 256});
-    case Finish::kActivated:
+    case EpilogueKind::kActivated:
       return isOneOf(tokens, {16, 32, 48, 64, 96, 112, 144});
     default:
       return true;
   }
 }
-constexpr bool hasSharedTile(Finish finish, bool e4m3, int tokens) {
-  if (e4m3) return tokens == 32 && (finish == Finish::kChunks || finish == Finish::kAnyInPlace);
+constexpr bool hasSharedTile(EpilogueKind kind, bool e4m3, int tokens) {
+  if (e4m3) return tokens == 32 && (kind == EpilogueKind::kChunks || kind == EpilogueKind::kAnyInPlace);
   return isOneOf(tokens, {16, 32, 48, 64, 96}) &&
-         (finish == Finish::kChunks || finish == Finish::kInPlace || finish == Finish::kAnyInPlace);
+         (kind == EpilogueKind::kChunks || kind == EpilogueKind::kInPlace || kind == EpilogueKind::kAnyInPlace);
 }
 
 // The same with resident input.

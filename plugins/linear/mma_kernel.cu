@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of packed tokens for GPUs that have no kernel of their own: mma.sync and cp.async (PTX ISA), as sm_80 has
+// GEMMs on packed tokens for GPUs that have no kernel of their own: mma.sync and cp.async (PTX ISA), as sm_80 has
 // them, e4m3 as sm_89 has it. A block sums a tile of tokens and features while stages of the reduction stream through
 // shared memory; what follows the sums is looked at as it runs, so that there is one kernel for each type.
 #include <cstdint>
@@ -156,18 +156,18 @@ __device__ inline void copyRow(RowValues& value, const Sums& sums, int i) {
 // What becomes of the sums of one row, whose first feature here is `feature`. A row beyond T, and features beyond N,
 // are computed with and go nowhere. Four lanes share a row.
 template <typename Operands>
-class RowFinish {
+class RowEpilogue {
   using T = typename Operands::Result;
 
  public:
-  __device__ RowFinish(const Work& work, int row, int feature, float2 scale, int lane)
+  __device__ RowEpilogue(const Work& work, int row, int feature, float2 scale, int lane)
       : p_(work), row_(row), first_(feature), lane_(lane), is_row_(row < work.T), scale_(scale) {}
 
   // value: the row's sums, which become its results.
   __device__ void run(RowValues& value) const {
     forEachFeature([&](int j, int feature) { addBias(value[j], feature); });
     if (p_.gated) return storeGated(value);
-    if (p_.rotary_features > 0) turn(value);
+    if (p_.rotary_features > 0) rotate(value);
     forEachFeature([&](int j, int feature) {
       for (float& x : value[j]) x = activate(x, p_.activation);
       if (p_.residual) addResidual(value[j], feature);
@@ -187,11 +187,11 @@ class RowFinish {
     }
   }
 
-  static __device__ float2 pairAt(const void* values, int64_t place) {
-    return unpackPair<T>(*reinterpret_cast<const unsigned*>(static_cast<const T*>(values) + place));
+  static __device__ float2 pairAt(const void* values, int64_t offset) {
+    return unpackPair<T>(*reinterpret_cast<const unsigned*>(static_cast<const T*>(values) + offset));
   }
-  static __device__ float2 floatsAt(const float* values, int place) {
-    return *reinterpret_cast<const float2*>(values + place);
+  static __device__ float2 floatsAt(const float* values, int offset) {
+    return *reinterpret_cast<const float2*>(values + offset);
   }
 
   __device__ void addBias(float (&value)[2], int feature) const {
@@ -218,15 +218,15 @@ class RowFinish {
   }
 
   // Pairs are 8 features apart: of neighbouring blocks.
-  __device__ void turn(RowValues& value) const {
+  __device__ void rotate(RowValues& value) const {
     const float position = is_row_ ? static_cast<float>(p_.positions[row_]) : 0.f;
 #pragma unroll
     for (int j = 0; j < kFeatureBlocks; j += 2) {
       const int feature = first_ + j * 8;
       if (feature >= p_.rotary_features) continue;
       const float2 frequency = floatsAt(p_.frequencies, feature / 2 + lane_ % 4 * 2);
-      turnPair(value[j][0], value[j + 1][0], position * frequency.x);
-      turnPair(value[j][1], value[j + 1][1], position * frequency.y);
+      rotatePair(value[j][0], value[j + 1][0], position * frequency.x);
+      rotatePair(value[j][1], value[j + 1][1], position * frequency.y);
     }
   }
 
@@ -245,12 +245,12 @@ class RowFinish {
 
   __device__ void store(const float (&value)[2], int feature, int width) const {
     if (!is_row_) return;
-    const int64_t place = int64_t{row_} * width + feature;
-    if (p_.y) *reinterpret_cast<unsigned*>(static_cast<T*>(p_.y) + place) = packPair<T>(value[0], value[1]);
+    const int64_t offset = int64_t{row_} * width + feature;
+    if (p_.y) *reinterpret_cast<unsigned*>(static_cast<T*>(p_.y) + offset) = packPair<T>(value[0], value[1]);
     if constexpr (Operands::kScaled) {
       if (!p_.y_e4m3) return;
       const unsigned pair = packE4m3(value[0] * p_.per_y_scale, value[1] * p_.per_y_scale);
-      *reinterpret_cast<uint16_t*>(static_cast<unsigned char*>(p_.y_e4m3) + place) = static_cast<uint16_t>(pair);
+      *reinterpret_cast<uint16_t*>(static_cast<unsigned char*>(p_.y_e4m3) + offset) = static_cast<uint16_t>(pair);
     }
   }
 
@@ -299,9 +299,9 @@ __device__ void computeTile(const Work& work) {
 
   const auto fetch = [&](int stage) {
     if (stage < stages) {
-      unsigned char* const place = shared + stage % kStages * kStageBytes;
-      fetchRows(place, work.x, work.T, token, row_bytes, stage);
-      Operands::fetchWeight(place + kInputBytes, work, stage, feature);
+      unsigned char* const stage_memory = shared + stage % kStages * kStageBytes;
+      fetchRows(stage_memory, work.x, work.T, token, row_bytes, stage);
+      Operands::fetchWeight(stage_memory + kInputBytes, work, stage, feature);
     }
     commitCopies();  // an empty group if nothing is left: waitCopies counts groups
   };
@@ -322,13 +322,13 @@ __device__ void computeTile(const Work& work) {
     multiplyStage<Operands>(sums, shared + stage % kStages * kStageBytes, warp_token, warp_feature, lane);
   }
 
-#pragma unroll 1  // a finish is much code
+#pragma unroll 1  // an epilogue is much code
   for (int i = 0; i < kLaneRows; ++i) {
     const int row = warp_token + i * 8 + lane / 4;
     const float2 scale = work.moments_in ? scales[row] : float2{1.f, 0.f};
     RowValues value;
     copyRow(value, sums, i);
-    RowFinish<Operands>(work, token + row, feature + warp_feature, scale, lane).run(value);
+    RowEpilogue<Operands>(work, token + row, feature + warp_feature, scale, lane).run(value);
   }
 }
 

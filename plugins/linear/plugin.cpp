@@ -16,7 +16,7 @@ namespace {
 constexpr int kSizeMultiple = 8, kE4m3SizeMultiple = 16;  // of K and N
 constexpr int kLeastVersion = 80;                         // compute capability, without the point
 constexpr const char* kNextStep = "; build with --linear tensorrt";
-constexpr const char* kE4m3NextStep = "; keep this product in fp16 (--keep), or build with --precision fp16";
+constexpr const char* kE4m3NextStep = "; keep this linear layer in fp16 (--keep), or build with --precision fp16";
 
 Activation activationOf(const std::string& name) {
   if (name == "gelu") return Activation::kGelu;
@@ -37,7 +37,7 @@ bool hasTilings(bool e4m3) {
   return version / 10 == 9;
 }
 
-// The measured field: tokens and choice of each range in turn.
+// The measured field: tokens and choice of each range, alternating.
 std::vector<int32_t> fieldOf(const LinearTable& table) {
   std::vector<int32_t> field;
   for (const LinearRange& range : table) field.insert(field.end(), {range.tokens, range.choice});
@@ -255,7 +255,7 @@ class LinearFp8 final : public Linear {
   explicit LinearFp8(const Attributes& attributes) : Linear(attributes, true) {}
 };
 
-// The fields of both operators, with `others` in the place of has_bias.
+// The fields of both operators, with `others` instead of has_bias.
 std::vector<FieldSpec> fieldsWith(const std::vector<FieldSpec>& others) {
   std::vector<FieldSpec> fields{choiceField("activation", {"none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"})};
   fields.insert(fields.end(), others.begin(), others.end());

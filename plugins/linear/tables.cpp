@@ -19,7 +19,7 @@ bool parse(const std::string& line, LinearTableKey& key, LinearTable& table) {
 }
 
 // The type, and with e4m3 operands what results there are: numbers that no type is, for the files of tables have them
-// in its place.
+// there.
 int32_t typesOf(const LinearParams& params) {
   const auto type = static_cast<int32_t>(params.type);
   if (params.scale == nullptr) return type;
@@ -56,17 +56,17 @@ const LinearRange* findUnknown(const LinearTable& table) {
 
 LinearTable LinearTables::get(int device, const LinearTableKey& key, const std::function<LinearTable()>& measure) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = tables_.find({device, key});
-  return found != tables_.end() ? found->second : tables_.emplace(std::pair(device, key), measure()).first->second;
+  const auto entry = tables_.find({device, key});
+  return entry != tables_.end() ? entry->second : tables_.emplace(std::pair(device, key), measure()).first->second;
 }
 
 std::string LinearTables::text(int device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::ostringstream lines;
-  for (const auto& [place, table] : tables_) {
-    if (place.first != device) continue;
+  for (const auto& [device_and_key, table] : tables_) {
+    if (device_and_key.first != device) continue;
     const char* separator = "";
-    for (const int32_t number : place.second) {
+    for (const int32_t number : device_and_key.second) {
       lines << separator << number;
       separator = " ";
     }
@@ -77,16 +77,16 @@ std::string LinearTables::text(int device) {
 }
 
 bool LinearTables::take(int device, const std::string& text) {
-  std::map<std::pair<int, LinearTableKey>, LinearTable> given;
+  std::map<std::pair<int, LinearTableKey>, LinearTable> new_tables;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     LinearTableKey key{};
     LinearTable table;
     if (!parse(line, key, table)) return false;
-    given.emplace(std::pair(device, key), std::move(table));
+    new_tables.emplace(std::pair(device, key), std::move(table));
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  tables_.merge(given);
+  tables_.merge(new_tables);
   return true;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of choices that this process has measured, or was given from an earlier build: each product is
+// Tables of choices that this process has measured, or was given from an earlier build: each GEMM is
 // measured once.
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace padfree {
 
 // What a table depends on beside the device: K, N, activation, whether there are bias, residual, moments of x, of the
-// residual and of y, whether it is gated, how many features are turned, the types, and the fewest and most tokens. (An
+// residual and of y, whether it is gated, how many features are rotated, the types, and the fewest and most tokens. (An
 // RMS norm takes as long as a layer norm.)
 using LinearTableKey = std::array<int32_t, 13>;
 using LinearTable = std::vector<LinearRange>;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kLeastResidentTokens = 128, kMostResidentTokens = 224;
 constexpr int kLeastRing = 3;                   // stages of weights
-constexpr int kMostResidentFeatures = 1 << 20;  // of a product
+constexpr int kMostResidentFeatures = 1 << 20;  // of a GEMM
 
 std::vector<LinearTiling> makeTilings() {
   std::vector<LinearTiling> tilings;
@@ -33,7 +33,7 @@ std::vector<LinearTiling> makeTilings() {
   return tilings;
 }
 
-// Whether one of the kernels with resident input finishes so (sm90/launch_resident.cuh).
+// Whether one of the kernels with resident input has this epilogue (sm90/launch_resident.cuh).
 bool isResidentKind(const LinearParams& p) {
   if (p.residual || p.moments) return false;
   if (p.rotary_features > 0) return true;
@@ -53,21 +53,21 @@ bool hasGate(const LinearParams& p) {
   return p.activation == Activation::kGelu || p.activation == Activation::kSilu;
 }
 
-// Whether a product ends as those of layers whose norms are folded.
+// Whether a GEMM ends as those of layers whose norms are folded.
 bool hasResidualAndMoments(const LinearParams& p, bool shares_tile) {
   if (!p.residual || p.x_moments || p.activation != Activation::kNone) return false;
   if (!p.scale) return p.moments || (!shares_tile && p.residual_moments);
   return !shares_tile && p.y && (p.moments ? p.y_e4m3 != nullptr : p.residual_moments && !p.y_e4m3);
 }
 
-// Of products of e4m3 that nothing is added to, with one type of results.
-Finish finishOfE4m3(const LinearParams& p) {
-  if (!p.y_e4m3) return p.activation == Activation::kNone ? Finish::kChunks : Finish::kActivated;
+// Of GEMMs in e4m3 that nothing is added to, with one type of results.
+EpilogueKind epilogueKindOfE4m3(const LinearParams& p) {
+  if (!p.y_e4m3) return p.activation == Activation::kNone ? EpilogueKind::kChunks : EpilogueKind::kActivated;
   const bool is_gelu = p.activation == Activation::kGelu || p.activation == Activation::kGeluTanh;
-  return p.x_moments && is_gelu ? Finish::kChunks : Finish::kAnyChunks;
+  return p.x_moments && is_gelu ? EpilogueKind::kChunks : EpilogueKind::kAnyChunks;
 }
 
-// Whether blocks may share the tiles of a product.
+// Whether blocks may share the tiles of a GEMM.
 bool mayShare(const LinearParams& p) {
   return p.activation == Activation::kNone && !p.gated && p.rotary_features == 0 && !p.x_moments;
 }
@@ -87,15 +87,16 @@ bool isLinearTiling(const LinearTiling& tiling) {
   return std::any_of(linearTilings().begin(), linearTilings().end(), equals);
 }
 
-Finish finishOf(const LinearParams& p, bool shares_tile) {
-  if (p.rotary_features > 0) return Finish::kPairs;
-  if (p.gated) return hasGate(p) ? Finish::kPairs : Finish::kAnyPairs;
-  if (hasResidualAndMoments(p, shares_tile)) return Finish::kInPlace;
+EpilogueKind epilogueKindOf(const LinearParams& p, bool shares_tile) {
+  if (p.rotary_features > 0) return EpilogueKind::kPairs;
+  if (p.gated) return hasGate(p) ? EpilogueKind::kPairs : EpilogueKind::kAnyPairs;
+  if (hasResidualAndMoments(p, shares_tile)) return EpilogueKind::kInPlace;
   const bool activated = p.activation != Activation::kNone;
-  if (p.residual || p.moments || (p.y && p.y_e4m3)) return activated ? Finish::kActivated : Finish::kAnyInPlace;
-  if (p.scale) return finishOfE4m3(p);
-  if (p.activation == Activation::kSigmoid) return Finish::kActivated;
-  return !activated || p.activation == Activation::kGelu ? Finish::kChunks : Finish::kAnyChunks;
+  if (p.residual || p.moments || (p.y && p.y_e4m3))
+    return activated ? EpilogueKind::kActivated : EpilogueKind::kAnyInPlace;
+  if (p.scale) return epilogueKindOfE4m3(p);
+  if (p.activation == Activation::kSigmoid) return EpilogueKind::kActivated;
+  return !activated || p.activation == Activation::kGelu ? EpilogueKind::kChunks : EpilogueKind::kAnyChunks;
 }
 
 bool hasTiling(const LinearParams& params, const LinearTiling& tiling) {
@@ -103,9 +104,8 @@ bool hasTiling(const LinearParams& params, const LinearTiling& tiling) {
   const bool e4m3 = params.scale != nullptr;
   if (!isResident(tiling)) {
     const bool shares = partsOf(params, tiling) > 1;
-    const Finish finish = finishOf(params, shares);
-    return shares ? mayShare(params) && hasSharedTile(finish, e4m3, tiling.tokens)
-                  : hasTile(finish, e4m3, tiling.tokens);
+    const EpilogueKind kind = epilogueKindOf(params, shares);
+    return shares ? mayShare(params) && hasSharedTile(kind, e4m3, tiling.tokens) : hasTile(kind, e4m3, tiling.tokens);
   }
   constexpr int kRowBytes = 128;  // of a stage
   const int depth = stagesOf(params);

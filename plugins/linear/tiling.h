@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a product is divided into tiles for the Hopper kernel.
+// How a GEMM is divided into tiles for the Hopper kernel.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline bool isResident(const LinearTiling& tiling) {
 constexpr int kLinearFeatures = 128;
 constexpr int kResidentFeatures = 64;
 constexpr int kMaxResidentDepth = 12;            // stages
-constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what aligns what stands behind them
+constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what aligns what follows them
 constexpr int kMaxResidentOutBytes = 16 * 1024;  // from which results leave
 constexpr int kLinearDepth = 64;                 // of the reduction, that a block takes at a time: a stage
 constexpr int kE4m3Depth = 128;                  // the same of e4m3
@@ -47,7 +47,7 @@ inline int stagesOf(const LinearParams& params) {
   return ceilDiv(params.K, params.scale ? kE4m3Depth : kLinearDepth);
 }
 
-// The most tokens of a product with N > 0 features that the kernel's 32-bit numbers hold, however it is divided into
+// The most tokens of a GEMM with N > 0 features that the kernel's 32-bit numbers hold, however it is divided into
 // tiles: tokens (a cluster's last tiles may be beyond T), blocks, and clusters times clusters along the features, where
 // a product with a rounded inverse stands for a division.
 constexpr int64_t mostLinearTokens(int64_t N) {
@@ -69,8 +69,8 @@ inline int partsOf(const LinearParams& params, const LinearTiling& tiling) {
   return parts;
 }
 
-// Whether there is a kernel with this tiling for this product (linear/menu.h). With resident input: for products that
-// nothing is added to, whose input is normed or whose features are gated or turned, where shared memory has room for
+// Whether there is a kernel with this tiling for this GEMM (linear/menu.h). With resident input: for GEMMs that
+// nothing is added to, whose input is normed or whose features are gated or rotated, where shared memory has room for
 // all of the reduction.
 bool hasTiling(const LinearParams& params, const LinearTiling& tiling);
 

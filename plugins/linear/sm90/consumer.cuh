@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warpgroup of the Hopper kernel that multiplies: sums of its 64 features in registers, which are finished there.
+// A warpgroup of the Hopper kernel that multiplies: sums of its 64 features in registers, where their epilogue follows.
 #pragma once
 
 #include "common/ptx/wgmma.cuh"
-#include "linear/sm90/finish.cuh"
+#include "linear/sm90/collective_epilogue.cuh"
 #include "linear/sm90/moments.cuh"
 
 namespace padfree {
 
 template <typename Operands, int kTokens, typename Epilogue>
-class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
+class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
   using S = Shape<kTokens>;
-  using Base = Finisher<Operands, S, Epilogue>;
-  using Base::biased, Base::finishes, Base::finishInChunks, Base::loadFeatures, Base::loadScales, Base::owns,
+  using Base = CollectiveEpilogue<Operands, S, Epilogue>;
+  using Base::biased, Base::storesBox, Base::epilogueInChunks, Base::loadFeatures, Base::loadScales, Base::owns,
       Base::storeBoxes, Base::warp;
   using Base::epilogue_, Base::group_, Base::in_group_, Base::kAtOnce, Base::kBoxes, Base::lane_, Base::maps_,
       Base::out_, Base::sums_, Base::work_;
   using typename Base::Features, typename Base::Maps, typename Base::Results, typename Base::Scales, typename Base::T;
-  // Warpgroups that are in step finish at the same time, and nothing is multiplied meanwhile. One that is behind has
-  // the tensor cores alone while the other finishes, and so stays behind. It pays where a finish is long beside the
-  // products (docs/notes/2026-11-26-streams-in-e4m3.md).
-  static constexpr int kStagesBehind = Operands::scaled && leavesInChunks(Epilogue::out) ? 2 : 0;
-  static_assert(S::stages(Epilogue::out, 0) > kStagesBehind);
-  static constexpr int kSumsBarrier = kGroups + 1, kBehindBarrier = kGroups + 2;  // behind one for each warpgroup
+  // Warpgroups that are in step reach their epilogues together, and nothing is multiplied meanwhile. One that lags has
+  // the tensor cores alone while the other is in its epilogue, and so keeps lagging. It pays where the epilogue is long
+  // beside the main loop (docs/notes/2026-11-26-streams-in-e4m3.md).
+  static constexpr int kLagStages = Operands::scaled && leavesInChunks(Epilogue::out) ? 2 : 0;
+  static_assert(S::stages(Epilogue::out, 0) > kLagStages);
+  static constexpr int kSumsBarrier = kGroups + 1, kLagBarrier = kGroups + 2;  // after one for each warpgroup
 
  public:
   __device__ Consumer(const Work& work, const Maps& maps, Barriers& barriers, unsigned char* stages, unsigned char* out,
@@ -33,7 +33,7 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
         stages_address_(sharedAddress(stages)),
         ring_(work.ring_stages) {}
 
-  __device__ void run(const Position& at) {
+  __device__ void run(const BlockCoord& at) {
     for (int cluster = at.first; cluster < work_.clusters; cluster += at.step) {
       const int feature = at.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
       const int token = at.tokenTile(work_, cluster) * kTokens;
@@ -42,14 +42,14 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
       if (epilogue_.shares_tile) gather(at);
       if (epilogue_.normed) barrierWait(&barriers_.scales.full, tile_ % 2);
       if constexpr (leavesInChunks(Epilogue::out)) {
-        finishInChunks(at, feature, token, features);
+        epilogueInChunks(at, feature, token, features);
       } else {
         if (Epilogue::out == Out::kStages) {
           takeStage(at, cluster + at.step >= work_.clusters);
         } else if (epilogue_.residual) {
           barrierWait(&barriers_.residual[group_], tile_ % 2);
         }
-        finishInPlace(at, feature, token, features);
+        epilogueInPlace(at, feature, token, features);
       }
       __syncwarp();
       if (epilogue_.normed && lane_ == 0) barrierArrive(&barriers_.scales.empty);
@@ -62,14 +62,14 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
   // Sums the tile's products. What belongs to the features from `feature` on, and the tokens' positions, are loaded
   // meanwhile: ahead of the first tile, whose input is waited for anyway, and beside the first stage of those that
   // follow it.
-  __device__ Features multiply(const Position& at, int feature, int token) {
+  __device__ Features multiply(const BlockCoord& at, int feature, int token) {
     constexpr bool kManyTiles = leavesInChunks(Epilogue::out) && kTokens >= kLargeTokens;
     Features features;
     if (!kManyTiles || tile_ == 0) features = loadFeatures(feature, token);
-    // Of the first of several tiles: whether the second warpgroup starts kStagesBehind behind the first.
-    const bool parts_ways = kStagesBehind > 0 && tile_ == 0 && !epilogue_.shares_tile &&
-                            at.first + at.step < work_.clusters && at.end - at.begin > kStagesBehind;
-    if (parts_ways && group_ > 0) namedBarrier(kBehindBarrier, kGroups * kWarpgroup);
+    // Of the first of several tiles: whether the second warpgroup starts kLagStages after the first.
+    const bool lags = kLagStages > 0 && tile_ == 0 && !epilogue_.shares_tile && at.first + at.step < work_.clusters &&
+                      at.end - at.begin > kLagStages;
+    if (lags && group_ > 0) namedBarrier(kLagBarrier, kGroups * kWarpgroup);
     int before = 0;
     for (int i = at.begin; i < at.end; ++i, ring_.advance()) {
       const uint64_t a =
@@ -83,8 +83,8 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
       wgmmaCommit();
       if (kManyTiles && i == at.begin && tile_ > 0) features = loadFeatures(feature, token);
       wgmmaWait<1>();
-      if (parts_ways && group_ == 0 && i == at.begin + kStagesBehind) {
-        namedArrive(kBehindBarrier, kGroups * kWarpgroup);
+      if (lags && group_ == 0 && i == at.begin + kLagStages) {
+        namedArrive(kLagBarrier, kGroups * kWarpgroup);
       }
       if (i > at.begin) release(before, at);
       before = ring_.stage;
@@ -95,11 +95,12 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
     return features;
   }
 
-  // The stages behind the tile's last hold the residual, one for each warpgroup. Behind the last tile nothing is
-  // fetched any more: its stages are left while it is still worked on in them. Without branches: behind one that
-  // threads of a warp might take apart, as far as the compiler knows, the ring is no longer in uniform registers, where
-  // matrix instructions take their descriptors from, and the main loop moves each there (tests/plugins/test_loops.py).
-  __device__ void takeStage(const Position& at, bool last) {
+  // The stages after the tile's last hold the residual, one for each warpgroup. After the last tile nothing is
+  // fetched any more: its stages are released while the tile is still worked on in them. Without branches: after one
+  // that threads of a warp might take apart, as far as the compiler knows, the ring is no longer in uniform registers,
+  // where matrix instructions take their descriptors from, and the main loop moves each there
+  // (tests/plugins/test_loops.py).
+  __device__ void takeStage(const BlockCoord& at, bool last) {
     for (int group = 0; group < kGroups; ++group, ring_.advance()) {
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
       __syncwarp();  // or lanes that leave the stage would be ahead of others that still look for its arrival
@@ -111,7 +112,7 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
   }
 
   // Once, and not before the next tile's first stage: by then the tile has left.
-  __device__ void leaveStage(const Position& at) {
+  __device__ void leaveStage(const BlockCoord& at) {
     if (stage_out_ < 0) return;
     if (in_group_ == 0) waitStoresRead<0>();
     __syncwarp();
@@ -123,13 +124,13 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
   // the same tokens or features, are not enough: a block fills the residual's stages alone, so that it may be a round
   // ahead of a neighbour who still waits for another, and its arrival would count for that one's
   // (tests/plugins/linear_barriers.py).
-  __device__ void release(int stage, const Position& at, bool leaves = true) {
+  __device__ void release(int stage, const BlockCoord& at, bool leaves = true) {
     if (leaves && lane_ >> work_.shared_shift == 0) barrierArriveAt(&barriers_.empty[stage], at.group + lane_);
   }
 
   // Adds what the other blocks of the cluster summed for this tile, in the order of their parts: sums are left where
-  // the stages were, and each block reads those of the boxes that it finishes.
-  __device__ void gather(const Position& at) {
+  // the stages were, and each block reads those of the boxes that it stores.
+  __device__ void gather(const BlockCoord& at) {
     constexpr int kHalf = kWarpgroup * sizeof(float4);
     const unsigned mine = stages_address_ + group_ * kBoxes * 2 * kHalf + in_group_ * sizeof(float4);
     namedBarrier(kSumsBarrier, kGroups * kWarpgroup);
@@ -160,7 +161,7 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
 
   // Of a tile that its residual was fetched to, or whose moments are asked for. Where boxes do not fill two halves one
   // is in both: it leaves twice, as it is.
-  __device__ void finishInPlace(const Position& at, int feature, int token, const Features& of) {
+  __device__ void epilogueInPlace(const BlockCoord& at, int feature, int token, const Features& of) {
     unsigned residual_ahead[4] = {};
     Scales scales{};
     const auto load = [&](int box) {
@@ -183,7 +184,7 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
       if (kAtOnce < kBoxes && box == kAtOnce && !epilogue_.shares_tile) leave(0);
-      if (!finishes(at, box)) continue;
+      if (!storesBox(at, box)) continue;
       if (epilogue_.shares_tile) load(box);
       float value[4][2];
       biased(value, box, of, scales);
@@ -214,7 +215,7 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
   }
 
   // This warp takes those of 8 tokens of every 32.
-  __device__ void storeMoments(const Position& at, int feature, int token) const {
+  __device__ void storeMoments(const BlockCoord& at, int feature, int token) const {
     constexpr int kStep = kWarps * 8, kTimes = ceilDiv(kTokens, kStep);
     const int first = in_group_ / kWarpSize * 8;
     float2* const out = work_.moments_out + int64_t{feature / kGroupFeatures} * work_.T + token;
@@ -225,7 +226,7 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
 #pragma unroll
     for (int time = 0; time < kTimes; ++time) {
       const int row = first + time * kStep + momentsToken(lane_);
-      if (row < rows && finishes(at, row / kBoxTokens)) out[row] = momentsOf(sums[time], kGroupFeatures);
+      if (row < rows && storesBox(at, row / kBoxTokens)) out[row] = momentsOf(sums[time], kGroupFeatures);
     }
   }
 
@@ -233,8 +234,8 @@ class Consumer : Finisher<Operands, Shape<kTokens>, Epilogue> {
   unsigned char* const stages_;
   const unsigned stages_address_;
   Ring ring_;
-  int tile_ = 0;        // tiles finished
-  int stage_out_ = -1;  // which a finished tile leaves from
+  int tile_ = 0;        // tiles done
+  int stage_out_ = -1;  // which a tile that is done leaves from
 };
 
 }  // namespace padfree

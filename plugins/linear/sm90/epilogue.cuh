@@ -49,7 +49,7 @@ struct AnyInChunks : Separate {
       : norms_input(work.normed == Normed::kInput), normed(norms_input), shares_tile(sharesTile(work)) {}
 };
 
-// The first features of a product are turned in pairs. Its input is normed, as in nearly all encoders, or scaled by 1.
+// The first features of a GEMM are rotated in pairs. Its input is normed, as in nearly all encoders, or scaled by 1.
 struct Rotating : InChunks<Activation::kNone, true, false> {
   static constexpr bool rotates = true;
   using InChunks::InChunks;
@@ -69,7 +69,7 @@ struct AnyGated : AnyInChunks<Activation::kNone> {
   explicit __device__ AnyGated(const Work& work) : AnyInChunks(work), activation(work.activation) {}
 };
 
-// Residual and moments, without activation: a tile stays until all of it is finished.
+// Residual and moments, without activation: a tile stays until all of it is computed.
 template <bool kNormsResidual, bool kSharesTile>
 struct InPlace : Separate {
   static constexpr Out out = kSharesTile ? Out::kTile : Out::kStages;  // whose sums stand where the stages were
@@ -79,14 +79,14 @@ struct InPlace : Separate {
   explicit __device__ InPlace(const Work&) {}
 };
 
-// The last of an encoder that norms behind products: what norms its sums is another kernel, which takes no moments.
+// The last of a post-norm encoder: what norms its sums is another kernel, which takes no moments.
 struct LastInPlace : InPlace<true, false> {
   static constexpr bool moments = false;
   using InPlace<true, false>::InPlace;
 };
 
 // Whether an epilogue that looks at everything else as it runs has an activation too: code for all of them in every
-// box is so long that a tile waits for it far longer than for its products (docs/notes/2026-11-24-first-and-last.md).
+// box is so long that a tile waits for it far longer than for its main loop (docs/notes/2026-11-24-first-and-last.md).
 struct NotActivated {
   static constexpr Activation activation = Activation::kNone;
   explicit __device__ NotActivated(const Work&) {}
@@ -96,7 +96,7 @@ struct Activated {
   explicit __device__ Activated(const Work& work) : activation(work.activation) {}
 };
 
-// Everything that a product may ask for.
+// Everything that a GEMM may ask for.
 template <typename Activating>
 struct AnyInPlace : Separate, Activating {
   static constexpr Out out = Out::kTile;
@@ -111,13 +111,13 @@ struct AnyInPlace : Separate, Activating {
         shares_tile(sharesTile(work)) {}
 };
 
-template <Finish kFinish>
-using FinishTag = std::integral_constant<Finish, kFinish>;
+template <EpilogueKind kKind>
+using EpilogueKindTag = std::integral_constant<EpilogueKind, kKind>;
 
-// Calls `run` with the tag of the epilogue of a product with such a finish; kMayShare: blocks may share a tile of this
+// Calls `run` with the tag of a GEMM's epilogue of this kind; kMayShare: blocks may share a tile of this
 // size.
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(FinishTag<Finish::kChunks>, const Work& work, Run run) {
+cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run run) {
   if constexpr (kMayShare) {
     if (sharesTile(work)) return run(TypeTag<InChunks<Activation::kNone, false, true>>());
   }
@@ -130,24 +130,24 @@ cudaError_t withEpilogue(FinishTag<Finish::kChunks>, const Work& work, Run run) 
                 : run(TypeTag<InChunks<Activation::kNone, false, false>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(FinishTag<Finish::kAnyChunks>, const Work& work, Run run) {
+cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kAnyChunks>, const Work& work, Run run) {
   if (work.activation == Activation::kGeluTanh) return run(TypeTag<AnyInChunks<Activation::kGeluTanh>>());
   return work.activation == Activation::kRelu ? run(TypeTag<AnyInChunks<Activation::kRelu>>())
                                               : run(TypeTag<AnyInChunks<Activation::kSilu>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(FinishTag<Finish::kPairs>, const Work& work, Run run) {
+cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kPairs>, const Work& work, Run run) {
   if (work.rotary_features > 0) return run(TypeTag<Rotating>());
   if (work.activation == Activation::kGelu) return run(TypeTag<Gated<Activation::kGelu>>());
   return work.activation == Activation::kGeluTanh ? run(TypeTag<Gated<Activation::kGeluTanh>>())
                                                   : run(TypeTag<Gated<Activation::kSilu>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(FinishTag<Finish::kAnyPairs>, const Work&, Run run) {
+cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kAnyPairs>, const Work&, Run run) {
   return run(TypeTag<AnyGated>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(FinishTag<Finish::kInPlace>, const Work& work, Run run) {
+cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kInPlace>, const Work& work, Run run) {
   const bool normed = work.normed == Normed::kResidual;
   if constexpr (kMayShare) {
     if (sharesTile(work)) return normed ? run(TypeTag<InPlace<true, true>>()) : run(TypeTag<InPlace<false, true>>());
@@ -156,11 +156,11 @@ cudaError_t withEpilogue(FinishTag<Finish::kInPlace>, const Work& work, Run run)
   return normed ? run(TypeTag<InPlace<true, false>>()) : run(TypeTag<InPlace<false, false>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(FinishTag<Finish::kAnyInPlace>, const Work&, Run run) {
+cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kAnyInPlace>, const Work&, Run run) {
   return run(TypeTag<AnyInPlace<NotActivated>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(FinishTag<Finish::kActivated>, const Work&, Run run) {
+cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kActivated>, const Work&, Run run) {
   return run(TypeTag<AnyInPlace<Activated>>());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epilogues of products of e4m3: those of layers without padding's usual products are kernels of their own, everything
+// Epilogues of GEMMs in e4m3: those that encoder layers usually need are kernels of their own, everything
 // else is looked at as it runs.
 #pragma once
 
@@ -31,7 +31,7 @@ struct AnyGatedInBytes : AnyGated {
   using AnyGated::AnyGated;
 };
 
-// Products that a residual is added to.
+// GEMMs that a residual is added to.
 template <bool kNormsResidual, bool kMoments, bool kBoth>
 struct PairedInPlace : InPlace<kNormsResidual, false> {
   static constexpr bool paired = true, moments = kMoments, writes_e4m3 = kBoth;
@@ -46,41 +46,41 @@ struct AnyBothInPlace : AnyInPlace<Activating> {
       : AnyInPlace<Activating>(work), writes_y(work.writes_y), writes_e4m3(work.writes_e4m3) {}
 };
 
-// As withEpilogue, of products of e4m3. Kernels of their own have those in place of encoders that norm behind them: the
+// As withEpilogue, of GEMMs in e4m3. Kernels of their own have those that add in place, of post-norm encoders: the
 // first adds to an embedding that is normed already, the last gives its sums to another kernel.
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(FinishTag<Finish::kChunks>, const Work& work, Run run) {
+cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run run) {
   if (work.activation == Activation::kGelu) return run(TypeTag<InBytes<Activation::kGelu>>());
   if (work.activation == Activation::kGeluTanh) return run(TypeTag<InBytes<Activation::kGeluTanh>>());
   return work.normed == Normed::kInput ? run(TypeTag<InChunks<Activation::kNone, true, false>>())
                                        : run(TypeTag<AnyInChunks<Activation::kNone>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(FinishTag<Finish::kAnyChunks>, const Work&, Run run) {
+cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyChunks>, const Work&, Run run) {
   return run(TypeTag<AnyInBytes>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(FinishTag<Finish::kPairs>, const Work& work, Run run) {
+cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kPairs>, const Work& work, Run run) {
   if (work.rotary_features > 0) return run(TypeTag<Rotating>());
   return work.activation == Activation::kGelu ? run(TypeTag<GatedInBytes<Activation::kGelu>>())
                                               : run(TypeTag<GatedInBytes<Activation::kSilu>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(FinishTag<Finish::kAnyPairs>, const Work& work, Run run) {
+cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyPairs>, const Work& work, Run run) {
   return work.writes_e4m3 ? run(TypeTag<AnyGatedInBytes>()) : run(TypeTag<AnyGated>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(FinishTag<Finish::kInPlace>, const Work& work, Run run) {
+cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kInPlace>, const Work& work, Run run) {
   if (!work.moments_out) return run(TypeTag<PairedInPlace<true, false, false>>());
   return work.normed == Normed::kResidual ? run(TypeTag<PairedInPlace<true, true, true>>())
                                           : run(TypeTag<PairedInPlace<false, true, true>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(FinishTag<Finish::kAnyInPlace>, const Work&, Run run) {
+cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyInPlace>, const Work&, Run run) {
   return run(TypeTag<AnyBothInPlace<NotActivated>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(FinishTag<Finish::kActivated>, const Work&, Run run) {
+cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kActivated>, const Work&, Run run) {
   return run(TypeTag<AnyBothInPlace<Activated>>());
 }
 

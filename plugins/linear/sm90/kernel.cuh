@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = activation(x W + bias) + residual for Hopper (sm_90a). The product is computed transposed: features are the 64
+// y = activation(x W + bias) + residual for Hopper (sm_90a). The GEMM is computed transposed: features are the 64
 // rows of a matrix instruction, tokens its columns, so that tiles of any multiple of 16 tokens exist and waves of tiles
 // can be filled for any number of tokens. Blocks stay and take tile after tile: one warp fetches weights and one input
 // (TMA, shared by the blocks of a cluster), two warpgroups of 64 features each multiply. Where tiles are fewer than
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     fenceAsyncProxy();
   }
   clusterSync();
-  const Position at(work);
+  const BlockCoord at(work);
   unsigned char* const out = shared_bytes + work.ring_stages * S::kStageBytes;
   using Scale = ScaleOf<Epilogue>;
   Scale* const scales = reinterpret_cast<Scale*>(out + S::outBytes(Epilogue::out));

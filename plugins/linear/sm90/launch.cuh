@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches of the Hopper kernel. Included where it is compiled for one type and some finishes.
+// Launches of the Hopper kernel. Included where it is compiled for one type and some kinds of epilogue.
 #pragma once
 
 #include <algorithm>
@@ -83,10 +83,10 @@ inline Work makeWork(const LinearParams& p, const LinearTiling& tiling, int mult
   return work;
 }
 
-// What a product of these operands is finished by: for e4m3 other epilogues (launch_e4m3.cuh).
-template <bool kMayShare, typename T, Finish kFinish, typename Run>
-cudaError_t withEpilogueOf(TypeTag<HalfOperands<T>>, FinishTag<kFinish> finish, const Work& work, Run run) {
-  return withEpilogue<kMayShare>(finish, work, run);
+// The epilogues of GEMMs with these operands: for e4m3 others (launch_e4m3.cuh).
+template <bool kMayShare, typename T, EpilogueKind kKind, typename Run>
+cudaError_t withEpilogueOf(TypeTag<HalfOperands<T>>, EpilogueKindTag<kKind> kind, const Work& work, Run run) {
+  return withEpilogue<kMayShare>(kind, work, run);
 }
 // Which kernel has tiles of this shape: for resident input it is another (launch_resident.cuh).
 template <typename Operands, int kTokens, typename Epilogue>
@@ -130,61 +130,61 @@ cudaError_t launch(const LinearParams& p, const LinearTiling& tiling, cudaStream
   });
 }
 
-template <Finish kFinish, typename Operands, int kTokens>
+template <EpilogueKind kKind, typename Operands, int kTokens>
 cudaError_t launchIfThere(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  constexpr bool kMayShare = hasSharedTile(kFinish, Operands::scaled, kTokens);
-  if constexpr (!kMayShare && !hasTile(kFinish, Operands::scaled, kTokens)) {
+  constexpr bool kMayShare = hasSharedTile(kKind, Operands::scaled, kTokens);
+  if constexpr (!kMayShare && !hasTile(kKind, Operands::scaled, kTokens)) {
     return cudaErrorInvalidValue;
   } else {
     return launch<Operands, Shape<kTokens>>(p, tiling, stream, [](const Work& work, auto run) {
-      return withEpilogueOf<kMayShare>(TypeTag<Operands>(), FinishTag<kFinish>(), work, run);
+      return withEpilogueOf<kMayShare>(TypeTag<Operands>(), EpilogueKindTag<kKind>(), work, run);
     });
   }
 }
 
-// The sizes of tiles that there are for these operands and this finish.
-template <Finish kFinish, typename Operands>
+// The sizes of tiles that there are for these operands and this kind of epilogue.
+template <EpilogueKind kKind, typename Operands>
 cudaError_t launchTokens(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
   switch (tiling.tokens) {
     case 16:
-      return launchIfThere<kFinish, Operands, 16>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 16>(p, tiling, stream);
     case 32:
-      return launchIfThere<kFinish, Operands, 32>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 32>(p, tiling, stream);
     case 48:
-      return launchIfThere<kFinish, Operands, 48>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 48>(p, tiling, stream);
     case 64:
-      return launchIfThere<kFinish, Operands, 64>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 64>(p, tiling, stream);
     case 80:
-      return launchIfThere<kFinish, Operands, 80>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 80>(p, tiling, stream);
     case 96:
-      return launchIfThere<kFinish, Operands, 96>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 96>(p, tiling, stream);
     case 112:
-      return launchIfThere<kFinish, Operands, 112>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 112>(p, tiling, stream);
     case 128:
-      return launchIfThere<kFinish, Operands, 128>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 128>(p, tiling, stream);
     case 144:
-      return launchIfThere<kFinish, Operands, 144>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 144>(p, tiling, stream);
     case 160:
-      return launchIfThere<kFinish, Operands, 160>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 160>(p, tiling, stream);
     case 176:
-      return launchIfThere<kFinish, Operands, 176>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 176>(p, tiling, stream);
     case 192:
-      return launchIfThere<kFinish, Operands, 192>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 192>(p, tiling, stream);
     case 208:
-      return launchIfThere<kFinish, Operands, 208>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 208>(p, tiling, stream);
     case 224:
-      return launchIfThere<kFinish, Operands, 224>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 224>(p, tiling, stream);
     case 240:
-      return launchIfThere<kFinish, Operands, 240>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 240>(p, tiling, stream);
     case 256:
-      return launchIfThere<kFinish, Operands, 256>(p, tiling, stream);
+      return launchIfThere<kKind, Operands, 256>(p, tiling, stream);
   }
   return cudaErrorInvalidValue;
 }
 
-template <Finish kFinish, typename T>
+template <EpilogueKind kKind, typename T>
 cudaError_t launchHalfSm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  return launchTokens<kFinish, HalfOperands<T>>(p, tiling, stream);
+  return launchTokens<kKind, HalfOperands<T>>(p, tiling, stream);
 }
 
 }  // namespace padfree

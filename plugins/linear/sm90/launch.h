@@ -6,13 +6,13 @@
 
 namespace padfree {
 
-// The Hopper kernel for one finish and one type of results, after launchLinear's checks. Compiling all takes minutes:
-// the files of the folders half, e4m3 and resident have a part each.
-template <Finish kFinish, typename T>
+// The Hopper kernel for one kind of epilogue and one type of results, after launchLinear's checks. Compiling all takes
+// minutes: the files of the folders half, e4m3 and resident have a part each.
+template <EpilogueKind kKind, typename T>
 cudaError_t launchHalfSm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
 
 // The same with e4m3 operands.
-template <Finish kFinish, typename T>
+template <EpilogueKind kKind, typename T>
 cudaError_t launchE4m3Sm90(const LinearParams& params, const LinearTiling& tiling, cudaStream_t stream);
 
 // The same with resident input.

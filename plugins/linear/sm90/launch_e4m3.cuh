@@ -48,14 +48,14 @@ bool encodeMaps(TypeTag<Epilogue>, const LinearParams& p, const LinearTiling& ti
           encodeMatrix(maps.residual, p.type, p.residual, width(p.T), width(p.N), tiling.tokens, kPanelColumns));
 }
 
-template <bool kMayShare, typename T, Finish kFinish, typename Run>
-cudaError_t withEpilogueOf(TypeTag<E4m3Operands<T>>, FinishTag<kFinish> finish, const Work& work, Run run) {
-  return withE4m3Epilogue<kMayShare>(finish, work, run);
+template <bool kMayShare, typename T, EpilogueKind kKind, typename Run>
+cudaError_t withEpilogueOf(TypeTag<E4m3Operands<T>>, EpilogueKindTag<kKind> kind, const Work& work, Run run) {
+  return withE4m3Epilogue<kMayShare>(kind, work, run);
 }
 
-template <Finish kFinish, typename T>
+template <EpilogueKind kKind, typename T>
 cudaError_t launchE4m3Sm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  return launchTokens<kFinish, E4m3Operands<T>>(p, tiling, stream);
+  return launchTokens<kKind, E4m3Operands<T>>(p, tiling, stream);
 }
 
 }  // namespace padfree

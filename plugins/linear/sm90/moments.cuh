@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer norms without kernels of their own: a product that makes rows which are normed next also writes their moments,
-// in groups of 64 features, and the products that read such rows norm them while they finish.
+// Layer norms without kernels of their own: a GEMM that makes rows which are normed next also writes their moments,
+// in groups of 64 features, and the GEMMs that read such rows norm them in their epilogues.
 #pragma once
 
 #include "common/dependent_launch.cuh"
@@ -51,10 +51,11 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
 }
 
 // The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do: the next tile's are on
-// their way while one is multiplied and finished. kMayLack: where nothing is normed, rows are scaled by 1, so that a
+// their way while one is computed. kMayLack: where nothing is normed, rows are scaled by 1, so that a
 // seldom epilogue needs no second kernel.
 template <int kTokens, bool kMayLack, typename Scale>
-__device__ void fetchScales(const Work& work, const Position& at, ScaleBarriers& barriers, Scale* scales, int thread) {
+__device__ void fetchScales(const Work& work, const BlockCoord& at, ScaleBarriers& barriers, Scale* scales,
+                            int thread) {
   constexpr int kRows = ceilDiv(kTokens, kScaleThreads);
   unsigned parity = 1;
   waitForPriorGrids();
@@ -66,14 +67,14 @@ __device__ void fetchScales(const Work& work, const Position& at, ScaleBarriers&
     barrierWait(&barriers.empty, parity);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const int place = row * kScaleThreads;
-      if (place + thread >= kTokens) break;
-      const float2 scale = place < rows ? of_rows[row] : float2{0.f, 0.f};
+      const int row_offset = row * kScaleThreads;
+      if (row_offset + thread >= kTokens) break;
+      const float2 scale = row_offset < rows ? of_rows[row] : float2{0.f, 0.f};
       const float2 held = lacks ? float2{1.f, 0.f} : scale;
       if constexpr (std::is_same_v<Scale, float>) {
-        scales[place + thread] = held.x;
+        scales[row_offset + thread] = held.x;
       } else {
-        scales[place + thread] = held;
+        scales[row_offset + thread] = held;
       }
     }
     barrierArrive(&barriers.full);

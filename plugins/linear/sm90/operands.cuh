@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a product multiplies: fp16 or bf16 as its results are, or e4m3. A stage has the same bytes of both, and takes
+// What a GEMM multiplies: fp16 or bf16 as its results are, or e4m3. A stage has the same bytes of both, and takes
 // the tensor cores as long.
 #pragma once
 

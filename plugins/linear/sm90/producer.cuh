@@ -10,7 +10,7 @@
 namespace padfree {
 
 // Where all blocks start by filling their rings, they ask the L2 cache for more than it gives meanwhile, and a block
-// that starts late waits behind stages that the others need much later. So in the first round a stage is asked for when
+// that starts late waits for stages that the others need much later. So in the first round a stage is asked for when
 // the one kPacedStages before it has come.
 template <int kTokens>
 __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
@@ -22,7 +22,7 @@ __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
 // cluster have left all stages: their arrivals here are on their way without any barrier of the cluster waiting for
 // them, and a launch fails where one comes to a block that has ended.
 template <typename Operands, int kTokens, Out kOut>
-__device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const Position& at,
+__device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const BlockCoord& at,
                             Barriers& barriers, unsigned stages) {
   using S = Shape<kTokens>;
   constexpr int kDepth = Operands::depth;
@@ -49,9 +49,9 @@ __device__ void fetchWeight(const Work& work, const typename Operands::Maps& map
   for (int i = 0; i < work.ring_stages; ++i, ring.advance()) barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
 }
 
-// And the residual behind it, where it has stages.
+// And the residual after it, where it has stages.
 template <typename Operands, int kTokens, Out kOut>
-__device__ void fetchInput(const Work& work, const Maps& maps, const Position& at, Barriers& barriers,
+__device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord& at, Barriers& barriers,
                            unsigned stages) {
   using S = Shape<kTokens>;
   constexpr int kDepth = Operands::depth;

@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product for Hopper where all of the reduction of a tile's input finds room in shared memory: it is fetched once,
-// weights alone pass through the ring, and two warpgroups take tiles of 64 features in turns. One finishes its tile
-// while the other has the tensor cores, which is what short reductions need: of those the finish takes as long as the
-// products.
+// The GEMM for Hopper where all of the reduction of a tile's input finds room in shared memory: it is fetched once,
+// weights alone pass through the ring, and two warpgroups take tiles of 64 features in ping-pong. One is in its
+// epilogue while the other has the tensor cores, which is what short reductions need: of those the epilogue takes as
+// long as the main loop.
 #pragma once
 
 #include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/ptx/registers.cuh"
 #include "common/ptx/wgmma.cuh"
-#include "linear/sm90/finish.cuh"
+#include "linear/sm90/collective_epilogue.cuh"
 #include "linear/sm90/moments.cuh"
 
 namespace padfree {
 
 // A block's range of tiles of features with its tokens; those of a cluster that differ in `feature` have other ranges
 // of the same tokens, which they fetch together, those that differ in `token` the same range of other tokens.
-struct Range {
+struct FeatureRange {
   int begin, end, token;
-  __device__ Range(const Work& work, const Position& at, int cluster, int tokens)
-      : begin(Position::rangeBegin(work, at.featureTile(work, cluster))),
-        end(Position::rangeBegin(work, at.featureTile(work, cluster) + 1)),
+  __device__ FeatureRange(const Work& work, const BlockCoord& at, int cluster, int tokens)
+      : begin(BlockCoord::rangeBegin(work, at.featureTile(work, cluster))),
+        end(BlockCoord::rangeBegin(work, at.featureTile(work, cluster) + 1)),
         token(at.tokenTile(work, cluster) * tokens) {}
 };
 
 // Returns when all blocks with the same features have left all stages, for the reason that fetchWeight has.
 template <typename Operands, typename S>
-__device__ void fetchResidentWeight(const Work& work, const typename Operands::Maps& maps, const Position& at,
+__device__ void fetchResidentWeight(const Work& work, const typename Operands::Maps& maps, const BlockCoord& at,
                                     ResidentBarriers& barriers, unsigned ring_address) {
   const typename Operands::template Share<1> share(at.token, work.tiling.cluster_tokens);
   const auto blocks = static_cast<uint16_t>(work.same_features << at.feature);
   Ring ring(work.ring_stages);
   for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
-    const Range range(work, at, cluster, S::kTokens);
+    const FeatureRange range(work, at, cluster, S::kTokens);
     for (int tile = range.begin; tile < range.end; ++tile) {
 #pragma unroll 1
       for (int i = 0; i < work.stages; ++i, ring.advance()) {
@@ -51,7 +51,7 @@ __device__ void fetchResidentWeight(const Work& work, const typename Operands::M
 
 // The same of the input, which is left once for every range.
 template <typename Operands, typename S>
-__device__ void fetchResidentInput(const Work& work, const Maps& maps, const Position& at, ResidentBarriers& barriers,
+__device__ void fetchResidentInput(const Work& work, const Maps& maps, const BlockCoord& at, ResidentBarriers& barriers,
                                    unsigned input_address) {
   const int tokens = S::kTokens / work.tiling.cluster_features;  // this block's, for its cluster
   const int first = at.feature * tokens;
@@ -73,14 +73,14 @@ __device__ void fetchResidentInput(const Work& work, const Maps& maps, const Pos
 }
 
 template <typename Operands, typename S, typename Epilogue>
-class ResidentConsumer : Finisher<Operands, S, Epilogue> {
-  using Base = Finisher<Operands, S, Epilogue>;
+class ResidentConsumer : CollectiveEpilogue<Operands, S, Epilogue> {
+  using Base = CollectiveEpilogue<Operands, S, Epilogue>;
   using Base::epilogue_, Base::group_, Base::in_group_, Base::kTokens, Base::lane_, Base::sums_, Base::work_;
   using typename Base::Features, typename Base::Maps, typename Base::Results;
-  static constexpr int kTurnBarrier = kGroups + 1;  // one for each warpgroup, behind as many others
+  static constexpr int kPingPongBarrier = kGroups + 1;  // one for each warpgroup, after as many others
 
  public:
-  __device__ ResidentConsumer(const Work& work, const Maps& maps, const Position& at, ResidentBarriers& barriers,
+  __device__ ResidentConsumer(const Work& work, const Maps& maps, const BlockCoord& at, ResidentBarriers& barriers,
                               unsigned input_address, unsigned ring_address, unsigned char* out,
                               const ScaleOf<Epilogue>* scales)
       : Base(work, maps, out, scales),
@@ -93,11 +93,11 @@ class ResidentConsumer : Finisher<Operands, S, Epilogue> {
         input_empty_(addressAt(sharedAddress(barriers.input_empty), (at.token << work.features_shift) + lane_)),
         ring_(work.ring_stages) {}
 
-  __device__ void run(const Position& at) {
+  __device__ void run(const BlockCoord& at) {
     bool is_mine = group_ == 0;
     unsigned parity = 0;  // of the range
     for (int cluster = at.first; cluster < work_.clusters; cluster += at.step, parity ^= 1) {
-      const Range range(work_, at, cluster, kTokens);
+      const FeatureRange range(work_, at, cluster, kTokens);
       const bool is_last_range = cluster + at.step >= work_.clusters;
       if (range.end - range.begin == 1 && !is_mine) leaveAll(parity);
       for (int tile = range.begin; tile < range.end; ++tile, is_mine = !is_mine) {
@@ -110,11 +110,11 @@ class ResidentConsumer : Finisher<Operands, S, Epilogue> {
         const int feature = tile * kGroupFeatures;
         const Features features =
             this->loadFeatures(feature + this->warp() * 16 + Results::firstFeature(lane_), range.token);
-        if (is_behind_another_) namedBarrier(kTurnBarrier + group_, kGroups * kWarpgroup);
+        if (waits_for_other_) namedBarrier(kPingPongBarrier + group_, kGroups * kWarpgroup);
         multiply(is_first, is_last, is_followed, parity);
         if (epilogue_.normed && is_first) barrierWait(&barriers_.scales.full, parity);
-        this->finishInChunks(at, feature, range.token, features);
-        is_behind_another_ = true;
+        this->epilogueInChunks(at, feature, range.token, features);
+        waits_for_other_ = true;
         __syncwarp();
         if (epilogue_.normed && is_last && lane_ == 0) barrierArrive(&barriers_.scales.empty);
       }
@@ -123,7 +123,7 @@ class ResidentConsumer : Finisher<Operands, S, Epilogue> {
   }
 
  private:
-  // Sums the tile's products. The next turn is the other warpgroup's as soon as all of them are on their way. Matrix
+  // Sums the tile's products. The other warpgroup may begin as soon as all of them are issued. Matrix
   // instructions are issued by halves of a stage: the tensor cores have two ahead, and what stands between halves must
   // not take longer than these.
   __device__ void multiply(bool is_first, bool is_last, bool is_followed, unsigned parity) {
@@ -153,7 +153,7 @@ class ResidentConsumer : Finisher<Operands, S, Epilogue> {
       ring_.advance();
       if (i + 1 < work_.stages) waitForStage();
     }
-    if (is_followed) namedArrive(kTurnBarrier + 1 - group_, kGroups * kWarpgroup);
+    if (is_followed) namedArrive(kPingPongBarrier + 1 - group_, kGroups * kWarpgroup);
     wgmmaWait<0>();
     leave(left, left_input, is_last);
   }
@@ -181,7 +181,7 @@ class ResidentConsumer : Finisher<Operands, S, Epilogue> {
   ResidentBarriers& barriers_;
   const unsigned input_address_, ring_descriptor_, full_, input_full_, empty_, input_empty_;
   Ring ring_;
-  bool is_behind_another_ = group_ > 0;  // the next tile, whose turn is waited for
+  bool waits_for_other_ = group_ > 0;  // before it multiplies its next tile
 };
 
 template <typename Operands, typename S, typename Epilogue>
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     fenceAsyncProxy();
   }
   clusterSync();
-  const Position at(work);
+  const BlockCoord at(work);
   unsigned char* const ring = shared_bytes + work.stages * S::kInputBytes;
   unsigned char* const out = ring + work.ring_stages * S::kStageBytes;
   using Scale = ScaleOf<Epilogue>;

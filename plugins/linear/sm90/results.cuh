@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How results of fp16 or bf16 get to the memory that they leave from. A thread has the sums of features r and r + 8, r
-// = lane / 4, of its warp's 16: a transposing store turns features back into columns. (Results of products of e4m3:
+// = lane / 4, of its warp's 16: a transposing store makes columns of features again. (Results of GEMMs in e4m3:
 // results_e4m3.cuh, with the same members.)
 #pragma once
 
@@ -21,7 +21,7 @@ struct HalfResults {
   static __device__ int firstFeature(int lane) { return lane / 4; }
 
   // Where this thread's rows of a box that leaves from `panel` are, for matrices to be loaded or stored.
-  static __device__ unsigned char* placeIn(unsigned char* panel, int warp, int lane) {
+  static __device__ unsigned char* addressIn(unsigned char* panel, int warp, int lane) {
     if (Epilogue::out == Out::kNarrowChunks) return panel + narrowPanelOffset(lane % 16, warp);
     const int row = lane / 16 * 8 + lane % 8, column = warp * 2 + lane / 8 % 2;
     return panel + panelOffset(row, column);
@@ -39,11 +39,11 @@ struct HalfResults {
       for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], epilogue.activation);
     }
     loadNext();
-    storeMatricesTransposed(packed, placeIn(panel, warp, lane));
+    storeMatricesTransposed(packed, addressIn(panel, warp, lane));
   }
 
   static __device__ void loadResidual(unsigned (&packed)[4], unsigned char* panel, int warp, int lane) {
-    loadMatricesTransposed(packed, placeIn(panel, warp, lane));
+    loadMatricesTransposed(packed, addressIn(panel, warp, lane));
   }
   static __device__ float2 residualOf(const unsigned (&packed)[4], int i) { return unpackPair<T>(packed[i]); }
 
@@ -54,7 +54,7 @@ struct HalfResults {
     unsigned packed[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) packed[k] = packPair<T>(value[k][0], value[k][1]);
-    storeMatricesTransposed(packed, placeIn(out + box * kBoxBytes, warp, lane));
+    storeMatricesTransposed(packed, addressIn(out + box * kBoxBytes, warp, lane));
   }
 
   // Calls leave(map, map at once, from, bytes of a box) for what such a tile leaves as.

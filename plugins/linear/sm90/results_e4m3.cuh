@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How results of products of e4m3 get to the memory that they leave from. Where they are e4m3, a thread has the sums of
+// How results of GEMMs in e4m3 get to the memory that they leave from. Where they are e4m3, a thread has the sums of
 // two neighbouring features ("paired"): together they fill the 16 bits that a transposing store moves, and in fp16 or
 // bf16 a whole word.
 #pragma once
@@ -11,7 +11,7 @@ namespace padfree {
 
 // Where the word of these two features of a token is, in a panel of 64 features of 2 bytes; a warp has 16 of them.
 // Words of a warp lie in banks of their own.
-__device__ inline unsigned* pairedPlace(unsigned char* panel, int half, int t, int warp, int lane) {
+__device__ inline unsigned* pairedAddress(unsigned char* panel, int half, int t, int warp, int lane) {
   const int token = half * 8 + lane % 4 * 2 + t, pair = lane / 4;
   return reinterpret_cast<unsigned*>(panel + panelOffset(token, warp * 2 + pair / 4) + pair % 4 * 4);
 }
@@ -19,7 +19,7 @@ __device__ inline unsigned* pairedPlace(unsigned char* panel, int half, int t, i
 // packed[2 * half + t]
 __device__ inline void loadPaired(unsigned (&packed)[4], unsigned char* panel, int warp, int lane) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) packed[i] = *pairedPlace(panel, i / 2, i % 2, warp, lane);
+  for (int i = 0; i < 4; ++i) packed[i] = *pairedAddress(panel, i / 2, i % 2, warp, lane);
 }
 
 template <typename T>
@@ -27,7 +27,7 @@ __device__ inline void storePaired(const BoxValues& value, unsigned char* panel,
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int half = i / 2, t = i % 2;
-    *pairedPlace(panel, half, t, warp, lane) = packPair<T>(value[2 * half][t], value[2 * half + 1][t]);
+    *pairedAddress(panel, half, t, warp, lane) = packPair<T>(value[2 * half][t], value[2 * half + 1][t]);
   }
 }
 
@@ -126,7 +126,7 @@ struct E4m3Results : HalfResults<T, Epilogue> {
     return i % 2 ? float2{first.y, second.y} : float2{first.x, second.x};
   }
 
-  // e4m3 stands behind all boxes of the tile.
+  // e4m3 stands after all boxes of the tile.
   template <int kTokens>
   static __device__ void store(const BoxValues& value, unsigned char* out, int box, int warp, int lane,
                                const Epilogue& epilogue, const Work& work) {

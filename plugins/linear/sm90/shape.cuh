@@ -22,18 +22,19 @@ constexpr int kBoxTokens = 16;                // tokens that leave with one copy
 constexpr int kBuffers = 2;                   // of a warpgroup where a tile leaves in chunks: one fills, one leaves
 constexpr int kLeastChunkBoxes = 4;           // a tile of no more is one chunk; for two of these there is always room
 constexpr int kScaleThreads = 2 * kWarpSize;  // that compute the scales of rows to be normed
-constexpr int kLargeTokens = 128;  // of tiles of which a block takes several, and fetches first stages in turn:
-constexpr int kPacedStages = 2;    // so many at once
+constexpr int kLargeTokens =
+    128;  // of tiles of which a block takes several, and fetches first stages one after the other:
+constexpr int kPacedStages = 2;  // so many at once
 constexpr int kBoxBytes = kBoxTokens * kPanelRowBytes;
 constexpr int kLeastOutBytes = kGroups * kBuffers * kLeastChunkBoxes * kBoxBytes;
 
 // Where results leave from.
 enum class Out {
-  kChunks,        // chunks of them in turn, as many as the stages leave room for
+  kChunks,        // chunk after chunk, as many as the stages leave room for
   kNarrowChunks,  // the same, of half as many bytes: of half the features that are multiplied, or of e4m3
   kThinChunks,    // of half of the features, e4m3
-  kTile,          // a place for all of a tile, to which its residual is fetched
-  kBothTiles,     // the same, with one for e4m3 behind
+  kTile,          // a buffer for all of a tile, to which its residual is fetched
+  kBothTiles,     // the same, with one for e4m3 after it
   kStages         // the same in two stages of the ring, one for each warpgroup
 };
 
@@ -56,7 +57,7 @@ struct Shape {
   static constexpr int kStageBytes = kWeightBytes + kInputBytes;
   static constexpr int kScaleBytes = kTokens * sizeof(float2);
   static constexpr int kTileBytes = kGroups * kTokens * kPanelRowBytes;  // of results
-  // Where e4m3 stands behind a warpgroup's results in one stage, whose weights' place it takes.
+  // Where e4m3 stands after a warpgroup's results in one stage, over its weights.
   static_assert(kTokens * kPanelRowBytes / 2 <= kWeightBytes);
   static constexpr int stagesBeside(int out_bytes) {
     const int fit = (kSharedLimit - out_bytes - kScaleBytes) / kStageBytes;
@@ -64,7 +65,7 @@ struct Shape {
   }
   static constexpr int kBoxes = kTokens / kBoxTokens;
   static constexpr int kRoom = kSharedLimit - kScaleBytes - stagesBeside(kLeastOutBytes) * kStageBytes;
-  // Chunks are as few as leave room for two of them, and two where there is something to finish while one leaves.
+  // Chunks are as few as leave room for two of them, and two where there is something to compute while one leaves.
   static constexpr int chunkBoxes(Out out) {
     const int fit = kRoom / (kGroups * kBuffers * boxBytes(out)), chunks = ceilDiv(kBoxes, fit);
     return kBoxes <= kLeastChunkBoxes ? kBoxes : ceilDiv(kBoxes, chunks < 2 ? 2 : chunks);
@@ -81,8 +82,8 @@ struct Shape {
         return kGroups * kBuffers * chunkBoxes(out) * boxBytes(out);
     }
   }
-  // That leave together. Half of a large tile that leaves from its place does, where that `pays`, while the other half
-  // is finished.
+  // That leave together. Half of a large tile that leaves from where it was summed does, where that `pays`, while the
+  // other half is computed.
   static constexpr int boxesAtOnce(Out out, bool pays) {
     return leavesInChunks(out) ? chunkBoxes(out) : pays && kTokens >= kLargeTokens ? ceilDiv(kBoxes, 2) : kBoxes;
   }
@@ -94,7 +95,7 @@ struct Shape {
 };
 
 // Where all of the reduction of a tile's input stays in shared memory, and weights alone pass through the ring: tiles
-// are the features of one warpgroup, and warpgroups take them in turns.
+// are the features of one warpgroup, and warpgroups take them in ping-pong.
 template <int kTileTokens>
 struct ResidentShape {
   static constexpr int kTokens = kTileTokens;
@@ -131,7 +132,7 @@ struct ResidentBarriers {
   ScaleBarriers scales;
 };
 
-// Place in the ring of stages, and how often it went round.
+// Index in the ring of stages, and the parity of the rounds.
 struct Ring {
   const int stages;
   int stage = 0;

@@ -38,12 +38,12 @@ struct Work {
   bool residual, paced;
   LinearTiling tiling;
   int parts_shift, shared_shift, features_shift;  // logarithms of blocks: that share a tile, the others of a cluster
-  int owned_shift;                 // blocks that share a tile finish 16 << owned_shift of its tokens in turn
-  unsigned same_features;          // bits of the blocks of a cluster with the features of the first
+  int owned_shift;         // blocks that share a tile store 16 << owned_shift of its tokens, one after the other
+  unsigned same_features;  // bits of the blocks of a cluster with the features of the first
   int feature_clusters, clusters;  // clusters of tiles: along the features, in all
   uint64_t per_feature_cluster;    // 2^32 / feature_clusters, rounded up
-  bool rms, gated;                 // norms take no mean away; features are u and v in turn
-  int rotary_features;             // features that are turned in pairs
+  bool rms, gated;                 // norms take no mean away; features are u and v alternating
+  int rotary_features;             // features that are rotated in pairs
   const int* positions;            // [T], for those
   const float* frequencies;        // [rotary_features / 2]
   const float* scale;              // [N], of sums of e4m3
@@ -54,13 +54,13 @@ struct Work {
 
 // Where this block stands in its cluster, and what it computes. The blocks of a cluster that differ in `part` share a
 // tile: each sums its part of the reduction.
-struct Position {
+struct BlockCoord {
   unsigned rank, group;  // in the cluster; the first of those with the same part
   int feature, token, part;
   int first, step;  // clusters of tiles
   int begin, end;   // stages of the reduction
 
-  __device__ explicit Position(const Work& work) : rank(clusterRank()) {
+  __device__ explicit BlockCoord(const Work& work) : rank(clusterRank()) {
     part = rank >> work.shared_shift;
     group = part << work.shared_shift;
     feature = (rank - group) & (work.tiling.cluster_features - 1);

@@ -3,6 +3,7 @@
 
 namespace padfree {
 
-template cudaError_t launchE4m3Sm90<Finish::kChunks, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kChunks, half>(const LinearParams&, const LinearTiling&,
+                                                                 cudaStream_t);
 
 }  // namespace padfree

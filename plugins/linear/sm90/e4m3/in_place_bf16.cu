@@ -3,7 +3,7 @@
 
 namespace padfree {
 
-template cudaError_t launchE4m3Sm90<Finish::kInPlace, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
-                                                                     cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kInPlace, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+                                                                           cudaStream_t);
 
 }  // namespace padfree

@@ -3,6 +3,7 @@
 
 namespace padfree {
 
-template cudaError_t launchE4m3Sm90<Finish::kInPlace, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kInPlace, half>(const LinearParams&, const LinearTiling&,
+                                                                  cudaStream_t);
 
 }  // namespace padfree

@@ -3,9 +3,9 @@
 
 namespace padfree {
 
-template cudaError_t launchE4m3Sm90<Finish::kPairs, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
-                                                                   cudaStream_t);
-template cudaError_t launchE4m3Sm90<Finish::kAnyPairs, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
-                                                                      cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kPairs, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+                                                                         cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kAnyPairs, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+                                                                            cudaStream_t);
 
 }  // namespace padfree

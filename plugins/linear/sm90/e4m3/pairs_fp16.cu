@@ -3,7 +3,8 @@
 
 namespace padfree {
 
-template cudaError_t launchE4m3Sm90<Finish::kPairs, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
-template cudaError_t launchE4m3Sm90<Finish::kAnyPairs, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kPairs, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kAnyPairs, half>(const LinearParams&, const LinearTiling&,
+                                                                   cudaStream_t);
 
 }  // namespace padfree

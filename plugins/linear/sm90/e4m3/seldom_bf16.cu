@@ -3,11 +3,11 @@
 
 namespace padfree {
 
-template cudaError_t launchE4m3Sm90<Finish::kAnyChunks, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
-                                                                       cudaStream_t);
-template cudaError_t launchE4m3Sm90<Finish::kAnyInPlace, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
-                                                                        cudaStream_t);
-template cudaError_t launchE4m3Sm90<Finish::kActivated, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
-                                                                       cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kAnyChunks, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+                                                                             cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kAnyInPlace, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+                                                                              cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kActivated, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+                                                                             cudaStream_t);
 
 }  // namespace padfree

@@ -3,8 +3,11 @@
 
 namespace padfree {
 
-template cudaError_t launchE4m3Sm90<Finish::kAnyChunks, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
-template cudaError_t launchE4m3Sm90<Finish::kAnyInPlace, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
-template cudaError_t launchE4m3Sm90<Finish::kActivated, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kAnyChunks, half>(const LinearParams&, const LinearTiling&,
+                                                                    cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kAnyInPlace, half>(const LinearParams&, const LinearTiling&,
+                                                                     cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kActivated, half>(const LinearParams&, const LinearTiling&,
+                                                                    cudaStream_t);
 
 }  // namespace padfree

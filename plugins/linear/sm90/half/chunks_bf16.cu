@@ -3,7 +3,7 @@
 
 namespace padfree {
 
-template cudaError_t launchHalfSm90<Finish::kChunks, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
-                                                                    cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kChunks, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+                                                                          cudaStream_t);
 
 }  // namespace padfree

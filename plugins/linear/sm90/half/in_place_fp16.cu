@@ -3,6 +3,7 @@
 
 namespace padfree {
 
-template cudaError_t launchHalfSm90<Finish::kInPlace, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kInPlace, half>(const LinearParams&, const LinearTiling&,
+                                                                  cudaStream_t);
 
 }  // namespace padfree

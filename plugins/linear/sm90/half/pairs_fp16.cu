@@ -3,6 +3,6 @@
 
 namespace padfree {
 
-template cudaError_t launchHalfSm90<Finish::kPairs, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kPairs, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
 
 }  // namespace padfree

@@ -3,11 +3,11 @@
 
 namespace padfree {
 
-template cudaError_t launchHalfSm90<Finish::kAnyPairs, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
-                                                                      cudaStream_t);
-template cudaError_t launchHalfSm90<Finish::kAnyInPlace, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
-                                                                        cudaStream_t);
-template cudaError_t launchHalfSm90<Finish::kActivated, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
-                                                                       cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kAnyPairs, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+                                                                            cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kAnyInPlace, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+                                                                              cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kActivated, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+                                                                             cudaStream_t);
 
 }  // namespace padfree

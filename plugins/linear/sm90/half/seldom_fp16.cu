@@ -3,8 +3,11 @@
 
 namespace padfree {
 
-template cudaError_t launchHalfSm90<Finish::kAnyPairs, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
-template cudaError_t launchHalfSm90<Finish::kAnyInPlace, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
-template cudaError_t launchHalfSm90<Finish::kActivated, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kAnyPairs, half>(const LinearParams&, const LinearTiling&,
+                                                                   cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kAnyInPlace, half>(const LinearParams&, const LinearTiling&,
+                                                                     cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kActivated, half>(const LinearParams&, const LinearTiling&,
+                                                                    cudaStream_t);
 
 }  // namespace padfree

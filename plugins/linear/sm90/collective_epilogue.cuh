@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What becomes of a tile's sums in the registers of a warpgroup of the Hopper kernels: norms, bias, activation or
-// turns, and the way out in chunks.
+// rotation, and the way out in chunks.
 #pragma once
 
 #include "common/ptx/mma.cuh"
@@ -14,7 +14,7 @@ namespace padfree {
 
 // S: how shared memory is laid out, Shape or ResidentShape.
 template <typename Operands, typename S, typename Epilogue>
-class Finisher {
+class CollectiveEpilogue {
  protected:
   using T = typename Operands::Result;
   using Maps = typename Operands::Maps;
@@ -22,7 +22,7 @@ class Finisher {
   static constexpr int kTokens = S::kTokens, kBoxes = S::kBoxes,
                        kAtOnce = S::boxesAtOnce(Epilogue::out, Operands::scaled);
 
-  __device__ Finisher(const Work& work, const Maps& maps, unsigned char* out, const ScaleOf<Epilogue>* scales)
+  __device__ CollectiveEpilogue(const Work& work, const Maps& maps, unsigned char* out, const ScaleOf<Epilogue>* scales)
       : epilogue_(work),
         work_(work),
         maps_(maps),
@@ -43,8 +43,8 @@ class Finisher {
 
   __device__ int warp() const { return in_group_ / kWarpSize; }
 
-  // Whether this block finishes the 16 tokens from 16 * box on.
-  __device__ bool owns(const Position& at, int box) const {
+  // Whether this block stores the 16 tokens from 16 * box on.
+  __device__ bool owns(const BlockCoord& at, int box) const {
     return (box >> work_.owned_shift & (work_.tiling.parts - 1)) == at.part;
   }
 
@@ -68,8 +68,8 @@ class Finisher {
     frequency_ = work_.frequencies[feature / kPairBlock * 8 + lane_ / 4];
 #pragma unroll
     for (int i = 0; i < kPositions; ++i) {
-      const int place = token + i * kWarpSize + lane_;
-      positions_[i] = static_cast<float>(place < work_.T ? work_.positions[place] : 0);
+      const int row = token + i * kWarpSize + lane_;
+      positions_[i] = static_cast<float>(row < work_.T ? work_.positions[row] : 0);
     }
   }
 
@@ -110,20 +110,20 @@ class Finisher {
     }
   }
 
-  // Turns the pairs of a box.
-  __device__ void turn(float (&value)[4][2], int box) const {
+  // Rotates the pairs of a box.
+  __device__ void rotate(float (&value)[4][2], int box) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int lane = box % 2 * kBoxTokens + i / 2 * 8 + lane_ % 4 * 2 + i % 2;
       const float position = __shfl_sync(kFullMask, positions_[box / 2], lane);
-      turnPair(value[i / 2 * 2][i % 2], value[i / 2 * 2 + 1][i % 2], position * frequency_);
+      rotatePair(value[i / 2 * 2][i % 2], value[i / 2 * 2 + 1][i % 2], position * frequency_);
     }
   }
 
-  __device__ bool finishes(const Position& at, int box) const { return !epilogue_.shares_tile || owns(at, box); }
+  __device__ bool storesBox(const BlockCoord& at, int box) const { return !epilogue_.shares_tile || owns(at, box); }
 
   // Once all warps have written the boxes from `begin` on to `panel`. One thread.
-  __device__ void storeBoxes(const CUtensorMap& map, const CUtensorMap& at_once, const Position& at, int feature,
+  __device__ void storeBoxes(const CUtensorMap& map, const CUtensorMap& at_once, const BlockCoord& at, int feature,
                              int token, unsigned char* panel, int box_bytes, int begin, int end) const {
     if (!epilogue_.shares_tile && end - begin == kAtOnce) {
       storeBox(at_once, sharedAddress(panel), feature, token + begin * kBoxTokens);
@@ -131,15 +131,15 @@ class Finisher {
     }
 #pragma unroll
     for (int box = begin; box < end; ++box) {
-      if (!finishes(at, box)) continue;
+      if (!storesBox(at, box)) continue;
       storeBox(map, sharedAddress(panel) + (box - begin) * box_bytes, feature, token + box * kBoxTokens);
     }
   }
 
-  // Of a tile to which nothing is added: through some buffers of shared memory, where a transposing store turns
-  // features back into columns.
-  template <bool kTurns>
-  __device__ void finish(const Position& at, int feature, int token, const Features& of) {
+  // Of a tile to which nothing is added: through some buffers of shared memory, where a transposing store makes columns
+  // of features again.
+  template <bool kRotates>
+  __device__ void storeInChunks(const BlockCoord& at, int feature, int token, const Features& of) {
     Scales scales{};
     if (epilogue_.norms_input) scales = loadScales(0);
 #pragma unroll
@@ -148,11 +148,11 @@ class Finisher {
       unsigned char* const panel = out_ + buffer_ * kAtOnce * boxBytes(Epilogue::out);
 #pragma unroll
       for (int box = begin; box < end; ++box) {
-        if (!finishes(at, box)) continue;
+        if (!storesBox(at, box)) continue;
         float value[4][2];
         if (epilogue_.norms_input && epilogue_.shares_tile) scales = loadScales(box);
         biased(value, box, of, scales);
-        if constexpr (kTurns) turn(value, box);
+        if constexpr (kRotates) rotate(value, box);
         const auto loadNext = [&] {
           if (epilogue_.norms_input && !epilogue_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
         };
@@ -173,14 +173,14 @@ class Finisher {
 
   // Of a tile to which nothing is added, with what belongs to its features. A vote says that all threads of a warp go
   // the same way, for the reason that Consumer::takeStage has.
-  __device__ void finishInChunks(const Position& at, int feature, int token, const Features& of) {
+  __device__ void epilogueInChunks(const BlockCoord& at, int feature, int token, const Features& of) {
     if constexpr (Epilogue::rotates) {
-      if (__any_sync(kFullMask, is_pair_)) return finish<true>(at, feature, token, of);
+      if (__any_sync(kFullMask, is_pair_)) return storeInChunks<true>(at, feature, token, of);
     }
-    finish<false>(at, feature, token, of);
+    storeInChunks<false>(at, feature, token, of);
   }
 
-  const Epilogue epilogue_;  // of finish
+  const Epilogue epilogue_;
   const Work& work_;
   const Maps& maps_;
   const int group_, in_group_, lane_;
@@ -191,8 +191,8 @@ class Finisher {
  private:
   int buffer_ = 0;  // for the next chunk
   static constexpr int kPositions = ceilDiv(kTokens, kWarpSize);
-  // Where pairs are turned: whether the features of this thread, and of its warp, are such, by how much a position, the
-  // tokens' positions.
+  // Where pairs are rotated: whether the features of this thread, and of its warp, are such, by how much a position,
+  // the tokens' positions.
   bool is_pair_;
   float frequency_, positions_[kPositions];
 };
