@@ -63,7 +63,7 @@ typedef struct padfree_attention_args {
   int32_t max_seq_len;       /* the longest sequence that is expected, to choose among kernels; 0: unknown */
   float scale;               /* factor of the scores, above 0; 1 / sqrt(head_size) as a rule */
   int32_t window_left;       /* keys before its own that a row sees; -1: all */
-  int32_t window_right;      /* keys behind its own that a row sees; -1: all, 0: causal */
+  int32_t window_right;      /* keys after its own that a row sees; -1: all, 0: causal */
   padfree_operand q, k, v;   /* [T, H, head_size], and [T, num_kv_heads, head_size] twice */
   const int32_t* cu_seqlens; /* [B + 1] */
   void* y;                   /* [T, H * head_size] without gaps; rows of filler become zeros */
@@ -83,7 +83,7 @@ typedef struct padfree_schedule_args {
   int32_t num_sequences;   /* B */
   const int32_t* seq_lens; /* [B]; a negative length counts as 0, and no sum exceeds T */
   int32_t* cu_seqlens;     /* [B + 1] */
-  int32_t* positions;      /* [T]: a token's place in its sequence, 0 for filler; or NULL */
+  int32_t* positions;      /* [T]: a token's position in its sequence, 0 for filler; or NULL */
   int32_t* token_index;    /* [T]: a token's slot b * max_seq_len + s, -1 for filler; or NULL */
   int32_t max_seq_len;     /* slots of a sequence; read where token_index is given */
   int32_t num_heads;       /* H of the attention that reads tasks; read where tasks is given */
@@ -109,7 +109,7 @@ const char* padfree_last_error(void);
 /* y = softmax(q k^T * scale + bias) v inside each sequence, head and window. */
 int32_t padfree_attention(const padfree_attention_args* args, void* stream);
 
-/* Prefix sums of lengths, and on demand places, slots and the attention's tasks. */
+/* Prefix sums of lengths, and on demand positions, slots and the attention's tasks. */
 int32_t padfree_schedule(const padfree_schedule_args* args, void* stream);
 
 /* Bytes of a task list; -1 where a size is out of range. */

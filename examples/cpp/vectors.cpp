@@ -30,7 +30,7 @@ T* shared(size_t count, const std::vector<T>& values = {}) {  // memory of CPU a
 
 int main(int argc, char** argv) {
   if (argc < 4) return std::fprintf(stderr, "usage: vectors PLAN LIBRARY IDS...\n"), 2;
-  std::map<std::string, std::vector<int32_t>> inputs;  // tokens of all texts one behind the other, and their lengths
+  std::map<std::string, std::vector<int32_t>> inputs;  // tokens of all texts one after the other, and their lengths
   for (int i = 3; i < argc; ++i) {
     std::istringstream words(argv[i]);
     inputs["seq_lens"].push_back(0);

@@ -53,10 +53,10 @@ int32_t misaligned(const char* function, const char* name) {
               name);
 }
 
-int32_t wrongStruct(const char* function, size_t found, size_t expected) {
+int32_t wrongStruct(const char* function, size_t actual, size_t expected) {
   return fail(PADFREE_INVALID_ARGUMENT,
               "%s: struct_size is %zu; allowed: %zu; set it to sizeof the struct, and use padfree.h of this library",
-              function, found, expected);
+              function, actual, expected);
 }
 
 // The bytes of a task list, -1 where a size is out of range.

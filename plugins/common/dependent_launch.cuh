@@ -9,7 +9,7 @@
 //      is coherent.
 //   2. It calls waitForPriorGrids() before it ends. The wait covers the grid before this one alone; that this one had
 //      waited itself is what makes it cover all grids before.
-//   3. It calls releaseNextGrid() behind waitForPriorGrids() alone. So when a grid begins, all grids have ended but the
+//   3. It calls releaseNextGrid() after waitForPriorGrids() alone. So when a grid begins, all grids have ended but the
 //      one ahead of it, and it may read what these wrote before it waits (early_lengths in attention/launch.h).
 //   4. Nothing read after the wait goes through the read-only cache (__ldg, const __restrict__): it is not part of what
 //      the wait makes visible.

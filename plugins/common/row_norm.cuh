@@ -60,7 +60,7 @@ struct E4m3Rows {
 // Where rows leave in fp32, not rounded. Neighbouring lanes store 16 bytes each: with twice as many, by two
 // instructions each of which leaves gaps, every sector of the L2 cache would be written twice.
 //
-// The rows of sequences' first tokens may leave once more, in T and one behind the other: as results behind all rows.
+// The rows of sequences' first tokens may leave once more, in T and one after the other: as results after all rows.
 struct Fp32Rows {
   static constexpr bool kE4m3 = false, kMayHaveFirst = true;
   static constexpr int kAtOnceBytes = kVectorBytes / 2;
@@ -98,7 +98,7 @@ __device__ int64_t rowOf(const Norm& p, int64_t result) {
   return -1;
 }
 
-// Where the result is a first token's row: its place.
+// Where the result is a first token's row: its address.
 template <typename Norm>
 __device__ typename Norm::Element* firstRow(const Norm& p, int64_t result) {
   if constexpr (Norm::kMayHaveFirst) {
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
   Raw raw[Source::kAddends][kVectors], gamma[kVectors], beta[kVectors];
 #pragma unroll
   for (int a = 0; a < Source::kAddends; ++a) load(addends[a], raw[a]);
-  releaseNextGrid();  // here it also keeps the compiler from moving loads behind the sums
+  releaseNextGrid();  // here it also keeps the compiler from moving loads after the sums
   float x[kVectors][kWidth], total = 0.f, squares = 0.f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {

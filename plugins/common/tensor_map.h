@@ -15,8 +15,8 @@ inline decltype(&cuTensorMapEncodeTiled) findEncodeTiled() {
   cudaDriverEntryPointQueryResult result;
   const cudaError_t status =
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
-  const bool found = status == cudaSuccess && result == cudaDriverEntryPointSuccess;
-  return found ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
+  const bool is_available = status == cudaSuccess && result == cudaDriverEntryPointSuccess;
+  return is_available ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
 }
 
 // Elements in boxes whose rows (dimension 0) take at most what shared memory is swizzled by. Dimension 0 is the

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of tables beside the schedule: one block makes offsets and tasks, while the others find places by themselves.
+// Rows of tables beside the schedule: one block makes offsets and tasks, while the others find their tokens' positions
+// by themselves.
 #pragma once
 
 #include "embedding/table_source.cuh"
@@ -7,7 +8,7 @@
 
 namespace padfree {
 
-// Of up to kWarpSize sequences. Apart, an embedding begins 3 us behind its schedule (H200), of 4 that either takes.
+// Of up to kWarpSize sequences. Apart, an embedding begins 3 us after its schedule (H200), of 4 that either takes.
 template <typename T>
 struct ScheduledSource : TableSource<T> {
   static constexpr bool kMayReadEarly = false;
@@ -34,7 +35,7 @@ struct ScheduledSource : TableSource<T> {
 
   // Of a token, from the lengths of up to kWarpSize sequences, shared out among the lanes of an aligned group.
   template <int kLanes>
-  __device__ typename TableSource<T>::Place placeOf(int token) const {
+  __device__ typename TableSource<T>::TokenPosition positionOf(int token) const {
     constexpr int kEach = kWarpSize / kLanes;
     const int lane = threadIdx.x % kLanes;
     const unsigned group = (kFullMask >> (kWarpSize - kLanes)) << (threadIdx.x % kWarpSize - lane), most = this->p.T;
@@ -72,10 +73,10 @@ struct ScheduledSource : TableSource<T> {
     const int token = static_cast<int>(row);
     const int word = this->p.ids[token], later_word = this->laterWord(token);
     const int type = this->p.token_types ? this->p.token_types[token] : -1;
-    const auto place = placeOf<kLanes>(token);
+    const auto token_position = positionOf<kLanes>(token);
     this->prefetchWord(later_word, threadIdx.x % kLanes, kLanes);
-    this->setAddends(word, place.in_sequence + this->p.position_offset, type, addends);
-    return !place.filler;
+    this->setAddends(word, token_position.in_sequence + this->p.position_offset, type, addends);
+    return !token_position.filler;
   }
 };
 

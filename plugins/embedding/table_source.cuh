@@ -7,7 +7,7 @@
 
 namespace padfree {
 
-// Word rows come from memory, and only once their ids are known: so those of tokens this far behind are brought into
+// Word rows come from memory, and only once their ids are known: so those of tokens this much later are brought into
 // the L2 cache ahead of time. Half of the rows that an H200 has under way at E 768.
 constexpr int kTokensAhead = 2048;
 
@@ -42,20 +42,20 @@ struct TableSource {
     return inside ? static_cast<const T*>(table) + static_cast<int64_t>(id) * p.E : nullptr;
   }
 
-  // The id kTokensAhead tokens behind that one, -1 if there is none.
+  // The id kTokensAhead tokens after that one, -1 if there is none.
   __device__ int laterWord(int token) const { return token < p.T - kTokensAhead ? p.ids[token + kTokensAhead] : -1; }
 
   __device__ void prefetchWord(int id, int lane, int lanes) const {
     prefetchToL2(tableRow(p.word_table, p.V, id), p.E * sizeof(T), lane, lanes);
   }
 
-  struct Place {
+  struct TokenPosition {
     int in_sequence;
     bool filler;
   };
 
   template <int kLanes>
-  __device__ Place placeOf(int token) const {
+  __device__ TokenPosition positionOf(int token) const {
     const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };
     const int sequence = warpFindLast<kLanes>(p.B + 1, token, start);
     return {token - start(sequence), sequence == p.B};
@@ -72,10 +72,10 @@ struct TableSource {
       waitForPriorGrids();
     }
     const int given_position = p.positions ? p.positions[token] : 0;
-    const Place place = placeOf<kLanes>(token);
+    const TokenPosition token_position = positionOf<kLanes>(token);
     prefetchWord(later_word, threadIdx.x % kLanes, kLanes);
-    setAddends(word, p.positions ? given_position : place.in_sequence + p.position_offset, type, addends);
-    return !place.filler;
+    setAddends(word, p.positions ? given_position : token_position.in_sequence + p.position_offset, type, addends);
+    return !token_position.filler;
   }
 
  protected:

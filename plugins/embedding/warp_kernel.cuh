@@ -44,9 +44,9 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
   int position;
   bool filler;
   if constexpr (kSchedules) {
-    const auto place = source.template placeOf<kWarpSize>(token);
-    position = place.in_sequence + p.position_offset;
-    filler = place.filler;
+    const auto token_position = source.template positionOf<kWarpSize>(token);
+    position = token_position.in_sequence + p.position_offset;
+    filler = token_position.filler;
   } else {
     waitForPriorGrids();
     const auto start = [&](int i) { return sequenceStart(p.cu_seqlens, i, p.T); };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ordered compaction of a mask in two launches: count the kept slots of every row, then write each row's slots behind
+// Ordered compaction of a mask in two launches: count the kept slots of every row, then write each row's slots after
 // those of the rows before it.
 #include "common/dependent_launch.cuh"
 #include "common/device.cuh"
@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kThreads) writeKernel(IndexParams p) {
   const int* mask = p.mask + static_cast<int64_t>(b) * p.S;
   for (int first = 0; first < p.S; first += kThreads) {
     const int s = first + threadIdx.x;
-    const bool kept = s < p.S && mask[s] != 0;
-    const unsigned ballot = __ballot_sync(kFullMask, kept);
+    const bool is_token = s < p.S && mask[s] != 0;
+    const unsigned ballot = __ballot_sync(kFullMask, is_token);
     if (lane == 0) counts[warp] = __popc(ballot);
     __syncthreads();
     int position = base;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) writeKernel(IndexParams p) {
       if (i < warp) position += counts[i];
       base += counts[i];
     }
-    if (kept) p.token_index[position + __popc(ballot & ((1u << lane) - 1))] = b * p.S + s;
+    if (is_token) p.token_index[position + __popc(ballot & ((1u << lane) - 1))] = b * p.S + s;
     __syncthreads();
   }
   if (b == p.B - 1 && threadIdx.x == 0) *p.num_tokens = base;

@@ -8,7 +8,7 @@
 namespace padfree {
 
 // Blocks ahead of those of rows norm what they need once more. So the pooler ends with the norm, of which it takes a
-// part: as a product of its own it would begin behind it. What a block needs of the weights it keeps in shared memory
+// part: as a GEMM of its own it would begin after it. What a block needs of the weights it keeps in shared memory
 // before the kernels ahead have ended.
 //
 // kE: how many elements rows have, so that there is memory for these weights; 0: any number, and weights are read when
@@ -65,8 +65,8 @@ struct PooledSource : ResidualSource<T, true> {
     waitForPriorGrids();
     releaseNextGrid();
     if (!early_lengths) x = firstRow(p, b);
-    const Row found = statistics(p, x);
-    if (threadIdx.x % kRowLanes == 0) rows[row] = found;
+    const Row row_statistics = statistics(p, x);
+    if (threadIdx.x % kRowLanes == 0) rows[row] = row_statistics;
     __syncthreads();
     multiply(p, stage, rows, column, partial[threadIdx.x / kWarpSize]);
     __syncthreads();
@@ -139,7 +139,7 @@ struct PooledSource : ResidualSource<T, true> {
     return {x, mean, rsqrtf(variance + p.epsilon)};
   }
 
-  // This warp's part of the product: every kWarps-th step of columns of y. The order of the columns inside a step is
+  // This warp's part of the GEMM: every kWarps-th step of columns of y. The order of the columns inside a step is
   // the same in both factors, such that a lane loads kWidth neighbours.
   template <typename Norm>
   __device__ void multiply(const Norm& p, const Stage& stage, const Row (&rows)[kRows], int column,
@@ -189,7 +189,7 @@ struct PooledSource : ResidualSource<T, true> {
   }
 };
 
-// The pooler alone, behind its norm.
+// The pooler alone, after its norm.
 template <typename T, typename Norm>
 __global__ void __launch_bounds__(kRowNormThreads) poolerKernel(PooledSource<T, 0> source, Norm p) {
   source.ahead(p);

@@ -7,7 +7,7 @@
 
 namespace padfree {
 
-// kAlone: x has neither bias nor residual beside it, as the norm behind an encoder's last product. What a row is not
+// kAlone: x has neither bias nor residual beside it, as the norm after an encoder's last GEMM. What a row is not
 // the sum of would cost it half of its instructions.
 template <typename T, bool kAlone>
 struct ResidualSource {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of the launchers and of CUDA's runtime, for plugins without device code: nothing is computed, every launch
+// Instead of the launchers and of CUDA's runtime, for plugins without device code: nothing is computed, every launch
 // is refused, and no GPU is seen. For machines without a GPU, where TensorRT's registry takes the plugins and models
 // are rewritten, and for the sanitizers (tests/sanitizers).
 #include <cuda_runtime_api.h>

@@ -17,7 +17,7 @@ struct PoolParams {
   PoolMode mode;
   bool normalize;               // divide each row by max(its L2 norm, 1e-12)
   DataType type;                // of every tensor but cu_seqlens and y_fp32
-  float* y_fp32 = nullptr;      // [B, E] or null: y before it is rounded, in its place
+  float* y_fp32 = nullptr;      // [B, E] or null: instead of y: before it is rounded
   const void* gamma = nullptr;  // [E] or null: rows of x are normed first
   const void* beta = nullptr;   // [E] or null; with gamma
   float epsilon = 0.f;

@@ -15,7 +15,7 @@ constexpr int kWidth = 8;        // elements of 2 bytes that a lane loads at onc
 constexpr int kAtOnce = 4;       // columns of a result that a thread makes
 constexpr int kMostVectors = 4;  // that a lane holds of a row
 
-// How many blocks share the tokens of a sequence: so many that all of an H200's 132 places for a block have one, and
+// How many blocks share the tokens of a sequence: so many that each of an H200's 132 multiprocessors has one, and
 // one where a block has all rows on their way at once. 8 are the most that every GPU with clusters has.
 int clusterSize(const PoolParams& p, int tokens_at_once, int major) {
   if (major < 9 || p.T <= tokens_at_once) return 1;
@@ -176,9 +176,9 @@ __global__ void __launch_bounds__(Shape<kVectors>::kThreads) normedPoolKernel(Po
 #pragma unroll
       for (int j = 0; j < kWidth; j += kAtOnce) {
         auto& part = reinterpret_cast<float (&)[kAtOnce]>(sum[i][j]);
-        float* place = slot + i * kWarpSize * kWidth + j;
-        if (!upper) addFloats(place, part);
-        storeFloats(place, part);
+        float* target = slot + i * kWarpSize * kWidth + j;
+        if (!upper) addFloats(target, part);
+        storeFloats(target, part);
       }
     }
   };

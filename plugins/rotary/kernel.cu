@@ -15,17 +15,17 @@ constexpr int kItems = 2;           // a thread has under way, of two 16-byte ve
 constexpr int kMaxHeadSize = 2048;  // whose cosines and sines stand in shared memory
 constexpr int kTableBytes = 24576;  // at most, of a block's rows
 
-struct Turn {
+struct Rotation {
   float cosine, sine;
 };
 
-__device__ inline Turn turnOf(int position, float frequency) {
-  Turn turn;
-  sincosf(static_cast<float>(position) * frequency, &turn.sine, &turn.cosine);
-  return turn;
+__device__ inline Rotation rotationOf(int position, float frequency) {
+  Rotation rotation;
+  sincosf(static_cast<float>(position) * frequency, &rotation.sine, &rotation.cosine);
+  return rotation;
 }
 
-__device__ inline void turnPair(float& x, float& y, float cosine, float sine) {
+__device__ inline void rotatePair(float& x, float& y, float cosine, float sine) {
   const float before = x;
   x = x * cosine - y * sine;
   y = y * cosine + before * sine;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, i
   releaseNextGrid();
   const int64_t first_row = int64_t{blockIdx.x} * rows;
   const int here = static_cast<int>(min(int64_t{rows}, p.T - first_row));
-  const int pairs = p.D / 2, per_head = pairs / kWidth, turned = p.H * per_head;
+  const int pairs = p.D / 2, per_head = pairs / kWidth, rotated = p.H * per_head;
   const int vectors = p.W / kWidth, per_row = (vectors + 1) / 2, count = here * per_row;
   const T* const x = static_cast<const T*>(p.x) + first_row * p.W;
   T* const y = static_cast<T*>(p.y) + first_row * p.W;
@@ -54,17 +54,17 @@ __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, i
   const auto itemAt = [&](int i) {
     Item item;
     item.row = i / per_row;
-    const int place = i - item.row * per_row, head = place / per_head;
+    const int index = i - item.row * per_row, head = index / per_head;
     const int64_t start = int64_t{item.row} * p.W;
-    if (place < turned) {
-      item.pair = (place - head * per_head) * kWidth;
+    if (index < rotated) {
+      item.pair = (index - head * per_head) * kWidth;
       const int column = head * p.D + (kInterleaved ? 2 * item.pair : item.pair);
       item.first = start + column;
       item.second = item.first + (kInterleaved ? kWidth : pairs);
     } else {
       item.pair = -1;
-      item.first = start + 2 * place * kWidth;
-      item.second = 2 * place + 1 < vectors ? item.first + kWidth : -1;
+      item.first = start + 2 * index * kWidth;
+      item.second = 2 * index + 1 < vectors ? item.first + kWidth : -1;
     }
     return item;
   };
@@ -83,9 +83,9 @@ __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, i
     if (!has_table) {
       for (int i = threadIdx.x; i < here * pairs; i += kThreads) {
         const int row = i / pairs;
-        const Turn turn = turnOf(p.positions[first_row + row], p.frequencies[i - row * pairs]);
-        table[i] = turn.cosine;
-        sines[i] = turn.sine;
+        const Rotation rotation = rotationOf(p.positions[first_row + row], p.frequencies[i - row * pairs]);
+        table[i] = rotation.cosine;
+        sines[i] = rotation.sine;
       }
       __syncthreads();
       has_table = true;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, i
       for (int k = 0; k < kWidth; ++k) {
         float& first = kInterleaved ? value[2 * k / kWidth][2 * k % kWidth] : value[0][k];
         float& second = kInterleaved ? value[2 * k / kWidth][2 * k % kWidth + 1] : value[1][k];
-        turnPair(first, second, cosine[k], sine[k]);
+        rotatePair(first, second, cosine[k], sine[k]);
       }
       storeFloats(y + item.first, value[0]);
       storeFloats(y + item.second, value[1]);
@@ -126,22 +126,22 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) rotaryGenericKernel(RotaryParams p) {
   waitForPriorGrids();
   releaseNextGrid();
-  const int pairs = p.D / 2, turned = p.H * pairs;
-  const int64_t per_row = p.W - turned, count = p.T * per_row, step = int64_t{gridDim.x} * kThreads;
+  const int pairs = p.D / 2, rotated = p.H * pairs;
+  const int64_t per_row = p.W - rotated, count = p.T * per_row, step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
     const int64_t row = i / per_row;
-    const int place = static_cast<int>(i - row * per_row);
+    const int index = static_cast<int>(i - row * per_row);
     const T* const x = static_cast<const T*>(p.x) + row * p.W;
     T* const y = static_cast<T*>(p.y) + row * p.W;
-    if (place >= turned) {
-      y[turned + place] = x[turned + place];
+    if (index >= rotated) {
+      y[rotated + index] = x[rotated + index];
       continue;
     }
-    const int head = place / pairs, pair = place - head * pairs;
+    const int head = index / pairs, pair = index - head * pairs;
     const int first = head * p.D + (p.interleaved ? 2 * pair : pair), second = first + (p.interleaved ? 1 : pairs);
     float one = toFloat(x[first]), other = toFloat(x[second]);
-    const Turn turn = turnOf(p.positions[row], p.frequencies[pair]);
-    turnPair(one, other, turn.cosine, turn.sine);
+    const Rotation rotation = rotationOf(p.positions[row], p.frequencies[pair]);
+    rotatePair(one, other, rotation.cosine, rotation.sine);
     y[first] = fromFloat<T>(one);
     y[second] = fromFloat<T>(other);
   }
@@ -164,8 +164,8 @@ cudaError_t launch(const RotaryParams& p, cudaStream_t stream) {
 
 cudaError_t launchRotary(const RotaryParams& params, cudaStream_t stream) {
   if (params.T <= 0 || params.W <= 0) return cudaSuccess;
-  const int64_t turned = int64_t{params.H} * params.D;
-  if (params.H <= 0 || params.D <= 0 || params.D % 2 != 0 || turned > params.W) return cudaErrorInvalidValue;
+  const int64_t rotated = int64_t{params.H} * params.D;
+  if (params.H <= 0 || params.D <= 0 || params.D % 2 != 0 || rotated > params.W) return cudaErrorInvalidValue;
   return dispatchActivation(params.type,
                             [&](auto tag) { return launch<typename decltype(tag)::Type>(params, stream); });
 }

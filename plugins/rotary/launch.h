@@ -13,12 +13,12 @@ struct RotaryParams {
   const float* frequencies;  // [D/2]
   void* y;                   // [T, W]
   int T, W;                  // any; W of at least H * D
-  int H, D;                  // heads from column 0 on, whose pairs are turned, and their even size
+  int H, D;                  // heads from column 0 on, whose pairs are rotated, and their even size
   bool interleaved;          // pairs are the columns 2p and 2p + 1 of a head, else p and p + D/2
   DataType type;             // of x and y; fp32 in between
 };
 
-// Turns pair p of every head by the angle position * frequencies[p], rounded to fp32, and copies the other columns.
+// Rotates pair p of every head by the angle position * frequencies[p], rounded to fp32, and copies the other columns.
 cudaError_t launchRotary(const RotaryParams& params, cudaStream_t stream);
 
 }  // namespace padfree

@@ -21,9 +21,9 @@ class Rotary final : public Operator {
         y_(addOutput("y", TensorKind::kActivation, "[T,W]")) {}
 
   void checkSizes(const Sizes& sizes) const override {
-    const int64_t width = sizes.get("W"), turned = int64_t{num_heads_} * head_size_;
-    if (width < 0 || turned <= width) return;
-    throw std::invalid_argument(text("num_heads = ", num_heads_, " and head_size = ", head_size_, " take ", turned,
+    const int64_t width = sizes.get("W"), rotated = int64_t{num_heads_} * head_size_;
+    if (width < 0 || rotated <= width) return;
+    throw std::invalid_argument(text("num_heads = ", num_heads_, " and head_size = ", head_size_, " take ", rotated,
                                      " columns; allowed: up to W = ", width, "; rewrite the model again"));
   }
 

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kScheduleThreads, 1) scheduleKernel(SchedulePa
 }
 
 // One thread a token.
-__global__ void __launch_bounds__(kTokenThreads) tokenPlaceKernel(ScheduleParams p) {
+__global__ void __launch_bounds__(kTokenThreads) tokenPositionKernel(ScheduleParams p) {
   waitForPriorGrids();
   releaseNextGrid();
   const int t = blockIdx.x * kTokenThreads + threadIdx.x;
@@ -48,12 +48,12 @@ cudaError_t prepareSchedule(ScheduleParams& params) {
   return cudaSuccess;
 }
 
-cudaError_t launchSchedule(const ScheduleParams& given, cudaStream_t stream) {
-  ScheduleParams params = given;
+cudaError_t launchSchedule(const ScheduleParams& request, cudaStream_t stream) {
+  ScheduleParams params = request;
   cudaError_t status = prepareSchedule(params);
   if (status == cudaSuccess) status = launchDependent(scheduleKernel, 1, kScheduleThreads, 0, stream, params);
   if (status != cudaSuccess || (!params.token_index && !params.positions) || params.T <= 0) return status;
-  return launchDependent(tokenPlaceKernel, ceilDiv(params.T, kTokenThreads), kTokenThreads, 0, stream, params);
+  return launchDependent(tokenPositionKernel, ceilDiv(params.T, kTokenThreads), kTokenThreads, 0, stream, params);
 }
 
 }  // namespace padfree

@@ -23,8 +23,8 @@ struct ScheduleParams {
 
 constexpr int kMaxTaskHeads = 4096;
 
-// Prefix sum of the lengths, clamped to T, and on demand the padded slot of every token, its place in its sequence, and
-// the attention's tasks.
+// Prefix sum of the lengths, clamped to T, and on demand the padded slot of every token, its position in its sequence,
+// and the attention's tasks.
 cudaError_t launchSchedule(const ScheduleParams& params, cudaStream_t stream);
 
 // Completes and checks what tasks are made by, for kernels that make a schedule themselves (schedule/block.cuh);

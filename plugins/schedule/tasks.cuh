@@ -112,10 +112,10 @@ __device__ void clearTaskMemory(TaskMemory<kWarps>& memory) {
   if (threadIdx.x == 0) memory.groups = 0;
 }
 
-// Turns counts into places: a task's place is behind all of dearer classes, and behind those of warps before in its
+// Makes offsets of counts: a task's offset is after all of dearer classes, and after those of warps before in its
 // own. Returns the number of tasks.
 template <int kWarps>
-__device__ int placeTasks(TaskMemory<kWarps>& memory) {
+__device__ int offsetTasks(TaskMemory<kWarps>& memory) {
   constexpr int kEach = kTaskClasses / kWarpSize;
   constexpr unsigned kMost = INT_MAX;
   Counts* const counts = reinterpret_cast<Counts*>(&memory.next[threadIdx.x * kEach]);
@@ -126,13 +126,13 @@ __device__ int placeTasks(TaskMemory<kWarps>& memory) {
   const unsigned end = warpInclusiveSum(sum, kMost);
   unsigned total;
   const unsigned before = sumBefore(__shfl_sync(kFullMask, end, kWarpSize - 1), kMost, memory.scratch, total);
-  int place = before + end - sum;
+  int offset = before + end - sum;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     int& value = halves[i / 4].v[i % 4];
     const int count = value;
-    value = place;
-    place += count;
+    value = offset;
+    offset += count;
   }
   counts[0] = halves[0];
   counts[1] = halves[1];
@@ -140,26 +140,26 @@ __device__ int placeTasks(TaskMemory<kWarps>& memory) {
   return total;
 }
 
-// The place of this lane's first task of a class. Lanes whose sequences have none get any.
+// The offset of this lane's first task of a class. Lanes whose sequences have none get any.
 template <int kWarps>
-__device__ int takePlaces(TaskMemory<kWarps>& memory, int task_class, int tasks) {
+__device__ int takeOffsets(TaskMemory<kWarps>& memory, int task_class, int tasks) {
   const int lane = threadIdx.x % kWarpSize;
-  int place = 0;
+  int offset = 0;
   for (unsigned waiting = __ballot_sync(kFullMask, tasks > 0); waiting;) {
     const int taken = __shfl_sync(kFullMask, task_class, __ffs(waiting) - 1);
     const bool mine = task_class == taken && tasks > 0;
     const int sum = warpInclusiveSum(mine ? tasks : 0, INT_MAX), next = memory.nextOf(taken);
-    if (mine) place = next + sum - tasks;
+    if (mine) offset = next + sum - tasks;
     __syncwarp();
     if (lane == kWarpSize - 1) memory.nextOf(taken) = next + sum;
     __syncwarp();
     waiting &= ~__ballot_sync(kFullMask, mine);
   }
-  return place;
+  return offset;
 }
 
 // Writes the tasks of the sequences that the lanes of this warp have, 32 tasks at a time whoever has them.
-__device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting, int whole_place, int left_place,
+__device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting, int whole_offset, int left_offset,
                                   AttentionTask* tasks) {
   const int lane = threadIdx.x % kWarpSize;
   const int end = warpInclusiveSum(own.tasks(), INT_MAX), total = __shfl_sync(kFullMask, end, kWarpSize - 1);
@@ -175,8 +175,8 @@ __device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting
     const int begin = __shfl_sync(kFullMask, own.begin, owner), length = __shfl_sync(kFullMask, own.length, owner);
     const int in_sequence = number - __shfl_sync(kFullMask, end - own.tasks(), owner);
     const int whole_tasks = __shfl_sync(kFullMask, own.whole_tasks, owner);
-    const int first_whole = __shfl_sync(kFullMask, whole_place, owner);
-    const int first_left = __shfl_sync(kFullMask, left_place, owner);
+    const int first_whole = __shfl_sync(kFullMask, whole_offset, owner);
+    const int first_left = __shfl_sync(kFullMask, left_offset, owner);
     const int cut = __shfl_sync(kFullMask, own_cut, owner);
     if (number >= total) continue;
     const bool is_left = in_sequence >= whole_tasks;
@@ -190,7 +190,7 @@ __device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting
   }
 }
 
-// Fills p.tasks. `first_sequence` is of the first kWarpSize sequences of the warp's share; those behind them stand in
+// Fills p.tasks. `first_sequence` is of the first kWarpSize sequences of the warp's share; those after them stand in
 // p.cu_seqlens. `groups` are those of this lane's sequences, `used` the tokens of all.
 template <int kWarps>
 __device__ void listTasks(const ScheduleParams& p, const WarpShare& share, const LaneSequence& first_sequence,
@@ -218,14 +218,14 @@ __device__ void listTasks(const ScheduleParams& p, const WarpShare& share, const
         if (own.whole_tasks > 0) atomicAdd(&memory.nextOf(own.whole_class), own.whole_tasks);
         if (own.left_tasks > 0) atomicAdd(&memory.nextOf(own.left_class), own.left_tasks);
       } else {
-        const int whole_place = takePlaces(memory, own.whole_class, own.whole_tasks);
-        const int left_place = takePlaces(memory, own.left_class, own.left_tasks);
-        writeTasks(own, cutting, whole_place, left_place, tasks);
+        const int whole_offset = takeOffsets(memory, own.whole_class, own.whole_tasks);
+        const int left_offset = takeOffsets(memory, own.left_class, own.left_tasks);
+        writeTasks(own, cutting, whole_offset, left_offset, tasks);
       }
     }
     if (round == 1) break;
     __syncthreads();
-    count = placeTasks(memory);
+    count = offsetTasks(memory);
   }
 
   const int fillers = ceilDiv(p.T - used, kTaskRows);

@@ -17,12 +17,12 @@ using Creators = std::array<nvinfer1::IPluginCreatorInterface*, kOperators.size(
 
 const Creators& creators() {
   // Never destroyed: TensorRT's registry may outlive this library's static objects.
-  static const Creators* const made = [] {
+  static const Creators* const instance = [] {
     auto list = std::make_unique<Creators>();
     for (size_t i = 0; i < kOperators.size(); ++i) (*list)[i] = new Creator(kOperators[i]());
     return list.release();
   }();
-  return *made;
+  return *instance;
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ void logError(const std::string& message) noexcept {
 
 }  // namespace padfree
 
-// TensorRT calls this when it loads the library. void*: the class behind it differs between 10.x and 11.x.
+// TensorRT calls this when it loads the library. void*: the class that it points to differs between 10.x and 11.x.
 extern "C" __attribute__((visibility("default"))) void setLoggerFinder(void* object) noexcept {
   try {
     const int major = object == nullptr ? 0 : padfree::tensorRtOf(object).major;

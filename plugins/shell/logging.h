@@ -9,7 +9,7 @@ namespace padfree {
 // Sends one error line to TensorRT's logger (10.x or 11.x), or to stderr where TensorRT has none. Thread-safe.
 void logError(const std::string& message) noexcept;
 
-// Runs `body`; what it throws is logged behind `who`, and `failure` comes back: nothing may throw into TensorRT.
+// Runs `body`; what it throws is logged after `who`, and `failure` comes back: nothing may throw into TensorRT.
 template <class Result, class Body>
 Result guarded(const std::string& who, Result failure, Body&& body) noexcept {
   try {

@@ -11,7 +11,7 @@ namespace padfree {
 
 constexpr int kLeastE4m3Version = 89;  // compute capability, without the point
 constexpr const char* kE4m3RowsNextStep =
-    "; keep the products that read these rows in fp16 (--keep), or build with --precision fp16";
+    "; keep the linear layers that read these rows in fp16 (--keep), or build with --precision fp16";
 
 // The attributes results and y_scale of an operator whose rows leave in the activations' type, in e4m3, or in both;
 // and, of some operators, in fp32, with or without the activations' type.

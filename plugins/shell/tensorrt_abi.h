@@ -70,36 +70,36 @@ struct TensorRt {
   }
 };
 
-// Appends the TensorRT behind a dlopen handle, if there is one and it is new enough.
-inline void appendTensorRt(void* handle, std::vector<TensorRt>& found) {
+// Appends the TensorRT of a dlopen handle, if there is one and it is new enough.
+inline void appendTensorRt(void* handle, std::vector<TensorRt>& candidates) {
   auto* version = reinterpret_cast<int32_t (*)()>(dlsym(handle, "getInferLibVersion"));
   const int major = version == nullptr ? 0 : version() / 10000;  // before 10.0 the factor was 1000: gives 0
-  if (major >= kOldestMajor) found.push_back({handle, major});
+  if (major >= kOldestMajor) candidates.push_back({handle, major});
 }
 
 // Every TensorRT runtime in this process: the one that global symbol lookup sees first, then those that were
 // loaded privately (Python does that). Loads nothing.
 inline std::vector<TensorRt> loadedTensorRts() {
-  std::vector<TensorRt> found;
-  appendTensorRt(RTLD_DEFAULT, found);
+  std::vector<TensorRt> candidates;
+  appendTensorRt(RTLD_DEFAULT, candidates);
   for (const char* name : {"libnvinfer.so.11", "libnvinfer.so.10", "libnvinfer_lean.so.11", "libnvinfer_lean.so.10",
                            "libnvinfer_dispatch.so.11", "libnvinfer_dispatch.so.10"}) {
     // The reference that this adds keeps the TensorRT that we call into from being unloaded.
-    if (void* handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) appendTensorRt(handle, found);
+    if (void* handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) appendTensorRt(handle, candidates);
   }
-  return found;
+  return candidates;
 }
 
 // The TensorRT whose code made `object`, told by where its table of virtual functions lies; else any in the process.
 // major is 0 where none is found.
 inline TensorRt tensorRtOf(const void* object) {
-  std::vector<TensorRt> found;
+  std::vector<TensorRt> candidates;
   Dl_info info{};
   if (dladdr(*static_cast<void* const*>(object), &info) != 0 && info.dli_fname != nullptr) {
-    if (void* handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)) appendTensorRt(handle, found);
+    if (void* handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)) appendTensorRt(handle, candidates);
   }
-  if (found.empty()) found = loadedTensorRts();
-  return found.empty() ? TensorRt{nullptr, 0} : found.front();
+  if (candidates.empty()) candidates = loadedTensorRts();
+  return candidates.empty() ? TensorRt{nullptr, 0} : candidates.front();
 }
 
 }  // namespace padfree

@@ -19,8 +19,8 @@ int32_t lookUpRow(const WordTable& table, const Request& request, const char* by
     ids.insert(ids.end(), frame, frame + request.frameSizes[segment]);
     frame += request.frameSizes[segment];
     if (segment == 1) first = ids.size();  // what stands between belongs to the first
-    const int32_t found = table.lookUp({bytes, static_cast<size_t>(sizes[segment])}, ids);
-    if (found < 0) return found;
+    const int32_t id_count = table.lookUp({bytes, static_cast<size_t>(sizes[segment])}, ids);
+    if (id_count < 0) return id_count;
     bytes += sizes[segment] + 1;
   }
   const bool isTooLong =

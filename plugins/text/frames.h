@@ -6,13 +6,13 @@
 
 namespace padfree {
 
-// Texts one behind the other, a byte between two of them, and what becomes of them.
+// Texts one after the other, a byte between two of them, and what becomes of them.
 struct Request {
   const char* bytes;
   const int64_t* sizes;  // [rows * segments]; negative: not to be looked at
   int32_t rows;
   int32_t segments;           // 1: texts, 2: pairs
-  const int32_t* frame;       // the ids before, between and behind, one behind the other
+  const int32_t* frame;       // the ids before, between and after, one after the other
   const int32_t* frameSizes;  // [segments + 1]
   int32_t mostTokens;         // of a row, those of the frame included; negative: any number
   // Results. `ids` and `types` take `capacity` numbers; `types` may be null. counts [rows]: tokens, or a TextState.

@@ -65,7 +65,7 @@ const WordTable::Slot* WordTable::find(uint64_t hash, const char* word, size_t s
   }
 }
 
-void WordTable::place(const Slot& slot) {
+void WordTable::insertSlot(const Slot& slot) {
   const size_t mask = slots_.size() - 1;
   size_t at = slot.hash >> 8 & mask;
   while (slots_[at].hash != 0) at = (at + 1) & mask;
@@ -76,7 +76,7 @@ void WordTable::grow() {
   std::vector<Slot> before(slots_.size() * 2);
   before.swap(slots_);
   for (const Slot& slot : before) {
-    if (slot.hash != 0) place(slot);
+    if (slot.hash != 0) insertSlot(slot);
   }
 }
 
@@ -85,8 +85,8 @@ void WordTable::add(std::string_view word, const int32_t* ids, size_t count) {
   const uint64_t hash = hashOf(word.data(), word.size());
   if (find(hash, word.data(), word.size()) != nullptr) return;
   if (2 * (count_ + 1) > slots_.size()) grow();  // at most half of the slots are taken
-  place({hash, static_cast<uint32_t>(words_.size()), static_cast<uint32_t>(word.size()),
-         static_cast<uint32_t>(ids_.size()), static_cast<uint32_t>(count)});
+  insertSlot({hash, static_cast<uint32_t>(words_.size()), static_cast<uint32_t>(word.size()),
+              static_cast<uint32_t>(ids_.size()), static_cast<uint32_t>(count)});
   words_ += word;
   ids_.insert(ids_.end(), ids, ids + count);
   ++count_;

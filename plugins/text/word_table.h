@@ -44,7 +44,7 @@ class WordTable {
   };
 
   const Slot* find(uint64_t hash, const char* word, size_t size) const;
-  void place(const Slot& slot);
+  void insertSlot(const Slot& slot);
   void grow();
 
   bool lowercase_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warp looks its first slot up in the ascending token_index and finds those of its other slots right behind, so that
+// A warp looks its first slot up in the ascending token_index and finds those of its other slots right after, so that
 // no byte is written twice and none needs clearing first.
 #include "common/row_copy.cuh"
 #include "unpack/launch.h"
@@ -18,7 +18,7 @@ struct TokensOfSlots {
     const unsigned slot = static_cast<unsigned>(first);
     if (T == 0) return -1;
     int token = warpFindLast(T, slot, key);
-    if (key(token) < slot) ++token;  // now the first token at or behind the first slot
+    if (key(token) < slot) ++token;  // now the first token at or after the first slot
     // Which of the 32 slots from the first have a token; tokens ascend by at least one slot, so that 32 of them cover
     // all.
     const unsigned ahead = token + static_cast<int>(lane) < T ? key(token + lane) - slot : kWarpSize;

@@ -117,7 +117,7 @@ PADFREE_TEST_EXPORT int padfreeLayerNormE4m3(const void* x, const void* bias, co
       stream);
 }
 
-// The same with rows in fp32 in place of those in e4m3, and those of B sequences' first tokens where y_first is there,
+// The same with rows in fp32 instead of those in e4m3, and those of B sequences' first tokens where y_first is there,
 // or what a pooler with N columns makes of them where pooled is.
 PADFREE_TEST_EXPORT int padfreeLayerNormFp32(const void* x, const void* bias, const void* residual, const void* gamma,
                                              const void* beta, void* y, void* sum, int64_t rows, int E, float epsilon,
@@ -154,7 +154,7 @@ PADFREE_TEST_EXPORT int padfreeRoundToE4m3(const float* x, unsigned char* y, int
   return cudaSuccess;
 }
 
-// A product's parameters in the order of tests/support/launchers.py, which holds the same struct.
+// A GEMM's parameters in the order of tests/support/launchers.py, which holds the same struct.
 struct LinearCall {
   const void *x, *weight;
   const float* scale;
@@ -209,7 +209,7 @@ PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cl
   return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
 }
 
-// Whether a kernel is compiled for this product with this tiling.
+// Whether a kernel is compiled for this GEMM with this tiling.
 PADFREE_TEST_EXPORT int padfreeHasTiling(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
                                          int parts) {
   return padfree::hasTiling(paramsOf(*call), {tokens, cluster_features, cluster_tokens, parts});
@@ -234,7 +234,7 @@ PADFREE_TEST_EXPORT int padfreeMeasureLinear(const LinearCall* call, int min_tok
   return status;
 }
 
-// Writes the choices of all tilings of a product, the cheapest by the cost model first, and their number to `count`.
+// Writes the choices of all tilings of a GEMM, the cheapest by the cost model first, and their number to `count`.
 PADFREE_TEST_EXPORT int padfreeRankLinear(const LinearCall* call, int multiprocessors, int capacity, int* choices,
                                           int* count) {
   const padfree::LinearParams params = paramsOf(*call);
@@ -244,7 +244,7 @@ PADFREE_TEST_EXPORT int padfreeRankLinear(const LinearCall* call, int multiproce
   return cudaSuccess;
 }
 
-// Times `count` choices of a product as a build does, by graphs of `launches`, each with the next of `weights` weights
+// Times `count` choices of a GEMM as a build does, by graphs of `launches`, each with the next of `weights` weights
 // that stand one after the other. Times in microseconds.
 PADFREE_TEST_EXPORT int padfreeTimeLinear(const LinearCall* call, int weights, int64_t weight_bytes, int launches,
                                           int count, const int* choices, float* times_us) {
@@ -262,7 +262,7 @@ PADFREE_TEST_EXPORT int padfreeTimeLinear(const LinearCall* call, int weights, i
   return status;
 }
 
-// Results in fp32 in place of y where y_fp32 is there, and of rows that are normed first where gamma is.
+// Results in fp32 instead of y where y_fp32 is there, and of rows that are normed first where gamma is.
 PADFREE_TEST_EXPORT int padfreeNormedPool(const void* x, const int* cu_seqlens, void* y, int T, int B, int E, int mode,
                                           int normalize, int type, float* y_fp32, const void* gamma, const void* beta,
                                           float epsilon, int rms, int early_lengths, cudaStream_t stream) {

@@ -244,7 +244,7 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
             "PadfreeLinearFp8",
             {"has_residual": 0},
             [(7, 24), (32, 24), (32,), (32,)],
-            "the weight has K = 24; allowed: multiples of 16; keep this product in fp16",
+            "the weight has K = 24; allowed: multiples of 16; keep this linear layer in fp16",
         ),
         (
             "PadfreeLinearFp8",

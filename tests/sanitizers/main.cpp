@@ -65,14 +65,14 @@ class Mutator {
 
  private:
   size_t below(size_t limit) { return random_() % limit; }
-  size_t place(const Bytes& bytes) { return bytes.size() < 2 ? bytes.size() : 1 + below(bytes.size() - 1); }
+  size_t randomOffset(const Bytes& bytes) { return bytes.size() < 2 ? bytes.size() : 1 + below(bytes.size() - 1); }
   static Bytes::difference_type offset(size_t at) { return static_cast<Bytes::difference_type>(at); }
 
   void change(Bytes& bytes) {
     static constexpr uint8_t kTelling[] = {0, 1, 2, 127, 128, 254, 255, '"', '\\', '{', '[', '9', '-', 'u'};
-    const size_t at = place(bytes);
+    const size_t at = randomOffset(bytes);
     const Bytes& other = corpus_[below(corpus_.size())];
-    const size_t from = place(other);
+    const size_t from = randomOffset(other);
     switch (below(6)) {
       case 0:
         if (at < bytes.size()) bytes[at] ^= static_cast<uint8_t>(1u << below(8));

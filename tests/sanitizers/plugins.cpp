@@ -102,11 +102,12 @@ void feedPlugin(Input input) {
   auto* creator = static_cast<IPluginCreatorV3One*>(creators[input.byte() % count]);
   std::vector<Field> fields(input.byte() % 32);
   for (Field& field : fields) field = readField(input, *creator->getFieldNames());
-  std::vector<PluginField> given;
+  std::vector<PluginField> attributes;
   for (const Field& field : fields) {
-    given.emplace_back(field.name.c_str(), field.data.empty() ? nullptr : field.data.data(), field.type, field.length);
+    attributes.emplace_back(field.name.c_str(), field.data.empty() ? nullptr : field.data.data(), field.type,
+                            field.length);
   }
-  const PluginFieldCollection collection{static_cast<int32_t>(given.size()), given.data()};
+  const PluginFieldCollection collection{static_cast<int32_t>(attributes.size()), attributes.data()};
   const std::string name = input.text();
   const std::unique_ptr<IPluginV3> plugin(creator->createPlugin(name.c_str(), &collection, TensorRTPhase::kBUILD));
   if (plugin == nullptr) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A grid and those before and behind it in the stream (PTX ISA: griddepcontrol; sm_90, nothing before it).
+// A grid and those before and after it in the stream (PTX ISA: griddepcontrol; sm_90, nothing before it).
 // common/dependent_launch.cuh has the rules.
 #pragma once
 

@@ -21,13 +21,13 @@ __device__ inline T* sharedPointer(unsigned address) {
 
 // A number in shared memory that other threads of the block read meanwhile: who sees it sees what was done before it
 // was stored.
-__device__ inline void storeShared(int* place, int value) {
-  asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(sharedAddress(place)), "r"(value) : "memory");
+__device__ inline void storeShared(int* target, int value) {
+  asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(sharedAddress(target)), "r"(value) : "memory");
 }
-__device__ inline int loadShared(const int* place) {
+__device__ inline int loadShared(const int* target) {
   perturb();
   int value;
-  asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(value) : "r"(sharedAddress(place)) : "memory");
+  asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(value) : "r"(sharedAddress(target)) : "memory");
   return value;
 }
 

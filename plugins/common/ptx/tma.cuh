@@ -23,7 +23,7 @@ __device__ inline void copyBox(unsigned target, const CUtensorMap& map, int colu
       : "memory");
 }
 
-// The same to the blocks of the cluster whose bits are set, at the same place in each and completing at its barrier.
+// The same to the blocks of the cluster whose bits are set, at the same offset in each and completing at its barrier.
 __device__ inline void copyBox(unsigned target, const CUtensorMap& map, int column, int row, uint64_t* barrier,
                                uint16_t blocks) {
   asm volatile(

@@ -55,22 +55,22 @@ __device__ inline void shrinkRegisters() {
 }
 
 // Accumulators of so many groups of 16 columns, eight registers each: in the instruction's text and as operands.
-#define PADFREE_PLACES_1 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define PADFREE_PLACES_2 PADFREE_PLACES_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define PADFREE_PLACES_3 PADFREE_PLACES_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define PADFREE_PLACES_4 PADFREE_PLACES_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define PADFREE_PLACES_5 PADFREE_PLACES_4 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define PADFREE_PLACES_6 PADFREE_PLACES_5 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define PADFREE_PLACES_7 PADFREE_PLACES_6 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define PADFREE_PLACES_8 PADFREE_PLACES_7 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define PADFREE_PLACES_9 PADFREE_PLACES_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
-#define PADFREE_PLACES_10 PADFREE_PLACES_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
-#define PADFREE_PLACES_11 PADFREE_PLACES_10 ", %80, %81, %82, %83, %84, %85, %86, %87"
-#define PADFREE_PLACES_12 PADFREE_PLACES_11 ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define PADFREE_PLACES_13 PADFREE_PLACES_12 ", %96, %97, %98, %99, %100, %101, %102, %103"
-#define PADFREE_PLACES_14 PADFREE_PLACES_13 ", %104, %105, %106, %107, %108, %109, %110, %111"
-#define PADFREE_PLACES_15 PADFREE_PLACES_14 ", %112, %113, %114, %115, %116, %117, %118, %119"
-#define PADFREE_PLACES_16 PADFREE_PLACES_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define PADFREE_OPERANDS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define PADFREE_OPERANDS_2 PADFREE_OPERANDS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define PADFREE_OPERANDS_3 PADFREE_OPERANDS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define PADFREE_OPERANDS_4 PADFREE_OPERANDS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define PADFREE_OPERANDS_5 PADFREE_OPERANDS_4 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define PADFREE_OPERANDS_6 PADFREE_OPERANDS_5 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define PADFREE_OPERANDS_7 PADFREE_OPERANDS_6 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define PADFREE_OPERANDS_8 PADFREE_OPERANDS_7 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define PADFREE_OPERANDS_9 PADFREE_OPERANDS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define PADFREE_OPERANDS_10 PADFREE_OPERANDS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define PADFREE_OPERANDS_11 PADFREE_OPERANDS_10 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define PADFREE_OPERANDS_12 PADFREE_OPERANDS_11 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define PADFREE_OPERANDS_13 PADFREE_OPERANDS_12 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define PADFREE_OPERANDS_14 PADFREE_OPERANDS_13 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define PADFREE_OPERANDS_15 PADFREE_OPERANDS_14 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define PADFREE_OPERANDS_16 PADFREE_OPERANDS_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 #define PADFREE_SLOTS(c, i)                                                                                            \
   "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3]), "+f"(c[i + 1][0]), "+f"(c[i + 1][1]), "+f"(c[i + 1][2]), \
@@ -119,19 +119,19 @@ __device__ void wgmmaRegisters(float (&c)[4][4], const unsigned (&a)[4], unsigne
 template <typename T>
 __device__ void wgmmaRegistersAlong(float (&c)[8][4], const unsigned (&a)[4], unsigned b, bool accumulate);
 
-// COLUMNS = 16 * GROUPS; A, B and ACCUMULATE: the places behind the 8 * GROUPS accumulators.
-#define PADFREE_DEFINE_SHARED_AS(TYPE, NAME, ROW_BYTES, HIGH, COLUMNS, GROUPS, A, B, ACCUMULATE)                    \
-  template <>                                                                                                       \
-  __device__ inline void wgmmaShared<TYPE, ROW_BYTES>(float (&c)[COLUMNS / 8][4], unsigned a, unsigned b,           \
-                                                      bool accumulate) {                                            \
-    asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, " ACCUMULATE                                    \
-                 ", 0;\n"                                                                                           \
-                 "mov.b64 a, {" A ", " HIGH "};\nmov.b64 b, {" B ", " HIGH                                          \
-                 "};\n"                                                                                             \
-                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " {" PADFREE_PLACES_##GROUPS \
-                 "}, a, b, p, 1, 1, 0, 0;\n}\n"                                                                     \
-                 : PADFREE_SLOTS_##GROUPS(c)                                                                        \
-                 : "r"(a), "r"(b), "r"(static_cast<int>(accumulate)));                                              \
+// COLUMNS = 16 * GROUPS; A, B and ACCUMULATE: the operands after the 8 * GROUPS accumulators.
+#define PADFREE_DEFINE_SHARED_AS(TYPE, NAME, ROW_BYTES, HIGH, COLUMNS, GROUPS, A, B, ACCUMULATE)                      \
+  template <>                                                                                                         \
+  __device__ inline void wgmmaShared<TYPE, ROW_BYTES>(float (&c)[COLUMNS / 8][4], unsigned a, unsigned b,             \
+                                                      bool accumulate) {                                              \
+    asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, " ACCUMULATE                                      \
+                 ", 0;\n"                                                                                             \
+                 "mov.b64 a, {" A ", " HIGH "};\nmov.b64 b, {" B ", " HIGH                                            \
+                 "};\n"                                                                                               \
+                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " {" PADFREE_OPERANDS_##GROUPS \
+                 "}, a, b, p, 1, 1, 0, 0;\n}\n"                                                                       \
+                 : PADFREE_SLOTS_##GROUPS(c)                                                                          \
+                 : "r"(a), "r"(b), "r"(static_cast<int>(accumulate)));                                                \
   }
 
 #define PADFREE_DEFINE_SHARED(TYPE, NAME, COLUMNS, GROUPS, A, B, ACCUMULATE)                            \
@@ -144,7 +144,7 @@ __device__ void wgmmaRegistersAlong(float (&c)[8][4], const unsigned (&a)[4], un
   __device__ inline void FUNCTION<TYPE>(float (&c)[8][4], const unsigned (&a)[4], unsigned b, bool accumulate) { \
     asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %37, 0;\nmov.b64 b, {%36, " PADFREE_HIGH        \
                  "};\n"                                                                                          \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " {" PADFREE_PLACES_4               \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME " {" PADFREE_OPERANDS_4             \
                  "}, {%32, %33, %34, %35}, b, p, 1, 1, " ACROSS ";\n}\n"                                         \
                  : PADFREE_SLOTS_4(c)                                                                            \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(accumulate)));       \
@@ -155,7 +155,7 @@ __device__ void wgmmaRegistersAlong(float (&c)[8][4], const unsigned (&a)[4], un
   __device__ inline void wgmmaRegisters<TYPE>(float (&c)[4][4], const unsigned (&a)[4], unsigned b, bool accumulate) { \
     asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %21, 0;\nmov.b64 b, {%20, " PADFREE_NARROW_HIGH       \
                  "};\n"                                                                                                \
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." NAME "." NAME " {" PADFREE_PLACES_2                     \
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." NAME "." NAME " {" PADFREE_OPERANDS_2                   \
                  "}, {%16, %17, %18, %19}, b, p, 1, 1, 1;\n}\n"                                                        \
                  : PADFREE_SLOTS_2(c)                                                                                  \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(accumulate)));             \
@@ -178,16 +178,16 @@ PADFREE_DEFINE_WGMMA(__nv_bfloat16, "bf16")
 template <typename T, int kColumns>
 __device__ void wgmmaTransposed(float (&c)[kColumns / 8][4], uint64_t a, uint64_t b, bool accumulate);
 
-#define PADFREE_DEFINE_TRANSPOSED_AS(TYPE, NAME, COLUMNS, GROUPS, A, B, ACCUMULATE)                                 \
-  template <>                                                                                                       \
-  __device__ inline void wgmmaTransposed<TYPE, COLUMNS>(float (&c)[COLUMNS / 8][4], uint64_t a, uint64_t b,         \
-                                                        bool accumulate) {                                          \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ACCUMULATE                                                     \
-                 ", 0;\n"                                                                                           \
-                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " {" PADFREE_PLACES_##GROUPS \
-                 "}, " A ", " B ", p, 1, 1, 1, 0;\n}\n"                                                             \
-                 : PADFREE_SLOTS_##GROUPS(c)                                                                        \
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                              \
+#define PADFREE_DEFINE_TRANSPOSED_AS(TYPE, NAME, COLUMNS, GROUPS, A, B, ACCUMULATE)                                   \
+  template <>                                                                                                         \
+  __device__ inline void wgmmaTransposed<TYPE, COLUMNS>(float (&c)[COLUMNS / 8][4], uint64_t a, uint64_t b,           \
+                                                        bool accumulate) {                                            \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ACCUMULATE                                                       \
+                 ", 0;\n"                                                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." NAME "." NAME " {" PADFREE_OPERANDS_##GROUPS \
+                 "}, " A ", " B ", p, 1, 1, 1, 0;\n}\n"                                                               \
+                 : PADFREE_SLOTS_##GROUPS(c)                                                                          \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                                \
   }
 #define PADFREE_DEFINE_TRANSPOSED(COLUMNS, GROUPS, A, B, ACCUMULATE)           \
   PADFREE_DEFINE_TRANSPOSED_AS(half, "f16", COLUMNS, GROUPS, A, B, ACCUMULATE) \
@@ -203,7 +203,7 @@ __device__ void wgmmaE4m3(float (&c)[kColumns / 8][4], uint64_t a, uint64_t b, b
   __device__ inline void wgmmaE4m3<COLUMNS>(float (&c)[COLUMNS / 8][4], uint64_t a, uint64_t b, bool accumulate) { \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ACCUMULATE                                                    \
                  ", 0;\n"                                                                                          \
-                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k32.f32.e4m3.e4m3 {" PADFREE_PLACES_##GROUPS        \
+                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k32.f32.e4m3.e4m3 {" PADFREE_OPERANDS_##GROUPS      \
                  "}, " A ", " B ", p, 1, 1;\n}\n"                                                                  \
                  : PADFREE_SLOTS_##GROUPS(c)                                                                       \
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                             \
@@ -260,21 +260,21 @@ PADFREE_DEFINE_WIDTH(256, 16, "%128", "%129", "%130")
 #undef PADFREE_SLOTS_2
 #undef PADFREE_SLOTS_1
 #undef PADFREE_SLOTS
-#undef PADFREE_PLACES_16
-#undef PADFREE_PLACES_15
-#undef PADFREE_PLACES_14
-#undef PADFREE_PLACES_13
-#undef PADFREE_PLACES_12
-#undef PADFREE_PLACES_11
-#undef PADFREE_PLACES_10
-#undef PADFREE_PLACES_9
-#undef PADFREE_PLACES_8
-#undef PADFREE_PLACES_7
-#undef PADFREE_PLACES_6
-#undef PADFREE_PLACES_5
-#undef PADFREE_PLACES_4
-#undef PADFREE_PLACES_3
-#undef PADFREE_PLACES_2
-#undef PADFREE_PLACES_1
+#undef PADFREE_OPERANDS_16
+#undef PADFREE_OPERANDS_15
+#undef PADFREE_OPERANDS_14
+#undef PADFREE_OPERANDS_13
+#undef PADFREE_OPERANDS_12
+#undef PADFREE_OPERANDS_11
+#undef PADFREE_OPERANDS_10
+#undef PADFREE_OPERANDS_9
+#undef PADFREE_OPERANDS_8
+#undef PADFREE_OPERANDS_7
+#undef PADFREE_OPERANDS_6
+#undef PADFREE_OPERANDS_5
+#undef PADFREE_OPERANDS_4
+#undef PADFREE_OPERANDS_3
+#undef PADFREE_OPERANDS_2
+#undef PADFREE_OPERANDS_1
 
 }  // namespace padfree
