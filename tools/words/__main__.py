@@ -20,7 +20,7 @@ def apply(rows: Sequence[Rename], root: Path = ROOT) -> list[Path]:
     Raises:
         TableError: rows that cannot be applied, all of them; nothing has been written then, if they are no files.
     """
-    project, changed, refused = Project(root), set[Path](), []
+    project, changed, refused = Project(root), set[Path](), list[str]()
     for row in rows:
         if refused and row.kind == "file":
             break
