@@ -47,28 +47,47 @@ _ENCODERS: Mapping[str, str] = MappingProxyType(
 _UNUSED = ("pooler", "position_ids")  # of rows of tokens
 
 
-def check_packages(folder: Folder) -> None:
-    """Refuses to export where packages for it are missing.
+def check_exportable(folder: Folder, reason: str) -> None:
+    """Refuses to export what needs code of its own, and where packages are missing.
+
+    Args:
+        folder: has weights, and no ONNX file.
+        reason: why no definition describes its model.
 
     Raises:
-        BuildError: packages are missing; the message names them.
+        BuildError: the message says which, and what to do.
     """
+    code = folder.config.code
+    if code and not _is_known(folder.config.model_type):
+        raise BuildError(
+            f"{folder.path}: needs code of its own ({', '.join(code)}), and padfree runs no code of models and does "
+            f"not know this one: {reason}; export it where you trust that code (optimum-cli export onnx "
+            "--trust-remote-code), and give the folder that this writes"
+        )
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise BuildError(
-            f"{folder.path}: has weights and no ONNX file; exporting them needs {', '.join(missing)}, not "
-            f"installed here: {install_command('export')}, or export it elsewhere (optimum-cli export onnx) and give "
-            "the .onnx file"
+            f"{folder.path}: has weights of a model that padfree does not know itself: {reason}; exporting them needs "
+            f"{', '.join(missing)}, not installed here: {install_command('export')}, or export it elsewhere "
+            "(optimum-cli export onnx) and give the .onnx file"
         )
+
+
+def _is_known(model_type: str) -> bool:
+    """Whether transformers has the architecture itself, so that the folder's own code is not needed."""
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    except ImportError:
+        return False
+    return model_type in CONFIG_MAPPING
 
 
 def export(folder: Folder) -> Model:
     """The encoder of a folder, with the head that its weights have, whose weights stay where torch has them.
 
     Raises:
-        BuildError: packages are missing, or transformers or torch refuse the model; the message says which.
+        BuildError: transformers or torch refuse the model; the message says which.
     """
-    check_packages(folder)
     with _quiet():
         model = _load(folder)
         try:

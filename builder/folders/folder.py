@@ -128,12 +128,6 @@ def _check_usable(path: Path, config: ModelConfig, chain: Chain, onnx: OnnxFiles
         )
     if onnx.chosen is not None:
         return
-    if config.code and not _is_known(config.model_type):
-        raise BuildError(
-            f"{path}: needs code of its own ({', '.join(config.code)}), and padfree runs no code of models; export it "
-            "where you trust that code (optimum-cli export onnx --trust-remote-code), and give the folder that this "
-            "writes"
-        )
     if weights:
         return
     if onnx.quantized:
@@ -152,15 +146,6 @@ def _check_usable(path: Path, config: ModelConfig, chain: Chain, onnx: OnnxFiles
         f"{path}: has neither weights (model.safetensors) nor an ONNX file (onnx/model.onnx, model.onnx); where they "
         "are links of git lfs, fetch them: git lfs pull"
     )
-
-
-def _is_known(model_type: str) -> bool:
-    """Whether transformers has the architecture itself, so that the folder's own code is not needed."""
-    try:
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    except ImportError:
-        return False
-    return model_type in CONFIG_MAPPING
 
 
 def _check_config(file: Path, config: ModelConfig) -> None:

@@ -22,8 +22,10 @@ from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.importing.bound_inputs import bind_inputs
 from padfree.runtime.text.tokenizer_file import TokenizerFile
 
+from ..definitions.errors import NotDefinedError
 from ..errors import BuildError
-from .export import check_packages, export
+from .defined import write_defined
+from .export import check_exportable, export
 from .folder import Folder, described, read_folder
 from .graph import add_head
 from .head import Head, HeadOptions
@@ -67,9 +69,7 @@ class FolderModel:
         folder = read_folder(self.folder)
         head = head_of(self.folder, self.options, folder.head)
         if folder.onnx.chosen is None:
-            check_packages(folder)
-            say(f"{self.folder}: exporting its weights with torch")
-            model = self._exported(folder, head, phases)
+            model = self._of_weights(folder, head, storage, phases, say)
         else:
             model = open_model(folder.onnx.chosen, storage)
             _check_file(model.proto, folder)
@@ -86,13 +86,28 @@ class FolderModel:
         model.proto.metadata_props.add(key=TEXT_METADATA_KEY, value=json.dumps(text.to_dict()))
         return model
 
-    def _exported(self, folder: Folder, head: Head, phases: Phases) -> Model:
+    def _of_weights(
+        self, folder: Folder, head: Head, storage: Storage, phases: Phases, say: Callable[[str], object]
+    ) -> Model:
+        """The model by its definition; where there is none, by torch."""
+        # What is pooled by hand is the encoder's rows, whatever head the weights have.
+        pooled = bool(self.options.pooling and head.pooling)
+        try:
+            with phases.measured(EXPORTING):
+                written = write_defined(folder, pooled=pooled)
+                say(f"{self.folder}: reading its weights by padfree's definition of {written.name}")
+                return written.model(storage)
+        except NotDefinedError as error:
+            check_exportable(folder, str(error))
+            say(f"{self.folder}: exporting its weights with torch ({error})")
+        return self._exported(replace(folder, task=SENTENCES) if pooled else folder, phases)
+
+    def _exported(self, folder: Folder, phases: Phases) -> Model:
         with phases.measured(IMPORTS):
             for name in ("torch", "transformers", "transformers.modeling_utils"):  # the last takes longest
                 importlib.import_module(name)
         with phases.measured(EXPORTING):
-            # What is pooled by hand is the encoder's rows, whatever head the weights have.
-            return export(replace(folder, task=SENTENCES) if self.options.pooling and head.pooling else folder)
+            return export(folder)
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `of` reads, for JSON."""

@@ -20,7 +20,8 @@ from padfree.onnx_tools.importing.bound_inputs import bind_inputs
 from padfree.runtime.texts import tokenizer_path
 
 from ..errors import BuildError
-from .export import check_packages
+from .defined import reason_without
+from .export import check_exportable
 from .folder import Folder, read_folder
 from .folder_model import FolderModel, head_of, kept_of
 from .given import located
@@ -123,9 +124,10 @@ def _read(
 ) -> tuple[FolderModel, Folder, bytes | None]:
     """A folder, with its tokenizer: what is wrong with it is said before it takes time."""
     folder = read_folder(path)
-    if folder.onnx.chosen is None:
+    reason = reason_without(folder) if folder.onnx.chosen is None else ""
+    if reason:
         before_export()
-        check_packages(folder)
+        check_exportable(folder, reason)
     for note in folder.notes:
         say(f"{path}: {note}")
     tokenizer = folder_tokenizer(folder)
@@ -136,7 +138,7 @@ def _read(
     head_of(path, options, folder.head)
     made = scratch / f"{path.resolve().name or 'model'}{ONNX_SUFFIX}"
     kept = {} if tokenizer is None else kept_of(tokenizer)
-    unmade = FolderModel(path, made, options, mask, fixed, kept, exports=folder.onnx.chosen is None)
+    unmade = FolderModel(path, made, options, mask, fixed, kept, exports=bool(reason))
     return unmade, folder, None if tokenizer is None else tokenizer.content
 
 

@@ -87,6 +87,16 @@ class Weights:
         self._files[Path(stream.name)] = status
         return content
 
+    def map_or_watch(self, stream: BinaryIO) -> memoryview | None:
+        """An open file's bytes where files are MAPPED; None otherwise, and whoever reads parts of it calls check_files.
+
+        A file of which parts are copied anyway is not read into memory beside them.
+        """
+        if self._storage is Storage.MAPPED:
+            return self.map_file(stream)
+        self._files[Path(stream.name)] = os.fstat(stream.fileno())
+        return None
+
     def check_files(self) -> None:
         """For whoever is done with weights from files: raises ModelFileError where one was written to meanwhile.
 

@@ -123,7 +123,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_folder(tmp_path / "model", model=None)
+    folder = write_folder(tmp_path / "model", model=None, config={"model_type": "mobilebert"})
     table = np.zeros((VOCABULARY, CONFIG["hidden_size"]), np.float32)
     write_safetensors(folder / "model.safetensors", {"embeddings.word_embeddings.weight": table})
     monkeypatch.setattr("padfree.builder.folders.export.PACKAGES", ("torch_that_nobody_has",))
@@ -142,7 +142,7 @@ def test_no_engine_no_export(
     def refuse(*_given: object, **_options: object) -> None:
         raise BuildError("engines cannot be built here")
 
-    folder = write_folder(tmp_path / "model", model=None)
+    folder = write_folder(tmp_path / "model", model=None, config={"model_type": "mobilebert"})
     table = np.zeros((VOCABULARY, CONFIG["hidden_size"]), np.float32)
     write_safetensors(folder / "model.safetensors", {"embeddings.word_embeddings.weight": table})
     monkeypatch.setattr("padfree.builder.folders.export.PACKAGES", ())

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention and its masks, as padded graphs have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .graph import LOWEST, MASK, EncoderGraph
+from .layers import Linear
+from .tensors import Tensors
+
+_BOOL = 9  # TensorProto.BOOL
+
+
+@dataclass(frozen=True)
+class Heads:
+    """H heads of queries, G of keys and values, of D numbers each."""
+
+    queries: int
+    keys: int
+    size: int
+
+    @property
+    def width(self) -> int:
+        """Of all queries of a token."""
+        return self.queries * self.size
+
+    @property
+    def key_width(self) -> int:
+        """Of all keys of a token, and of all values."""
+        return self.keys * self.size
+
+
+@dataclass(frozen=True)
+class Projections:
+    """The linear layers of an attention."""
+
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+
+    @classmethod
+    def fused(cls, tensors: Tensors, name: str, output: str, heads: Heads, width: int, *, bias: bool) -> Projections:
+        """One layer that has the rows of queries, keys and values, in this order, and the output's."""
+        sizes = (heads.width, heads.key_width, heads.key_width)
+        query, key, value = Linear.of(tensors, name, sum(sizes), width, bias=bias).split(*sizes)
+        return cls(query, key, value, Linear.of(tensors, output, width, heads.width, bias=bias))
+
+
+Turn = Callable[[str], str]
+"""From queries or keys [B, H, S, D] to those that scores are made of."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How scores are made.
+
+    Attributes:
+        scale: of the products of queries and keys.
+        mask: what is added to scores, [B, 1, 1, S] or [B, 1, S, S]: 0, or the lowest number where keys are not seen.
+        bias: what is added to them besides, [1, H, S, S]; "" for nothing.
+        turn_queries, turn_keys: norms of heads and rotary embeddings.
+    """
+
+    scale: float
+    mask: str
+    bias: str = ""
+    turn_queries: Turn = lambda x: x
+    turn_keys: Turn = lambda x: x
+
+
+def attention(graph: EncoderGraph, x: str, layers: Projections, heads: Heads, scoring: Scoring) -> str:
+    """The attention of x [B, S, E], through its output layer."""
+    with graph.scope("attention"):
+        q = scoring.turn_queries(_split(graph, layers.query.apply(graph, x), heads.queries, heads.size))
+        k = scoring.turn_keys(_split(graph, layers.key.apply(graph, x), heads.keys, heads.size))
+        v = _split(graph, layers.value.apply(graph, x), heads.keys, heads.size)
+        k, v = (_repeated(graph, item, heads) for item in (k, v))
+        scores = graph.op("MatMul", q, graph.op("Transpose", k, perm=[0, 1, 3, 2]))
+        scores = graph.op("Mul", scores, graph.constant(scoring.scale)) if scoring.scale != 1 else scores
+        for term in (scoring.bias, scoring.mask):
+            scores = graph.op("Add", scores, term) if term else scores
+        context = graph.op("MatMul", graph.op("Softmax", scores, axis=-1), v)
+        rows = graph.op("Transpose", context, perm=[0, 2, 1, 3])
+        return layers.output.apply(graph, graph.op("Reshape", rows, graph.integers(0, 0, heads.width)))
+
+
+def _split(graph: EncoderGraph, x: str, count: int, size: int) -> str:
+    """[B, S, H * D] as [B, H, S, D]."""
+    return graph.op("Transpose", graph.op("Reshape", x, graph.integers(0, 0, count, size)), perm=[0, 2, 1, 3])
+
+
+def _repeated(graph: EncoderGraph, x: str, heads: Heads) -> str:
+    """Keys or values [B, G, S, D] as [B, H, S, D]: each for all queries of its group."""
+    group = heads.queries // heads.keys
+    if group == 1:
+        return x
+    wide = graph.op("Expand", graph.op("Unsqueeze", x, graph.integers(2)), graph.integers(1, 1, group, 1, 1))
+    return graph.op("Reshape", wide, graph.constant([0, heads.queries, -1, heads.size], np.int64))
+
+
+def mask(graph: EncoderGraph, *, causal: bool = False, before: int | None = None, after: int | None = None) -> str:
+    """0 where a key is seen and the lowest number where not: [B, 1, 1, S], with limits of distance [B, 1, S, S].
+
+    Args:
+        graph: what gets the nodes.
+        causal: whether keys behind the query are not seen.
+        before: the furthest key before the query that is seen; None for all.
+        after: the furthest behind it.
+    """
+    seen = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(1, 2)), to=_BOOL)
+    after = 0 if causal else after
+    if before is not None or after is not None:
+        distance = distances(graph)
+        if before is not None:
+            near = graph.op("GreaterOrEqual", distance, graph.constant(-before, np.int64))
+            seen = graph.op("And", seen, near)
+        if after is not None:
+            seen = graph.op("And", seen, graph.op("LessOrEqual", distance, graph.constant(after, np.int64)))
+    return graph.op("Where", seen, graph.constant(0.0), graph.constant(LOWEST))
+
+
+def distances(graph: EncoderGraph) -> str:
+    """How far every key is behind every query: [S, S], negative before it."""
+    places = graph.places()
+    keys, queries = (graph.op("Unsqueeze", places, graph.integers(axis)) for axis in (0, 1))
+    return graph.op("Sub", keys, queries)

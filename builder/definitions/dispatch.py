@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which definition a model is of, and the model that it writes: exactly one may match, and nothing may be left over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import NotDefinedError
+from .families import DEFINITIONS
+from .graph import TYPES, EncoderGraph
+from .heads import rows
+from .keys import Keys
+from .model import Definition, Writing, Written
+from .tensors import Tensors
+
+_HEADS = ("classifier.", "qa_outputs.", "cls.", "lm_head.", "score.", "predictions.")
+"""Parts of names of heads, which do not count where the rows of tokens are asked for."""
+
+
+def write(
+    config: Path,
+    raw: Mapping[str, Any],
+    files: Sequence[Path],
+    *,
+    task: str,
+    labels: int,
+    given: Collection[str] | None = None,
+) -> Written:
+    """Writes the model of a config.json and its weights; nothing of them is read yet but names and shapes.
+
+    Args:
+        config: config.json, for messages.
+        raw: what it holds.
+        files: the safetensors files.
+        task: one of padfree.contract.texts.TASKS.
+        labels: how many classes the head has.
+        given: names of inputs that the tokenizer makes; None where it does not say.
+
+    Raises:
+        NotDefinedError: no definition describes this model, or not all of it.
+        BuildError: config.json and weights belong to different models, or a file is damaged.
+    """
+    keys, tensors = Keys(config, raw), Tensors(files)
+    definition = _definition(keys, tensors)
+    head = definition.heads.get(task)
+    if head is None:
+        raise NotDefinedError(f"{definition.name} has no definition for the task {task}")
+    takes_types = definition.types(keys) > 1 and (given is None or TYPES in given)
+    graph = EncoderGraph(takes_types=takes_types)
+    writing = Writing(keys, tensors, graph, labels)
+    encoded = definition.encode(writing)
+    outputs = head(writing, encoded)
+    if head is rows:
+        tensors.ignore(*_HEADS)
+    keys.check_all_read()
+    tensors.check_all_read()
+    return Written(definition.name, graph, outputs)
+
+
+def _definition(keys: Keys, tensors: Tensors) -> Definition:
+    names = tensors.names()
+    found = [definition for definition in DEFINITIONS if definition.matches(keys, names)]
+    if not found:
+        raise NotDefinedError(f"no definition is for the model_type {ascii(keys.raw.get('model_type'))[:60]}")
+    if len(found) > 1:
+        raise NotDefinedError(f"it could be any of {', '.join(definition.name for definition in found)}")
+    return found[0]

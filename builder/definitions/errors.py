@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a definition says of a model that it does not describe."""
+
+
+class NotDefinedError(ValueError):
+    """No definition describes this model exactly; another way to its graph may. The message is the reason alone."""

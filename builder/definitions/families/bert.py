@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BERT: layers whose norms follow the sums, positions and token types by tables (arXiv 1810.04805)."""
+
+from __future__ import annotations
+
+from ..attention import Projections, Scoring, mask
+from ..blocks import PostNormLayer, Sizes, even_heads
+from ..heads import heads, masked_words, pooled_classes
+from ..keys import Keys
+from ..layers import FeedForward, Linear, Norm, activation, add, places, types, words
+from ..model import Definition, Encoded, Outputs, Writing
+from ..tensors import Tensors
+
+_VOCABULARY = 30522
+
+
+def encode(writing: Writing) -> Encoded:
+    """Word, type and position embeddings, a norm, and the layers."""
+    keys, graph = writing.keys, writing.graph
+    check_keys(keys)
+    sizes = sizes_of(keys)
+    tensors = writing.tensors.below("", "bert.", there="embeddings.word_embeddings.weight")
+    with graph.scope("embeddings"):
+        x = add(graph, *word_and_type(writing, tensors, sizes.width), _places(writing, tensors, sizes.width))
+        x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
+    x = layers(writing, tensors, x, sizes)
+    tensors.ignore("position_ids", "pooler.", "cls.seq_relationship", "cls.predictions")
+    return Encoded(x, sizes.width, tensors)
+
+
+def check_keys(keys: Keys) -> None:
+    """Refuses what BERT's relatives could be and are not."""
+    keys.only(position_embedding_type="absolute", pruned_heads={}, is_encoder_decoder=False)
+    keys.only(is_decoder=False, add_cross_attention=False)
+    keys.ignore("tie_word_embeddings")  # the heads that it matters to read it
+
+
+def sizes_of(keys: Keys) -> Sizes:
+    """The sizes, under BERT's names and with its defaults."""
+    width = keys.size("hidden_size", default=768)
+    return Sizes(
+        width,
+        even_heads(width, keys.size("num_attention_heads", default=12)),
+        keys.size("intermediate_size", default=3072),
+        activation(keys, "hidden_act", default="gelu"),
+        keys.number("layer_norm_eps", default=1e-12),
+    )
+
+
+def word_and_type(writing: Writing, tensors: Tensors, width: int, vocabulary: int = _VOCABULARY) -> tuple[str, str]:
+    """Embeddings of ids and of token types; `vocabulary` is the default of vocab_size."""
+    keys = writing.keys
+    table = tensors.take("embeddings.word_embeddings.weight", keys.size("vocab_size", default=vocabulary), width)
+    kinds = tensors.take("embeddings.token_type_embeddings.weight", token_types(keys), width)
+    return words(writing.graph, table), types(writing.graph, kinds)
+
+
+def _places(writing: Writing, tensors: Tensors, width: int) -> str:
+    rows = writing.keys.size("max_position_embeddings", default=512)
+    return places(writing.graph, tensors.take("embeddings.position_embeddings.weight", rows, width))
+
+
+def layers(writing: Writing, tensors: Tensors, x: str, sizes: Sizes) -> str:
+    """BERT's layers of x [B, S, E]."""
+    graph, scoring = writing.graph, Scoring(sizes.heads.size**-0.5, mask(writing.graph))
+    for number in range(writing.keys.size("num_hidden_layers", default=12)):
+        with graph.scope(f"layer.{number}"):
+            parts = tensors.below(f"encoder.layer.{number}.", there="attention.self.query.weight")
+            x = layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
+    return x
+
+
+def layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+    """One layer's tensors."""
+    width, inner = sizes.width, sizes.inner
+    query, key, value = (Linear.of(parts, f"attention.self.{name}", width, width) for name in ("query", "key", "value"))
+    output = Linear.of(parts, "attention.output.dense", width, width)
+    up, down = Linear.of(parts, "intermediate.dense", inner, width), Linear.of(parts, "output.dense", width, inner)
+    return PostNormLayer(
+        Projections(query, key, value, output),
+        Norm.of(parts, "attention.output.LayerNorm", width, sizes.epsilon),
+        FeedForward(up, sizes.active, down),
+        Norm.of(parts, "output.LayerNorm", width, sizes.epsilon),
+    )
+
+
+def token_types(keys: Keys) -> int:
+    """How many token types there are."""
+    return keys.size("type_vocab_size", default=2)
+
+
+def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+    keys, width = writing.keys, encoded.width
+    head = writing.tensors.below("cls.predictions.", there="transform.dense.weight")
+    dense = Linear.of(head, "transform.dense", width, width)
+    norm = Norm.of(head, "transform.LayerNorm", width, keys.number("layer_norm_eps", default=1e-12))
+    active = activation(keys, "hidden_act", default="gelu")
+    return masked_words(writing, encoded, dense, active, norm, tied_words(writing, encoded, head, _VOCABULARY))
+
+
+def tied_words(writing: Writing, encoded: Encoded, head: Tensors, vocabulary: int) -> Linear:
+    """The layer from rows to words: its own weights where the file has them, otherwise the embeddings'."""
+    keys, width = writing.keys, encoded.width
+    count, is_tied = keys.size("vocab_size", default=vocabulary), keys.truth("tie_word_embeddings", default=True)
+    if "decoder.weight" in head or not is_tied:
+        table = head.take("decoder.weight", count, width)
+    else:
+        table = encoded.tensors.take("embeddings.word_embeddings.weight", count, width)
+    return Linear(table, head.take("decoder.bias" if "decoder.bias" in head else "bias", count))
+
+
+def _matches(keys: Keys, _names: frozenset[str]) -> bool:
+    return keys.raw.get("model_type") == "bert" and keys.raw.get("position_embedding_type") != "alibi"
+
+
+BERT = Definition("BERT", _matches, encode, token_types, heads(pooled_classes(), _masked))

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that is being written: what a definition reads, and where its nodes go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.weights import Storage
+
+from .graph import EncoderGraph
+from .keys import Keys
+from .tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What a definition gets.
+
+    Attributes:
+        keys: the entries of config.json.
+        tensors: all tensors of the files.
+        graph: where the nodes go.
+        labels: how many classes a head has.
+    """
+
+    keys: Keys
+    tensors: Tensors
+    graph: EncoderGraph
+    labels: int
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows of tokens [B, S, E] that an encoder has written, and what its heads need to know.
+
+    Attributes:
+        rows: the last hidden state.
+        width: E.
+        tensors: those of the encoder, without the prefix of their names.
+    """
+
+    rows: str
+    width: int
+    tensors: Tensors
+
+
+Outputs = Mapping[str, tuple[str, Sequence[int | str]]]
+Head = Callable[[Writing, Encoded], Outputs]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One family of encoders.
+
+    Attributes:
+        name: what it is called in messages.
+        matches: whether a model is of it, by entries of config.json and names of tensors.
+        encode: writes the encoder.
+        types: how many token types the model has.
+        heads: by task (padfree.contract.texts) what writes the head; tasks without one are not described.
+    """
+
+    name: str
+    matches: Callable[[Keys, frozenset[str]], bool]
+    encode: Callable[[Writing], Encoded]
+    types: Callable[[Keys], int]
+    heads: Mapping[str, Head]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A whole model, of which no weight is read yet.
+
+    Attributes:
+        name: of the definition.
+        graph: all nodes.
+        outputs: what its outputs are.
+    """
+
+    name: str
+    graph: EncoderGraph
+    outputs: Outputs
+
+    def model(self, storage: Storage) -> Model:
+        """The model with its weights.
+
+        Args:
+            storage: MAPPED: files are mapped, and what needs no change is used where it lies; otherwise read.
+        """
+        return self.graph.written(self.outputs, storage)

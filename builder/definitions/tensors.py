@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of safetensors files as definitions take them: by name, each with the shape that config.json asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from padfree.onnx_tools.files.weights import Weights
+
+from ..errors import BuildError
+from ..folders.weights import Place, read_header
+from .errors import NotDefinedError
+
+Array = npt.NDArray[np.float32]
+
+_TYPES: Mapping[str, np.dtype[np.generic]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),  # the upper half of a float32
+}
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor, or some rows of one, that nobody has read yet.
+
+    Attributes:
+        name: what it is called in the graph.
+        shape: of what is read.
+        file: where it lies.
+        dtype: its type there, one of safetensors' names.
+        begin: its first byte in the file.
+        is_transposed: whether rows and columns change places.
+        plus: what is added to every number.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    file: Path
+    dtype: str
+    begin: int
+    is_transposed: bool = False
+    plus: float = 0.0
+
+    def rows(self, begin: int, end: int) -> Weight:
+        """Rows from `begin` to `end`."""
+        size = math.prod(self.shape[1:]) * _TYPES[self.dtype].itemsize
+        shape = (end - begin, *self.shape[1:])
+        return replace(self, name=f"{self.name}/{begin}:{end}", shape=shape, begin=self.begin + begin * size)
+
+    def transposed(self) -> Weight:
+        """[in, out] of [out, in], as products take it."""
+        return replace(self, name=f"{self.name}/transposed", shape=self.shape[::-1], is_transposed=True)
+
+    def shifted(self, number: float) -> Weight:
+        """With a number added to all."""
+        return replace(self, name=f"{self.name}/{number:+g}", plus=number)
+
+    def read(self, content: memoryview | None) -> Array:
+        """The numbers in float32: those of the file, or one copy.
+
+        Args:
+            content: the file in memory; None where it is not, so that only this tensor is read.
+        """
+        dtype, count = _TYPES[self.dtype], math.prod(self.shape)
+        size = count * dtype.itemsize
+        if content is None:
+            with self.file.open("rb") as stream:
+                stream.seek(self.begin)
+                raw: npt.NDArray[np.generic] = np.fromfile(stream, dtype, count)
+            if raw.size < count:
+                raise BuildError(f"{self.file}: its end is missing; download the model again")
+        else:
+            raw = np.frombuffer(content[self.begin : self.begin + size], dtype)
+        raw = raw.reshape(self.shape[::-1]).T if self.is_transposed else raw.reshape(self.shape)
+        if self.dtype == "BF16":
+            wide = raw.astype(np.uint32, order="C")
+            wide <<= 16
+            values = wide.view(np.float32)
+        else:
+            values = np.ascontiguousarray(raw, np.float32)
+        return values + np.float32(self.plus) if self.plus else values
+
+
+class Tensors:
+    """The tensors of a model's files, under a prefix of their names.
+
+    Args:
+        files: safetensors files, the parts of one model.
+
+    Raises:
+        BuildError: a file is damaged, or a tensor is in two of them.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._places: dict[str, tuple[Path, Place]] = {}
+        for file in files:
+            for name, place in read_header(file).items():
+                if name in self._places:
+                    raise BuildError(
+                        f"{file}: has '{name}', which {self._places[name][0].name} has, too: they belong to different "
+                        "models; download the folder again"
+                    )
+                self._places[name] = (file, place)
+        self._read: set[str] = set()
+        self._prefix = ""
+        self.source = files[0].parent if files else Path()
+
+    def below(self, *prefixes: str, there: str) -> Tensors:
+        """The same under the one of these prefixes that a tensor of this name has.
+
+        Raises:
+            BuildError: none of the names is there, or several are.
+        """
+        found = [prefix for prefix in prefixes if prefix + there in self]
+        if len(found) != 1:
+            names = ", ".join(self._prefix + prefix + there for prefix in found or prefixes)
+            raise BuildError(
+                f"{self.source}: the weights {'have all of' if found else 'lack'} {names}, one of which config.json "
+                "asks for: they belong to different models, or only a part was downloaded; download the folder again"
+            )
+        result = Tensors(())
+        result._places, result._read, result.source = self._places, self._read, self.source
+        result._prefix = self._prefix + found[0]
+        return result
+
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self._places
+
+    def names(self) -> frozenset[str]:
+        """Names of all tensors."""
+        return frozenset(self._places)
+
+    def take(self, name: str, *shape: int) -> Weight:
+        """A tensor of this shape.
+
+        Raises:
+            BuildError: it is not there, or has another shape than config.json asks for.
+            NotDefinedError: its type is none of float32, float16 and bfloat16.
+        """
+        full = self._prefix + name
+        if full not in self._places:
+            raise BuildError(
+                f"{self.source}: the weights lack {full}, which config.json asks for: they belong to different models, "
+                "or only a part was downloaded; download the folder again"
+            )
+        file, place = self._places[full]
+        if place.shape != shape:
+            raise BuildError(
+                f"{file}: '{full}' is {list(place.shape)}, config.json asks for {list(shape)}: they belong to "
+                "different models; download the folder again"
+            )
+        if place.dtype not in _TYPES:
+            raise NotDefinedError(f"'{full}' has the type {place.dtype}, and {', '.join(_TYPES)} alone are known")
+        if place.end - place.begin != math.prod(shape) * _TYPES[place.dtype].itemsize:
+            raise BuildError(f"{file}: '{full}' has other bytes than its shape says; download the model again")
+        self._read.add(full)
+        return Weight(full, shape, file, place.dtype, place.begin)
+
+    def ignore(self, *names: str) -> None:
+        """Tensors that are not computed with, where they are there: all whose names have one of these parts."""
+        self._read.update(full for full in self._places if any(name in full for name in names))
+
+    def check_all_read(self) -> None:
+        """Refuses tensors of which nobody knows what they are for.
+
+        Raises:
+            NotDefinedError: naming them.
+        """
+        unknown = sorted(set(self._places) - self._read)
+        if unknown:
+            raise NotDefinedError(f"nothing is known of tensors such as '{unknown[0]}' ({len(unknown)} in all)")
+
+
+class Reader:
+    """Reads weights for a model that has `weights`, which says whether files are mapped into memory."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._contents: dict[Path, memoryview | None] = {}
+
+    def open(self, file: Path) -> None:
+        """Makes a file ready to be read."""
+        if file not in self._contents:
+            with file.open("rb") as stream:
+                self._contents[file] = self._weights.map_or_watch(stream)
+
+    def read(self, weight: Weight) -> Array:
+        """A weight's numbers."""
+        return weight.read(self._contents[weight.file])

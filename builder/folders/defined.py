@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder's model by a definition, which needs neither torch nor code of the model."""
+
+from __future__ import annotations
+
+from padfree.contract.texts import SENTENCES
+
+from ..definitions.dispatch import write
+from ..definitions.errors import NotDefinedError
+from ..definitions.model import Written
+from .folder import TOKENIZER_CONFIG, Folder
+from .objects import Entries
+
+
+def write_defined(folder: Folder, *, pooled: bool = False) -> Written:
+    """The encoder of a folder with the head that its weights have; no weight is read yet.
+
+    Args:
+        folder: has weights.
+        pooled: whether rows of tokens are wanted, whatever head there is.
+
+    Raises:
+        NotDefinedError: no definition describes the model; the message is the reason.
+        BuildError: its files do not belong together.
+    """
+    given = Entries(folder.encoder / TOKENIZER_CONFIG).raw.get("model_input_names")
+    return write(
+        folder.config.file,
+        Entries(folder.config.file).raw,
+        folder.weights,
+        task=SENTENCES if pooled else folder.task,
+        labels=len(folder.config.labels),
+        given=given if isinstance(given, list) else None,
+    )
+
+
+def reason_without(folder: Folder) -> str:
+    """Why no definition describes a folder's model; "" where one does.
+
+    Raises:
+        BuildError: its files do not belong together.
+    """
+    try:
+        write_defined(folder)
+    except NotDefinedError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions give what transformers gives: every reference, padded with random ids and packed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto
+from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.folder import read_folder
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.model_file import save_model
+from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.rewrite import finished, rewrite_model
+from padfree.runtime import Session
+
+from tests.support import defined
+
+TOLERANCE = 1e-5  # of the largest number of an answer; orders of sums differ
+SAME_WHATEVER = ("old_norms", "float16", "three_types", "camembert", "xlm_roberta", "own_names", "gelu_fast",
+                 "gelu_tanh")  # fmt: skip
+"""Parts of names of references that are others in how weights are written, not in what is computed."""
+
+
+def written(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model:
+    return write_defined(read_folder(defined.write_reference(defined.read(name), folder))).model(storage)
+
+
+def run_padded(model: ModelProto) -> dict[str, Any]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = defined.padded()
+    outputs = [item.name for item in session.get_outputs()]
+    return dict(zip(outputs, session.run(outputs, {item.name: feeds[item.name] for item in session.get_inputs()}),
+                    strict=True))  # fmt: skip
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * max(1.0, float(np.abs(wanted).max())))
+
+
+@pytest.mark.parametrize("name", defined.names())
+def test_padded_graph(name: str, tmp_path: Path) -> None:
+    reference = defined.read(name)
+    found = run_padded(written(name, tmp_path).whole())
+    assert set(found) == set(reference.outputs)
+    for output, rows in reference.outputs.items():
+        for number, (ids, wanted) in enumerate(zip(defined.REQUESTS, rows, strict=True)):
+            is_per_token = wanted.shape[:1] == (len(ids),) and found[output].shape[1] == len(defined.REQUESTS[0])
+            made = found[output][number]
+            assert_same(made[: len(ids)] if is_per_token else made, wanted)
+
+
+@pytest.mark.parametrize("name", defined.names())
+def test_packed(name: str, tmp_path: Path) -> None:
+    reference = defined.read(name)
+    given = written(name, tmp_path / "model")
+    made = rewrite_model(given, interface="packed", precision="fp32", strict=True, verify=False)
+    save_model(finished(made.model, made.precision), tmp_path / "packed.onnx")
+    request: Any = [list(ids) for ids in defined.REQUESTS]
+    with Session(tmp_path / "packed.onnx") as session:
+        if reference.takes_types:
+            request = {"input_ids": request, "token_type_ids": [list(kinds) for kinds in defined.TYPES]}
+        found = session.run(request)
+    assert set(found) == set(reference.outputs)
+    for output, rows in reference.outputs.items():
+        for answer, wanted in zip(found[output], rows, strict=True):
+            assert_same(answer, wanted)
+
+
+@pytest.mark.parametrize("name", ["bert", "bert_float16", "bert_bfloat16"])
+def test_weights_are_the_same_where_files_are_mapped(name: str, tmp_path: Path) -> None:
+    read, mapped = (
+        run_padded(written(name, tmp_path, storage).whole()) for storage in (Storage.MEMORY, Storage.MAPPED)
+    )
+    for output in read:
+        np.testing.assert_array_equal(read[output], mapped[output])
+
+
+@pytest.mark.parametrize("name", [name for name in defined.names() if not any(part in name for part in SAME_WHATEVER)])
+def test_every_key_matters(name: str) -> None:
+    """A reference for a value of a key tells it from the other values: its answers are others."""
+    mine = defined.read(name)
+    for other in map(defined.read, defined.names()):
+        alike = other.name != name and set(other.outputs) == set(mine.outputs)
+        if not alike or any(part in other.name for part in SAME_WHATEVER):
+            continue
+        for output, rows in mine.outputs.items():
+            theirs = other.outputs[output]
+            same = [
+                a.shape == b.shape and np.allclose(a, b, atol=10 * TOLERANCE) for a, b in zip(rows, theirs, strict=True)
+            ]
+            assert not all(same), other.name

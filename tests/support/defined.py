@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny folders for definitions: config.json and weights drawn by name, with the answers that transformers gave.
+
+Weights are not kept: what is drawn for a name and a shape is always the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from .folders import write_json
+from .safetensors_files import write_tensors
+
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "definitions"
+REQUESTS: tuple[tuple[int, ...], ...] = ((5, 17, 30, 8, 41, 11, 59, 23, 6), (44,), (12, 12, 35, 9))
+TYPES: tuple[tuple[int, ...], ...] = ((0, 0, 0, 0, 1, 1, 1, 1, 1), (0,), (0, 1, 1, 1))
+DTYPES: Mapping[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One tiny model.
+
+    Attributes:
+        name: of its file.
+        config: config.json.
+        tensors: names and shapes.
+        dtype: of all of them.
+        takes_types: whether token types are given.
+        outputs: by name, for every request what it gives alone.
+        source: what the answers are from.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, tuple[int, ...]]
+    dtype: str
+    takes_types: bool
+    outputs: Mapping[str, tuple[npt.NDArray[np.float32], ...]]
+    source: str
+
+
+def names() -> list[str]:
+    """All references."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+@functools.cache
+def read(name: str) -> Reference:
+    """A reference that make_definitions.py wrote."""
+    raw = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    outputs = {key: tuple(np.asarray(rows, np.float32) for rows in found) for key, found in raw.pop("outputs").items()}
+    tensors = {key: tuple(shape) for key, shape in raw.pop("tensors").items()}
+    return Reference(name, raw["config"], tensors, raw["dtype"], raw["takes_types"], outputs, raw["source"])
+
+
+def drawn(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """The numbers of a tensor: sums of products stay near 1, scales of norms too."""
+    numbers = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
+    if len(shape) > 1:
+        spread = 0.8 if "embed" in name else 1.3 / math.sqrt(shape[-1])
+        return (spread * numbers).astype(np.float32)
+    center = 1.0 if name.endswith(("weight", "gamma")) else 0.0
+    return (center + 0.2 * numbers).astype(np.float32)
+
+
+def write_reference(reference: Reference, folder: Path) -> Path:
+    """The folder of a reference."""
+    write_json(folder / "config.json", reference.config)
+    inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if reference.takes_types else [])]
+    write_json(folder / "tokenizer_config.json", {"model_input_names": inputs})
+    values = {name: drawn(name, shape).astype(DTYPES[reference.dtype]) for name, shape in reference.tensors.items()}
+    write_tensors(folder / "model.safetensors", values)
+    return folder
+
+
+def padded() -> dict[str, npt.NDArray[np.int64]]:
+    """All requests as one batch, with random ids behind each."""
+    longest = max(map(len, REQUESTS))
+    ids = np.random.RandomState(0).randint(5, 60, (len(REQUESTS), longest)).astype(np.int64)
+    mask, types = np.zeros_like(ids), np.zeros_like(ids)
+    for row, (tokens, kinds) in enumerate(zip(REQUESTS, TYPES, strict=True)):
+        ids[row, : len(tokens)], types[row, : len(tokens)], mask[row, : len(tokens)] = tokens, kinds, 1
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
