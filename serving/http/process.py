@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -39,6 +41,9 @@ IDLE_S = 75
 """How long a connection may be idle: longer than load balancers keep theirs, so that they close first."""
 CANNOT_START = 3
 """The exit code of a front-end that found what it was given of no use."""
+HUNG_S = 30.0
+"""A front-end that does not get round to say that it is well for so long ends itself: nobody else may be left to."""
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    _wake_when_left_alone()
     # Read by the library when it first has work.
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if front_end.threads > 1 else "false"
     os.environ["RAYON_NUM_THREADS"] = str(front_end.threads)
@@ -135,9 +141,19 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
     server.run(sockets=[listener])
 
 
+def _wake_when_left_alone() -> None:
+    """A stopped process goes on when the process with the model ends, and then ends, too.
+
+    It would otherwise keep the port, of which no other server could have a part.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
 async def _look(link: Link, calls: Calls, server: uvicorn.Server) -> None:
     """Looks now and then for what takes too long."""
     while True:
+        signal.setitimer(signal.ITIMER_REAL, HUNG_S)  # SIGALRM, which nobody handles, ends the process
         await asyncio.sleep(LOOK_S)
         link.give_up()
         connections: list[Any] = list(server.server_state.connections)

@@ -9,6 +9,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -85,6 +87,37 @@ def test_front_ends_end_with_the_process_of_the_model(embedder_file: Path) -> No
     server.process.kill()
     server.process.communicate()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def test_a_stopped_front_end_does_not_keep_the_port_when_the_model_s_process_is_killed(embedder_file: Path) -> None:
+    server = Server(embedder_file, "--processes", "2")
+    pids = server.front_ends
+    os.kill(pids[0], signal.SIGSTOP)
+    server.process.kill()
+    server.process.communicate()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    with Server(embedder_file, "--processes", "1", "--port", str(server.address[1])) as again:
+        assert again.address == server.address
+        assert post(again, "/embed", inputs=TEXTS)[0] == 200
+
+
+def test_a_front_end_that_hangs_ends_itself_where_nobody_else_does() -> None:
+    hanging = """
+import asyncio, time
+from types import SimpleNamespace
+from padfree.serving.http import process
+
+async def hang():
+    server = SimpleNamespace(server_state=SimpleNamespace(connections=()), should_exit=False)
+    looking = asyncio.create_task(process._look(SimpleNamespace(give_up=lambda: None), SimpleNamespace(), server))
+    await asyncio.sleep(0.1)
+    time.sleep(60)
+
+process.HUNG_S = 0.3
+asyncio.run(hang())
+"""
+    done = subprocess.run([sys.executable, "-c", hanging], check=False, timeout=MOST_END_S)
+    assert done.returncode == -signal.SIGALRM
 
 
 def test_the_log_has_a_line_a_second_at_most(embedder_file: Path) -> None:
