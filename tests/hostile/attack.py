@@ -8,219 +8,191 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import re
-import signal
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tests.serving.test_flood import Question, judge, questions
-from tests.support.served_models import Server, expected, unit
+from tests.support.served_models import Array, expected, unit
+
+from .calls import GONE, Streams, ask, post
+from .disturbances import Disturber
+from .one_text import ENDED, TEXT, TOLERANCE, OneText
+from .service import Files, Service
+from .tally import Look, Tally, resident
 
 BUSY = (408, 429, 503)
 """What a good request may be told, too, while others attack."""
-ASKERS = 16
-TEXT = "the cat sat on the mat"
-MANY = 500
-STOP_S, KILL_EVERY_S = 1.0, 15.0
-TOLERANCE = 1e-5
-PATIENCE_S = 60.0
-
-
-@dataclass
-class Tally:
-    """What came.
-
-    Attributes:
-        outcomes: how many requests ended how.
-        wrong: answers that are not those of their requests.
-        latencies: seconds of the one who wants one text at a time.
-        memory: (seconds since the beginning, bytes of all processes of the server).
-        started_again: front-ends that were killed or stopped.
-    """
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-    latencies: list[float] = field(default_factory=list)
-    memory: list[tuple[float, int]] = field(default_factory=list)
-    started_again: int = 0
+ASKERS, BURST, MANY, BUNCHES = 16, 100, 500, 8
+DISTURB_EVERY_S, LOOK_EVERY_S = 10.0, 2.0
+RESTLESS = 0.4
+"""The share of the time in which the process with the model is killed, too; afterwards its memory is compared."""
 
 
 class Attack:
     """Everything at once, until so many requests are sent, or a time is over.
 
     Args:
-        server: is attacked; its first front-ends are killed and stopped.
-        model: its file, whose tokenizer is replaced.
+        service: is attacked.
+        files: its model and tokenizer.
         requests: of the askers; others come on top.
         seconds: the longest that it lasts.
         seed: of what is sent, and when.
     """
 
-    def __init__(self, server: Server, model: Path, requests: int, seconds: float, seed: int) -> None:
+    def __init__(self, service: Service, files: Files, requests: int, seconds: float, seed: int) -> None:
         self.tally = Tally()
-        self._server, self._model = server, model
+        self._service = service
         self._rng = random.Random(seed)
+        self._disturber = Disturber(service, files, self.tally, random.Random(seed + 1))
         self._left: Iterator[int] = iter(range(requests))
         self._start = time.monotonic()
-        self._until = self._start + seconds
+        self._seconds = seconds
         self._pool = questions(self._rng)
+        self._bunches = [_bunch(self._rng.randint(1, MANY)) for _ in range(BUNCHES)]
         self._ended = False
 
     async def run(self) -> Tally:
         """All of it."""
+        one_text = OneText(self._service.address)
         others = [
-            asyncio.create_task(work)
-            for work in (
-                self._again(self._one_text, 0.02),
-                *(self._again(self._hang_up_on_many, 0.5) for _ in range(2)),
-                self._again(self._ask_for_many, 0.3),
-                self._again(self._read_nothing, 5.0),
-                self._again(self._write_slowly, 3.0),
-                self._again(self._disturb, KILL_EVERY_S),
-                self._again(self._look, 1.0),
+            asyncio.create_task(self._again(work, every_s))
+            for work, every_s in (
+                (self._hang_up_on_many, 0.5),
+                (self._hang_up_on_many, 0.5),
+                (self._ask_for_many, 0.3),
+                (self._read_nothing, 5.0),
+                (self._write_slowly, 3.0),
+                (self._come_at_once, 10.0),
+                (self._disturb, DISTURB_EVERY_S),
+                (self._look, LOOK_EVERY_S),
             )
         ]
         await asyncio.gather(*(self._ask() for _ in range(ASKERS)))
         self._ended = True
-        for task in others:
-            task.cancel()
+        self.tally.seconds = time.monotonic() - self._start
         results = await asyncio.gather(*others, return_exceptions=True)
-        for error in results:
-            if isinstance(error, Exception):
-                self.tally.wrong.append(repr(error))
+        self.tally.wrong += [repr(error) for error in results if isinstance(error, BaseException)]
+        outcomes, self.tally.latencies, wrong = await asyncio.to_thread(one_text.end)
+        self.tally.outcomes += outcomes
+        self.tally.wrong += wrong
+        self.tally.starts = self._service.starts[1:]
         return self.tally
 
     def _over(self) -> bool:
-        return self._ended or time.monotonic() > self._until
+        return self._ended or time.monotonic() - self._start > self._seconds
 
     async def _again(self, work: Callable[[], Awaitable[None]], every_s: float) -> None:
         """Does a thing again and again, with pauses."""
         while not self._over():
-            with suppress(ConnectionError, asyncio.IncompleteReadError, OSError):
+            try:
                 await work()
-            await asyncio.sleep(every_s * self._rng.uniform(0.5, 1.5))
+            except GONE:
+                self.tally.outcomes[f"{work.__name__.strip('_').replace('_', ' ')}: lost"] += 1
+            until = time.monotonic() + every_s * self._rng.uniform(0.5, 1.5)
+            while not self._over() and time.monotonic() < until:
+                await asyncio.sleep(min(0.5, every_s))
+
+    async def _connect(self) -> Streams:
+        """A connection, as soon as there is a server."""
+        while True:
+            with suppress(OSError):
+                return await asyncio.open_connection(*self._service.address)
+            await asyncio.sleep(0.1)
 
     async def _ask(self) -> None:
         """One connection after the other, with good and bad requests."""
-        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        streams: Streams | None = None
         rng = random.Random(self._rng.random())
         while not self._over() and next(self._left, None) is not None:
             question = rng.choice(self._pool)
+            streams = streams or await self._connect()
             try:
-                streams = streams or await asyncio.open_connection(*self._server.address)
                 if question.fault == "hang up":
                     streams[1].write(question.data[: rng.randint(1, len(question.data))])
                     raise ConnectionError
-                status, body = await _answer(streams, question.data)
-            except (ConnectionError, asyncio.IncompleteReadError, OSError):
-                self.tally.outcomes["hung up" if question.fault == "hang up" else "lost with its front-end"] += 1
-                if streams is not None:
-                    streams[1].close()
+                status, body = await ask(streams, question.data)
+            except GONE:
+                self.tally.outcomes["hung up" if question.fault == "hang up" else "lost"] += 1
+                streams[1].close()
                 streams = None
-                continue
-            self._judge(question, status, body)
+            except RuntimeError as error:
+                self.tally.wrong.append(str(error))
+                streams[1].close()
+                streams = None
+            else:
+                self._judge(question, status, body)
 
     def _judge(self, question: Question, status: int, body: bytes) -> None:
+        if status == 424 and ENDED.encode() in body:
+            self.tally.outcomes["told of the end"] += 1
+            return
         self.tally.outcomes[str(status)] += 1
         if status not in BUSY and (wrong := judge(question, status, body)):
             self.tally.wrong.append(wrong)
 
-    async def _one_text(self) -> None:
-        """The one for whom all of this is done."""
-        wanted = unit(expected([TEXT]))
-        streams = await asyncio.open_connection(*self._server.address)
-        try:
-            while not self._over():
-                start = time.monotonic()
-                status, body = await _answer(streams, _post({"inputs": TEXT}))
-                self.tally.outcomes[f"one text {status}"] += 1
-                self.tally.latencies.append(time.monotonic() - start)
-                if status == 200 and not np.allclose(json.loads(body), wanted, atol=TOLERANCE):
-                    self.tally.wrong.append("one text: the vector is not that of the text")
-                await asyncio.sleep(0.02)
-        finally:
-            streams[1].close()
-
     async def _hang_up_on_many(self) -> None:
-        _, writer = await asyncio.open_connection(*self._server.address)
-        writer.write(_post({"inputs": [f"{at} {TEXT}" for at in range(MANY)]}))
+        _, writer = await self._connect()
+        writer.write(post({"inputs": self._rng.choice(self._bunches)[0]}))
         await asyncio.sleep(self._rng.uniform(0, 0.3))
         writer.close()
+        self.tally.outcomes["hung up on many"] += 1
 
     async def _ask_for_many(self) -> None:
-        texts = [f"{at} {TEXT}" for at in range(self._rng.randint(1, MANY))]
-        streams = await asyncio.open_connection(*self._server.address)
+        texts, wanted = self._rng.choice(self._bunches)
+        streams = await self._connect()
         try:
-            status, body = await _answer(streams, _post({"inputs": texts}))
+            status, body = await ask(streams, post({"inputs": texts}))
         finally:
             streams[1].close()
-        self.tally.outcomes[f"many {status}"] += 1
-        if status == 200 and not np.allclose(json.loads(body), unit(expected(texts)), atol=TOLERANCE):
+        self.tally.outcomes[f"many: {status}"] += 1
+        if status == 200 and not np.allclose(json.loads(body), wanted, atol=TOLERANCE):
             self.tally.wrong.append("many: the vectors are not those of the texts")
 
     async def _read_nothing(self) -> None:
-        _, writer = await asyncio.open_connection(*self._server.address, limit=1 << 10)
-        writer.write(_post({"inputs": [TEXT * 500] * 50}, "/tokenize"))
+        _, writer = await self._connect()
+        writer.write(post({"inputs": [TEXT * 500] * 50}, "/tokenize"))
         await asyncio.sleep(self._rng.uniform(1, 15))
         writer.close()
+        self.tally.outcomes["read nothing"] += 1
 
     async def _write_slowly(self) -> None:
-        _, writer = await asyncio.open_connection(*self._server.address)
-        for letter in _post({"inputs": TEXT})[:30]:
+        _, writer = await self._connect()
+        for letter in post({"inputs": TEXT})[:30]:
             writer.write(bytes([letter]))
             await asyncio.sleep(0.2)
         writer.close()
+        self.tally.outcomes["wrote slowly"] += 1
+
+    async def _come_at_once(self) -> None:
+        """Connections that all open and ask at one moment."""
+        await asyncio.gather(*(self._come() for _ in range(BURST)))
+
+    async def _come(self) -> None:
+        question = self._rng.choice([one for one in self._pool[:20] if one.fault == "none"])
+        streams = await self._connect()
+        try:
+            self._judge(question, *await ask(streams, question.data))
+        except GONE:
+            self.tally.outcomes["lost"] += 1
+        finally:
+            streams[1].close()
 
     async def _disturb(self) -> None:
-        """Kills or stops a process of the server, or puts another file in the place of the tokenizer."""
-        what = self._rng.choice(("kill", "stop", "stop the model", "files"))
-        self.tally.outcomes[what] += 1
-        if what == "files":
-            file = self._model.with_name(self._model.name + ".tokenizer.json")
-            file.with_suffix(".new").write_text("{}", "utf-8")
-            file.with_suffix(".new").replace(file)
-        elif what == "stop the model":
-            os.kill(self._server.process.pid, signal.SIGSTOP)
-            await asyncio.sleep(STOP_S)
-            os.kill(self._server.process.pid, signal.SIGCONT)
-        elif front_ends := self._server.front_ends:
-            os.kill(self._rng.choice(front_ends), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
-            self.tally.started_again += 1
+        self._disturber.is_calm = time.monotonic() - self._start > RESTLESS * self._seconds
+        await self._disturber.disturb()
 
     async def _look(self) -> None:
-        pids = [self._server.process.pid, *self._server.front_ends]
-        self.tally.memory.append((time.monotonic() - self._start, sum(map(_resident, pids))))
+        model, kept = self._service.server.process.pid, self._disturber.kept
+        everybody = sum(map(resident, [model, *self._service.server.front_ends]))
+        second = time.monotonic() - self._start
+        self.tally.memory.append(Look(second, (model, resident(model)), (kept, resident(kept)), everybody))
 
 
-async def _answer(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], data: bytes) -> tuple[int, bytes]:
-    streams[1].write(data)
-    try:
-        return await asyncio.wait_for(_read(streams[0]), PATIENCE_S)
-    except asyncio.TimeoutError as error:
-        raise RuntimeError(f"no answer within {PATIENCE_S:.0f} s") from error
-
-
-async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    return int(head.split()[1]), await reader.readexactly(int(head.split(b"content-length: ")[1].split()[0]))
-
-
-def _post(fields: dict[str, Any], path: str = "/embed") -> bytes:
-    body = json.dumps(fields).encode()
-    return f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
-
-
-def _resident(pid: int) -> int:
-    with suppress(OSError):
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-        return 1024 * int(found[1]) if found else 0
-    return 0
+def _bunch(count: int) -> tuple[list[str], Array]:
+    """Texts and their vectors."""
+    texts = [f"{at} {TEXT}" for at in range(count)]
+    return texts, unit(expected(texts))
