@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.runtime import SessionError
+from padfree.runtime.batching.speed import run_budget
 from padfree.runtime.budget import Budget
 from padfree.runtime.pool import DevicePool, machine_devices
 from padfree.runtime.session import Session
@@ -32,7 +33,7 @@ from .listening import listen
 from .loops import new_loop
 from .metrics import WIDTH, Row
 from .options import ServeOptions, cores
-from .speed import measure, run_budget
+from .speed import measure
 
 RESTART_S = 1.0
 """A front-end that ends by itself is started again, but not more often."""
@@ -85,7 +86,7 @@ def serve(
         numbers = multiprocessing.get_context("spawn").RawArray("d", (options.front_ends + 1) * WIDTH)
         runs = session.runs if isinstance(session, DevicePool) else contexts
         speed = measure(session, served, runs)
-        budget = run_budget(session, speed)
+        budget = run_budget(session.budget, speed)
         row = Row(numbers, options.front_ends)
         engine = Engine(
             session, served, options.limits, runs, row, budget=budget, tokens_a_second=speed.tokens_a_second

@@ -100,6 +100,11 @@ def _add_batching_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="table of `padfree costs`: the python backend cuts batches into the cheapest runs (for padded plans)",
     )
+    group.add_argument(
+        "--fair-share",
+        action="store_true",
+        help="the python backend shares the model among clients by tokens, whatever each has sent",
+    )
 
 
 def _add_text_options(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
         instances=arguments.instances,
         gpus=read_devices(arguments.gpus),
         costs=arguments.costs,
+        fair_share=arguments.fair_share,
         tokenizer=arguments.tokenizer,
         max_length=arguments.max_length,
         long_texts=arguments.long_texts,

@@ -50,7 +50,7 @@ def model_folder(served: Served) -> ModelFolder:
     configs.add_batching(config, served)
     configs.add_instances(config, served.options.instances, on_gpu=served.is_plan, gpus=served.options.gpus)
     costs = served.options.costs
-    parameters = EncoderParameters(model=file, costs=COSTS_FILE if costs else "")
+    parameters = EncoderParameters(model=file, costs=COSTS_FILE if costs else "", fair_share=served.options.fair_share)
     configs.add_parameters(config, parameters.to_strings())
     warmup = add_warmup(config, served)
     files: Files = {MODEL_FILE: MODEL.format(module="encoder", name="EncoderModel").encode()}

@@ -39,6 +39,7 @@ class ServingOptions:
         instances: how many copies of the model run, each GPU.
         gpus: the GPUs that plans run on, by the numbers that the server sees; None: all of them.
         costs: a table of measured costs (`padfree costs`): the python backend cuts batches into the cheapest runs.
+        fair_share: clients share the model by tokens, in the python backend.
         tokenizer: a tokenizer.json, or a folder with one: also writes the text ensemble. None: the one that the model
             keeps, if it does.
         max_length: most tokens of a text (default: what the kept tokenizer's folder says, or the most that the model
@@ -56,6 +57,7 @@ class ServingOptions:
     instances: int = 1
     gpus: tuple[int, ...] | None = None
     costs: Path | None = None
+    fair_share: bool = False
     tokenizer: Path | None = None
     max_length: int | None = None
     long_texts: str = "truncate"
@@ -76,6 +78,8 @@ class ServingOptions:
             )
         if self.backend not in (None, *BACKENDS):
             raise BuildError(f"--backend {self.backend}, allowed: {', '.join(BACKENDS)}")
+        if self.fair_share and self.costs is not None:
+            raise BuildError("--fair-share cuts runs by whose turn it is, --costs by what they cost; leave one out")
         for option, value, least, most in (
             ("--max-batch", self.max_batch, 1, MOST_INT32),
             ("--max-queue-delay-us", self.max_queue_delay_us, 0, MOST_DELAY_US),
@@ -149,6 +153,8 @@ def choose(path: Path, options: ServingOptions) -> Served:
         )
     if backend == "tensorrt" and options.costs is not None:
         raise BuildError(f"--costs {options.costs} is for --backend python, which cuts batches itself; leave it out")
+    if backend == "tensorrt" and options.fair_share:
+        raise BuildError("--fair-share is for --backend python, which has a queue of its own; pass that too")
     if options.gpus is not None and metadata.engine is None:
         raise BuildError(
             f"{path}: --gpus {','.join(map(str, options.gpus))} is for plans, and this .onnx file runs on the CPU; "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,25 @@ from ..batching.costs import read_costs
 from ..budget import Budget
 from ..errors import SessionError
 from ..session import Session
-from .answers import Answerer, cheapest, first_come
+from .answers import Answerer, Failure, cheapest, first_come
 from .metrics import Metrics
 from .parameters import PREFIX, EncoderParameters
-from .server import check_numpy, check_outputs, check_response_cache, read_requests, write_responses
+from .server import (
+    check_numpy,
+    check_outputs,
+    check_response_cache,
+    client_of,
+    read_requests,
+    response_senders,
+    send_response,
+    write_responses,
+)
+from .sharing import RUNS, Caller, Sharing
+
+TOO_OLD = Failure(
+    f"'{PREFIX}fair_share' needs a server from 24.06 on; take it out of config.pbtxt, or update the server",
+    refused=False,
+)
 
 
 class EncoderModel:
@@ -34,6 +50,9 @@ class EncoderModel:
     process, which costs more than the wait that it saves. For the same reason nobody asks whether a request was
     cancelled meanwhile, but for those that take several runs, between these; the server drops cancelled requests that
     still wait in its queue.
+
+    With `padfree_fair_share` none of this holds: clients share the model, each request is answered by itself, and
+    those that wait are asked about (`sharing`).
     """
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -62,24 +81,48 @@ class EncoderModel:
             device=int(args["model_instance_device_id"]) if on_gpu else 0,
             allow_other_gpu=parameters.allow_other_gpu,
             cuda_graphs=parameters.cuda_graphs,
-            contexts=1,  # calls of one instance come one after the other
+            contexts=RUNS if parameters.fair_share else 1,  # otherwise calls of one instance come one after the other
         )
         check_outputs(config, [item.name for item in self._session.metadata.outputs])
         self._metrics = Metrics(args)
         budget = narrowed(self._session.budget, parameters)
         plan = cheapest(read_costs(folder / parameters.costs), budget) if parameters.costs else first_come(budget)
         self._answerer = Answerer(self._session, plan, self._metrics.ran)
+        self._client = parameters.client
+        self._sharing: Sharing | None = None
+        if parameters.fair_share:
+            ran, answered = self._metrics.ran, self._metrics.called
+            self._sharing = Sharing(
+                self._session,
+                budget,
+                parameters.max_waiting_tokens,
+                ran,
+                lambda answer, seconds: answered([answer], seconds),
+            )
         self._metrics.start()
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answers every request: its outputs, or an error."""
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answers every request, its outputs or an error: now, or, where clients share the model, when it is ready."""
+        if self._sharing is not None:
+            return self._share(self._sharing, requests)
         begin = time.perf_counter()
         answers = self._answerer.answer(read_requests(requests))
         self._metrics.called(answers, time.perf_counter() - begin)
         return write_responses(answers)
 
+    def _share(self, sharing: Sharing, requests: Sequence[Any]) -> list[Any] | None:
+        senders = response_senders(requests)
+        if senders is None:
+            return write_responses([TOO_OLD] * len(requests))
+        for request, read, sender in zip(requests, read_requests(requests), senders, strict=True):
+            client = client_of(request, self._client)
+            sharing.submit(read, Caller(client, partial(send_response, sender), sender.is_cancelled))
+        return None
+
     def finalize(self) -> None:
-        """Frees the engine and takes the metrics off the server's page."""
+        """Answers what waits, frees the engine, and takes the metrics off the server's page."""
+        if self._sharing is not None:
+            self._sharing.close()
         self._session.close()
         self._metrics.close()
 

@@ -77,6 +77,10 @@ class EncoderParameters(_Parameters):
         cuda_graphs: capture packed engines in CUDA graphs. Off unless asked for: a capture holds its call up for some
             80 ms, and batches under load have hundreds of sizes, more than graphs are kept.
         allow_other_gpu: run a plan that was built on another GPU model of the same compute capability.
+        fair_share: clients share the model by tokens (`sharing`), instead of first come, first served by calls.
+        client: the request parameter that names a client; requests without it are known by their correlation id, and
+            those that have none either are one client.
+        max_waiting_tokens: with fair_share, the tokens that may wait.
     """
 
     model: str
@@ -85,6 +89,20 @@ class EncoderParameters(_Parameters):
     costs: str = ""
     cuda_graphs: bool = False
     allow_other_gpu: bool = False
+    fair_share: bool = False
+    client: str = "client"
+    max_waiting_tokens: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        if self.fair_share and self.costs:
+            raise SessionError(
+                f"'{PREFIX}fair_share' does not go with '{PREFIX}costs': runs are then cut by whose turn it is; take "
+                "one of them out of config.pbtxt"
+            )
+        if self.max_waiting_tokens < 1:
+            raise SessionError(
+                f"'{PREFIX}max_waiting_tokens' is {self.max_waiting_tokens}, allowed: 1 or more; correct config.pbtxt"
+            )
 
 
 @dataclass(frozen=True)

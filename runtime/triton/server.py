@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,12 @@ def response_senders(requests: Sequence[Any]) -> list[Any] | None:
 def send_response(sender: Any, answer: Answer) -> None:
     """Sends the one answer of a request."""
     sender.send(_response(answer), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def client_of(request: Any, parameter: str) -> Hashable:
+    """Who sent a request: the value of its parameter, else its correlation id; None where it has neither."""
+    named = json.loads(request.parameters() or "{}").get(parameter)
+    return named or request.correlation_id() or None
 
 
 def check_response_cache(config: Mapping[str, Any]) -> None:

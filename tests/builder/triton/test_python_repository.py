@@ -171,6 +171,18 @@ def test_gpus_are_for_plans(packed_model: ModelWriter, tmp_path: Path) -> None:
         write_repository(packed_model(), tmp_path / "models", ServingOptions("bert", gpus=(0, 1)))
 
 
+def test_clients_share_the_model_where_that_is_asked_for(
+    packed_model: ModelWriter, write_plan: PlanWriter, tmp_path: Path
+) -> None:
+    options = ServingOptions("bert", fair_share=True)
+    folder = write_repository(packed_model(), tmp_path / "models", options).folder
+    assert EncoderParameters.from_config(parameters(configuration(folder, "bert"))).fair_share
+    with pytest.raises(BuildError, match="--fair-share is for --backend python"):
+        write_repository(write_plan(), tmp_path / "plans", options)
+    with pytest.raises(BuildError, match="--fair-share cuts runs by whose turn it is, --costs by what they cost"):
+        ServingOptions("bert", fair_share=True, costs=tmp_path / "costs.json")
+
+
 def test_batches_cut_by_measured_costs(write_plan: PlanWriter, tmp_path: Path) -> None:
     costs = tmp_path / "measured.json"
     costs.write_text(CostTable("padded", (8, 16), (1, 4), ((1.0, 2.0), (1.5, 3.0))).to_json())

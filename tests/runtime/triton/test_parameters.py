@@ -21,6 +21,7 @@ def config(**values: str) -> dict[str, Any]:
     [
         EncoderParameters("model.plan"),
         EncoderParameters("model.onnx", max_tokens=4096, max_sequences=64, cuda_graphs=True, allow_other_gpu=True),
+        EncoderParameters("model.onnx", fair_share=True, client="x-client", max_waiting_tokens=9),
         TokenizerParameters(512),
         TokenizerParameters(128, tokenizer="t.json", long_texts="refuse"),
     ],
@@ -43,6 +44,8 @@ def test_defaults_are_left_out() -> None:
         ({"model": "m", "maxtokens": "1"}, "unknown parameter 'padfree_maxtokens', allowed: padfree_model, "),
         ({"model": "m", "max_tokens": "many"}, "'padfree_max_tokens' is 'many', allowed: 0, 1, 2, ..."),
         ({"model": "m", "max_tokens": "-1"}, "'padfree_max_tokens' is '-1', allowed: 0, 1, 2, ..."),
+        ({"model": "m", "fair_share": "true", "costs": "c"}, "'padfree_fair_share' does not go with 'padfree_costs'"),
+        ({"model": "m", "max_waiting_tokens": "0"}, "'padfree_max_waiting_tokens' is 0, allowed: 1 or more"),
         ({"model": "m", "cuda_graphs": "yes"}, "'padfree_cuda_graphs' is 'yes', allowed: true, false"),
     ],
 )

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of the server that wait here, and not in the server's queue, so that clients share the model (FairShare).
+
+The server's own queue is first come, first served: who has put a thousand requests there holds everybody up. With
+`padfree_fair_share` a call takes what the server has, and ends; a Batcher runs it, and every request is answered by
+itself as soon as it is ready.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.metadata import Metadata
+
+from ..batching import Batcher, FairShare, QueueFullError
+from ..batching.speed import Speed, measure, run_budget
+from ..budget import Budget
+from ..errors import SessionError
+from ..request import Ragged, read_packed
+from ..session import Session
+from .answers import CANCELLED, Answer, Failure, OnRun, Request, attempt, never
+from .items import Item, read_item, stack
+
+Array = npt.NDArray[Any]
+
+RUNS = 2
+"""Under way at once: one is prepared and another one's answers are sent while the model runs."""
+PART_TOKENS, PART_SEQUENCES = 4096, 32
+"""The most of a request that stays together; other clients' requests come in between."""
+MOST_REQUESTS = 1 << 16
+"""In the queue; the limit that counts is that of tokens."""
+SAMPLE_TOKENS = 64
+ASK_AFTER_S = 0.05
+"""A request that has waited so long is asked about: its caller may have gone."""
+ASK_SHARE = 0.2
+"""Of a thread's time is spent on asking, at most: each question is a round trip to the server's process."""
+
+
+class Caller:
+    """Who waits for an answer.
+
+    Args:
+        client: who shares the model with others; None: all who name nobody are one.
+        send: gives the answer to the server.
+        is_cancelled: whether nobody waits any more; a round trip to the server's process.
+    """
+
+    def __init__(
+        self, client: Hashable, send: Callable[[Answer], None], is_cancelled: Callable[[], bool] = never
+    ) -> None:
+        self.client = client
+        self._send, self._is_cancelled = send, is_cancelled
+        self._lock = threading.Lock()
+        self._answered = False
+
+    def send(self, answer: Answer) -> None:
+        """Answers the request, which is over then."""
+        with self._lock:
+            self._answered = True
+            self._send(answer)
+
+    def has_gone(self) -> bool:
+        """Asks whether anybody waits. What is over is not asked about: the server would look into freed memory."""
+        with self._lock:
+            return not self._answered and self._is_cancelled()
+
+
+class Sharing:
+    """Answers requests one by one, from a queue that clients share.
+
+    Args:
+        session: runs the model; RUNS runs at once.
+        budget: what a run may take; less, where that takes longer than a short request may wait.
+        max_waiting_tokens: the most that waits; more is refused.
+        on_run: is told every batch that has run.
+        on_answer: is told every answer, and how many seconds it took.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        budget: Budget,
+        max_waiting_tokens: int,
+        on_run: OnRun,
+        on_answer: Callable[[Answer, float], None],
+    ) -> None:
+        self._metadata = session.metadata
+        self._on_answer = on_answer
+        self._outputs = {item.name: item for item in self._metadata.outputs}
+        speed = measure_zeros(session, budget)
+        run = run_budget(budget, speed)
+        self._part = Budget(
+            min(PART_TOKENS, run.max_tokens or PART_TOKENS),
+            min(PART_SEQUENCES, run.max_sequences or PART_SEQUENCES),
+            run.counts_padding,
+        )
+        self._batcher = Batcher(
+            _Told(session, on_run),
+            FairShare(run),
+            runs=RUNS,
+            max_waiting=MOST_REQUESTS,
+            max_waiting_tokens=max_waiting_tokens,
+            tokens_a_second=speed.tokens_a_second,
+        )
+        self._waiting: dict[Future[Any], tuple[Caller, float]] = {}  # since time.monotonic()
+        self._ended = threading.Event()
+        self._asking = threading.Thread(target=self._ask, name="padfree-cancelled", daemon=True)
+        self._asking.start()
+
+    def submit(self, request: Request, caller: Caller) -> None:
+        """Queues a request; `caller.send` has its answer later, from another thread, or at once."""
+        came = time.monotonic()
+        item = attempt(read_item, request.tensors, self._metadata)
+        found = item if isinstance(item, Failure) else self._queue(item, caller.client)
+        if isinstance(found, Failure):
+            self._send(found, caller, came)
+            return
+        assert isinstance(item, Item)
+        self._waiting[found] = caller, came
+        found.add_done_callback(partial(self._done, request.wanted, item))
+
+    def close(self) -> None:
+        """Answers what waits, and ends the threads."""
+        self._batcher.close()
+        self._ended.set()
+        self._asking.join()
+
+    def _queue(self, item: Item, client: Hashable) -> Future[Any] | Failure:
+        # Copies: the server takes the memory of a request back when its call ends.
+        columns = {name: np.array(values) for name, values in (*item.tokens.items(), *item.of_sequences.items())}
+        try:
+            return self._batcher.submit_group(columns, seq_lens=item.seq_lens, client=client, part=self._part)
+        except QueueFullError as error:
+            return Failure(str(error), refused=False, busy=True)
+        except SessionError as error:
+            return Failure(str(error), refused=True)
+
+    def _done(self, wanted: Any, item: Item, done: Future[Any]) -> None:
+        caller, came = self._waiting.pop(done)
+        try:
+            rows = done.result()
+            answer: Answer = {name: stack(rows[name], item, self._outputs[name]) for name in wanted}
+        except CancelledError:
+            answer = CANCELLED
+        except Exception as error:  # whatever it is: a request without an answer is never over
+            answer = Failure(str(error) or repr(error), refused=False)
+        self._send(answer, caller, came)
+
+    def _send(self, answer: Answer, caller: Caller, came: float) -> None:
+        self._on_answer(answer, time.monotonic() - came)
+        caller.send(answer)
+
+    def _ask(self) -> None:
+        """Takes requests out of the queue whose callers have gone, the oldest first."""
+        pause = ASK_AFTER_S
+        while not self._ended.wait(pause):
+            begin = time.monotonic()
+            old = [one for one, (_, came) in list(self._waiting.items()) if begin - came > ASK_AFTER_S]
+            for one in old:
+                if (entry := self._waiting.get(one)) is not None and entry[0].has_gone():
+                    one.cancel()
+            pause = max(ASK_AFTER_S, (time.monotonic() - begin) * (1 - ASK_SHARE) / ASK_SHARE)
+
+
+class _Told:
+    """The session as a Batcher's model, which tells what it has run."""
+
+    def __init__(self, session: Session, on_run: OnRun) -> None:
+        self._session = session
+        self._on_run = on_run
+
+    @property
+    def metadata(self) -> Metadata:
+        """The model's."""
+        return self._session.metadata
+
+    def run(self, request: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """As Session.run."""
+        return self._session.run(request)
+
+    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+        """As Session.run_ragged."""
+        results = self._session.run_ragged(ragged)
+        self._on_run(ragged)
+        return results
+
+
+def measure_zeros(session: Session, budget: Budget) -> Speed:
+    """How fast the model is with sequences of zeros: the work does not depend on values."""
+    metadata = session.metadata
+    size = min(SAMPLE_TOKENS, metadata.longest or SAMPLE_TOKENS, budget.max_tokens or SAMPLE_TOKENS)
+
+    def sample(copies: int) -> Ragged:
+        columns = {item.name: np.zeros(copies * size, np.int32) for item in metadata.token_inputs()}
+        columns |= {item.name: np.zeros((copies, item.width or 1), np.int32) for item in metadata.sequence_inputs()}
+        return read_packed(columns, [size] * copies, metadata)
+
+    return measure(session, sample, beside=RUNS)

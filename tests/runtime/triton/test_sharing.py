@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Python backend's encoder makes of requests whose clients share the model, without a server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from padfree.runtime import Session
+from padfree.runtime.batching import Budget
+from padfree.runtime.request import Ragged
+from padfree.runtime.triton.answers import CANCELLED, Answer, Failure, Request
+from padfree.runtime.triton.sharing import Caller, Sharing
+
+Array = npt.NDArray[Any]
+ModelWriter = Callable[..., Path]
+WAIT_S = 20.0
+RUN_TOKENS = 8
+
+
+class Gated(Session):
+    """A session whose runs wait until the gate is open; keeps the first id of every sequence, in the order of runs."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, contexts=2)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.ran: list[int] = []
+
+    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+        self.gate.wait(WAIT_S)
+        starts = np.cumsum(ragged.seq_lens) - ragged.seq_lens
+        self.ran += ragged.tokens["input_ids"][starts].tolist()
+        return super().run_ragged(ragged)
+
+
+class Asked:
+    """Requests to a Sharing, and their answers in the order in which they came."""
+
+    def __init__(self, session: Gated, most_waiting: int = 10_000) -> None:
+        self.answers: list[tuple[str, Answer]] = []
+        self.counted: list[Answer] = []
+        self.runs: list[int] = []
+        self._all = threading.Semaphore(0)
+        self._count = 0
+        self.sharing = Sharing(
+            session,
+            Budget(max_tokens=RUN_TOKENS),
+            most_waiting,
+            lambda batch: self.runs.append(int(batch.seq_lens.sum())),
+            lambda answer, _: self.counted.append(answer),
+        )
+        session.ran.clear()
+
+    def ask(self, name: str, ids: Sequence[int], client: Any = None, gone: Callable[[], bool] = bool) -> None:
+        """Asks for a sequence; `name` is the answer's."""
+        self._count += 1
+        grid = np.array([ids], np.int32)
+        self.sharing.submit(
+            Request({"input_ids": grid}, ["hidden"]), Caller(client, lambda one: self._take(name, one), gone)
+        )
+        grid[:] = 0  # as the server, which takes its memory back
+
+    def _take(self, name: str, answer: Answer) -> None:
+        self.answers.append((name, answer))
+        self._all.release()
+
+    def wait(self) -> dict[str, Answer]:
+        """All answers by name."""
+        for _ in range(self._count):
+            assert self._all.acquire(timeout=WAIT_S)
+        self._count = 0
+        return dict(self.answers)
+
+
+@pytest.fixture
+def session(packed_model: ModelWriter) -> Iterator[Gated]:
+    with Gated(packed_model()) as opened:
+        yield opened
+        opened.gate.set()
+
+
+def hidden(answer: Answer) -> list[int]:
+    assert isinstance(answer, Mapping), answer
+    ids: list[int] = answer["hidden"][0, :, 0].tolist()
+    return ids
+
+
+def test_every_request_has_its_own_answer(session: Gated) -> None:
+    asked = Asked(session)
+    for at in range(1, 40):
+        asked.ask(str(at), [at] * (1 + at % 5), client=at % 3)
+    answers = asked.wait()
+    asked.sharing.close()
+    assert all(hidden(answers[str(at)]) == [at] * (1 + at % 5) for at in range(1, 40))
+    assert len(asked.counted) == 39
+    assert max(asked.runs) <= RUN_TOKENS
+
+
+def test_a_request_beside_a_flood_is_in_one_of_the_next_runs(session: Gated) -> None:
+    asked = Asked(session)
+    session.gate.clear()
+    for at in range(40):
+        asked.ask(f"flood {at}", [7, 7, 7, 7], client="flood")
+    asked.ask("one", [9], client="one")
+    session.gate.set()
+    asked.wait()
+    asked.sharing.close()
+    under_way = 2 * RUN_TOKENS // 4  # two runs before the gate
+    assert session.ran.index(9) <= under_way + 1
+
+
+def test_without_names_all_are_one_client_in_the_order_of_arrival(session: Gated) -> None:
+    asked = Asked(session)
+    session.gate.clear()
+    for at in range(40):
+        asked.ask(f"flood {at}", [7, 7, 7, 7])
+    asked.ask("one", [9])
+    session.gate.set()
+    asked.wait()
+    asked.sharing.close()
+    assert session.ran[-1] == 9
+
+
+def test_whoever_has_gone_is_not_computed_for(session: Gated) -> None:
+    asked = Asked(session)
+    session.gate.clear()
+    for at in range(10):
+        asked.ask(f"flood {at}", [7, 7, 7, 7])
+    asked.ask("gone", [9], gone=lambda: True)
+    for _ in range(1000):
+        if asked.answers:
+            break
+        threading.Event().wait(0.01)
+    session.gate.set()
+    answers = asked.wait()
+    asked.sharing.close()
+    assert answers["gone"] is CANCELLED
+    assert 9 not in session.ran
+    assert hidden(answers["flood 9"]) == [7, 7, 7, 7]
+
+
+def test_nobody_is_asked_about_once_it_has_its_answer() -> None:
+    asked: list[None] = []
+    caller = Caller(None, lambda _: None, lambda: asked.append(None) is None)
+    assert caller.has_gone()
+    caller.send({})
+    assert not caller.has_gone()
+    assert len(asked) == 1
+
+
+def test_too_much_is_refused_at_once_as_something_for_later(session: Gated) -> None:
+    asked = Asked(session, most_waiting=30)
+    session.gate.clear()
+    for at in range(20):
+        asked.ask(str(at), [7, 7, 7, 7])
+    busy = [answer for _, answer in asked.answers]
+    assert busy
+    assert all(isinstance(answer, Failure) and answer.busy and not answer.refused for answer in busy)
+    session.gate.set()
+    asked.wait()
+    asked.sharing.close()
+
+
+def test_requests_that_do_not_fit_are_refused_alone(session: Gated) -> None:
+    asked = Asked(session)
+    asked.ask("good", [1, 2])
+    asked.ask("bad", [-5])
+    answers = asked.wait()
+    asked.sharing.close()
+    assert hidden(answers["good"]) == [1, 2]
+    bad = answers["bad"]
+    assert isinstance(bad, Failure)
+    assert bad.refused
+    assert "-5" in bad.message
