@@ -6,6 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model import Definition
-from . import bert, roberta
+from . import albert, bert, distilbert, electra, mpnet, roberta
 
-DEFINITIONS: Sequence[Definition] = (bert.BERT, roberta.ROBERTA)
+DEFINITIONS: Sequence[Definition] = (
+    bert.BERT,
+    roberta.ROBERTA,
+    distilbert.DISTILBERT,
+    mpnet.MPNET,
+    electra.ELECTRA,
+    albert.ALBERT,
+)

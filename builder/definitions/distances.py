@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is added to scores by the distance between query and key: learned numbers by bucket, and slopes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from .attention import distances
+from .graph import EncoderGraph
+from .tensors import Weight
+
+Integers = npt.NDArray[np.int64]
+
+
+def two_sided_buckets(distance: Integers, count: int, furthest: int) -> Integers:
+    """The bucket of a key that is so far behind the query, as T5 has them (arXiv 1910.10683).
+
+    Half of the buckets are for keys behind the query. Of each half one half are for single distances, and the rest
+    grow with the logarithm up to `furthest`. Numbers are rounded as torch rounds them, in float32.
+    """
+    half = count // 2
+    single = half // 2
+    behind, far = np.where(distance > 0, half, 0), np.abs(distance)
+    with np.errstate(divide="ignore"):
+        logs = np.log(far.astype(np.float32) / np.float32(single))
+    grown = logs / np.float32(math.log(furthest / single)) * np.float32(half - single)
+    large = np.minimum(single + np.where(far < single, 0, grown).astype(np.int64), half - 1)
+    return behind + np.where(far < single, far, large)
+
+
+def bucket_bias(graph: EncoderGraph, table: Weight, furthest: int) -> str:
+    """Rows of the table [buckets, H] by the bucket of every distance: [1, H, S, S].
+
+    Args:
+        graph: what gets the nodes.
+        table: a number per bucket and head.
+        furthest: the distance from which on the last bucket is taken.
+    """
+    with graph.scope("position_bias"):
+        reach = np.arange(-furthest, furthest + 1)
+        buckets = graph.constant(two_sided_buckets(reach, table.shape[0], furthest), np.int64)
+        low, high = (graph.constant(number, np.int64) for number in (-furthest, furthest))
+        near = graph.op("Clip", distances(graph), low, high)
+        chosen = graph.op("Gather", buckets, graph.op("Add", near, high))
+        bias = graph.op("Transpose", graph.op("Gather", graph.weight(table), chosen), perm=[2, 0, 1])
+        return graph.op("Unsqueeze", bias, graph.integers(0))
+
+
+def alibi_slopes(heads: int) -> npt.NDArray[np.float32]:
+    """A slope per head (arXiv 2108.12409): a series for a power of two of heads, and every other of the next one's."""
+    base = 1 << (heads.bit_length() - 1)
+
+    def series(count: int) -> list[float]:
+        return [2.0 ** (-8.0 * (head + 1) / count) for head in range(count)]
+
+    return np.asarray(series(base) + series(2 * base)[0::2][: heads - base], np.float32)
+
+
+def alibi(graph: EncoderGraph, heads: int) -> str:
+    """Minus slope times distance, whichever is first of query and key: [1, H, S, S]."""
+    with graph.scope("position_bias"):
+        slopes = graph.constant(-alibi_slopes(heads)[None, :, None, None])
+        far = graph.op("Cast", graph.op("Abs", distances(graph)), to=1)
+        return graph.op("Mul", graph.op("Unsqueeze", far, graph.integers(0, 1)), slopes)

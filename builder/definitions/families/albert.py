@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ALBERT: a few layers that are used again and again, and narrow embeddings (arXiv 1909.11942)."""
+
+from __future__ import annotations
+
+from ..attention import Projections, Scoring, mask
+from ..blocks import PostNormLayer, Sizes, even_heads
+from ..heads import heads, masked_words, pooled_classes
+from ..keys import Keys
+from ..layers import FeedForward, Linear, Norm, activation, add, places
+from ..model import Definition, Encoded, Outputs, Writing
+from ..tensors import Tensors
+from . import bert
+
+_VOCABULARY = 30000
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys, graph, sizes = writing.keys, writing.graph, _sizes(writing.keys)
+    bert.check_keys(keys)
+    # gap_size, num_memory_blocks and net_structure_type are of the first release, and were never read.
+    keys.ignore("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks")
+    tensors = writing.tensors.below("", "albert.", there="embeddings.word_embeddings.weight")
+    narrow = keys.size("embedding_size", default=128)
+    with graph.scope("embeddings"):
+        rows = keys.size("max_position_embeddings", default=512)
+        where = places(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow))
+        x = add(graph, *bert.word_and_type(writing, tensors, narrow, _VOCABULARY), where)
+        x = Norm.of(tensors, "embeddings.LayerNorm", narrow, sizes.epsilon).apply(graph, x)
+        x = Linear.of(tensors, "encoder.embedding_hidden_mapping_in", sizes.width, narrow).apply(graph, x)
+    scoring = Scoring(sizes.heads.size**-0.5, mask(graph))
+    count, groups = keys.size("num_hidden_layers", default=12), keys.size("num_hidden_groups", default=1)
+    each = keys.size("inner_group_num", default=1)
+    for number in range(count):
+        with graph.scope(f"layer.{number}"):
+            group = f"encoder.albert_layer_groups.{int(number / (count / groups))}.albert_layers"
+            for inside in range(each):
+                parts = tensors.below(f"{group}.{inside}.", there="attention.query.weight")
+                x = _layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
+    tensors.ignore("position_ids", "pooler.", "predictions.", "sop_classifier.")
+    return Encoded(x, sizes.width, tensors)
+
+
+def _sizes(keys: Keys) -> Sizes:
+    width = keys.size("hidden_size", default=4096)
+    return Sizes(
+        width,
+        even_heads(width, keys.size("num_attention_heads", default=64)),
+        keys.size("intermediate_size", default=16384),
+        activation(keys, "hidden_act", default="gelu_new"),
+        keys.number("layer_norm_eps", default=1e-12),
+    )
+
+
+def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+    width, inner = sizes.width, sizes.inner
+    names = ("query", "key", "value", "dense")
+    up, down = Linear.of(parts, "ffn", inner, width), Linear.of(parts, "ffn_output", width, inner)
+    return PostNormLayer(
+        Projections(*(Linear.of(parts, f"attention.{name}", width, width) for name in names)),
+        Norm.of(parts, "attention.LayerNorm", width, sizes.epsilon),
+        FeedForward(up, sizes.active, down),
+        Norm.of(parts, "full_layer_layer_norm", width, sizes.epsilon),
+    )
+
+
+def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+    keys, head = writing.keys, writing.tensors.below("predictions.", there="dense.weight")
+    narrow, epsilon = keys.size("embedding_size", default=128), keys.number("layer_norm_eps", default=1e-12)
+    dense, norm = Linear.of(head, "dense", narrow, encoded.width), Norm.of(head, "LayerNorm", narrow, epsilon)
+    active = activation(keys, "hidden_act", default="gelu_new")
+    last = bert.tied_words(writing, Encoded("", narrow, encoded.tensors), head, _VOCABULARY)
+    return masked_words(writing, encoded, dense, active, norm, last)
+
+
+ALBERT = Definition(
+    "ALBERT",
+    lambda keys, _: keys.raw.get("model_type") == "albert",
+    _encode,
+    bert.token_types,
+    heads(pooled_classes("pooler"), _masked),
+)

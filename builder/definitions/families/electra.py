@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ELECTRA: BERT whose embeddings may be narrower than its layers (arXiv 2003.10555)."""
+
+from __future__ import annotations
+
+from ..blocks import Sizes, even_heads
+from ..heads import dense_classes, heads, masked_words
+from ..keys import Keys
+from ..layers import Linear, Norm, activation, activation_of, add, places
+from ..model import Definition, Encoded, Outputs, Writing
+from . import bert
+
+_VOCABULARY = 30522
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys, graph, sizes = writing.keys, writing.graph, _sizes(writing.keys)
+    bert.check_keys(keys)
+    keys.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")  # multiple choice
+    tensors = writing.tensors.below("", "electra.", there="embeddings.word_embeddings.weight")
+    narrow = keys.size("embedding_size", default=128)
+    with graph.scope("embeddings"):
+        rows = keys.size("max_position_embeddings", default=512)
+        where = places(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow))
+        x = add(graph, *bert.word_and_type(writing, tensors, narrow), where)
+        x = Norm.of(tensors, "embeddings.LayerNorm", narrow, sizes.epsilon).apply(graph, x)
+        if narrow != sizes.width:
+            x = Linear.of(tensors, "embeddings_project", sizes.width, narrow).apply(graph, x)
+    x = bert.layers(writing, tensors, x, sizes)
+    tensors.ignore("position_ids", "discriminator_predictions.", "generator_")
+    return Encoded(x, sizes.width, tensors)
+
+
+def _sizes(keys: Keys) -> Sizes:
+    width = keys.size("hidden_size", default=256)
+    return Sizes(
+        width,
+        even_heads(width, keys.size("num_attention_heads", default=4)),
+        keys.size("intermediate_size", default=1024),
+        activation(keys, "hidden_act", default="gelu"),
+        keys.number("layer_norm_eps", default=1e-12),
+    )
+
+
+def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+    keys, tensors = writing.keys, writing.tensors
+    narrow, count = keys.size("embedding_size", default=128), keys.size("vocab_size", default=_VOCABULARY)
+    own = "generator_lm_head.weight" in tensors or not keys.truth("tie_word_embeddings", default=True)
+    table = (
+        tensors.take("generator_lm_head.weight", count, narrow)
+        if own
+        else encoded.tensors.take("embeddings.word_embeddings.weight", count, narrow)
+    )
+    last = Linear(table, tensors.take("generator_lm_head.bias", count))
+    dense = Linear.of(tensors, "generator_predictions.dense", narrow, encoded.width)
+    epsilon = keys.number("layer_norm_eps", default=1e-12)
+    norm = Norm.of(tensors, "generator_predictions.LayerNorm", narrow, epsilon)
+    return masked_words(writing, encoded, dense, activation_of("gelu"), norm, last)
+
+
+ELECTRA = Definition(
+    "ELECTRA",
+    lambda keys, _: keys.raw.get("model_type") == "electra",
+    _encode,
+    bert.token_types,
+    heads(dense_classes("classifier.dense", "classifier.out_proj", activation_of("gelu")), _masked),
+)
