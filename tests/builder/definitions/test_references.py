@@ -21,8 +21,10 @@ from padfree.runtime import Session
 from tests.support import defined
 
 TOLERANCE = 1e-5  # of the largest number of an answer; orders of sums differ
-SAME_WHATEVER = ("old_norms", "float16", "three_types", "camembert", "xlm_roberta", "own_names", "electra_even", "gelu_fast",
-                 "gelu_tanh")  # fmt: skip
+SAME_WHATEVER = (
+    "old_norms", "float16", "three_types", "camembert", "xlm_roberta", "own_names", "electra_even", "gelu_fast",
+    "gelu_tanh",
+)  # fmt: skip
 """Parts of names of references that are others in how weights are written, not in what is computed."""
 
 
