@@ -15,8 +15,9 @@ from .errors import SessionError
 from .text.checks import largest_id
 from .text.encoder import Text
 from .text.inputs import TextInputs
+from .text.json_files import read_bytes
 from .text.source import kept_content, text_source, tokenizer_path
-from .text.tokenizer_file import parsed, plain, read_bytes
+from .text.tokenizer_file import parsed, plain
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -11,7 +11,8 @@ from padfree.contract.metadata import Metadata
 
 from ..errors import SessionError
 from .checks import check_tokenizer
-from .tokenizer_file import TokenizerFile, parsed, plain, read_bytes, read_tokenizer_file
+from .json_files import read_bytes
+from .tokenizer_file import TokenizerFile, parsed, plain, read_tokenizer_file
 
 TOKENIZER_SUFFIX = ".tokenizer.json"
 

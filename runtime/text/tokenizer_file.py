@@ -3,29 +3,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from padfree.contract.fields import decode
 from padfree.contract.texts import RIGHT, SIDES
 
 from ..errors import SessionError
-from .classes import AS_SAVED, FOLLOWED, TokenizerClass, class_of
+from .added_tokens import EXTRA, AddedTokens
 from .encoder import TextEncoder
-from .rebuilt import SAVED_FRAMES, Settings, can_rebuild, post_processor, rebuilt
+from .families.classes import BERT_FRAME, FOLLOWED, PLAIN, class_of
+from .families.parts import NO_FRAME, Family, Frame, Saved, Settings
+from .families.rebuilt import FAMILIES, rebuilt
+from .families.word_pieces import bert_frame
+from .json_files import WANTED, read_bytes, read_object, saved_object
 
 if TYPE_CHECKING:
-    from tokenizers import AddedToken, Tokenizer
+    from tokenizers import Tokenizer
 
 NAME, SETTINGS, MODEL = "tokenizer.json", "tokenizer_config.json", "config.json"
 _SPECIALS, _ADDED = "special_tokens_map.json", "added_tokens.json"
-_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_EXTRA = ("extra_special_tokens", "additional_special_tokens")
+_BY_BYTES = "LlamaTokenizer"
+"""The class that is none of its own where tokenizer.json cuts texts into bytes, as that of Llama 3."""
 TYPES = "token_type_ids"
-WANTED = "the file that is wanted is the tokenizer.json that was saved with the model"
 
 
 @dataclass(frozen=True)
@@ -71,25 +72,11 @@ def read_tokenizer_file(path: Path, settings: Path | None = None, rows: int | No
     """
     content = read_bytes(path)
     folder = settings or path.parent
-    given, model = _object(folder / SETTINGS), _object(folder / MODEL)
+    given, model = read_object(folder / SETTINGS), read_object(folder / MODEL)
     if (settings is None and path.name != NAME) or not (given or "model_type" in model):
-        cut = _saved(content, path).get("truncation") or {}
+        cut = saved_object(content, path).get("truncation") or {}
         return TokenizerFile(path, content, str(cut.get("direction", RIGHT)).lower())
     return _Reading(path, content, folder, given, model, rows).result()
-
-
-def read_bytes(path: Path) -> bytes:
-    """The bytes of a tokenizer.json.
-
-    Raises:
-        SessionError: there is no such file, or it cannot be read.
-    """
-    if not path.is_file():
-        raise SessionError(f"{path}: no such tokenizer; {WANTED}")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SessionError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 
 
 def parsed(content: bytes, source: Path) -> Tokenizer:
@@ -126,16 +113,20 @@ class _Reading:
         rows: int | None,
     ) -> None:
         self._path, self._content, self._folder, self._rows = path, content, folder, rows
-        self._saved = _saved(content, path)
+        self._saved = Saved(saved_object(content, path))
+        self._adds_extra = False
         if "added_tokens_decoder" not in given:  # what older versions wrote in files of their own
-            given |= _object(folder / _SPECIALS)
+            older = read_object(folder / _SPECIALS)
+            if any(isinstance(given.get(name), list) for name in EXTRA):
+                older.pop(EXTRA[1], None)
+            self._adds_extra = EXTRA[1] in older
+            given |= older
         self._given = given
         named = given.get("tokenizer_class") or model.get("tokenizer_class")
         model_type = model.get("model_type")
-        self._kind: TokenizerClass = class_of(
-            model_type if isinstance(model_type, str) else None, named if isinstance(named, str) else None
-        )
-        self._settings = Settings(self._kind, given, self._wrong)
+        kind = class_of(model_type if isinstance(model_type, str) else None, named if isinstance(named, str) else None)
+        self._kind = PLAIN if kind.name == _BY_BYTES and named and b'"ByteLevel"' in content else kind
+        self._settings = Settings(given, self._kind.defaults, self._kind.fixed, self._wrong)
 
     def result(self) -> TokenizerFile:
         if self._settings.truth("split_special_tokens", False):
@@ -143,29 +134,7 @@ class _Reading:
                 f"{self._folder / SETTINGS}: 'split_special_tokens' is true, and padfree makes one token of a special "
                 "token in a text; set it to false where that is right for the model"
             )
-        notes: list[str] = []
-        tokenizer = parsed(self._content, self._path)
-        family, saved_frame = self._kind.family, tokenizer.post_processor
-        rebuilds = family != AS_SAVED and can_rebuild(self._settings, self._saved)
-        if rebuilds:
-            tokenizer = rebuilt(self._settings, self._saved)
-        self._add_tokens(tokenizer)
-        if rebuilds:
-            frame = post_processor(self._settings, tokenizer)
-            if family in SAVED_FRAMES or frame is None:
-                frame = saved_frame or frame
-            if frame is not None:
-                tokenizer.post_processor = frame
-        elif family != AS_SAVED:
-            notes.append(
-                f"its tokenizer_class is {self._kind.name}, and {NAME} is none of that kind: it is taken as it is"
-            )
-        elif difference := self._kind.difference(self._saved):
-            notes.append(
-                f"its tokenizer is a {self._kind.name}, which {difference}: padfree follows tokenizer.json as it is; "
-                "compare its ids with those of AutoTokenizer.from_pretrained(folder), and where they differ, write "
-                "tokenizer.json anew with that one's .backend_tokenizer.save, or run the model on token ids"
-            )
+        tokenizer, notes = self._made(), list[str]()
         notes += self._ends(tokenizer)
         types, of_types = self._types(), list[str]()
         if not types and "model_input_names" not in self._given and any(tokenizer.encode("", "").type_ids):
@@ -183,8 +152,66 @@ class _Reading:
         content = made.encode() if changed else self._content
         return TokenizerFile(self._path, content, self._side(), types, tuple(notes), tuple(of_types))
 
+    def _made(self) -> Tokenizer:
+        """The tokenizer as its class makes it, with added tokens."""
+        tokenizer = parsed(self._content, self._path)
+        family = self._family()
+        saved_frame, frame = tokenizer.post_processor, None
+        if family is not None:
+            tokenizer, frame = rebuilt(family, self._settings, self._saved)
+        elif self._kind.family == BERT_FRAME:
+            frame = self._bert_frame()
+        AddedTokens(
+            self._given,
+            self._saved.content,
+            read_object(self._folder / _ADDED),
+            defaults=self._kind.defaults,
+            extra=lambda listed: family.extra(self._settings, listed) if family else listed,
+            adds=self._adds_extra,
+            plain="" if family is None else family.plain,
+            wrong=self._wrong,
+        ).add_to(tokenizer, self._rows)
+        keeps = frame is None or (family is not None and family.keeps_frame)
+        if keeps and saved_frame is not None:
+            tokenizer.post_processor = saved_frame
+        else:
+            tokenizer.post_processor = (frame or NO_FRAME).processor(tokenizer)
+        return tokenizer
+
+    def _family(self) -> Family | None:
+        """How the tokenizer is built anew; None: it is what tokenizer.json says.
+
+        Raises:
+            SessionError: the class builds it in a way that is not followed, or of another vocabulary.
+        """
+        name = self._kind.name
+        if difference := self._kind.difference():
+            raise self._other_ids(f"{name}, which {difference} in {FOLLOWED}, and which padfree does not follow")
+        family = FAMILIES.get(self._kind.family)
+        if family is not None and not family.fits(self._settings, self._saved):
+            wanted = " and ".join(
+                [f"a {family.vocabulary} vocabulary", *map(ascii, map(self._settings.token, family.around))]
+            )
+            raise self._other_ids(f"{name}, which {FOLLOWED} builds of {wanted}, and {NAME} does not hold that")
+        return family
+
+    def _bert_frame(self) -> Frame:
+        """What stands around texts, where that alone is the class's own."""
+        for name in ("cls_token", "sep_token"):
+            if self._settings.token(name) not in self._saved.known:
+                shown = ascii(self._settings.token(name))
+                raise self._other_ids(f"{self._kind.name}, which puts {shown} around texts, and {NAME} has none")
+        return bert_frame(self._settings)
+
+    def _other_ids(self, what: str) -> SessionError:
+        return SessionError(
+            f"{self._folder}: its tokenizer is a {what}: ids would differ from transformers'; where {self._path.name} "
+            f'is right as it is, set "tokenizer_class": "PreTrainedTokenizerFast" in {SETTINGS}, and both follow it; '
+            "otherwise run the model on token ids"
+        )
+
     def _side(self) -> str:
-        saved = str((self._saved.get("truncation") or {}).get("direction", RIGHT)).lower()
+        saved = str((self._saved.content.get("truncation") or {}).get("direction", RIGHT)).lower()
         side = self._given.get("truncation_side", saved)
         if side not in SIDES:
             raise self._wrong("truncation_side", ", ".join(SIDES))
@@ -210,117 +237,9 @@ class _Reading:
                     f"as in {FOLLOWED}"
                 )
 
-    def _add_tokens(self, tokenizer: Tokenizer) -> None:
-        """Adds the tokens that settings name, but for those that the model's table has no row for."""
-        size = tokenizer.get_vocab_size(with_added_tokens=True)
-        known = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
-        for token in self._tokens():
-            new = tokenizer.token_to_id(token.content) is None
-            if repr(token) not in known and not (new and self._rows is not None and size >= self._rows):
-                tokenizer.add_tokens([token])
-                size += new
-
-    def _tokens(self) -> Iterator[AddedToken]:
-        """Added tokens in the order in which transformers adds them."""
-        from tokenizers import AddedToken
-
-        found: dict[str, AddedToken] = {}
-        for _, known in sorted(self._decoder(), key=lambda item: item[0]):
-            found.setdefault(known.content, known)
-        yield from found.values()
-        for value in self._special():
-            token = _token(value)
-            if token is not None and token.content not in found:
-                found[token.content] = token
-                yield AddedToken(token.content, **{**_flags(token), "special": True})
-
-    def _special(self) -> Iterator[Any]:
-        """Special tokens that settings name, in the order in which transformers adds them."""
-        yield from self._listed()
-        extra = self._given.get(_EXTRA[0])
-        if isinstance(extra, dict):
-            yield from extra.values()
-        for name, value in {**self._kind.defaults, **self._given}.items():
-            if name.endswith("_token") and name not in _NAMED and isinstance(value, (str, dict)):
-                yield value
-
-    def _listed(self) -> Iterator[Any]:
-        """The usual special tokens, then those in a list."""
-        for name in _NAMED:
-            yield self._given.get(name, self._kind.defaults.get(name))
-        first, second = (self._given.get(name) for name in _EXTRA)
-        yield from (first if isinstance(first, list) and first else second) or []
-
-    def _decoder(self) -> Iterator[tuple[int, AddedToken]]:
-        """Tokens by their ids: those of tokenizer_config.json, or else those of other files."""
-        given = self._given.get("added_tokens_decoder")
-        if given is not None:
-            if not isinstance(given, dict) or not all(str(at).isdecimal() for at in given):
-                raise self._wrong("added_tokens_decoder", "an object of ids and tokens")
-            for at, value in given.items():
-                token = _token(value, special=False)
-                if token is None:
-                    raise self._wrong("added_tokens_decoder", "an object of ids and tokens")
-                yield int(at), token
-            return
-        special = {token.content for value in self._listed() if (token := _token(value)) is not None}
-        for content, at in _object(self._folder / _ADDED).items():
-            token = _token({"content": content, "normalized": content not in special}, special=content in special)
-            if token is not None and isinstance(at, int):
-                yield at, token
-        for item in self._saved.get("added_tokens", ()):
-            token = _token(item, special=False)
-            if token is not None:
-                yield int(item["id"]), token
-
     def _wrong(self, name: str, allowed: str) -> SessionError:
         shown = ascii(self._given.get(name))[:60]
         return SessionError(
             f"{self._folder / SETTINGS}: '{name}' is {shown}, allowed: {allowed}; correct the file, or download it "
             "again"
         )
-
-
-def _token(value: Any, *, special: bool = True) -> AddedToken | None:
-    """A token as JSON files write it."""
-    from tokenizers import AddedToken
-
-    if isinstance(value, str) and value:
-        return AddedToken(value, special=special)
-    if not isinstance(value, dict) or not isinstance(value.get("content"), str) or not value["content"]:
-        return None
-    names = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    flags = {name: value[name] for name in names if isinstance(value.get(name), bool)}
-    return AddedToken(value["content"], **{"special": special, **flags})
-
-
-def _flags(token: AddedToken) -> dict[str, bool]:
-    return {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized")}
-
-
-def _saved(content: bytes, path: Path) -> dict[str, Any]:
-    """A tokenizer.json as an object."""
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise SessionError(f"{path}: not a tokenizer file ({error}); {WANTED}") from error
-    if not isinstance(found, dict):
-        raise SessionError(f"{path}: not a tokenizer file, it holds a {type(found).__name__}; {WANTED}")
-    return found
-
-
-def _object(file: Path) -> dict[str, Any]:
-    """A JSON file's object; an empty one where there is no such file.
-
-    Raises:
-        SessionError: it cannot be read, or holds something else.
-    """
-    if not file.is_file():
-        return {}
-    try:
-        found = decode(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SessionError(f"{file}: not JSON ({error}); download it again") from error
-    if not isinstance(found, dict):
-        raise SessionError(f"{file}: holds a {type(found).__name__}, not an object; download it again")
-    return found

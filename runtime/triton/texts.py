@@ -15,7 +15,8 @@ from ..errors import SessionError
 from ..text.checks import largest_id
 from ..text.encoder import Encoded, Text
 from ..text.inputs import places
-from ..text.tokenizer_file import TokenizerFile, read_bytes
+from ..text.json_files import read_bytes
+from ..text.tokenizer_file import TokenizerFile
 from .answers import Answer, Failure, Request, attempt
 from .items import SEQ_LENS
 from .parameters import PREFIX, TokenizerParameters

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from .rebuilt_kinds import REBUILT_KINDS
 from .tokenizer_kinds import KINDS, MOST, PAIRS, TEXTS
 
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "tokenizer_answers.json"
@@ -36,7 +37,7 @@ def main() -> int:
     import transformers
 
     with tempfile.TemporaryDirectory() as scratch:
-        kinds = {kind.name: answers(kind.write(Path(scratch) / kind.name)) for kind in KINDS}
+        kinds = {kind.name: answers(kind.write(Path(scratch) / kind.name)) for kind in (*KINDS, *REBUILT_KINDS)}
     content = {"transformers": transformers.__version__, "kinds": kinds}
     ANSWERS.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
     return 0

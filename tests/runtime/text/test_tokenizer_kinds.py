@@ -4,25 +4,30 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from padfree.runtime.errors import SessionError
-from padfree.runtime.text.classes import AS_SAVED, class_of
 from padfree.runtime.text.encoder import TextEncoder
+from padfree.runtime.text.families.classes import class_of
+from padfree.runtime.text.families.rebuilt import FAMILIES
 from padfree.runtime.text.tokenizer_file import read_tokenizer_file
 
+from tests.support.rebuilt_kinds import REBUILT_KINDS
 from tests.support.tokenizer_answers import ANSWERS
-from tests.support.tokenizer_kinds import KINDS, MOST, PAIRS, TEXTS, Kind, bert, bytes_of
+from tests.support.tokenizer_kinds import KINDS as USUAL_KINDS
+from tests.support.tokenizer_kinds import MOST, PAIRS, TEXTS, Kind, bert, bytes_of
 
 EXPECTED: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))["kinds"]
+KINDS = (*USUAL_KINDS, *REBUILT_KINDS)
 KINDS_BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def test_there_are_enough_kinds() -> None:
     assert {kind.name for kind in KINDS} == set(EXPECTED)
-    assert len(KINDS) >= 40
+    assert len(KINDS) >= 90
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -65,12 +70,20 @@ def test_settings_that_are_not_followed(settings: dict[str, Any], words: str, tm
         read_tokenizer_file(folder / "tokenizer.json")
 
 
-def test_a_class_whose_tokens_are_not_there(tmp_path: Path) -> None:
-    """transformers adds ids for them that no model has a row for."""
-    folder = Kind("other", bert, {"tokenizer_class": "RobertaTokenizer"}).write(tmp_path)
-    file = read_tokenizer_file(folder / "tokenizer.json")
-    assert "tokenizer_class is RobertaTokenizer, and tokenizer.json is none of that kind" in file.notes[0]
-    assert file.tokenizer().encode("The cat").ids == bert().encode("The cat").ids
+@pytest.mark.parametrize(
+    ("name", "make", "wanted"),
+    [
+        ("RobertaTokenizer", bert, "a BPE vocabulary and '<s>' and '</s>'"),
+        ("BertTokenizer", bytes_of, "a WordPiece vocabulary and '[CLS]' and '[SEP]'"),
+        ("MBartTokenizer", bert, "a Unigram vocabulary and '</s>' and '<unk>'"),
+        ("ConvBertTokenizer", bytes_of, "puts '[CLS]' around texts, and tokenizer.json has none"),
+    ],
+)
+def test_a_class_of_another_vocabulary(name: str, make: Any, wanted: str, tmp_path: Path) -> None:
+    """transformers builds a tokenizer all the same, whose ids mean nothing to a model, or fails."""
+    folder = Kind("other", make, {"tokenizer_class": name}).write(tmp_path)
+    with pytest.raises(SessionError, match=f"{name}, which .*{re.escape(wanted)}"):
+        read_tokenizer_file(folder / "tokenizer.json")
 
 
 def test_tokens_that_the_model_has_no_row_for(tmp_path: Path) -> None:
@@ -98,20 +111,26 @@ def test_what_versions_differ_in_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "model", "name"),
     [
-        ({"tokenizer_class": "MBartTokenizer"}, None, "a MBartTokenizer, which keeps little more than the vocabulary"),
-        ({"tokenizer_class": "GemmaTokenizerFast"}, None, "a GemmaTokenizer, which keeps little more"),
-        ({}, {"model_type": "nllb"}, "a NllbTokenizer, which keeps little more"),
-        ({"tokenizer_class": "LlamaTokenizer"}, None, "a LlamaTokenizer, which keeps little more"),
+        ({"tokenizer_class": "MarkupLMTokenizer"}, None, "a MarkupLMTokenizer, which keeps little more than the"),
+        (
+            {"tokenizer_class": "LukeTokenizerFast"},
+            None,
+            "a LukeTokenizer, which keeps little more",
+        ),
+        ({}, {"model_type": "roformer"}, "a RoFormerTokenizer, which keeps little more than the vocabulary"),
         ({"tokenizer_class": "EsmTokenizer"}, None, "a EsmTokenizer, which does not read tokenizer.json"),
     ],
 )
-def test_classes_that_are_not_followed_are_named(
+def test_classes_that_are_not_followed_are_refused(
     settings: dict[str, Any], model: dict[str, Any] | None, name: str, tmp_path: Path
 ) -> None:
+    """The next step that the refusal names works: with it, AutoTokenizer too follows tokenizer.json."""
+    folder = Kind("other", bert, settings, model).write(tmp_path)
+    with pytest.raises(SessionError, match=f"its tokenizer is {name}") as refusal:
+        read_tokenizer_file(folder / "tokenizer.json")
+    assert 'set "tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json' in str(refusal.value)
+    settings = {**settings, "tokenizer_class": "PreTrainedTokenizerFast"}
     file = read_tokenizer_file(Kind("other", bert, settings, model).write(tmp_path) / "tokenizer.json")
-    (note,) = (note for note in file.notes if "AutoTokenizer" in note)
-    assert f"its tokenizer is {name}" in note
-    assert "compare its ids with those of AutoTokenizer.from_pretrained(folder)" in note
     assert file.tokenizer().encode("The cat").ids == bert().encode("The cat").ids
 
 
@@ -138,21 +157,7 @@ def test_every_class_of_transformers_is_followed_or_named() -> None:
             continue
         found = class_of(model_type, None)
         plain = "__init__" not in vars(auto.tokenizer_class_from_name(name))
-        if not plain and found.family == AS_SAVED and not found.difference({}):
+        followed = found.family in FAMILIES if found.family else found.difference()
+        if not plain and not followed:
             unknown.append((model_type, name))
     assert unknown == []
-
-
-def test_a_file_that_auto_tokenizer_writes_is_right(tmp_path: Path) -> None:
-    """What the note about other classes advises."""
-    transformers = pytest.importorskip("transformers")
-    pieces = dict(KINDS_BY_NAME["xlm_roberta"].__dict__, settings={"tokenizer_class": "MBartTokenizer"})
-    folder = Kind(**pieces).write(tmp_path)
-    theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
-    expected = theirs(list(TEXTS))["input_ids"]
-    path = folder / "tokenizer.json"
-    before = read_tokenizer_file(path).encoder(None).encode(list(TEXTS))
-    assert [row.tolist() for row in before.rows(before.ids)] != expected
-    theirs.backend_tokenizer.save(str(path))
-    after = read_tokenizer_file(path).encoder(None).encode(list(TEXTS))
-    assert [row.tolist() for row in after.rows(after.ids)] == expected

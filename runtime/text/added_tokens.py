@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens that settings add to a vocabulary, in the order in which transformers adds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .families.parts import ALL, NAMED
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken, Tokenizer
+
+EXTRA = ("extra_special_tokens", "additional_special_tokens")
+"""Settings with special tokens that have no name, of newer and older versions."""
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+
+
+class AddedTokens:
+    """The tokens of one folder.
+
+    Args:
+        given: tokenizer_config.json.
+        saved: tokenizer.json.
+        file: added_tokens.json.
+        defaults: special tokens of the tokenizer's class.
+        extra: what the class makes of a list of more, where it is asked for one.
+        adds: it is asked for one whatever settings list.
+        plain: which special tokens keep no spaces beside them, see `Family`.
+        wrong: makes the error for an entry that is of no allowed kind: of its name, and what is allowed.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        saved: Mapping[str, Any],
+        file: Mapping[str, Any],
+        *,
+        defaults: Mapping[str, Any],
+        extra: Callable[[Sequence[Any]], Sequence[Any]],
+        adds: bool = False,
+        plain: str = "",
+        wrong: Callable[[str, str], Exception],
+    ) -> None:
+        self._given, self._saved, self._file, self._wrong = given, saved, file, wrong
+        self._defaults, self._extra, self._adds, self._plain = defaults, extra, adds, plain
+
+    def add_to(self, tokenizer: Tokenizer, rows: int | None) -> None:
+        """Adds them, but for those that a table of so many rows has none for; None: it has one for all."""
+        size = tokenizer.get_vocab_size(with_added_tokens=True)
+        known = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
+        for token in self._tokens():
+            new = tokenizer.token_to_id(token.content) is None
+            if repr(token) not in known and not (new and rows is not None and size >= rows):
+                tokenizer.add_tokens([token])
+                size += new
+        for token in self._added_again():
+            if tokenizer.token_to_id(token.content) is not None:
+                tokenizer.add_tokens([token])
+
+    def _added_again(self) -> Iterator[AddedToken]:
+        """Special tokens whose spaces beside them are not what other files say."""
+        from tokenizers import AddedToken
+
+        kept = {self._given.get(name) for name in NAMED if isinstance(self._given.get(name), str)}
+        for value in self._special() if self._plain else ():
+            token = _token(value)
+            if token is not None and self._plain == ALL:
+                yield AddedToken(token.content, special=True)
+            elif token is not None and token.content not in kept:
+                yield token
+
+    def _tokens(self) -> Iterator[AddedToken]:
+        from tokenizers import AddedToken
+
+        by_id = sorted(dict(self._decoder()).items())
+        yield from (token for _, token in by_id)
+        known, found = {token.content for _, token in by_id}, set[tuple[str, bool]]()
+        for value in self._special():
+            token, plain = _token(value), isinstance(value, str)  # one that comes as either is added twice
+            if token is not None and token.content not in known and (token.content, plain) not in found:
+                found.add((token.content, plain))
+                yield AddedToken(token.content, **{name: getattr(token, name) for name in _FLAGS}, special=True)
+
+    def _special(self) -> Iterator[Any]:
+        """Special tokens that settings name, or the class does."""
+        yield from self._usual()
+        extra = self._given.get(EXTRA[0])
+        own = [value for name, value in self._given.items() if name.endswith("_token") and name not in NAMED]
+        own += list(extra.values()) if isinstance(extra, dict) else []
+        own += [value for name, value in self._defaults.items() if name not in NAMED]
+        yield from (value for value in own if isinstance(value, (str, dict)))
+        yield from self._listed()
+
+    def _usual(self) -> Iterator[Any]:
+        for name in NAMED:
+            usual = self._defaults.get(name)
+            value = self._given.get(name, usual)
+            yield {**usual, "content": value} if isinstance(usual, dict) and isinstance(value, str) else value
+
+    def _listed(self) -> Sequence[Any]:
+        """Special tokens without a name."""
+        first, second = (self._given.get(name) for name in EXTRA)
+        if (isinstance(first, dict) and first) or self._adds:
+            return self._extra(second or ())
+        listed = first if isinstance(first, list) and first else second
+        return self._extra(()) if listed is None else listed
+
+    def _decoder(self) -> Iterator[tuple[int, AddedToken]]:
+        """Tokens by their ids: those of tokenizer_config.json, or else those of other files."""
+        given = self._given.get("added_tokens_decoder")
+        if given is not None:
+            if not isinstance(given, dict) or not all(str(at).isdecimal() for at in given):
+                raise self._wrong("added_tokens_decoder", "an object of ids and tokens")
+            for at, value in given.items():
+                token = _token(value, special=False)
+                if token is None:
+                    raise self._wrong("added_tokens_decoder", "an object of ids and tokens")
+                yield int(at), token
+            return
+        special = {token.content for value in (*self._usual(), *self._listed()) if (token := _token(value))}
+        for content, at in self._file.items():
+            token = _token({"content": content, "normalized": content not in special}, special=content in special)
+            if token is not None and isinstance(at, int):
+                yield at, token
+        for item in self._saved.get("added_tokens", ()):
+            token = _token(item, special=False)
+            if token is not None:
+                yield int(item["id"]), token
+
+
+def _token(value: Any, *, special: bool = True) -> AddedToken | None:
+    """A token as JSON files write it."""
+    from tokenizers import AddedToken
+
+    if isinstance(value, str) and value:
+        return AddedToken(value, special=special)
+    if not isinstance(value, dict) or not isinstance(value.get("content"), str) or not value["content"]:
+        return None
+    flags = {name: value[name] for name in (*_FLAGS, "special") if isinstance(value.get(name), bool)}
+    return AddedToken(value["content"], **{"special": special, **flags})

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokenizer that a class of transformers builds of tokenizer.json's vocabulary and of its settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import byte_level, merges, weights, word_pieces
+from .parts import Family, Frame, Saved, Settings
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+FAMILIES: Mapping[str, Family] = {
+    **word_pieces.FAMILIES,
+    **byte_level.FAMILIES,
+    **weights.FAMILIES,
+    **merges.FAMILIES,
+}
+"""By the names that `classes` gives them."""
+_LEFT_OUT = ("normalizer", "pre_tokenizer", "post_processor", "padding", "truncation")
+
+
+def rebuilt(family: Family, settings: Settings, saved: Saved) -> tuple[Tokenizer, Frame | None]:
+    """The tokenizer, without added tokens and with nothing around texts, and what comes around them.
+
+    Args:
+        family: one that `saved` fits.
+        settings: of the folder.
+        saved: its tokenizer.json.
+    """
+    from tokenizers import Tokenizer
+
+    parts = family.build(settings, saved)
+    content: dict[str, Any] = {**saved.content, "model": parts.model, "added_tokens": [], **dict.fromkeys(_LEFT_OUT)}
+    made = Tokenizer.from_str(json.dumps(content))
+    if parts.normalizer is not None:
+        made.normalizer = parts.normalizer
+    if parts.pre_tokenizer is not None:
+        made.pre_tokenizer = parts.pre_tokenizer
+    return made, parts.frame

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families of SentencePiece whose vocabulary has weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .languages import OF_MBART, OF_MBART50
+from .parts import FIRST, SECOND, SPACE, UNIGRAM, Family, Frame, Parts, Saved, Settings, unigram
+from .word_pieces import bert_frame
+
+if TYPE_CHECKING:
+    from tokenizers import normalizers, pre_tokenizers
+
+_ENDS = ("cls_token", "sep_token")
+_SPACES = r"\s{2,}|[\n\r\t]"
+_MADE_UP = tuple(f"<madeupword{number}>" for number in range(7))
+
+
+def _words(settings: Settings, *, always: bool = False, otherwise: str = "never") -> pre_tokenizers.PreTokenizer:
+    from tokenizers import pre_tokenizers
+
+    scheme = "always" if always or settings.truth("add_prefix_space", True) else otherwise
+    return pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme)
+
+
+def _between_spaces(words: pre_tokenizers.PreTokenizer) -> pre_tokenizers.PreTokenizer:
+    from tokenizers import pre_tokenizers
+
+    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), words])
+
+
+def _replace(pattern: str, by: str = " ") -> normalizers.Normalizer:
+    from tokenizers import Regex, normalizers
+
+    return normalizers.Replace(Regex(pattern), by)
+
+
+def _sequence(*steps: Any) -> normalizers.Normalizer:
+    from tokenizers import normalizers
+
+    return normalizers.Sequence(list(steps))
+
+
+def _as_table(saved: Saved) -> normalizers.Normalizer | None:
+    return next(iter(saved.charsmap()), None)
+
+
+def _place(settings: Settings, saved: Saved, otherwise: int, *, of_weight: float | None = None) -> int:
+    """Where the unknown token stands in the vocabulary."""
+    name, pieces = settings.token("unk_token"), saved.pieces
+    at = pieces.index(name) if name in pieces else None
+    fits = at is not None and of_weight in (None, saved.model["vocab"][at][1])
+    return at if at is not None and fits else otherwise
+
+
+def _ends_twice(settings: Settings) -> Frame:
+    begin, end = settings.token("bos_token"), settings.token("eos_token")
+    return Frame((begin, FIRST, end), (begin, FIRST, end, end, SECOND, end))
+
+
+def _end(settings: Settings) -> Frame:
+    end = settings.token("eos_token")
+    return Frame((FIRST, end), (FIRST, end, SECOND, end))
+
+
+def _xlm_roberta(settings: Settings, saved: Saved) -> Parts:
+    words = _between_spaces(_words(settings))
+    return Parts(unigram(saved, 3), _as_table(saved), words, _ends_twice(settings))
+
+
+def _camembert(settings: Settings, saved: Saved) -> Parts:
+    model, words = unigram(saved, _place(settings, saved, 0)), _between_spaces(_words(settings))
+    return Parts(model, _as_table(saved), words, _ends_twice(settings))
+
+
+def _quotes(settings: Settings, saved: Saved, *, keeps_accents: bool, lower: bool, spaces: bool = False) -> Any:
+    from tokenizers import normalizers
+
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps += [_replace(" {2,}")] if spaces else []
+    steps += [] if keeps_accents else [normalizers.NFKD(), normalizers.StripAccents()]
+    steps += [normalizers.Lowercase()] if settings.truth("do_lower_case", lower) else []
+    return _sequence(*steps, *saved.charsmap())
+
+
+def _albert(settings: Settings, saved: Saved) -> Parts:
+    kept = settings.truth("keep_accents", False)
+    normalizer = _quotes(settings, saved, keeps_accents=kept, lower=True)
+    return Parts(unigram(saved, 1), normalizer, _between_spaces(_words(settings)), bert_frame(settings))
+
+
+def _rembert(settings: Settings, saved: Saved) -> Parts:
+    kept = settings.truth("keep_accents", True)
+    normalizer = _quotes(settings, saved, keeps_accents=kept, lower=False, spaces=True)
+    return Parts(unigram(saved, 2), normalizer, _words(settings), bert_frame(settings))
+
+
+def _xlnet(settings: Settings, saved: Saved) -> Parts:
+    begin, end = settings.token("cls_token"), settings.token("sep_token")
+    single = (f"{FIRST}:0", f"{end}:0")
+    frame = Frame((*single, f"{begin}:2"), (*single, f"{SECOND}:1", f"{end}:1", f"{begin}:2"))
+    normalizer = _quotes(settings, saved, keeps_accents=False, lower=False)
+    return Parts(unigram(saved, 0), normalizer, _between_spaces(_words(settings, always=True)), frame)
+
+
+def _deberta_v2(settings: Settings, saved: Saved) -> Parts:
+    from tokenizers import normalizers, pre_tokenizers
+
+    steps: list[Any] = [normalizers.Lowercase()] if settings.truth("do_lower_case", False) else []
+    steps += [_replace(_SPACES), normalizers.NFC(), normalizers.Strip(left=False, right=True)]
+    cutters: list[Any] = [pre_tokenizers.Punctuation("isolated")] if settings.truth("split_by_punct", False) else []
+    words = pre_tokenizers.Sequence([*cutters, _words(settings, otherwise="first")])
+    return Parts(
+        unigram(saved, _place(settings, saved, 1, of_weight=0)), _sequence(*steps), words, bert_frame(settings)
+    )
+
+
+def _barthez(settings: Settings, saved: Saved) -> Parts:
+    from tokenizers import normalizers
+
+    steps = [_replace(_SPACES), normalizers.NFC(), normalizers.Strip(left=False, right=True)]
+    return Parts(unigram(saved, 3), _sequence(*steps), _words(settings))
+
+
+def _big_bird(settings: Settings, saved: Saved) -> Parts:
+    from tokenizers import normalizers
+
+    steps = [normalizers.Strip(left=False, right=False), _replace(" {2,}", SPACE)]
+    model = unigram(saved, _place(settings, saved, 100, of_weight=0))
+    return Parts(model, _sequence(*steps), _words(settings), bert_frame(settings))
+
+
+def _t5(settings: Settings, saved: Saved) -> Parts:
+    return Parts(unigram(saved, 2), _as_table(saved), _between_spaces(_words(settings, always=True)), _end(settings))
+
+
+def _lasr(settings: Settings, saved: Saved) -> Parts:
+    return Parts(unigram(saved, 3), _as_table(saved), _between_spaces(_words(settings, always=True)), _end(settings))
+
+
+def _video_prism(settings: Settings, saved: Saved) -> Parts:
+    return Parts(unigram(saved, 2), _as_table(saved), _between_spaces(_words(settings, always=True)))
+
+
+def _mbart(settings: Settings, saved: Saved) -> Parts:
+    ends = (settings.token("eos_token"), settings.text("src_lang", "en_XX"))
+    frame = Frame((FIRST, *ends), (FIRST, SECOND, *ends), settings.token("unk_token"))
+    return Parts(unigram(saved, 3), None, _between_spaces(_words(settings, always=True)), frame)
+
+
+def _mbart50(settings: Settings, saved: Saved) -> Parts:
+    begin, end = settings.text("src_lang", "en_XX"), settings.token("eos_token")
+    frame = Frame((begin, FIRST, end), (begin, FIRST, SECOND, end), settings.token("unk_token"))
+    normalizer = _sequence(*saved.charsmap(), _replace(" {2,}"))
+    return Parts(unigram(saved, 3), normalizer, _words(settings, always=True), frame)
+
+
+def _pegasus(settings: Settings, saved: Saved) -> Parts:
+    end = settings.token("eos_token")
+    normalizer = _sequence(*(saved.charsmap() or [_replace("\n")]), _replace(" {2,}"))
+    model, words = unigram(saved, _place(settings, saved, 0)), _words(settings, always=True)
+    return Parts(model, normalizer, words, Frame((FIRST, end), (FIRST, SECOND, end)))
+
+
+def _xglm(settings: Settings, saved: Saved) -> Parts:
+    end = settings.token("eos_token")
+    normalizer = _sequence(*saved.charsmap(), _replace(" {2,}"))
+    frame = Frame((end, FIRST), (end, FIRST, end, end, SECOND))
+    return Parts(unigram(saved, 3), normalizer, _words(settings), frame)
+
+
+def _sentinels(settings: Settings, listed: Sequence[Any]) -> Sequence[Any]:
+    if any("<extra_id_" in str(token) for token in listed):
+        return listed
+    return [*listed, *(f"<extra_id_{number}>" for number in range(settings.count("extra_ids", 100)))]
+
+
+def _masks(settings: Settings, _: Sequence[Any]) -> Sequence[Any]:
+    """Those of Pegasus, which its vocabulary begins with."""
+    return ["<mask_1>", *(f"<unk_{number}>" for number in range(2, settings.count("offset", 103)))]
+
+
+def _made_up(_: Settings, listed: Sequence[Any]) -> Sequence[Any]:
+    return [*listed, *(word for word in _MADE_UP if word not in listed)]
+
+
+def _of_mbart(_: Settings, listed: Sequence[Any]) -> Sequence[Any]:
+    return [*OF_MBART, *(token for token in listed if token not in OF_MBART)]
+
+
+def _of_mbart50(_: Settings, listed: Sequence[Any]) -> Sequence[Any]:
+    return [*listed, *OF_MBART50]
+
+
+_BEGIN_END = ("bos_token", "eos_token")
+FAMILIES = {
+    "xlm-roberta": Family(UNIGRAM, _xlm_roberta, _BEGIN_END),
+    "camembert": Family(UNIGRAM, _camembert, _BEGIN_END),
+    "albert": Family(UNIGRAM, _albert, _ENDS, keeps_frame=True),
+    "rembert": Family(UNIGRAM, _rembert, _ENDS),
+    "xlnet": Family(UNIGRAM, _xlnet, _ENDS),
+    "deberta-v2": Family(UNIGRAM, _deberta_v2, _ENDS),
+    "barthez": Family(UNIGRAM, _barthez),
+    "big_bird": Family(UNIGRAM, _big_bird, _ENDS),
+    "t5": Family(UNIGRAM, _t5, ("eos_token",), extra=_sentinels),
+    "lasr": Family(UNIGRAM, _lasr, ("eos_token",), extra=_sentinels),
+    "videoprism": Family(UNIGRAM, _video_prism, extra=_sentinels),
+    "mbart": Family(UNIGRAM, _mbart, ("eos_token", "unk_token"), extra=_of_mbart),
+    "mbart50": Family(UNIGRAM, _mbart50, ("eos_token", "unk_token"), extra=_of_mbart50),
+    "pegasus": Family(UNIGRAM, _pegasus, ("eos_token", "unk_token"), extra=_masks),
+    "xglm": Family(UNIGRAM, _xglm, ("eos_token",), extra=_made_up),
+}
+"""By their names."""

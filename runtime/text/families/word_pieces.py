@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families of BERT: words, and pieces of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .parts import FIRST, SECOND, WORD_PIECE, Family, Frame, Parts, Saved, Settings
+
+_ENDS = ("cls_token", "sep_token")
+
+
+def _parts(settings: Settings, saved: Saved, frame: Frame, *, clean: bool = True) -> Parts:
+    from tokenizers import normalizers, pre_tokenizers
+
+    model = {
+        "type": WORD_PIECE, "unk_token": settings.token("unk_token"), "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100, "vocab": saved.model["vocab"],
+    }  # fmt: skip
+    normalizer = normalizers.BertNormalizer(
+        clean_text=clean,
+        handle_chinese_chars=settings.truth("tokenize_chinese_chars", True),
+        strip_accents=settings.optional_truth("strip_accents"),
+        lowercase=settings.truth("do_lower_case", True),
+    )
+    return Parts(model, normalizer, pre_tokenizers.BertPreTokenizer(), frame)
+
+
+def bert_frame(settings: Settings, kind: int = 0) -> Frame:
+    """[CLS] A [SEP] B [SEP], with the type of [CLS]."""
+    begin, end = settings.token("cls_token"), settings.token("sep_token")
+    single = (f"{begin}:{kind}", f"{FIRST}:0", f"{end}:0")
+    return Frame(single, (*single, f"{SECOND}:1", f"{end}:1"))
+
+
+def _bert(settings: Settings, saved: Saved) -> Parts:
+    return _parts(settings, saved, bert_frame(settings))
+
+
+def _mpnet(settings: Settings, saved: Saved) -> Parts:
+    begin, end = settings.token("cls_token"), settings.token("sep_token")
+    return _parts(settings, saved, Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end)))
+
+
+def _funnel(settings: Settings, saved: Saved) -> Parts:
+    return _parts(settings, saved, bert_frame(settings, 2), clean=settings.truth("clean_text", True))
+
+
+def _splinter(settings: Settings, saved: Saved) -> Parts:
+    begin, end = settings.token("cls_token"), settings.token("sep_token")
+    question = (settings.token("question_token"), ".")
+    first, second = (question, ()) if settings.pads_right else ((), question)
+    pair = (f"{begin}:0", f"{FIRST}:0", *first, f"{end}:0", f"{SECOND}:1", *second, f"{end}:1")
+    single = (f"{begin}:0", f"{FIRST}:0", f"{end}:0")
+    return _parts(settings, saved, Frame(single, pair, settings.token("unk_token")))
+
+
+def _family(build: Callable[[Settings, Saved], Parts], *more: str) -> Family:
+    return Family(WORD_PIECE, build, (*_ENDS, *more))
+
+
+FAMILIES = {
+    "bert": _family(_bert),
+    "mpnet": _family(_mpnet),
+    "funnel": _family(_funnel),
+    "splinter": _family(_splinter, "question_token"),
+}
+"""By their names."""

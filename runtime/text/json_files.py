@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of a tokenizer's folder: their bytes and their objects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from padfree.contract.fields import decode
+
+from ..errors import SessionError
+
+WANTED = "the file that is wanted is the tokenizer.json that was saved with the model"
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a tokenizer.json.
+
+    Raises:
+        SessionError: there is no such file, or it cannot be read.
+    """
+    if not path.is_file():
+        raise SessionError(f"{path}: no such tokenizer; {WANTED}")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SessionError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+
+
+def saved_object(content: bytes, path: Path) -> dict[str, Any]:
+    """A tokenizer.json as an object; `path` is named in messages.
+
+    Raises:
+        SessionError: it is not JSON, or holds something else.
+    """
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise SessionError(f"{path}: not a tokenizer file ({error}); {WANTED}") from error
+    if not isinstance(found, dict):
+        raise SessionError(f"{path}: not a tokenizer file, it holds a {type(found).__name__}; {WANTED}")
+    return found
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON file's object; an empty one where there is no such file.
+
+    Raises:
+        SessionError: it cannot be read, or holds something else.
+    """
+    if not file.is_file():
+        return {}
+    try:
+        found = decode(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SessionError(f"{file}: not JSON ({error}); download it again") from error
+    if not isinstance(found, dict):
+        raise SessionError(f"{file}: holds a {type(found).__name__}, not an object; download it again")
+    return found
