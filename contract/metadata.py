@@ -34,6 +34,8 @@ class InputInfo:
     inputs hold integers, or float32 where they are embeddings.
     Inputs of the role "per_sequence" have a row for every sequence, such as the number of a language: [B], or
     [B, width]; integers 0..limit-1, or float32.
+    With `shared` the model has it once for a whole batch: sequences that run together have the same. Packed, it is
+    [B] or [B, width] nevertheless, of which the first row is read; padded, it is [] or [width].
     With `fills_padding` padded slots hold `padding` and nothing else, for the model reads them.
     `original` is the name in the original model, where the interface gives it another. An input of the role "unread" is
     there because callers pass it: [T] or [B, S], of any values.
@@ -48,6 +50,7 @@ class InputInfo:
     width: int | None = None
     original: str | None = None
     fills_padding: bool = False
+    shared: bool = False
 
     @property
     def original_name(self) -> str:
@@ -196,6 +199,11 @@ class Metadata:
         """The inputs that have a row for every sequence, in the model's order."""
         return self._sequence_inputs
 
+    @cached_property
+    def shared_inputs(self) -> tuple[str, ...]:
+        """Those of them that the model has once for a whole batch, by name."""
+        return tuple(item.name for item in self.sequence_inputs() if item.shared)
+
     @property
     def is_packed(self) -> bool:
         """Whether inputs are [T]: tokens without padding."""
@@ -281,7 +289,8 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
         padding, fills = rule.optional_integer("padding") or 0, "assumed" in rule and rule.truth("assumed")
         role, dtype = item.text("role", INPUT_ROLES), item.text("dtype", TYPE_NAMES)
         width = item.optional_integer("width", least=1, most=MOST_WIDTH)
-        return InputInfo(name, role, limit, dtype, kept, padding, width, original, fills)
+        shared = "shared" in item and item.truth("shared")
+        return InputInfo(name, role, limit, dtype, kept, padding, width, original, fills, shared)
 
     def read_output(item: Fields) -> OutputInfo:
         name, layout, dtype = item.text("name"), item.text("layout", OUTPUT_LAYOUTS), item.text("dtype", TYPE_NAMES)

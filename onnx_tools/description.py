@@ -107,6 +107,7 @@ def _mask(passed: PassedGraph, limit: int | None) -> dict[str, Any] | None:
 
 def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, passed: PassedGraph) -> dict[str, Any]:
     role, sizes = "tokens", list(tensor.shape)
+    is_shared = tensor.name in passed.shared
     if interface == "packed" and tensor.name in ("seq_lens", "max_seqlen"):
         role = tensor.name
     elif passed.lengths is not None and tensor.name == passed.lengths.input:
@@ -120,7 +121,10 @@ def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, passed: PassedGra
     has_values = role in ("tokens", PER_SEQUENCE, "unread")
     limit = limit_of(graph, tensor.name) if has_values else None
     found = {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
-    if role == "seq_lens":
+    if is_shared:
+        found |= {"shared": True}
+        behind = list(passed.shared[tensor.name])
+    elif role == "seq_lens":
         behind = sizes[1:]
     else:
         behind = sizes[2 if interface == "padded" and role != PER_SEQUENCE else 1 :] if has_values else []

@@ -17,7 +17,7 @@ from .analysis.check import check_graph
 from .analysis.copies import Wiring, copy_of
 from .analysis.graph import add_domain, is_padfree, names_in_use, tidy, unread_inputs
 from .analysis.kept import Dims, dims_of_shape
-from .analysis.layout import is_token_input
+from .analysis.layout import is_shared_input, is_token_input
 from .analysis.limits import limit_of
 from .analysis.position_limits import longest_sequence
 from .analysis.special_ids import IdRule, SpecialIds, padding_rules, special_ids
@@ -46,6 +46,7 @@ class PassedGraph:
     `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
     `special` which ids it looks for, and `unread` are the inputs whose values no output depends on.
     `lengths`: an input of lengths has the mask's place in the original. `assumed`: what padded slots have to hold.
+    `shared` are the inputs that are the same for a whole batch of the original, with their shapes.
     """
 
     graph: gs.Graph
@@ -60,6 +61,7 @@ class PassedGraph:
     unread: tuple[str, ...] = ()
     lengths: Lengths | None = None
     assumed: Mapping[str, IdRule] = field(default_factory=dict)
+    shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ class _Progress:
         self.longest = longest_sequence(graph, self._analysis)
         self._special = special_ids(graph)
         self._unread = unread_inputs(graph)
+        self._shared = {str(item.name): tuple(item.shape) for item in graph.inputs if is_shared_input(item)}
         self._products: Products | None = None
         self._results: list[PassResult] = []
         self._origins: dict[str, str] = {}
@@ -222,6 +225,7 @@ class _Progress:
             special=self._special,
             unread=self._unread,
             assumed={} if self._padding_id is None else rules,
+            shared=self._shared,
         )
 
     def _assumed(self, padding_id: int) -> Mapping[str, IdRule]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper
+from padfree.contract.names import PER_SEQUENCE
 
 from .errors import RewriteError
 from .passes.interface import MAX_SEQLEN, SEQ_LENS
@@ -64,7 +65,7 @@ def _new_names(metadata: Mapping[str, Any]) -> dict[str, str]:
     ids = IDS if IDS in tokens else next((name for name in tokens if name not in _SEGMENT_NAMES), tokens[0])
     names = {ids: IDS}
     for item in metadata["inputs"]:
-        if item["role"] != "tokens" or item["name"] == ids:
+        if item["role"] not in ("tokens", PER_SEQUENCE) or item["name"] == ids:
             continue
         if item["name"] not in _SEGMENT_NAMES or SEGMENTS in names.values():
             raise RewriteError(

@@ -16,6 +16,7 @@ from .errors import SessionError
 from .masks import mask_values
 from .request import Ragged
 from .rows import no_tokens
+from .shared_values import check_shared
 
 Array = npt.NDArray[Any]
 
@@ -25,7 +26,11 @@ def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
 
     These are seq_lens [B] or cu_seqlens [B+1], and max_seqlen [S], whose shape is read. A batch of empty sequences gets
     one filler token: engines take at least one.
+
+    Raises:
+        SessionError: sequences differ in what the model has once for a batch.
     """
+    check_shared(ragged, metadata)
     feeds: dict[str, Array] = {}
     for item in metadata.inputs:
         if item.role == "tokens":
@@ -55,8 +60,9 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
     Padding is zeros, or what the model's mask takes for it, or an id that the model does not look for.
 
     Raises:
-        SessionError: lengths differ, and the model has no mask.
+        SessionError: lengths differ, and the model has no mask; or sequences differ in what it has once for a batch.
     """
+    check_shared(ragged, metadata)
     seq_lens = ragged.seq_lens
     width = max(1, int(seq_lens.max(initial=0))) if width is None else width
     if metadata.mask.input is None and bool((seq_lens != width).any()):
@@ -71,7 +77,8 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
         if item.role == "mask":
             grid = mask_values(metadata.mask, kept, item.dtype)
         elif item.role == PER_SEQUENCE:
-            grid = ragged.of_sequences[item.name].astype(item.dtype)
+            rows = ragged.of_sequences[item.name].astype(item.dtype)
+            grid = rows[:1].reshape(item.behind) if item.shared else rows
         elif item.role == "unread":
             grid = np.zeros((*kept.shape, *item.behind), item.dtype)
         elif item.role == "seq_lens":

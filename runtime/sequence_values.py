@@ -21,7 +21,8 @@ def read_sequence_values(columns: Mapping[str, Any], metadata: Metadata, count: 
 
     Args:
         columns: input name -> a number or a row of N numbers for every sequence; a row of one may stand for its number.
-            Lengths of prompts that are not there are 0.
+            Of what the model has once for a batch, one for all of them will do. Lengths of prompts that are not there
+            are 0.
         metadata: the model's inputs.
         count: how many sequences there are.
 
@@ -37,13 +38,15 @@ def read_sequence_values(columns: Mapping[str, Any], metadata: Metadata, count: 
 
 def read_values(value: Any, item: InputInfo, count: int) -> Array:
     """The values of one such input; see `read_sequence_values`."""
-    kinds, kind = ("iuf", "numbers") if item.holds_floats else ("iu", "integers")
+    kinds, kind = ("iuf", "numbers") if item.holds_floats else ("biu", "integers")
     wanted = f"one for every sequence, {[count, *item.behind]}"
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise SessionError(f"'{item.name}': cannot become an array ({error}); pass {kind}, {wanted}") from error
     shape, width = (count, *item.behind), item.width or 1
+    if item.shared and array.shape == item.behind and array.size == width:
+        array = np.broadcast_to(array, shape)
     if array.dtype.kind not in kinds and array.size:
         raise SessionError(f"'{item.name}' has type {array.dtype}, allowed: {kind}; pass {wanted}")
     if not array.ndim or len(array) != count or array.size != count * width:

@@ -23,6 +23,7 @@ from .feeds import packed_feeds, padded_feeds, split_outputs
 from .gpu.trt import import_tensorrt
 from .plan_files import open_plan
 from .request import Ragged, check_one_run, read_packed, read_request
+from .shared_values import groups_of_shared
 
 Array = npt.NDArray[Any]
 
@@ -126,6 +127,13 @@ class Session:
     def run_ragged(self, ragged: Ragged, *, outputs: str = "host", stream: Any = None) -> dict[str, list[Any]]:
         """Runs a batch that `read_request` or `read_packed` has checked for this model; otherwise as `run`."""
         options = self._run_options(outputs, stream)
+        groups = groups_of_shared(ragged, self._metadata)
+        if len(groups) > 1:
+            return self._run_groups(ragged, groups, options)
+        return self._run_together(ragged, options)
+
+    def _run_together(self, ragged: Ragged, options: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Runs sequences that may share runs."""
         parts = [ragged.part(run.start, run.stop) for run in cut(ragged.seq_lens.tolist(), self._budget)]
         if len(parts) == 1:
             started = self._start(parts[0], options)
@@ -183,6 +191,17 @@ class Session:
         ragged = read_packed(inputs, seq_lens, self._metadata, filler_tokens=filler_tokens)
         check_one_run(len(next(iter(ragged.tokens.values()))), ragged.seq_lens.size, self._metadata)
         return self._backend.run(self.feeds(ragged), **options)
+
+    def _run_groups(
+        self, ragged: Ragged, groups: Sequence[Sequence[int]], options: Mapping[str, Any]
+    ) -> dict[str, list[Any]]:
+        """Runs sequences, each with others of its group alone, and puts the results in the caller's order."""
+        results: dict[str, list[Any]] = {item.name: [None] * ragged.seq_lens.size for item in self._metadata.outputs}
+        for group in groups:
+            for name, rows in self._run_together(ragged.take(group), options).items():
+                for at, row in zip(group, rows, strict=True):
+                    results[name][at] = row
+        return results
 
     def _start(self, part: Ragged, options: Mapping[str, Any], *, patient: bool = True) -> Started | None:
         return self._backend.start(self.feeds(part), **options, patient=patient)

@@ -61,17 +61,19 @@ class ComparedBatch:
     def request(self, original: Original) -> dict[str, list[Array]]:
         """Its valid tokens, and what is said of its sequences, as Session.run takes them."""
         tokens = {item.name: self.rows(item.name) for item in original.tokens}
-        return tokens | {item.name: list(self.feeds[item.name]) for item in original.rows}
+        count = len(self.mask)
+        return tokens | {
+            item.name: [self.feeds[item.name]] * count if item.shared else list(self.feeds[item.name])
+            for item in original.rows
+        }
 
     def part(self, sequence: int, original: Original) -> ComparedBatch:
         """One sequence alone, without the padding behind its last valid token."""
         kept = np.flatnonzero(self.mask[sequence])
         columns = slice(0, int(kept[-1]) + 1 if kept.size else 1)
-        whole = {item.name for item in original.inputs if not is_grid(item)}
-        feeds = {
-            name: values[sequence : sequence + 1] if name in whole else values[sequence : sequence + 1, columns]
-            for name, values in self.feeds.items()
-        }
+        rows = slice(sequence, sequence + 1)
+        parts = {item.name: () if item.shared else (rows, columns)[: 1 + is_grid(item)] for item in original.inputs}
+        feeds = {name: values[parts[name]] for name, values in self.feeds.items()}
         mask = self.mask[sequence : sequence + 1, columns]
         return replace(self, name=f"{self.name}, request {sequence} alone", feeds=feeds, mask=mask)
 
@@ -107,8 +109,19 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
             grid[mask] = np.concatenate(rows[item.name])
         feeds[item.name] = grid
     for item in original.rows:
-        feeds[item.name] = np.asarray(rows[item.name], item.dtype).reshape(len(lengths), *item.behind)
+        values = np.asarray(rows[item.name], item.dtype).reshape(len(lengths), *item.behind)
+        feeds[item.name] = _shared_value(name, item, values) if item.shared else values
     return with_mask(name, feeds, mask, original)
+
+
+def _shared_value(name: str, item: Input, values: Array) -> Array:
+    """What all rows of an input hold. Raises BuildError where they differ."""
+    if bool((values != values[:1]).any()):
+        raise BuildError(
+            f"{name}: '{item.name}' differs between its sequences, and the original has it once for a whole batch; "
+            "give it the same value in every entry of a batch"
+        )
+    return values[:1].reshape(item.behind)
 
 
 def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Original) -> ComparedBatch:
@@ -122,8 +135,7 @@ def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Origi
         grid = filled[rule.input]
         filled[rule.input] = np.where(mask, grid, rule.filler(rule.input)).astype(grid.dtype)
     for item in original.unread:
-        axes = mask.shape if is_grid(item) else mask.shape[:1]
-        filled.setdefault(item.name, np.zeros((*axes, *item.behind), item.dtype))
+        filled.setdefault(item.name, np.zeros(item.shape(*mask.shape), item.dtype))
     return ComparedBatch(name, filled, mask)
 
 
@@ -144,8 +156,8 @@ def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> Compa
     rule = original.metadata.mask
     like = original.tokens[0].name if rule.input is None or rule.lengths else rule.input
     for item in original.inputs:
-        grid, axes = arrays[item.name], 2 if is_grid(item) else 1
-        if grid.ndim < axes or grid.shape != (*arrays[like].shape[:axes], *item.behind):
+        grid, axes = arrays[item.name], 0 if item.shared else 2 if is_grid(item) else 1
+        if grid.ndim < axes or grid.shape != item.shape(*arrays[like].shape[:2]):
             sizes = ", ".join([*"BS"[:axes], *map(str, item.behind)])
             whose = "the mask " if rule.input else ""
             raise BuildError(
@@ -197,9 +209,9 @@ def _prefix(lengths: list[int]) -> Mask:
 def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator) -> ComparedBatch:
     feeds = {item.name: _values(item, mask, original, rng).astype(item.dtype) for item in original.tokens}
     for item in original.rows:
-        shape = (len(mask), *item.behind)
+        shape = item.shape(len(mask))
         values = rng.standard_normal(shape) if item.holds_floats else rng.integers(0, item.limit, shape)
-        feeds[item.name] = values.astype(item.dtype)
+        feeds[item.name] = np.asarray(values, item.dtype)
     return with_mask(name, feeds, mask, original)
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -14,7 +14,13 @@ from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, padded_dims
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.bound_inputs import bind_inputs
 from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
-from padfree.onnx_tools.importing.inputs import mark_rows, numbers_of, sequence_inputs_of, token_inputs_of
+from padfree.onnx_tools.importing.inputs import (
+    mark_rows,
+    numbers_of,
+    sequence_inputs_of,
+    shared_inputs_of,
+    token_inputs_of,
+)
 from padfree.onnx_tools.importing.quantized.rounding_nodes import standard_rounding
 from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_rounding
 from padfree.onnx_tools.precision.widen import widen
@@ -32,8 +38,8 @@ PER_SEQUENCE = "per_sequence"
 class Input:
     """One input [B, S] of the original, or [B, S, N] of N numbers a token, whose sizes are `behind`.
 
-    One of sequences is [B], or [B, N]. Ids are 0..limit-1, without `excluded` among valid tokens; embeddings are any
-    numbers.
+    One of sequences is [B], or [B, N]; one that they share is [] or [N]. Ids are 0..limit-1, without `excluded` among
+    valid tokens; embeddings are any numbers.
     """
 
     name: str
@@ -43,6 +49,11 @@ class Input:
     behind: tuple[int, ...] = ()
     holds_floats: bool = False
     of_sequences: bool = False
+    shared: bool = False
+
+    def shape(self, *grid: int) -> tuple[int, ...]:
+        """Its shape in a batch of this grid, B and S."""
+        return (*(() if self.shared else grid[:1] if self.of_sequences else grid), *self.behind)
 
 
 @dataclass(frozen=True)
@@ -189,13 +200,15 @@ def _mask(model: onnx.ModelProto, name: str, dtype: str, described: Metadata) ->
 
 def _unread(model: onnx.ModelProto, described: Metadata) -> tuple[Input, ...]:
     """The inputs that nothing reads."""
-    names, rows = described.raw.get("unread", ()), sequence_inputs_of(model)
+    names, rows, shared = described.raw.get("unread", ()), sequence_inputs_of(model), shared_inputs_of(model)
     found = []
     for value in model.graph.input:
         if value.name in names:
             dtype = str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
-            behind = rows[value.name] if value.name in rows else numbers_of(value)
-            found.append(Input(value.name, dtype, UNKNOWN_LIMIT, behind=behind, of_sequences=value.name in rows))
+            behind = {**rows, **shared}[value.name] if value.name in {**rows, **shared} else numbers_of(value)
+            is_row, is_shared = value.name in rows, value.name in shared
+            item = Input(value.name, dtype, UNKNOWN_LIMIT, behind=behind, of_sequences=is_row or is_shared)
+            found.append(replace(item, shared=is_shared))
     return tuple(found)
 
 
@@ -203,7 +216,16 @@ def _inputs(types: Mapping[str, str], items: Iterable[InputInfo], *, of_sequence
     """Those of the original's inputs, given with their types, that some of a rewritten model's are, in its order."""
     known = {item.original_name: item for item in items}
     return tuple(
-        Input(name, dtype, item.limit or UNKNOWN_LIMIT, item.excluded, item.behind, item.holds_floats, of_sequences)
+        Input(
+            name,
+            dtype,
+            item.limit or UNKNOWN_LIMIT,
+            item.excluded,
+            item.behind,
+            item.holds_floats,
+            of_sequences,
+            item.shared,
+        )
         for name, dtype, item in ((name, dtype, known.get(name)) for name, dtype in types.items())
         if item is not None
     )

@@ -162,6 +162,6 @@ def input_metadata(original: Original) -> TensorMetadata:
     """The original's inputs as Polygraphy describes them."""
     metadata = TensorMetadata()
     for item in original.inputs:
-        axes = (None, None) if is_grid(item) else (None,)
+        axes = (None,) * (0 if item.shared else 2 if is_grid(item) else 1)
         metadata.add(item.name, dtype=np.dtype(item.dtype), shape=(*axes, *item.behind))
     return metadata

@@ -101,7 +101,9 @@ def _max_seq_len(metadata: Metadata, options: ProfileOptions) -> int:
 
 def _shape_range(interface: str, item: InputInfo, profile: Profile) -> ShapeRange:
     sizes: list[tuple[int, ...]]
-    if item.role in ("seq_lens", PER_SEQUENCE):
+    if item.shared and interface == "padded":
+        sizes = [()] * 3
+    elif item.role in ("seq_lens", PER_SEQUENCE):
         sizes = [(1,), (profile.max_batch,), (profile.max_batch,)]
     elif interface == "padded":
         full = (profile.max_batch, profile.max_seq_len)

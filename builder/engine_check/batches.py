@@ -63,7 +63,8 @@ class CheckedBatch(ComparedBatch):
             elif item.role == "seq_lens":
                 made[item.name] = self.seq_lens.reshape(-1, *item.behind).astype(item.dtype)
             elif item.role == PER_SEQUENCE:
-                made[item.name] = self.of_sequences[item.name].astype(item.dtype)
+                rows = self.of_sequences[item.name].astype(item.dtype)
+                made[item.name] = rows[:1].reshape(item.behind) if item.shared else rows
             elif item.role == "unread":
                 made[item.name] = np.zeros((*self.mask.shape, *item.behind), item.dtype)
             else:
@@ -134,10 +135,12 @@ def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, 
 
 def _rows(item: InputInfo, count: int, rng: np.random.Generator) -> Array:
     """A row of random values for each of `count` sequences."""
-    shape = (count, *item.behind)
+    shape = (1 if item.shared else count, *item.behind)
     if item.holds_floats:
-        return rng.standard_normal(shape).astype(np.float32)
-    return rng.integers(0, item.limit or UNKNOWN_LIMIT, shape).astype(np.int32)
+        values: Array = rng.standard_normal(shape).astype(np.float32)
+    else:
+        values = rng.integers(0, item.limit or UNKNOWN_LIMIT, shape).astype(np.int32)
+    return np.repeat(values, count, axis=0) if item.shared else values
 
 
 def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Generator) -> Array:

@@ -78,7 +78,9 @@ def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: in
     generator = np.random.default_rng(seed)
     total = sum(seq_lens)
     tokens = {item.name: _values(item, total, generator) for item in metadata.token_inputs()}
-    rows = {item.name: _values(item, len(seq_lens), generator) for item in metadata.sequence_inputs()}
+    counts = {item: 1 if item.shared else len(seq_lens) for item in metadata.sequence_inputs()}
+    drawn = {item.name: _values(item, count, generator) for item, count in counts.items()}
+    rows = {name: np.repeat(values, len(seq_lens) // len(values), axis=0) for name, values in drawn.items()}
     return MeasuredBatch(Ragged(tokens, np.asarray(seq_lens, dtype=np.int32), rows), seq_len)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import onnx
 from padfree.contract.names import FORMAT, PER_SEQUENCE
 from padfree.onnx_tools import load_model, standard_model
-from padfree.onnx_tools.importing.inputs import sequence_inputs_of
+from padfree.onnx_tools.importing.inputs import sequence_inputs_of, shared_inputs_of
 from padfree.runtime.plan_files import parse_metadata
 from rich.progress import Progress
 
@@ -100,7 +100,7 @@ def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = Non
     """
     inputs: list[dict[str, Any]] = []
     sequence_axes: set[str] = set()
-    rows = sequence_inputs_of(model)
+    rows, shared = sequence_inputs_of(model), shared_inputs_of(model)
     for value in model.graph.input:
         if value.name in {initializer.name for initializer in model.graph.initializer}:
             continue
@@ -110,6 +110,10 @@ def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = Non
             lengths = mask is not None and mask.get("lengths", False) and mask["input"] == value.name
             item = {"name": value.name, "role": "seq_lens" if lengths else PER_SEQUENCE, "limit": None, "dtype": dtype}
             inputs.append({**item, "width": rows[value.name][0]} if rows[value.name] else item)
+            continue
+        if value.name in shared:
+            item = {"name": value.name, "role": PER_SEQUENCE, "limit": None, "dtype": dtype, "shared": True}
+            inputs.append({**item, "width": shared[value.name][0]} if shared[value.name] else item)
             continue
         named = "mask" in value.name if mask is None else mask["plain"] and mask["input"] == value.name
         allowed = ("int32", "int64", "bool", "float32") if named else ("int32", "int64")

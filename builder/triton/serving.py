@@ -139,7 +139,8 @@ def choose(path: Path, options: ServingOptions) -> Served:
             f"{path}: the input '{several}' has several numbers a token, which no tensors of the repository hold; "
             "serve the model with padfree's Session"
         )
-    default = "tensorrt" if metadata.engine is not None and metadata.interface == "packed" else "python"
+    ragged = metadata.engine is not None and metadata.interface == "packed" and not metadata.shared_inputs
+    default = "tensorrt" if ragged else "python"
     backend = options.backend or default
     if backend == "tensorrt" and metadata.engine is None:
         raise BuildError(
@@ -150,6 +151,12 @@ def choose(path: Path, options: ServingOptions) -> Served:
         raise BuildError(
             f"{path}: the plan has the {metadata.interface} interface, --backend tensorrt serves packed ones, whose "
             "inputs Triton's ragged batching fills; build it with --interface packed, or use --backend python"
+        )
+    if backend == "tensorrt" and metadata.shared_inputs:
+        raise BuildError(
+            f"{path}: the model has '{metadata.shared_inputs[0]}' once for a whole batch, and --backend tensorrt "
+            "batches requests whatever they hold; use --backend python, which runs requests of other values by "
+            f"themselves, or bind it to a number when the model is rewritten: --fix {metadata.shared_inputs[0]}=NUMBER"
         )
     if backend == "tensorrt" and options.costs is not None:
         raise BuildError(f"--costs {options.costs} is for --backend python, which cuts batches itself; leave it out")

@@ -18,6 +18,7 @@ import pyarrow as pa
 from padfree.runtime.budget import Budget, cut
 from padfree.runtime.request import Ragged, read_packed
 from padfree.runtime.session import Session
+from padfree.runtime.shared_values import groups_of_shared
 from padfree.runtime.text.inputs import TextInputs
 
 from ..heads import Head, make_head
@@ -209,9 +210,11 @@ class Worker:
             countdown.start()
 
     def _run(self, prepared: _Prepared, run: slice, ragged: Ragged) -> None:
-        with self._clock:
-            outputs = self._session.backend.run(self._session.feeds(ragged))
-        prepared.head.add(prepared.order[run], outputs, ragged)
+        for group in groups_of_shared(ragged, self._session.metadata):
+            part = ragged if len(group) == ragged.seq_lens.size else ragged.take(group)
+            with self._clock:
+                outputs = self._session.backend.run(self._session.feeds(part))
+            prepared.head.add(prepared.order[run][group], outputs, part)
 
     def _write(self, prepared: _Prepared, future: Future[Done]) -> None:
         """A writer's work; rows whose results are no numbers join the bad ones."""

@@ -24,8 +24,16 @@ class Layout(str, Enum):
 
 
 def is_token_input(tensor: gs.Tensor) -> bool:
-    """Whether an input of the original is [B,S] or [B,S,N]; others have a row for every sequence, [B] or [B,N]."""
+    """Whether an input of the original is [B,S] or [B,S,N].
+
+    Others have a row for every sequence, [B] or [B,N], or are shared by all, [] or [N].
+    """
     return list(tensor.shape or ())[:2] == ["B", "S"]
+
+
+def is_shared_input(tensor: gs.Tensor) -> bool:
+    """Whether an input of the original is the same for a whole batch: [] or [N]."""
+    return not any(isinstance(size, str) for size in tensor.shape or ())
 
 
 def layout_of(facts: Facts) -> Layout:

@@ -18,7 +18,7 @@ from onnx import ModelProto, helper
 from ..errors import RewriteError
 from ..files.model import Model
 from ..files.ort_session import open_session
-from .inputs import mark_rows, sequence_inputs_of, token_inputs_of, unclear_inputs
+from .inputs import mark_rows, sequence_inputs_of, shared_inputs_of, token_inputs_of, unclear_inputs
 
 _SIZES = (3, 5)  # of batch and sequence; none is 1, which would broadcast
 _OTHERS = ((5, 2), (7, 3))  # sizes that another batch or sequence is tried with: a longer one, and a shorter one
@@ -104,10 +104,11 @@ class _Trial:
             for value in model.proto.graph.input
             if value.name in token_inputs
         }
-        self._rows = {
-            value.name: (helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type), rows[value.name])
+        shapes = {name: (_SIZES[0], *behind) for name, behind in rows.items()} | shared_inputs_of(model.proto)
+        self._others = {
+            value.name: (helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type), shapes[value.name])
             for value in model.proto.graph.input
-            if value.name in rows
+            if value.name in shapes
         }
         self._value: int | None = None  # what the inputs hold
 
@@ -116,9 +117,7 @@ class _Trial:
         if self._session is None:
             return False
         for value in (1, 0) if self._value is None else (self._value,):
-            feeds = {
-                name: np.full((_SIZES[0], *behind), value).astype(dtype) for name, (dtype, behind) in self._rows.items()
-            }
+            feeds = {name: np.full(shape, value).astype(dtype) for name, (dtype, shape) in self._others.items()}
             for name, (dtype, fixed) in self._inputs.items():
                 wanted = sizes.get(name, _SIZES)
                 shape = [known or size for size, known in zip((*wanted, 0), fixed, strict=False)]

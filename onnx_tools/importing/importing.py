@@ -22,7 +22,7 @@ from .canonical import canonical
 from .fixed_axes import fixed_sizes, generalise
 from .fixed_axes.sizes import EXPORT_AGAIN
 from .fused import holds_fused
-from .inputs import numbers_of, sequence_inputs_of, token_inputs_of
+from .inputs import numbers_of, sequence_inputs_of, shared_inputs_of, token_inputs_of
 from .quantized.rounding_nodes import only_tensorrt_rounds
 from .skeleton import Types, inferred, skeleton_of
 from .standard_form import standardise
@@ -60,12 +60,13 @@ def _imported(given: Model) -> gs.Graph:
         raise RewriteError(f"input '{several}' has several numbers a token, and the inputs fix sizes; {EXPORT_AGAIN}")
     sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
     shapes = {name: [*sizes, *widths[name]] for name in token_inputs}
-    skeleton = skeleton_of(model, shapes | {name: ["B", *behind] for name, behind in rows.items()})
+    others = {name: list[int | str](shape) for name, shape in shared_inputs_of(model).items()}
+    others |= {name: ["B", *behind] for name, behind in rows.items()}
+    skeleton = skeleton_of(model, shapes | others)
     types = _inferred(skeleton)
     graph = import_graph(given.with_proto(model))
     for tensor in graph.inputs:
-        axes = ["B", *rows[tensor.name]] if tensor.name in rows else ["B", "S", *widths.get(tensor.name, ())]
-        tensor.shape = axes
+        tensor.shape = others[tensor.name] if tensor.name in others else ["B", "S", *widths.get(tensor.name, ())]
     _write_types(graph, types)
     if standardise(graph):
         _write_types(graph, _inferred(_with_nodes_of(graph, skeleton)))

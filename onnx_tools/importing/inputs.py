@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the inputs of an exported model are: values of tokens, or values of sequences; others are refused by name."""
+"""What the inputs of an exported model are: values of tokens, of sequences, or of the batch; others are refused."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ _ROW = "padfree.row"  # the denotation of an axis of a row's numbers
 def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
     """The names of the inputs [B,S], of which floats may be masks, and [B,S,N], of N numbers a token.
 
-    Raises RewriteError for inputs that are neither these nor of sequences, or where there is none [B,S].
+    Raises RewriteError for inputs that are neither these nor of sequences or batches, or where there is none [B,S].
     """
     values = _inputs(model)
-    of_sequences = {value.name for value in values if _is_of_sequences(value, values)}
-    tokens = [value for value in values if value.name not in of_sequences]
+    tokens = [value for value in values if not _is_of_sequences(value, values) and not _is_shared(value, values)]
     for value in tokens:
         _check(value)
     if not any(len(_dims(value)) == 2 for value in tokens):
@@ -75,6 +74,14 @@ def sequence_inputs_of(model: ModelProto, *, unclear: bool = False) -> dict[str,
     return found
 
 
+def shared_inputs_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
+    """The inputs that are the same for a whole batch, [] or [N], with their shapes."""
+    values = _inputs(model)
+    return {
+        value.name: tuple(int(dim.dim_value) for dim in _dims(value)) for value in values if _is_shared(value, values)
+    }
+
+
 def numbers_of(value: ValueInfoProto) -> tuple[int, ...]:
     """How many numbers an input has of every token: () for one, as ids are, (N,) for an input [B,S,N]."""
     return tuple(int(dim.dim_value) for dim in _dims(value)[2:])
@@ -105,6 +112,16 @@ def _is_of_sequences(value: ValueInfoProto, values: Sequence[ValueInfoProto]) ->
     return (single or floats) and any(len(_dims(item)) == 2 and not _dims(item)[1].dim_value for item in values)
 
 
+def _is_shared(value: ValueInfoProto, values: Sequence[ValueInfoProto]) -> bool:
+    """Whether an input has no axis, or one of fixed size that is not that of batches: those are open."""
+    dims = _dims(value)
+    if value.type.tensor_type.elem_type not in _INPUT_TYPES or not value.type.tensor_type.HasField("shape"):
+        return False
+    if len(dims) > 1 or not all(dim.dim_value for dim in dims):
+        return False
+    return not any(len(_dims(item)) > 1 and _is_fixed(item) and not _is_of_sequences(item, values) for item in values)
+
+
 def _is_fixed(value: ValueInfoProto) -> bool:
     return any(dim.dim_value for dim in _dims(value)[:2])
 
@@ -118,9 +135,10 @@ def _check(value: ValueInfoProto) -> None:
         return
     kind = f"input '{value.name}' is {TensorProto.DataType.Name(tensor.elem_type)} {_shape(value)}"
     if known and all(dim.dim_value for dim in dims):
+        of_batch = "values of one axis at most are taken that are" if len(dims) > 1 else "the others fix sizes; it is"
         raise RewriteError(
-            f"{kind}: the same values for a whole batch, whose sequences may come from different callers; bind it to a "
-            f"number: --fix {value.name}=NUMBER; or export the model with one value for every sequence, [batch]"
+            f"{kind}, and {of_batch} the same for a whole batch; bind it to a number: --fix {value.name}=NUMBER; or "
+            "export the model with open axes, [batch, sequence] and [batch]"
         )
     raise RewriteError(
         f"{kind}; every input must be an integer or bool tensor [batch, sequence], or [batch, sequence, N] where N is "

@@ -69,7 +69,7 @@ def _comparisons(
 ) -> list[tuple[gs.Node, str, bool]]:
     """Nodes that make bool [B,...,S] of positions and an input, that input, and whether they are true at tokens."""
     given = graph.inputs if inputs is None else inputs
-    rows = [tensor.name for tensor in given if not is_token_input(tensor) and list(tensor.shape)[1:] in ([], [1])]
+    rows = [tensor.name for tensor in given if list(tensor.shape) in (["B"], ["B", 1])]
     found = list[tuple[gs.Node, str, bool]]()
     for node in graph.nodes if rows else ():
         shape = analysis[node.outputs[0]].shape if is_standard(node, *_TURNED) else None

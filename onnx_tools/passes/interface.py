@@ -11,7 +11,7 @@ from onnx import helper
 
 from ..analysis.graph import Editor, is_padfree, is_standard, made_by, producer, tidy
 from ..analysis.kept import BATCH, SLOTS, dims_of_shape
-from ..analysis.layout import B, S, is_token_input, is_token_shape
+from ..analysis.layout import B, S, is_shared_input, is_token_input, is_token_shape
 from ..analysis.symbolic import Analysis, Element
 from ..analysis.symbolic.expr import leaves
 from ..analysis.symbolic.facts import Facts
@@ -82,15 +82,26 @@ def packed_interface(
 
 
 def _row_input(editor: Editor, tensor: gs.Tensor) -> gs.Tensor:
-    """The new input of a row for every sequence, [B] or [B,N], whose integers are int32, whatever they were."""
-    dtype = np.dtype(tensor.dtype)
-    if _packed_type(tensor) == dtype:
+    """The new input of a row for every sequence, [B] or [B,N], whose integers are int32, whatever they were.
+
+    Of what all sequences share, the first row is read.
+    """
+    dtype, is_shared = np.dtype(tensor.dtype), is_shared_input(tensor)
+    if _packed_type(tensor) == dtype and not is_shared:
         return tensor
-    result = gs.Variable(tensor.name, _INT32, list(tensor.shape))
+    result = gs.Variable(tensor.name, _packed_type(tensor), [*["B"] * is_shared, *tensor.shape])
     tensor.name = editor.fresh(f"{tensor.name}_given")
-    if tensor.outputs:
+    if not tensor.outputs:
+        return result
+    value = result
+    if is_shared:
+        first = editor.constant("first", np.asarray(0, np.int64))
+        same = _packed_type(tensor) == dtype
+        kept = {"output": tensor} if same else {"dtype": _packed_type(tensor)}
+        value = editor.node("Gather", [result, first], stem=tensor.name, attrs={"axis": 0}, **kept)
+    if value is not tensor:
         target = helper.np_dtype_to_tensor_dtype(dtype)
-        editor.node("Cast", [result], stem=tensor.name, attrs={"to": target}, output=tensor)
+        editor.node("Cast", [value], stem=tensor.name, attrs={"to": target}, output=tensor)
     return result
 
 

@@ -300,7 +300,8 @@ def _widened(
         if any("S" in size.atoms() and size != S for size in shape):
             return None
         filler = rules[name].padding if name in rules else part.mask.masked[0] if name == part.mask.source else 0
-        wide[name] = np.pad(values, [(0, _MORE if size == S else 0) for size in shape], constant_values=filler)
+        pads = [(0, _MORE if size == S else 0) for size in shape]
+        wide[name] = np.pad(values, pads, constant_values=filler) if pads else values
     return wide
 
 
@@ -346,5 +347,5 @@ def _feeds(
                 values = noise[0] > 0  # all alike where numbers are positive: then a search finds the first slot
                 if has_slots and varies:
                     values = np.where(mask.reshape(*mask.shape, *[1] * (values.ndim - 2)), values, garbage > 0)
-            feed[tensor.name] = values.astype(dtype)
+            feed[tensor.name] = np.asarray(values, dtype)
     return feeds

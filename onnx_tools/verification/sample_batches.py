@@ -13,7 +13,7 @@ from onnx import ModelProto, helper
 from padfree.contract.names import PER_SEQUENCE
 
 from ..analysis.special_ids import IdRule
-from ..importing.inputs import sequence_inputs_of
+from ..importing.inputs import sequence_inputs_of, shared_inputs_of
 
 Array = npt.NDArray[Any]
 
@@ -167,6 +167,7 @@ def _original_feeds(
     mask = metadata.get("mask") or {"input": None, "kept": [1], "masked": [0]}
     limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
     rows, of_sequences = sequence_inputs(metadata), sequence_inputs_of(original)
+    shared = shared_inputs_of(original)
     excluded = metadata.get("coverage", {}).get("excluded_ids", {})
     initializers = {tensor.name for tensor in original.graph.initializer}
     feeds: dict[str, Array] = {}
@@ -176,7 +177,8 @@ def _original_feeds(
         dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
         widths = [dim.dim_value for dim in item.type.tensor_type.shape.dim[2:]]
         if item.name in rows:
-            feeds[item.name] = _sequence_values(rows[item.name], len(batch.mask), rng).astype(dtype)
+            values = _sequence_values(rows[item.name], len(batch.mask), rng).astype(dtype)
+            feeds[item.name] = np.asarray(values[0]) if rows[item.name].get("shared") else values
         elif item.name in limits and np.issubdtype(dtype, np.floating):  # embeddings
             feeds[item.name] = rng.standard_normal((*batch.mask.shape, *widths)).astype(dtype)
         elif item.name in limits and widths:  # several numbers a token, which are neither masks nor positions
@@ -200,6 +202,8 @@ def _original_feeds(
             feeds[item.name] = feeds[item.name].astype(dtype)
         elif item.name in of_sequences:  # nothing reads it
             feeds[item.name] = np.zeros((len(batch.mask), *of_sequences[item.name]), dtype)
+        elif item.name in shared:
+            feeds[item.name] = np.zeros(shared[item.name], dtype)
         else:
             feeds[item.name] = np.where(batch.mask, mask["kept"][0], mask["masked"][0]).astype(dtype)
     return feeds
@@ -227,7 +231,11 @@ def _packed_feeds(
         elif role == "max_seqlen":
             packed[name] = np.zeros(batch.mask.shape[1], np.int32)
         elif role == PER_SEQUENCE:
-            values = np.repeat(feeds[name], 2, axis=0) if batch.has_empty else feeds[name]
+            values = feeds[name]
+            if item.get("shared"):
+                values = np.broadcast_to(values, (len(lengths), *values.shape))
+            elif batch.has_empty:
+                values = np.repeat(values, 2, axis=0)
             packed[name] = values.astype(item["dtype"])
         else:
             tokens = feeds[name][batch.mask]

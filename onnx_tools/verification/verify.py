@@ -20,7 +20,7 @@ from ..errors import VerificationError
 from ..files.model import Model
 from ..files.ort_session import open_session
 from ..importing.fixed_axes import fixed_sizes
-from ..importing.inputs import sequence_inputs_of, token_inputs_of
+from ..importing.inputs import sequence_inputs_of, shared_inputs_of, token_inputs_of
 from .agreement import Scale, measure, row_blocks
 from .kept_numbers import RELATIVE_TOLERANCE, agree, rows_of_tokens, same_rows
 from .sample_batches import (
@@ -155,7 +155,8 @@ class _Models:
         self._names: list[str] = [item["name"] for item in metadata["outputs"]]
         self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
         self._fillers = fillers(metadata)
-        self._rows = sequence_inputs_of(original.proto)
+        self._shared = shared_inputs_of(original.proto)
+        self._rows = {**sequence_inputs_of(original.proto), **self._shared}
 
     def compare(self, metadata: Mapping[str, Any], seed: int) -> dict[str, float]:
         """Each output's largest difference over all batches. Raises VerificationError."""
@@ -216,7 +217,8 @@ class _Models:
         rest = replace(batch, mask=batch.mask[1:])
         run = partial(_run, self._sessions[0], self._names)
         try:
-            many, few = run(batch, "original", feeds), run(rest, "original", {key: v[1:] for key, v in feeds.items()})
+            fewer = {name: values if name in self._shared else values[1:] for name, values in feeds.items()}
+            many, few = run(batch, "original", feeds), run(rest, "original", fewer)
         except VerificationError:
             return False
         for dims, a, b in zip(self._dims, few, many, strict=True):
@@ -275,7 +277,7 @@ class _Models:
         known = [(BATCH,) if sizes is None else sizes for sizes in self._dims]
         rows: list[list[Array]] = []
         for row, length in enumerate(batch.mask.sum(1)):
-            one = {name: values[row : row + 1] for name, values in feeds.items()}
+            one = {name: values if name in self._shared else values[row : row + 1] for name, values in feeds.items()}
             results = run(self._cut(one, length))
             missing = [[(0, width - length if size in (SLOTS, BOTH) else 0) for size in sizes] for sizes in known]
             rows.append(

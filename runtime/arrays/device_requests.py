@@ -22,6 +22,7 @@ from ..request import (
 )
 from ..rows import as_int32, as_tokens, no_tokens
 from ..sequence_values import read_values
+from ..shared_values import check_same_rows
 from .device_arrays import CallerStream, DeviceInput, on_device
 
 
@@ -82,6 +83,7 @@ def device_feeds(
             raise SessionError(
                 f"'{name}' has {array.shape[0]} tokens, '{ids.name}' has {total}; pass one value for every token"
             )
+    _check_shared_rows(of_sequences, metadata)
     for name, array in of_sequences.items():
         if array.shape[0] != lens.shape[0]:
             raise SessionError(
@@ -101,6 +103,14 @@ def device_feeds(
     feeds |= {item.name: np.zeros(max(1, total), np.int32) for item in metadata.inputs if item.role == "unread"}
     feeds[lens_input.name] = cumulative(lens) if sums else lens
     return {**feeds, **of_sequences, **_longest_feed(metadata, longest)}
+
+
+def _check_shared_rows(of_sequences: Mapping[str, Any], metadata: Metadata) -> None:
+    """Checks what the model has once for a batch, where it is on the host. Raises SessionError."""
+    rows = {name: of_sequences[name] for name in metadata.shared_inputs}
+    for name, values in rows.items():
+        if not isinstance(values, DeviceInput) and len(values):
+            check_same_rows(name, values)
 
 
 def _longest_feed(metadata: Metadata, longest: int | None) -> dict[str, Any]:

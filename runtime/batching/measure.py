@@ -82,7 +82,8 @@ def _measure(
             inputs = session.metadata.token_inputs()
             requests[batch] = {item.name: list(_values(item, (batch, length), rng)) for item in inputs}
             for item in session.metadata.sequence_inputs():
-                requests[batch][item.name] = list(_values(item, (batch,), rng))
+                rows = _values(item, (1 if item.shared else batch,), rng)  # others would need several runs
+                requests[batch][item.name] = list(np.repeat(rows, batch // len(rows), axis=0))
     times_ms: dict[int, list[float]] = {batch: [] for batch in requests}
     # In turns: what disturbs the machine for a moment disturbs no batch in all of its runs.
     for _ in range(WARM_UP + repeats):

@@ -17,6 +17,7 @@ from ..errors import SessionError
 from ..feeds import split_outputs
 from ..request import Ragged
 from ..session import Session
+from ..shared_values import groups_of_shared
 from .items import Item, join, read_item, stack
 
 Array = npt.NDArray[Any]
@@ -139,7 +140,7 @@ class Answerer:
         rows = {name: [NO_ROW] * batch.seq_lens.size for name in self._outputs}
         failures: dict[int, Failure] = {}
         begun: set[int] = set()
-        for planned in self._plan(batch.seq_lens.tolist()):
+        for planned in self._planned(batch):
             run = self._wanted(planned, owners, begun, failures)
             if not run:
                 continue
@@ -155,6 +156,13 @@ class Answerer:
                     rows[name][sequence] = row
             self._on_run(part)
         return _Results(rows, failures)
+
+    def _planned(self, batch: Ragged) -> list[Sequence[int]]:
+        """The runs of a batch; what the model has once for a run is the same for its sequences."""
+        groups = groups_of_shared(batch, self._metadata)
+        if len(groups) == 1:
+            return list(self._plan(batch.seq_lens.tolist()))
+        return [[group[at] for at in run] for group in groups for run in self._plan(batch.seq_lens[group].tolist())]
 
     def _wanted(
         self, run: Sequence[int], owners: Sequence[Request], begun: set[int], failures: dict[int, Failure]

@@ -83,12 +83,38 @@ def with_page() -> ModelProto:
     return finished(b, {"page": (INT64, ["batch", 4])}, {"hidden": (FLOAT, ["batch", "sequence", HIDDEN])})
 
 
-def with_scalar() -> ModelProto:
-    """A task's row, whose number is one for the whole batch, is added to every token. Output: hidden [B,S,E]."""
+def with_scalar(axes: int = 0) -> ModelProto:
+    """A task's row, whose number is one for the whole batch, is added to every token. Output: hidden [B,S,E].
+
+    `axes`: of size 1, that the input has.
+    """
+    b = EncoderBuilder()
+    task = b.op("Gather", b.weight(LANGUAGES, HIDDEN), b.op("Reshape", "task", b.axes()))
+    b.op("Identity", b.layer(b.op("Add", b.embedding(), task), b.padding_mask()), output="hidden")
+    return finished(b, {"task": (INT64, [1] * axes)}, {"hidden": (FLOAT, ["batch", "sequence", HIDDEN])})
+
+
+def with_shared() -> ModelProto:
+    """Four inputs that are one for the whole batch, in every way that they meet tokens and vectors.
+
+    Inputs: task [] of a table, factor [1] float, features [3] float, turned [] bool. Outputs: hidden [B,S,E], vector
+    [B,E].
+    """
     b = EncoderBuilder()
     task = b.op("Gather", b.weight(LANGUAGES, HIDDEN), "task")
-    b.op("Identity", b.layer(b.op("Add", b.embedding(), task), b.padding_mask()), output="hidden")
-    return finished(b, {"task": (INT64, [])}, {"hidden": (FLOAT, ["batch", "sequence", HIDDEN])})
+    x = b.layer(b.op("Add", b.embedding(), task), b.padding_mask())
+    scaled = b.op("Mul", x, "factor")
+    b.op("Where", "turned", b.op("Neg", scaled), scaled, output="hidden")
+    first = b.op("Gather", "hidden", b.constant(0, np.int64), axis=1)
+    b.op("Add", first, b.op("MatMul", "features", b.weight(FEATURES, HIDDEN)), output="vector")
+    inputs = {
+        "task": (INT64, []),
+        "factor": (FLOAT, [1]),
+        "features": (FLOAT, [FEATURES]),
+        "turned": (TensorProto.BOOL, []),
+    }
+    outputs = {"hidden": (FLOAT, ["batch", "sequence", HIDDEN]), "vector": (FLOAT, ["batch", HIDDEN])}
+    return finished(b, inputs, outputs)
 
 
 def rows_of(count: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -102,14 +128,20 @@ def rows_of(count: int, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def alone(model: ModelProto, ids: Sequence[np.ndarray], rows: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """What onnxruntime makes of every sequence alone with the original: an output without its batch, by name."""
+def alone(
+    model: ModelProto, ids: Sequence[np.ndarray], rows: Mapping[str, np.ndarray], shared: Mapping[str, np.ndarray] = {}
+) -> list[dict[str, np.ndarray]]:
+    """What onnxruntime makes of every sequence alone with the original: an output without its batch, by name.
+
+    `shared` holds a value per sequence for inputs that the original has once for a batch.
+    """
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [item.name for item in session.get_outputs()]
     found = []
     for at, row in enumerate(ids):
         feeds = {"input_ids": row[None], "attention_mask": np.ones((1, len(row)), np.int64)}
         feeds |= {name: values[at : at + 1] for name, values in rows.items()}
+        feeds |= {name: np.asarray(values[at]) for name, values in shared.items()}
         found.append({name: value[0] for name, value in zip(names, session.run(None, feeds), strict=True)})
     return found
 

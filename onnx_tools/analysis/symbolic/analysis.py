@@ -135,6 +135,8 @@ def _input_facts(tensor: gs.Tensor) -> Facts:
     dtype = dtype_name(tensor.dtype)
     if shape is None or dtype is None:
         return Facts(shape, dtype)
+    if len(shape) < 2 and all(size.constant() is not None for size in shape):
+        return Facts(shape, dtype, constant=True)  # the same for every sequence, as a weight
     return Facts(shape, dtype, Element(tensor.name, tuple(axis_index(i) for i in range(len(shape))), dtype))
 
 

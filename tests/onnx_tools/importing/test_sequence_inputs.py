@@ -17,7 +17,7 @@ from padfree.onnx_tools import RewriteError, bind_inputs, rewrite, save_model
 from tests.onnx_tools.agreement import INTERFACES
 from tests.support.encoder import VOCABULARY, one_layer, with_output
 from tests.support.exports import metadata_of
-from tests.support.sequence_models import with_page, with_rows, with_scalar
+from tests.support.sequence_models import with_page, with_rows, with_scalar, with_shared
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
@@ -49,11 +49,54 @@ def test_a_row_of_a_table_reaches_packed_tokens() -> None:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_one_value_for_the_whole_batch_is_refused_and_bound_as_the_message_says(interface: str) -> None:
+def test_one_value_for_the_whole_batch_is_an_input(interface: str) -> None:
+    result = rewrite(with_shared(), interface=interface, strict=True)
+    metadata = parse_metadata(metadata_of(result), "model")
+    assert {item.name: (item.width, item.limit, item.shared) for item in metadata.sequence_inputs()} == {
+        "task": (None, 5, True),
+        "factor": (1, None, True),
+        "features": (3, None, True),
+        "turned": (None, None, True),
+    }
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in result.model.graph.input
+    }
+    batch = ["B"] if interface == "packed" else []
+    assert {name: shapes[name] for name in ("task", "factor", "features")} == {
+        "task": batch,
+        "factor": [*batch, 1],
+        "features": [*batch, 3],
+    }
+    assert result.report.complete
+
+
+def test_values_of_several_axes_for_a_batch_are_refused_and_bound_as_the_message_says() -> None:
+    model = with_scalar(axes=4)
+    with pytest.raises(RewriteError, match=r"'task' is INT64 \[1, 1, 1, 1\], .* one axis at most .* --fix task=NUMBER"):
+        rewrite(model)
+    assert rewrite(bind_inputs(model, {"task": 3}), strict=True).report.complete
+
+
+def test_a_value_for_a_batch_beside_fixed_sizes_is_bound_as_the_message_says() -> None:
     model = with_scalar()
-    with pytest.raises(RewriteError, match=r"'task' is INT64 \[\]: the same values .* --fix task=NUMBER"):
-        rewrite(model, interface=interface)
-    result = rewrite(bind_inputs(model, {"task": 3}), interface=interface, strict=True)
+    for value in model.graph.input:
+        if value.name != "task":
+            value.type.tensor_type.shape.dim[0].dim_value, value.type.tensor_type.shape.dim[1].dim_value = 1, 7
+    with pytest.raises(RewriteError, match=r"'task' is INT64 \[\], and the others fix sizes; .* --fix task=NUMBER"):
+        rewrite(model)
+    assert rewrite(bind_inputs(model, {"task": 3}), strict=True).report.complete
+
+
+@pytest.mark.parametrize("model", [with_rows(), with_scalar()])
+def test_engines_of_other_callers_have_no_place_for_them(model: ModelProto) -> None:
+    with pytest.raises(RewriteError, match=r"'(language|task)', for which the interface varseqlen has no place"):
+        rewrite(model, interface="varseqlen")
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_one_value_for_the_whole_batch_is_bound(interface: str) -> None:
+    result = rewrite(bind_inputs(with_scalar(), {"task": 3}), interface=interface, strict=True)
     assert metadata_of(result)["fixed"] == {"task": 3}
     assert all(item["name"] != "task" for item in metadata_of(result)["inputs"])
 
