@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import Any, cast
 
@@ -17,6 +18,9 @@ HEAD_S = 10.0
 """How long a head may take from its first byte, and an unread answer without any of it being read."""
 ENDING_S = 1.0
 """The same for answers when the server ends."""
+RESET_S = 0.05
+"""So long after an answer to somebody who sends no more begins, it is looked whether anybody is there to take it."""
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TOO_LARGE = (
     f"the head of the request is too large, allowed: {HEAD_BYTES} bytes, {HEADERS} headers and {URL_BYTES} bytes of URL"
 )
@@ -43,6 +47,7 @@ class Connection(_Protocol):  # type: ignore[misc]
         self._unread = 0
         self._unread_since = 0.0
         self._drained: asyncio.Future[None] | None = None
+        self._sends_no_more = False
 
     @property
     def unread(self) -> int:
@@ -66,6 +71,7 @@ class Connection(_Protocol):  # type: ignore[misc]
 
     def look(self, *, ending: bool) -> int:
         """Ends the connection where it is too slow; returns its unread bytes. Called now and then."""
+        self._end_if_reset()
         now, unread = time.monotonic(), self.unread
         if unread != self._unread or not unread:
             self._unread, self._unread_since = unread, now
@@ -77,6 +83,30 @@ class Connection(_Protocol):  # type: ignore[misc]
         if self._head_bytes and self._in_head and now - self._head_since > HEAD_S and not self._refused:
             self._refuse(408, "Request Timeout", _TOO_SLOW)
         return unread
+
+    def eof_received(self) -> bool:
+        """The other end sends no more: it waits for answers to what it has sent, or has gone; true keeps it open.
+
+        A provisional answer tells the two apart: who has gone resets the connection.
+        """
+        cycle = self.cycle
+        if self._refused or cycle is None or cycle.response_complete or cycle.scope["http_version"] != "1.1":
+            return False
+        if getattr(cycle, "more_body", True) or not hasattr(self, "pipeline"):  # h11 ends such connections itself
+            return False
+        self._sends_no_more = True
+        cycle.keep_alive = False
+        if not self.pipeline and not cycle.response_started:
+            self.transport.write(_CONTINUE)
+        asyncio.get_running_loop().call_later(RESET_S, self._end_if_reset)
+        return True
+
+    def _end_if_reset(self) -> None:
+        """Ends a connection that is not read from any more, where the other end has reset it."""
+        if self._sends_no_more and not self.gone and not self.transport.is_closing():
+            own = self.transport.get_extra_info("socket")
+            if own.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits any more."""

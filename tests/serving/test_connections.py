@@ -153,3 +153,37 @@ def test_callers_who_do_not_wait_for_answers_get_all_of_them(two: Server) -> Non
         gone.sendall(4 * request)
     for _ in range(5):  # nothing of it is under way for ever
         wait_until(lambda: post(two, "/embed", inputs="a")[0] == 200)
+
+
+def final_answers(data: bytes) -> list[tuple[int, bytes]]:
+    """Status and body of every answer that is not provisional."""
+    found = []
+    while data:
+        head, _, data = data.partition(b"\r\n\r\n")
+        status = int(head.split()[1])
+        if status >= 200:
+            length = int(head.lower().split(b"content-length: ")[1].split()[0])
+            found.append((status, data[:length]))
+            data = data[length:]
+    return found
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_who_sends_no_more_is_answered(two: Server, requests: int) -> None:
+    body = json.dumps({"inputs": ["the cat sat on the mat"] * 100}).encode()
+    wanted = post(two, "/embed", inputs=["the cat sat on the mat"] * 100)[1]
+    with connect(two) as held:
+        for _ in range(requests):
+            held.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        held.shutdown(socket.SHUT_WR)
+        answers = final_answers(ended(held))
+    assert [status for status, _ in answers] == [200] * requests
+    assert all(json.loads(content) == wanted for _, content in answers)
+
+
+def test_who_sends_half_a_body_and_no_more_is_hung_up_on(two: Server) -> None:
+    with connect(two) as held:
+        held.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\n{")
+        held.shutdown(socket.SHUT_WR)
+        assert ended(held) == b""
+    assert get(two, "/health")[0] == 200
