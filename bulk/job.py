@@ -154,7 +154,7 @@ def embed(
             names = workers.names
             outcome = deal(manifest, parts, workers, on_progress, check)
             for file in manifest.inputs:
-                if file.etag:  # others were compared as they were read
+                if file.etag:  # an earlier version's manifest has no digests that were compared as it was read
                     check_unchanged(file)
         report = report_of(manifest, outcome, frozenset(parts), names)
         if missing:

@@ -36,7 +36,7 @@ class Piece:
         first: number of the first row in the file.
         rows: how many there are, bad ones too.
         digests: SHA-256 of its bytes; of parquet files, of the row group's bytes of each column that is read. None
-            where a store tells what an object is, or an earlier version wrote the manifest.
+            where an earlier version wrote the manifest.
     """
 
     file: int

@@ -28,7 +28,7 @@ _MOST_HEAD = 1 << 20
 
 
 def make_manifest(given: Sequence[str], options: Options, model: Model) -> Manifest:
-    """Looks at all inputs; text files are read once, of parquet files the footer.
+    """Looks at all inputs; text files are read once, of parquet files the footer and the columns that are asked for.
 
     Raises:
         BulkError: inputs that cannot be read, or lack a column.
@@ -79,7 +79,7 @@ def _parquet(file: Found, options: Options) -> tuple[list[Piece], str]:
         with file.place.open() as stream, parquet.ParquetFile(stream) as opened:
             schema = opened.schema_arrow
             groups = [opened.metadata.row_group(at).num_rows for at in range(opened.metadata.num_row_groups)]
-            digests = _digests(file, stream, opened.metadata, options)
+            digests = _digests(stream, opened.metadata, options)
     except (pa.ArrowInvalid, OSError) as error:
         raise BulkError(f"{file.place.shown}: not a whole parquet file ({error}); copy it again") from error
     for column in options.columns:
@@ -108,12 +108,10 @@ def _parquet(file: Found, options: Options) -> tuple[list[Piece], str]:
     return pieces, "int64" if pa.types.is_integer(kind) else "string"
 
 
-def _digests(file: Found, stream: Any, metadata: Any, options: Options) -> list[tuple[str, ...]]:
-    """Of the columns that are read, by row group; none where a store says which object it is."""
-    groups = range(metadata.num_row_groups)
-    if not file.place.is_local:
-        return [() for _ in groups]
-    return [column_digests(stream, column_ranges(metadata, at, column_names(options))) for at in groups]
+def _digests(stream: Any, metadata: Any, options: Options) -> list[tuple[str, ...]]:
+    """Of the columns that are read, by row group."""
+    names = column_names(options)
+    return [column_digests(stream, column_ranges(metadata, at, names)) for at in range(metadata.num_row_groups)]
 
 
 def _parts(rows: int, shard_rows: int) -> Iterator[tuple[int, int]]:

@@ -7,14 +7,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from padfree.bulk import BulkError, Request
 from padfree.bulk.manifest import MANIFEST, read_manifest
 from padfree.bulk.places import Place
+from padfree.bulk.reading.row_groups import RowGroups
+from padfree.bulk.reading.rows import parse, read_chunks
 from pyarrow import fs, parquet
 
 from tests.support.bulk_jobs import result_files, run_here, texts
@@ -82,6 +86,35 @@ def test_results_are_those_of_the_local_disk(tmp_path: Path, embedder: Path, sto
     put(store, "in/a.txt", content.replace("end", "END"))
     with pytest.raises(BulkError, match=r"s3://bucket/in/a.txt: the input is another object in the store now"):
         run_here(request)
+
+
+def put_parquet(query: str, path: str, some: list[str]) -> None:
+    filesystem, place = fs.FileSystem.from_uri(f"s3://bucket/{path}{query}")
+    with filesystem.open_output_stream(place) as stream:
+        parquet.write_table(pa.table({"text": some}), stream, row_group_size=20, use_dictionary=False)
+
+
+def test_what_is_read_of_a_store_is_what_the_manifest_says(embedder: Path, store: str) -> None:
+    """An object that is another one while it is read, and itself again when its etag is looked at."""
+    some = texts(60)
+    put_parquet(store, "in/a.parquet", some)
+    request = Request([f"s3://bucket/in{store}"], f"s3://bucket/out{store}", embedder, shard_rows=20)
+    run_here(request)
+    manifest = read_manifest(Place.of(request.output))
+
+    def read(shard: int) -> list[str]:
+        with closing(RowGroups()) as groups:
+            return [
+                text
+                for chunk in read_chunks(manifest, manifest.shards[shard], groups)
+                for text in parse(chunk, manifest).texts
+            ]
+
+    assert read(2) == some[40:]
+    put_parquet(store, "in/a.parquet", [*some[:-1], some[-1][::-1]])
+    assert read(1) == some[20:40]
+    with pytest.raises(BulkError, match="another content than when the manifest was made"):
+        read(2)
 
 
 def table(place: Place) -> Any:
