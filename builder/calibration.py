@@ -130,7 +130,7 @@ def fp8_model(
     calibration: Calibration,
     *,
     norms: str = FOLDED,
-    verify: bool = True,
+    verify: bool | str = True,
     begin: BeginSteps,
     **rewriting: Any,
 ) -> Model:
@@ -153,9 +153,9 @@ def fp8_model(
     written = metadata_of(model.proto)
     batches = calibration_batches(calibration, parse_metadata(written, "the rewritten model"), path)
     if linear_of(model.proto) == PADFREE_PRODUCTS or written["precision"] == "fp32":
-        return quantize(model, batches, calibration.options, begin=begin, verify=verify)
+        return quantize(model, batches, calibration.options, begin=begin, verify=bool(verify))
     folded = norms == FOLDED
-    return quantize_products(model, batches, calibration.options, fold_norms=folded, begin=begin, verify=verify)
+    return quantize_products(model, batches, calibration.options, fold_norms=folded, begin=begin, verify=bool(verify))
 
 
 def is_fp8(path: Path) -> bool:

@@ -19,6 +19,8 @@ HALF = "half"
 """Asks for a precision: fp16, or bf16 where fp16 cannot hold what the products of tokens make or read."""
 FP8 = "fp8"
 """Asks for products in e4m3, beside which everything else is HALF."""
+WHOLE = "whole"
+"""Asks for a verification that takes every sequence through all layers, in the place of True."""
 MASKS = ("any", "contiguous")
 """What masks may be where distances between tokens count: any, or ones without holes between a row's tokens."""
 PER_SEQUENCE = "per_sequence"

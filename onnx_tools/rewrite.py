@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
-from padfree.contract.names import HALF, INTERFACES, MASKS, PRECISIONS
+from padfree.contract.names import HALF, INTERFACES, MASKS, PRECISIONS, WHOLE
 from padfree.contract.phases import HALVING, REWRITING, VERIFYING, Phases
 
 from .analysis.special_ids import PADDING_IDS
@@ -35,11 +35,12 @@ from .pipeline import GraphOptions, rewrite_graph
 from .precision.widen import narrow_outputs, widen
 from .report import CoverageReport, coverage
 from .varseqlen import VARSEQLEN, take_varseqlen
+from .verification.compared_output import DifferError
 from .verification.half_precision import ALLOWED, convert_and_check
 from .verification.kept_numbers import RELATIVE_TOLERANCE
 from .verification.probe import PaddingIsReadError, UnknownSizesError
 from .verification.sample_batches import sample_of
-from .verification.verify import DifferError, PaddingMattersError, verify_assumed, verify_ids
+from .verification.verify import PaddingMattersError, verify_assumed, verify_ids
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def rewrite(
     interface: str = "packed",
     precision: str = "fp32",
     strict: bool = False,
-    verify: bool = True,
+    verify: bool | str = True,
     seed: int = 0,
     mask: str | None = None,
     masks: str = "any",
@@ -84,7 +85,8 @@ def rewrite(
         precision: type of weights and activations in the result: "fp32", "fp16", "bf16", or "half" for fp16 unless it
             costs products their kernels, and bf16 then.
         strict: whether anything that stays padded is an error.
-        verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared.
+        verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared; long
+            sequences without layers that repeat others, but for "whole".
         seed: of the batches that `verify` draws.
         mask: the padding mask's input, where attention does not prove which one that is: 1 at tokens, 0 at padding.
         padding_id: what padded slots hold, for models that read them; without it 0 and 1 are tried, and noted.
@@ -93,7 +95,7 @@ def rewrite(
 
     Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ).
     """
-    _check_options(interface, precision, masks)
+    _check_options(interface, precision, masks, verify)
     found = rewrite_model(
         _given(model),
         interface=interface,
@@ -123,9 +125,11 @@ def _given(model: str | os.PathLike[str] | ModelProto) -> Model:
     return Model.of(model)
 
 
-def _check_options(interface: str, precision: str, masks: str) -> None:
+def _check_options(interface: str, precision: str, masks: str, verify: bool | str) -> None:
     if interface not in INTERFACES:
         raise RewriteError(f"interface is '{interface}', allowed are {', '.join(INTERFACES)}; choose one of them")
+    if isinstance(verify, str) and verify != WHOLE:
+        raise RewriteError(f"verify is '{verify}', allowed are True, False and '{WHOLE}'; choose one of them")
     if masks not in MASKS:
         raise RewriteError(f"masks is '{masks}', allowed are {', '.join(MASKS)}; choose one of them")
     precisions = (*PRECISIONS, HALF)
@@ -139,7 +143,7 @@ def rewrite_model(
     interface: str,
     precision: str,
     strict: bool,
-    verify: bool,
+    verify: bool | str,
     seed: int = 0,
     mask: str | None = None,
     masks: str = "any",
@@ -154,7 +158,7 @@ def rewrite_model(
     Weights that lie outside of the model's message stay outside of the result's. Whoever is done with the result calls
     `finished`, or check_files() of its weights. `phases` gets the seconds of what is done.
     """
-    _check_options(interface, precision, masks)
+    _check_options(interface, precision, masks, verify)
     if verify:
         model.weights.align()
     if holds_plugins(model.proto):
@@ -166,7 +170,8 @@ def rewrite_model(
     original = with_rows_marked(model.with_proto(runnable(model.proto)))
     inner = "packed" if interface == VARSEQLEN else interface
     options = GraphOptions(inner, mask, masks == "contiguous")
-    asked = _Asked(options, precision, masks, strict, seed if verify else None, padding_id, phases or Phases())
+    whole, steps = verify == WHOLE, phases or Phases()
+    asked = _Asked(options, precision, masks, strict, seed if verify else None, padding_id, steps, whole)
     made = _made(original, asked)
     result, metadata, exact = made.model, made.metadata, made.model if keep_exact else None
     if unquantized is not None:
@@ -195,7 +200,7 @@ def rewrite_model(
 class _Asked:
     """How a graph is rewritten and verified: `seed` is that of the batches, None: it is not verified.
 
-    `phases` gets the seconds.
+    `phases` gets the seconds. `whole`: long sequences go through all layers.
     """
 
     options: GraphOptions
@@ -205,6 +210,7 @@ class _Asked:
     seed: int | None
     padding_id: int | None
     phases: Phases
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,11 +269,16 @@ def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Ma
     lap(REWRITING)
     if asked.seed is not None:
         runs = result.with_proto(with_functions(result.proto))
+        how: dict[str, Any] = {"seed": asked.seed, "whole": asked.whole}
         if assumed:
-            errors = verify_assumed(original, runs, metadata, assumed, seed=asked.seed)
+            verified = verify_assumed(original, runs, metadata, assumed, **how)
         else:
-            errors, rules = verify_ids(original, runs, metadata, seed=asked.seed, special=passed.special)
-        metadata["verification"] = measured(errors, RELATIVE_TOLERANCE)
+            verified = verify_ids(original, runs, metadata, special=passed.special, **how)
+        rules = verified.rules
+        metadata["verification"] = measured(verified.errors, RELATIVE_TOLERANCE)
+        if verified.shortened is not None:
+            counts = {"nodes": verified.shortened.nodes, "of": verified.shortened.of}
+            metadata["verification"]["long_sequences"] = counts
         lap(VERIFYING)
     if rules:
         metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}

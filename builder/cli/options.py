@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from padfree.contract.names import FP8, INTERFACES, MASKS, PRECISIONS
+from padfree.contract.names import FP8, INTERFACES, MASKS, PRECISIONS, WHOLE
 
 from .console import error_console, print_line
 
@@ -24,7 +24,7 @@ GPUS = ("a100", "h100", "h200", "l4", "l40s")
 def add_rewrite_options(
     parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None, several: bool = False
 ) -> None:
-    """--interface, --precision, --strict, --no-verify, --mask, --fix, --padding-id, --masks.
+    """--interface, --precision, --strict, --verify, --no-verify, --mask, --fix, --padding-id, --masks.
 
     Defaults None: taken from a model that is rewritten already. With `several`, --precision may be given several times.
     """
@@ -46,10 +46,19 @@ def add_rewrite_options(
         help=f"fp8: products in e4m3, everything else in fp16 or bf16, with --calibrate. Default: {shown}{again}",
     )
     group.add_argument("--strict", action="store_true", help="fail unless the whole model could be packed")
-    group.add_argument(
+    verify = group.add_mutually_exclusive_group()
+    verify.add_argument(
+        "--verify",
+        choices=(WHOLE,),
+        default=True,
+        help="take long sequences through all layers, too, when original and rewritten model are compared (default: "
+        "layers that differ in nothing but weights count as one)",
+    )
+    verify.add_argument(
         "--no-verify",
         dest="verify",
         action="store_false",
+        default=True,
         help="compare nothing: neither original and rewritten model in onnxruntime, nor a new engine with that",
     )
     add_mask_option(group)

@@ -41,7 +41,7 @@ def build_engine(
     interface: str | None = None,
     precision: str | None = None,
     strict: bool = False,
-    verify: bool = True,
+    verify: bool | str = True,
     mask: str | None = None,
     masks: str | None = None,
     padding_id: int | None = None,
@@ -70,8 +70,8 @@ def build_engine(
         precision: "fp32", "fp16" or "bf16"; None for fp16, or bf16 where fp16 cannot hold what products of tokens make
             or read. Of a rewritten model it can only be what the model is.
         strict: rewriting fails unless everything could be packed.
-        verify: rewriting compares original and rewritten model in onnxruntime, and the engine's answers are compared
-            with those of the rewritten model.
+        verify: rewriting compares original and rewritten model in onnxruntime (with "whole", long sequences go through
+            all layers), and the engine's answers are compared with those of the rewritten model.
         mask: the padding mask's input, where attention does not prove which one that is.
         masks: "any" (default), or "contiguous" where no padding lies between the tokens of a row; of a rewritten model
             it can only be what the model is.

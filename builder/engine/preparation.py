@@ -67,7 +67,7 @@ def prepare(
     interface: str | None,
     precision: str | None,
     strict: bool,
-    verify: bool,
+    verify: bool | str,
     products: Products,
     profile: ProfileOptions,
     mask: str | None = None,
@@ -117,7 +117,7 @@ def _rewritten(
     interface: str | None,
     precision: str | None,
     strict: bool,
-    verify: bool,
+    verify: bool | str,
     mask: str | None = None,
     masks: str | None = None,
     padding_id: int | None = None,
@@ -134,7 +134,7 @@ def _rewritten(
             mask=mask,
             masks=masks or "any",
             padding_id=padding_id,
-            keep_exact=verify,
+            keep_exact=bool(verify),
             phases=phases,
         )
         return made.model, made.exact

@@ -17,6 +17,7 @@ from ..importing.inputs import sequence_inputs_of, shared_inputs_of
 
 Array = npt.NDArray[Any]
 
+LONGEST = "longest"  # the name of a batch
 _LONGEST = 512  # tokens of the longest sequence, where the model allows more: verification stays a matter of seconds
 _LONGEST_WITHOUT_LIMIT = 128  # where the model knows no largest position
 _IDS_WITHOUT_LIMIT = 2  # ids are drawn below it where the model's table is not known
@@ -71,7 +72,7 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     batches = [
         Batch("one token", _prefix_mask([1])),
         Batch("ragged", _prefix_mask(lengths)),
-        Batch("longest", _prefix_mask([longest])),
+        Batch(LONGEST, _prefix_mask([longest])),
     ]
     if has_no_mask(metadata) and metadata["interface"] == "padded":
         return [Batch(item.name, np.ones_like(item.mask)) for item in batches]  # every slot is a token

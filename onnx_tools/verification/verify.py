@@ -3,27 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from ..analysis.kept import BATCH, BOTH, SLOTS, Rows, fits, kept_rows, packed_rows, padded_dims
-from ..analysis.layout import Layout
+from ..analysis.kept import BATCH, BOTH, SLOTS, padded_dims
 from ..analysis.special_ids import IdRule, SpecialIds, rules_for
 from ..errors import VerificationError
 from ..files.model import Model
 from ..files.ort_session import open_session
 from ..importing.fixed_axes import fixed_sizes
 from ..importing.inputs import sequence_inputs_of, shared_inputs_of, token_inputs_of
-from .agreement import Scale, measure, row_blocks
-from .kept_numbers import RELATIVE_TOLERANCE, agree, rows_of_tokens, same_rows
+from .compared_output import ComparedOutput, DifferError
+from .kept_numbers import agree, rows_of_tokens, same_rows
+from .repeated_layers import Shortened, without_repeated_layers
 from .sample_batches import (
+    LONGEST,
     Batch,
     batches_padded_further,
     feeds_of,
@@ -36,6 +38,7 @@ from .sample_batches import (
 logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
+Result = TypeVar("Result")
 
 _MIXES = (
     "the original's answers for a sequence change with the others of its batch, as where it takes a mean over the "
@@ -43,27 +46,37 @@ _MIXES = (
 )
 
 
-class DifferError(VerificationError):
-    """Raised where both models run, and their answers differ; `facts` says where."""
-
-    def __init__(self, facts: str) -> None:
-        self.facts = facts
-        super().__init__(f"{facts}; please report this; --no-verify skips the check")
-
-
 class PaddingMattersError(VerificationError):
     """Raised where the original's own answers for tokens depend on what padded slots hold."""
 
 
-def verify(original: Model, rewritten: Model, metadata: Mapping[str, Any], *, seed: int = 0) -> dict[str, float]:
+@dataclass(frozen=True)
+class Verified:
+    """What a verification found.
+
+    errors: each output's largest difference, in parts of a column's root mean square (see agreement.py).
+    rules: how ids had to be for that; empty: any.
+    shortened: what long sequences were compared on, where repeated layers were left out for them.
+    """
+
+    errors: Mapping[str, float]
+    rules: Mapping[str, IdRule]
+    shortened: Shortened | None
+
+
+def verify(
+    original: Model, rewritten: Model, metadata: Mapping[str, Any], *, seed: int = 0, whole: bool = False
+) -> Verified:
     """Compares the two models on seeded ragged batches; padded slots hold random ids.
 
+    Long sequences, and batches that are padded far, are compared without layers that repeat others
+    (repeated_layers.py), but for `whole`; or where those models differ: then the whole ones decide.
+
     The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it.
-    Returns each output's largest difference, in parts of a column's root mean square (see agreement.py); numbers that
-    are infinite or not a number, integers and stand-ins for infinity have to be equal.
+    Numbers that are infinite or not a number, integers and stand-ins for infinity have to be equal.
     Raises VerificationError for the first output value that differs by more than RELATIVE_TOLERANCE.
     """
-    return verify_ids(original, rewritten, metadata, seed=seed)[0]
+    return verify_ids(original, rewritten, metadata, seed=seed, whole=whole)
 
 
 def verify_ids(
@@ -72,16 +85,17 @@ def verify_ids(
     metadata: Mapping[str, Any],
     *,
     seed: int = 0,
+    whole: bool = False,
     special: Mapping[str, SpecialIds] | None = None,
-) -> tuple[dict[str, float], dict[str, IdRule]]:
-    """As verify, and how ids have to be for that: any, where nothing is said of them.
+) -> Verified:
+    """As verify, and finds how ids have to be for that.
 
     Where the two differ, and the original's answers change with the ids in padded slots, or it cannot run on them, it
     looks for ids that it knows (`special`): then ids are tried that end in one of them, with padding that is none.
     Where it knows none, such an original is refused. So is one that is to be packed and whose answers change with how
     much padding a batch has: packed batches have none.
     """
-    models = _Models(original, rewritten, metadata)
+    models = _Models(original, rewritten, metadata, whole=whole)
     try:
         worst = models.compare(metadata, seed)
     except VerificationError as error:
@@ -112,7 +126,7 @@ def verify_ids(
             models.check_wider(metadata, seed)
             if models.mixes_sequences(metadata, seed):
                 logger.warning("%s, and so do the packed model's", _MIXES)
-        return worst, {}
+        return Verified(worst, {}, models.shortened)
     for rules in choices:
         described = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
         try:
@@ -123,7 +137,7 @@ def verify_ids(
             continue
         text = "; ".join(f"'{name}' {rule}" for name, rule in rules.items())
         logger.warning("the original reads the ids of padded slots; it was verified with ids that fit it: %s", text)
-        return worst, rules
+        return Verified(worst, rules, models.shortened)
     told = next((error for error in errors if not isinstance(error, _OriginalFails)), errors[0])
     asked = ", ".join(f"'{name}'" for name in choices[0])
     raise PaddingMattersError(
@@ -133,21 +147,30 @@ def verify_ids(
 
 
 def verify_assumed(
-    original: Model, rewritten: Model, metadata: Mapping[str, Any], rules: Mapping[str, IdRule], *, seed: int = 0
-) -> dict[str, float]:
+    original: Model,
+    rewritten: Model,
+    metadata: Mapping[str, Any],
+    rules: Mapping[str, IdRule],
+    *,
+    seed: int = 0,
+    whole: bool = False,
+) -> Verified:
     """As verify, with ids as these rules have them, in padding too. Raises VerificationError."""
-    models = _Models(original, rewritten, metadata)
+    models = _Models(original, rewritten, metadata, whole=whole)
     described = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
     worst = models.compare(described, seed)
     if metadata["interface"] == "packed":
         models.check_wider(described, seed)
-    return worst
+    return Verified(worst, rules, models.shortened)
 
 
 class _Models:
-    """The original and the rewritten model, open for any batches."""
+    """The original and the rewritten model, open for any batches.
 
-    def __init__(self, original: Model, rewritten: Model, metadata: Mapping[str, Any]) -> None:
+    `shortened`: what has their place for long sequences, until these models differ or do not run.
+    """
+
+    def __init__(self, original: Model, rewritten: Model, metadata: Mapping[str, Any], *, whole: bool) -> None:
         self._original = original.proto
         self._fixed = fixed_sizes(original.proto, token_inputs_of(original.proto))
         self._sessions = (_session(original, "original"), _session(rewritten, "rewritten"))
@@ -157,25 +180,59 @@ class _Models:
         self._fillers = fillers(metadata)
         self._shared = shared_inputs_of(original.proto)
         self._rows = {**sequence_inputs_of(original.proto), **self._shared}
+        self._long = self._sessions
+        self.shortened: Shortened | None = None
+        if not whole and not self._fixed:
+            self._shorten(without_repeated_layers(original, rewritten, metadata.get("origins", {})))
+
+    def _shorten(self, models: Shortened | None) -> None:
+        if models is not None:
+            with contextlib.suppress(VerificationError):
+                self._long = (_session(models.original, "original"), _session(models.rewritten, "rewritten"))
+                self.shortened = models
+
+    def _decided(self, check: Callable[[], Result]) -> Result:
+        """What a check finds: where shortened models do not pass it, the whole ones do or do not."""
+        short = self._long, self.shortened
+        try:
+            return check()
+        except VerificationError:
+            if self.shortened is None:
+                raise
+            self._long, self.shortened = self._sessions, None
+            try:
+                return check()
+            except VerificationError:
+                self._long, self.shortened = short
+                raise
 
     def compare(self, metadata: Mapping[str, Any], seed: int) -> dict[str, float]:
         """Each output's largest difference over all batches. Raises VerificationError."""
+        return self._decided(partial(self._compare, metadata, seed))
+
+    def _compare(self, metadata: Mapping[str, Any], seed: int) -> dict[str, float]:
         rng = np.random.default_rng(seed)
-        outputs = [_Output(item, metadata["interface"]) for item in metadata["outputs"]]
+        whole, long = (
+            [ComparedOutput(item, metadata["interface"]) for item in metadata["outputs"]] for _ in ("whole", "long")
+        )
         batches = make_batches(metadata, rng)
         for batch in batches:
             feeds, given = feeds_of(self._original, metadata, batch, rng)
-            wanted = self._wanted(batch, feeds)
-            found = _run(self._sessions[1], self._names, batch, "rewritten", given)
-            for output, a, b in zip(outputs, wanted, found, strict=True):
+            is_short = batch.name != LONGEST or self.shortened is None
+            sessions = self._sessions if is_short else self._long
+            wanted = self._wanted(batch, feeds, sessions[0])
+            found = _run(sessions[1], self._names, batch, "rewritten", given)
+            for output, a, b in zip(whole if is_short else long, wanted, found, strict=True):
                 output.add(batch, a, b)
-        worst = {output.name: output.largest_difference() for output in outputs}
+        worst = {a.name: max(a.largest_difference(), b.largest_difference()) for a, b in zip(whole, long, strict=True)}
         logger.info("verified on %d batches: largest difference %.1e of a column", len(batches), max(worst.values()))
         return worst
 
-    def _wanted(self, batch: Batch, feeds: Mapping[str, Array]) -> list[Array]:
+    def _wanted(
+        self, batch: Batch, feeds: Mapping[str, Array], original: ort.InferenceSession | None = None
+    ) -> list[Array]:
         """The original's results: of every sequence alone where all slots of a batch would be tokens."""
-        run = partial(_run, self._sessions[0], self._names, batch, "original")
+        run = partial(_run, original or self._sessions[0], self._names, batch, "original")
         if self._is_alone:
             return self._each_alone(run, feeds, batch)
         return self._fixed.run(run, feeds, self._dims, self._fillers)
@@ -199,6 +256,7 @@ class _Models:
 
     def depends_on_padding(self, metadata: Mapping[str, Any], seed: int) -> bool:
         """Whether the original's numbers of tokens change with what padding holds, or with how much there is."""
+        self._long, self.shortened = self._sessions, None  # it may be the weights of one layer
         if self.padding_is_read(metadata, seed):
             return True
         try:
@@ -215,7 +273,7 @@ class _Models:
         batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
         feeds, _ = feeds_of(self._original, metadata, batch, rng)
         rest = replace(batch, mask=batch.mask[1:])
-        run = partial(_run, self._sessions[0], self._names)
+        run = partial(_run, self._long[0], self._names)
         try:
             fewer = {name: values if name in self._shared else values[1:] for name, values in feeds.items()}
             many, few = run(batch, "original", feeds), run(rest, "original", fewer)
@@ -233,8 +291,10 @@ class _Models:
 
         What padding holds is another matter: they may do so for random ids there, where they do not for one id.
         """
-        if self._fixed or self._is_alone:
-            return
+        if not self._fixed and not self._is_alone:
+            self._decided(partial(self._check_wider, metadata, seed))
+
+    def _check_wider(self, metadata: Mapping[str, Any], seed: int) -> None:
         rng = np.random.default_rng(seed)
         for batch in batches_padded_further(metadata):
             feeds, _ = feeds_of(self._original, metadata, batch, rng)
@@ -257,7 +317,7 @@ class _Models:
         """The first output whose numbers of tokens are others without the slots that no sequence has tokens in."""
         length = int(batch.mask.sum(1).max())
         narrow = replace(batch, mask=batch.mask[:, :length])
-        run = partial(_run, self._sessions[0], self._names)
+        run = partial(_run, self._long[0], self._names)
         found = run(batch, "original", feeds)
         wanted = run(narrow, "original", self._cut(feeds, length))
         for name, dims, a, b in zip(self._names, self._dims, wanted, found, strict=True):
@@ -291,85 +351,6 @@ class _Models:
             axis = next((axis for axis, size in enumerate(sizes) if size in (BATCH, BOTH)), None)
             joined.append(parts[0] if axis is None else np.concatenate(parts, axis))
         return joined
-
-
-class _Output:
-    """The kept numbers of one output in both models, batch by batch."""
-
-    def __init__(self, description: Mapping[str, Any], interface: str) -> None:
-        self.name: str = description["name"]
-        self.dims = padded_dims(description)
-        self._layout: str = description["layout"]
-        self._interface = interface
-        self._batches: list[tuple[Batch, Rows, Rows]] = []
-
-    def add(self, batch: Batch, wanted: Array, found: Array) -> None:
-        """Takes the output of one batch. Raises VerificationError for other shapes."""
-        if not batch.keeps_first_slot and not {SLOTS, BOTH} & set(self.dims or ()):
-            return  # a head that reads the masked first slot cannot be reproduced
-        if wanted.dtype.kind in "OSU":
-            if not np.array_equal(wanted, found):
-                raise DifferError(
-                    f"output '{self.name}' holds texts, and others than in the original (batch '{batch.name}', "
-                    f"{self._interface} interface)"
-                )
-            return
-        mask = batch.mask
-        if batch.has_empty:
-            mask = np.stack([np.zeros_like(mask), mask], axis=1).reshape(-1, mask.shape[1])
-        is_packed = self._layout == Layout.PACKED
-        if not fits(wanted.shape, self.dims, batch.mask):
-            sizes = ", ".join(str(size) for size in self.dims or ())
-            raise self._other_shape(batch, f"{list(wanted.shape)} in the original", f"[{sizes}, ...]")
-        a = kept_rows(wanted, self.dims, batch.mask)
-        if is_packed or fits(found.shape, self.dims, mask):
-            b = packed_rows(found, mask) if is_packed else kept_rows(found, self.dims, mask)
-            if (a.values.shape, a.element) == (b.values.shape, b.element):
-                self._batches.append((batch, a, b))
-                return
-        expected = [len(a.values), *a.element] if is_packed else list(wanted.shape)
-        raise self._other_shape(batch, f"{list(found.shape)} after rewriting", f"{expected}")
-
-    def _other_shape(self, batch: Batch, found: str, expected: str) -> VerificationError:
-        return DifferError(
-            f"output '{self.name}' has shape {found}, {expected} is expected (batch '{batch.name}', {self._interface} "
-            f"interface, layout {self._layout})"
-        )
-
-    def largest_difference(self) -> float:
-        """In parts of a column's root mean square. Raises VerificationError where it is too large."""
-        filled = [item for item in self._batches if item[1].values.size]
-        if not filled:
-            return 0.0
-        scale, worst = measure([a.values for _, a, _ in filled]), 0.0
-        for batch, a, b in filled:
-            difference, row, column = _largest(scale, a.values, b.values)
-            worst = max(worst, difference)
-            if not worst <= RELATIVE_TOLERANCE:
-                allowed = RELATIVE_TOLERANCE * scale.size_of(a.values[row, column], column)
-                raise DifferError(
-                    f"output '{self.name}'{_place(a, row, column)} (batch '{batch.name}'): the original gives "
-                    f"{a.values[row, column]:.6g}, the rewritten model {b.values[row, column]:.6g}; allowed is a "
-                    f"difference of {allowed:.3g}"
-                )
-        return worst
-
-
-def _largest(scale: Scale, wanted: Array, found: Array) -> tuple[float, int, int]:
-    """The largest difference of any number, and its row and column."""
-    largest = (-1.0, 0, 0)
-    for rows in row_blocks(wanted):
-        difference = scale.differences(wanted[rows], found[rows])
-        row, column = (int(at) for at in np.unravel_index(int(difference.argmax()), difference.shape))
-        if float(difference[row, column]) > largest[0]:
-            largest = (float(difference[row, column]), rows.start + row, column)
-    return largest
-
-
-def _place(rows: Rows, row: int, column: int) -> str:
-    names = {BATCH: "sequence", SLOTS: "position", BOTH: "slot"}
-    places = [f", {names[axis]} {int(at)}" for axis, at in zip(rows.axes, rows.places[row], strict=True)]
-    return "".join(places) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"
 
 
 class _OriginalFails(VerificationError):

@@ -52,10 +52,11 @@ def run(model: ModelProto, feeds: ranges.Feeds, names: Sequence[str]) -> list[ra
 def verify(
     original: ModelProto, rewritten: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0
 ) -> dict[str, float]:
-    return verification.verify(Model(original), Model(rewritten), metadata, seed=seed)
+    return dict(verification.verify(Model(original), Model(rewritten), metadata, seed=seed).errors)
 
 
 def verify_ids(
     original: ModelProto, rewritten: ModelProto, metadata: Mapping[str, Any], *, special: Mapping[str, SpecialIds]
 ) -> tuple[dict[str, float], dict[str, IdRule]]:
-    return verification.verify_ids(Model(original), Model(rewritten), metadata, special=special)
+    found = verification.verify_ids(Model(original), Model(rewritten), metadata, special=special)
+    return dict(found.errors), dict(found.rules)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One output of both models over all batches: what is not padding in it, and how far it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..analysis.kept import BATCH, BOTH, SLOTS, Rows, fits, kept_rows, packed_rows, padded_dims
+from ..analysis.layout import Layout
+from ..errors import VerificationError
+from .agreement import Scale, measure, row_blocks
+from .kept_numbers import RELATIVE_TOLERANCE
+from .sample_batches import Batch
+
+Array = npt.NDArray[Any]
+
+
+class DifferError(VerificationError):
+    """Raised where both models run, and their answers differ; `facts` says where."""
+
+    def __init__(self, facts: str) -> None:
+        self.facts = facts
+        super().__init__(f"{facts}; please report this; --no-verify skips the check")
+
+
+class ComparedOutput:
+    """The kept numbers of one output in both models, batch by batch."""
+
+    def __init__(self, description: Mapping[str, Any], interface: str) -> None:
+        self.name: str = description["name"]
+        self.dims = padded_dims(description)
+        self._layout: str = description["layout"]
+        self._interface = interface
+        self._batches: list[tuple[Batch, Rows, Rows]] = []
+
+    def add(self, batch: Batch, wanted: Array, found: Array) -> None:
+        """Takes the output of one batch. Raises VerificationError for other shapes."""
+        if not batch.keeps_first_slot and not {SLOTS, BOTH} & set(self.dims or ()):
+            return  # a head that reads the masked first slot cannot be reproduced
+        if wanted.dtype.kind in "OSU":
+            if not np.array_equal(wanted, found):
+                raise DifferError(
+                    f"output '{self.name}' holds texts, and others than in the original (batch '{batch.name}', "
+                    f"{self._interface} interface)"
+                )
+            return
+        mask = batch.mask
+        if batch.has_empty:
+            mask = np.stack([np.zeros_like(mask), mask], axis=1).reshape(-1, mask.shape[1])
+        is_packed = self._layout == Layout.PACKED
+        if not fits(wanted.shape, self.dims, batch.mask):
+            sizes = ", ".join(str(size) for size in self.dims or ())
+            raise self._other_shape(batch, f"{list(wanted.shape)} in the original", f"[{sizes}, ...]")
+        a = kept_rows(wanted, self.dims, batch.mask)
+        if is_packed or fits(found.shape, self.dims, mask):
+            b = packed_rows(found, mask) if is_packed else kept_rows(found, self.dims, mask)
+            if (a.values.shape, a.element) == (b.values.shape, b.element):
+                self._batches.append((batch, a, b))
+                return
+        expected = [len(a.values), *a.element] if is_packed else list(wanted.shape)
+        raise self._other_shape(batch, f"{list(found.shape)} after rewriting", f"{expected}")
+
+    def _other_shape(self, batch: Batch, found: str, expected: str) -> VerificationError:
+        return DifferError(
+            f"output '{self.name}' has shape {found}, {expected} is expected (batch '{batch.name}', {self._interface} "
+            f"interface, layout {self._layout})"
+        )
+
+    def largest_difference(self) -> float:
+        """In parts of a column's root mean square. Raises VerificationError where it is too large."""
+        filled = [item for item in self._batches if item[1].values.size]
+        if not filled:
+            return 0.0
+        scale, worst = measure([a.values for _, a, _ in filled]), 0.0
+        for batch, a, b in filled:
+            difference, row, column = _largest(scale, a.values, b.values)
+            worst = max(worst, difference)
+            if not worst <= RELATIVE_TOLERANCE:
+                allowed = RELATIVE_TOLERANCE * scale.size_of(a.values[row, column], column)
+                raise DifferError(
+                    f"output '{self.name}'{_place(a, row, column)} (batch '{batch.name}'): the original gives "
+                    f"{a.values[row, column]:.6g}, the rewritten model {b.values[row, column]:.6g}; allowed is a "
+                    f"difference of {allowed:.3g}"
+                )
+        return worst
+
+
+def _largest(scale: Scale, wanted: Array, found: Array) -> tuple[float, int, int]:
+    """The largest difference of any number, and its row and column."""
+    largest = (-1.0, 0, 0)
+    for rows in row_blocks(wanted):
+        difference = scale.differences(wanted[rows], found[rows])
+        row, column = (int(at) for at in np.unravel_index(int(difference.argmax()), difference.shape))
+        if float(difference[row, column]) > largest[0]:
+            largest = (float(difference[row, column]), rows.start + row, column)
+    return largest
+
+
+def _place(rows: Rows, row: int, column: int) -> str:
+    names = {BATCH: "sequence", SLOTS: "position", BOTH: "slot"}
+    places = [f", {names[axis]} {int(at)}" for axis, at in zip(rows.axes, rows.places[row], strict=True)]
+    return "".join(places) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"

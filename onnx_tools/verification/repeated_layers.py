@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both models without layers that repeat others, for what takes long: what it shows of one layer, it shows of its like.
+
+Two stretches of a model are alike where the same operators with the same attributes are wired in the same way, and
+only weights along features differ: matrices that rows are multiplied by, biases, and the factors of norms. Everything
+else (tables of positions, biases of scores, masks, windows, single numbers) is the same in both, bit by bit. A stretch
+is left out of both models at once, between places that `origins` has of both, and only where it follows what it is like
+in the original and in the rewritten model, as the one that it is like does.
+
+So all layers that differ in more than their weights stay. The weights are another matter: a layer whose weights were
+mixed up shows in the whole models, with any tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from onnx import GraphProto, ModelProto, TensorProto
+
+from ..files.model import Model
+from ..importing.control_flow import keep_needed
+from .stretches import Form, Place, Stretches
+
+_LEAST_PLACES = 4
+_STARTS = 8  # places that are tried as the first one
+_WORTHWHILE = 0.75  # of the nodes may stay
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """Both models without repeated layers. `nodes`: how many the rewritten one still has, `of` how many it had."""
+
+    original: Model
+    rewritten: Model
+    nodes: int
+    of: int
+
+
+def without_repeated_layers(original: Model, rewritten: Model, origins: Mapping[str, str]) -> Shortened | None:
+    """The models without layers that are like others; None where that leaves nothing out, or not much.
+
+    Args:
+        original: nodes in the order in which they compute, as rewritten's.
+        rewritten: with function bodies.
+        origins: tensor [T,...] of the rewritten model -> the tensor [B,S,...] of the original that it replaces.
+    """
+    sides = [Stretches.of(model) for model in (original, rewritten)]
+    if sides[0] is None or sides[1] is None:
+        return None
+    found = _Places.most(sides[0], sides[1], origins)
+    if found is None:
+        return None
+    cut = _longest_repeat(found.forms, found.shapes)
+    if cut is None:
+        return None
+    first, last = cut
+    pairs = zip((original, rewritten), (found.originals, found.packed), sides, strict=True)
+    models = [_without(model, names[first], names[last], side) for model, names, side in pairs if side is not None]
+    if models[0] is None or models[1] is None:
+        return None
+    nodes, of = (len(model.proto.graph.node) for model in (models[1], rewritten))
+    return Shortened(models[0], models[1], nodes, of) if nodes <= _WORTHWHILE * of else None
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Places of both models in order, through which alone tokens go on.
+
+    originals, packed: their tensors. shapes: of the packed ones. forms: what both models compute from one to the next.
+    """
+
+    originals: Sequence[Place]
+    packed: Sequence[Place]
+    shapes: Sequence[object]
+    forms: Sequence[tuple[Form, Form]]
+
+    @classmethod
+    def most(cls, original: Stretches, rewritten: Stretches, origins: Mapping[str, str]) -> _Places | None:
+        """As many as there are; None where they are too few for a repeat, or what lies between them is too much."""
+        shapes = _shapes(rewritten.graph)
+        known = {name: origin for name, origin in origins.items() if name in shapes and original.makes(origin)}
+        start, best = "", list[tuple[Place, Place]]()
+        for name in rewritten.in_order(known)[:_STARTS]:
+            pairs = _matched(rewritten.places(name), original.places(known[name]), known)
+            if len(pairs) > len(best):
+                start, best = name, pairs
+        if len(best) < _LEAST_PLACES:
+            return None
+        packed, originals = [pair[0] for pair in best], [pair[1] for pair in best]
+        before, after = original.forms(known[start], originals), rewritten.forms(start, packed)
+        if before is None or after is None:
+            return None
+        sizes = [tuple(shapes[name] for name in place) for place in packed]
+        return cls(originals, packed, sizes, list(zip(before, after, strict=True)))
+
+
+def _matched(
+    packed: Sequence[Place], originals: Sequence[Place], known: Mapping[str, str]
+) -> list[tuple[Place, Place]]:
+    """The places of both models that are the same, in the order that they have in both."""
+    order = {frozenset(place): at for at, place in enumerate(originals)}
+    found, last = list[tuple[Place, Place]](), -1
+    for place in packed:
+        names = tuple(known.get(name, "") for name in place)
+        at = order.get(frozenset(names), -1)
+        if at > last:
+            found.append((place, names))
+            last = at
+    return found
+
+
+def _longest_repeat(forms: Sequence[tuple[Form, Form]], shapes: Sequence[object]) -> tuple[int, int] | None:
+    """Places between which both models may be left out: the most stretches that all repeat earlier ones.
+
+    Each of them follows one that it follows before, too, and so does what comes after them.
+    """
+    numbers = {form: number for number, form in enumerate(dict.fromkeys(forms))}
+    kinds = [numbers[form] for form in forms]
+    best: tuple[int, int] | None = None
+    for first in range(2, len(kinds)):
+        there = set(pairwise(kinds[:first]))
+        last = first
+        for at in range(first, len(kinds)):
+            if (kinds[at - 1], kinds[at]) not in there:
+                break
+            joins = at + 1 < len(kinds) and (kinds[first - 1], kinds[at + 1]) in there
+            if joins and shapes[first] == shapes[at + 1]:
+                last = at + 1
+        if last - first > (0 if best is None else best[1] - best[0]):
+            best = first, last
+    return best
+
+
+def _without(model: Model, first: Place, last: Place, stretches: Stretches) -> Model | None:
+    """A model whose tensors `first` are read for `last`; None where something else needs what lies between."""
+    between, renamed = stretches.between(first, last), dict(zip(last, first, strict=True))
+    result = ModelProto()
+    result.CopyFrom(model.proto)
+    for node in result.graph.node:
+        for place, name in enumerate(node.input):
+            if name in renamed:
+                node.input[place] = renamed[name]
+    keep_needed(result)
+    if any(name in between for node in result.graph.node for name in node.output):
+        return None
+    _drop_unread(result.graph)
+    return model.with_proto(result)
+
+
+def _drop_unread(graph: GraphProto) -> None:
+    read = {name for node in graph.node for name in node.input} | {item.name for item in graph.output}
+    kept = [TensorProto.FromString(item.SerializeToString()) for item in graph.initializer if item.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _shapes(graph: GraphProto) -> dict[str, tuple[int | str, ...]]:
+    """The shapes that are written at tensors."""
+    return {
+        item.name: tuple(dim.dim_param or dim.dim_value for dim in item.type.tensor_type.shape.dim)
+        for item in graph.value_info
+        if item.type.tensor_type.HasField("shape")
+    }

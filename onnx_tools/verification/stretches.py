@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model computes from one tensor to another, in a form that two stretches share where they differ in weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TypeAlias
+
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+from ..files.data_sizes import bytes_of
+from ..files.model import Model
+from ..files.weights import LARGE_BYTES
+from ..operators import DOMAIN, OPERATORS, node_attributes
+
+Form: TypeAlias = tuple[object, ...]
+Place: TypeAlias = tuple[str, ...]
+
+_MOST_TENSORS = 2  # of a place: rows of tokens, and their sum with what the layer before has made of them
+_MOST_STEPS = 32  # times a model's nodes: more are looked at where all stretches need the same long computation
+_NEVER = -1
+_MATRICES: Mapping[str, tuple[int, ...]] = MappingProxyType({"MatMul": (1,), "Gemm": (1, 2)})
+_ROWS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        **dict.fromkeys(("Add", "Sub", "Mul", "Div"), (0, 1)),
+        **dict.fromkeys(("LayerNormalization", "RMSNormalization"), (1, 2)),
+    }
+)
+"""Standard operators, and the places of what may be weights along features: matrices, and rows for every token."""
+_OWN = frozenset({"gamma", "beta", "bias", "qkv_bias", "pooler_weight", "pooler_bias"})
+"""The same of padfree's operators, by their names."""
+
+
+class Stretches:
+    """A graph, to be looked at between tensors that all paths of tokens go through."""
+
+    def __init__(self, model: Model) -> None:
+        self.graph: GraphProto = model.proto.graph
+        self._nodes: Sequence[NodeProto] = list(self.graph.node)
+        self._makers = {name: at for at, node in enumerate(self._nodes) for name in node.output if name}
+        self._outputs = {item.name for item in self.graph.output}
+        self._weights = {tensor.name: tensor for tensor in self.graph.initializer}
+        self._flows: set[str] = set()
+        self._vary: set[str] = set()  # weights along features
+
+    @classmethod
+    def of(cls, model: Model) -> Stretches | None:
+        """A model's graph; None where it holds subgraphs, or nodes that stand before what they read."""
+        result = cls(model)
+        for at, node in enumerate(result._nodes):
+            if any(item.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for item in node.attribute):
+                return None
+            if any(result._makers.get(name, _NEVER) >= at for name in node.input):
+                return None
+        return result
+
+    def makes(self, name: str) -> bool:
+        """Whether a node of the graph makes a tensor, and it is none of its outputs."""
+        return name in self._makers and name not in self._outputs
+
+    def in_order(self, names: Iterable[str]) -> list[str]:
+        """Those that the graph makes, as it makes them."""
+        return sorted((name for name in names if self.makes(name)), key=self._makers.__getitem__)
+
+    def places(self, start: str) -> list[Place]:
+        """In order, the few tensors that all goes through which is computed of `start`, shapes alone left out."""
+        flows = self._following(start)
+        reads = dict.fromkeys(flows, _NEVER)
+        for at, node in enumerate(self._nodes):
+            for name in node.input if _carries(node) else ():
+                if name in flows:
+                    reads[name] = at
+        reads |= dict.fromkeys(self._outputs & flows, len(self._nodes))
+        found, needed = dict[Place, None](), list[str]()
+        for at in range(self._makers[start], len(self._nodes)):
+            needed += (name for name in self._nodes[at].output if name in flows)
+            needed = [name for name in needed if reads[name] > at]
+            if 0 < len(needed) <= _MOST_TENSORS:
+                found[tuple(sorted(needed, key=self._makers.__getitem__))] = None
+        return [place for place in found if self._outputs.isdisjoint(place)]
+
+    def forms(self, start: str, places: Sequence[Place]) -> list[Form] | None:
+        """What is computed from each of these places of `start` to the next; None where that takes too long to tell."""
+        self._flows = self._following(start)
+        self._vary = self._weights_along_features()
+        steps, found = _MOST_STEPS * len(self._nodes), list[Form]()
+        for first, last in pairwise(places):
+            form = self._form(first, last)
+            steps -= len(form)
+            if steps < 0:
+                return None
+            found.append(form)
+        return found
+
+    def between(self, first: Place, last: Place) -> set[str]:
+        """Tensors of tokens that are made behind `first` up to `last`."""
+        nodes = self._nodes[self._end(first) + 1 : self._end(last) + 1]
+        made = (name for node in nodes for name in node.output)
+        return {name for name in made if name in self._flows}
+
+    def _end(self, place: Place) -> int:
+        return max(self._makers[name] for name in place)
+
+    def _following(self, start: str) -> set[str]:
+        """The tensor, and all that is computed of its numbers."""
+        found = {start}
+        for node in self._nodes[self._makers[start] + 1 :]:
+            if _carries(node) and not found.isdisjoint(node.input):
+                found.update(name for name in node.output if name)
+        return found
+
+    def _form(self, first: Place, last: Place) -> Form:
+        """The nodes from one place to another, each with the numbers of what it reads, as met from the end on."""
+        numbers, described = {"": -1, **{name: at for at, name in enumerate(first)}}, list[object]()
+        before, waiting = self._end(first), [(name, False) for name in last]
+        while waiting:
+            name, is_ready = waiting.pop()
+            if name in numbers:
+                continue
+            at = self._makers.get(name)
+            if at is None or (name in self._flows and at <= before):
+                numbers[name] = len(numbers)
+                described.append(self._leaf(name))
+            elif is_ready:
+                node = self._nodes[at]
+                described.append((*_head(node), tuple(numbers[item] for item in node.input)))
+                numbers |= {item: len(numbers) + place for place, item in enumerate(node.output) if item}
+            else:
+                waiting.append((name, True))
+                waiting += [(item, False) for item in reversed(self._nodes[at].input)]
+        return (*described, *(numbers[name] for name in last))
+
+    def _leaf(self, name: str) -> Form:
+        tensor = self._weights.get(name)
+        if tensor is None:
+            return ("given", name)
+        kind = (tensor.data_type, *tensor.dims)
+        if name in self._vary:
+            return ("weight", *kind)
+        if _is_large(tensor):
+            return ("large", name, *kind)
+        described = TensorProto()
+        described.CopyFrom(tensor)
+        described.ClearField("name")
+        return ("numbers", described.SerializeToString(deterministic=True))
+
+    def _weights_along_features(self) -> set[str]:
+        """The weights that may differ: all that read them do so along features."""
+        readers: dict[str, list[tuple[NodeProto, int]]] = {}
+        for node in self._nodes:
+            for place, name in enumerate(node.input):
+                readers.setdefault(name, []).append((node, place))
+        return {
+            name
+            for name, tensor in self._weights.items()
+            if tensor.data_type == TensorProto.FLOAT
+            and math.prod(tensor.dims) > 1
+            and name not in self._outputs
+            and all(self._is_along_features(tensor, node, place, readers) for node, place in readers.get(name, ()))
+        }
+
+    def _is_along_features(
+        self, tensor: TensorProto, node: NodeProto, place: int, readers: Mapping[str, list[tuple[NodeProto, int]]]
+    ) -> bool:
+        of_tokens, rank = not self._flows.isdisjoint(node.input), len(tensor.dims)
+        if node.domain == DOMAIN:
+            specs = OPERATORS[node.op_type].inputs_for(node_attributes(node))
+            return of_tokens and specs[place].name in _OWN
+        if node.domain not in ("", "ai.onnx"):
+            return False
+        if node.op_type == "Transpose" and rank == 2:  # as linear layers are written
+            after = readers.get(node.output[0], [])
+            return all(other.op_type in _MATRICES and at == 1 and other.domain == "" for other, at in after)
+        if rank == 2 and place in _MATRICES.get(node.op_type, ()):
+            return of_tokens or _is_large(tensor)  # small ones may be frequencies of positions
+        return of_tokens and rank == 1 and place in (*_ROWS.get(node.op_type, ()), *_MATRICES.get(node.op_type, ()))
+
+
+def _carries(node: NodeProto) -> bool:
+    """Whether what a node makes depends on the numbers that it reads, and not on their shape alone."""
+    return node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx")
+
+
+def _head(node: NodeProto) -> tuple[object, ...]:
+    return (node.domain, node.op_type, node.overload, len(node.output), *sorted(map(_nameless, node.attribute)))
+
+
+def _nameless(attribute: AttributeProto) -> bytes:
+    """An attribute's bytes, without the name that its tensor may have."""
+    if attribute.HasField("t"):
+        copy = AttributeProto()
+        copy.CopyFrom(attribute)
+        copy.t.ClearField("name")
+        attribute = copy
+    return bytes(attribute.SerializeToString(deterministic=True))
+
+
+def _is_large(tensor: TensorProto) -> bool:
+    return (bytes_of(tensor) or 0) >= LARGE_BYTES

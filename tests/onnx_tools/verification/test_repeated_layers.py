@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long sequences go through layers that differ in more than their weights; a wrong layer is found wherever it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, numpy_helper
+from padfree.onnx_tools import RewriteError, VerificationError, rewrite
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.importing.canonical import runnable
+from padfree.onnx_tools.operators import with_functions, without_functions
+from padfree.onnx_tools.synthetic import bert_model
+from padfree.onnx_tools.verification.repeated_layers import Shortened, without_repeated_layers
+from padfree.onnx_tools.verification.verify import verify
+
+LAYERS = 12
+LEFT_OUT = 7  # a layer that is like the others
+WIDE = 64  # more than a ragged batch has tokens, and fewer than the longest sequence
+
+
+@pytest.fixture(scope="module")
+def original() -> ModelProto:
+    return bert_model(LAYERS, 32, 4, 64, vocab_size=60, max_positions=160)
+
+
+@pytest.fixture(scope="module")
+def rewritten(original: ModelProto) -> ModelProto:
+    return without_functions(rewrite(original, verify=False).model)
+
+
+def metadata_of(model: ModelProto) -> dict[str, Any]:
+    return dict(json.loads(next(item.value for item in model.metadata_props if item.key == "padfree")))
+
+
+def shortened(original: ModelProto, rewritten: ModelProto) -> Shortened | None:
+    models = Model(runnable(original)), Model(with_functions(rewritten))
+    return without_repeated_layers(*models, metadata_of(rewritten)["origins"])
+
+
+def changed(model: ModelProto, change: Callable[[ModelProto], object]) -> ModelProto:
+    result = ModelProto()
+    result.CopyFrom(model)
+    change(result)
+    return result
+
+
+def attention(model: ModelProto, layer: int) -> Any:
+    return [node for node in model.graph.node if node.op_type == "PadfreeAttention"][layer]
+
+
+def set_window(model: ModelProto, layer: int) -> None:
+    for item in attention(model, layer).attribute:
+        if item.name == "window_left":
+            item.i = WIDE
+
+
+def scale_weight(model: ModelProto, layer: int) -> None:
+    name = f"encoder.layer.{layer}.output.dense.MatMul"
+    tensor = next(item for item in model.graph.initializer if item.name == name)
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.1), name))
+
+
+def test_layers_that_repeat_others_are_left_out_of_both(original: ModelProto, rewritten: ModelProto) -> None:
+    found = shortened(original, rewritten)
+    assert found is not None
+    for model, kind in ((found.original, "Softmax"), (found.rewritten, "PadfreeAttention")):
+        assert 1 <= sum(node.op_type == kind for node in model.proto.graph.node) <= 4
+    assert found.of == len(rewritten.graph.node) > 3 * found.nodes
+    assert [item.name for item in found.original.proto.graph.output] == [item.name for item in original.graph.output]
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+def test_what_is_verified_says_what_long_sequences_went_through(original: ModelProto, interface: str) -> None:
+    verification = metadata_of(rewrite(original, interface=interface).model)["verification"]
+    counts = verification["long_sequences"]
+    assert 3 * counts["nodes"] < counts["of"]
+    whole = metadata_of(rewrite(original, interface=interface, verify="whole").model)["verification"]
+    assert "long_sequences" not in whole
+    assert whole["errors"].keys() == verification["errors"].keys()
+
+
+def test_few_layers_are_compared_whole() -> None:
+    model = bert_model(2, 32, 4, 64, vocab_size=60, max_positions=48)
+    assert "long_sequences" not in metadata_of(rewrite(model).model)["verification"]
+
+
+def test_a_wrong_weight_of_a_layer_that_is_left_out_is_found(original: ModelProto, rewritten: ModelProto) -> None:
+    wrong = changed(rewritten, lambda model: scale_weight(model, LEFT_OUT))
+    found = shortened(original, wrong)
+    assert found is not None
+    assert f"encoder.layer.{LEFT_OUT}.output.dense.MatMul" not in {
+        item.name for item in found.rewritten.proto.graph.initializer
+    }
+    verify(Model(original), Model(with_functions(rewritten)), metadata_of(rewritten))
+    with pytest.raises(VerificationError, match="the original gives"):
+        verify(Model(original), Model(with_functions(wrong)), metadata_of(rewritten))
+
+
+@pytest.mark.parametrize("layer", [1, LEFT_OUT, LAYERS - 1])
+def test_a_layer_with_an_attribute_of_its_own_stays(original: ModelProto, rewritten: ModelProto, layer: int) -> None:
+    """A window that no short sequence reaches shows in the longest one alone."""
+    wrong = changed(rewritten, lambda model: set_window(model, layer))
+    found = shortened(original, wrong)
+    kept = [] if found is None else [node for node in found.rewritten.proto.graph.node if node.domain]
+    windows = {item.i for node in kept for item in node.attribute if item.name == "window_left"}
+    assert found is None or windows == {-1, WIDE}
+    with pytest.raises(VerificationError, match="batch 'longest'"):
+        verify(Model(original), Model(with_functions(wrong)), metadata_of(rewritten))
+
+
+def test_single_numbers_and_tables_are_no_weights(original: ModelProto) -> None:
+    """An original whose one layer divides scores by another number, and one whose layer has a table for its scores."""
+
+    def own_number(model: ModelProto) -> None:
+        node = [node for node in model.graph.node if node.op_type == "Div"][LEFT_OUT]
+        tensor = numpy_helper.from_array(np.asarray(1.5, np.float32), "own_number")
+        model.graph.initializer.append(tensor)
+        node.input[1] = tensor.name
+
+    def layers_of(model: ModelProto) -> list[str]:
+        result = without_functions(rewrite(model, verify=False).model)
+        found = shortened(model, result)
+        assert found is not None
+        return [name for node in found.original.proto.graph.node for name in node.input]
+
+    assert "own_number" in layers_of(changed(original, own_number))
+
+
+def test_unknown_kinds_of_verification_are_refused(original: ModelProto) -> None:
+    with pytest.raises(RewriteError, match="verify is 'full', allowed are True, False and 'whole'"):
+        rewrite(original, verify="full")
