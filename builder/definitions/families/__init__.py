@@ -6,13 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model import Definition
-from . import albert, bert, distilbert, electra, mpnet, roberta
+from . import albert, bert, distilbert, electra, gte, jina_v2, modernbert, mpnet, nomic, roberta
 
 DEFINITIONS: Sequence[Definition] = (
     bert.BERT,
     roberta.ROBERTA,
     distilbert.DISTILBERT,
     mpnet.MPNET,
+    modernbert.MODERNBERT,
+    nomic.NOMIC,
+    gte.GTE,
+    jina_v2.JINA_V2,
     electra.ELECTRA,
     albert.ALBERT,
 )

@@ -73,15 +73,19 @@ def layers(writing: Writing, tensors: Tensors, x: str, sizes: Sizes) -> str:
 def layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
     """One layer's tensors."""
     width, inner = sizes.width, sizes.inner
-    query, key, value = (Linear.of(parts, f"attention.self.{name}", width, width) for name in ("query", "key", "value"))
-    output = Linear.of(parts, "attention.output.dense", width, width)
     up, down = Linear.of(parts, "intermediate.dense", inner, width), Linear.of(parts, "output.dense", width, inner)
     return PostNormLayer(
-        Projections(query, key, value, output),
+        projections(parts, width),
         Norm.of(parts, "attention.output.LayerNorm", width, sizes.epsilon),
         FeedForward(up, sizes.active, down),
         Norm.of(parts, "output.LayerNorm", width, sizes.epsilon),
     )
+
+
+def projections(parts: Tensors, width: int) -> Projections:
+    """The linear layers of an attention."""
+    names = ("self.query", "self.key", "self.value", "output.dense")
+    return Projections(*(Linear.of(parts, f"attention.{name}", width, width) for name in names))
 
 
 def token_types(keys: Keys) -> int:

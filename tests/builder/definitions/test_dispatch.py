@@ -17,6 +17,7 @@ from padfree.builder.definitions.keys import Keys
 from padfree.builder.folders import source
 from padfree.builder.folders.defined import write_defined
 from padfree.builder.folders.folder import read_folder
+from padfree.contract.phases import Phases
 from padfree.onnx_tools.files.weights import Storage
 
 from tests.builder.definitions.test_references import assert_same, run_padded
@@ -162,6 +163,26 @@ def test_what_is_missing_for_others_is_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("padfree.builder.folders.export.PACKAGES", ("torch_that_nobody_has",))
     wanted = "does not know itself: nothing is known of the entry 'sinks'; exporting them needs torch_that_nobody_has"
     with pytest.raises(BuildError, match=wanted), source.opened(folder(tmp_path, {"sinks": 1})):
+        pass
+
+
+@pytest.mark.parametrize("name", ["nomic_own_names", "gte_new_own_names", "jina_v2"])
+def test_code_of_a_folder_is_not_needed_where_its_family_is_known(name: str, tmp_path: Path) -> None:
+    reference, said = defined.read(name), list[str]()
+    assert "auto_map" in reference.config
+    with source.opened(defined.write_reference(reference, tmp_path), lazily=True, say=said.append) as found:
+        model = found.open(Storage.MEMORY, Phases(), said.append)
+    assert "last_hidden_state" in [item.name for item in model.proto.graph.output]
+    assert any("reading its weights by padfree's definition of" in line for line in said)
+
+
+def test_code_of_a_folder_is_not_run_where_its_family_is_not_known(tmp_path: Path) -> None:
+    code = {"AutoModel": "modeling_odd.OddModel"}
+    wanted = r"runs no code of models and does not know this one: no definition is for the model_type 'odd'; export it"
+    with (
+        pytest.raises(BuildError, match=wanted),
+        source.opened(folder(tmp_path, {"model_type": "odd", "auto_map": code})),
+    ):
         pass
 
 

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GTE (gte-en-v1.5, gte-multilingual, snowflake-arctic-embed v2): gates and rotary embeddings (arXiv 2407.19669)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..attention import Projections
+from ..blocks import PostNormLayer, Sizes, even_heads
+from ..errors import NotDefinedError
+from ..heads import heads, pooled_classes
+from ..keys import Keys
+from ..layers import FeedForward, Linear, Norm, activation
+from ..model import Definition, Encoded, Writing
+from ..rotary import Frequencies, frequencies, plain_frequencies
+from ..tensors import Tensors
+from .flash import embedded, turned_layers
+
+_BASES = {"new": 10_000.0, "gte": 160_000.0}
+"""By model_type: rope_theta where config.json does not say it."""
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys = writing.keys
+    tensors = writing.tensors.below("", "new.", "gte.", there="embeddings.word_embeddings.weight")
+    keys.only(position_embedding_type="rope", layer_norm_type="layer_norm", pack_qkv=True, logn_attention_scale=False)
+    keys.only(logn_attention_clip1=False)
+    # How code computes, and who may: nothing of it changes results.
+    keys.ignore("unpad_inputs", "use_memory_efficient_attention", "tie_word_embeddings")
+    width = keys.size("hidden_size", default=768)
+    sizes = Sizes(
+        width,
+        even_heads(width, keys.size("num_attention_heads", default=12)),
+        keys.size("intermediate_size", default=3072),
+        activation(keys, "hidden_act", default="gelu"),
+        keys.number("layer_norm_eps", default=1e-12),
+    )
+    x = embedded(writing, tensors, "embeddings.LayerNorm", sizes, keys.size("vocab_size"), _token_types(keys))
+
+    def layer(number: int) -> PostNormLayer:
+        return _layer(tensors.below(f"encoder.layer.{number}.", there="attention.qkv_proj.weight"), sizes)
+
+    count = keys.size("num_hidden_layers", default=12)
+    x = turned_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
+    tensors.ignore("pooler.", "lm_head.")
+    return Encoded(x, width, tensors)
+
+
+def _frequencies(keys: Keys, size: int) -> Frequencies:
+    base, positions = _BASES[keys.raw["model_type"]], keys.size("max_position_embeddings", default=8192)
+    scaling = keys.raw.get("rope_scaling")
+    if not isinstance(scaling, dict) or scaling.get("type", scaling.get("rope_type")) != "ntk":
+        return frequencies(keys, size, base, positions)
+    inner = keys.inner("rope_scaling")
+    assert inner is not None
+    inner.only(mixed_b=None)
+    inner.ignore("type", "rope_type")
+    factor = inner.number("factor")
+    inner.check_all_read()
+    if factor <= 1 or size % 2:
+        raise NotDefinedError(f"'rope_scaling.factor' is {factor:g} for heads of {size} numbers")
+    found: Frequencies = plain_frequencies(size, keys.number("rope_theta", default=base) * factor)
+    found /= np.float32(factor ** (2 / size))
+    return found
+
+
+def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+    width, inner, size = sizes.width, sizes.inner, sizes.heads.width
+    query, key, value = Linear.of(parts, "attention.qkv_proj", 3 * size, width).split(size, size, size)
+    up, gate = Linear.of(parts, "mlp.up_gate_proj", 2 * inner, width, bias=False).split(inner, inner)
+    down = Linear.of(parts, "mlp.down_proj", width, inner)
+    return PostNormLayer(
+        Projections(query, key, value, Linear.of(parts, "attention.o_proj", width, size)),
+        Norm.of(parts, "attn_ln", width, sizes.epsilon),
+        FeedForward(up, sizes.active, down, gate),
+        Norm.of(parts, "mlp_ln", width, sizes.epsilon),
+    )
+
+
+def _token_types(keys: Keys) -> int:
+    """Of model_type "new" nobody has read a default."""
+    return keys.size("type_vocab_size", default=1 if keys.raw.get("model_type") == "gte" else None, least=0)
+
+
+GTE = Definition(
+    "GTE",
+    lambda keys, names: keys.raw.get("model_type") in _BASES and any("attention.qkv_proj" in name for name in names),
+    _encode,
+    _token_types,
+    heads(pooled_classes()),
+)

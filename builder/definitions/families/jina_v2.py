@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jina BERT (jina-embeddings-v2): slopes by distance in the place of positions, gated networks (arXiv 2310.19923)."""
+
+from __future__ import annotations
+
+from ..attention import Scoring, mask
+from ..blocks import PostNormLayer, Sizes
+from ..distances import alibi
+from ..heads import heads, pooled_classes
+from ..keys import Keys
+from ..layers import Activation, FeedForward, Linear, Norm, activation_of, add
+from ..model import Definition, Encoded, Writing
+from ..tensors import Tensors
+from . import bert
+
+_GATES = {"geglu": "gelu", "reglu": "relu"}
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys)
+    keys.only(position_embedding_type="alibi", is_decoder=False, add_cross_attention=False, pruned_heads={})
+    keys.ignore("emb_pooler", "hidden_act", "tie_word_embeddings", "max_position_embeddings")
+    tensors = writing.tensors.below("", "bert.", there="embeddings.word_embeddings.weight")
+    with graph.scope("embeddings"):
+        x = add(graph, *bert.word_and_type(writing, tensors, sizes.width))
+        x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
+    active = activation_of(_GATES[keys.text("feed_forward_type")])
+    scoring = Scoring(sizes.heads.size**-0.5, mask(graph), alibi(graph, sizes.heads.queries))
+    for number in range(keys.size("num_hidden_layers", default=12)):
+        with graph.scope(f"layer.{number}"):
+            parts = tensors.below(f"encoder.layer.{number}.", there="attention.self.query.weight")
+            x = _layer(parts, sizes, active).apply(graph, x, sizes.heads, scoring)
+    tensors.ignore("pooler.", "cls.")
+    return Encoded(x, sizes.width, tensors)
+
+
+def _layer(parts: Tensors, sizes: Sizes, active: Activation) -> PostNormLayer:
+    width, inner = sizes.width, sizes.inner
+    gate, up = Linear.of(parts, "mlp.gated_layers", 2 * inner, width, bias=False).split(inner, inner)
+    return PostNormLayer(
+        bert.projections(parts, width),
+        Norm.of(parts, "attention.output.LayerNorm", width, sizes.epsilon),
+        FeedForward(up, active, Linear.of(parts, "mlp.wo", width, inner), gate),
+        Norm.of(parts, "mlp.layernorm", width, sizes.epsilon),
+    )
+
+
+def _matches(keys: Keys, names: frozenset[str]) -> bool:
+    is_jina = keys.raw.get("model_type") == "bert" and keys.raw.get("position_embedding_type") == "alibi"
+    return is_jina and keys.raw.get("feed_forward_type") in _GATES and any("mlp.gated_layers" in name for name in names)
+
+
+JINA_V2 = Definition("Jina BERT v2", _matches, _encode, bert.token_types, heads(pooled_classes()))

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ModernBERT: norms ahead, rotary embeddings, gated networks, and windows in most layers (arXiv 2412.13663)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
+
+from ..attention import Projections, Scoring, mask
+from ..blocks import PreNormLayer, Sizes, even_heads
+from ..errors import NotDefinedError
+from ..graph import MASK, EncoderGraph
+from ..heads import LOGITS, first_token, rows
+from ..keys import Keys
+from ..layers import FeedForward, Linear, Norm, activation, words
+from ..model import Definition, Encoded, Outputs, Writing
+from ..rotary import Frequencies, Rotary, scaled
+from ..tensors import Tensors
+
+_FULL, _NEAR = "full_attention", "sliding_attention"
+_VOCABULARY = 50368
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys, graph = writing.keys, writing.graph
+    # Entries of the first releases, which code for other attentions read.
+    keys.only(position_embedding_type="absolute")
+    keys.ignore("initializer_cutoff_factor", "deterministic_flash_attn", "reference_compile", "repad_logits_with_grad",
+                "mlp_dropout", "sparse_prediction", "sparse_pred_ignore_index", "layer_norm_eps", "decoder_bias",
+                "classifier_pooling", "classifier_bias", "classifier_activation", "tie_word_embeddings")  # fmt: skip
+    sizes, bias = _sizes(keys), keys.truth("norm_bias", default=False)
+    tensors = writing.tensors.below("", "model.", there="embeddings.tok_embeddings.weight")
+    with graph.scope("embeddings"):
+        count = keys.size("vocab_size", default=_VOCABULARY)
+        x = words(graph, tensors.take("embeddings.tok_embeddings.weight", count, sizes.width))
+        x = Norm.of(tensors, "embeddings.norm", sizes.width, sizes.epsilon, bias=bias).apply(graph, x)
+    count = keys.size("num_hidden_layers", default=22)
+    kinds = _kinds(keys, count)
+    scorings = _scorings(writing, kinds, sizes)
+    for number, kind in enumerate(kinds):
+        with graph.scope(f"layer.{number}"):
+            parts = tensors.below(f"layers.{number}.", there="attn.Wqkv.weight")
+            x = _layer(keys, parts, sizes, is_first=number == 0).apply(graph, x, sizes.heads, scorings[kind])
+    x = Norm.of(tensors, "final_norm", sizes.width, sizes.epsilon, bias=bias).apply(graph, x)
+    tensors.ignore("head.", "decoder.")
+    return Encoded(x, sizes.width, tensors)
+
+
+def _sizes(keys: Keys) -> Sizes:
+    width = keys.size("hidden_size", default=768)
+    return Sizes(
+        width,
+        even_heads(width, keys.size("num_attention_heads", default=12)),
+        keys.size("intermediate_size", default=1152),
+        activation(keys, "hidden_activation", default="gelu"),
+        keys.number("norm_eps", default=1e-5),
+    )
+
+
+def _kinds(keys: Keys, count: int) -> Sequence[str]:
+    """Which attention every layer has."""
+    every = keys.size("global_attn_every_n_layers", default=3)
+    kinds = keys.texts("layer_types", [_NEAR if number % every else _FULL for number in range(count)])
+    if len(kinds) != count or not {_FULL, _NEAR}.issuperset(kinds):
+        raise NotDefinedError(f"'layer_types' are not {count} of {_FULL} and {_NEAR}")
+    return kinds
+
+
+def _scorings(writing: Writing, kinds: Sequence[str], sizes: Sizes) -> dict[str, Scoring]:
+    keys, graph = writing.keys, writing.graph
+    side = keys.size("local_attention", default=128) // 2
+    found, turning = {}, _frequencies(keys, sizes.heads.size)
+    for kind in sorted(set(kinds)):
+        rotary = Rotary.of(graph, turning[kind])
+        seen = mask(graph) if kind == _FULL else mask(graph, before=side, after=side)
+        turn = lambda x, rotary=rotary: rotary.turn(graph, x)  # noqa: E731
+        found[kind] = Scoring(sizes.heads.size**-0.5, seen, turn_queries=turn, turn_keys=turn)
+    return found
+
+
+def _frequencies(keys: Keys, size: int) -> dict[str, Frequencies]:
+    positions = keys.size("max_position_embeddings", default=8192)
+    bases = {
+        _FULL: keys.number("global_rope_theta", default=160_000.0),
+        _NEAR: keys.number("local_rope_theta", default=10_000.0),
+    }
+    keys.only(rope_scaling=None)
+    parameters = keys.inner("rope_parameters")
+    inner = {kind: None if parameters is None else parameters.inner(kind) for kind in bases}
+    if parameters is not None:
+        parameters.check_all_read()
+    return {kind: scaled(inner[kind], size, base, positions) for kind, base in bases.items()}
+
+
+def _layer(keys: Keys, parts: Tensors, sizes: Sizes, *, is_first: bool) -> PreNormLayer:
+    width, inner = sizes.width, sizes.inner
+    norm_bias, bias = keys.truth("norm_bias", default=False), keys.truth("mlp_bias", default=False)
+    gate, up = Linear.of(parts, "mlp.Wi", 2 * inner, width, bias=bias).split(inner, inner)
+    down = Linear.of(parts, "mlp.Wo", width, inner, bias=bias)
+    attention_bias = keys.truth("attention_bias", default=False)
+    return PreNormLayer(
+        Projections.fused(parts, "attn.Wqkv", "attn.Wo", sizes.heads, width, bias=attention_bias),
+        None if is_first else Norm.of(parts, "attn_norm", width, sizes.epsilon, bias=norm_bias),
+        FeedForward(up, sizes.active, down, gate),
+        Norm.of(parts, "mlp_norm", width, sizes.epsilon, bias=norm_bias),
+    )
+
+
+def _head(writing: Writing, encoded: Encoded, x: str) -> str:
+    """norm(activation(dense(x))), which stands ahead of all classifiers."""
+    keys, width = writing.keys, encoded.width
+    dense = Linear.of(writing.tensors, "head.dense", width, width, bias=keys.truth("classifier_bias", default=False))
+    bias = keys.truth("norm_bias", default=False)
+    norm = Norm.of(writing.tensors, "head.norm", width, keys.number("norm_eps", default=1e-5), bias=bias)
+    active = activation(keys, "classifier_activation", default="gelu")
+    return norm.apply(writing.graph, active(writing.graph, dense.apply(writing.graph, x)))
+
+
+def _classes(writing: Writing, encoded: Encoded) -> Outputs:
+    graph, pooling = writing.graph, writing.keys.text("classifier_pooling", default="cls")
+    if pooling not in ("cls", "mean"):
+        raise NotDefinedError(f"'classifier_pooling' is '{pooling[:60]}', and cls and mean alone are known")
+    pooled = first_token(graph, encoded.rows) if pooling == "cls" else _mean(graph, encoded.rows)
+    last = Linear.of(writing.tensors, "classifier", writing.labels, encoded.width)
+    return {LOGITS: (last.apply(graph, _head(writing, encoded, pooled)), (writing.labels,))}
+
+
+def _mean(graph: EncoderGraph, x: str) -> str:
+    kept = graph.op("Unsqueeze", graph.op("Cast", MASK, to=1), graph.integers(-1))
+    total = graph.op("ReduceSum", graph.op("Mul", x, kept), graph.integers(1), keepdims=0)
+    return graph.op("Div", total, graph.op("ReduceSum", kept, graph.integers(1), keepdims=0))
+
+
+def _token_classes(writing: Writing, encoded: Encoded) -> Outputs:
+    last = Linear.of(writing.tensors, "classifier", writing.labels, encoded.width)
+    made = last.apply(writing.graph, _head(writing, encoded, encoded.rows))
+    return {LOGITS: (made, ("sequence", writing.labels))}
+
+
+def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+    keys, count = writing.keys, writing.keys.size("vocab_size", default=_VOCABULARY)
+    own = "decoder.weight" in writing.tensors or not keys.truth("tie_word_embeddings", default=True)
+    table = (
+        writing.tensors.take("decoder.weight", count, encoded.width)
+        if own
+        else encoded.tensors.take("embeddings.tok_embeddings.weight", count, encoded.width)
+    )
+    bias = writing.tensors.take("decoder.bias", count) if keys.truth("decoder_bias", default=True) else None
+    made = Linear(table, bias).apply(writing.graph, _head(writing, encoded, encoded.rows))
+    return {LOGITS: (made, ("sequence", count))}
+
+
+MODERNBERT = Definition(
+    "ModernBERT",
+    lambda keys, _: keys.raw.get("model_type") == "modernbert",
+    _encode,
+    lambda _: 0,
+    {FEATURES: rows, SENTENCES: rows, PAIRS: _classes, CLASSES: _classes, TOKENS: _token_classes, MASKED: _masked,
+     SPARSE: _masked},
+)  # fmt: skip

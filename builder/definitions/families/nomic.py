@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nomic BERT (nomic-embed-text v1 and v1.5): rotary embeddings, gated networks, few biases (arXiv 2402.01613).
+
+Its config.json has GPT-2's names, or those of transformers 5, or both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from padfree.contract.texts import FEATURES, SENTENCES
+
+from ..attention import Projections
+from ..blocks import PostNormLayer, Sizes, even_heads
+from ..errors import NotDefinedError
+from ..heads import rows
+from ..keys import Keys
+from ..layers import FeedForward, Linear, Norm, activation_of
+from ..model import Definition, Encoded, Writing
+from ..rotary import Frequencies, scaled
+from ..tensors import Tensors
+from .flash import embedded, turned_layers
+
+_GATES: Mapping[str, str] = MappingProxyType({"swiglu": "silu", "geglu": "gelu"})
+"""Gated activations under nomic's names -> the activation of the gate."""
+_NEUTRAL = (
+    "attn_pdrop", "dense_seq_output", "embd_pdrop", "fused_bias_fc", "fused_dropout_add_ln", "head_dim", "hidden_act",
+    "last_layer_subset", "max_trained_positions", "moe_impl", "pad_vocab_size_multiple", "reorder_and_upcast_attn",
+    "resid_pdrop", "rotary_emb_base", "rope_theta", "summary_activation", "summary_first_dropout",
+    "summary_proj_to_labels", "summary_type", "summary_use_proj", "tie_word_embeddings", "use_flash_attn",
+    "use_xentropy",
+)  # fmt: skip
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys, tensors = writing.keys, writing.tensors.below("", "bert.", there="embeddings.word_embeddings.weight")
+    keys.only(prenorm=False, parallel_block=False, parallel_block_tied_norm=False, causal=False, use_rms_norm=False)
+    keys.only(rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None, num_experts=0)
+    keys.only(rotary_scaling_factor=None, rope_scaling=None, scale_attn_weights=True, moe_every_n_layers=0)
+    keys.only(scale_attn_by_inverse_layer_idx=False, is_decoder=False, add_cross_attention=False)
+    keys.ignore(*_NEUTRAL)
+    width = keys.size("n_embd", "hidden_size", default=768)
+    heads = even_heads(width, keys.size("n_head", "num_attention_heads", default=12))
+    keys.only(head_dim=heads.size)
+    epsilon, inner = _epsilon(keys), keys.size("n_inner", "intermediate_size", default=3072)
+    sizes = Sizes(width, heads, inner, activation_of("silu"), epsilon)
+    x = embedded(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=30528), _token_types(keys))
+
+    def layer(number: int) -> PostNormLayer:
+        parts = tensors.below(f"encoder.layers.{number}.", there="attn.Wqkv.weight")
+        return _layer(keys, parts, sizes)
+
+    count = keys.size("n_layer", "num_hidden_layers", default=12)
+    return Encoded(turned_layers(writing, x, sizes, _frequencies(keys, heads.size), count, layer), width, tensors)
+
+
+def _epsilon(keys: Keys) -> float:
+    return keys.number("layer_norm_epsilon", "layer_norm_eps", default=1e-12)
+
+
+def _frequencies(keys: Keys, size: int) -> Frequencies:
+    """By rotary_emb_base, or rope_parameters; where both are there they must say the same."""
+    positions = keys.size("n_positions", "max_position_embeddings", default=2048)
+    parameters = keys.inner("rope_parameters")
+    own, theirs = keys.raw.get("rotary_emb_base"), (parameters.raw if parameters else {}).get("rope_theta")
+    if own is not None and theirs is not None and own != theirs:
+        raise NotDefinedError(f"'rotary_emb_base' is {own!r}, and 'rope_parameters.rope_theta' {theirs!r}")
+    base = keys.number("rotary_emb_base", "rope_theta", default=1000.0)
+    return scaled(parameters, size, base, positions)
+
+
+def _layer(keys: Keys, parts: Tensors, sizes: Sizes) -> PostNormLayer:
+    width, heads = sizes.width, sizes.heads
+    bias = keys.truth("qkv_proj_bias", default="attn.Wqkv.bias" in parts)
+    return PostNormLayer(
+        Projections.fused(parts, "attn.Wqkv", "attn.out_proj", heads, width, bias=bias),
+        Norm.of(parts, "norm1", width, sizes.epsilon),
+        _network(keys, parts, sizes),
+        Norm.of(parts, "norm2", width, sizes.epsilon),
+    )
+
+
+def _network(keys: Keys, parts: Tensors, sizes: Sizes) -> FeedForward:
+    width, inner = sizes.width, sizes.inner
+    is_gated = "mlp.fc11.weight" in parts
+    first = keys.truth("mlp_fc1_bias", default=("mlp.fc11.bias" if is_gated else "mlp.fc1.bias") in parts)
+    down = Linear.of(parts, "mlp.fc2", width, inner, bias=keys.truth("mlp_fc2_bias", default="mlp.fc2.bias" in parts))
+    name = keys.text("activation_function", default="") or keys.text("hidden_act", default="silu")
+    if is_gated:
+        if name not in _GATES and "activation_function" in keys.raw:
+            raise NotDefinedError(
+                f"'activation_function' is '{name[:60]}' of a gate, and {', '.join(_GATES)} are known"
+            )
+        up, gate = (Linear.of(parts, f"mlp.{part}", inner, width, bias=first) for part in ("fc11", "fc12"))
+        return FeedForward(up, activation_of(_GATES.get(name, name)), down, gate)
+    return FeedForward(Linear.of(parts, "mlp.fc1", inner, width, bias=first), activation_of(name), down)
+
+
+def _token_types(keys: Keys) -> int:
+    return keys.size("type_vocab_size", default=2, least=0)
+
+
+NOMIC = Definition(
+    "nomic BERT",
+    lambda keys, names: keys.raw.get("model_type") == "nomic_bert" and any("attn.Wqkv" in name for name in names),
+    _encode,
+    _token_types,
+    {FEATURES: rows, SENTENCES: rows},
+)
