@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import accumulate, pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from padfree.runtime import SessionError
+
+from tests.support.libraries import write_library
 
 pytestmark = pytest.mark.needs_torch
 torch: Any = pytest.importorskip("torch")
@@ -139,3 +144,27 @@ def test_slices_compiled_and_captured_on_the_gpu() -> None:
     qkv.copy_(torch.randn_like(qkv))
     graph.replay()
     assert torch.equal(captured, varlen_attention(q, k, v, ends))
+
+
+def test_a_library_without_the_gpus_code_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from padfree.torch import c_interface
+
+    def load() -> Any:
+        raise InterruptedError
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA L4")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(c_interface, "library", load)
+    library = write_library(tmp_path / "libpadfree.so", "90a")
+    monkeypatch.setenv("PADFREE_LIBRARY", str(library))
+    q, k, v, ends = operands(4, 4, 16, dtype="float16")
+    arguments = (q, k, v, ends, None, torch.empty_like(q), max(LENGTHS), 0.25, (-1, -1))
+    with pytest.raises(SessionError, match=r"NVIDIA L4 \(compute capability 8\.9\) needs code for 80, .* 90a alone"):
+        c_interface.attention(*arguments)
+    write_library(library, "80,90a")
+    with pytest.raises(InterruptedError):
+        c_interface.attention(*arguments)
