@@ -41,12 +41,10 @@ def note_on_padding(rules: Mapping[str, IdRule]) -> str:
 
 def note_on_refuted_padding(ids: Sequence[int], *, was_named: bool) -> str:
     """What is said where sequences do not get what they get alone, whichever of these ids all padding holds."""
-    held = f"where padding holds {' or '.join(map(str, ids))} alone"
-    if was_named:
-        return f"{held} (--padding-id), the model does not give every sequence what it gets alone, either"
+    why = "--padding-id" if was_named else "what tokenizers fill it with, and ids whose rows are zeros"
     return (
-        f"{held}, as most tokenizers fill it, the model does not give every sequence what it gets alone, either; name "
-        "the id of another tokenizer with --padding-id"
+        f"where padding holds {' or '.join(map(str, ids))} alone ({why}), the model does not give every sequence what "
+        "it gets alone, either"
     )
 
 

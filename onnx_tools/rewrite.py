@@ -31,6 +31,8 @@ from .importing.quantized.unquantized import holds_quantization, without_quantiz
 from .notes import every_slot_counts, note_on_padding, note_on_refuted_padding, notes_on
 from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
+from .padding_ids import ids_of_zeros
+from .passes.masks.choice import UnprovedMaskError, mask_advice
 from .pipeline import GraphOptions, rewrite_graph
 from .precision.widen import narrow_outputs, widen
 from .report import CoverageReport, coverage
@@ -223,6 +225,31 @@ class _Made:
 
 
 def _made(original: Model, asked: _Asked) -> _Made:
+    """Rewrites and verifies a model. Raises RewriteError.
+
+    Where no attention proves the mask, those that may be it are tried, and advised if the model can be rewritten then.
+    """
+    try:
+        return _with_any_padding(original, asked)
+    except UnprovedMaskError as unproved:
+        refused = {name: _refusal_with(name, original, asked) for name in unproved.candidates}
+        helping = [name for name, refusal in refused.items() if refusal is None]
+        if helping:
+            raise RewriteError(f"{unproved.facts}; {mask_advice(helping)}") from None
+        shown = "; ".join(f"with --mask {name}: {refusal}" for name, refusal in refused.items())
+        raise RewriteError(f"{shown}; and {unproved.facts}") from None
+
+
+def _refusal_with(mask: str, original: Model, asked: _Asked) -> RewriteError | None:
+    """Why a model cannot be rewritten with this mask; None where it can."""
+    try:
+        _with_any_padding(original, replace(asked, options=replace(asked.options, mask=mask)))
+    except RewriteError as error:
+        return error
+    return None
+
+
+def _with_any_padding(original: Model, asked: _Asked) -> _Made:
     """Rewrites and verifies a model; where it reads padding, with what tokenizers fill it with. Raises RewriteError.
 
     What nobody has asked for is verified, even if nothing else is.
@@ -230,7 +257,8 @@ def _made(original: Model, asked: _Asked) -> _Made:
     try:
         return _with_padding(original, asked, None)
     except (PaddingIsReadError, PaddingMattersError) as refused:
-        tried = PADDING_IDS if asked.padding_id is None else (asked.padding_id,)
+        named = asked.padding_id
+        tried = dict.fromkeys((*PADDING_IDS, *ids_of_zeros(original))) if named is None else (named,)
         careful = replace(asked, seed=asked.seed or 0) if asked.padding_id is None else asked
         refuted: list[int] = []
         for padding_id in tried:

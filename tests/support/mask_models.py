@@ -41,10 +41,17 @@ class Builder(EncoderBuilder):
         return model
 
 
-def unproved() -> ModelProto:
-    """Keys are hidden by a number that is not followed: a hyperbolic tangent of the mask."""
+def unproved(*, mixed: bool = False) -> ModelProto:
+    """Keys are hidden by a number that is not followed: a hyperbolic tangent of the mask.
+
+    `mixed`: every token's row has that of the next slot added.
+    """
     builder = Builder()
     x = builder.embedding()
+    if mixed:
+        rest = builder.op("Slice", x, builder.axes(1), builder.axes(2**31 - 1), builder.axes(1))
+        pads = builder.constant([0, 0, 0, 0, 1, 0], np.int64)
+        x = builder.op("Add", x, builder.op("Pad", rest, pads, builder.constant(0.0)))
     kept = builder.key(builder.op("Cast", "attention_mask", to=FLOAT))
     gone = builder.op("Tanh", builder.op("Sub", builder.constant(1.0), kept))
     mask = builder.op("Mul", gone, builder.constant(-1e6))

@@ -18,6 +18,23 @@ from .mask_values import Keeping
 from .no_attention import no_attention
 
 
+class UnprovedMaskError(RewriteError):
+    """No attention proves which input is the padding mask; it may be one of `candidates`."""
+
+    def __init__(self, facts: str, candidates: Sequence[str]) -> None:
+        super().__init__(f"{facts}; {mask_advice(candidates)}")
+        self.facts, self.candidates = facts, tuple(candidates)
+
+
+def mask_advice(names: Sequence[str]) -> str:
+    """What is said where one of these inputs may be the mask."""
+    options = " or ".join(f"--mask {name}" for name in names)
+    return (
+        f"name the mask, which is then taken for 1 at tokens and 0 at padding, and verified: {options}; or export an "
+        "encoder whose attention_mask is a plain padding mask [batch, sequence]"
+    )
+
+
 def choose_mask(
     graph: gs.Graph,
     analysis: Analysis,
@@ -61,10 +78,10 @@ def choose_mask(
         return _checked(possible, None)
     reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
     readers = "the scores read" if scored & set(reached) else "the weights are multiplied by"
-    raise RewriteError(
+    raise UnprovedMaskError(
         f"no attention proves which input is the padding mask ({len(rest)} found): {reasons}; {readers} "
-        f"{_listed(reached)}; name the mask, which is then taken for 1 at tokens and 0 at padding, and verified: "
-        f"{_options(reached)}; or export an encoder whose attention_mask is a plain padding mask [batch, sequence]"
+        f"{_listed(reached)}",
+        reached,
     )
 
 

@@ -254,6 +254,14 @@ def test_mask_without_a_proof_can_be_named(interface: str) -> None:
     assert metadata_of(result)["mask"]["input"] == "attention_mask"
 
 
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_mask_that_would_not_help_is_not_advised(interface: str) -> None:
+    """Rows of the next slots are added, so that the mask alone is not what is in the way."""
+    with pytest.raises(RewriteError, match=r"^with --mask attention_mask: .*reads masked slots") as told:
+        rewrite(unproved(mixed=True), interface=interface)
+    assert "name the mask" not in str(told.value)
+
+
 def test_named_masks_are_checked() -> None:
     model = unproved()
     with pytest.raises(RewriteError, match=r"the mask 'padding' is no input of the model; its inputs are"):

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What padding may hold where a model reads it: ids whose rows add nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from .analysis.graph import is_standard
+from .analysis.layout import is_token_input
+from .files.model import Model
+from .importing.importing import import_model
+
+_MOST = 2
+"""More rows of zeros are those of a table that is padded to a round size."""
+
+
+def ids_of_zeros(model: Model) -> tuple[int, ...]:
+    """The ids of the largest table that have a row of zeros, as `padding_idx` makes one: the first of them.
+
+    Args:
+        model: the exported one.
+    """
+    graph = import_model(model)
+    tables = [table for tensor in graph.inputs if is_token_input(tensor) for table in _tables_of(tensor)]
+    if not tables:
+        return ()
+    values = max(tables, key=lambda table: int(table.shape[0])).values
+    return tuple(int(row) for row in np.flatnonzero(~values.reshape(len(values), -1).any(axis=1))[:_MOST])
+
+
+def _tables_of(tensor: gs.Tensor) -> list[gs.Constant]:
+    """The tables whose rows an input chooses."""
+    found, waiting = list[gs.Constant](), [tensor]
+    while waiting:
+        for node in waiting.pop().outputs:
+            table = node.inputs[0] if is_standard(node, "Gather") else None
+            if isinstance(table, gs.Constant) and len(table.shape) > 1 and int(node.attrs.get("axis", 0)) == 0:
+                found.append(table)
+            elif is_standard(node, "Cast", "Identity"):
+                waiting += node.outputs
+    return found
