@@ -9,12 +9,11 @@ from dataclasses import astuple
 
 from padfree.onnx_tools import CoverageReport, RewriteError, RewriteResult, load_model, rewrite
 
-from tests.support import exports_table, folded
+from tests.support import exports_table, folded, pages
 from tests.support.families import Case, all_cases, optimum_cases
-from tests.support.pages import page
 
 Rewritten = Callable[[Case], RewriteResult]
-PAGE = page("models")
+PAGE = pages.page("models")
 HEAD = """# Tested models
 
 The tables are written by `python -m tests.onnx_tools.exports.models_table` from the files in
@@ -30,8 +29,8 @@ and a pack, with the reason given.
 
 The tables show the packed interface. In the padded one masks may have holes, and models with windows or biases by
 distance (ModernBERT's local layers, MPNet, T5, DeBERTa) measure distances between slots: those attentions stay padded
-there unless `--masks contiguous` says that masks have none ([rewriting.md](rewriting.md#positions-in-attention)).
-With it they are packed entirely, too.
+there unless `--masks contiguous` says that masks have none
+([masks and positions](../internals/masks-and-positions.md#masks-with-holes)). With it they are packed entirely, too.
 """
 
 
@@ -63,14 +62,16 @@ masks must be right-padded. `pytest tests/onnx_tools/importing/test_fused_files.
 
 FOLDED = """## What products take in
 
-With `PadfreeLinear` (fp16 and bf16 on Hopper) products compute what stands around them: [linear.md](linear.md). The
-table counts, for the packed interface and two layers (of mmBERT three), of a width that 64 divides: products; those of
-them that are gated feed-forwards, that turn Q and K (rotary embeddings), and that norm what they multiply or add; and
-the norms and turns that have kernels of their own beside. The norm behind the last layer is one in each, as an output
-is made of it. T5, UMT5, ESM-2, EuroBERT, UltraBERT, mBART and LayoutLM have one behind the embedding; DeBERTa v2, whose
-first layer has a convolution over tokens, has one at either end of its sum. Qwen3 and EmbeddingGemma norm Q and K, and
-turn them then; EmbeddingGemma norms what its layers make before it is added, and no product can take that in.
-`pytest tests/onnx_tools/exports/test_folded_layers.py` compares the answers of all, in float32, fp16 and bf16.
+With `PadfreeLinear` (fp16 and bf16 on Hopper) linear layers compute what surrounds them
+([linear layers](../internals/linear.md)). The table counts, for the packed interface and two layers (of mmBERT three),
+of a width that 64 divides: linear layers; those of them that are gated feed-forwards, that apply RoPE to Q and K, and
+that norm what they multiply or add; and the norms and rotations that have kernels of their own beside them.
+
+The norm after the last layer is one of these in each family, because an output is made of it. T5, UMT5, ESM-2,
+EuroBERT, UltraBERT, mBART and LayoutLM have one after the embedding. DeBERTa v2, whose first layer has a convolution
+over tokens, has one at either end of its sum. Qwen3 and EmbeddingGemma norm Q and K before RoPE. EmbeddingGemma norms
+what its layers make before it is added, and no linear layer can take that in.
+`pytest tests/onnx_tools/exports/test_folded_layers.py` compares all answers, in float32, fp16 and bf16.
 """
 
 

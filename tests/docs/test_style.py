@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages can be read in one go: how long they and their paragraphs are, how they open, and that the index has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import ROOT, page, pages
+
+WORDS = 1500
+"""Of a page, without tables and code."""
+PARAGRAPH = 90
+LONG = {
+    "accuracy": 2100,
+    "attention": 3900,
+    "bulk": 1600,
+    "fp8": 2000,
+    "linear": 3200,
+    "operators": 2200,
+    "performance": 1600,
+    "runtime": 1900,
+    "scale": 1700,
+    "triton": 1900,
+}
+"""Pages that are still too long, and their words at most: to be divided. No page joins them."""
+IDS = [path.relative_to(ROOT / "docs").as_posix() for path in pages()]
+
+
+def blocks(path: Path) -> Iterator[str]:
+    """What a page has between empty lines: headings, paragraphs and lists, without tables, code and comments."""
+    text = re.sub(r"^( *)```.*?^\1```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for block in re.split(r"\n\s*\n", re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)):
+        lines = [line for line in block.splitlines() if not line.lstrip().startswith("|")]
+        if lines and not all(line.startswith("    ") for line in lines):
+            yield "\n".join(lines).strip()
+
+
+def prose(block: str) -> list[str]:
+    """The words of a block; a link counts as its text."""
+    return re.sub(r"\]\([^)]*\)", "]", block).split()
+
+
+@pytest.mark.parametrize("path", pages(), ids=IDS)
+def test_a_page_is_short(path: Path) -> None:
+    words = sum(len(prose(block)) for block in blocks(path))
+    assert words <= LONG.get(path.stem, WORDS)
+
+
+def test_long_pages_are_long() -> None:
+    """A page that has been divided leaves the list."""
+    counts = {name: sum(len(prose(block)) for block in blocks(page(name))) for name in LONG}
+    assert [name for name, words in counts.items() if words <= WORDS] == []
+
+
+@pytest.mark.parametrize("path", [path for path in pages() if path.stem != "operators"], ids=lambda path: path.stem)
+def test_paragraphs_are_short(path: Path) -> None:
+    paragraphs = [item for block in blocks(path) for item in re.split(r"\n(?= *(?:[-*]|\d+\.) )", block)]
+    long = [block.splitlines()[0] for block in paragraphs if len(prose(block)) > PARAGRAPH]
+    assert long == []
+
+
+@pytest.mark.parametrize("path", pages(), ids=IDS)
+def test_a_page_opens_with_a_heading_and_a_sentence(path: Path) -> None:
+    first, second = list(blocks(path))[:2]
+    assert re.fullmatch(r"# .+", first)
+    assert re.match(r"(?!#|[-*] )\S", second), second
+
+
+@pytest.mark.parametrize("path", pages(), ids=IDS)
+def test_the_index_has_every_page(path: Path) -> None:
+    index = ROOT / "docs" / "index.md"
+    links = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#]+)", index.read_text("utf-8"))}
+    assert path == index or path in links
