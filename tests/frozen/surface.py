@@ -115,11 +115,6 @@ def names(root: Path) -> Iterator[str]:
             yield from (f"{module}:{name}{member}" for member in (members(node) if node else ()))
 
 
-def pages(root: Path) -> list[Path]:
-    """Pages of the documentation, without the notes."""
-    return [path for path in sorted((root / "docs").rglob("*.md")) if "notes" not in path.parts]
-
-
 def snippets(root: Path) -> Iterator[str]:
     """Programs of the README, of docs and of the examples."""
     for path in [root / "README.md", *sorted((root / "docs").rglob("*.md")), *sorted((root / "examples").glob("*.md"))]:
