@@ -13,7 +13,7 @@ pytest.importorskip("libcst")
 from tools.words.__main__ import apply
 from tools.words.cpp import code_of, tokens_of
 from tools.words.proof import differences, python_code
-from tools.words.table import Rename, TableError, read_table, tables
+from tools.words.table import Rename, TableError, inverse, read_table, tables
 
 PLACES = '''"""Where things are."""
 
@@ -106,7 +106,7 @@ ROWS = [
     Rename("global", "Place", "Location", "bulk/places.py"),
     Rename("global", "LIMIT", "MOST", "bulk/places.py"),
     Rename("global", "find", "search", "bulk/places.py"),
-    Rename("member", "name", "label", "bulk/places.py", "Location"),
+    Rename("member", "name", "label", "bulk/places.py", "Place"),
     Rename("identifier", "placeOf", "offsetOf", "plugins/attention"),
     Rename("identifier", "place", "offset", "plugins/attention/shape.cuh", "use"),
     Rename("file", "bulk/places.py", "bulk/locations.py", "bulk/places.py"),
@@ -149,7 +149,7 @@ def test_the_inverse_takes_everything_back(root: Path) -> None:
     before = texts(root)
     apply(ROWS, root)
     assert texts(root) != before
-    apply([row.inverse() for row in reversed(ROWS)], root)
+    apply(inverse(ROWS), root)
     assert texts(root) == before
 
 
@@ -178,9 +178,9 @@ def test_the_proof_sees_code_and_strings_but_no_comments(root: Path) -> None:
     subprocess.run(["git", "add", "-A"], cwd=root, check=True)
     shape = root / "plugins/attention/shape.cuh"
     shape.write_text(shape.read_text().replace("// place is a word;", "// Another comment."))
-    assert list(differences("HEAD", ROWS, apply, root)) == []
+    assert list(differences("HEAD", [ROWS], apply, root)) == []
     shape.write_text(shape.read_text().replace('"place of', '"offset of'))
-    assert list(differences("HEAD", ROWS, apply, root)) == [
+    assert list(differences("HEAD", [ROWS], apply, root)) == [
         "plugins/attention/shape.cuh: '\"place of placeOf\"' became '\"offset of placeOf\"'"
     ]
 

@@ -6,41 +6,50 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
-from . import cpp, files, python
+from . import cpp, files
 from .modules import Project
 from .proof import differences
-from .table import ROOT, Rename, TableError, read_table
+from .python import Renaming
+from .table import ROOT, Rename, TableError, inverse, read_table
 
 
 def apply(rows: Sequence[Rename], root: Path = ROOT) -> list[Path]:
-    """Applies rows in their order; returns the files that changed.
+    """Applies the rows of a table: files that come first, all definitions at once, other files; returns what changed.
 
     Raises:
         TableError: rows that cannot be applied, all of them; nothing has been written then, if they are no files.
     """
     project, changed, refused = Project(root), set[Path](), list[str]()
+    first = list(takewhile(lambda row: row.kind == "file", rows))
+    for row in first:
+        changed.update(files.apply(row, project))
+    definitions = Renaming(project)
     for row in rows:
-        if refused and row.kind == "file":
-            break
-        try:
-            changed.update(_apply(row, project))
-        except TableError as error:
-            refused.append(str(error))
+        if row.kind != "file":
+            refused += _refused(row, definitions, changed)
     if refused:
         raise TableError("\n".join(refused))
+    changed.update(definitions.apply())
     project.write()
+    for row in rows[len(first) :]:
+        if row.kind == "file":
+            changed.update(files.apply(row, project))
     return sorted(changed)
 
 
-def _apply(row: Rename, project: Project) -> list[Path]:
-    if row.kind == "identifier":
-        return cpp.apply(row, project)
-    if row.kind == "file":
-        project.write()
-        return files.apply(row, project)
-    return python.apply(row, project)
+def _refused(row: Rename, definitions: Renaming, changed: set[Path]) -> list[str]:
+    """Looks a definition up; why it cannot be renamed, if it cannot."""
+    try:
+        if row.kind == "identifier":
+            changed.update(cpp.apply(row, definitions.project))
+        else:
+            definitions.add(row)
+    except TableError as error:
+        return [str(error)]
+    return []
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,19 +64,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         "docstrings, with what is here",
     )
     arguments = parser.parse_args(argv)
-    rows = [row for table in arguments.tables for row in read_table(table)]
-    if arguments.inverse:
-        rows = [row.inverse() for row in reversed(rows)]
     try:
+        tables = [read_table(table) for table in arguments.tables]
+        if arguments.inverse:
+            tables = [inverse(table) for table in reversed(tables)]
         if arguments.proof is not None:
-            lines = list(differences(arguments.proof, rows, apply))
+            lines = list(differences(arguments.proof, tables, apply))
             sys.stdout.write("".join(f"{line}\n" for line in lines) or "the same code\n")
             return bool(lines)
-        changed = apply(rows)
+        for rows in tables:
+            changed = apply(rows)
+            sys.stdout.write(f"{len(rows)} definitions, {len(changed)} files\n")
     except TableError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(f"{len(rows)} definitions, {len(changed)} files\n")
     return 0
 
 

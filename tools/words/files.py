@@ -9,9 +9,10 @@ from pathlib import Path
 import libcst as cst
 
 from . import cpp
-from .modules import Project, dotted
-from .names import Free, Replacing
-from .python import imports_of, strings_of
+from .index import Index
+from .modules import Project
+from .names import Free
+from .replacing import Edits, replaced
 from .table import Rename, TableError
 
 BUILD_FILES = ("CMakeLists.txt", "cmake")
@@ -64,29 +65,24 @@ def _reimport(project: Project, path: Path, old: str, new: str) -> bool:
     package, _, last = old.rpartition(".")
     if not re.search(rf"\b{last}\b", project.text(path)):
         return False
-    tree, renamed = project.tree(path), new.rpartition(".")[2]
-    names: list[cst.Name] = []
-    statements = imports_of(tree)
-    for node in statements.found:
+    tree, edits, renamed = project.tree(path), Edits(), new.rpartition(".")[2]
+    index = Index(tree)
+    for node in index.imports:
         module = project.resolve(path, node)
         if module == old or module.startswith(f"{old}."):
-            names += _component(node.module, module.count(".") - old.count("."))
+            edits.rename(_component(node.module, module.count(".") - old.count(".")), renamed)
         elif module == package and not isinstance(node.names, cst.ImportStar):
             aliases = [alias for alias in node.names if alias.evaluated_name == last]
-            names += [alias.name for alias in aliases if isinstance(alias.name, cst.Name)]
+            edits.rename((alias.name for alias in aliases if isinstance(alias.name, cst.Name)), renamed)
             if any(alias.asname is None for alias in aliases):
                 finder = Free(last)
                 tree.visit(finder)
-                names += [item for item in finder.names if item.value == last]
-    chains = _Chains(old)
-    tree.visit(chains)
-    names += chains.found
-    pattern = re.compile(rf"(?<![\w.]){re.escape(old)}(?!\w)")
-    strings = {id(item): pattern.sub(new, item.value) for item in strings_of(tree) if pattern.search(item.value)}
-    if not names and not strings:
-        return False
-    project.replace(path, tree.visit(Replacing(names, renamed, strings, None)))
-    return True
+                edits.rename((item for item in finder.names if item.value == last), renamed)
+    edits.rename((name for base, name in index.attributes.get(last, ()) if base == package), renamed)
+    edits.patch(index.strings, old, new)
+    if edits:
+        project.replace(path, replaced(tree, edits))
+    return bool(edits)
 
 
 def _component(node: cst.BaseExpression | None, from_end: int) -> list[cst.Name]:
@@ -96,16 +92,3 @@ def _component(node: cst.BaseExpression | None, from_end: int) -> list[cst.Name]
     if isinstance(node, cst.Attribute):
         return [node.attr]
     return [node] if isinstance(node, cst.Name) and not from_end else []
-
-
-class _Chains(cst.CSTVisitor):
-    """Where a.b.old is written out."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.found: list[cst.Name] = []
-
-    def visit_Attribute(self, node: cst.Attribute) -> None:
-        """Of any length."""
-        if dotted(node) == self.name:
-            self.found.append(node.attr)

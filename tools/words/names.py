@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which names in a syntax tree mean a definition: they are found first, by identity, and replaced afterwards."""
+"""Which plain names in a syntax tree mean a definition."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 
 import libcst as cst
 
@@ -50,41 +50,6 @@ def names_below(node: cst.CSTNode) -> list[cst.Name]:
     finder = Names()
     node.visit(finder)
     return finder.names
-
-
-class Definitions(cst.CSTVisitor):
-    """Functions and classes by their dotted names; overloads and conditional definitions share one."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, list[cst.FunctionDef | cst.ClassDef]] = {}
-        self._path: list[str] = []
-
-    def _enter(self, node: cst.FunctionDef | cst.ClassDef) -> None:
-        self._path.append(node.name.value)
-        self.nodes.setdefault(".".join(self._path), []).append(node)
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        """Goes in."""
-        self._enter(node)
-
-    def leave_FunctionDef(self, _node: cst.FunctionDef) -> None:
-        """Goes out."""
-        self._path.pop()
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        """Goes in."""
-        self._enter(node)
-
-    def leave_ClassDef(self, _node: cst.ClassDef) -> None:
-        """Goes out."""
-        self._path.pop()
-
-
-def definitions(tree: cst.Module) -> dict[str, list[cst.FunctionDef | cst.ClassDef]]:
-    """All of a file."""
-    finder = Definitions()
-    tree.visit(finder)
-    return finder.nodes
 
 
 def parameters(function: Scope) -> set[str]:
@@ -163,11 +128,16 @@ class Bindings(cst.CSTVisitor):
             self.names.add(node.name.value)
 
 
-def binds(function: Scope, name: str) -> bool:
-    """Whether a name is the function's own."""
+@lru_cache(maxsize=100_000)
+def _bound(function: Scope) -> frozenset[str]:
     finder = Bindings(function)
     function.visit(finder)
-    return name in finder.names - finder.outer
+    return frozenset(finder.names - finder.outer)
+
+
+def binds(function: Scope, name: str) -> bool:
+    """Whether a name is the function's own."""
+    return name in _bound(function)
 
 
 class Free(Names):
@@ -236,37 +206,3 @@ def members_of(node: cst.ClassDef, name: str) -> Iterator[cst.Name]:
             elif isinstance(small, cst.Assign):
                 targets = [target.target for target in small.targets]
             yield from (item for item in targets if isinstance(item, cst.Name) and item.value == name)
-
-
-class Replacing(cst.CSTTransformer):
-    """Gives chosen names, strings and comments other spellings."""
-
-    def __init__(
-        self, names: Collection[cst.Name], new: str, strings: dict[int, str], comment: Callable[[str], str] | None
-    ) -> None:
-        self._names = {id(name) for name in names}
-        self._new, self._strings, self._comment = new, strings, comment
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
-        """One of the names."""
-        return updated_node.with_changes(value=self._new) if id(original_node) in self._names else updated_node
-
-    def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
-        """One of the strings."""
-        text = self._strings.get(id(original_node))
-        return updated_node if text is None else updated_node.with_changes(value=text)
-
-    def leave_Comment(self, original_node: cst.Comment, updated_node: cst.Comment) -> cst.Comment:
-        """A comment that says the name."""
-        if self._comment is None:
-            return updated_node
-        return updated_node.with_changes(value=self._comment(original_node.value))
-
-
-def mentions(text: str, old: str, new: str) -> str:
-    """A comment or docstring with the new name: in backticks, in a list of arguments, or where it is no word."""
-    text = re.sub(rf"`{old}(?=[`.(\[ ])", f"`{new}", text)
-    text = re.sub(rf"^( +){old}:", rf"\1{new}:", text, flags=re.MULTILINE)
-    if not re.fullmatch(r"[A-Z]?[a-z]+", old):
-        text = re.sub(rf"(?<![\w/\"'-]){old}(?![\w\"'-])(?!\.(?:py|md|cuh?|h)\b)", new, text)
-    return text

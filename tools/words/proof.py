@@ -20,12 +20,12 @@ from .table import ROOT, Rename
 Apply = Callable[[Sequence[Rename], Path], object]
 
 
-def differences(revision: str, rows: Sequence[Rename], apply: Apply, root: Path = ROOT) -> Iterator[str]:
+def differences(revision: str, tables: Sequence[Sequence[Rename]], apply: Apply, root: Path = ROOT) -> Iterator[str]:
     """A line for every file whose code differs, with the first difference.
 
     Args:
         revision: of git, before the renaming.
-        rows: what was renamed since.
+        tables: what was renamed since.
         apply: renames in a folder.
         root: what is compared with it.
     """
@@ -34,7 +34,8 @@ def differences(revision: str, rows: Sequence[Rename], apply: Apply, root: Path 
         archive = subprocess.run(["git", "archive", revision], cwd=root, check=True, capture_output=True).stdout
         with tarfile.open(fileobj=BytesIO(archive)) as tar:
             tar.extractall(folder, filter="data")
-        apply(rows, folder)
+        for rows in tables:
+            apply(rows, folder)
         listed = subprocess.run(["git", "ls-files"], cwd=root, check=True, capture_output=True, text=True).stdout
         names = {name for name in listed.splitlines() if (root / name).is_file()}
         names |= {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

@@ -1,162 +1,168 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renames definitions of Python: locals, names of modules, members, and modules themselves."""
+"""Renames definitions of Python: locals, names of modules, and members.
+
+All rows of a table are looked up in the files as they are, and applied at once: a definition is named as it was before.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import libcst as cst
 
-from .modules import Project, dotted
-from .names import Free, Replacing, binds, definitions, members_of, mentions, names_below, parameters
+from .index import Index
+from .modules import Project
+from .names import Free, binds, members_of, names_below, parameters
+from .replacing import Edits, replaced
 from .table import Rename, TableError
 
 
-@dataclass
-class Edits:
-    """What is to be changed in one file."""
+class Renaming:
+    """What rows change in a project's files.
 
-    names: list[cst.Name] = field(default_factory=list)
-    strings: dict[int, str] = field(default_factory=dict)
-
-
-def apply(row: Rename, project: Project) -> list[Path]:
-    """Renames one definition in the project's trees; returns the files that changed.
-
-    Raises:
-        TableError: there is no such definition, or the new name means something already.
+    Args:
+        project: its files.
     """
-    kinds: dict[str, Callable[[Rename, Project], dict[Path, Edits]]] = {
-        "local": _local,
-        "global": _global,
-        "member": _member,
-    }
-    edits = {path: edit for path, edit in kinds[row.kind](row, project).items() if edit.names or edit.strings}
-    if not edits:
-        raise TableError(f"{row}: there is no {row.old}")
-    for path, edit in edits.items():
-        comment = None if row.kind == "local" else (lambda text: mentions(text, row.old, row.new))
-        project.replace(path, project.tree(path).visit(Replacing(edit.names, row.new, edit.strings, comment)))
-    return sorted(edits)
 
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._edits: dict[Path, Edits] = defaultdict(Edits)
+        self._indices: dict[Path, Index] = {}
 
-def _having(project: Project, *words: str) -> Iterator[tuple[str, Path]]:
-    for module, path in project.files.items():
-        if all(re.search(rf"\b{word}\b", project.text(path)) for word in words):
-            yield module, path
+    def add(self, row: Rename) -> None:
+        """Looks a row up.
 
+        Raises:
+            TableError: there is no such definition, or the new name means something already.
+        """
+        path = self.project.root / row.path
+        if not path.is_file():
+            raise TableError(f"{row}: there is no {row.path}")
+        {"local": self._local, "global": self._global, "member": self._member}[row.kind](row, path)
 
-def _local(row: Rename, project: Project) -> dict[Path, Edits]:
-    path = project.root / row.path
-    if not path.is_file():
-        raise TableError(f"{row}: there is no {row.path}")
-    functions = definitions(project.tree(path)).get(row.within, [])
-    found: dict[Path, Edits] = {}
-    for function in functions:
-        names = names_below(function)
-        if any(name.value == row.new for name in names):
-            raise TableError(f"{row}: {row.within} has a {row.new} already")
-        if isinstance(function, cst.ClassDef) or not _owns(function, row.old):
+    def apply(self) -> list[Path]:
+        """Changes the project's trees; returns the files."""
+        changed = sorted(path for path, edits in self._edits.items() if edits)
+        for path in changed:
+            self.project.replace(path, replaced(self.project.tree(path), self._edits[path]))
+        return changed
+
+    def index(self, path: Path) -> Index:
+        """What a file holds."""
+        if path not in self._indices:
+            self._indices[path] = Index(self.project.tree(path))
+        return self._indices[path]
+
+    def _having(self, *patterns: str) -> Iterator[Path]:
+        for path in self.project.files.values():
+            text = self.project.text(path)
+            if all(re.search(pattern, text) for pattern in patterns):
+                yield path
+
+    def _local(self, row: Rename, path: Path) -> None:
+        functions = [
+            node
+            for node in self.index(path).definitions.get(row.within, [])
+            if isinstance(node, cst.FunctionDef) and _binds_inside(node, row.old)
+        ]
+        if not functions:
             raise TableError(f"{row}: {row.old} is not a name of {row.within} itself")
-        edit = found.setdefault(path, Edits())
-        edit.names += [name for name in names if name.value == row.old and name is not function.name]
-        edit.names += _keywords(function, _with_parameter(function, row.old), row.old)
-        edit.strings |= _docstrings(function, row)
-        if row.old in parameters(function):
-            called = row.within.split(".")[-2] if row.within.endswith("__init__") else row.within.split(".")[-1]
-            for _, other in _having(project, called, row.old):
-                found.setdefault(other, Edits()).names += _keywords(project.tree(other), {called}, row.old)
-    return {at: Edits(_unique(edit.names), edit.strings) for at, edit in found.items()}
+        edits = self._edits[path]
+        for function in functions:
+            names = names_below(function)
+            if any(name.value == row.new for name in names):
+                raise TableError(f"{row}: {row.within} has a {row.new} already")
+            edits.rename((name for name in names if name.value == row.old and name is not function.name), row.new)
+            inside = Index(cst.Module([function]))
+            for nested in (node for nodes in inside.definitions.values() for node in nodes):
+                if isinstance(nested, cst.FunctionDef) and row.old in parameters(nested):
+                    edits.rename(inside.keywords(nested.name.value, row.old), row.new)
+            edits.mention(inside.docstrings, row)
+            if row.old in parameters(function):
+                self._keywords(row, row.within.split(".")[-2 if row.within.endswith("__init__") else -1])
 
+    def _keywords(self, row: Rename, called: str) -> None:
+        for path in self._having(rf"\b{called}\b", rf"\b{row.old}="):
+            self._edits[path].rename(self.index(path).keywords(called, row.old), row.new)
 
-def _owns(function: cst.FunctionDef, name: str) -> bool:
-    """Whether a function, or one inside of it that nothing else encloses, binds the name."""
-    inner = [node for nodes in definitions(cst.Module([function])).values() for node in nodes]
-    return any(isinstance(node, cst.FunctionDef) and binds(node, name) for node in inner)
+    def _global(self, row: Rename, path: Path) -> None:
+        defining = self.project.name_of(path)
+        if not _free(self.project.tree(path), row.old):
+            raise TableError(f"{row}: {row.path} has no {row.old}")
+        homes, waiting = {defining}, [defining]  # modules that have it: they define it, or import it under its name
+        while waiting:
+            home = waiting.pop()
+            for reader in self._having(rf"\b{row.old}\b", rf"\b{home.rpartition('.')[2]}\b|from \.+ import"):
+                if self._import(row, home, reader) and self.project.name_of(reader) not in homes:
+                    homes.add(self.project.name_of(reader))
+                    waiting.append(self.project.name_of(reader))
+        for home in sorted(homes):
+            self._rename_in(row, self.project.files[home])
 
-
-def _with_parameter(function: cst.FunctionDef, name: str) -> set[str]:
-    inner = [node for nodes in definitions(cst.Module([function])).values() for node in nodes]
-    return {node.name.value for node in inner if isinstance(node, cst.FunctionDef) and name in parameters(node)}
-
-
-class _Keywords(cst.CSTVisitor):
-    def __init__(self, called: set[str], name: str) -> None:
-        self.called, self.name = called, name
-        self.found: list[cst.Name] = []
-
-    def visit_Call(self, node: cst.Call) -> None:
-        """f(name=...), x.f(name=...), partial(f, name=...)."""
-        callee = dotted(node.func).split(".")[-1]
-        if callee == "partial" and node.args:
-            callee = dotted(node.args[0].value).split(".")[-1]
-        if callee in self.called:
-            self.found += [arg.keyword for arg in node.args if arg.keyword and arg.keyword.value == self.name]
-
-    def visit_MatchClass(self, node: cst.MatchClass) -> None:
-        """case F(name=...)."""
-        if dotted(node.cls).split(".")[-1] in self.called:
-            self.found += [item.key for item in node.kwds if item.key.value == self.name]
-
-
-def _keywords(tree: cst.CSTNode, called: set[str], name: str) -> list[cst.Name]:
-    finder = _Keywords(called, name)
-    tree.visit(finder)
-    return finder.found
-
-
-def _docstrings(node: cst.CSTNode, row: Rename) -> dict[int, str]:
-    """Docstrings below a node that mention the old name, by identity, with the new one."""
-    finder = _Docstrings()
-    node.visit(finder)
-    changed = {id(item): mentions(item.value, row.old, row.new) for item in finder.found}
-    return {at: text for at, text in changed.items() if text not in {item.value for item in finder.found}}
-
-
-class _Docstrings(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found: list[cst.SimpleString] = []
-
-    def visit_Expr(self, node: cst.Expr) -> None:
-        """A string by itself."""
-        if isinstance(node.value, cst.SimpleString):
-            self.found.append(node.value)
-
-
-def _global(row: Rename, project: Project) -> dict[Path, Edits]:
-    defining = project.name_of(project.root / row.path)
-    if defining not in project.files:
-        raise TableError(f"{row}: there is no {row.path}")
-    if not _free(project.tree(project.files[defining]), row.old):
-        raise TableError(f"{row}: {row.path} has no {row.old}")
-    edits: dict[Path, Edits] = {}
-    homes, waiting = {defining}, [defining]  # modules that have it: they define it, or import it under its name
-    while waiting:
-        home = waiting.pop()
-        for module, path in _having(project, row.old):
-            edit = edits.setdefault(path, Edits())
-            aliases = list(_imports(project, path, home, row.old))
-            edit.names += [alias.name for alias in aliases if isinstance(alias.name, cst.Name)]
-            edit.names += _attributes(project, path, home, row.old)
-            edit.strings |= _dotted_strings(project.tree(path), f"{home}.{row.old}", f"{home}.{row.new}")
-            edit.strings |= _named_attributes(project, path, home, row)
-            if any(alias.asname is None for alias in aliases) and module not in homes:
-                homes.add(module)
-                waiting.append(module)
-    for home in homes:
-        path, tree = project.files[home], project.tree(project.files[home])
+    def _rename_in(self, row: Rename, path: Path) -> None:
+        """In a module that has the name: plain names that mean it, `__all__`, comments and docstrings."""
+        tree, edits = self.project.tree(path), self._edits[path]
         if _free(tree, row.new):
-            raise TableError(f"{row}: {path.relative_to(project.root)} has a {row.new} already")
-        edit = edits.setdefault(path, Edits())
-        edit.names += _free(tree, row.old)
-        edit.strings |= _exports(tree, row)
-    for path, edit in edits.items():
-        if edit.names or edit.strings:
-            edit.strings |= _docstrings(project.tree(path), row)
-    return {path: Edits(_unique(edit.names), edit.strings) for path, edit in edits.items()}
+            raise TableError(f"{row}: {path.relative_to(self.project.root)} has a {row.new} already")
+        edits.rename(_free(tree, row.old), row.new)
+        edits.mention(_exports(tree, row.old), row, whole=True)
+        edits.mention(self.index(path).docstrings, row)
+        edits.comments.append(row)
+
+    def _import(self, row: Rename, home: str, path: Path) -> bool:
+        """Where a file imports the name, or reads it of the module; whether it then has the name itself."""
+        index, edits, has_it = self.index(path), self._edits[path], False
+        package, _, last = home.rpartition(".")
+        called = set()
+        for node in index.imports:
+            if isinstance(node.names, cst.ImportStar):
+                continue
+            module = self.project.resolve(path, node)
+            for alias in node.names:
+                if module == home and alias.evaluated_name == row.old and isinstance(alias.name, cst.Name):
+                    edits.rename([alias.name], row.new)
+                    has_it = has_it or alias.asname is None
+                elif module == package and alias.evaluated_name == last:
+                    called.add(alias.evaluated_alias or last)
+        for plain in index.modules:
+            called |= {alias.evaluated_alias or home for alias in plain.names if alias.evaluated_name == home}
+        edits.rename((name for base, name in index.attributes.get(row.old, ()) if base in called), row.new)
+        named = (item for item in _named_attributes(index, called) if item.evaluated_value == row.old)
+        edits.mention(named, row, whole=True)
+        edits.patch(index.strings, f"{home}.{row.old}", f"{home}.{row.new}")
+        return has_it
+
+    def _member(self, row: Rename, path: Path) -> None:
+        classes = [node for node in self.index(path).definitions.get(row.within, []) if isinstance(node, cst.ClassDef)]
+        if not classes:
+            raise TableError(f"{row}: there is no class {row.within}")
+        edits = self._edits[path]
+        for node in classes:
+            if list(members_of(node, row.new)):
+                raise TableError(f"{row}: {row.within} has a {row.new} already")
+            edits.rename(members_of(node, row.old), row.new)
+            edits.mention(Index(cst.Module([node])).docstrings, row)
+        scope = [self.project.root / part for part in row.scope]
+        count = 0
+        for reader in self._having(rf"\.{row.old}\b|\b{row.old}="):
+            if scope and not any(reader.is_relative_to(part) for part in scope):
+                continue
+            index = self.index(reader)
+            attributes = [name for _, name in index.attributes.get(row.old, ())]
+            keywords = [index.keywords(called, row.old) for called in (row.within.split(".")[-1], "replace", "cls")]
+            self._edits[reader].rename([*attributes, *(name for names in keywords for name in names)], row.new)
+            count += len(attributes)
+        if not count and not any(list(members_of(node, row.old)) for node in classes):
+            raise TableError(f"{row}: there is no {row.old}")
+
+
+def _binds_inside(function: cst.FunctionDef, name: str) -> bool:
+    """Whether a function, or one inside of it, binds the name."""
+    inner = [node for nodes in Index(cst.Module([function])).definitions.values() for node in nodes]
+    return any(isinstance(node, cst.FunctionDef) and binds(node, name) for node in inner)
 
 
 def _free(tree: cst.Module, name: str) -> list[cst.Name]:
@@ -165,145 +171,23 @@ def _free(tree: cst.Module, name: str) -> list[cst.Name]:
     return [item for item in finder.names if item.value == name]
 
 
-class _Imports(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found: list[cst.ImportFrom] = []
-        self.plain: list[cst.Import] = []
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
-        """from a import b."""
-        self.found.append(node)
-
-    def visit_Import(self, node: cst.Import) -> None:
-        """import a.b."""
-        self.plain.append(node)
+def _named_attributes(index: Index, bases: set[str]) -> Iterator[cst.SimpleString]:
+    """setattr(module, "name", ...)."""
+    for calls in index.calls.values() if bases else ():
+        for call in calls:
+            values = [arg.value for arg in call.args[:2]]
+            if len(values) < 2 or not isinstance(values[0], cst.Name) or values[0].value not in bases:
+                continue
+            if isinstance(values[1], cst.SimpleString):
+                yield values[1]
 
 
-def imports_of(tree: cst.Module) -> _Imports:
-    """All import statements of a file."""
-    finder = _Imports()
-    tree.visit(finder)
-    return finder
-
-
-def _imports(project: Project, path: Path, module: str, name: str) -> Iterator[cst.ImportAlias]:
-    for node in imports_of(project.tree(path)).found:
-        if not isinstance(node.names, cst.ImportStar) and project.resolve(path, node) == module:
-            yield from (alias for alias in node.names if alias.evaluated_name == name)
-
-
-def module_names(project: Project, path: Path, module: str) -> set[str]:
-    """What a file calls a module: names it was imported as, and dotted names."""
-    names = set()
-    package, _, last = module.rpartition(".")
-    for node in imports_of(project.tree(path)).found:
-        if not isinstance(node.names, cst.ImportStar) and project.resolve(path, node) == package:
-            names |= {alias.evaluated_alias or last for alias in node.names if alias.evaluated_name == last}
-    for plain in imports_of(project.tree(path)).plain:
-        for alias in plain.names:
-            if alias.evaluated_name == module:
-                names.add(alias.evaluated_alias or module)
-    return names
-
-
-class _Attributes(cst.CSTVisitor):
-    def __init__(self, bases: set[str] | None, name: str) -> None:
-        self.bases, self.name = bases, name
-        self.found: list[cst.Name] = []
-
-    def visit_Attribute(self, node: cst.Attribute) -> None:
-        """base.name; without bases: of anything."""
-        if node.attr.value == self.name and (self.bases is None or dotted(node.value) in self.bases):
-            self.found.append(node.attr)
-
-
-def _attributes(project: Project, path: Path, module: str, name: str) -> list[cst.Name]:
-    bases = module_names(project, path, module)
-    if not bases:
-        return []
-    finder = _Attributes(bases, name)
-    project.tree(path).visit(finder)
-    return finder.found
-
-
-class _Strings(cst.CSTVisitor):
-    def __init__(self) -> None:
-        self.found: list[cst.SimpleString] = []
-
-    def visit_SimpleString(self, node: cst.SimpleString) -> None:
-        """Any string."""
-        self.found.append(node)
-
-
-def strings_of(tree: cst.CSTNode) -> list[cst.SimpleString]:
-    """All strings below a node."""
-    finder = _Strings()
-    tree.visit(finder)
-    return finder.found
-
-
-def _dotted_strings(tree: cst.Module, old: str, new: str) -> dict[int, str]:
-    """Strings that hold a dotted name, as patches of tests do."""
-    pattern = re.compile(rf"(?<![\w.]){re.escape(old)}(?!\w)")
-    return {id(item): pattern.sub(new, item.value) for item in strings_of(tree) if pattern.search(item.value)}
-
-
-class _NamedAttributes(cst.CSTVisitor):
-    def __init__(self, bases: set[str], name: str) -> None:
-        self.bases, self.name = bases, name
-        self.found: list[cst.SimpleString] = []
-
-    def visit_Call(self, node: cst.Call) -> None:
-        """setattr(module, "name", ...)."""
-        values = [arg.value for arg in node.args[:2]]
-        if len(values) < 2 or dotted(values[0]) not in self.bases:
-            return
-        if isinstance(values[1], cst.SimpleString) and values[1].evaluated_value == self.name:
-            self.found.append(values[1])
-
-
-def _named_attributes(project: Project, path: Path, module: str, row: Rename) -> dict[int, str]:
-    finder = _NamedAttributes(module_names(project, path, module), row.old)
-    if finder.bases:
-        project.tree(path).visit(finder)
-    return {id(item): item.value.replace(row.old, row.new) for item in finder.found}
-
-
-def _exports(tree: cst.Module, row: Rename) -> dict[int, str]:
+def _exports(tree: cst.Module, name: str) -> Iterable[cst.SimpleString]:
     """The entry in `__all__`."""
-    found: dict[int, str] = {}
     for statement in tree.body:
         if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.Assign):
             assign = statement.body[0]
-            if dotted(assign.targets[0].target) == "__all__":
-                hits = [item for item in strings_of(assign) if item.evaluated_value == row.old]
-                found |= {id(item): item.value.replace(row.old, row.new) for item in hits}
-    return found
-
-
-def _member(row: Rename, project: Project) -> dict[Path, Edits]:
-    path = project.root / row.path
-    if not path.is_file():
-        raise TableError(f"{row}: there is no {row.path}")
-    classes = [node for node in definitions(project.tree(path)).get(row.within, []) if isinstance(node, cst.ClassDef)]
-    if not classes:
-        raise TableError(f"{row}: there is no class {row.within}")
-    edits: dict[Path, Edits] = {}
-    for node in classes:
-        if list(members_of(node, row.new)):
-            raise TableError(f"{row}: {row.within} has a {row.new} already")
-        edits.setdefault(path, Edits()).names += members_of(node, row.old)
-        edits[path].strings |= _docstrings(node, row)
-    called = {row.within.split(".")[-1], "replace", "cls"}
-    for _, other in _having(project, row.old):
-        if row.scope and not any(other.is_relative_to(project.root / part) for part in row.scope):
-            continue
-        finder = _Attributes(None, row.old)
-        project.tree(other).visit(finder)
-        edit = edits.setdefault(other, Edits())
-        edit.names += [*finder.found, *_keywords(project.tree(other), called, row.old)]
-    return {at: Edits(_unique(edit.names), edit.strings) for at, edit in edits.items()}
-
-
-def _unique(names: Iterable[cst.Name]) -> list[cst.Name]:
-    return list({id(name): name for name in names}.values())
+            target = assign.targets[0].target
+            if isinstance(target, cst.Name) and target.value == "__all__":
+                strings = Index(cst.Module([statement])).strings
+                yield from (item for item in strings if item.evaluated_value == name)

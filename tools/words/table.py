@@ -14,13 +14,13 @@
     [file]
     "bulk/places.py" = "bulk/locations.py"
 
-Definitions are named as they are when their turn comes; within a table files come last.
+Definitions are named as they are before the table is applied; files are renamed last.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,11 +57,6 @@ class Rename:
     path: str
     within: str = ""
     scope: tuple[str, ...] = ()
-
-    def inverse(self) -> Rename:
-        """From the new name back."""
-        path = self.new if self.kind == "file" else self.path
-        return Rename(self.kind, self.new, self.old, path, self.within, self.scope)
 
     def __str__(self) -> str:
         place = f"{self.path}::{self.within}" if self.within else self.path
@@ -100,6 +95,21 @@ def _names(kind: str, words: dict[str, dict[str, str]]) -> Iterator[Rename]:
             definition, _, scope = where.partition(" in ")
             path, _, within = definition.partition("::")
             yield Rename(kind, old, new, path, within, tuple(scope.split()))
+
+
+def inverse(rows: Sequence[Rename]) -> list[Rename]:
+    """The table from the new names back to the old ones: files first, definitions by what they are called now."""
+    names = {(row.path, row.old): row.new for row in rows if row.kind in ("global", "member")}
+    moved = {row.old: row.new for row in rows if row.kind == "file"}
+
+    def now(row: Rename) -> Rename:
+        if row.kind == "file":
+            return Rename("file", row.new, row.old, row.new)
+        within = ".".join(names.get((row.path, part), part) for part in row.within.split("."))
+        return Rename(row.kind, row.new, row.old, row.path, within, row.scope)
+
+    back = [now(row) for row in reversed(rows)]
+    return sorted(back, key=lambda row: row.kind != "file") if moved else back
 
 
 def tables() -> list[Path]:
