@@ -43,10 +43,10 @@ class Fields:
         error: it is no object.
     """
 
-    def __init__(self, raw: Any, source: str, place: str = "", error: type[Exception] = ContractError) -> None:
-        self._source, self._place, self._error = source, place, error
+    def __init__(self, raw: Any, source: str, path: str = "", error: type[Exception] = ContractError) -> None:
+        self._source, self._path, self._error = source, path, error
         if not isinstance(raw, dict):
-            raise self._wrong(place, raw, "an object")
+            raise self._wrong(path, raw, "an object")
         self._raw: dict[str, Any] = raw
 
     def __contains__(self, name: str) -> bool:
@@ -152,8 +152,8 @@ class Fields:
         """The error for an entry that does not go with others."""
         return self._wrong(self._at(name), self._raw.get(name), allowed)
 
-    def _inner(self, raw: Any, place: str) -> Fields:
-        return Fields(raw, self._source, place, self._error)
+    def _inner(self, raw: Any, path: str) -> Fields:
+        return Fields(raw, self._source, path, self._error)
 
     def _get(self, name: str) -> Any:
         if name not in self._raw:
@@ -172,7 +172,7 @@ class Fields:
         return value
 
     def _at(self, name: str) -> str:
-        return f"{self._place}.{name}" if self._place else name
+        return f"{self._path}.{name}" if self._path else name
 
     def _wrong(self, at: str, value: Any, allowed: str) -> Exception:
         shown = ascii(value)

@@ -68,9 +68,14 @@ class InputInfo:
         return self.dtype == "float32"
 
     @cached_property
-    def behind(self) -> tuple[int, ...]:
-        """The sizes of its axes behind those of tokens, or of sequences."""
+    def trailing_shape(self) -> tuple[int, ...]:
+        """The sizes of its axes after those of tokens, or of sequences."""
         return () if self.width is None else (self.width,)
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """As `trailing_shape`, by the name that it had at first."""
+        return self.trailing_shape
 
 
 @dataclass(frozen=True)
@@ -283,14 +288,16 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
         name = item.text("name")
         original = item.text("original") if "original" in item else None
         known = original or name
-        kept = excluded.integers(known, least=-MOST_INT64) if interface != "padded" and known in excluded else ()
+        excluded_ids = (
+            excluded.integers(known, least=-MOST_INT64) if interface != "padded" and known in excluded else ()
+        )
         limit = item.optional_integer("limit", least=1, most=MOST_INT64)
         rule = rules.optional_object(known)
         padding, fills = rule.optional_integer("padding") or 0, "assumed" in rule and rule.truth("assumed")
         role, dtype = item.text("role", INPUT_ROLES), item.text("dtype", TYPE_NAMES)
         width = item.optional_integer("width", least=1, most=MOST_WIDTH)
         shared = "shared" in item and item.truth("shared")
-        return InputInfo(name, role, limit, dtype, kept, padding, width, original, fills, shared)
+        return InputInfo(name, role, limit, dtype, excluded_ids, padding, width, original, fills, shared)
 
     def read_output(item: Fields) -> OutputInfo:
         name, layout, dtype = item.text("name"), item.text("layout", OUTPUT_LAYOUTS), item.text("dtype", TYPE_NAMES)
@@ -318,15 +325,15 @@ def _parse_mask(fields: Fields) -> MaskInfo:
     if "mask" not in fields:
         named = fields.objects("inputs", lambda item: (item.text("name"), item.text("role", INPUT_ROLES)))
         return MaskInfo(next((name for name, role in named if role == "mask"), "attention_mask"))
-    found = fields.optional_object("mask")
-    if not found.names():
+    mask = fields.optional_object("mask")
+    if not mask.names():
         return MaskInfo(None)
-    kept, masked = (found.integers(name, least=-MOST_INT64) for name in ("kept", "masked"))
+    kept, masked = (mask.integers(name, least=-MOST_INT64) for name in ("kept", "masked"))
     for name, values in (("kept", kept), ("masked", masked)):
         if not values:
-            raise found.fail(name, "one value or more")
-    lengths = "lengths" in found and found.truth("lengths")
-    return MaskInfo(found.text("input"), kept, masked, found.truth("plain"), lengths)
+            raise mask.fail(name, "one value or more")
+    lengths = "lengths" in mask and mask.truth("lengths")
+    return MaskInfo(mask.text("input"), kept, masked, mask.truth("plain"), lengths)
 
 
 def _parse_engine(fields: Fields) -> EngineInfo:
@@ -366,5 +373,5 @@ def _check_together(metadata: Metadata, source: str, error: type[Exception]) -> 
     ):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None or not names:
-            found = f"'{twice}' twice" if names else "none"
-            raise error(f"{source}: damaged padfree metadata: {kind} has {found}; make the file again")
+            problem = f"'{twice}' twice" if names else "none"
+            raise error(f"{source}: damaged padfree metadata: {kind} has {problem}; make the file again")

@@ -47,8 +47,8 @@ def partial_path(path: Path) -> Path:
 
 def staged_for(path: Path) -> str:
     """The beginning of the name that something was staged for, as `partial_path` calls it; "" for other files."""
-    found = _PARTIAL.fullmatch(path.name)
-    return found[1] if found else ""
+    match = _PARTIAL.fullmatch(path.name)
+    return match[1] if match else ""
 
 
 def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool = True) -> Path:

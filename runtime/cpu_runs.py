@@ -109,7 +109,7 @@ class CpuRuns:
         self,
         results: dict[str, Array],
         outputs: Mapping[str, Array],
-        places: Mapping[str, Array],
+        slots: Mapping[str, Array],
         sizes: Mapping[str, int],
     ) -> None:
         """Puts the rows of a part where they belong; rows of filler are zeros."""
@@ -120,4 +120,4 @@ class CpuRuns:
                 continue
             if item.name not in results:
                 results[item.name] = np.zeros((sizes[rows], *array.shape[1:]), dtype=array.dtype)
-            results[item.name][places[rows]] = array[: len(places[rows])]
+            results[item.name][slots[rows]] = array[: len(slots[rows])]

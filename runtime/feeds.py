@@ -70,22 +70,22 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
             f"the sequences have {int(seq_lens.min(initial=width))} to {width} tokens and the model has no mask: with "
             "the padded interface every slot is a token; pass sequences of one length, or use the packed interface"
         )
-    kept = np.arange(width, dtype=np.int32)[None, :] < seq_lens[:, None]
+    is_token = np.arange(width, dtype=np.int32)[None, :] < seq_lens[:, None]
     feeds: dict[str, Array] = {}
     for item in metadata.inputs:
         grid: Array
         if item.role == "mask":
-            grid = mask_values(metadata.mask, kept, item.dtype)
+            grid = mask_values(metadata.mask, is_token, item.dtype)
         elif item.role == PER_SEQUENCE:
             rows = ragged.of_sequences[item.name].astype(item.dtype)
-            grid = rows[:1].reshape(item.behind) if item.shared else rows
+            grid = rows[:1].reshape(item.trailing_shape) if item.shared else rows
         elif item.role == "unread":
-            grid = np.zeros((*kept.shape, *item.behind), item.dtype)
+            grid = np.zeros((*is_token.shape, *item.trailing_shape), item.dtype)
         elif item.role == "seq_lens":
-            grid = seq_lens.reshape(len(seq_lens), *item.behind).astype(item.dtype)
+            grid = seq_lens.reshape(len(seq_lens), *item.trailing_shape).astype(item.dtype)
         else:
-            grid = np.full((*kept.shape, *item.behind), metadata.filler(item), dtype=item.dtype)
-            grid[kept] = ragged.tokens[item.name]
+            grid = np.full((*is_token.shape, *item.trailing_shape), metadata.filler(item), dtype=item.dtype)
+            grid[is_token] = ragged.tokens[item.name]
         feeds[item.name] = grid
     return feeds
 

@@ -20,9 +20,9 @@ def kept_slots(mask: MaskInfo, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_
     return np.asarray((values != 0) == (mask.kept[0] != 0))
 
 
-def mask_values(mask: MaskInfo, kept: npt.NDArray[np.bool_], dtype: str) -> npt.NDArray[Any]:
-    """A plain mask's values for tokens where `kept` is true."""
-    return np.where(kept, mask.kept[0], mask.masked[0]).astype(dtype)
+def mask_values(mask: MaskInfo, is_token: npt.NDArray[np.bool_], dtype: str) -> npt.NDArray[Any]:
+    """A plain mask's values for tokens where `is_token` is true."""
+    return np.where(is_token, mask.kept[0], mask.masked[0]).astype(dtype)
 
 
 def check_padding(feeds: Mapping[str, Any], metadata: Metadata) -> None:
@@ -39,12 +39,12 @@ def check_padding(feeds: Mapping[str, Any], metadata: Metadata) -> None:
         if not isinstance(grid, np.ndarray):
             continue
         if metadata.mask.lengths:
-            kept = np.asarray(np.arange(grid.shape[1]) < mask.reshape(-1, 1))
+            is_token = np.asarray(np.arange(grid.shape[1]) < mask.reshape(-1, 1))
         else:
-            kept = kept_slots(metadata.mask, mask)
-        wrong = np.argwhere(~kept & (grid != item.padding))
+            is_token = kept_slots(metadata.mask, mask)
+        wrong = np.argwhere(~is_token & (grid != item.padding))
         if len(wrong):
-            row, slot = (int(place) for place in wrong[0])
+            row, slot = (int(index) for index in wrong[0])
             raise SessionError(
                 f"'{item.name}' holds {grid[row, slot]} in the padding of sequence {row} (slot {slot}), allowed: "
                 f"{item.padding}: the model reads padding, and was made for that; fill padding with {item.padding}, or "

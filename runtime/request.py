@@ -102,9 +102,9 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
             outside the model's tables.
     """
     if type(request) is list:
-        found = _read_lists(request, metadata)
-        if found is not None:
-            return found
+        ragged = _read_lists(request, metadata)
+        if ragged is not None:
+            return ragged
     ids = metadata.ids_input()
     columns = metadata.own_names(request) if isinstance(request, Mapping) else {ids.name: request}
     check_names(columns, metadata)
@@ -150,7 +150,9 @@ def _read_lists(rows: list[Any], metadata: Metadata) -> Ragged | None:
         return None
     if not _in_table(packed, INT32_MAX + 1 if ids.limit is None else ids.limit):
         return None
-    tokens = {item.name: packed if item is ids else np.zeros((packed.size, *item.behind), np.int32) for item in items}
+    tokens = {
+        item.name: packed if item is ids else np.zeros((packed.size, *item.trailing_shape), np.int32) for item in items
+    }
     return Ragged(tokens, np.array(lengths, dtype=np.int32))
 
 

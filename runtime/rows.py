@@ -82,7 +82,7 @@ def check_same_lengths(name: str, column: Column, ids_name: str, lengths: list[i
 
 def no_tokens(item: InputInfo, count: int) -> TokenArray:
     """Zeros for so many tokens, as an input takes them."""
-    return np.zeros((count, *item.behind), dtype=np.float32 if item.holds_embeddings else np.int32)
+    return np.zeros((count, *item.trailing_shape), dtype=np.float32 if item.holds_embeddings else np.int32)
 
 
 def as_tokens(value: Any, item: InputInfo) -> TokenArray:

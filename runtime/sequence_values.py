@@ -39,13 +39,13 @@ def read_sequence_values(columns: Mapping[str, Any], metadata: Metadata, count: 
 def read_values(value: Any, item: InputInfo, count: int) -> Array:
     """The values of one such input; see `read_sequence_values`."""
     kinds, kind = ("iuf", "numbers") if item.holds_floats else ("biu", "integers")
-    wanted = f"one for every sequence, {[count, *item.behind]}"
+    wanted = f"one for every sequence, {[count, *item.trailing_shape]}"
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise SessionError(f"'{item.name}': cannot become an array ({error}); pass {kind}, {wanted}") from error
-    shape, width = (count, *item.behind), item.width or 1
-    if item.shared and array.shape == item.behind and array.size == width:
+    shape, width = (count, *item.trailing_shape), item.width or 1
+    if item.shared and array.shape == item.trailing_shape and array.size == width:
         array = np.broadcast_to(array, shape)
     if array.dtype.kind not in kinds and array.size:
         raise SessionError(f"'{item.name}' has type {array.dtype}, allowed: {kind}; pass {wanted}")
@@ -64,7 +64,7 @@ def _check_values(array: Array, item: InputInfo) -> None:
         wrong, allowed = (array < least) | (array >= limit), f"{least}..{limit - 1}"
     if not wrong.any():
         return
-    at = tuple(int(place) for place in np.argwhere(wrong)[0])
+    at = tuple(int(index) for index in np.argwhere(wrong)[0])
     raise SessionError(
         f"'{item.name}' is {array[at]} for sequence {at[0]}, allowed: {allowed}; pass a value that the model has"
     )

@@ -68,11 +68,13 @@ class WordPieces:
         if any(token[name] != value for token in settings["added_tokens"] for name, value in plain.items()):
             return None
         frames = (cls(tokenizer, settings, frame) for frame in _Frame.all(tokenizer.encode("").ids, 1))
-        found = next((some for some in frames if some._agrees(tokenizer)), None)
-        if found is None:
+        pieces = next((some for some in frames if some._agrees(tokenizer)), None)
+        if pieces is None:
             return None
-        pairs = (cls(tokenizer, settings, found._frame, frame) for frame in _Frame.all(tokenizer.encode("", "").ids, 2))
-        return next((some for some in pairs if some._agrees_on_pairs(tokenizer)), found)
+        pairs = (
+            cls(tokenizer, settings, pieces._frame, frame) for frame in _Frame.all(tokenizer.encode("", "").ids, 2)
+        )
+        return next((some for some in pairs if some._agrees_on_pairs(tokenizer)), pieces)
 
     def look_up(self, texts: Sequence[Text], most: int | None = None) -> Looked:
         """Tokens of texts, or pairs, as `ids` and `pair` give them; `left` are those that the library has to make."""
@@ -81,14 +83,14 @@ class WordPieces:
             frame, singles = self._pair_frame, [text for pair in texts for text in pair]
         if self._table is None or len(singles) != len(texts) * (len(frame.parts) - 1):
             return Looked.of_rows([self._row(text, most) for text in texts])
-        found = self._table.look_up(singles, frame.parts, most)
-        if found.counts.size and (found.counts == NEW_WORD).any():
+        looked = self._table.look_up(singles, frame.parts, most)
+        if looked.counts.size and (looked.counts == NEW_WORD).any():
             segments = len(frame.parts) - 1
-            for row in np.flatnonzero(found.counts == NEW_WORD).tolist():
+            for row in np.flatnonzero(looked.counts == NEW_WORD).tolist():
                 for text in singles[row * segments : (row + 1) * segments]:
                     self._found(text)  # which adds its words to the table
-            found = self._table.look_up(singles, frame.parts, most)
-        return found
+            looked = self._table.look_up(singles, frame.parts, most)
+        return looked
 
     def ids(self, text: str, most: int | None = None) -> list[int] | None:
         """The ids of a text, cut to `most`, special ones included; None where the library has to find them."""
@@ -151,8 +153,8 @@ class _Frame:
     @classmethod
     def all(cls, ids: Sequence[int], texts: int) -> Iterator[_Frame]:
         """Every way in which so many texts may stand among these ids."""
-        for places in combinations_with_replacement(range(len(ids) + 1), texts):
-            cuts = [0, *places, len(ids)]
+        for offsets in combinations_with_replacement(range(len(ids) + 1), texts):
+            cuts = [0, *offsets, len(ids)]
             yield cls(tuple(ids[start:end] for start, end in pairwise(cuts)))
 
 

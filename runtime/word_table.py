@@ -66,9 +66,9 @@ class Looked:
     def of_rows(cls, rows: Sequence[Row | None]) -> Looked:
         """Of ids and types of every row; None: there are none here."""
         counts = np.array([LEFT_OUT if row is None else len(row[0]) for row in rows], np.int32)
-        found = [row for row in rows if row is not None]
-        total = sum(len(ids) for ids, _ in found)
-        ids, types = (np.fromiter(chain.from_iterable(row[at] for row in found), np.int32, total) for at in (0, 1))
+        present = [row for row in rows if row is not None]
+        total = sum(len(ids) for ids, _ in present)
+        ids, types = (np.fromiter(chain.from_iterable(row[at] for row in present), np.int32, total) for at in (0, 1))
         return cls(ids, types, counts)
 
     @property
@@ -80,15 +80,15 @@ class Looked:
         """Without the tokens of some rows; `rows` is bool [rows]."""
         if not rows.any():
             return self
-        kept = np.repeat(~rows, np.maximum(self.counts, 0))
-        return Looked(self.ids[kept], self.types[kept], np.where(rows, np.int32(LEFT_OUT), self.counts))
+        stays = np.repeat(~rows, np.maximum(self.counts, 0))
+        return Looked(self.ids[stays], self.types[stays], np.where(rows, np.int32(LEFT_OUT), self.counts))
 
     def completed(self, rows: Sequence[Row]) -> Looked:
         """With ids and types for the rows of `left`, in their order."""
         starts = [0, *accumulate(np.maximum(self.counts, 0).tolist())]
-        given = dict(zip(self.left, rows, strict=True))
+        completions = dict(zip(self.left, rows, strict=True))
         every = [
-            given.get(at) or (self.ids[start:stop], self.types[start:stop])
+            completions.get(at) or (self.ids[start:stop], self.types[start:stop])
             for at, (start, stop) in enumerate(pairwise(starts))
         ]
         ids, types = (np.concatenate([np.asarray(row[at], np.int32) for row in every]) for at in (0, 1))
@@ -160,9 +160,9 @@ class WordTable:
         joined = "\0".join(texts)
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
         if not joined.isascii() or any(word in joined for word in self._left_out):
-            kept = [text.isascii() and not any(word in text for word in self._left_out) for text in texts]
-            joined = "\0".join(text if keep else "" for text, keep in zip(texts, kept, strict=True))
-            sizes[~np.array(kept)] = -1
+            fits = [text.isascii() and not any(word in text for word in self._left_out) for text in texts]
+            joined = "\0".join(text if keep else "" for text, keep in zip(texts, fits, strict=True))
+            sizes[~np.array(fits)] = -1
         return joined.encode("ascii"), sizes
 
 

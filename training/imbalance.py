@@ -33,8 +33,8 @@ def imbalances(
         raise SamplerError(f"squares_a_token is {squares_a_token}, allowed: above 0; leave it out for BERT-base's")
     sizes = np.asarray(lengths, dtype=np.float64)
     work = sizes + sizes * sizes / squares_a_token
-    found = []
+    excesses = []
     for shares in steps:
         of_ranks = np.array([work[list(rows)].sum() for rows in shares])
-        found.append(of_ranks.max() / of_ranks.mean() - 1 if of_ranks.any() else 0.0)
-    return np.array(found)
+        excesses.append(of_ranks.max() / of_ranks.mean() - 1 if of_ranks.any() else 0.0)
+    return np.array(excesses)

@@ -201,12 +201,12 @@ class JoinedBatches:
 
 
 def _checked(lengths: Sequence[int] | npt.NDArray[Any]) -> IntArray:
-    found = np.asarray(lengths)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
+    array = np.asarray(lengths)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
         raise SamplerError(
-            f"lengths are an array {list(found.shape)} of {found.dtype}, allowed: whole numbers [N], one or more; pass "
+            f"lengths are an array {list(array.shape)} of {array.dtype}, allowed: whole numbers [N], one or more; pass "
             "the tokens of every row"
         )
-    if int(found.min()) < 0:
-        raise SamplerError(f"the length of row {int(found.argmin())} is {int(found.min())}, allowed: 0 or more")
-    return found.astype(np.int64)
+    if int(array.min()) < 0:
+        raise SamplerError(f"the length of row {int(array.argmin())} is {int(array.min())}, allowed: 0 or more")
+    return array.astype(np.int64)

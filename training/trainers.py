@@ -56,13 +56,13 @@ def for_sentence_transformers(
         seed: int = 0,
     ) -> BalancedBatchSampler:
         del valid_label_columns, generator  # labels do not matter here, and the order follows from the seed alone
-        found = lengths(dataset) if callable(lengths) else lengths
-        if len(found) != len(dataset):
+        counts = lengths(dataset) if callable(lengths) else lengths
+        if len(counts) != len(dataset):
             raise SamplerError(
-                f"there are {len(found)} lengths for a dataset of {len(dataset)} rows; pass one for every row, or a "
+                f"there are {len(counts)} lengths for a dataset of {len(dataset)} rows; pass one for every row, or a "
                 "function of the dataset where there are several"
             )
         count = world_size() if replicas is None else replicas
-        return BalancedBatchSampler(found, batch_size, replicas=count, seed=seed, drop_last=drop_last)
+        return BalancedBatchSampler(counts, batch_size, replicas=count, seed=seed, drop_last=drop_last)
 
     return make

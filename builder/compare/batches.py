@@ -104,12 +104,12 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
     padding = {item.original_name: item.padding for item in original.metadata.token_inputs()}
     feeds: dict[str, Array] = {}
     for item in original.tokens:
-        grid = np.full((*mask.shape, *item.behind), padding.get(item.name, 0), item.dtype)
+        grid = np.full((*mask.shape, *item.trailing_shape), padding.get(item.name, 0), item.dtype)
         if item.name in rows:
             grid[mask] = np.concatenate(rows[item.name])
         feeds[item.name] = grid
     for item in original.rows:
-        values = np.asarray(rows[item.name], item.dtype).reshape(len(lengths), *item.behind)
+        values = np.asarray(rows[item.name], item.dtype).reshape(len(lengths), *item.trailing_shape)
         feeds[item.name] = _shared_value(name, item, values) if item.shared else values
     return with_mask(name, feeds, mask, original)
 
@@ -121,14 +121,14 @@ def _shared_value(name: str, item: Input, values: Array) -> Array:
             f"{name}: '{item.name}' differs between its sequences, and the original has it once for a whole batch; "
             "give it the same value in every entry of a batch"
         )
-    return values[:1].reshape(item.behind)
+    return values[:1].reshape(item.trailing_shape)
 
 
 def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Original) -> ComparedBatch:
     """A batch of grids [B, S] and a mask, which becomes the original's mask input, or padding's ids."""
     rule, filled = original.metadata.mask, dict(feeds)
     if original.mask is not None and rule.lengths:
-        filled[original.mask.name] = mask.sum(1).reshape(-1, *original.mask.behind).astype(original.mask.dtype)
+        filled[original.mask.name] = mask.sum(1).reshape(-1, *original.mask.trailing_shape).astype(original.mask.dtype)
     elif original.mask is not None:
         filled[original.mask.name] = mask_values(rule, mask, original.mask.dtype)
     elif rule.input is not None:
@@ -158,7 +158,7 @@ def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> Compa
     for item in original.inputs:
         grid, axes = arrays[item.name], 0 if item.shared else 2 if is_grid(item) else 1
         if grid.ndim < axes or grid.shape != item.shape(*arrays[like].shape[:2]):
-            sizes = ", ".join([*"BS"[:axes], *map(str, item.behind)])
+            sizes = ", ".join([*"BS"[:axes], *map(str, item.trailing_shape)])
             whose = "the mask " if rule.input else ""
             raise BuildError(
                 f"{name}: input '{item.name}' has shape {list(grid.shape)}, {whose}'{like}' "
@@ -217,13 +217,13 @@ def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator)
 
 def _values(item: Input, mask: Mask, original: Original, rng: np.random.Generator) -> Array:
     """Those of tokens where the mask keeps a slot, and any in other slots."""
-    shape = (*mask.shape, *item.behind)
+    shape = (*mask.shape, *item.trailing_shape)
     if item.holds_floats:
         return rng.standard_normal(shape)
     rule = original.metadata.mask
     refused = (*item.excluded, *(rule.masked if item.name == rule.input else ()))
     allowed = np.setdiff1d(np.arange(item.limit), refused)
-    wide = mask.reshape(*mask.shape, *[1] * len(item.behind))
+    wide = mask.reshape(*mask.shape, *[1] * len(item.trailing_shape))
     values = np.where(wide, rng.choice(allowed, shape), rng.integers(0, item.limit, shape))
     ids = original.metadata.raw.get("id_rules", {}).get(item.name)
     return values if ids is None else IdRule.of(ids).kept(values, mask)

@@ -36,7 +36,7 @@ PER_SEQUENCE = "per_sequence"
 
 @dataclass(frozen=True)
 class Input:
-    """One input [B, S] of the original, or [B, S, N] of N numbers a token, whose sizes are `behind`.
+    """One input [B, S] of the original, or [B, S, N] of N numbers a token, whose sizes are `trailing_shape`.
 
     One of sequences is [B], or [B, N]; one that they share is [] or [N]. Ids are 0..limit-1, without `excluded` among
     valid tokens; embeddings are any numbers.
@@ -46,14 +46,14 @@ class Input:
     dtype: str
     limit: int
     excluded: tuple[int, ...] = ()
-    behind: tuple[int, ...] = ()
+    trailing_shape: tuple[int, ...] = ()
     holds_floats: bool = False
     of_sequences: bool = False
     shared: bool = False
 
     def shape(self, *grid: int) -> tuple[int, ...]:
         """Its shape in a batch of this grid, B and S."""
-        return (*(() if self.shared else grid[:1] if self.of_sequences else grid), *self.behind)
+        return (*(() if self.shared else grid[:1] if self.of_sequences else grid), *self.trailing_shape)
 
 
 @dataclass(frozen=True)
@@ -193,9 +193,9 @@ def _fixed(candidates: Sequence[Metadata]) -> Mapping[str, int | float]:
 
 
 def _mask(model: onnx.ModelProto, name: str, dtype: str, described: Metadata) -> Input:
-    """The mask, or the input of lengths in its place."""
-    behind = sequence_inputs_of(model)[name] if described.mask.lengths else ()
-    return Input(name, dtype, UNKNOWN_LIMIT, behind=behind, of_sequences=described.mask.lengths)
+    """The mask, or the input of lengths that stands for it."""
+    trailing_shape = sequence_inputs_of(model)[name] if described.mask.lengths else ()
+    return Input(name, dtype, UNKNOWN_LIMIT, trailing_shape=trailing_shape, of_sequences=described.mask.lengths)
 
 
 def _unread(model: onnx.ModelProto, described: Metadata) -> tuple[Input, ...]:
@@ -205,9 +205,11 @@ def _unread(model: onnx.ModelProto, described: Metadata) -> tuple[Input, ...]:
     for value in model.graph.input:
         if value.name in names:
             dtype = str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
-            behind = {**rows, **shared}[value.name] if value.name in {**rows, **shared} else numbers_of(value)
+            trailing_shape = {**rows, **shared}[value.name] if value.name in {**rows, **shared} else numbers_of(value)
             is_row, is_shared = value.name in rows, value.name in shared
-            item = Input(value.name, dtype, UNKNOWN_LIMIT, behind=behind, of_sequences=is_row or is_shared)
+            item = Input(
+                value.name, dtype, UNKNOWN_LIMIT, trailing_shape=trailing_shape, of_sequences=is_row or is_shared
+            )
             found.append(replace(item, shared=is_shared))
     return tuple(found)
 
@@ -221,7 +223,7 @@ def _inputs(types: Mapping[str, str], items: Iterable[InputInfo], *, of_sequence
             dtype,
             item.limit or UNKNOWN_LIMIT,
             item.excluded,
-            item.behind,
+            item.trailing_shape,
             item.holds_floats,
             of_sequences,
             item.shared,

@@ -163,5 +163,5 @@ def input_metadata(original: Original) -> TensorMetadata:
     metadata = TensorMetadata()
     for item in original.inputs:
         axes = (None,) * (0 if item.shared else 2 if is_grid(item) else 1)
-        metadata.add(item.name, dtype=np.dtype(item.dtype), shape=(*axes, *item.behind))
+        metadata.add(item.name, dtype=np.dtype(item.dtype), shape=(*axes, *item.trailing_shape))
     return metadata

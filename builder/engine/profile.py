@@ -114,5 +114,5 @@ def _shape_range(interface: str, item: InputInfo, profile: Profile) -> ShapeRang
         sizes = [(2,), (profile.max_batch + 1,), (profile.max_batch + 1,)]
     else:
         sizes = [(1,), (profile.max_seq_len,), (profile.max_tokens,)]  # network.bound_max_seqlen says why
-    minimum, optimum, maximum = ((*size, *item.behind) for size in sizes)
+    minimum, optimum, maximum = ((*size, *item.trailing_shape) for size in sizes)
     return ShapeRange(item.name, minimum, optimum, maximum)

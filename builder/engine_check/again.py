@@ -101,7 +101,7 @@ def _read(described: Mapping[str, Any], metadata: Metadata, source: str) -> Chec
             )
         values = _numbers(described["tokens"][item.name], item)
         count = len(values) - described["filler_tokens"]
-        grid = np.zeros((*mask.shape, *item.behind), values.dtype)
+        grid = np.zeros((*mask.shape, *item.trailing_shape), values.dtype)
         grid[mask] = values[:count]
         feeds[item.name], filler[item.name] = grid, values[count:]
     rows = {item.name: _numbers(described["of_sequences"][item.name], item) for item in metadata.sequence_inputs()}
@@ -110,4 +110,4 @@ def _read(described: Mapping[str, Any], metadata: Metadata, source: str) -> Chec
 
 def _numbers(text: str, item: InputInfo) -> Array:
     values = np.asarray([float(number) if item.holds_floats else int(number) for number in text.split()])
-    return values.astype(np.float32 if item.holds_floats else np.int32).reshape(-1, *item.behind)
+    return values.astype(np.float32 if item.holds_floats else np.int32).reshape(-1, *item.trailing_shape)

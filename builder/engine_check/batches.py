@@ -61,14 +61,14 @@ class CheckedBatch(ComparedBatch):
             if item.role == "mask":
                 made[item.name] = mask_values(metadata.mask, self.mask, item.dtype)
             elif item.role == "seq_lens":
-                made[item.name] = self.seq_lens.reshape(-1, *item.behind).astype(item.dtype)
+                made[item.name] = self.seq_lens.reshape(-1, *item.trailing_shape).astype(item.dtype)
             elif item.role == PER_SEQUENCE:
                 rows = self.of_sequences[item.name].astype(item.dtype)
-                made[item.name] = rows[:1].reshape(item.behind) if item.shared else rows
+                made[item.name] = rows[:1].reshape(item.trailing_shape) if item.shared else rows
             elif item.role == "unread":
-                made[item.name] = np.zeros((*self.mask.shape, *item.behind), item.dtype)
+                made[item.name] = np.zeros((*self.mask.shape, *item.trailing_shape), item.dtype)
             else:
-                kept = self.mask.reshape(*self.mask.shape, *[1] * len(item.behind))
+                kept = self.mask.reshape(*self.mask.shape, *[1] * len(item.trailing_shape))
                 made[item.name] = np.where(kept, self.feeds[item.name], metadata.filler(item)).astype(item.dtype)
         return made
 
@@ -135,7 +135,7 @@ def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, 
 
 def _rows(item: InputInfo, count: int, rng: np.random.Generator) -> Array:
     """A row of random values for each of `count` sequences."""
-    shape = (1 if item.shared else count, *item.behind)
+    shape = (1 if item.shared else count, *item.trailing_shape)
     if item.holds_floats:
         values: Array = rng.standard_normal(shape).astype(np.float32)
     else:
@@ -145,7 +145,7 @@ def _rows(item: InputInfo, count: int, rng: np.random.Generator) -> Array:
 
 def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Generator) -> Array:
     """Random values of one token input that the model takes, [B, S] or [B, S, N]; any in slots without a token."""
-    shape = (*mask.shape, *item.behind)
+    shape = (*mask.shape, *item.trailing_shape)
     if item.holds_embeddings:
         return rng.standard_normal(shape).astype(np.float32)
     rule = metadata.mask
@@ -155,7 +155,9 @@ def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Gene
     if own and item.limit is None:
         allowed = np.asarray(rule.kept)
     values = rng.choice(allowed, shape)
-    if item.limit is None and not item.behind and not own:  # positions may choose from a table as long as the sequence
+    if (
+        item.limit is None and not item.trailing_shape and not own
+    ):  # positions may choose from a table as long as the sequence
         values = np.minimum(values, np.arange(mask.shape[1]))
     ids = metadata.raw.get("id_rules", {}).get(item.original_name)
     return (values if ids is None else IdRule.of(ids).kept(values, mask)).astype(np.int32)

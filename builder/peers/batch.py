@@ -86,6 +86,6 @@ def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: in
 
 def _values(item: InputInfo, count: int, generator: np.random.Generator) -> Array:
     if item.holds_floats:
-        return generator.standard_normal((count, *item.behind), dtype=np.float32)
+        return generator.standard_normal((count, *item.trailing_shape), dtype=np.float32)
     allowed = np.arange(item.limit or UNLIMITED_IDS, dtype=np.int32)
-    return generator.choice(np.setdiff1d(allowed, item.excluded), (count, *item.behind))
+    return generator.choice(np.setdiff1d(allowed, item.excluded), (count, *item.trailing_shape))

@@ -94,7 +94,7 @@ class TextTokens:
         columns = self._inputs.columns(kept, self._prompt_tokens)
         columns.pop(self._left_out or "", None)
         for item in self._inputs.others:
-            empty = np.zeros((0, *item.behind), np.float32 if item.holds_floats else np.int32)
+            empty = np.zeros((0, *item.trailing_shape), np.float32 if item.holds_floats else np.int32)
             columns[item.name] = np.concatenate([empty, *(values[row][item.name] for row in rows)])
         return Tokens(ids, kept.seq_lens, columns, tuple(sorted(bad, key=lambda row: row.row)), int(encoded.cut.sum()))
 

@@ -30,7 +30,7 @@ def main() -> int:
         words = [",".join(map(str, ids)) for ids in batch]
         rows = {}
         for item in session.metadata.sequence_inputs():
-            shape = (len(batch), *item.behind)
+            shape = (len(batch), *item.trailing_shape)
             numbers = rng.integers(0, item.limit or HIGHEST_ID, shape)
             rows[item.name] = numbers.astype(item.dtype)
             words.insert(0, f"{item.name}={','.join(map(str, numbers.ravel()))}")

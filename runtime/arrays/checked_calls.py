@@ -57,10 +57,10 @@ class CheckedCalls:
         producers: dict[tuple[Any, int], int] = {}
         for name, value in named.items():
             exchange = exchange_of(value)
-            found = None if exchange is None else exchange.describe_bare(value)
-            if exchange is None or found is None:
+            description = None if exchange is None else exchange.describe_bare(value)
+            if exchange is None or description is None:
                 return None
-            address, kind, index, element, shape, steps = found
+            address, kind, index, element, shape, steps = description
             if kind != dlpack.CUDA:
                 return None
             made_by = exchange, index

@@ -79,23 +79,23 @@ def read_device_array(
     Raises:
         SessionError: another type, an array with gaps, on another GPU.
     """
-    given = _given(value, stream)
-    if given.dtype != _name_of(dtype):
+    array = _given(value, stream)
+    if array.dtype != _name_of(dtype):
         raise SessionError(
-            f"'{name}' on the GPU has type {given.dtype}, the engine reads {dtype.name}; convert it there, for example "
+            f"'{name}' on the GPU has type {array.dtype}, the engine reads {dtype.name}; convert it there, for example "
             f"with tensor.to(torch.{dtype.name}) or array.astype('{dtype.name}')"
         )
-    if given.strides is not None and _has_gaps(given.shape, given.strides):
+    if array.strides is not None and _has_gaps(array.shape, array.strides):
         raise SessionError(
-            f"'{name}' has shape {list(given.shape)} with strides {list(given.strides)}, allowed: contiguous arrays; "
+            f"'{name}' has shape {list(array.shape)} with strides {list(array.strides)}, allowed: contiguous arrays; "
             "make it one, for example with tensor.contiguous() or cupy.ascontiguousarray(array)"
         )
-    if math.prod(given.shape):
-        found_on = device_of(given.address) if given.device is None else given.device
+    if math.prod(array.shape):
+        found_on = device_of(array.address) if array.device is None else array.device
         if found_on != device:
             where = "host memory" if found_on is None else f"GPU {found_on}"
             raise SessionError(f"'{name}' is in {where}, the session runs on GPU {device}; copy it there")
-    return DeviceInput(given.address, given.shape, dtype, given.producer, given.owner)
+    return DeviceInput(array.address, array.shape, dtype, array.producer, array.owner)
 
 
 class _Given(NamedTuple):

@@ -48,12 +48,12 @@ def device_feeds(
     items = {item.name: item for item in metadata.inputs}
 
     def read(value: Any, name: str) -> Any:
-        width, behind = items[name].width, items[name].behind
+        width, trailing = items[name].width, items[name].trailing_shape
         if on_device(value):
             array = reader(value, name, stream)
         else:
             array = as_tokens(value, items[name]) if items[name].role == "tokens" else as_int32(value, name)
-        if not array.shape or array.shape[1:] != behind:
+        if not array.shape or array.shape[1:] != trailing:
             sizes = "one dimension" if width is None else f"[tokens, {width}]"
             raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: {sizes}; pass packed tokens")
         return array

@@ -42,10 +42,10 @@ class Exchange:
 
     def describe(self, array: Any) -> Tensor | None:
         """What an array is and where, as long as it is there; None where the library cannot say: `__dlpack__` may."""
-        found = self.describe_bare(array)
-        if found is None:
+        description = self.describe_bare(array)
+        if description is None:
             return None
-        address, kind, index, element, sizes, steps = found
+        address, kind, index, element, sizes, steps = description
         return Tensor(address, kind, index, type_name(*element), sizes, steps)
 
     def describe_bare(self, array: Any) -> Bare | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(eq=False)
-class Place:
+class Ticket:
     """A request's place in its caller's line; `deliver` is what hands out its answer, once there is one."""
 
     caller: Hashable
@@ -19,7 +19,7 @@ class Place:
 
 @dataclass(eq=False)
 class _Line:
-    places: deque[Place] = field(default_factory=deque)
+    tickets: deque[Ticket] = field(default_factory=deque)
     delivering: bool = False
 
 
@@ -29,39 +29,39 @@ class CallerOrder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lines: dict[Hashable, _Line] = {}
-        self._nobody_s = Place(None)
+        self._nobody_s = Ticket(None)
 
-    def join(self, caller: Hashable) -> Place:
+    def join(self, caller: Hashable) -> Ticket:
         """Takes the last place in the caller's line."""
         if caller is None:
             return self._nobody_s
-        place = Place(caller)
+        ticket = Ticket(caller)
         with self._lock:
-            self._lines.setdefault(caller, _Line()).places.append(place)
-        return place
+            self._lines.setdefault(caller, _Line()).tickets.append(ticket)
+        return ticket
 
-    def finish(self, place: Place, deliver: Callable[[], object]) -> None:
+    def finish(self, ticket: Ticket, deliver: Callable[[], object]) -> None:
         """Calls `deliver` when all places before this one are finished, here or in the thread that finishes the last.
 
         Called once for every place. No lock is held during `deliver`, and deliveries of a line never overlap.
         """
-        if place.caller is None:
+        if ticket.caller is None:
             deliver()
             return
         with self._lock:
-            place.deliver = deliver
-            line = self._lines[place.caller]
+            ticket.deliver = deliver
+            line = self._lines[ticket.caller]
             if line.delivering:
                 return  # whoever delivers now comes to this one too
             line.delivering = True
-        while (ready := self._next(place.caller, line)) is not None:
+        while (ready := self._next(ticket.caller, line)) is not None:
             ready()
 
     def _next(self, caller: Hashable, line: _Line) -> Callable[[], object] | None:
         with self._lock:
-            if line.places and line.places[0].deliver is not None:
-                return line.places.popleft().deliver
+            if line.tickets and line.tickets[0].deliver is not None:
+                return line.tickets.popleft().deliver
             line.delivering = False
-            if not line.places:
+            if not line.tickets:
                 del self._lines[caller]
             return None

@@ -70,23 +70,23 @@ def even_out(shares: Sequence[IntArray], lengths: npt.ArrayLike) -> list[IntArra
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     work = sizes * SQUARES_A_TOKEN + sizes * sizes
-    found = [share.copy() for share in shares]
-    sums = np.array([work[share].sum() for share in found], dtype=np.int64)
-    for _ in range(SWAPS_A_SHARE * len(found)):
+    evened = [share.copy() for share in shares]
+    sums = np.array([work[share].sum() for share in evened], dtype=np.int64)
+    for _ in range(SWAPS_A_SHARE * len(evened)):
         most, least = int(sums.argmax()), int(sums.argmin())
         gap = int(sums[most] - sums[least])
-        if gap * ALIKE * len(found) <= int(sums.sum()) or not found[least].size:
+        if gap * ALIKE * len(evened) <= int(sums.sum()) or not evened[least].size:
             break
-        moved = work[found[most]][:, None] - work[found[least]]
+        moved = work[evened[most]][:, None] - work[evened[least]]
         left = np.abs(gap - 2 * moved)
         at = int(left.argmin())
         if int(left.flat[at]) >= gap:
             break
-        one, other = divmod(at, found[least].size)
+        one, other = divmod(at, evened[least].size)
         sums[most] -= moved.flat[at]
         sums[least] += moved.flat[at]
-        found[most][one], found[least][other] = found[least][other], found[most][one]
-    return found
+        evened[most][one], evened[least][other] = evened[least][other], evened[most][one]
+    return evened
 
 
 def modelled_costs(interface: str) -> CostTable:

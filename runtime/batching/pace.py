@@ -35,8 +35,8 @@ class Pace:
         now_s = time.monotonic() if now_s is None else now_s
         with self._lock:
             passed = now_s - self._last_s
-            kept = math.exp(-passed / MEMORY_S)
-            self._tokens, self._seconds = kept * self._tokens, kept * self._seconds
+            decay = math.exp(-passed / MEMORY_S)
+            self._tokens, self._seconds = decay * self._tokens, decay * self._seconds
             if self._was_busy:
                 self._tokens, self._seconds = self._tokens + tokens, self._seconds + passed
             self._last_s, self._was_busy = now_s, more
@@ -45,8 +45,8 @@ class Pace:
         """The rate; None where it is not known."""
         now_s = time.monotonic() if now_s is None else now_s
         with self._lock:
-            kept = math.exp(-max(0.0, now_s - self._last_s) / MEMORY_S)
-            tokens, seconds = kept * self._tokens, kept * self._seconds
+            decay = math.exp(-max(0.0, now_s - self._last_s) / MEMORY_S)
+            tokens, seconds = decay * self._tokens, decay * self._seconds
         if self._before is not None:
             return (tokens + self._before) / (seconds + 1.0)
         return tokens / seconds if seconds >= LEAST_S else None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 
 from ..request import Ragged
-from .caller_order import CallerOrder, Place
+from .caller_order import CallerOrder, Ticket
 from .errors import BatchingError, DeadlineError
 from .future import LightFuture
 from .pace import Pace
@@ -55,11 +55,11 @@ class Request(LightFuture):
         server: is told, once, when the request is cancelled.
     """
 
-    def __init__(self, ragged: Ragged, waiting: Waiting, place: Place, group: bool, server: Server) -> None:
+    def __init__(self, ragged: Ragged, waiting: Waiting, ticket: Ticket, group: bool, server: Server) -> None:
         super().__init__()
         self.ragged = ragged
         self.waiting = waiting
-        self.place = place
+        self.place = ticket
         self.group = group
         self._server = server
 

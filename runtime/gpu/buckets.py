@@ -71,7 +71,7 @@ class Buckets:
         """The shapes of the inputs for these sizes."""
         of_sequences = dict.fromkeys(("seq_lens", PER_SEQUENCE), sizes.sequences)
         by_role = {"tokens": sizes.tokens, "max_seqlen": sizes.slots, **of_sequences}
-        return {item.name: (by_role[item.role], *item.behind) for item in self._metadata.inputs}
+        return {item.name: (by_role[item.role], *item.trailing_shape) for item in self._metadata.inputs}
 
     def trim(self, output: OutputInfo, shape: Shape, sizes: Sizes) -> Shape:
         """The part of an output that belongs to a run of these sizes; `shape` is what its graph gives."""

@@ -36,9 +36,9 @@ def architectures(library: Path) -> tuple[str, ...] | None:
 def _architectures(library: Path, _modified_ns: int, size: int) -> tuple[str, ...] | None:
     if size:
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            place = content.find(MARK)
-            if place >= 0:
-                start = place + len(MARK)
+            offset = content.find(MARK)
+            if offset >= 0:
+                start = offset + len(MARK)
                 text, end, _ = content[start : start + MOST_BYTES].partition(b"\0")
                 if end:
                     return tuple(text.decode("ascii", "replace").split(",")) if text else ()
@@ -60,13 +60,13 @@ def problem(gpu: str, compute_capability: str, library: Path) -> str:
     compiled = architectures(library)
     if compiled is None:
         return ""
-    found = code_problem(gpu, compute_capability, compiled)
-    if not found or architecture_for(compute_capability) is None:
-        return found
+    reason = code_problem(gpu, compute_capability, compiled)
+    if not reason or architecture_for(compute_capability) is None:
+        return reason
     named = os.environ.get(plugin_library.ENVIRONMENT_VARIABLE)
     unset = f", and unset {plugin_library.ENVIRONMENT_VARIABLE}" if named else ""
     command = install_command(compute_capability, compiled)
-    return f"{found} ({library}); in a checkout of padfree run: {command}{unset}; or install padfree's wheel"
+    return f"{reason} ({library}); in a checkout of padfree run: {command}{unset}; or install padfree's wheel"
 
 
 def require(device: Device, library: Path | None = None) -> None:
@@ -88,6 +88,6 @@ def require_for(gpu: str, compute_capability: str, library: Path | None = None) 
     Raises:
         SessionError: as require.
     """
-    found = problem(gpu, compute_capability, library or plugin_library.find())
-    if found:
-        raise SessionError(found)
+    reason = problem(gpu, compute_capability, library or plugin_library.find())
+    if reason:
+        raise SessionError(reason)

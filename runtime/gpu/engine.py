@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class Allocation:
     """Where a tensor of a run is: bytes from the start of the arena's block, its shape and type (bfloat16 as bits)."""
 
     offset: int
@@ -41,8 +41,8 @@ class Place:
 class Placement:
     """Where everything of one run is in its block: inputs, then outputs, then TensorRT's activations."""
 
-    inputs: Mapping[str, Place]
-    outputs: Mapping[str, Place]
+    inputs: Mapping[str, Allocation]
+    outputs: Mapping[str, Allocation]
     outputs_start: int
     outputs_bytes: int
     scratch_start: int
@@ -157,7 +157,7 @@ class Context:
             self._shapes = dict(shapes)
         return self._placement
 
-    def place(self, base: int, *, inputs_at: Mapping[str, int] | None = None, outputs_at: int | None = None) -> None:
+    def bind(self, base: int, *, inputs_at: Mapping[str, int] | None = None, outputs_at: int | None = None) -> None:
         """Tells TensorRT the addresses of what was arranged last.
 
         Args:
@@ -168,11 +168,11 @@ class Context:
         placement = self._placement
         assert placement is not None  # arrange comes first
         moved = inputs_at or {}
-        for name, place in placement.inputs.items():
-            self._set_address(name, moved.get(name, base + place.offset))
+        for name, allocation in placement.inputs.items():
+            self._set_address(name, moved.get(name, base + allocation.offset))
         shift = base if outputs_at is None else outputs_at - placement.outputs_start
-        for name, place in placement.outputs.items():
-            self._set_address(name, shift + place.offset)
+        for name, allocation in placement.outputs.items():
+            self._set_address(name, shift + allocation.offset)
         self._set_device_memory(base + placement.scratch_start, placement.scratch_bytes)
 
     def enqueue(self, stream: int) -> None:
@@ -197,18 +197,18 @@ class Context:
         missing = self._context.infer_shapes()
         if missing:
             raise SessionError(f"inputs without a shape or address: {', '.join(missing)}; build the plan again")
-        inputs, outputs_start = self._places(shapes, 0)
+        inputs, outputs_start = self._allocate(shapes, 0)
         names = [item.name for item in self._owner.metadata.outputs]
-        outputs, end = self._places({name: self._output_shape(name) for name in names}, outputs_start)
+        outputs, end = self._allocate({name: self._output_shape(name) for name in names}, outputs_start)
         scratch_bytes = int(self._context.update_device_memory_size_for_shapes())
         return Placement(inputs, outputs, outputs_start, end - outputs_start, end, scratch_bytes)
 
-    def _places(self, shapes: Mapping[str, Shape], start: int) -> tuple[dict[str, Place], int]:
-        places = {}
+    def _allocate(self, shapes: Mapping[str, Shape], start: int) -> tuple[dict[str, Allocation], int]:
+        allocations = {}
         for name, shape in shapes.items():
-            places[name] = Place(start, shape, self._owner.dtypes[name])
-            start += -(-max(1, places[name].size_bytes) // ALIGNMENT) * ALIGNMENT
-        return places, start
+            allocations[name] = Allocation(start, shape, self._owner.dtypes[name])
+            start += -(-max(1, allocations[name].size_bytes) // ALIGNMENT) * ALIGNMENT
+        return allocations, start
 
     def _set_device_memory(self, address: int, size_bytes: int) -> None:
         if hasattr(self._context, "set_device_memory"):  # from 10.1 on

@@ -55,16 +55,16 @@ class GraphCache(Generic[KeyT, KeptT]):
     @property
     def size_bytes(self) -> int:
         """Device memory that all graphs take."""
-        return sum(kept.size_bytes for kept in self._graphs.values())
+        return sum(graph.size_bytes for graph in self._graphs.values())
 
     def get(self, key: KeyT) -> KeptT | None:
         """The graph for this key, which becomes the most recently used. Called once for every run."""
         self._runs += 1
-        kept = self._graphs.get(key)
-        if kept is not None:
+        graph = self._graphs.get(key)
+        if graph is not None:
             self._graphs.move_to_end(key)
             self._used[key] = self._runs
-        return kept
+        return graph
 
     def returns(self, key: KeyT) -> bool:
         """Whether a graph for this key is worth a capture: it was asked for before, and there is room for it."""
@@ -76,9 +76,9 @@ class GraphCache(Generic[KeyT, KeptT]):
             self._seen.popitem(last=False)
         return count >= self._comes
 
-    def put(self, key: KeyT, kept: KeptT) -> None:
+    def put(self, key: KeyT, graph: KeptT) -> None:
         """Keeps a graph, and closes the least recently used ones until number and memory are in bounds again."""
-        self._graphs[key] = kept
+        self._graphs[key] = graph
         self._used[key] = self._runs
         self._seen.pop(key, None)
         while len(self._graphs) > 1 and (len(self._graphs) > self._max_graphs or self.size_bytes > self._max_bytes):

@@ -87,13 +87,13 @@ class GraphRuns:
         self._buckets = Buckets(engine.metadata) if switch.on and arena.block.keeps_address else None
 
     def run(
-        self, feeds: Feeds, given: DeviceInputs, shapes: Mapping[str, Shape], *, stays: bool
+        self, feeds: Feeds, on_device: DeviceInputs, shapes: Mapping[str, Shape], *, stays: bool
     ) -> tuple[Ready, Trim] | None:
         """Runs the engine in sizes that have a graph, or get one now; None, and no run, where they do not.
 
         Outputs lie in the arena's block, as the placement says; `Trim` cuts what belongs to filler off their shapes.
-        `given`: those of `feeds` that are on the device. `stays`: nobody waits for the end of the run before the arena
-        is borrowed again.
+        `on_device`: those of `feeds` that are there. `stays`: nobody waits for the end of the run before the arena is
+        borrowed again.
         """
         buckets = self._buckets
         if buckets is None or not self._switch.on:
@@ -102,7 +102,7 @@ class GraphRuns:
         rounded = buckets.round_up(sizes)
         captured = self._graphs.get(rounded)
         if captured is not None:
-            ready = self._replay(captured, rounded, feeds, given, stays)
+            ready = self._replay(captured, rounded, feeds, on_device, stays)
         elif self._graphs.returns(rounded):
             ready, captured = self._run_and_capture(buckets.input_shapes(rounded), feeds, {})
             if captured is not None:
@@ -116,17 +116,17 @@ class GraphRuns:
         self._graphs.close()
         self._in_place.close()
 
-    def _replay(self, captured: Captured, sizes: Sizes, feeds: Feeds, given: DeviceInputs, stays: bool) -> Ready:
+    def _replay(self, captured: Captured, sizes: Sizes, feeds: Feeds, on_device: DeviceInputs, stays: bool) -> Ready:
         """Runs the graph that reads inputs where they are, if there is one for their addresses; otherwise the other."""
-        places = captured.ready.placement.inputs
-        inputs_at = in_place(given, places) if given else {}
+        allocations = captured.ready.placement.inputs
+        inputs_at = in_place(on_device, allocations) if on_device else {}
         if inputs_at:
             key = sizes, tuple(inputs_at.items())
             reader = self._in_place.get(key)
             if reader is not None:
                 captured = reader
             elif self._in_place.returns(key):
-                shapes = {name: place.shape for name, place in places.items()}
+                shapes = {name: allocation.shape for name, allocation in allocations.items()}
                 ready, reader = self._run_and_capture(shapes, feeds, inputs_at)
                 if reader is not None:
                     self._in_place.put(key, reader)
@@ -147,7 +147,7 @@ class GraphRuns:
         context = self._engine.new_context()
         context_bytes = free_before - free_bytes()
         placement = context.arrange(shapes)
-        context.place(self._arena.block.reserve(placement.size_bytes), inputs_at=inputs_at)
+        context.bind(self._arena.block.reserve(placement.size_bytes), inputs_at=inputs_at)
         ready = Ready.of(placement, self._arena, self._engine)
         ready.rooms.upload(feeds, stays=False, but=inputs_at)
         context.enqueue(stream.handle)

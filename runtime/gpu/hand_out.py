@@ -44,10 +44,12 @@ def views_of(metadata: Metadata, placement: Placement) -> tuple[View, ...]:
     """The outputs of a placement, found once for all of its runs."""
     views = []
     for item in metadata.outputs:
-        place = placement.outputs[item.name]
-        steps = contiguous_strides(place.shape)
-        in_bytes = tuple(step * place.dtype.itemsize for step in steps)
-        views.append(View(item, place.offset - placement.outputs_start, place.shape, place.dtype, steps, in_bytes))
+        allocation = placement.outputs[item.name]
+        steps = contiguous_strides(allocation.shape)
+        in_bytes = tuple(step * allocation.dtype.itemsize for step in steps)
+        views.append(
+            View(item, allocation.offset - placement.outputs_start, allocation.shape, allocation.dtype, steps, in_bytes)
+        )
     return tuple(views)
 
 

@@ -47,11 +47,11 @@ class Lane:
         Returns:
             Output name -> NumPy array, or DeviceArray; and what waits for them.
         """
-        given = device_inputs(feeds)
-        wait_for_inputs(self.arena, given, stream)
+        device_feeds = device_inputs(feeds)
+        wait_for_inputs(self.arena, device_feeds, stream)
         shapes = {name: feed.shape for name, feed in feeds.items()}
         stays = on_device and stream is not None
-        ran = self._graph_runs.run(feeds, given, shapes, stays=stays)
+        ran = self._graph_runs.run(feeds, device_feeds, shapes, stays=stays)
         if ran is not None:
             ready, trim = ran
             placement = ready.placement
@@ -73,7 +73,7 @@ class Lane:
         """Puts inputs, in exactly their shapes, into the block and binds the plain context to it."""
         wait_for_inputs(self.arena, device_inputs(feeds), None)
         ready = self._arranged({name: feed.shape for name, feed in feeds.items()})
-        self._context.place(self.arena.block.reserve(ready.placement.size_bytes))
+        self._context.bind(self.arena.block.reserve(ready.placement.size_bytes))
         ready.rooms.upload(feeds, stays=True)
         return ready
 
@@ -111,6 +111,6 @@ class Lane:
         """One run in exactly the shapes that came; inputs on the device are read where they are."""
         inputs_at = in_place(device_inputs(feeds))
         base = self.arena.block.reserve(ready.placement.size_bytes)
-        self._context.place(base, inputs_at=inputs_at, outputs_at=outputs_at)
+        self._context.bind(base, inputs_at=inputs_at, outputs_at=outputs_at)
         ready.rooms.upload(feeds, stays=stays, but=inputs_at)
         self.enqueue()

@@ -35,12 +35,12 @@ def find() -> Path:
     for folder in looked_at:
         if (folder / LIBRARY_NAME).is_file():
             return (folder / LIBRARY_NAME).resolve()
-    places = ", ".join(str(folder) for folder in looked_at)
+    folders = ", ".join(str(folder) for folder in looked_at)
     info = read_build_info()
     reasons = "; ".join(info.get("missing", [])) or "padfree was installed without its plugin library"
     steps = "; ".join(info.get("next_steps", [])) or "run `padfree doctor` to see what a build of it misses here"
     raise SessionError(
-        f"{LIBRARY_NAME} was not found in {places}: {reasons}. Next step: {steps}, then install padfree again; or set "
+        f"{LIBRARY_NAME} was not found in {folders}: {reasons}. Next step: {steps}, then install padfree again; or set "
         f"{ENVIRONMENT_VARIABLE} to the library's path"
     )
 

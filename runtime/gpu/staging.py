@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..arrays.device_arrays import LEGACY_STREAM, CallerStream, DeviceInput
 from .arena import Arena
 from .cuda import is_idle
-from .engine import Place, Placement
+from .engine import Allocation, Placement
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array | DeviceInput]
@@ -26,28 +26,29 @@ def device_inputs(feeds: Feeds) -> dict[str, DeviceInput]:
     return {name: feed for name, feed in feeds.items() if isinstance(feed, DeviceInput)}
 
 
-def wait_for_inputs(arena: Arena, given: DeviceInputs, stream: CallerStream | None) -> None:
+def wait_for_inputs(arena: Arena, on_device: DeviceInputs, stream: CallerStream | None) -> None:
     """Orders the arena's stream behind those that inputs on the device are made on, unless these are done already."""
-    if not given and stream is None:
+    if not on_device and stream is None:
         return
-    producers = {feed.stream for feed in given.values()}
+    producers = {feed.stream for feed in on_device.values()}
     producers.add(LEGACY_STREAM if stream is None else stream.handle)
     for producer in producers:
         if producer is not None and not is_idle(producer):
             arena.crossing.order(producer, arena.stream.handle)
 
 
-def in_place(given: DeviceInputs, places: Mapping[str, Place] | None = None) -> dict[str, int]:
+def in_place(on_device: DeviceInputs, allocations: Mapping[str, Allocation] | None = None) -> dict[str, int]:
     """Addresses of inputs that the engine can read where they are.
 
     Args:
-        given: input name -> values.
-        places: where larger inputs than these may be wanted, with filler at their end: their sizes.
+        on_device: input name -> values.
+        allocations: where larger inputs than these may be wanted, with filler at their end: their sizes.
     """
     return {
         name: feed.address
-        for name, feed in given.items()
-        if not feed.address % INPUT_ALIGNMENT and (feed.nbytes if places is None else feed.shape == places[name].shape)
+        for name, feed in on_device.items()
+        if not feed.address % INPUT_ALIGNMENT
+        and (feed.nbytes if allocations is None else feed.shape == allocations[name].shape)
     }
 
 
@@ -58,7 +59,7 @@ class Rooms:
         self._arena = arena
         self._placement = placement
         self._staging: Array | None = None
-        self._rooms: dict[str, tuple[Place, Array]] = {}
+        self._rooms: dict[str, tuple[Allocation, Array]] = {}
 
     def upload(self, feeds: Feeds, *, stays: bool, but: Collection[str] = ()) -> None:
         """Puts inputs into their places: those of the host in one copy. What is left of a place becomes zeros.
@@ -69,18 +70,18 @@ class Rooms:
             but: inputs that the engine reads elsewhere.
         """
         arena, base = self._arena, self._arena.block.address
-        rooms: Mapping[str, tuple[Place, Array]] | None = None
+        rooms: Mapping[str, tuple[Allocation, Array]] | None = None
         start, end = self._placement.outputs_start, 0
-        given = []
+        on_device = []
         for name, feed in feeds.items():
             if name in but:
                 continue
             if isinstance(feed, DeviceInput):
-                given.append((self._placement.inputs[name], feed))
+                on_device.append((self._placement.inputs[name], feed))
                 continue
             if rooms is None:
                 rooms = self._reserved()
-            place, room = rooms[name]
+            allocation, room = rooms[name]
             size = feed.size
             if feed.dtype == room.dtype and feed.ndim == 1:
                 room[:size] = feed
@@ -88,22 +89,25 @@ class Rooms:
                 np.copyto(room[:size], feed.reshape(-1), casting="same_kind")
             if size < room.size:
                 room[size:] = 0
-            start = min(start, place.offset)
-            end = max(end, place.offset + place.size_bytes)
-        if given and any(place.size_bytes > feed.nbytes for place, feed in given):
+            start = min(start, allocation.offset)
+            end = max(end, allocation.offset + allocation.size_bytes)
+        if on_device and any(allocation.size_bytes > feed.nbytes for allocation, feed in on_device):
             arena.stream.zero(base, self._placement.outputs_start)  # one call for all of them
         if end > start:
             arena.upload_staging(start, end - start, base + start, stays=stays)
-        for place, feed in given:
+        for allocation, feed in on_device:
             if feed.nbytes:
-                arena.stream.copy(base + place.offset, feed.address, feed.nbytes)
+                arena.stream.copy(base + allocation.offset, feed.address, feed.nbytes)
 
-    def _reserved(self) -> Mapping[str, tuple[Place, Array]]:
+    def _reserved(self) -> Mapping[str, tuple[Allocation, Array]]:
         staging = self._arena.reserve_staging(self._placement.outputs_start)
         if staging is not self._staging:
             self._rooms = {
-                name: (place, staging[place.offset : place.offset + place.size_bytes].view(place.dtype))
-                for name, place in self._placement.inputs.items()
+                name: (
+                    allocation,
+                    staging[allocation.offset : allocation.offset + allocation.size_bytes].view(allocation.dtype),
+                )
+                for name, allocation in self._placement.inputs.items()
             }
             self._staging = staging
         return self._rooms

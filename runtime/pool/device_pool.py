@@ -250,10 +250,10 @@ def _in_order(
     results: Sequence[dict[str, list[Any]]], parts: Sequence[npt.NDArray[np.int64]], sequences: int
 ) -> dict[str, list[Any]]:
     """The rows of all parts, in the caller's order."""
-    placed: dict[str, list[Any]] = {name: [None] * sequences for name in results[0]}
+    ordered: dict[str, list[Any]] = {name: [None] * sequences for name in results[0]}
     for part, result in zip(parts, results, strict=True):
         for name, rows in result.items():
-            row_of = placed[name]
+            row_of = ordered[name]
             for at, row in zip(part.tolist(), rows, strict=True):
                 row_of[at] = row
-    return placed
+    return ordered

@@ -38,10 +38,10 @@ def shares(lengths: IntArray, costs: CostTable, budget: Budget, *, devices: int,
         hands = 1 if budget.counts_padding else _hands(lengths, costs, idle)
         return [everything] if hands == 1 else snake(lengths, hands)
     if budget.counts_padding:
-        found = [np.asarray(run, dtype=np.int64) for run in partition(lengths.tolist(), costs, budget)]
+        runs = [np.asarray(run, dtype=np.int64) for run in partition(lengths.tolist(), costs, budget)]
     else:
-        found = _runs(lengths, budget, devices)
-    return sorted(found, key=lambda run: -run_seconds(lengths[run], costs))
+        runs = _runs(lengths, budget, devices)
+    return sorted(runs, key=lambda run: -run_seconds(lengths[run], costs))
 
 
 def _hands(lengths: IntArray, costs: CostTable, idle: int) -> int:
@@ -60,9 +60,9 @@ def _runs(lengths: IntArray, budget: Budget, devices: int) -> list[IntArray]:
     least = max(-(-tokens // (budget.max_tokens or tokens)), -(-lengths.size // (budget.max_sequences or lengths.size)))
     hands = -(-least // devices) * devices
     while hands < lengths.size:
-        found = snake(lengths, hands)
-        if all(_fits(lengths[run], budget) for run in found):
-            return found
+        runs = snake(lengths, hands)
+        if all(_fits(lengths[run], budget) for run in runs):
+            return runs
         hands += devices
     return [np.array([at], dtype=np.int64) for at in range(lengths.size)]
 

@@ -67,15 +67,15 @@ def check_tokenizer(
             why = f"{name!r} is {item}, which the model's '{ids.name}' {_refusal(item, ids.limit)}"
             raise SessionError(f"{file}: the tokenizer's {why}; {_ADVICE}")
     usual = (tokenizer.token_to_id(name) for name in _PADDING)
-    found = pad_id if pad_id is not None else next((item for item in usual if item is not None), None)
-    if ids.excluded and found is not None and found not in ids.excluded:
+    padding = pad_id if pad_id is not None else next((item for item in usual if item is not None), None)
+    if ids.excluded and padding is not None and padding not in ids.excluded:
         shown = ", ".join(map(str, ids.excluded[:3]))
-        raise SessionError(f"{file}: the tokenizer pads with {found}, the model takes {shown} for padding; {_ADVICE}")
+        raise SessionError(f"{file}: the tokenizer pads with {padding}, the model takes {shown} for padding; {_ADVICE}")
     types = metadata.types_input() if token_types else None
-    given = max((value for encoding in encodings for value in encoding.type_ids), default=0)
-    if types is not None and types.limit is not None and given >= types.limit:
+    highest_type = max((value for encoding in encodings for value in encoding.type_ids), default=0)
+    if types is not None and types.limit is not None and highest_type >= types.limit:
         raise SessionError(
-            f"{file}: the tokenizer gives {'pairs of ' * pairs}texts the type {given}, the model's "
+            f"{file}: the tokenizer gives {'pairs of ' * pairs}texts the type {highest_type}, the model's "
             f"'{types.original_name}' takes 0..{types.limit - 1}; {_ADVICE}"
         )
 

@@ -59,8 +59,10 @@ class Encoded:
 
     def without_empty(self) -> Encoded:
         """Without the texts that have no tokens."""
-        kept = self.seq_lens > 0
-        return self if kept.all() else Encoded(self.ids, self.types, self.seq_lens[kept], self.cut[kept])
+        has_tokens = self.seq_lens > 0
+        return (
+            self if has_tokens.all() else Encoded(self.ids, self.types, self.seq_lens[has_tokens], self.cut[has_tokens])
+        )
 
     def split(self, sizes: Sequence[int]) -> Iterator[Encoded]:
         """The texts of several callers, so many each."""
@@ -102,13 +104,13 @@ class TextEncoder:
 
     def look_up(self, texts: Sequence[Text]) -> Encoded | None:
         """Tokens of plain texts, so quickly that an event loop may wait; None where `encode` has to make them."""
-        found = self._looked_up(texts)
-        return None if found is None or found[0].left else self._encoded(*found)
+        looked_up = self._looked_up(texts)
+        return None if looked_up is None or looked_up[0].left else self._encoded(*looked_up)
 
     def encode(self, texts: Sequence[Text]) -> Encoded:
         """Tokens of texts, or of pairs of texts, in their order."""
-        found = self._looked_up(texts)
-        looked, cut = found or (Looked.of_rows([None] * len(texts)), np.zeros(len(texts), np.bool_))
+        looked_up = self._looked_up(texts)
+        looked, cut = looked_up or (Looked.of_rows([None] * len(texts)), np.zeros(len(texts), np.bool_))
         if left := looked.left:
             encodings = self._tokenizer.encode_batch_fast([texts[at] for at in left])
             cut[left] = [bool(encoding.overflowing) for encoding in encodings]

@@ -79,7 +79,7 @@ class TextInputs:
         if self._types is not None:
             columns[self._types.original_name] = encoded.types
         if self._positions is not None:
-            columns[self._positions.original_name] = places(encoded.seq_lens)
+            columns[self._positions.original_name] = positions_of(encoded.seq_lens)
         return columns
 
     @property
@@ -113,12 +113,12 @@ class TextInputs:
 
     def rows(self, encoded: Encoded, prompt_tokens: int = 0) -> dict[str, list[Any]]:
         """As `columns`, with a list of integers per text, as `Session.run` takes them."""
-        found: dict[str, list[Any]] = {
+        lists: dict[str, list[Any]] = {
             name: [row.tolist() for row in encoded.rows(values)] for name, values in self.token_columns(encoded).items()
         }
         if self._prompts is not None:
-            found[self._prompts.original_name] = [prompt_tokens] * encoded.seq_lens.size
-        return found
+            lists[self._prompts.original_name] = [prompt_tokens] * encoded.seq_lens.size
+        return lists
 
 
 def _begin_later(rows: int | None) -> bool:
@@ -134,14 +134,14 @@ def as_columns(items: Sequence[InputInfo], values: Mapping[str, Array]) -> list[
 
 def of_columns(items: Sequence[InputInfo], columns: Sequence[Array]) -> dict[str, Array]:
     """What `as_columns` was given."""
-    found, at = dict[str, Array](), 0
+    inputs, at = dict[str, Array](), 0
     for item in items:
         width = item.width or 1
         array = np.stack(columns[at : at + width], axis=1)
         array = array.view(np.float32) if item.holds_floats else array
-        found[item.name] = array.reshape(-1, *item.behind)
+        inputs[item.name] = array.reshape(-1, *item.trailing_shape)
         at += width
-    return found
+    return inputs
 
 
 def column_count(items: Sequence[InputInfo]) -> int:
@@ -149,7 +149,7 @@ def column_count(items: Sequence[InputInfo]) -> int:
     return sum(item.width or 1 for item in items)
 
 
-def places(seq_lens: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def positions_of(seq_lens: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """0, 1, 2, ... for the tokens of each text, int32 [T]."""
     ends = np.cumsum(seq_lens, dtype=np.int64)
     total = int(ends[-1]) if ends.size else 0

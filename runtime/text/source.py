@@ -42,21 +42,21 @@ def text_source(
         assert info is not None  # kept_content refuses models without it
         plain(parsed(content, file))
         return TokenizerFile(file, content, info.truncation_side, info.token_types)
-    found = read_tokenizer_file(tokenizer, rows=metadata.ids_input().limit)
-    if found.token_types is None:  # nothing lies beside it, and what the model's folder said holds
-        side = found.truncation_side if info is None else info.truncation_side
-        found = replace(found, truncation_side=side, token_types=info is None or info.token_types)
-    made = parsed(found.content, tokenizer)
-    padding = made.padding
+    tokenizer_file = read_tokenizer_file(tokenizer, rows=metadata.ids_input().limit)
+    if tokenizer_file.token_types is None:  # nothing lies beside it, and what the model's folder said holds
+        side = tokenizer_file.truncation_side if info is None else info.truncation_side
+        tokenizer_file = replace(tokenizer_file, truncation_side=side, token_types=info is None or info.token_types)
+    tokenizer_object = parsed(tokenizer_file.content, tokenizer)
+    padding = tokenizer_object.padding
     check_tokenizer(
-        plain(made),
+        plain(tokenizer_object),
         tokenizer,
         metadata,
         pairs=pairs if pairs is not None else info is not None and info.takes_pairs,
         pad_id=None if padding is None else padding["pad_id"],
-        token_types=bool(found.token_types),
+        token_types=bool(tokenizer_file.token_types),
     )
-    return found
+    return tokenizer_file
 
 
 def kept_content(model: Path, metadata: Metadata) -> bytes:

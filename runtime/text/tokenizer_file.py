@@ -72,11 +72,11 @@ def read_tokenizer_file(path: Path, settings: Path | None = None, rows: int | No
     """
     content = read_bytes(path)
     folder = settings or path.parent
-    given, model = read_object(folder / SETTINGS), read_object(folder / MODEL)
-    if (settings is None and path.name != NAME) or not (given or "model_type" in model):
+    config, model = read_object(folder / SETTINGS), read_object(folder / MODEL)
+    if (settings is None and path.name != NAME) or not (config or "model_type" in model):
         cut = saved_object(content, path).get("truncation") or {}
         return TokenizerFile(path, content, str(cut.get("direction", RIGHT)).lower())
-    return _Reading(path, content, folder, given, model, rows).result()
+    return _Reading(path, content, folder, config, model, rows).result()
 
 
 def parsed(content: bytes, source: Path) -> Tokenizer:
@@ -108,25 +108,25 @@ class _Reading:
         path: Path,
         content: bytes,
         folder: Path,
-        given: dict[str, Any],
+        config: dict[str, Any],
         model: Mapping[str, Any],
         rows: int | None,
     ) -> None:
         self._path, self._content, self._folder, self._rows = path, content, folder, rows
         self._saved = Saved(saved_object(content, path))
         self._adds_extra = False
-        if "added_tokens_decoder" not in given:  # what older versions wrote in files of their own
+        if "added_tokens_decoder" not in config:  # what older versions wrote in files of their own
             older = read_object(folder / _SPECIALS)
-            if any(isinstance(given.get(name), list) for name in EXTRA):
+            if any(isinstance(config.get(name), list) for name in EXTRA):
                 older.pop(EXTRA[1], None)
             self._adds_extra = EXTRA[1] in older
-            given |= older
-        self._given = given
-        named = given.get("tokenizer_class") or model.get("tokenizer_class")
+            config |= older
+        self._config = config
+        named = config.get("tokenizer_class") or model.get("tokenizer_class")
         model_type = model.get("model_type")
         kind = class_of(model_type if isinstance(model_type, str) else None, named if isinstance(named, str) else None)
         self._kind = PLAIN if kind.name == _BY_BYTES and named and b'"ByteLevel"' in content else kind
-        self._settings = Settings(given, self._kind.defaults, self._kind.fixed, self._wrong)
+        self._settings = Settings(config, self._kind.defaults, self._kind.fixed, self._wrong)
 
     def result(self) -> TokenizerFile:
         if self._settings.truth("split_special_tokens", False):
@@ -137,19 +137,19 @@ class _Reading:
         tokenizer, notes = self._made(), list[str]()
         notes += self._ends(tokenizer)
         types, of_types = self._types(), list[str]()
-        if not types and "model_input_names" not in self._given and any(tokenizer.encode("", "").type_ids):
+        if not types and "model_input_names" not in self._config and any(tokenizer.encode("", "").type_ids):
             of_types.append(
                 f"its tokenizer ({self._kind.name}) gives no token types, as in {FOLLOWED} (4 gave them): a model that "
                 "reads them gets zeros; for types, name token_type_ids in model_input_names of tokenizer_config.json"
             )
-        if self._given.get("padding_side") == "left":
+        if self._config.get("padding_side") == "left":
             notes.append(
                 f"{SETTINGS} pads on the left, where transformers counts positions over padding: padfree pads nothing, "
                 "and gives what the model gives for each text alone"
             )
-        made = plain(tokenizer).to_str()
-        changed = made != plain(parsed(self._content, self._path)).to_str()
-        content = made.encode() if changed else self._content
+        text = plain(tokenizer).to_str()
+        changed = text != plain(parsed(self._content, self._path)).to_str()
+        content = text.encode() if changed else self._content
         return TokenizerFile(self._path, content, self._side(), types, tuple(notes), tuple(of_types))
 
     def _made(self) -> Tokenizer:
@@ -162,7 +162,7 @@ class _Reading:
         elif self._kind.family == BERT_FRAME:
             frame = self._bert_frame()
         AddedTokens(
-            self._given,
+            self._config,
             self._saved.content,
             read_object(self._folder / _ADDED),
             defaults=self._kind.defaults,
@@ -212,13 +212,13 @@ class _Reading:
 
     def _side(self) -> str:
         saved = str((self._saved.content.get("truncation") or {}).get("direction", RIGHT)).lower()
-        side = self._given.get("truncation_side", saved)
+        side = self._config.get("truncation_side", saved)
         if side not in SIDES:
             raise self._wrong("truncation_side", ", ".join(SIDES))
         return str(side)
 
     def _types(self) -> bool:
-        names = self._given.get("model_input_names")
+        names = self._config.get("model_input_names")
         if names is None:
             return self._kind.token_types
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -227,18 +227,18 @@ class _Reading:
 
     def _ends(self, tokenizer: Tokenizer) -> Iterator[str]:
         """Where tokenizer_config.json asks for tokens around texts that tokenizer.json does not put there."""
-        for key, name, place in (("add_bos_token", "bos_token", 0), ("add_eos_token", "eos_token", -1)):
-            if not self._settings.truth(key, False) or not self._given.get(name):
+        for key, name, index in (("add_bos_token", "bos_token", 0), ("add_eos_token", "eos_token", -1)):
+            if not self._settings.truth(key, False) or not self._config.get(name):
                 continue
             ids = tokenizer.encode("").ids
-            if not ids or ids[place] != tokenizer.token_to_id(self._settings.token(name)):
+            if not ids or ids[index] != tokenizer.token_to_id(self._settings.token(name)):
                 yield (
                     f"{SETTINGS} says {key}, and {NAME} puts no {self._settings.token(name)!a} there: {NAME} counts, "
                     f"as in {FOLLOWED}"
                 )
 
     def _wrong(self, name: str, allowed: str) -> SessionError:
-        shown = ascii(self._given.get(name))[:60]
+        shown = ascii(self._config.get(name))[:60]
         return SessionError(
             f"{self._folder / SETTINGS}: '{name}' is {shown}, allowed: {allowed}; correct the file, or download it "
             "again"

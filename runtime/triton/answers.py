@@ -133,7 +133,7 @@ class Answerer:
         # Whose fault it is shows when each is looked at alone.
         alone = [attempt(join, [item], self._metadata) if isinstance(item, Item) else item for item in items]
         return self._join(
-            [found if isinstance(found, Failure) else item for found, item in zip(alone, items, strict=True)]
+            [result if isinstance(result, Failure) else item for result, item in zip(alone, items, strict=True)]
         )
 
     def _run(self, batch: Ragged, owners: Sequence[Request]) -> _Results:
@@ -147,11 +147,11 @@ class Answerer:
             part = batch.take(run)
             try:
                 outputs = self._session.backend.run(self._session.feeds(part))
-                found = split_outputs(outputs, part, self._metadata)
+                parts = split_outputs(outputs, part, self._metadata)
             except SessionError as error:
                 failures.update(dict.fromkeys(run, Failure(str(error), refused=False)))
                 continue
-            for name, results in found.items():
+            for name, results in parts.items():
                 for sequence, row in zip(run, results, strict=True):
                     rows[name][sequence] = row
             self._on_run(part)

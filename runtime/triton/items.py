@@ -74,14 +74,15 @@ def read_item(tensors: Mapping[str, Array], metadata: Metadata) -> Item:
     for item in metadata.sequence_inputs():
         read_values(of_sequences[item.name], item, count)
     seq_lens = [width] * count
-    kept: Any = None
+    is_token: Any = None
     if SEQ_LENS in tensors:
         lens = _read_seq_lens(tensors[SEQ_LENS], count, width)
         seq_lens = lens.tolist()
         if min(seq_lens) < width:
-            kept = np.arange(width) < lens[:, None]
+            is_token = np.arange(width) < lens[:, None]
     tokens = {
-        name: as_int32(column.reshape(-1) if kept is None else column[kept], name) for name, column in columns.items()
+        name: as_int32(column.reshape(-1) if is_token is None else column[is_token], name)
+        for name, column in columns.items()
     }
     return Item(tokens, seq_lens, width, of_sequences)
 

@@ -173,9 +173,9 @@ class Metrics(Counters):
 
     def _report_buckets(self) -> None:
         with self._lock:
-            found, self._in_bucket = self._in_bucket, [0] * len(self._in_bucket)
+            counts, self._in_bucket = self._in_bucket, [0] * len(self._in_bucket)
         up_to = 0
-        for bucket, count in zip(self._buckets, found, strict=True):
+        for bucket, count in zip(self._buckets, counts, strict=True):
             up_to += count
             if up_to:
                 bucket.increment(up_to)

@@ -43,25 +43,25 @@ class _Parameters:
         Raises:
             SessionError: an unknown parameter with padfree's prefix, a missing one, or a value that is not allowed.
         """
-        given = {
+        strings = {
             name.removeprefix(PREFIX): str(entry.get("string_value", ""))
             for name, entry in config.get("parameters", {}).items()
             if name.startswith(PREFIX)
         }
         known = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
-        for name in given:
+        for name in strings:
             if name not in known:
                 raise SessionError(
                     f"unknown parameter '{PREFIX}{name}', allowed: {', '.join(PREFIX + item for item in known)}; "
                     "correct config.pbtxt, or write the repository again with padfree triton"
                 )
         for name, item in known.items():
-            if name not in given and item.default is MISSING:
+            if name not in strings and item.default is MISSING:
                 raise SessionError(
                     f"parameter '{PREFIX}{name}' is missing; add it to config.pbtxt, or write the repository again "
                     "with padfree triton"
                 )
-        return cls(**{name: _parse(known[name].type, name, value) for name, value in given.items()})
+        return cls(**{name: _parse(known[name].type, name, value) for name, value in strings.items()})
 
 
 @dataclass(frozen=True)

@@ -51,27 +51,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--end", type=int, metavar="PID", help="send SIGTERM to this process where models answer with errors"
     )
     parser.add_argument("--live", action="store_true", help="a server that refuses requests for now is healthy")
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     failed = False
-    for left in reversed(range(given.attempts)):
+    for left in reversed(range(arguments.attempts)):
         try:
-            for model in given.models:
-                check(given.url, model, given.timeout)
+            for model in arguments.models:
+                check(arguments.url, model, arguments.timeout)
             return 0
         except Unhealthy as error:
             failed, reason = True, str(error)
         except Busy as error:
-            if given.live:
+            if arguments.live:
                 return 0
             failed, reason = False, str(error)
         except (OSError, ValueError, KeyError) as error:
             # The server starts, ends or is busy: no reason to end it.
-            failed, reason = False, f"{given.url}: {error}"
+            failed, reason = False, f"{arguments.url}: {error}"
         sys.stderr.write(f"unhealthy: {reason}\n")
         if left:
-            time.sleep(given.pause)
-    if failed and given.end is not None:
-        os.kill(given.end, signal.SIGTERM)
+            time.sleep(arguments.pause)
+    if failed and arguments.end is not None:
+        os.kill(arguments.end, signal.SIGTERM)
     return 1
 
 

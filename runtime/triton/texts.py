@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..errors import SessionError
 from ..text.checks import largest_id
 from ..text.encoder import Encoded, Text
-from ..text.inputs import places
+from ..text.inputs import positions_of
 from ..text.json_files import read_bytes
 from ..text.tokenizer_file import TokenizerFile
 from .answers import Answer, Failure, Request, attempt
@@ -104,7 +104,7 @@ class TextTokenizer:
         makes: Mapping[str, Callable[[], Array]] = {
             names.ids: lambda: _grid(encoded, encoded.ids),
             names.types: lambda: _grid(encoded, encoded.types),
-            names.positions: lambda: _grid(encoded, places(encoded.seq_lens)),
+            names.positions: lambda: _grid(encoded, positions_of(encoded.seq_lens)),
             names.prompt_length: lambda: np.full((encoded.seq_lens.size, 1), self._prompt_tokens, np.int32),
             SEQ_LENS: lambda: encoded.seq_lens[:, None],
             TRUNCATED: lambda: encoded.cut[:, None],
@@ -114,9 +114,9 @@ class TextTokenizer:
 
 def _grid(encoded: Encoded, values: Array) -> Array:
     """Values [T] as rows with zeros after their ends."""
-    kept = np.arange(encoded.seq_lens.max()) < encoded.seq_lens[:, None]
-    grid = np.zeros(kept.shape, np.int32)
-    grid[kept] = values
+    is_token = np.arange(encoded.seq_lens.max()) < encoded.seq_lens[:, None]
+    grid = np.zeros(is_token.shape, np.int32)
+    grid[is_token] = values
     return grid
 
 

@@ -61,20 +61,22 @@ class TokenizerModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answers every request, its token ids or an error: now, or, where there are large ones, as each is ready."""
-        found = [self._tokenizer.read(request) for request in read_requests(requests)]
-        large = [at for at, texts in enumerate(found) if isinstance(texts, Texts) and texts.size_bytes > LARGE_BYTES]
+        read_texts = [self._tokenizer.read(request) for request in read_requests(requests)]
+        large = [
+            at for at, texts in enumerate(read_texts) if isinstance(texts, Texts) and texts.size_bytes > LARGE_BYTES
+        ]
         senders = response_senders(requests) if large else None
         if senders is None:
-            answers = self._tokenizer.answer(found)
+            answers = self._tokenizer.answer(read_texts)
             self._counters.answered(answers)
             return write_responses(answers)
         # Senders cost a round trip each, and all requests of a call have to take the same way.
-        small = [at for at in range(len(found)) if at not in large]
+        small = [at for at in range(len(read_texts)) if at not in large]
         for at in large:
-            texts = found[at]
+            texts = read_texts[at]
             assert isinstance(texts, Texts)
             self._aside.submit(texts, partial(self._send, senders[at]))
-        for at, answer in zip(small, self._answers([found[at] for at in small]), strict=True):
+        for at, answer in zip(small, self._answers([read_texts[at] for at in small]), strict=True):
             self._send(senders[at], answer)
         return None
 
@@ -82,11 +84,11 @@ class TokenizerModel:
         self._counters.answered([answer])
         send_response(sender, answer)
 
-    def _answers(self, found: list[Texts | Failure]) -> list[Answer]:
+    def _answers(self, read_texts: list[Texts | Failure]) -> list[Answer]:
         try:
-            return self._tokenizer.answer(found)
+            return self._tokenizer.answer(read_texts)
         except Exception as error:  # who has a sender must be answered through it
-            return [Failure(f"the texts could not be tokenised: {error!r}", refused=False)] * len(found)
+            return [Failure(f"the texts could not be tokenised: {error!r}", refused=False)] * len(read_texts)
 
     def finalize(self) -> None:
         """Answers what is left, and takes the metrics off the server's page."""

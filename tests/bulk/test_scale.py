@@ -24,7 +24,7 @@ def test_every_shard_costs_the_same_however_many_there_are(
         inputs.append(tmp_path / f"{at:02d}.txt")
         inputs[-1].write_text("\n".join(texts(TEXTS_EACH, seed=at)), encoding="utf-8")
     calls: Counter[str] = Counter()
-    whole, place = Manifest.to_dict, InputFile.place
+    whole, place = Manifest.to_dict, InputFile.bind
 
     def counted_whole(self: Manifest) -> dict[str, object]:
         calls["whole manifest"] += 1
