@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.fields import decode
 from padfree.contract.texts import RIGHT
 from padfree.runtime import Metadata
 from padfree.runtime.errors import SessionError
@@ -152,8 +152,8 @@ def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: 
 
 def _read_line(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
+        record = decode(line)
+    except ValueError as error:
         raise BuildError(f"{path}, line {number}: not JSON ({error}); write one object or list a line") from error
     if isinstance(record, list):
         return {"": record}

@@ -22,7 +22,7 @@ def decode(text: str) -> Any:
     """The object in a JSON text.
 
     Raises:
-        ValueError: it is not JSON, or goes deeper than it could with any meaning.
+        ValueError: it is not JSON, goes deeper than it could with any meaning, or has numbers of thousands of digits.
     """
     try:
         return json.loads(text)

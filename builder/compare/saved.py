@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.fields import decode
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.analysis.kept import fits
 from padfree.onnx_tools.files.model import Model
@@ -89,7 +90,7 @@ def check_folder(folder: Path, original: Path, models: Sequence[Path], inputs: I
 
 def _is_saved(description: Path) -> bool:
     try:
-        return set(json.loads(description.read_bytes())) >= {"original", "batches", "metadata", "tolerance"}
+        return set(decode(description.read_text("utf-8"))) >= {"original", "batches", "metadata", "tolerance"}
     except (OSError, ValueError, TypeError):
         return False
 

@@ -13,6 +13,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.fields import decode
 from padfree.runtime import SessionError
 from padfree.runtime.gpu import plugin_library
 from padfree.runtime.gpu.device import Device
@@ -34,7 +35,7 @@ def give(path: Path, device: Device) -> None:
         return
     library, origin = found
     try:
-        kept = json.loads(path.read_text("utf-8"))
+        kept = decode(path.read_text("utf-8"))
         is_ours = kept["gpu"] == device.name and kept["library"] == origin
         tables = str(kept["tables"]).encode()
     except FileNotFoundError:

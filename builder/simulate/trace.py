@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.fields import decode
 from padfree.runtime.batching import Waiting
 
 from ..errors import BuildError
@@ -131,8 +132,8 @@ def write_trace(path: Path, trace: Sequence[Waiting]) -> None:
 
 def _read_line(place: str, line: str) -> Waiting:
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
+        record = decode(line)
+    except ValueError as error:
         raise BuildError(f"{place}: not JSON ({error}); write one object a line") from error
     if not isinstance(record, Mapping) or not {"at_ms", "length"} <= set(record) <= {"at_ms", "length", "deadline_ms"}:
         raise BuildError(f"{place}: {line[:60]!r}, allowed: an object of at_ms, length and perhaps deadline_ms")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder.errors import BuildError
+from padfree.contract.fields import decode
 
 Files = dict[str, "bytes | Callable[[Path], object]"]
 """Path in the folder -> content, or what writes the file."""
@@ -72,7 +73,7 @@ def copy_of(source: Path) -> Callable[[Path], object]:
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of a folder; None where there is none that this version of padfree wrote."""
     try:
-        raw = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        raw = decode((folder / MANIFEST).read_text(encoding="utf-8"))
         if raw["format"] != FORMAT:
             return None
         return Manifest(

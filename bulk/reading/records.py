@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.fields import decode
 
 from ..errors import BulkError
 
@@ -138,10 +138,10 @@ def reader_of(kind: str, columns: Sequence[str]) -> Reader:
 
 def _json_object(record: bytes) -> Mapping[str, Any]:
     try:
-        value = json.loads(decoded(record))
-    except RecursionError as error:
-        raise RecordError("not JSON: nested too deeply") from error
-    except json.JSONDecodeError as error:
+        value = decode(decoded(record))
+    except RecordError:
+        raise
+    except ValueError as error:
         raise RecordError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise RecordError(f"not an object: a JSON {type(value).__name__}")

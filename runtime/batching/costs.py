@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.fields import decode
 from padfree.contract.names import INTERFACES
 from padfree.runtime.errors import SessionError
 
@@ -113,8 +114,8 @@ def read_costs(path: str | Path) -> CostTable:
         SessionError: the file cannot be read, or is not a table; the message says which part is wrong.
     """
     try:
-        raw = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raw = decode(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise SessionError(f"{path}: no cost table ({error}); measure one: padfree costs MODEL -o {path}") from error
     if not isinstance(raw, dict) or (raw.get("kind"), raw.get("format")) != (KIND, FORMAT):
         raise SessionError(

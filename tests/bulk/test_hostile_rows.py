@@ -37,9 +37,19 @@ def write_json(path: Path) -> dict[int, str]:
     lines += [b"", b"{", b'{"key": "no", "text": "x"}']
     lines += [json.dumps({"key": 100 + at, "text": GOOD[at]}).encode() for at in (9, 10)]
     lines += [b'{"key": 111, "text": "\\ud800"}', b"[1]", b'{"key": 113, "text": 5}', b'{"text": "x"}']
+    lines += [b'{"key": 115, "text": ' + b"[" * 100_000, b'{"key": ' + b"1" * 5000 + b', "text": "x"}']
     path.write_bytes(b"\n".join(lines))
     reasons = {1: "null", 2: "too large", 3: "not UTF-8", 6: "not JSON", 7: "not JSON"}
-    return {**reasons, 8: "id", 11: "not UTF-8", 12: "not an object", 13: "no text", 14: "id"}
+    return {
+        **reasons,
+        8: "id",
+        11: "not UTF-8",
+        12: "not an object",
+        13: "no text",
+        14: "id",
+        15: "not JSON",
+        16: "not JSON",
+    }
 
 
 def write_csv(path: Path) -> dict[int, str]:
