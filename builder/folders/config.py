@@ -21,6 +21,8 @@ _HEADS: Mapping[str, str] = {
     "ForMaskedLM": MASKED,
 }
 _GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForSpeechSeq2Seq")
+MOST_LABELS = 1 << 20
+"""Without names for them."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 
@@ -113,6 +115,8 @@ def _labels(entries: Entries) -> tuple[str, ...]:
     names = entries.object("id2label")
     if not names:
         count = entries.integer("num_labels")
+        if count is not None and not 0 <= count <= MOST_LABELS:
+            raise entries.wrong("num_labels", f"0 to {MOST_LABELS}")
         return tuple(f"LABEL_{number}" for number in range(2 if count is None else count))
     if any(not str(key).isdecimal() for key in names):
         raise entries.wrong("id2label", "an object of numbers and names")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, 
 
 from ..errors import BuildError
 from .config import ModelConfig, read_config
+from .counts import check_counts
 from .head import Chain, Head, Truncate
 from .modules import MODULES, activation_of, read_modules
 from .objects import Entries
@@ -20,9 +20,6 @@ from .weights import pickled_files, read_header, weight_files
 OWN_SETTINGS = "config_sentence_transformers.json"
 _EMBEDDING_WIDTHS = frozenset({"embedding_size", "input_embedding_size", "word_embed_proj_dim"})
 """Entries of config.json for embeddings that are narrower than the layers: ALBERT's, RemBERT's, OPT's."""
-_LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
-_SHARED_LAYERS = 100
-"""So many layers may have the weights of one, as ALBERT's do."""
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _NO_LIMIT = 1_000_000  # tokenizers without a limit say 10^30
@@ -79,7 +76,7 @@ def read_folder(path: Path) -> Folder:
     _check_usable(path, config, chain, onnx, weights)
     for file in weights:
         _check_config(file, config)
-    _check_layers(weights, config)
+    check_counts(weights, config.file)
     settings = Entries(path / OWN_SETTINGS)
     head, task = _head(path, config, chain, settings)
     tokenizer = next((folder / TOKENIZER for folder in (path, encoder) if (folder / TOKENIZER).is_file()), None)
@@ -163,21 +160,6 @@ def _check_config(file: Path, config: ModelConfig) -> None:
                     f"{config.file}: says {what} {said}, the weights ({file.name}, {name}) have {found}: it belongs to "
                     "another model; download the folder again"
                 )
-
-
-def _check_layers(weights: Sequence[Path], config: ModelConfig) -> None:
-    """Refuses more layers than the weights could be of, before any is made; some models share weights among a few."""
-    if not weights:
-        return
-    tensors = sum(len(read_header(file)) for file in weights)
-    raw = Entries(config.file).raw
-    for name in _LAYERS:
-        said = raw.get(name)
-        if isinstance(said, int) and said > max(tensors, _SHARED_LAYERS):
-            raise BuildError(
-                f"{config.file}: says {name} {said}, the weights have {tensors} tensors: it belongs to another model; "
-                "download the folder again"
-            )
 
 
 def _is_plain(config: ModelConfig) -> bool:

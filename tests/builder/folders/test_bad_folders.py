@@ -7,12 +7,15 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 from padfree.builder import cli
+from padfree.builder.errors import BuildError
+from padfree.builder.folders.counts import check_counts
 from padfree.builder.folders.folder import read_folder
 
 from tests.support.folders import (
@@ -155,6 +158,12 @@ def config_of_layers_without_end(folder: Path) -> None:
     weights(folder)
 
 
+def config_of_labels_without_end(folder: Path) -> None:
+    config = {"num_labels": 10**9, "architectures": ["BertForSequenceClassification"]}
+    write_folder(folder, model=None, config=config)
+    weights(folder)
+
+
 def tokenizer_of_a_larger_model(folder: Path) -> None:
     write_folder(folder, tokenizer=write_small_tokenizer(folder.parent / "large.json", 2 * VOCABULARY))
 
@@ -195,6 +204,7 @@ def damaged_tokenizer(folder: Path) -> None:
         (config_of_another_model, "config.json: says vocab_size 30522, the table in"),
         (config_of_other_weights, "config.json: says hidden_size 64, the weights (model.safetensors, embeddings.word"),
         (config_of_layers_without_end, "config.json: says num_hidden_layers 1000000000, the weights have 1 tensors"),
+        (config_of_labels_without_end, "config.json: 'num_labels' is 1000000000, allowed: 0 to 1048576"),
         (
             tokenizer_of_a_larger_model,
             "tokenizer.json: has ids up to 1859 ('word1854'), config.json says vocab_size 930",
@@ -219,6 +229,36 @@ def test_a_bad_folder_is_refused_in_one_paragraph(
     assert str(tmp_path / "model") in lines[0] or "--pooling" in lines[0]
     assert "padfree-folder-" not in lines[0]  # the temporary file
     assert [path.name for path in tmp_path.glob("packed*")] == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"intermediate_size": 10**9},
+        {"num_attention_heads": 10**6},
+        {"type_vocab_size": 10**9},
+        {"max_position_embeddings": 10**9},
+        {"relative_attention_num_buckets": 10**7},
+        {"hidden_sizes": [64, 10**7]},
+        {"text_config": {"intermediate_size": 10**9}},
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_counts_beyond_the_weights_are_refused_before_anything_is_made(tmp_path: Path, config: dict[str, Any]) -> None:
+    folder = tmp_path / "model"
+    write_folder(folder, model=None, config=config)
+    weights(folder)
+    with pytest.raises(BuildError, match=r"config\.json: says [a-z_.]+ 10+, the weights have no dimension beyond 930"):
+        read_folder(folder)
+
+
+def test_a_header_cannot_claim_a_size_that_the_file_has_not(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    head = json.dumps({"a": {"dtype": "F32", "shape": [10**9, 0], "data_offsets": [0, 0]}}).encode()
+    file.write_bytes(len(head).to_bytes(8, "little") + head)
+    config = write_json(tmp_path / "config.json", {"intermediate_size": 10**8})
+    with pytest.raises(BuildError, match="no dimension beyond 0"):
+        check_counts([file], config)
 
 
 def test_code_of_a_model_does_not_matter_beside_an_onnx_file(tmp_path: Path) -> None:

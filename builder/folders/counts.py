@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts in config.json that no weights of the folder could have: refused before anything of that size is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import BuildError
+from .objects import Entries
+from .weights import Place, read_header
+
+LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
+SHARED_LAYERS = 100
+"""So many layers may have the weights of one, as ALBERT's do."""
+LEAST = 4096
+"""Counts up to this need no tensor of such a size: buckets, windows, heads that share their weights."""
+MOST_POSITIONS = 1 << 22
+"""Without a table: rotary angles are computed, and tables of them made."""
+_COUNT = re.compile(
+    r"(num|n)_\w+|\w*(sizes?|dims?|width|layers|heads|labels|buckets|groups|experts|positions|embeddings|rank)"
+)
+_POSITIONS = re.compile(r"\w*(position|positions|position_embeddings|sequence_length|ctx|distance)")
+_NESTED = re.compile(r"\w+_config")
+
+
+def check_counts(weights: Sequence[Path], config: Path) -> None:
+    """Compares all counts of a config.json with the weights.
+
+    Args:
+        weights: safetensors files; without any nothing is looked at.
+        config: the file.
+
+    Raises:
+        BuildError: more layers than the weights have tensors, or a size beyond the largest of the tensors'.
+    """
+    if not weights:
+        return
+    places = [place for file in weights for place in read_header(file).values()]
+    raw = Entries(config).raw
+    for name in LAYERS:
+        said = raw.get(name)
+        if isinstance(said, int) and said > max(len(places), SHARED_LAYERS):
+            raise _of_another(config, name, said, f"{len(places)} tensors")
+    largest = max((_largest(place) for place in places), default=0)
+    for name, said in _counts(raw):
+        most = max(largest, MOST_POSITIONS if _POSITIONS.fullmatch(name.rpartition(".")[2]) else LEAST)
+        if said > most:
+            raise _of_another(config, name, said, f"no dimension beyond {largest}")
+
+
+def _counts(raw: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, int]]:
+    """Names and numbers of all that is counted, those of parts of the model too."""
+    for name, value in raw.items():
+        if isinstance(value, Mapping) and _NESTED.fullmatch(name):
+            yield from _counts(value, f"{place}{name}.")
+        values = value if isinstance(value, list) else [value]
+        if _COUNT.fullmatch(name) or _POSITIONS.fullmatch(name):
+            yield from ((place + name, item) for item in values if isinstance(item, int))
+
+
+def _largest(place: Place) -> int:
+    """The largest dimension of a tensor that has bytes for it."""
+    return min(max(place.shape, default=0), 2 * (place.end - place.begin))
+
+
+def _of_another(config: Path, name: str, said: int, weights: str) -> BuildError:
+    return BuildError(
+        f"{config}: says {name} {said}, the weights have {weights}: it belongs to another model; download the folder "
+        "again"
+    )
