@@ -55,7 +55,7 @@ struct Cutting {
 static_assert(kTaskWidth == 3);  // or else tasks with more than one group may have a warpgroup left for keys
 
 // What a task costs whose warpgroups each take in so many half steps of keys, in 0.05 us of an H200 with heads of 64,
-// from tasks of each kind measured by themselves (docs/notes/2026-11-26-attention-tasks.md). A busy warpgroup adds less
+// from tasks of each kind measured by themselves. A busy warpgroup adds less
 // than it would take alone. Heads have keys of their own: three of them together would mostly wait for keys, as the
 // ring has room for one step of each, so that they come together for sequences of one step alone.
 __device__ inline int taskCost(int half_steps, int heads, int warpgroups) {

@@ -5,7 +5,7 @@
 
 The plugins are written in Python (tests/gpu/fp8_plugins.py), so that the answers are TensorRT's alone. A line says yes
 or no, the largest difference from NumPy in parts of the largest value, the plan's bytes and its layers, or TensorRT's
-error. docs/notes/2026-11-23-fp8-probe.md has the answers. Needs a GPU, TensorRT and PyTorch.
+error. docs/internals/tried-and-rejected.md has the answers. Needs a GPU, TensorRT and PyTorch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What padfree's e4m3 operators ask of TensorRT; docs/notes/2026-11-23-fp8-probe.md."""
+"""What padfree's e4m3 operators ask of TensorRT; docs/internals/tried-and-rejected.md."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class CollectiveEpilogue {
       if (in_group_ == 0) waitStoresRead<0>();  // from the next chunk's buffer
       namedBarrier(group_ + 1, kWarpgroup);
       if (in_group_ == 0) {
-        fenceAsyncProxy();  // once for all: each warp would wait there (docs/notes/2026-11-27-fences.md)
+        fenceAsyncProxy();  // once for all: each warp would wait there
         storeBoxes(maps_.y, maps_.y_at_once, at, Epilogue::gated ? feature / 2 : feature, token, panel,
                    boxBytes(Epilogue::out), begin, end);
         commitStores();

@@ -19,7 +19,7 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
   using typename Base::Features, typename Base::Maps, typename Base::Results, typename Base::Scales, typename Base::T;
   // Warpgroups that are in step reach their epilogues together, and nothing is multiplied meanwhile. One that lags has
   // the tensor cores alone while the other is in its epilogue, and so keeps lagging. It pays where the epilogue is long
-  // beside the main loop (docs/notes/2026-11-26-streams-in-e4m3.md).
+  // beside the main loop (docs/internals/tried-and-rejected.md has the figures for fp16).
   static constexpr int kLagStages = Operands::scaled && leavesInChunks(Epilogue::out) ? 2 : 0;
   static_assert(S::stages(Epilogue::out, 0) > kLagStages);
   static constexpr int kSumsBarrier = kGroups + 1, kLagBarrier = kGroups + 2;  // after one for each warpgroup

@@ -86,7 +86,7 @@ struct LastInPlace : InPlace<true, false> {
 };
 
 // Whether an epilogue that looks at everything else as it runs has an activation too: code for all of them in every
-// box is so long that a tile waits for it far longer than for its main loop (docs/notes/2026-11-24-first-and-last.md).
+// box is so long that a tile waits for it far longer than for its main loop.
 struct NotActivated {
   static constexpr Activation activation = Activation::kNone;
   explicit __device__ NotActivated(const Work&) {}
