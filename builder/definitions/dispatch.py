@@ -44,6 +44,7 @@ def write(
     """
     keys, tensors = Keys(config, raw), Tensors(files)
     definition = _definition(keys, tensors)
+    _check_code(keys, definition)
     head = definition.heads.get(task)
     if head is None:
         raise NotDefinedError(f"{definition.name} has no definition for the task {task}")
@@ -67,3 +68,11 @@ def _definition(keys: Keys, tensors: Tensors) -> Definition:
     if len(found) > 1:
         raise NotDefinedError(f"it could be any of {', '.join(definition.name for definition in found)}")
     return found[0]
+
+
+def _check_code(keys: Keys, definition: Definition) -> None:
+    """Refuses a model whose code is its own, where that may compute something else than the definition."""
+    named = keys.inner("auto_map")
+    code = None if named is None else named.raw.get("AutoModel")
+    if code is not None and str(code).rpartition(".")[2] not in definition.code:
+        raise NotDefinedError(f"its code is {ascii(code)[:60]}, and nothing is known of it")

@@ -60,6 +60,7 @@ class Definition:
         encode: writes the encoder.
         types: how many token types the model has.
         heads: by task (padfree.contract.texts) what writes the head; tasks without one are not described.
+        code: classes of models' own code that compute the same, as `auto_map` names them.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Definition:
     encode: Callable[[Writing], Encoded]
     types: Callable[[Keys], int]
     heads: Mapping[str, Head]
+    code: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model import Definition
-from . import albert, bert, distilbert, electra, gte, jina_v2, modernbert, mpnet, nomic, roberta
+from . import albert, bert, decoders, distilbert, electra, gemma, gte, jina_v2, modernbert, mpnet, nomic, roberta
 
 DEFINITIONS: Sequence[Definition] = (
     bert.BERT,
@@ -17,6 +17,8 @@ DEFINITIONS: Sequence[Definition] = (
     nomic.NOMIC,
     gte.GTE,
     jina_v2.JINA_V2,
+    *decoders.DECODERS,
+    gemma.GEMMA,
     electra.ELECTRA,
     albert.ALBERT,
 )

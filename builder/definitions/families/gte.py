@@ -88,4 +88,5 @@ GTE = Definition(
     _encode,
     _token_types,
     heads(pooled_classes()),
+    frozenset({"NewModel", "GteModel"}),
 )

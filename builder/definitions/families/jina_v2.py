@@ -50,4 +50,11 @@ def _matches(keys: Keys, names: frozenset[str]) -> bool:
     return is_jina and keys.raw.get("feed_forward_type") in _GATES and any("mlp.gated_layers" in name for name in names)
 
 
-JINA_V2 = Definition("Jina BERT v2", _matches, _encode, bert.token_types, heads(pooled_classes()))
+JINA_V2 = Definition(
+    "Jina BERT v2",
+    _matches,
+    _encode,
+    bert.token_types,
+    heads(pooled_classes()),
+    frozenset({"JinaBertModel"}),
+)

@@ -107,4 +107,5 @@ NOMIC = Definition(
     _encode,
     _token_types,
     {FEATURES: rows, SENTENCES: rows},
+    frozenset({"NomicBertModel"}),
 )

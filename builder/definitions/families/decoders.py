@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Llama and its relatives, causal or not: Mistral, Qwen 2 and 3, EuroBERT, as encoders are made of them.
+
+Norms are RMS norms ahead of attention and gated feed-forward network; keys and values may have fewer heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from padfree.contract.texts import FEATURES, SENTENCES
+
+from ..attention import Heads, Projections, Scoring, mask
+from ..blocks import PreNormLayer, Sizes
+from ..errors import NotDefinedError
+from ..graph import EncoderGraph
+from ..heads import rows
+from ..keys import Keys
+from ..layers import FeedForward, Linear, Norm, activation, words
+from ..model import Definition, Encoded, Writing
+from ..rotary import Rotary, frequencies
+from ..tensors import Tensors
+
+_FULL, _NEAR = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What one of them is where config.json does not say it, and what it has that others have not.
+
+    Attributes:
+        vocabulary, width, inner, layers, heads, positions: sizes.
+        key_heads: None: as many as there are of queries.
+        head_size: None: the width, shared by the heads.
+        epsilon: of the norms.
+        has_bias: whether queries, keys, values and the output have biases, where that is no entry.
+        has_key_norms: whether heads of queries and keys have norms.
+        window: how many tokens back a query sees; None for all.
+        is_causal: whether keys behind the query are not seen, unless `is_causal` says it.
+    """
+
+    vocabulary: int
+    width: int
+    inner: int
+    layers: int
+    heads: int
+    positions: int
+    key_heads: int | None = None
+    head_size: int | None = None
+    epsilon: float = 1e-6
+    has_bias: tuple[bool, bool] | None = None
+    has_key_norms: bool = False
+    window: int | None = None
+    is_causal: bool = True
+
+
+def encoder(defaults: Defaults) -> Callable[[Writing], Encoded]:
+    """What writes an encoder with these defaults."""
+
+    def encode(writing: Writing) -> Encoded:
+        keys, graph = writing.keys, writing.graph
+        keys.only(pretraining_tp=1, use_mrope=False, is_encoder_decoder=False, add_cross_attention=False)
+        keys.ignore("tie_word_embeddings", "classifier_pooling", "clf_pooling")
+        sizes = _sizes(keys, defaults)
+        tensors = writing.tensors.below("", "model.", there="embed_tokens.weight")
+        count = keys.size("vocab_size", default=defaults.vocabulary)
+        with graph.scope("embeddings"):
+            x = words(graph, tensors.take("embed_tokens.weight", count, sizes.width))
+        rotary = _rotary(keys, graph, sizes.heads.size, defaults.positions)
+        kinds = _kinds(keys, defaults)
+        masks = {kind: _mask(keys, graph, defaults, kind) for kind in sorted(set(kinds))}
+        for number, kind in enumerate(kinds):
+            with graph.scope(f"layer.{number}"):
+                parts = tensors.below(f"layers.{number}.", there="self_attn.q_proj.weight")
+                turns = turns_of(graph, parts, sizes, rotary, has_norms=defaults.has_key_norms)
+                scoring = Scoring(sizes.heads.size**-0.5, masks[kind], turn_queries=turns[0], turn_keys=turns[1])
+                x = _layer(keys, parts, sizes, defaults).apply(graph, x, sizes.heads, scoring)
+        x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon).apply(graph, x)
+        tensors.ignore("rotary_emb.inv_freq")
+        return Encoded(x, sizes.width, tensors)
+
+    return encode
+
+
+def turns_of(
+    graph: EncoderGraph, parts: Tensors, sizes: Sizes, rotary: Rotary, *, has_norms: bool, plus: float = 0.0
+) -> tuple[Callable[[str], str], Callable[[str], str]]:
+    """What becomes of queries and of keys [B, H, S, D]: a norm of every head, perhaps, and the rotation."""
+
+    def turn(name: str) -> Callable[[str], str]:
+        if not has_norms:
+            return lambda x: rotary.turn(graph, x)
+        norm = Norm.rms(parts, f"self_attn.{name}_norm", sizes.heads.size, sizes.epsilon, plus=plus)
+        return lambda x: rotary.turn(graph, norm.apply(graph, x))
+
+    return turn("q"), turn("k")
+
+
+def gated_network(parts: Tensors, sizes: Sizes, *, bias: bool = False) -> FeedForward:
+    """The feed-forward network under Llama's names."""
+    gate, up = (Linear.of(parts, f"mlp.{name}_proj", sizes.inner, sizes.width, bias=bias) for name in ("gate", "up"))
+    return FeedForward(up, sizes.active, Linear.of(parts, "mlp.down_proj", sizes.width, sizes.inner, bias=bias), gate)
+
+
+def projections(parts: Tensors, sizes: Sizes, *, bias: bool, output_bias: bool) -> Projections:
+    """The linear layers of an attention under Llama's names."""
+    widths = {"q": sizes.heads.width, "k": sizes.heads.key_width, "v": sizes.heads.key_width}
+    query, key, value = (
+        Linear.of(parts, f"self_attn.{name}_proj", width, sizes.width, bias=bias) for name, width in widths.items()
+    )
+    output = Linear.of(parts, "self_attn.o_proj", sizes.width, sizes.heads.width, bias=output_bias)
+    return Projections(query, key, value, output)
+
+
+def heads_of(keys: Keys, width: int, count: int, key_heads: int | None, size: int | None) -> Heads:
+    """Heads of queries and keys, which may be fewer; null stands for as many, and for an even share of the width."""
+    count = keys.size("num_attention_heads", default=count)
+    fewer = count if key_heads is None or "num_key_value_heads" in keys.raw else key_heads
+    fewer = keys.size("num_key_value_heads", default=fewer)
+    share = width // count if size is None or "head_dim" in keys.raw else size
+    if count % fewer or not share:
+        raise NotDefinedError(f"{count} heads of queries are no multiple of {fewer} heads of keys")
+    if width % count and not keys.has("head_dim"):
+        raise NotDefinedError(f"the hidden size {width} is no multiple of its {count} heads")
+    return Heads(count, fewer, keys.size("head_dim", default=share))
+
+
+def _sizes(keys: Keys, defaults: Defaults) -> Sizes:
+    width = keys.size("hidden_size", default=defaults.width)
+    return Sizes(
+        width,
+        heads_of(keys, width, defaults.heads, defaults.key_heads, defaults.head_size),
+        keys.size("intermediate_size", default=defaults.inner),
+        activation(keys, "hidden_act", default="silu"),
+        keys.number("rms_norm_eps", default=defaults.epsilon),
+    )
+
+
+def _rotary(keys: Keys, graph: EncoderGraph, size: int, positions: int) -> Rotary:
+    return Rotary.of(graph, frequencies(keys, size, 10_000.0, keys.size("max_position_embeddings", default=positions)))
+
+
+def _kinds(keys: Keys, defaults: Defaults) -> tuple[str, ...]:
+    """Which attention every layer has. Qwen's first layers see everything, where later ones have a window."""
+    count = keys.size("num_hidden_layers", default=defaults.layers)
+    if defaults.window is None:
+        keys.only(sliding_window=None)
+        return (_FULL,) * count
+    if keys.raw.get("model_type") == "mistral":
+        return ((_NEAR if keys.raw.get("sliding_window", defaults.window) is not None else _FULL),) * count
+    first = keys.size("max_window_layers", default=28, least=0)
+    slides = keys.truth("use_sliding_window", default=False) and keys.raw.get("sliding_window", 1) is not None
+    kinds = keys.texts("layer_types", [_NEAR if slides and number >= first else _FULL for number in range(count)])
+    if len(kinds) != count or not {_FULL, _NEAR}.issuperset(kinds):
+        raise NotDefinedError(f"'layer_types' are not {count} of {_FULL} and {_NEAR}")
+    return kinds
+
+
+def _mask(keys: Keys, graph: EncoderGraph, defaults: Defaults, kind: str) -> str:
+    keys.only(**({} if defaults.is_causal else {"is_causal": False}))
+    causal = keys.truth("is_causal", default=defaults.is_causal)
+    keys.ignore("sliding_window")
+    if kind == _FULL:
+        return mask(graph, causal=causal)
+    if not causal:
+        raise NotDefinedError("windows of layers that are not causal are not known")
+    assert defaults.window is not None
+    return mask(graph, causal=True, before=keys.size("sliding_window", default=defaults.window) - 1)
+
+
+def _layer(keys: Keys, parts: Tensors, sizes: Sizes, defaults: Defaults) -> PreNormLayer:
+    if defaults.has_bias is None:
+        both = keys.truth("attention_bias", default=False)
+        bias = (both, both)
+    else:
+        bias = defaults.has_bias
+    network = gated_network(parts, sizes, bias=_network_bias(keys))
+    return PreNormLayer(
+        projections(parts, sizes, bias=bias[0], output_bias=bias[1]),
+        Norm.rms(parts, "input_layernorm", sizes.width, sizes.epsilon),
+        network,
+        Norm.rms(parts, "post_attention_layernorm", sizes.width, sizes.epsilon),
+    )
+
+
+def _network_bias(keys: Keys) -> bool:
+    """Llama and EuroBERT alone have this entry."""
+    return keys.raw.get("model_type") in ("llama", "eurobert") and keys.truth("mlp_bias", default=False)
+
+
+def _definition(name: str, model_type: str, defaults: Defaults, code: frozenset[str] = frozenset()) -> Definition:
+    return Definition(
+        name,
+        lambda keys, _: keys.raw.get("model_type") == model_type,
+        encoder(defaults),
+        lambda _: 0,
+        {FEATURES: rows, SENTENCES: rows},
+        code,
+    )
+
+
+LLAMA = _definition("Llama", "llama", Defaults(32000, 4096, 11008, 32, 32, 2048))
+MISTRAL = _definition(
+    "Mistral", "mistral", Defaults(32000, 4096, 14336, 32, 32, 131072, 8, has_bias=(False, False), window=4096)
+)
+QWEN2 = _definition(
+    "Qwen2",
+    "qwen2",
+    Defaults(151936, 4096, 22016, 32, 32, 32768, 32, has_bias=(True, False), window=4096),
+    frozenset({"Qwen2Model"}),
+)
+QWEN3 = _definition(
+    "Qwen3", "qwen3", Defaults(151936, 4096, 22016, 32, 32, 32768, 32, 128, has_key_norms=True, window=4096)
+)
+EUROBERT = _definition(
+    "EuroBERT",
+    "eurobert",
+    Defaults(128256, 768, 3072, 12, 12, 8192, epsilon=1e-5, is_causal=False),
+    frozenset({"EuroBertModel"}),
+)
+DECODERS = (LLAMA, MISTRAL, QWEN2, QWEN3, EUROBERT)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gemma 3 as an encoder (EmbeddingGemma): four norms per layer, windows, norms by 1 + weight (arXiv 2509.20354)."""
+
+from __future__ import annotations
+
+import math
+
+from padfree.contract.texts import FEATURES, SENTENCES
+
+from ..attention import Scoring, mask
+from ..blocks import PreNormLayer, Sizes
+from ..errors import NotDefinedError
+from ..graph import EncoderGraph
+from ..heads import rows
+from ..keys import Keys
+from ..layers import Norm, activation, words
+from ..model import Definition, Encoded, Writing
+from ..rotary import Rotary, scaled
+from ..tensors import Tensors
+from .decoders import gated_network, heads_of, projections, turns_of
+
+_FULL, _NEAR = "full_attention", "sliding_attention"
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys, graph = writing.keys, writing.graph
+    keys.only(attn_logit_softcapping=None, final_logit_softcapping=None, is_encoder_decoder=False)
+    keys.ignore("tie_word_embeddings", "_sliding_window_pattern")
+    sizes = _sizes(keys)
+    tensors = writing.tensors.below("", "model.", there="embed_tokens.weight")
+    with graph.scope("embeddings"):
+        x = words(graph, tensors.take("embed_tokens.weight", keys.size("vocab_size", default=262_208), sizes.width))
+        x = graph.op("Mul", x, graph.constant(math.sqrt(sizes.width)))
+    kinds, rotary = _kinds(keys), _rotary(keys, graph, sizes.heads.size)
+    masks = {kind: _mask(keys, graph, kind) for kind in sorted(set(kinds))}
+    scale = keys.number("query_pre_attn_scalar", default=256) ** -0.5
+    for number, kind in enumerate(kinds):
+        with graph.scope(f"layer.{number}"):
+            parts = tensors.below(f"layers.{number}.", there="self_attn.q_proj.weight")
+            queries, its_keys = turns_of(graph, parts, sizes, rotary[kind], has_norms=True, plus=1.0)
+            scoring = Scoring(scale, masks[kind], turn_queries=queries, turn_keys=its_keys)
+            x = _layer(keys, parts, sizes).apply(graph, x, sizes.heads, scoring)
+    x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon, plus=1.0).apply(graph, x)
+    return Encoded(x, sizes.width, tensors)
+
+
+def _sizes(keys: Keys) -> Sizes:
+    width = keys.size("hidden_size", default=2304)
+    return Sizes(
+        width,
+        heads_of(keys, width, 8, 4, 256),
+        keys.size("intermediate_size", default=9216),
+        activation(keys, "hidden_activation", default="gelu_pytorch_tanh"),
+        keys.number("rms_norm_eps", default=1e-6),
+    )
+
+
+def _kinds(keys: Keys) -> tuple[str, ...]:
+    """Which attention every layer has: every sixth sees everything."""
+    count, every = keys.size("num_hidden_layers", default=26), keys.size("sliding_window_pattern", default=6)
+    kinds = keys.texts("layer_types", [_NEAR if (number + 1) % every else _FULL for number in range(count)])
+    if len(kinds) != count or not {_FULL, _NEAR}.issuperset(kinds):
+        raise NotDefinedError(f"'layer_types' are not {count} of {_FULL} and {_NEAR}")
+    return kinds
+
+
+def _rotary(keys: Keys, graph: EncoderGraph, size: int) -> dict[str, Rotary]:
+    positions = keys.size("max_position_embeddings", default=131_072)
+    bases = {
+        _FULL: keys.number("rope_theta", default=1_000_000.0),
+        _NEAR: keys.number("rope_local_base_freq", default=10_000.0),
+    }
+    scaling, parameters = keys.inner("rope_scaling"), keys.inner("rope_parameters")
+    if scaling is not None and parameters is not None:
+        raise NotDefinedError("'rope_scaling' and 'rope_parameters' are both there")
+    inner = {kind: None if parameters is None else parameters.inner(kind) for kind in bases}
+    if parameters is not None:
+        parameters.check_all_read()
+    if scaling is not None:
+        inner[_FULL] = scaling
+    return {kind: Rotary.of(graph, scaled(inner[kind], size, base, positions)) for kind, base in bases.items()}
+
+
+def _mask(keys: Keys, graph: EncoderGraph, kind: str) -> str:
+    """Where both sides are seen, the window is halved, so that it is `sliding_window` tokens in all."""
+    both, window = keys.truth("use_bidirectional_attention", default=False), keys.size("sliding_window", default=4096)
+    if kind == _FULL:
+        return mask(graph, causal=not both)
+    return mask(graph, before=window // 2, after=window // 2) if both else mask(graph, causal=True, before=window - 1)
+
+
+def _layer(keys: Keys, parts: Tensors, sizes: Sizes) -> PreNormLayer:
+    bias = keys.truth("attention_bias", default=False)
+    norms = (
+        Norm.rms(parts, f"{name}_layernorm", sizes.width, sizes.epsilon, plus=1.0)
+        for name in ("input", "pre_feedforward", "post_attention", "post_feedforward")
+    )
+    ahead, ahead_of_network, behind, behind_network = norms
+    return PreNormLayer(
+        projections(parts, sizes, bias=bias, output_bias=bias),
+        ahead,
+        gated_network(parts, sizes),
+        ahead_of_network,
+        behind,
+        behind_network,
+    )
+
+
+GEMMA = Definition(
+    "Gemma 3",
+    lambda keys, _: keys.raw.get("model_type") == "gemma3_text",
+    _encode,
+    lambda _: 0,
+    {FEATURES: rows, SENTENCES: rows},
+)
