@@ -20,6 +20,8 @@ import pyarrow as pa
 from padfree.runtime.errors import SessionError
 from padfree.runtime.request import ZERO_WHEN_MISSING
 from padfree.runtime.sequence_values import read_values
+from padfree.runtime.text.apart import TextError
+from padfree.runtime.text.encoder import Encoded, Text
 from padfree.runtime.text.inputs import TextInputs
 
 from ..errors import BulkError, IncompleteError
@@ -82,8 +84,11 @@ class TextTokens:
             BadRow(chunk.file, chunk.first + row, "value", reason, parsed.ids[row]) for row, reason in unfit.items()
         ]
         good = [(row, text) for row, text in good if row not in unfit]
-        prompt = self._manifest.options.prompt
-        encoded = self._encoder.encode([f"{prompt}{text}" if prompt else text for _, text in good])
+        good, encoded, failed = self._encoded(good)
+        bad += [
+            BadRow(chunk.file, chunk.first + row, "no tokens", reason, parsed.ids[row])
+            for row, reason in failed.items()
+        ]
         for (row, _), count in zip(good, encoded.seq_lens.tolist(), strict=True):
             if not count:
                 bad.append(BadRow(chunk.file, chunk.first + row, "no tokens", "no tokens", parsed.ids[row]))
@@ -97,6 +102,25 @@ class TextTokens:
             empty = np.zeros((0, *item.trailing_shape), np.float32 if item.holds_floats else np.int32)
             columns[item.name] = np.concatenate([empty, *(values[row][item.name] for row in rows)])
         return Tokens(ids, kept.seq_lens, columns, tuple(sorted(bad, key=lambda row: row.row)), int(encoded.cut.sum()))
+
+    def _encoded(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], Encoded, dict[int, str]]:
+        """Texts with their rows that have tokens, those tokens, and why others have none, by row."""
+        prompt = self._manifest.options.prompt
+        texts = [f"{prompt}{text}" if prompt else text for _, text in good]
+        try:
+            return good, self._encoder.encode(texts), {}
+        except TextError:
+            made = [self._alone(text) for text in texts]
+        failed = {row: part for (row, _), part in zip(good, made, strict=True) if isinstance(part, str)}
+        kept = [part for part in made if isinstance(part, Encoded)]
+        encoded = Encoded.join(kept) if kept else self._encoder.encode([])
+        return [item for item in good if item[0] not in failed], encoded, failed
+
+    def _alone(self, text: Text) -> Encoded | str:
+        try:
+            return self._encoder.encode([text])
+        except TextError as error:
+            return error.reason
 
     def _values(self, parsed: Parsed, rows: Sequence[int]) -> tuple[dict[int, dict[str, Array]], dict[int, str]]:
         """What the model reads of rows beside tokens, by row and input; and of others, why it does not take them."""

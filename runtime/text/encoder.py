@@ -14,9 +14,10 @@ from padfree.contract.texts import RIGHT
 
 from ..word_pieces import WordPieces
 from ..word_table import Looked
+from .apart import Apart, TextError
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Tokenizer
 
 Text = str | tuple[str, str]
 Int32Array = npt.NDArray[np.int32]
@@ -85,6 +86,7 @@ class TextEncoder:
     def __init__(self, tokenizer: Tokenizer, most: int | None, *, side: str = RIGHT, token_types: bool = True) -> None:
         self._tokenizer, self._side, self._token_types = tokenizer, side, token_types
         tokenizer.no_truncation()
+        self._apart = Apart.of(tokenizer)
         words = WordPieces.of(tokenizer)
         # Those know no types of single texts but 0.
         self._words = words if words is None or not any(tokenizer.encode("a").type_ids) else None
@@ -108,17 +110,26 @@ class TextEncoder:
         return None if looked_up is None or looked_up[0].left else self._encoded(*looked_up)
 
     def encode(self, texts: Sequence[Text]) -> Encoded:
-        """Tokens of texts, or of pairs of texts, in their order."""
+        """Tokens of texts, or of pairs of texts, in their order.
+
+        Raises:
+            TextError: a text takes too much time or memory; only of tokenizers that may explode.
+        """
         looked_up = self._looked_up(texts)
         looked, cut = looked_up or (Looked.of_rows([None] * len(texts)), np.zeros(len(texts), np.bool_))
         if left := looked.left:
-            encodings = self._tokenizer.encode_batch_fast([texts[at] for at in left])
-            cut[left] = [bool(encoding.overflowing) for encoding in encodings]
-            looked = looked.completed([_row(encoding) for encoding in encodings])
+            try:
+                made = self._made([texts[at] for at in left])
+            except TextError as error:
+                raise TextError(left[error.text], error.reason) from None
+            cut[left] = [is_cut for *_, is_cut in made]
+            looked = looked.completed([(ids, types) for ids, types, _ in made])
         return self._encoded(looked, cut)
 
     def full_length(self, text: Text) -> int:
         """Tokens of a text that is not cut."""
+        if self._apart is not None:
+            return len(self._apart.rows([text], None, self._side)[0].ids)
         whole = type(self._tokenizer).from_str(self._tokenizer.to_str())
         whole.no_truncation()
         return len(whole.encode(*([text] if isinstance(text, str) else text)))
@@ -130,8 +141,18 @@ class TextEncoder:
         """
         if not prompt:
             return 0
+        if self._apart is not None:
+            (row,) = self._apart.rows([prompt], self.most, self._side)
+            return len(row.ids) - row.ends_special
         alone = self._tokenizer.encode(prompt)
         return len(alone) - (1 if alone.special_tokens_mask and alone.special_tokens_mask[-1] else 0)
+
+    def _made(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int], bool]]:
+        """Ids and types of texts, and whether they are cut, as the library makes them."""
+        if self._apart is not None:
+            return [(row.ids, row.types, row.cut) for row in self._apart.rows(texts, self.most, self._side)]
+        encodings = self._tokenizer.encode_batch_fast(texts)
+        return [(encoding.ids, encoding.type_ids, bool(encoding.overflowing)) for encoding in encodings]
 
     def _looked_up(self, texts: Sequence[Text]) -> tuple[Looked, Flags] | None:
         """What the words of texts tell, and which texts are cut; None where they tell nothing."""
@@ -150,10 +171,6 @@ class TextEncoder:
     def _encoded(self, looked: Looked, cut: Flags) -> Encoded:
         types = looked.types if self._token_types else np.zeros_like(looked.ids)
         return Encoded(looked.ids, types, looked.counts, cut)
-
-
-def _row(encoding: Encoding) -> tuple[list[int], list[int]]:
-    return encoding.ids, encoding.type_ids
 
 
 def _none_of(texts: Sequence[Text]) -> Flags:

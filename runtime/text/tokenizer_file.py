@@ -17,6 +17,7 @@ from .families.classes import BERT_FRAME, FOLLOWED, PLAIN, class_of
 from .families.parts import NO_FRAME, Family, Frame, Saved, Settings
 from .families.rebuilt import FAMILIES, rebuilt
 from .families.word_pieces import bert_frame
+from .hazards import MOST_GROWTH, growth
 from .json_files import WANTED, read_bytes, read_object, saved_object
 
 if TYPE_CHECKING:
@@ -83,14 +84,19 @@ def parsed(content: bytes, source: Path) -> Tokenizer:
     """The tokenizer in what a tokenizer.json holds; `source` is named in messages.
 
     Raises:
-        SessionError: it holds no tokenizer.
+        SessionError: it holds no tokenizer, or one whose normalizers make texts too long for any memory.
     """
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_buffer(content)
+        made: Tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises plain Exception
         raise SessionError(f"{source}: not a tokenizer file ({error}); {WANTED}") from error
+    if (most := growth(made)) > MOST_GROWTH:
+        raise SessionError(
+            f"{source}: its normalizers may make {most:,} characters of one, allowed: {MOST_GROWTH:,}; {WANTED}"
+        )
+    return made
 
 
 def plain(tokenizer: Tokenizer) -> Tokenizer:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SessionError
+from ..text.apart import TextError
 from ..text.checks import largest_id
 from ..text.encoder import Encoded, Text
 from ..text.inputs import positions_of
@@ -83,13 +84,19 @@ class TextTokenizer:
     def answer(self, requests: Sequence[Texts | Failure]) -> list[Answer]:
         """Token ids, or the reason why there are none, for every request; all texts together."""
         readable = [texts for texts in requests if isinstance(texts, Texts)]
-        encoded = self._encoder.encode([text for texts in readable for text in texts.rows])
+        try:
+            encoded = self._encoder.encode([text for texts in readable for text in texts.rows])
+        except TextError:
+            return [texts if isinstance(texts, Failure) else attempt(self._alone, texts) for texts in requests]
         parts = encoded.split([len(texts.rows) for texts in readable])
         return [texts if isinstance(texts, Failure) else attempt(self._one, next(parts), texts) for texts in requests]
 
     def answer_aside(self, texts: Texts) -> Answer:
         """The answer to one request, its texts one after the other: other requests find threads of the library free."""
         return attempt(self._one, Encoded.join([self._encoder.encode([text]) for text in texts.rows]), texts)
+
+    def _alone(self, texts: Texts) -> dict[str, Array]:
+        return self._one(self._encoder.encode(texts.rows), texts)
 
     def _one(self, encoded: Encoded, texts: Texts) -> dict[str, Array]:
         for at in np.flatnonzero(encoded.cut & ~np.array(texts.cut)).tolist():

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from padfree.runtime.batching.pace import room
 from padfree.runtime.batching.queue import LARGE
 from padfree.runtime.budget import Budget, cut
+from padfree.runtime.text.apart import TextError
 from padfree.runtime.text.encoder import Encoded, Text
 from padfree.runtime.text.inputs import as_columns
 from padfree.runtime.text_tasks import Served
@@ -218,7 +219,12 @@ class Texts:
         """A thread's work."""
         if all(job.done.done() for job in jobs):
             return [failed("the caller has gone")] * len(jobs)
-        encoded = self._encoder.encode([text for job in jobs for text in job.texts])
+        try:
+            encoded = self._encoder.encode([text for job in jobs for text in job.texts])
+        except TextError as error:
+            if len(jobs) == 1:
+                return [not_tokenized(str(error))]
+            return [self._tokenize([job])[0] for job in jobs]
         parts = encoded.split([len(job.texts) for job in jobs])
         return [_attempt(partial(self._tokens, job, part)) for job, part in zip(jobs, parts, strict=True)]
 

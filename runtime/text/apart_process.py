@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of `apart`: makes tokens of one text after the other, under a bound of time and memory for each.
+
+It reads messages of JSON, of which a number of 8 bytes says how long they are: first {"tokenizer": ...}, then
+{"texts": [...], "most": ..., "side": ...}. For every text it writes one: [ids, types, whether it was cut, whether a
+special token ends it], or {"error": ...}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import struct
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+LENGTH = struct.Struct("<Q")
+SECONDS, CHARACTERS_A_SECOND = 5, 50_000
+"""Of a processor's time for a text of any length, and what more a longer one gets."""
+MEMORY, MEMORY_A_CHARACTER = 1 << 30, 2 << 10
+"""Bytes for a text of any length, and what more each character gets."""
+
+
+def read_message(source: BinaryIO) -> Any:
+    """The next message; EOFError where there is none."""
+    (length,) = LENGTH.unpack(_read(source, LENGTH.size))
+    return json.loads(_read(source, length))
+
+
+def _read(source: BinaryIO, length: int) -> bytes:
+    """So many bytes, which may come in parts."""
+    found = bytearray()
+    while len(found) < length:
+        more = source.read(length - len(found))
+        if not more:
+            raise EOFError
+        found += more
+    return bytes(found)
+
+
+def write_message(target: BinaryIO, content: Any) -> None:
+    """Sends a message."""
+    made = json.dumps(content).encode()
+    left = memoryview(LENGTH.pack(len(made)) + made)
+    while left:
+        left = left[target.write(left) :]
+    target.flush()
+
+
+def seconds_for(characters: int) -> int:
+    """Of a processor's time."""
+    return SECONDS + characters // CHARACTERS_A_SECOND
+
+
+def _bound(characters: int, memory: int) -> None:
+    """Lets the process die where a text takes more than its share."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    soft = math.ceil(used.ru_utime + used.ru_stime) + seconds_for(characters)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+    most = memory + MEMORY + MEMORY_A_CHARACTER * characters
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _memory() -> int:
+    """Bytes of address space that the process has."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+
+
+def _row(tokenizer: Any, text: Any) -> Any:
+    try:
+        (found,) = tokenizer.encode_batch([tuple(text) if isinstance(text, list) else text])
+    except BaseException as error:  # a panic of the library is no Exception
+        return {"error": str(error)}
+    ends = bool(found.special_tokens_mask and found.special_tokens_mask[-1])
+    return [found.ids, found.type_ids, bool(found.overflowing), ends]
+
+
+def main() -> int:
+    """The process; it ends where nobody asks any more."""
+    from tokenizers import Tokenizer
+
+    source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    tokenizer = Tokenizer.from_str(read_message(source)["tokenizer"])
+    memory = _memory()
+    while True:
+        try:
+            asked = read_message(source)
+        except EOFError:
+            return 0
+        if asked["most"] is None:
+            tokenizer.no_truncation()
+        else:
+            tokenizer.enable_truncation(asked["most"], direction=asked["side"])
+        for text in asked["texts"]:
+            _bound(len(text) if isinstance(text, str) else sum(map(len, text)), memory)
+            write_message(target, _row(tokenizer, text))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

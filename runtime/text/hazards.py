@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tokenizer may cost: how much longer its normalizers make texts, and whether its time grows as texts do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MOST_GROWTH = 1000
+"""Characters that normalizers may make of one."""
+_UNICODE_GROWTH = 18  # of U+FDFA, in NFKC and NFKD
+_BY_UNICODE = ("NFD", "NFKD", "NFC", "NFKC", "Lowercase", "Nmt", "Precompiled", "BertNormalizer", "ByteLevel")
+_LONGEST_WORD = 1000
+"""Characters of words that WordPiece looks at; its time grows with their square."""
+_CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_NUMBERS = (r"\p{N}", r"\p{N}{1,3}", r"\p{N}+")
+KNOWN = frozenset(
+    {
+        rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+",
+        *(rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{number}|{_REST}" for number in _NUMBERS),
+        rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}|"
+        + _REST.replace(r"\p{L}\p{N}", r"\p{L}\p{M}\p{N}"),
+        rf"<\|startoftext\|>|<\|endoftext\|>|{_CONTRACTIONS}|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+",
+        " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",
+    }
+)
+"""Patterns of GPT-2, Llama 3, Qwen, CLIP and BLOOM, none of which begins anew at what it has read."""
+_SET = r"\[\^?\]?(?:\\.|[^\]\\])*\]"
+_ATOM = re.compile(rf"(?:\\[pP]\{{\^?\w+\}}|\\.|{_SET}|[^\\\[\](){{}}*+?|^$])")
+_REPEAT = re.compile(r"[*+?]|\{\d*,?\d*\}")
+_MAY_BE_EMPTY = re.compile(r"[*?^$|]|\{0|\{,|\\[bBAzZG]|^$")
+
+
+def growth(tokenizer: Tokenizer) -> int:
+    """A bound for the characters that the normalizers make of one."""
+    most, by_unicode = 1, False
+    for step in _steps(_state(tokenizer.normalizer)):
+        if step.get("type") == "Replace":
+            content, kind = str(step.get("content", "")), dict(step.get("pattern") or {})
+            least = len(str(kind["String"])) if "String" in kind else int(not _may_be_empty(str(kind.get("Regex", ""))))
+            most *= max(1, -(-len(content) // least) if least else len(content) + 1)
+            by_unicode = by_unicode and (content.isascii() or content == "\u2581")
+        elif step.get("type") in _BY_UNICODE and not by_unicode:
+            most, by_unicode = most * _UNICODE_GROWTH, True
+    return most
+
+
+def slow_pattern(tokenizer: Tokenizer) -> str | None:
+    """What in a tokenizer may take more than twice as long for texts of twice the length, for messages; or None."""
+    for step in (*_steps(_state(tokenizer.normalizer)), *_steps(_state(tokenizer.pre_tokenizer))):
+        pattern = step.get("pattern")
+        if isinstance(pattern, dict) and "Regex" in pattern and not _is_linear(str(pattern["Regex"])):
+            return f"the pattern {_shown(str(pattern['Regex']))}"
+    longest = _state(tokenizer.model).get("max_input_chars_per_word") or 0 if _is_word_piece(tokenizer) else 0
+    return f"words of {longest} characters (max_input_chars_per_word)" if longest > _LONGEST_WORD else None
+
+
+def _is_word_piece(tokenizer: Tokenizer) -> bool:
+    return type(tokenizer.model).__name__ == "WordPiece"
+
+
+def _state(part: Any) -> dict[str, Any]:
+    """A part of a tokenizer, as tokenizer.json has it."""
+    if part is None:
+        return {}
+    if hasattr(part, "max_input_chars_per_word"):
+        return {"max_input_chars_per_word": part.max_input_chars_per_word}
+    found = json.loads(part.__getstate__())
+    return found if isinstance(found, dict) else {}
+
+
+def _steps(state: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The parts of sequences, in their order."""
+    inner = state.get("normalizers", state.get("pretokenizers"))
+    if inner is None:
+        yield state
+    for step in inner or ():
+        yield from _steps(step)
+
+
+def _may_be_empty(pattern: str) -> bool:
+    """Whether a pattern may find a place between two characters, as far as that is plain to see."""
+    return _MAY_BE_EMPTY.search(pattern) is not None or "(?" in pattern
+
+
+def _is_linear(pattern: str) -> bool:
+    """Whether a search takes time in proportion to the text.
+
+    Known patterns do, and alternatives without groups: in each of these nothing but the last item repeats without an
+    end, so that no character is read more often than there are alternatives.
+    """
+    return pattern in KNOWN or all(_ends_where_it_repeats(branch) for branch in _branches(pattern))
+
+
+def _branches(pattern: str) -> list[str]:
+    """The alternatives of a pattern."""
+    parts, start = list[str](), 0
+    for found in re.finditer(rf"\\.|{_SET}|\|", pattern):
+        if found.group() == "|":
+            parts.append(pattern[start : found.start()])
+            start = found.end()
+    return [*parts, pattern[start:]]
+
+
+def _ends_where_it_repeats(branch: str) -> bool:
+    at = 1 if branch.startswith("^") else 0
+    while at < len(branch):
+        item = _ATOM.match(branch, at)
+        if item is None:
+            return False
+        repeat = _REPEAT.match(branch, item.end())
+        at = item.end() if repeat is None else repeat.end()
+        endless = repeat is not None and (repeat.group() in ("*", "+") or re.fullmatch(r"\{\d*,\}", repeat.group()))
+        long = repeat is not None and any(int(number) > 16 for number in re.findall(r"\d+", repeat.group()))
+        if (endless or long) and at < len(branch):
+            return False
+    return True
+
+
+def _shown(pattern: str) -> str:
+    return ascii(pattern if len(pattern) <= 60 else f"{pattern[:57]}...")
