@@ -127,11 +127,13 @@ class Place:
             content: anything with the buffer protocol.
 
         Raises:
-            BulkError: it cannot be written; nothing has changed.
+            BulkError: it cannot be written, or its folder has become a link since the path was made; nothing has
+                changed.
         """
 
         def put() -> None:
             if self.is_local:
+                self._check_no_link()
                 write_atomically(Path(self.path), lambda stream: stream.write(content))
                 return
             # One write: nothing of this program can fail between two of them and leave a part behind.
@@ -140,6 +142,16 @@ class Place:
             stream.close()
 
         self._attempt("written", put)
+
+    def _check_no_link(self) -> None:
+        """Refuses a folder that leads elsewhere now: links were followed when the path was made."""
+        folder = Path(self.path).parent
+        found = folder.resolve()
+        if found != folder:
+            raise BulkError(
+                f"{folder}: has become a link to {found} since the command began, and nothing is written there; put "
+                "the folder back, then run the same command again: it goes on where it ended"
+            )
 
     def remove_partial(self, beginnings: tuple[str, ...]) -> None:
         """Removes what processes that were killed left of files with names that begin so."""

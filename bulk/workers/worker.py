@@ -20,9 +20,11 @@ from padfree.runtime.request import Ragged, read_packed
 from padfree.runtime.session import Session
 from padfree.runtime.shared_values import groups_of_shared
 from padfree.runtime.text.inputs import TextInputs
+from pyarrow.fs import FileType
 
+from ..errors import BulkError
 from ..heads import Head, make_head
-from ..manifest import Manifest
+from ..manifest import MANIFEST, Manifest, read_manifest
 from ..models import check_model, checked_tokenizer
 from ..parts import Part, part_of, write_part
 from ..places import Place
@@ -100,7 +102,7 @@ class Worker:
         spec: what is to be done, and with what.
 
     Raises:
-        BulkError: the model is not the manifest's; padfree.runtime.SessionError: it cannot be opened.
+        BulkError: the output or the model is not the manifest's; padfree.runtime.SessionError: it cannot be opened.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -108,6 +110,7 @@ class Worker:
         self._spec, self._manifest = spec, spec.manifest
         self._output = Place.of(spec.output)
         self._digest = spec.manifest.digest
+        _check_output(self._output, self._digest)
         check_model(spec.manifest.model, spec.model)
         # Without CUDA graphs: the same batch takes the same kernels, whatever came before it.
         self._session = Session(
@@ -254,3 +257,13 @@ class Worker:
 def _taken(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:
     """Some of the rows of every input that has one per sequence."""
     return {name: values[which] for name, values in rows.items()}
+
+
+def _check_output(output: Place, digest: str) -> None:
+    """Refuses a folder that is not the driver's: one that was put in its place, or another machine's of this name."""
+    if output.child(MANIFEST).info().type != FileType.File or read_manifest(output).digest != digest:
+        raise BulkError(
+            f"{output.shown}: holds no manifest of this job where the worker looks: another folder was put in its "
+            "place, or the machine has another disk under this name; put the folder back, or pass one that all "
+            "machines share"
+        )

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from padfree.bulk import Request
+from padfree.bulk import BulkError, LocalWorkers, Request, Running, WorkerSpec, embed, on_cpu
 from pyarrow import parquet
 
 from tests.support.bulk_jobs import Command, parts_of, result_files, run_here, texts, write_lines
@@ -87,3 +87,41 @@ def test_a_second_run_does_what_is_missing_and_a_third_nothing(tmp_path: Path, e
     report = run_here(request).report
     assert (report.shards_found, report.texts_now, report.workers) == (3, 0, ())
     assert {path.name: path.stat().st_mtime_ns for path in output.glob("part-*")} == times
+
+
+def test_an_output_folder_that_is_swapped_for_a_link_gets_nothing_elsewhere(tmp_path: Path, embedder: Path) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(texts(4000)), encoding="utf-8")
+    alone, output, trap = tmp_path / "alone", tmp_path / "out", tmp_path / "trap"
+    request = Request([str(tmp_path / "in.txt")], str(alone), embedder, shard_rows=SHARD_ROWS)
+    run_here(request)
+    trap.mkdir()
+    arguments = ["--input", str(tmp_path / "in.txt"), "-o", str(output), "--engine", str(embedder)]
+    arguments += ["--shard-rows", str(SHARD_ROWS), "--workers", "1", "--tokenizers", "1"]
+    command = Command(*arguments)
+    assert command.wait_for_parts(output, 2)
+    output.rename(tmp_path / "moved")
+    output.symlink_to(trap)
+    code, errors = command.end()
+    assert code == 1
+    assert f"{output}: has become a link to {trap} since the command began" in " ".join(errors.split())
+    assert list(trap.iterdir()) == []
+    output.unlink()
+    (tmp_path / "moved").rename(output)
+    assert Command(*arguments).end()[0] == 0
+    assert result_files(output) == result_files(alone)
+
+
+def test_a_worker_does_nothing_where_the_manifest_is_another(tmp_path: Path, embedder: Path) -> None:
+    """Another folder was put there, or the machine has another disk under this name."""
+    (tmp_path / "in.txt").write_text("\n".join(texts(40)), encoding="utf-8")
+    output = tmp_path / "out"
+    request = Request([str(tmp_path / "in.txt")], str(output), embedder, shard_rows=SHARD_ROWS)
+
+    def make(spec: WorkerSpec) -> LocalWorkers:
+        output.rename(tmp_path / "moved")
+        output.mkdir()
+        return LocalWorkers(spec, *on_cpu(1))
+
+    with pytest.raises(BulkError, match="holds no manifest of this job where the worker looks"):
+        embed(request, Running(tokenizers=1, cpu_threads=1, runs=1), make)
+    assert parts_of(output) == 0
