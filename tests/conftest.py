@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import pytest
 from hypothesis import HealthCheck, settings
 from onnx import TensorProto, helper
+
+if TYPE_CHECKING:
+    from tests.support.rewritings import Rewritings
 
 # How fast a machine is, and what else it does, is no reason to fail.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,6 +60,17 @@ def _save(graph: onnx.GraphProto, metadata: dict[str, Any], path: Path) -> Path:
     helper.set_model_props(model, {"padfree": json.dumps(metadata)})
     onnx.save_model(model, str(path))
     return path
+
+
+@pytest.fixture(scope="session")
+def rewritings(tmp_path_factory: pytest.TempPathFactory) -> Rewritings:
+    """Rewritten models that are made once, also where pytest-xdist shares the tests among processes."""
+    from tests.support.rewritings import Rewritings  # which imports onnxruntime: most tests do without it
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "rewritings"
+    folder.mkdir(exist_ok=True)
+    return Rewritings(folder)
 
 
 @pytest.fixture

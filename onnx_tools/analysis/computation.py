@@ -63,7 +63,7 @@ class Computation:
             for name, (formulas, dtype) in self._sizes.items()
         }
         for name, dtype in [*self.tokens.items(), *self._given.items()]:
-            feeds[name] = np.ascontiguousarray(values[name]).astype(dtype)
+            feeds[name] = np.ascontiguousarray(values[name], dtype)  # in one pass: there may be 100 MB
         try:
             self._session = self._session or open_session(Model(self._model), optimize=False)
             return np.asarray(self._session.run(None, feeds)[0])

@@ -173,7 +173,7 @@ class _Models:
     def __init__(self, original: Model, rewritten: Model, metadata: Mapping[str, Any], *, whole: bool) -> None:
         self._original = original.proto
         self._fixed = fixed_sizes(original.proto, token_inputs_of(original.proto))
-        self._sessions = (_session(original, "original"), _session(rewritten, "rewritten"))
+        self._sessions = (_session(original, "original", optimize=False), _session(rewritten, "rewritten"))
         self._dims = [padded_dims(item) for item in metadata["outputs"]]
         self._names: list[str] = [item["name"] for item in metadata["outputs"]]
         self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
@@ -188,7 +188,10 @@ class _Models:
     def _shorten(self, models: Shortened | None) -> None:
         if models is not None:
             with contextlib.suppress(VerificationError):
-                self._long = (_session(models.original, "original"), _session(models.rewritten, "rewritten"))
+                self._long = (
+                    _session(models.original, "original", optimize=False),
+                    _session(models.rewritten, "rewritten"),
+                )
                 self.shortened = models
 
     def _decided(self, check: Callable[[], Result]) -> Result:
@@ -373,9 +376,10 @@ def _run(
         ) from error
 
 
-def _session(model: Model, kind: str) -> ort.InferenceSession:
+def _session(model: Model, kind: str, *, optimize: bool = True) -> ort.InferenceSession:
+    """The original computes as its file says; what it is rewritten to is fused, as where it will run."""
     try:
-        return open_session(model)
+        return open_session(model, optimize=optimize)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise VerificationError(
             f"onnxruntime {ort.__version__} does not load the {kind} model: {error}; "

@@ -13,7 +13,6 @@ from padfree.onnx_tools.operators import node_attributes, padfree_nodes
 
 from . import exports
 from .exports import Input
-from .messages import with_linear
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "folded"
 NAMES = tuple(path.name.removesuffix(".onnx.gz") for path in sorted(FOLDER.glob("*.onnx.gz")))
@@ -59,9 +58,3 @@ def layers_of(model: ModelProto) -> Layers:
 def rewritten(name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
     """A file, rewritten with plain products and norms."""
     return rewrite(load(name), precision=precision, interface=interface, verify=False)
-
-
-def made(name: str, precision: str = "fp32", interface: str = "packed") -> tuple[ModelProto, ModelProto]:
-    """A model with plain products and norms, and the same with those of padfree."""
-    plain = rewritten(name, precision, interface).model
-    return plain, with_linear(plain)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib
 import importlib.util
 import os
@@ -43,6 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Notes what passes, where that is asked for; workers tell the first process."""
     if config.option.note_passed is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(passed.Passed(config.option.note_passed))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Python looks for no garbage among ten thousand tests: while they are collected there is none, and they stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -26,6 +26,7 @@ Array = npt.NDArray[np.float64]
 _MOVEMENTS = ("Concat", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 _MOST_NODES = 64  # between heads and turned heads
 _FEW = 6  # positions that show which elements are pairs
+_FAR = 256  # the last positions, at which frequencies differ most
 # A cosine's error, and the share of an angle by which it may be another one: both are rounded to float32. Tables that
 # were stored in 16 bits are as exact as these are.
 _ROUNDING, _ANGLE_ROUNDING, _HALF_ROUNDING = 2e-6, 2.0**-22, 2.0**-10
@@ -256,9 +257,25 @@ def _frequency(cosine: Array, sine: Array) -> float:
         for _ in range(3):
             value = np.nextafter(value, np.float32(direction))
             tried.append(value)
-    places = np.arange(length, dtype=np.float32)
-    errors = [_error(places * value, cosine, sine).max() for value in tried]
-    return float(tried[int(np.argmin(errors))])
+    return float(_closest(tried, cosine, sine))
+
+
+def _closest(tried: list[np.float32], cosine: Array, sine: Array) -> np.float32:
+    """The frequency with the smallest largest error; far positions rule most out, before all are computed."""
+    places = np.arange(len(cosine), dtype=np.float32)
+
+    def worst(value: np.float32, start: int) -> float:
+        return float(_error(places[start:] * value, cosine[start:], sine[start:]).max())
+
+    at_least = [worst(value, max(0, len(places) - _FAR)) for value in tried]
+    best, found = np.inf, 0
+    for place in np.argsort(at_least, kind="stable"):
+        if at_least[place] > best:
+            break
+        error = worst(tried[place], 0)
+        if (error, place) < (best, found):
+            best, found = error, place
+    return tried[found]
 
 
 def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:

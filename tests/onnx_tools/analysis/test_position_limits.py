@@ -20,11 +20,11 @@ from padfree.onnx_tools.importing.fixed_axes import fixed_sizes
 from padfree.onnx_tools.importing.importing import import_model, token_inputs_of
 
 from tests.onnx_tools.agreement import INTERFACES
-from tests.onnx_tools.rewritings import Rewritings
 from tests.support import exports, families
 from tests.support.encoder import HIDDEN, TOKENS, VOCABULARY, EncoderBuilder, with_output
 from tests.support.exports import metadata_of, session
 from tests.support.messages import widen
+from tests.support.rewritings import Rewritings
 
 FAR = 1000  # tokens: no table of the fixtures has as many rows
 ROWS = 24

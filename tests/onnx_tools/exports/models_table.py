@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import astuple
+from pathlib import Path
 
-from padfree.onnx_tools import CoverageReport, RewriteError, RewriteResult, load_model, rewrite
+from padfree.onnx_tools import CoverageReport, RewriteError, RewriteResult, load_model
 
 from tests.support import exports_table, folded, pages
 from tests.support.families import Case, all_cases, optimum_cases
+from tests.support.rewritings import Rewritings
 
 Rewritten = Callable[[Case], RewriteResult]
 PAGE = pages.page("models")
@@ -75,13 +78,9 @@ what its layers make before it is added, and no linear layer can take that in.
 """
 
 
-def rewritten(case: Case) -> RewriteResult:
-    """A file for the packed interface. Raises RewriteError where it is refused."""
-    return rewrite(load_model(case.path), verify=False)
-
-
-def page(rewritten: Rewritten = rewritten) -> str:
-    """The whole page; `rewritten` may be a keeper of rewritten files."""
+def page(rewritings: Rewritings) -> str:
+    """The whole page."""
+    rewritten = rewritings.of_case
     cases = [case for case in all_cases() if not case.static]
     exported = [case for case in optimum_cases() if not case.level]
     families = [case for case in (*cases, *exported) if case.head == "hidden" and not case.activation]
@@ -102,7 +101,7 @@ def page(rewritten: Rewritten = rewritten) -> str:
     ]
     parts += [MORE, _more()]
     parts += [OPTIMIZED, _optimized((case for case in optimum_cases() if case.level), rewritten)]
-    parts += [FOLDED, _folded()]
+    parts += [FOLDED, _folded(rewritings)]
     parts += ["## Forms of BERT\n", _forms(forms, rewritten)]
     parts += ["## Files with fixed sizes\n", _fixed((case for case in all_cases() if case.static), rewritten)]
     return "\n".join(parts)
@@ -124,13 +123,13 @@ def _more() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _folded() -> str:
+def _folded(rewritings: Rewritings) -> str:
     lines = [
         "| family | products | gated | turning | norming | norms beside | turns beside |",
         "|---|---|---|---|---|---|---|",
     ]
     for name in folded.NAMES:
-        found = folded.layers_of(folded.made(name)[1])
+        found = folded.layers_of(rewritings.of_linear(name).model)
         cells = [name, *(str(count) for count in astuple(found))]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -208,4 +207,5 @@ def _forms(cases: list[Case], rewritten: Rewritten) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    with tempfile.TemporaryDirectory() as made:
+        PAGE.write_text(page(Rewritings(Path(made))))

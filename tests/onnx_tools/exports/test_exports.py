@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 from padfree.onnx_tools import rewrite
 
-from tests.onnx_tools.rewritings import Rewritings
 from tests.support.exports import load
 from tests.support.exports_table import expected
+from tests.support.rewritings import Rewritings
 
 PACKED_WHOLLY = (
     "attn_pool_ts17", "bart_p160_dy18", "hand_flat2d_ts17", "jax_rms_norm", "keras_attention_15", "keras_causal_18",

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.onnx_tools.rewritings import Rewritings
 from tests.support import exports
 from tests.support.exports_table import INTERFACES, expected, outcome
+from tests.support.rewritings import Rewritings
 
 
 def test_the_table_has_every_file() -> None:

@@ -10,9 +10,9 @@ from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.precision.rounded_weights import rounded
 
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
-from tests.onnx_tools.rewritings import Rewritings
 from tests.support import exports
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output
+from tests.support.rewritings import Rewritings
 
 both = pytest.mark.parametrize("interface", INTERFACES)
 

@@ -7,8 +7,8 @@ import pytest
 from onnx import ModelProto
 from padfree.onnx_tools import RewriteError, rewrite
 
-from tests.onnx_tools.rewritings import Rewritings
 from tests.support.exports import assert_right, inputs_of, load, metadata_of
+from tests.support.rewritings import Rewritings
 
 INTERFACES = ("packed", "padded")
 

@@ -8,9 +8,9 @@ import onnx
 import pytest
 from padfree.onnx_tools import rewrite
 
-from tests.onnx_tools.rewritings import Rewritings
 from tests.support import families
 from tests.support.families import Case, all_cases, assert_same, partly_packed
+from tests.support.rewritings import Rewritings
 
 CASES = [case for case in all_cases() if not case.static]
 FAMILIES = {"bert", "roberta", "xlm_roberta", "camembert", "distilbert", "albert", "electra", "nomic_bert",

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from onnx import ModelProto
 from padfree.onnx_tools.files.metadata import read_metadata
 
-from tests.onnx_tools.rewritings import Rewritings
 from tests.support import exports
-from tests.support.folded import NAMES, Layers, inputs_of, layers_of, load, rewritten
-from tests.support.messages import run, with_linear, with_rounding
+from tests.support.folded import NAMES, Layers, inputs_of, layers_of, load
+from tests.support.messages import run, with_rounding
+from tests.support.rewritings import Rewritings
 
 # Both round every tensor, in other places, and errors of a few tokens are far apart by chance.
 TIMES_SEPARATE = 2.0
@@ -42,28 +41,20 @@ LAYERS: Mapping[str, Layers] = {
 }
 
 
-def made(
-    name: str, rewritings: Rewritings, precision: str = "fp32", interface: str = "packed"
-) -> tuple[ModelProto, ModelProto]:
-    """A model with plain products and norms, and the same with those of padfree."""
-    plain = rewritings.of(f"folded-{name}-{precision}-{interface}", lambda: rewritten(name, precision, interface)).model
-    return plain, with_linear(plain)
-
-
 def error(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_layers(name: str, rewritings: Rewritings) -> None:
-    assert layers_of(made(name, rewritings)[1]) == LAYERS[name]
+    assert layers_of(rewritings.of_linear(name).model) == LAYERS[name]
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 @pytest.mark.parametrize("name", NAMES)
 def test_answers(name: str, interface: str, rewritings: Rewritings) -> None:
     """Those of the original for every sequence alone."""
-    original, (_, model) = load(name), made(name, rewritings, interface=interface)
+    original, model = load(name), rewritings.of_linear(name, interface=interface).model
     inputs, metadata = inputs_of(original), read_metadata(model)
     given, outputs = exports.sequences(inputs), [item["name"] for item in metadata["outputs"]]
     packed = interface == "packed"
@@ -75,11 +66,11 @@ def test_answers(name: str, interface: str, rewritings: Rewritings) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision(name: str, precision: str, rewritings: Rewritings) -> None:
     """Every tensor rounded: not further from float32 than with norms, gates and turns of their own."""
-    exact, (separate, folded) = made(name, rewritings)[0], made(name, rewritings, precision)
+    exact = rewritings.of_folded(name).model
     metadata = read_metadata(exact)
     feeds = exports.packed_feeds(metadata, exports.sequences(inputs_of(load(name))))
     outputs = [item["name"] for item in metadata["outputs"]]
     (wanted,) = run(exact, feeds, outputs)
-    models = (separate, folded)
+    models = [of(name, precision).model for of in (rewritings.of_folded, rewritings.of_linear)]
     errors = [error(run(with_rounding(model, precision), feeds, outputs)[0], wanted) for model in models]
     assert errors[1] <= TIMES_SEPARATE * errors[0]

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from tests.onnx_tools.rewritings import Rewritings
+from tests.support.rewritings import Rewritings
 
 from .models_table import PAGE, page
 
 
 def test_page_is_up_to_date(rewritings: Rewritings) -> None:
-    assert PAGE.read_text() == page(rewritings.of_case), "run: python -m tests.onnx_tools.exports.models_table"
+    assert PAGE.read_text() == page(rewritings), "run: python -m tests.onnx_tools.exports.models_table"

@@ -10,7 +10,6 @@ import onnx
 import pytest
 from padfree.onnx_tools import load_model, rewrite, standard_model
 
-from tests.onnx_tools.rewritings import Rewritings
 from tests.support.exports import metadata_of, session
 from tests.support.families import (
     BY_DISTANCE,
@@ -24,6 +23,7 @@ from tests.support.families import (
     partly_packed,
 )
 from tests.support.messages import widen
+from tests.support.rewritings import Rewritings
 
 CASES = optimum_cases()
 BY_LENGTHS = {"O2", "O3", "O4", "lengths", "mha"}  # where attention is fused, it takes lengths

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results of work that several tests need, done once for all of them and for all their processes."""
+
+from __future__ import annotations
+
+import fcntl
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from padfree.onnx_tools import RewriteError, RewriteResult, load_model, rewrite
+
+from . import exports_table, families, folded
+from .families import Case
+from .messages import with_linear
+
+
+class Rewritings:
+    """Rewritten models in a folder; each is a copy that the test may change, or the RewriteError that refuses it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def of_file(self, path: Path, interface: str = "packed") -> RewriteResult:
+        """A file below tests/fixtures, not verified. Raises RewriteError where it is refused."""
+        name = "-".join(path.relative_to(families.FIXTURES).with_suffix("").parts)
+        return self.of(f"{name}-{interface}", lambda: rewrite(load_model(path), interface=interface, verify=False))
+
+    def of_case(self, case: Case, interface: str = "packed") -> RewriteResult:
+        """A file of a family, not verified. Raises RewriteError where it is refused."""
+        return self.of_file(case.path, interface)
+
+    def of_export(self, name: str, interface: str) -> RewriteResult:
+        """An exported file, compared with the original on each sequence alone. Raises RewriteError."""
+        return self.of(f"export-{name}-{interface}", lambda: exports_table.right(name, interface))
+
+    def of_folded(self, name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
+        """A wide encoder with plain products and norms, not verified. Raises RewriteError."""
+        return self.of(f"folded-{name}-{precision}-{interface}", lambda: folded.rewritten(name, precision, interface))
+
+    def of_linear(self, name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
+        """The same with products and norms of padfree."""
+
+        def make() -> RewriteResult:
+            plain = self.of_folded(name, precision, interface)
+            return replace(plain, model=with_linear(plain.model))
+
+        return self.of(f"linear-{name}-{precision}-{interface}", make)
+
+    def of(self, key: str, make: Callable[[], RewriteResult]) -> RewriteResult:
+        """What `make` gives, or the RewriteError that it raises; made when it is first asked for."""
+        file = self._folder / key
+        with self._alone(key):
+            if not file.exists():
+                found: RewriteResult | RewriteError
+                try:
+                    found = make()
+                except RewriteError as error:
+                    found = error
+                part = self._folder / f"{key}.part"
+                part.write_bytes(pickle.dumps(found))
+                part.replace(file)
+        made: RewriteResult | RewriteError = pickle.loads(file.read_bytes())
+        if isinstance(made, RewriteError):
+            raise made
+        return made
+
+    @contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """While it lasts, other processes that want the same wait for it."""
+        with (self._folder / f"{key}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
