@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention benchmark's records as tables: plain text at its end, and as in docs/internals/attention.md."""
+"""The attention benchmark's records as tables: plain text at its end, and as in docs/internals/attention-figures.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of docs/internals/attention.md: what one block of the Hopper attention kernel does over time.
+"""The picture of docs/internals/attention-hopper.md: what one block of the Hopper attention kernel does over time.
 
     python -m benchmarks.pages.pipeline_plot
 

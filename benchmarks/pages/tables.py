@@ -47,9 +47,17 @@ from . import account_tables, fp8_tables, position_tables, scale_tables, service
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
-    "guide": ("accuracy", "integrations", "scale", "bulk", "fp8"),
-    "reference": ("runtime",),
-    "internals": ("performance", "attention", "linear", "load"),
+    "guide": ("integrations", "scale", "training", "bulk", "fp8"),
+    "reference": ("runtime-gpu",),
+    "internals": (
+        "performance",
+        "rows",
+        "attention-figures",
+        "linear",
+        "linear-e4m3",
+        "load",
+        "trained-models",
+    ),
 }
 DOCUMENTS = ("README.md", *(f"docs/{folder}/{name}.md" for folder, names in PAGES.items() for name in names))
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the configurations of all models of a repository share; docs/guide/triton.md says what each field is for."""
+"""What the configurations of all models of a repository share (docs/reference/triton-repositories.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .serving import Served
 from .tensors import set_dims
 
 CONFIG_FILE = "config.pbtxt"
-HEADER = "# Written by `padfree triton`; docs/guide/triton.md of padfree explains every field.\n"
+HEADER = "# Written by `padfree triton`; docs/reference/triton-repositories.md of padfree explains every field.\n"
 
 
 def protobuf() -> Any:

@@ -16,10 +16,10 @@ from padfree.builder.errors import BuildError
 IMAGE = "nvcr.io/nvidia/tritonserver"
 SAFE_RELEASE = "25.07"  # CVE-2025-23310, 23311 and 23319 are mended in it
 
-# NGC release -> TensorRT of tritonserver:RELEASE-py3, from 10.0 on. docs/guide/triton.md ("Versions") says what shows
-# each of them. The images of one month have one TensorRT (server issue 5812; its fourth number may differ, issue 5975),
-# but for the trtllm images (server/docs/introduction/compatibility.md). The Dockerfile that padfree writes looks into
-# the image and has the last word.
+# NGC release -> TensorRT of tritonserver:RELEASE-py3, from 10.0 on. docs/reference/triton-repositories.md ("Versions")
+# says what shows each of them. The images of one month have one TensorRT (server issue 5812; its fourth number may
+# differ, issue 5975), but for the trtllm images (server/docs/introduction/compatibility.md). The Dockerfile that
+# padfree writes looks into the image and has the last word.
 RELEASES: Mapping[str, str] = MappingProxyType(
     {
         "24.05": "10.0.1",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packed plan in Triton's tensorrt backend. docs/guide/triton.md cites the source of every choice."""
+"""A packed plan in Triton's tensorrt backend; docs/reference/triton-repositories.md cites the source of each choice."""
 
 from __future__ import annotations
 

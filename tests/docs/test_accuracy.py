@@ -16,9 +16,9 @@ from padfree.builder.cli import main
 from padfree.builder.compare.tolerances import TOLERANCES
 from padfree.builder.demo.demo import DEMO_DATA
 
-from tests.support.pages import page
+from tests.support.pages import text
 
-DOCUMENT = page("accuracy").read_text("utf-8")
+DOCUMENT = text("accuracy", "polygraphy")
 COMMANDS = re.findall(r"^padfree .*$", "\n".join(re.findall(r"^```sh\n(.*?)^```", DOCUMENT, re.M | re.S)), re.M)
 POLYGRAPHY = [line for line in DOCUMENT.splitlines() if line.startswith("polygraphy run")]
 

@@ -13,14 +13,14 @@ import pytest
 from padfree.builder import build_engine, cli
 from padfree.builder.demo.demo import DEMO_DATA
 
-from tests.support.pages import page
+from tests.support.pages import text
 
-PAGE = page("runtime")
+PAGE = text("runtime", "runtime-gpu")
 NEEDS_A_GPU = ("torch", "pycuda", "backend", "tensorrt")
 
 
 def examples() -> list[str]:
-    found = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert len(found) >= 8
     return found
 
@@ -29,7 +29,7 @@ def run(sources: list[str]) -> dict[str, Any]:
     """Executes examples one after the other; a later one may use an earlier one's names."""
     scope: dict[str, Any] = {}
     for source in sources:
-        exec(compile(source, str(PAGE), "exec"), scope)
+        exec(compile(source, "docs/reference/runtime.md", "exec"), scope)
     return scope
 
 

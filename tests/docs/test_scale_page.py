@@ -15,19 +15,19 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import Session
 from padfree.runtime.pool import DevicePool
 
-from tests.support.pages import page
+from tests.support.pages import text
 
-PAGE = page("scale")
+PAGE = text("scale", "training")
 
 
 def examples() -> list[str]:
-    found = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert len(found) == 4
     return found
 
 
 def run(source: str, **scope: Any) -> dict[str, Any]:
-    exec(compile(source, str(PAGE), "exec"), scope)
+    exec(compile(source, "docs/guide/scale.md", "exec"), scope)
     return scope
 
 

@@ -19,14 +19,14 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.triton.releases import RELEASES
 from padfree.runtime.triton.parameters import PREFIX, EncoderParameters, TokenizerParameters
 
-from tests.support.pages import page
+from tests.support.pages import text
 
 pytest.importorskip("tritonclient.grpc")
 
 PlanWriter = Callable[..., Path]
 
 DEMO_VOCABULARY = 930
-PAGE = page("triton").read_text("utf-8")
+PAGE = text("triton", "triton-repositories", "triton-backend")
 COMMANDS = "".join(re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S)).splitlines()
 
 

@@ -24,3 +24,8 @@ def page(name: str) -> Path:
     if len(found) != 1:
         raise LookupError(f"docs/ has {len(found)} pages named {name}.md")
     return found[0]
+
+
+def text(*names: str) -> str:
+    """The pages of these names, one after the other."""
+    return "\n".join(page(name).read_text("utf-8") for name in names)

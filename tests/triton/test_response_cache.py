@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's own response cache, switched on as in docs/guide/triton.md, refused where its answers would be wrong."""
+"""Triton's own response cache, switched on as the documents say, refused where its answers would be wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.runtime import Session
 
-from tests.support.pages import page
+from tests.support.pages import text
 from tests.support.triton_server import TritonServer
 
 from .calls import call_all, rows
@@ -22,7 +22,7 @@ from .served import TOKENIZER, TOLERANCE, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 
-PAGE = page("triton").read_text("utf-8")
+PAGE = text("triton-repositories", "triton-backend")
 HITS = re.compile(r'^nv_cache_num_hits_per_model\{model="cached",version="1"\} (\d+)$', re.MULTILINE)
 
 
