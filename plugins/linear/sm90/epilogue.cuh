@@ -117,7 +117,7 @@ using EpilogueKindTag = std::integral_constant<EpilogueKind, kKind>;
 // Calls `run` with the tag of a GEMM's epilogue of this kind; kMayShare: blocks may share a tile of this
 // size.
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run run) {
+auto withEpilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run run) {
   if constexpr (kMayShare) {
     if (sharesTile(work)) return run(TypeTag<InChunks<Activation::kNone, false, true>>());
   }
@@ -130,24 +130,24 @@ cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& wor
                 : run(TypeTag<InChunks<Activation::kNone, false, false>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kAnyChunks>, const Work& work, Run run) {
+auto withEpilogue(EpilogueKindTag<EpilogueKind::kAnyChunks>, const Work& work, Run run) {
   if (work.activation == Activation::kGeluTanh) return run(TypeTag<AnyInChunks<Activation::kGeluTanh>>());
   return work.activation == Activation::kRelu ? run(TypeTag<AnyInChunks<Activation::kRelu>>())
                                               : run(TypeTag<AnyInChunks<Activation::kSilu>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kPairs>, const Work& work, Run run) {
+auto withEpilogue(EpilogueKindTag<EpilogueKind::kPairs>, const Work& work, Run run) {
   if (work.rotary_features > 0) return run(TypeTag<Rotating>());
   if (work.activation == Activation::kGelu) return run(TypeTag<Gated<Activation::kGelu>>());
   return work.activation == Activation::kGeluTanh ? run(TypeTag<Gated<Activation::kGeluTanh>>())
                                                   : run(TypeTag<Gated<Activation::kSilu>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kAnyPairs>, const Work&, Run run) {
+auto withEpilogue(EpilogueKindTag<EpilogueKind::kAnyPairs>, const Work&, Run run) {
   return run(TypeTag<AnyGated>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kInPlace>, const Work& work, Run run) {
+auto withEpilogue(EpilogueKindTag<EpilogueKind::kInPlace>, const Work& work, Run run) {
   const bool normed = work.normed == Normed::kResidual;
   if constexpr (kMayShare) {
     if (sharesTile(work)) return normed ? run(TypeTag<InPlace<true, true>>()) : run(TypeTag<InPlace<false, true>>());
@@ -156,11 +156,11 @@ cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kInPlace>, const Work& wo
   return normed ? run(TypeTag<InPlace<true, false>>()) : run(TypeTag<InPlace<false, false>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kAnyInPlace>, const Work&, Run run) {
+auto withEpilogue(EpilogueKindTag<EpilogueKind::kAnyInPlace>, const Work&, Run run) {
   return run(TypeTag<AnyInPlace<NotActivated>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withEpilogue(EpilogueKindTag<EpilogueKind::kActivated>, const Work&, Run run) {
+auto withEpilogue(EpilogueKindTag<EpilogueKind::kActivated>, const Work&, Run run) {
   return run(TypeTag<AnyInPlace<Activated>>());
 }
 

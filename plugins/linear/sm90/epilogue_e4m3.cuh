@@ -49,38 +49,38 @@ struct AnyBothInPlace : AnyInPlace<Activating> {
 // As withEpilogue, of GEMMs in e4m3. Kernels of their own have those that add in place, of post-norm encoders: the
 // first adds to an embedding that is normed already, the last gives its sums to another kernel.
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run run) {
+auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run run) {
   if (work.activation == Activation::kGelu) return run(TypeTag<InBytes<Activation::kGelu>>());
   if (work.activation == Activation::kGeluTanh) return run(TypeTag<InBytes<Activation::kGeluTanh>>());
   return work.normed == Normed::kInput ? run(TypeTag<InChunks<Activation::kNone, true, false>>())
                                        : run(TypeTag<AnyInChunks<Activation::kNone>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyChunks>, const Work&, Run run) {
+auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyChunks>, const Work&, Run run) {
   return run(TypeTag<AnyInBytes>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kPairs>, const Work& work, Run run) {
+auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kPairs>, const Work& work, Run run) {
   if (work.rotary_features > 0) return run(TypeTag<Rotating>());
   return work.activation == Activation::kGelu ? run(TypeTag<GatedInBytes<Activation::kGelu>>())
                                               : run(TypeTag<GatedInBytes<Activation::kSilu>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyPairs>, const Work& work, Run run) {
+auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyPairs>, const Work& work, Run run) {
   return work.writes_e4m3 ? run(TypeTag<AnyGatedInBytes>()) : run(TypeTag<AnyGated>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kInPlace>, const Work& work, Run run) {
+auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kInPlace>, const Work& work, Run run) {
   if (!work.moments_out) return run(TypeTag<PairedInPlace<true, false, false>>());
   return work.normed == Normed::kResidual ? run(TypeTag<PairedInPlace<true, true, true>>())
                                           : run(TypeTag<PairedInPlace<false, true, true>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyInPlace>, const Work&, Run run) {
+auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyInPlace>, const Work&, Run run) {
   return run(TypeTag<AnyBothInPlace<NotActivated>>());
 }
 template <bool kMayShare, typename Run>
-cudaError_t withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kActivated>, const Work&, Run run) {
+auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kActivated>, const Work&, Run run) {
   return run(TypeTag<AnyBothInPlace<Activated>>());
 }
 

@@ -9,14 +9,14 @@
 namespace padfree {
 
 template <typename T, typename Run>
-cudaError_t withResidentEpilogue(TypeTag<HalfOperands<T>>, const Work& work, Run run) {
+SelectedKernel withResidentEpilogue(TypeTag<HalfOperands<T>>, const Work& work, Run run) {
   if (work.rotary_features > 0) return run(TypeTag<Rotating>());
   return work.activation == Activation::kGelu ? run(TypeTag<InChunks<Activation::kGelu, true, false>>())
                                               : run(TypeTag<InChunks<Activation::kNone, true, false>>());
 }
 
 template <typename T, typename Run>
-cudaError_t withResidentEpilogue(TypeTag<E4m3Operands<T>>, const Work& work, Run run) {
+SelectedKernel withResidentEpilogue(TypeTag<E4m3Operands<T>>, const Work& work, Run run) {
   if (work.rotary_features > 0) return run(TypeTag<Rotating>());
   if (work.gated) {
     return work.activation == Activation::kGelu ? run(TypeTag<GatedInBytes<Activation::kGelu>>())
@@ -32,44 +32,42 @@ auto kernelOf(TypeTag<Operands>, TypeTag<ResidentShape<kTokens>>, TypeTag<Epilog
 }
 
 template <typename Operands, int kTokens>
-cudaError_t launchResidentIfThere(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
+SelectedKernel selectResidentIfThere(const Work& work) {
   if constexpr (!hasResidentTile(Operands::scaled, kTokens)) {
-    return cudaErrorInvalidValue;
+    return {};
   } else {
-    return launch<Operands, ResidentShape<kTokens>>(p, tiling, stream, [](const Work& work, auto run) {
-      return withResidentEpilogue(TypeTag<Operands>(), work, run);
-    });
+    return withResidentEpilogue(TypeTag<Operands>(), work, selectFor<Operands, ResidentShape<kTokens>>(work));
   }
 }
 
 template <typename Operands>
-cudaError_t launchResident(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  switch (tiling.tokens) {
+SelectedKernel selectResident(const Work& work) {
+  switch (work.tiling.tokens) {
     case 128:
-      return launchResidentIfThere<Operands, 128>(p, tiling, stream);
+      return selectResidentIfThere<Operands, 128>(work);
     case 144:
-      return launchResidentIfThere<Operands, 144>(p, tiling, stream);
+      return selectResidentIfThere<Operands, 144>(work);
     case 160:
-      return launchResidentIfThere<Operands, 160>(p, tiling, stream);
+      return selectResidentIfThere<Operands, 160>(work);
     case 176:
-      return launchResidentIfThere<Operands, 176>(p, tiling, stream);
+      return selectResidentIfThere<Operands, 176>(work);
     case 192:
-      return launchResidentIfThere<Operands, 192>(p, tiling, stream);
+      return selectResidentIfThere<Operands, 192>(work);
     case 208:
-      return launchResidentIfThere<Operands, 208>(p, tiling, stream);
+      return selectResidentIfThere<Operands, 208>(work);
     case 224:
-      return launchResidentIfThere<Operands, 224>(p, tiling, stream);
+      return selectResidentIfThere<Operands, 224>(work);
   }
-  return cudaErrorInvalidValue;
+  return {};
 }
 
 template <typename T>
 cudaError_t launchResidentHalfSm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  return launchResident<HalfOperands<T>>(p, tiling, stream);
+  return launch(p, tiling, stream, selectResident<HalfOperands<T>>);
 }
 template <typename T>
 cudaError_t launchResidentE4m3Sm90(const LinearParams& p, const LinearTiling& tiling, cudaStream_t stream) {
-  return launchResident<E4m3Operands<T>>(p, tiling, stream);
+  return launch(p, tiling, stream, selectResident<E4m3Operands<T>>);
 }
 
 }  // namespace padfree
