@@ -12,10 +12,10 @@ from functools import partial
 
 from .dealing import Waiting
 from .errors import BulkError
+from .locations import Location
 from .lock import Check
 from .manifest import Manifest
 from .parts import BAD_FOLDER, PART, Part, part_name, read_part
-from .places import Place
 from .workers.base import Finished, Lost, Refused, Workers
 from .workers.worker import AHEAD, Done
 
@@ -58,7 +58,7 @@ class Outcome:
 
     Attributes:
         parts: what parts say of themselves, by shard.
-        found: how many of them were there before.
+        earlier: how many of them were there before.
         seconds: of the work.
         tokens: of every worker, by its number.
         busy_s: of every worker, batches under way.
@@ -67,7 +67,7 @@ class Outcome:
     """
 
     parts: dict[int, Part]
-    found: int = 0
+    earlier: int = 0
     seconds: float = 0.0
     tokens: Counter[int] = field(default_factory=Counter)
     busy_s: dict[int, list[float]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Outcome:
 OnProgress = Callable[[Progress], None]
 
 
-def found_parts(output: Place, manifest: Manifest) -> dict[int, Part]:
+def found_parts(output: Location, manifest: Manifest) -> dict[int, Part]:
     """The shards whose parts are there and whole.
 
     Raises:
@@ -96,7 +96,7 @@ def found_parts(output: Place, manifest: Manifest) -> dict[int, Part]:
         return {shard: part for shard, part in zip(shards, parts, strict=True) if part is not None}
 
 
-def remove_leftovers(output: Place) -> None:
+def remove_leftovers(output: Location) -> None:
     """Removes what killed workers were writing."""
     output.remove_partial((PART, "_"))
     output.child(BAD_FOLDER).remove_partial((PART,))
@@ -211,7 +211,7 @@ class _Dealer:
 
     def _where(self, shard: int) -> str:
         piece = self._manifest.shards[shard][0]
-        return f"shard {shard} ({self._manifest.inputs[piece.file].place().shown} from row {piece.first} on)"
+        return f"shard {shard} ({self._manifest.inputs[piece.file].location().shown} from row {piece.first} on)"
 
 
 def total(seconds: Mapping[int, Sequence[float]]) -> float:

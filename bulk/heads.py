@@ -103,9 +103,9 @@ class TokenHead:
         """As Head."""
         tokens = np.isfinite(self._found()).all(1)
         bad = np.repeat(np.arange(len(self._seq_lens)), self._seq_lens)[~tokens]
-        found = np.ones(len(self._seq_lens), bool)
-        found[bad] = False
-        return found
+        is_finite = np.ones(len(self._seq_lens), bool)
+        is_finite[bad] = False
+        return is_finite
 
     def columns(self, rows: Array) -> Columns:
         """As Head."""

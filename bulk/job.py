@@ -15,10 +15,10 @@ from pyarrow.fs import FileType
 
 from .driver import OnProgress, Outcome, deal, found_parts, remove_leftovers
 from .errors import BulkError
+from .locations import SCHEME, Location
 from .lock import LOCK, only_driver
 from .manifest import MANIFEST, OPTION_NAMES, Manifest, Model, Options, differences, read_manifest, write_manifest
 from .models import identify, look
-from .places import SCHEME, Place
 from .reading.inputs import check_unchanged, find
 from .reading.pair_columns import pair_columns
 from .reading.planning import make_manifest
@@ -136,7 +136,7 @@ def embed(
     if request.columns is None:
         request = replace(request, columns=pair_columns(request.inputs))
     served, options, model = _asked(request)
-    output = Place.of(request.output)
+    output = Location.of(request.output)
     _check_apart(request, output)
     is_new = output.info().type == FileType.NotFound
     output.make_folder()
@@ -167,7 +167,7 @@ def embed(
 
 
 @contextmanager
-def _removed_if_empty(output: Place, is_new: bool) -> Iterator[None]:
+def _removed_if_empty(output: Location, is_new: bool) -> Iterator[None]:
     """Removes a folder that was made for a job which could not begin."""
     try:
         yield
@@ -259,23 +259,25 @@ def _options(request: Request, served: Served, budget: Budget) -> Options:
     )
 
 
-def _check_apart(request: Request, output: Place) -> None:
-    for given in request.inputs:
-        place = Place.of(given)
-        if place.contains(output) or output.contains(place):
+def _check_apart(request: Request, output: Location) -> None:
+    for source in request.inputs:
+        location = Location.of(source)
+        if location.contains(output) or output.contains(location):
             raise BulkError(
-                f"--output {request.output} and the input {given} lie in each other: results would be read as inputs; "
+                f"--output {request.output} and the input {source} lie in each other: results would be read as inputs; "
                 "choose another output folder"
             )
 
 
-def _manifest(request: Request, output: Place, options: Options, model: Model, say: Callable[[str], None]) -> Manifest:
+def _manifest(
+    request: Request, output: Location, options: Options, model: Model, say: Callable[[str], None]
+) -> Manifest:
     """The manifest of the folder, which is made where there is none.
 
     Raises:
         BulkError: what is asked for is not what the result was begun with, or other things lie in the folder.
     """
-    inputs = [_travelling(given) for given in request.inputs]
+    inputs = [_travelling(source) for source in request.inputs]
     names = [info.base_name for info in output.entries()]
     if MANIFEST not in names:
         strange = next((name for name in names if name != LOCK and not name.startswith(".")), None)
@@ -288,7 +290,7 @@ def _manifest(request: Request, output: Place, options: Options, model: Model, s
         write_manifest(output, manifest)
         return manifest
     manifest = read_manifest(output)
-    paths = [(file.root, file.place.path) for file in find(inputs)]
+    paths = [(file.root, file.location.path) for file in find(inputs)]
     changed = list(differences(manifest, options, model, paths))
     if changed:
         raise BulkError(
@@ -300,6 +302,6 @@ def _manifest(request: Request, output: Place, options: Options, model: Model, s
     return manifest
 
 
-def _travelling(given: str) -> str:
+def _travelling(source: str) -> str:
     """A path that means the same in every process."""
-    return given if SCHEME in given else str(Path(given).resolve())
+    return source if SCHEME in source else str(Path(source).resolve())

@@ -24,7 +24,7 @@ from pathlib import Path
 from pyarrow.fs import FileType
 
 from .errors import BulkError
-from .places import Place
+from .locations import Location
 
 LOCK = "_lock"
 BEAT_S = 5.0
@@ -36,7 +36,7 @@ Check = Callable[[], None]
 
 
 @contextmanager
-def only_driver(output: Place, beat_s: float = BEAT_S) -> Iterator[Check]:
+def only_driver(output: Location, beat_s: float = BEAT_S) -> Iterator[Check]:
     """Holds the folder until the context ends.
 
     Args:
@@ -54,7 +54,7 @@ def only_driver(output: Place, beat_s: float = BEAT_S) -> Iterator[Check]:
 
 
 @contextmanager
-def _flock(output: Place) -> Iterator[Check]:
+def _flock(output: Location) -> Iterator[Check]:
     path = Path(output.path) / LOCK
     handle = _locked(path, output.shown)
     try:
@@ -93,13 +93,13 @@ def _locked(path: Path, shown: str) -> int:
 
 
 @contextmanager
-def _lease(lock: Place, beat_s: float) -> Iterator[Check]:
-    found = _content(lock)
+def _lease(lock: Location, beat_s: float) -> Iterator[Check]:
+    content = _content(lock)
     until = time.monotonic() + BEATS * beat_s
-    while found is not None and time.monotonic() < until:
+    while content is not None and time.monotonic() < until:
         time.sleep(beat_s / 2)
-        if _content(lock) != found:
-            raise _refusal(lock.shown.rsplit("/", 1)[0], found.decode(errors="replace"))
+        if _content(lock) != content:
+            raise _refusal(lock.shown.rsplit("/", 1)[0], content.decode(errors="replace"))
     lease = _Lease(lock, beat_s)
     lease.beat()
     time.sleep(beat_s / 2)  # a driver that came at the same time has written by now, and the later one keeps it
@@ -117,7 +117,7 @@ def _lease(lock: Place, beat_s: float) -> Iterator[Check]:
 
 
 class _Lease:
-    def __init__(self, lock: Place, beat_s: float) -> None:
+    def __init__(self, lock: Location, beat_s: float) -> None:
         self._lock, self._beat_s = lock, beat_s
         self._token = uuid.uuid4().hex
         self._beats = 0
@@ -151,7 +151,7 @@ class _Lease:
                     self.beat()
 
 
-def _content(lock: Place) -> bytes | None:
+def _content(lock: Location) -> bytes | None:
     return lock.read() if lock.info().type == FileType.File else None
 
 

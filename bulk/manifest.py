@@ -14,7 +14,7 @@ from padfree.contract.fields import MOST_INT64, Fields, decode
 from padfree.contract.texts import RIGHT, SIDES
 
 from .errors import BulkError
-from .places import Place
+from .locations import Location
 
 MANIFEST = "_manifest.json"
 KIND, FORMAT = "padfree bulk manifest", 1
@@ -76,9 +76,9 @@ class InputFile:
     rows: int
     columns: tuple[str, ...] = ()
 
-    def place(self) -> Place:
+    def location(self) -> Location:
         """Where it lies."""
-        return Place.of(self.root).at(self.path)
+        return Location.of(self.root).at(self.path)
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,11 @@ class Manifest:
     @cached_property
     def first_rows(self) -> tuple[int, ...]:
         """The number of every input's first row, counted through all inputs."""
-        first, found = 0, []
+        first, firsts = 0, []
         for file in self.inputs:
-            found.append(first)
+            firsts.append(first)
             first += file.rows
-        return tuple(found)
+        return tuple(firsts)
 
     def shard_rows(self, shard: int) -> int:
         """How many rows a shard has, bad ones too."""
@@ -185,25 +185,25 @@ class Manifest:
         return content
 
 
-def write_manifest(output: Place, manifest: Manifest) -> None:
+def write_manifest(output: Location, manifest: Manifest) -> None:
     """Puts it into the folder of the result."""
     output.child(MANIFEST).write(json.dumps(manifest.to_dict(), indent=1).encode())
 
 
-def read_manifest(output: Place) -> Manifest:
+def read_manifest(output: Location) -> Manifest:
     """The manifest of a folder.
 
     Raises:
         BulkError: there is none, or it is damaged.
     """
-    place = output.child(MANIFEST)
+    location = output.child(MANIFEST)
     try:
-        raw = decode(place.read().decode())
+        raw = decode(location.read().decode())
     except ValueError as error:
         if isinstance(error, BulkError):
             raise
-        raise BulkError(f"{place.shown}: not JSON ({error}); start again in another output folder") from error
-    fields = Fields(raw, place.shown, error=BulkError)
+        raise BulkError(f"{location.shown}: not JSON ({error}); start again in another output folder") from error
+    fields = Fields(raw, location.shown, error=BulkError)
     fields.text("kind", (KIND,))
     fields.integer("format", FORMAT, FORMAT)
     model = fields.object("model")
@@ -213,7 +213,7 @@ def read_manifest(output: Place) -> Manifest:
         options=_options(fields.object("options")),
         id_type=fields.text("id_type", ID_TYPES),
         inputs=inputs,
-        shards=tuple(_shard(item, place.shown, len(inputs)) for item in raw.get("shards", ())),
+        shards=tuple(_shard(item, location.shown, len(inputs)) for item in raw.get("shards", ())),
     )
 
 
@@ -280,8 +280,8 @@ def differences(old: Manifest, options: Options, model: Model, paths: Iterable[t
         yield f"the model was {before} and is {after} now"
     if old.model.tokenizer_sha256 != model.tokenizer_sha256:
         yield "the tokenizer is another one"
-    known, found = {(file.root, file.path) for file in old.inputs}, set(paths)
-    for what, some in (("is new", found - known), ("is not among them now", known - found)):
+    known, present = {(file.root, file.path) for file in old.inputs}, set(paths)
+    for what, some in (("is new", present - known), ("is not among them now", known - present)):
         for _, path in sorted(some)[:1]:
             yield f"the input {path} {what}"
 

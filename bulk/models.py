@@ -57,13 +57,13 @@ def checked_tokenizer(known: Model, file: Path, rows: int | None) -> TokenizerFi
     Raises:
         BulkError: another tokenizer. padfree.runtime.SessionError: none.
     """
-    found = read_tokenizer_file(file, rows=rows)
-    _check(file, hashlib.sha256(found.content).hexdigest(), known.tokenizer_sha256)
-    return found
+    tokenizer_file = read_tokenizer_file(file, rows=rows)
+    _check(file, hashlib.sha256(tokenizer_file.content).hexdigest(), known.tokenizer_sha256)
+    return tokenizer_file
 
 
-def _check(file: Path, found: str, digest: str) -> None:
-    if found != digest:
+def _check(file: Path, actual: str, digest: str) -> None:
+    if actual != digest:
         raise BulkError(
             f"{file}: is not the file that the result was begun with; put that one in its place on every machine, or "
             "start in another output folder"

@@ -15,8 +15,8 @@ from pyarrow import parquet
 
 from .errors import BulkError
 from .heads import Columns
+from .locations import Location
 from .manifest import Manifest
-from .places import Place
 from .reading.rows import BadRow
 
 KEY = b"padfree"
@@ -56,7 +56,7 @@ def bad_name(shard: int) -> str:
 
 
 def write_part(
-    output: Place, part: Part, ids: Any, columns: Columns, bad: Sequence[BadRow], manifest: Manifest
+    output: Location, part: Part, ids: Any, columns: Columns, bad: Sequence[BadRow], manifest: Manifest
 ) -> None:
     """Writes what became of a shard. Bad rows go first: the part's file is what makes the shard done.
 
@@ -84,27 +84,27 @@ def part_of(manifest: Manifest, digest: str, shard: int, tokens: int, cut: int, 
 def _bad_lines(bad: Sequence[BadRow], manifest: Manifest) -> bytes:
     lines = []
     for row in bad:
-        file = manifest.inputs[row.file].place().shown
+        file = manifest.inputs[row.file].location().shown
         lines.append(json.dumps({"file": file, "row": row.row, "id": row.id, "reason": row.reason}))
     return ("\n".join(lines) + "\n").encode()
 
 
-def read_part(output: Place, shard: int, digest: str) -> Part | None:
+def read_part(output: Location, shard: int, digest: str) -> Part | None:
     """What a part says of itself; None where it is no whole file.
 
     Raises:
         BulkError: it belongs to another manifest.
     """
-    place = output.child(part_name(shard))
+    location = output.child(part_name(shard))
     try:
-        with place.open() as stream:
+        with location.open() as stream:
             metadata = parquet.read_metadata(stream)
             raw = (metadata.metadata or {}).get(KEY, b"")
             rows = metadata.num_rows
     except (pa.ArrowInvalid, OSError):
         return None
     try:
-        fields = Fields(decode(raw.decode()), place.shown, error=BulkError)
+        fields = Fields(decode(raw.decode()), location.shown, error=BulkError)
     except ValueError:
         return None
     part = Part(
@@ -117,7 +117,7 @@ def read_part(output: Place, shard: int, digest: str) -> Part | None:
     )
     if part.manifest != digest or part.shard != shard:
         raise BulkError(
-            f"{place.shown}: shard {part.shard} of manifest {part.manifest[:12]}..., expected shard {shard} of "
+            f"{location.shown}: shard {part.shard} of manifest {part.manifest[:12]}..., expected shard {shard} of "
             f"{digest[:12]}...: a part of another result; move it away, or pass another output folder"
         )
     return part if part.texts == rows else None

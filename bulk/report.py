@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .driver import Outcome
+from .locations import Location
 from .manifest import Manifest
-from .places import Place
 
 REPORT = "_report.json"
 
@@ -73,17 +73,17 @@ class Report:
         return {**asdict(self), "tokens_a_second": self.tokens_a_second}
 
 
-def report_of(manifest: Manifest, outcome: Outcome, found: frozenset[int], names: Sequence[str]) -> Report:
+def report_of(manifest: Manifest, outcome: Outcome, earlier: frozenset[int], names: Sequence[str]) -> Report:
     """The report.
 
     Args:
         manifest: what was to be done.
         outcome: what the driver saw.
-        found: shards that earlier runs did.
+        earlier: shards that earlier runs did.
         names: of the workers.
     """
     parts = outcome.parts
-    now = [part for shard, part in parts.items() if shard not in found]
+    now = [part for shard, part in parts.items() if shard not in earlier]
     bad: Counter[str] = Counter()
     for part in parts.values():
         bad.update(part.bad)
@@ -100,7 +100,7 @@ def report_of(manifest: Manifest, outcome: Outcome, found: frozenset[int], names
         cut=sum(part.cut for part in parts.values()),
         bad=dict(sorted(bad.items())),
         shards=len(manifest.shards),
-        shards_found=len(found),
+        shards_found=len(earlier),
         seconds=outcome.seconds,
         texts_now=sum(part.texts for part in now),
         tokens_now=sum(part.tokens for part in now),
@@ -109,6 +109,6 @@ def report_of(manifest: Manifest, outcome: Outcome, found: frozenset[int], names
     )
 
 
-def write_report(output: Place, report: Report) -> None:
+def write_report(output: Location, report: Report) -> None:
     """Keeps it beside the result."""
     output.child(REPORT).write((json.dumps(report.to_dict(), indent=1) + "\n").encode())

@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from .errors import BulkError
+from .locations import Location
 from .manifest import Manifest
 from .parts import ID, Part, bad_name, part_name, read_part
-from .places import Place
 from .reading.row_groups import RowGroups
 from .reading.rows import parse, read_chunks
 
@@ -34,7 +34,7 @@ class Verified:
     bad: int
 
 
-def verify(output: Place, manifest: Manifest) -> Verified:
+def verify(output: Location, manifest: Manifest) -> Verified:
     """Compares all parts with the inputs, whose ids are read again.
 
     Raises:
@@ -44,21 +44,23 @@ def verify(output: Place, manifest: Manifest) -> Verified:
     with closing(RowGroups()) as groups:
         for shard in range(len(manifest.shards)):
             part = read_part(output, shard, manifest.digest)
-            place = output.child(part_name(shard))
+            location = output.child(part_name(shard))
             if part is None:
-                raise BulkError(f"{place.shown}: missing or damaged; run the same command again, which makes it anew")
+                raise BulkError(
+                    f"{location.shown}: missing or damaged; run the same command again, which makes it anew"
+                )
             rows = _bad_rows(output, shard) if part.bad else {}
             if len(rows) != sum(part.bad.values()):
                 said = sum(part.bad.values())
                 raise _wrong(output.child(bad_name(shard)), f"{len(rows)} bad rows, the part says {said}")
-            _check_part(place, part, _expected(manifest, shard, rows, groups))
+            _check_part(location, part, _expected(manifest, shard, rows, groups))
             texts, bad = texts + part.texts, bad + len(rows)
     if texts + bad != manifest.rows:
         raise BulkError(f"{output.shown}: {texts} texts and {bad} bad rows, the inputs have {manifest.rows} rows")
     return Verified(texts, bad)
 
 
-def _bad_rows(output: Place, shard: int) -> dict[tuple[str, int], str]:
+def _bad_rows(output: Location, shard: int) -> dict[tuple[str, int], str]:
     """Reasons by file and row."""
     lines = output.child(bad_name(shard)).read().decode().splitlines()
     records = map(json.loads, lines)
@@ -70,33 +72,33 @@ def _expected(
 ) -> list[int | str | None]:
     """Ids of the rows that are not bad, as the inputs have them."""
     pieces = manifest.shards[shard]
-    shown = {piece.file: manifest.inputs[piece.file].place().shown for piece in pieces}
+    shown = {piece.file: manifest.inputs[piece.file].location().shown for piece in pieces}
     ids: list[int | str | None] = []
     for chunk in read_chunks(manifest, pieces, groups):
-        for at, found in enumerate(parse(chunk, manifest).ids):
+        for at, identifier in enumerate(parse(chunk, manifest).ids):
             if (shown[chunk.file], chunk.first + at) not in bad:
-                ids.append(found)
+                ids.append(identifier)
     return ids
 
 
-def _check_part(place: Place, part: Part, expected: list[int | str | None]) -> None:
+def _check_part(location: Location, part: Part, expected: list[int | str | None]) -> None:
     try:
-        with place.open() as stream:
+        with location.open() as stream:
             table = parquet.read_table(stream)
     except (pa.ArrowInvalid, OSError) as error:
-        raise _wrong(place, str(error)) from error
+        raise _wrong(location, str(error)) from error
     ids = table.column(ID).to_pylist()
     if ids != expected:
         at = next((at for at, pair in enumerate(zip(ids, expected, strict=False)) if pair[0] != pair[1]), len(expected))
         shown = [list(some[at : at + 1]) for some in (ids, expected)]
         raise _wrong(
-            place, f"{len(ids)} rows, the inputs have {len(expected)}; row {at} is {shown[0]}, expected {shown[1]}"
+            location, f"{len(ids)} rows, the inputs have {len(expected)}; row {at} is {shown[0]}, expected {shown[1]}"
         )
     for name in table.column_names[1:]:
         if not all(np.isfinite(values).all() for values in _numbers(table.column(name).chunks)):
-            raise _wrong(place, f"'{name}' holds what is no number")
+            raise _wrong(location, f"'{name}' holds what is no number")
     if len(ids) != part.texts:
-        raise _wrong(place, f"{len(ids)} rows, its metadata says {part.texts}")
+        raise _wrong(location, f"{len(ids)} rows, its metadata says {part.texts}")
 
 
 def _numbers(chunks: Iterable[Any]) -> Iterable[Any]:
@@ -107,5 +109,5 @@ def _numbers(chunks: Iterable[Any]) -> Iterable[Any]:
         yield values.to_numpy(zero_copy_only=False)
 
 
-def _wrong(place: Place, reason: str) -> BulkError:
-    return BulkError(f"{place.shown}: {reason}; remove it and run the same command again, which makes it anew")
+def _wrong(location: Location, reason: str) -> BulkError:
+    return BulkError(f"{location.shown}: {reason}; remove it and run the same command again, which makes it anew")

@@ -126,7 +126,7 @@ class Frames:
         """The frames that are whole now."""
         held = self._held
         held += data
-        places = []
+        spans = []
         end = 0
         while len(held) - end >= HEADER.size:
             size, kind, ticket = HEADER.unpack_from(held, end)
@@ -134,8 +134,8 @@ class Frames:
             if len(held) < start + size:
                 break
             end = start + size
-            places.append((kind, ticket, start, end))
+            spans.append((kind, ticket, start, end))
         whole = memoryview(bytes(held[:end]))  # of its own, for arrays will be parts of it
         del held[:end]
-        for kind, ticket, start, stop in places:
+        for kind, ticket, start, stop in spans:
             yield Frame(kind, ticket, whole[start:stop])

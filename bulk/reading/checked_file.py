@@ -31,15 +31,15 @@ def column_ranges(metadata: Any, group: int, names: Sequence[str]) -> list[Range
     """
     row_group = metadata.row_group(group)
     columns = [row_group.column(at) for at in range(row_group.num_columns)]
-    found = []
+    ranges = []
     for name in names:
         for column in columns:
             if column.path_in_schema == name or column.path_in_schema.startswith(f"{name}."):
                 first = column.data_page_offset
                 if column.has_dictionary_page and column.dictionary_page_offset is not None:
                     first = min(first, column.dictionary_page_offset)
-                found.append(Range(first, first + column.total_compressed_size))
-    return found
+                ranges.append(Range(first, first + column.total_compressed_size))
+    return ranges
 
 
 def column_digests(stream: Any, ranges: Sequence[Range]) -> tuple[str, ...]:

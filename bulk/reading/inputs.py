@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pyarrow.fs import FileType
 
 from ..errors import BulkError
+from ..locations import SCHEME, Location
 from ..manifest import InputFile
-from ..places import SCHEME, Place
 
 SUFFIXES: Mapping[str, str] = {
     ".parquet": "parquet",
@@ -27,17 +27,17 @@ _PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True)
-class Found:
+class SourceFile:
     """A file that is to be read: where it lies, and how it was given."""
 
     root: str
-    place: Place
+    location: Location
     format: str
     size: int
     mtime_ns: int
 
 
-def find(given: Sequence[str]) -> list[Found]:
+def find(sources: Sequence[str]) -> list[SourceFile]:
     """The files of paths, folders and URIs, in the order given, those of a folder by name.
 
     Of folders, all files of a known kind in them and below count, but for those that begin with a point or underscore.
@@ -45,34 +45,36 @@ def find(given: Sequence[str]) -> list[Found]:
     Raises:
         BulkError: nothing is there, a file is of an unknown kind, empty, or given twice.
     """
-    found: list[Found] = []
-    for name in given:
-        place = Place.of(name)
-        root = name if SCHEME in name else place.path
-        info = place.info()
+    files: list[SourceFile] = []
+    for name in sources:
+        location = Location.of(name)
+        root = name if SCHEME in name else location.path
+        info = location.info()
         if info.type == FileType.Directory:
-            inside = list(_in_folder(root, place))
+            inside = list(_in_folder(root, location))
             if not inside:
                 raise BulkError(f"{name}: no files with {_known()} in this folder; pass one that holds some")
-            found += inside
+            files += inside
         elif info.type == FileType.File:
-            found.append(_one(root, place, info))
+            files.append(_one(root, location, info))
         else:
             raise BulkError(f"{name}: no such file or folder; check the path")
     seen: set[tuple[str, str]] = set()
-    for file in found:
-        key = (file.place.filesystem.type_name, file.place.path)
+    for file in files:
+        key = (file.location.filesystem.type_name, file.location.path)
         if key in seen:
-            raise BulkError(f"{file.place.shown}: given twice, and its rows would be done twice; leave one of them out")
+            raise BulkError(
+                f"{file.location.shown}: given twice, and its rows would be done twice; leave one of them out"
+            )
         seen.add(key)
-    return found
+    return files
 
 
-def identity(file: Found, rows: int, columns: tuple[str, ...]) -> InputFile:
+def identity(file: SourceFile, rows: int, columns: tuple[str, ...]) -> InputFile:
     """What the manifest says of a file."""
-    etag = "" if file.place.is_local else file.place.etag()
-    digest = "" if etag else content_digest(file.place, file.format)
-    return InputFile(file.root, file.place.path, file.format, file.size, file.mtime_ns, etag, digest, rows, columns)
+    etag = "" if file.location.is_local else file.location.etag()
+    digest = "" if etag else content_digest(file.location, file.format)
+    return InputFile(file.root, file.location.path, file.format, file.size, file.mtime_ns, etag, digest, rows, columns)
 
 
 def check_unchanged(known: InputFile) -> None:
@@ -81,30 +83,30 @@ def check_unchanged(known: InputFile) -> None:
     Raises:
         BulkError: it is gone, or another one.
     """
-    place = known.place()
-    info = place.info()
+    location = known.location()
+    info = location.info()
     reason = ""
     if info.type != FileType.File:
         reason = "is gone"
     elif info.size != known.size:
         reason = f"had {known.size} bytes and has {info.size} now"
-    elif known.etag and place.etag() != known.etag:
+    elif known.etag and location.etag() != known.etag:
         reason = "is another object in the store now"
-    elif known.digest and mtime_ns(info) != known.mtime_ns and content_digest(place, known.format) != known.digest:
+    elif known.digest and mtime_ns(info) != known.mtime_ns and content_digest(location, known.format) != known.digest:
         reason = "has another content now"
     if reason:
         raise BulkError(
-            f"{place.shown}: the input {reason}, and part of the result is made of what it was; put it back, or start "
-            "in another output folder"
+            f"{location.shown}: the input {reason}, and part of the result is made of what it was; put it back, or "
+            "start in another output folder"
         )
 
 
-def content_digest(place: Place, kind: str) -> str:
+def content_digest(location: Location, kind: str) -> str:
     """SHA-256 of a file, of a parquet file of its footer, which says where every page lies."""
     digest = hashlib.sha256()
-    with place.open() as stream:
+    with location.open() as stream:
         if kind == "parquet":
-            digest.update(_footer(stream, place))
+            digest.update(_footer(stream, location))
         else:
             while block := stream.read(BLOCK_BYTES):
                 digest.update(block)
@@ -113,20 +115,20 @@ def content_digest(place: Place, kind: str) -> str:
 
 def mtime_ns(info: object) -> int:
     """When a file was changed; 0 where a store does not say."""
-    found = getattr(info, "mtime_ns", None)
-    return 0 if found is None else int(found)
+    time_ns = getattr(info, "mtime_ns", None)
+    return 0 if time_ns is None else int(time_ns)
 
 
-def _footer(stream: object, place: Place) -> bytes:
+def _footer(stream: object, location: Location) -> bytes:
     size = int(stream.size())  # type: ignore[attr-defined]
     tail = bytes(stream.read_at(_FOOTER_TAIL.size, max(0, size - _FOOTER_TAIL.size)))  # type: ignore[attr-defined]
     length, magic = _FOOTER_TAIL.unpack(tail) if len(tail) == _FOOTER_TAIL.size else (0, b"")
     if magic != _PARQUET or length + _FOOTER_TAIL.size > size:
-        raise BulkError(f"{place.shown}: not a whole parquet file; copy it again")
+        raise BulkError(f"{location.shown}: not a whole parquet file; copy it again")
     return bytes(stream.read_at(length, size - _FOOTER_TAIL.size - length))  # type: ignore[attr-defined]
 
 
-def _in_folder(root: str, folder: Place) -> Iterator[Found]:
+def _in_folder(root: str, folder: Location) -> Iterator[SourceFile]:
     for info in folder.entries(recursive=True):
         below = info.path[len(folder.path) :].split("/")
         hidden = any(part.startswith((".", "_")) for part in below)
@@ -134,14 +136,14 @@ def _in_folder(root: str, folder: Place) -> Iterator[Found]:
             yield _one(root, folder.at(info.path), info)
 
 
-def _one(root: str, place: Place, info: object) -> Found:
-    kind = _format(place.path)
+def _one(root: str, location: Location, info: object) -> SourceFile:
+    kind = _format(location.path)
     if not kind:
-        packed = place.path.endswith((".gz", ".zst", ".bz2"))
+        packed = location.path.endswith((".gz", ".zst", ".bz2"))
         advice = "unpack it first, for its rows could not be shared out" if packed else "rename or convert it"
-        raise BulkError(f"{place.shown}: unknown kind of file, allowed: {_known()}; {advice}")
+        raise BulkError(f"{location.shown}: unknown kind of file, allowed: {_known()}; {advice}")
     size = int(info.size)  # type: ignore[attr-defined]
-    return Found(root, place, kind, size, mtime_ns(info))
+    return SourceFile(root, location, kind, size, mtime_ns(info))
 
 
 def _format(path: str) -> str:

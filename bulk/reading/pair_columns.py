@@ -11,33 +11,36 @@ from padfree.runtime.text.pairs import pair_names
 from pyarrow import parquet
 
 from ..manifest import PARQUET
-from .inputs import Found, find
+from .inputs import SourceFile, find
 from .records import BOM, Ends, RecordError, csv_columns, reader_of
 
 USUAL = ("query", "text")
 _MOST_HEAD = 1 << 20
 
 
-def pair_columns(given: Sequence[str]) -> tuple[str, str]:
+def pair_columns(sources: Sequence[str]) -> tuple[str, str]:
     """The columns of first and second texts in the first of the inputs; USUAL where it has none that are usual.
 
     Raises:
         BulkError: the inputs are not there, or cannot be read.
     """
-    return pair_names(_names(find(given)[0])) or USUAL
+    return pair_names(_names(find(sources)[0])) or USUAL
 
 
-def _names(file: Found) -> Sequence[str]:
+def _names(file: SourceFile) -> Sequence[str]:
     """Names of columns; of JSON lines those of the first object."""
     if file.format == PARQUET:
-        with suppress(pa.ArrowInvalid, OSError), file.place.open() as stream:  # what is wrong is told when it is read
+        with (
+            suppress(pa.ArrowInvalid, OSError),
+            file.location.open() as stream,
+        ):  # what is wrong is told when it is read
             return list(parquet.read_schema(stream).names)
         return ()
-    with file.place.open() as stream:
+    with file.location.open() as stream:
         head = bytes(stream.read(_MOST_HEAD)).removeprefix(BOM)
     if file.format == "csv":
         ends = Ends(quoted=True).positions(head)
-        return csv_columns(head[: int(ends[0]) if ends.size else len(head)].rstrip(b"\r\n"), file.place.shown)
+        return csv_columns(head[: int(ends[0]) if ends.size else len(head)].rstrip(b"\r\n"), file.location.shown)
     if file.format == "jsonl":
         read = reader_of(file.format, ())
         for line in head.split(b"\n"):

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from ..errors import BulkError
 from ..manifest import PARQUET, ROW_NUMBERS, InputFile, Manifest, Model, Options, Piece, Shard
 from .checked_file import column_digests, column_ranges
-from .inputs import Found, find, identity
+from .inputs import SourceFile, find, identity
 from .records import BOM, Ends, RecordError, blocks, csv_columns, reader_of
 from .row_groups import column_names
 
@@ -27,22 +27,22 @@ SMALLEST_PART = 0.5
 _MOST_HEAD = 1 << 20
 
 
-def make_manifest(given: Sequence[str], options: Options, model: Model) -> Manifest:
+def make_manifest(sources: Sequence[str], options: Options, model: Model) -> Manifest:
     """Looks at all inputs; text files are read once, of parquet files the footer and the columns that are asked for.
 
     Raises:
         BulkError: inputs that cannot be read, or lack a column.
     """
-    found = find(given)
-    with ThreadPoolExecutor(min(16, len(found), os.cpu_count() or 1)) as pool:
-        looked = list(pool.map(partial(_look, options=options), found))
-    kinds = {kind: file for file, (of_file, _, kind) in zip(found, looked, strict=True) if of_file.rows}
+    source_files = find(sources)
+    with ThreadPoolExecutor(min(16, len(source_files), os.cpu_count() or 1)) as pool:
+        looked = list(pool.map(partial(_look, options=options), source_files))
+    kinds = {kind: file for file, (of_file, _, kind) in zip(source_files, looked, strict=True) if of_file.rows}
     if len(kinds) > 1:
-        shown = ", ".join(f"{kind} in {file.place.shown}" for kind, file in kinds.items())
+        shown = ", ".join(f"{kind} in {file.location.shown}" for kind, file in kinds.items())
         raise BulkError(f"--id {options.id_column}: ids are {shown}; convert them to one type")
     pieces = [replace(piece, file=at) for at, (_, of_file, _) in enumerate(looked) for piece in of_file if piece.rows]
     if not pieces:
-        raise BulkError(f"{', '.join(given)}: there are no rows; check the inputs")
+        raise BulkError(f"{', '.join(sources)}: there are no rows; check the inputs")
     files = tuple(file for file, _, _ in looked)
     return Manifest(model, options, next(iter(kinds)), files, tuple(_shards(pieces, options.shard_rows)))
 
@@ -61,7 +61,7 @@ def _shards(pieces: Sequence[Piece], rows: int) -> Iterator[Shard]:
         yield tuple(shard)
 
 
-def _look(file: Found, options: Options) -> tuple[InputFile, list[Piece], str]:
+def _look(file: SourceFile, options: Options) -> tuple[InputFile, list[Piece], str]:
     """A file as the manifest has it, its rows in pieces, and the type of its ids."""
     if file.format == PARQUET:
         pieces, kind = _parquet(file, options)
@@ -73,21 +73,21 @@ def _look(file: Found, options: Options) -> tuple[InputFile, list[Piece], str]:
     return identity(file, sum(piece.rows for piece in pieces), columns), pieces, kind
 
 
-def _parquet(file: Found, options: Options) -> tuple[list[Piece], str]:
+def _parquet(file: SourceFile, options: Options) -> tuple[list[Piece], str]:
     """A row group is a piece; those that are much larger than a shard are several."""
     try:
-        with file.place.open() as stream, parquet.ParquetFile(stream) as opened:
+        with file.location.open() as stream, parquet.ParquetFile(stream) as opened:
             schema = opened.schema_arrow
             groups = [opened.metadata.row_group(at).num_rows for at in range(opened.metadata.num_row_groups)]
             digests = _digests(stream, opened.metadata, options)
     except (pa.ArrowInvalid, OSError) as error:
-        raise BulkError(f"{file.place.shown}: not a whole parquet file ({error}); copy it again") from error
+        raise BulkError(f"{file.location.shown}: not a whole parquet file ({error}); copy it again") from error
     for column in options.columns:
         _require(file, column, schema.names)
         if not _is_text(schema.field(column).type):
             raise BulkError(
-                f"{file.place.shown}: the column '{column}' is {schema.field(column).type}, allowed: string or binary; "
-                "choose another column"
+                f"{file.location.shown}: the column '{column}' is {schema.field(column).type}, allowed: string or "
+                "binary; choose another column"
             )
     for column in options.values:
         _require(file, column, schema.names)
@@ -102,8 +102,8 @@ def _parquet(file: Found, options: Options) -> tuple[list[Piece], str]:
     kind = schema.field(options.id_column).type
     if not (pa.types.is_integer(kind) or _is_text(kind)) or pa.types.is_uint64(kind):
         raise BulkError(
-            f"{file.place.shown}: the column '{options.id_column}' is {kind}, allowed: integers up to 64 bits with a "
-            "sign, and strings; pass another --id, or none to number the rows"
+            f"{file.location.shown}: the column '{options.id_column}' is {kind}, allowed: integers up to 64 bits with "
+            "a sign, and strings; pass another --id, or none to number the rows"
         )
     return pieces, "int64" if pa.types.is_integer(kind) else "string"
 
@@ -123,9 +123,9 @@ def _parts(rows: int, shard_rows: int) -> Iterator[tuple[int, int]]:
     yield start, rows - start
 
 
-def _header(file: Found, options: Options) -> tuple[tuple[str, ...], int]:
+def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
     """The columns of a CSV file, and where rows begin."""
-    with file.place.open() as stream:
+    with file.location.open() as stream:
         head = bytes(stream.read(_MOST_HEAD))
     begin = len(BOM) if head.startswith(BOM) else 0
     if file.format == "jsonl":
@@ -133,30 +133,30 @@ def _header(file: Found, options: Options) -> tuple[tuple[str, ...], int]:
     if file.format == "text":
         if options.values:
             raise BulkError(
-                f"{file.place.shown}: a text file has one text a line, and the model also reads "
+                f"{file.location.shown}: a text file has one text a line, and the model also reads "
                 f"{', '.join(options.values)} of every text; pass CSV, JSON lines or parquet with such columns"
             )
         if options.id_column is not None or len(options.columns) > 1:
             raise BulkError(
-                f"{file.place.shown}: a text file has one text a line, and neither ids nor pairs; leave --id out, or "
-                "pass CSV, JSON lines or parquet"
+                f"{file.location.shown}: a text file has one text a line, and neither ids nor pairs; leave --id out, "
+                "or pass CSV, JSON lines or parquet"
             )
         return (), begin
     ends = Ends(quoted=True).positions(head)
     stop = int(ends[0]) if ends.size else len(head)
-    columns = csv_columns(head[:stop].rstrip(b"\r\n"), file.place.shown)
+    columns = csv_columns(head[:stop].rstrip(b"\r\n"), file.location.shown)
     for column in (*options.columns, *options.values, *([options.id_column] if options.id_column else [])):
         _require(file, column, columns)
     return columns, stop
 
 
-def _cut(file: Found, begin: int, shard_rows: int) -> Iterator[Piece]:
+def _cut(file: SourceFile, begin: int, shard_rows: int) -> Iterator[Piece]:
     """The rows of a file of records, so many a piece."""
     ends = Ends(quoted=file.format == "csv")
     start = at = begin
     first = rows = 0
     digest = hashlib.sha256()
-    with file.place.open() as stream:
+    with file.location.open() as stream:
         for block in blocks(stream, begin, file.size - begin):
             hashed, opened = 0, ends.open
             count = ends.count(block)
@@ -175,15 +175,15 @@ def _cut(file: Found, begin: int, shard_rows: int) -> Iterator[Piece]:
             last = block[-1:]
     if ends.open:
         raise BulkError(
-            f"{file.place.shown}: a double quote is never closed, so that records cannot be told apart; write quotes "
-            "within quoted fields twice"
+            f"{file.location.shown}: a double quote is never closed, so that records cannot be told apart; write "
+            "quotes within quoted fields twice"
         )
     rows += int(at > begin and last != b"\n")
     if rows:
         yield Piece(0, start, at - start, first, rows, (digest.hexdigest(),))
 
 
-def _id_kind(file: Found, pieces: Sequence[Piece], options: Options) -> str:
+def _id_kind(file: SourceFile, pieces: Sequence[Piece], options: Options) -> str:
     """The type of ids: in JSON lines that of the first one, in CSV files string."""
     first = _first_objects(file, pieces, options) if file.format == "jsonl" and pieces else []
     if options.id_column is None:
@@ -195,33 +195,33 @@ def _id_kind(file: Found, pieces: Sequence[Piece], options: Options) -> str:
         if isinstance(value, (int, str)) and not isinstance(value, bool):
             return "int64" if isinstance(value, int) else "string"
     raise BulkError(
-        f"{file.place.shown}: no '{options.id_column}' that is an integer or a string; pass another --id, or none to "
-        "number the rows"
+        f"{file.location.shown}: no '{options.id_column}' that is an integer or a string; pass another --id, or none "
+        "to number the rows"
     )
 
 
-def _first_objects(file: Found, pieces: Sequence[Piece], options: Options) -> list[Mapping[str, Any]]:
+def _first_objects(file: SourceFile, pieces: Sequence[Piece], options: Options) -> list[Mapping[str, Any]]:
     """What the first lines hold, in which every column has to be once: a row may lack it, a file may not.
 
     Raises:
         BulkError: none of them has a column of texts.
     """
-    read, found = reader_of(file.format, ()), list[Mapping[str, Any]]()
-    with file.place.open() as stream:
+    read, objects = reader_of(file.format, ()), list[Mapping[str, Any]]()
+    with file.location.open() as stream:
         stream.seek(pieces[0].at)
         for line in bytes(stream.read(min(pieces[0].size, _MOST_HEAD))).split(b"\n"):
             with suppress(RecordError):  # a bad row says nothing of the others
-                found.append(read(line))
-    names = tuple(dict.fromkeys(name for row in found for name in row))
-    for column in options.columns if found else ():
+                objects.append(read(line))
+    names = tuple(dict.fromkeys(name for row in objects for name in row))
+    for column in options.columns if objects else ():
         _require(file, column, names)
-    return found
+    return objects
 
 
-def _require(file: Found, column: str, columns: Sequence[str]) -> None:
+def _require(file: SourceFile, column: str, columns: Sequence[str]) -> None:
     if column not in columns:
         shown = ", ".join(columns[:20])
-        raise BulkError(f"{file.place.shown}: no column '{column}', there are {shown}; choose one of them")
+        raise BulkError(f"{file.location.shown}: no column '{column}', there are {shown}; choose one of them")
 
 
 def _is_text(kind: Any) -> bool:

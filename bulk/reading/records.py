@@ -61,12 +61,12 @@ def split(data: bytes, kind: str) -> list[bytes]:
         ends = [0, *Ends(quoted=True).positions(data).tolist()]
         if ends[-1] < len(data):
             ends.append(len(data))
-        found = [data[start:end].removesuffix(b"\n") for start, end in pairwise(ends)]
+        lines = [data[start:end].removesuffix(b"\n") for start, end in pairwise(ends)]
     else:
-        found = data.split(b"\n")
-        if not found[-1]:
-            found.pop()
-    return [record.removesuffix(b"\r") for record in found]
+        lines = data.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+    return [record.removesuffix(b"\r") for record in lines]
 
 
 def csv_fields(record: bytes) -> list[str]:

@@ -61,7 +61,7 @@ class RowGroups:
                     yield pa.table(part).combine_chunks() if is_part else pa.table(part)
         except (pa.ArrowInvalid, OSError) as error:
             self.close()
-            shown = manifest.inputs[piece.file].place().shown
+            shown = manifest.inputs[piece.file].location().shown
             raise BulkError(f"{shown}: not a whole parquet file ({error}); copy it again") from error
 
     def close(self) -> None:
@@ -82,8 +82,8 @@ class RowGroups:
         """The file, which stays open until another one is wanted."""
         if self._file is None or self._file[0] != file:
             self.close()
-            place = manifest.inputs[file].place()
-            checked = CheckedFile(self._open.enter_context(place.open()), place.shown)
+            location = manifest.inputs[file].location()
+            checked = CheckedFile(self._open.enter_context(location.open()), location.shown)
             source = pa.PythonFile(checked, mode="r")
             self._file = file, self._open.enter_context(parquet.ParquetFile(source)), checked
         return self._file[1:]

@@ -12,8 +12,8 @@ import pyarrow as pa
 from padfree.runtime.texts import Text
 
 from ..errors import BulkError
+from ..locations import Location
 from ..manifest import PARQUET, Manifest, Options, Piece, Shard
-from ..places import Place
 from .checked_file import changed
 from .records import Reader, RecordError, blocks, decoded, reader_of, split, whole_records
 from .row_groups import RowGroups
@@ -89,11 +89,11 @@ def read_chunks(manifest: Manifest, shard: Shard, groups: RowGroups) -> Iterator
             yield chunk
         file = manifest.inputs[piece.file]
         if file.format != PARQUET and piece.digests and piece.digests != (digest.hexdigest(),):
-            raise changed(file.place().shown)
+            raise changed(file.location().shown)
         if rows != piece.rows:
             raise BulkError(
-                f"{manifest.inputs[piece.file].place().shown}: {rows} rows from row {piece.first} on where there were "
-                f"{piece.rows}: it has changed while it was read; put it back and run the command again"
+                f"{manifest.inputs[piece.file].location().shown}: {rows} rows from row {piece.first} on where there "
+                f"were {piece.rows}: it has changed while it was read; put it back and run the command again"
             )
 
 
@@ -105,13 +105,13 @@ def _chunks(manifest: Manifest, piece: Piece, groups: RowGroups) -> Iterator[tup
             yield Chunk(piece.file, first, table), table.num_rows
             first += table.num_rows
     else:
-        yield from _record_chunks(manifest, piece, file.place())
+        yield from _record_chunks(manifest, piece, file.location())
 
 
-def _record_chunks(manifest: Manifest, piece: Piece, place: Place) -> Iterator[tuple[Chunk, int]]:
+def _record_chunks(manifest: Manifest, piece: Piece, location: Location) -> Iterator[tuple[Chunk, int]]:
     """Chunks of a text file, and how many rows they have."""
     first = piece.first
-    with place.open() as stream:
+    with location.open() as stream:
         parts = blocks(stream, piece.at, piece.size, CHUNK_BYTES)
         for data, rows in whole_records(parts, manifest.inputs[piece.file].format):
             yield Chunk(piece.file, first, data), rows
@@ -132,19 +132,19 @@ def parse(chunk: Chunk, manifest: Manifest) -> Parsed:
     offset = manifest.first_rows[chunk.file] + chunk.first
     parsed = Parsed([], [])
     for at, row in enumerate(rows):
-        found: int | str | None = None
+        identifier: int | str | None = None
         text: Text | None = None
         values: tuple[Any, ...] = ()
         try:
             if isinstance(row, RecordError):
                 raise row
-            found = offset + at if options.id_column is None else _id(row.get(options.id_column), manifest.id_type)
+            identifier = offset + at if options.id_column is None else _id(row.get(options.id_column), manifest.id_type)
             text = _text(row, options)
             values = tuple(map(row.get, options.values))
         except RecordError as error:
             kind, _, _ = str(error).partition(":")
-            parsed.bad.append(BadRow(chunk.file, chunk.first + at, kind, str(error), found))
-        parsed.ids.append(found)
+            parsed.bad.append(BadRow(chunk.file, chunk.first + at, kind, str(error), identifier))
+        parsed.ids.append(identifier)
         parsed.texts.append(text)
         if options.values:
             parsed.values.append(values)

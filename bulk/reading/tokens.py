@@ -95,13 +95,15 @@ class TextTokens:
         rows = [row for (row, _), count in zip(good, encoded.seq_lens.tolist(), strict=True) if count]
         kind = pa.string() if self._manifest.id_type == "string" else pa.int64()
         ids = pa.array([parsed.ids[row] for row in rows], kind)
-        kept = encoded.without_empty()
-        columns = self._inputs.columns(kept, self._prompt_tokens)
+        nonempty = encoded.without_empty()
+        columns = self._inputs.columns(nonempty, self._prompt_tokens)
         columns.pop(self._left_out or "", None)
         for item in self._inputs.others:
             empty = np.zeros((0, *item.trailing_shape), np.float32 if item.holds_floats else np.int32)
             columns[item.name] = np.concatenate([empty, *(values[row][item.name] for row in rows)])
-        return Tokens(ids, kept.seq_lens, columns, tuple(sorted(bad, key=lambda row: row.row)), int(encoded.cut.sum()))
+        return Tokens(
+            ids, nonempty.seq_lens, columns, tuple(sorted(bad, key=lambda row: row.row)), int(encoded.cut.sum())
+        )
 
     def _encoded(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], Encoded, dict[int, str]]:
         """Texts with their rows that have tokens, those tokens, and why others have none, by row."""
@@ -124,14 +126,14 @@ class TextTokens:
 
     def _values(self, parsed: Parsed, rows: Sequence[int]) -> tuple[dict[int, dict[str, Array]], dict[int, str]]:
         """What the model reads of rows beside tokens, by row and input; and of others, why it does not take them."""
-        found, unfit = dict[int, dict[str, Array]](), dict[int, str]()
+        values, unfit = dict[int, dict[str, Array]](), dict[int, str]()
         for row in rows if self._inputs.others else ():
             read = self._read(parsed.values[row])
             if isinstance(read, str):
                 unfit[row] = f"value: {read}"
             else:
-                found[row] = read
-        return found, unfit
+                values[row] = read
+        return values, unfit
 
     def _read(self, values: Sequence[Any]) -> dict[str, Array] | str:
         """The values of one row, [1] or [1, N] each; or why the model does not take them."""

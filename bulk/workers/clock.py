@@ -54,8 +54,8 @@ class Countdown:
         if not self._failed:
             try:
                 work(*arguments)
-            except BaseException as found:
-                error = found
+            except BaseException as cause:
+                error = cause
         with self._lock:
             self._left -= 1
             last, first_failure = not self._left, error is not None and not self._failed

@@ -24,10 +24,10 @@ from pyarrow.fs import FileType
 
 from ..errors import BulkError
 from ..heads import Head, make_head
+from ..locations import Location
 from ..manifest import MANIFEST, Manifest, read_manifest
 from ..models import check_model, checked_tokenizer
 from ..parts import Part, part_of, write_part
-from ..places import Place
 from ..reading.row_groups import RowGroups
 from ..reading.rows import BadRow, read_chunks
 from ..reading.tokens import TokenizerPool, Tokens
@@ -108,7 +108,7 @@ class Worker:
     def __init__(self, spec: WorkerSpec) -> None:
         sys.setswitchinterval(TURN_S)
         self._spec, self._manifest = spec, spec.manifest
-        self._output = Place.of(spec.output)
+        self._output = Location.of(spec.output)
         self._digest = spec.manifest.digest
         _check_output(self._output, self._digest)
         check_model(spec.manifest.model, spec.model)
@@ -247,11 +247,11 @@ class Worker:
             if (piece.file, row) not in named
         ]
         reason = f"not finite: the model gave NaN, or more than {self._manifest.options.dtype} holds"
-        found = []
+        bad = []
         for at in np.flatnonzero(~finite).tolist():
             file, row = rows[at]
-            found.append(BadRow(file, row, "not finite", reason, prepared.ids[at].as_py()))
-        return good, sorted([*prepared.bad, *found], key=lambda row: (row.file, row.row))
+            bad.append(BadRow(file, row, "not finite", reason, prepared.ids[at].as_py()))
+        return good, sorted([*prepared.bad, *bad], key=lambda row: (row.file, row.row))
 
 
 def _taken(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:
@@ -259,7 +259,7 @@ def _taken(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:
     return {name: values[which] for name, values in rows.items()}
 
 
-def _check_output(output: Place, digest: str) -> None:
+def _check_output(output: Location, digest: str) -> None:
     """Refuses a folder that is not the driver's: one that was put in its place, or another machine's of this name."""
     if output.child(MANIFEST).info().type != FileType.File or read_manifest(output).digest != digest:
         raise BulkError(

@@ -79,10 +79,10 @@ def attach(model: Model, plan: str | Path, **options: Any) -> Model:
                 f"{plan}: the model runs a plan already, and its own weights are gone; load the model again, and "
                 "attach this plan to that one"
             )
-        found = type(model).__name__ if kind is None else f"{type(model).__name__} of {type(chain[0]).__name__}"
+        kind_of_model = type(model).__name__ if kind is None else f"{type(model).__name__} of {type(chain[0]).__name__}"
         raise SessionError(
-            f"the model is a {found}, allowed: SentenceTransformer, CrossEncoder and SparseEncoder that begin with a "
-            "Transformer; for others use padfree.runtime.Session"
+            f"the model is a {kind_of_model}, allowed: SentenceTransformer, CrossEncoder and SparseEncoder that begin "
+            "with a Transformer; for others use padfree.runtime.Session"
         )
     transformer = chain[0]
     module = Module(plan, dtype=chain.dtype, device=chain.device, **options)
@@ -134,9 +134,9 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
     if output is None:
         wanted = chain[0].modality_config["text"]["method_output_name"]
         if wanted not in {item.name for item in metadata.outputs}:
-            found = ", ".join(item.name for item in metadata.outputs)
+            outputs = ", ".join(item.name for item in metadata.outputs)
             raise SessionError(
-                f"{plan}: gives {found}, the model's modules read {wanted}; build it of this model's folder"
+                f"{plan}: gives {outputs}, the model's modules read {wanted}; build it of this model's folder"
             )
         width = config.hidden_size if wanted == "last_hidden_state" else None
     else:
@@ -159,9 +159,9 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
         raise _other_model(plan, f"'{wanted}' of {dims[-1]} numbers", f"gives {width}")
 
 
-def _other_model(plan: str, found: str, wanted: str) -> SessionError:
+def _other_model(plan: str, actual: str, wanted: str) -> SessionError:
     return SessionError(
-        f"{plan}: has {found}, and the model {wanted}: it is another model's plan; build one of this model's folder"
+        f"{plan}: has {actual}, and the model {wanted}: it is another model's plan; build one of this model's folder"
     )
 
 
@@ -172,30 +172,30 @@ def _answers(chain: Any, texts: Any) -> torch.Tensor:
     return chain.encode(list(texts), **options).to_dense().float().cpu()
 
 
-def _compare(found: torch.Tensor, expected: torch.Tensor, metadata: Metadata, plan: str) -> None:
+def _compare(actual: torch.Tensor, expected: torch.Tensor, metadata: Metadata, plan: str) -> None:
     """Compares answers: by their differences, and vectors of fp8 plans by their cosines.
 
     Raises:
         SessionError: they are too far apart.
     """
-    what = f"answers of shape {list(found.shape)} instead of {list(expected.shape)}"
-    if found.shape == expected.shape:
-        what = _difference(found, expected, metadata.arithmetic)
+    what = f"answers of shape {list(actual.shape)} instead of {list(expected.shape)}"
+    if actual.shape == expected.shape:
+        what = _difference(actual, expected, metadata.arithmetic)
         if not what:
             return
     raise SessionError(f"{plan}: gives {what}: other weights, or another pooling; build it of this model's folder")
 
 
-def _difference(found: torch.Tensor, expected: torch.Tensor, arithmetic: str) -> str:
+def _difference(actual: torch.Tensor, expected: torch.Tensor, arithmetic: str) -> str:
     """In what answers differ, for a message; "" where they are close."""
     if arithmetic == FP8 and expected.ndim > 1 and expected.shape[-1] >= FEW_NUMBERS:
-        cosine = float(torch.nn.functional.cosine_similarity(found.double(), expected.double(), dim=-1).min())
+        cosine = float(torch.nn.functional.cosine_similarity(actual.double(), expected.double(), dim=-1).min())
         return (
             ""
             if cosine >= LEAST_COSINE
             else f"vectors with a cosine of {cosine:.2g} to the model's (fp8: {LEAST_COSINE})"
         )
-    largest, scale = float((found - expected).abs().max()), float(expected.abs().max())
+    largest, scale = float((actual - expected).abs().max()), float(expected.abs().max())
     close = largest <= CLOSE[arithmetic] * max(scale, SMALL)
     return "" if close else f"answers that differ by {largest:.2g} of {scale:.2g} ({arithmetic})"
 
@@ -212,10 +212,11 @@ def _text_tokens(chain: Any, texts: Any) -> TextTokens | None:
     # Without the settings that the library leaves there of the call before.
     with_types = TYPES in tokenizer.model_input_names
     tokens = TextTokens(backend.to_str(), tokenizer.truncation_side, with_types)
-    found = tokens.read(texts, chain.max_seq_length)
+    packed = tokens.read(texts, chain.max_seq_length)
     theirs = chain.preprocess(list(texts))
-    kept = theirs["attention_mask"] != 0
-    same = kept.sum(1).tolist() == found.seq_lens and all(
-        name in theirs and np.array_equal(theirs[name][kept].numpy(), values) for name, values in found.inputs.items()
+    is_token = theirs["attention_mask"] != 0
+    same = is_token.sum(1).tolist() == packed.seq_lens and all(
+        name in theirs and np.array_equal(theirs[name][is_token].numpy(), values)
+        for name, values in packed.inputs.items()
     )
     return tokens if same else None

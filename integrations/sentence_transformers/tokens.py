@@ -45,9 +45,9 @@ class TextTokens:
         """Tokens of texts, or of pairs of texts, cut to `most` with special tokens."""
         if most != self._encoder.most:
             self._encoder.cut_to(most)
-        found = self._encoder.encode(texts)
-        inputs = {IDS: found.ids, **({TYPES: found.types} if self._with_types else {})}
-        return Packed(inputs, found.seq_lens.tolist())
+        encoded = self._encoder.encode(texts)
+        inputs = {IDS: encoded.ids, **({TYPES: encoded.types} if self._with_types else {})}
+        return Packed(inputs, encoded.seq_lens.tolist())
 
     def parts(self, texts: Sequence[Text], most: int | None) -> Iterator[Packed]:
         """As `read`, in parts of which each fills a run."""

@@ -30,9 +30,11 @@ def library() -> ctypes.CDLL:
         opened = open_library(path)
     except (OSError, AttributeError) as error:
         raise SessionError(f"{path}: holds no C interface ({error}); install padfree again") from error
-    found = opened.padfree_api_version()
-    if found < API_VERSION:
-        raise SessionError(f"{path}: version {found} of the C interface, needed: {API_VERSION}; install padfree again")
+    version = opened.padfree_api_version()
+    if version < API_VERSION:
+        raise SessionError(
+            f"{path}: version {version} of the C interface, needed: {API_VERSION}; install padfree again"
+        )
     return opened
 
 

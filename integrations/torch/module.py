@@ -105,7 +105,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         from transformers.utils import ModelOutput
 
         columns = {IDS: input_ids, **_token_inputs(inputs)}
-        kept: Any = None
+        is_token: Any = None
         if seq_lens is None:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
             if mask.shape != input_ids.shape:
@@ -113,17 +113,17 @@ class Module(torch.nn.Module):  # type: ignore[misc]
                     f"attention_mask has shape {list(mask.shape)}, input_ids {list(input_ids.shape)}; pass a mask of "
                     "the ids' shape: other masks are not the padding that plans leave out"
                 )
-            kept = mask != 0
-            seq_lens = kept.sum(dim=1).tolist()
-            columns = {name: value[kept] for name, value in columns.items()}
+            is_token = mask != 0
+            seq_lens = is_token.sum(dim=1).tolist()
+            columns = {name: value[is_token] for name, value in columns.items()}
         results = self.run({name: value.reshape(-1) for name, value in columns.items()}, seq_lens)
         layouts = {item.name: item.layout for item in self.metadata.outputs}
         for name, value in results.items():
-            if layouts[name] == "packed" and kept is None:
+            if layouts[name] == "packed" and is_token is None:
                 results[name] = value[None]
             elif layouts[name] == "packed":
                 padded = value.new_zeros(*input_ids.shape, *value.shape[1:])
-                padded[kept.to(value.device)] = value
+                padded[is_token.to(value.device)] = value
                 results[name] = padded
         return ModelOutput(**results)
 
@@ -153,10 +153,10 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         runs = []
         for part in cut(seq_lens, session.budget) if len(seq_lens) else [slice(0, 0)]:
             tokens = slice(starts[part.start], starts[part.stop])
-            given = {name: value[part if name in of_sequences else tokens] for name, value in columns.items()}
-            runs.append(self._run(given, seq_lens[part]))
-        kept = {item.name for item in session.metadata.outputs if item.layout in LAYOUTS}
-        return {name: runs[0][name] if len(runs) == 1 else torch.cat([run[name] for run in runs]) for name in kept}
+            part_columns = {name: value[part if name in of_sequences else tokens] for name, value in columns.items()}
+            runs.append(self._run(part_columns, seq_lens[part]))
+        names = {item.name for item in session.metadata.outputs if item.layout in LAYOUTS}
+        return {name: runs[0][name] if len(runs) == 1 else torch.cat([run[name] for run in runs]) for name in names}
 
     def _run(self, inputs: dict[str, Any], seq_lens: Sequence[int]) -> dict[str, torch.Tensor]:
         rows = {"packed": sum(seq_lens), "per_sequence": len(seq_lens)}
@@ -226,11 +226,11 @@ def _token_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SessionError: one asks for what a plan does not do.
     """
-    found = {}
+    columns = {}
     for name, value in inputs.items():
         if name in _UNUSED:
             if value not in _UNUSED[name]:
                 raise SessionError(f"{name}={value!r}: plans give the outputs that they were built with; leave it out")
         elif value is not None:
-            found[name] = value
-    return found
+            columns[name] = value
+    return columns

@@ -79,7 +79,7 @@ def read_device_array(
     Raises:
         SessionError: another type, an array with gaps, on another GPU.
     """
-    array = _given(value, stream)
+    array = _caller_array(value, stream)
     if array.dtype != _name_of(dtype):
         raise SessionError(
             f"'{name}' on the GPU has type {array.dtype}, the engine reads {dtype.name}; convert it there, for example "
@@ -98,7 +98,7 @@ def read_device_array(
     return DeviceInput(array.address, array.shape, dtype, array.producer, array.owner)
 
 
-class _Given(NamedTuple):
+class _CallerArray(NamedTuple):
     """An array on the GPU as its library describes it; `device` is None where the address has to tell."""
 
     address: int
@@ -110,21 +110,23 @@ class _Given(NamedTuple):
     device: int | None = None
 
 
-def _given(value: Any, stream: CallerStream | None) -> _Given:
+def _caller_array(value: Any, stream: CallerStream | None) -> _CallerArray:
     exchange = exchange_of(value)
     tensor = None if exchange is None else exchange.describe(value)
     if exchange is not None and tensor is not None:
         producer = exchange.current_stream(tensor.device_kind, tensor.device_index) or LEGACY_STREAM
         device = tensor.device_index if tensor.device_kind == dlpack.CUDA else None
-        return _Given(tensor.address, tensor.shape, tensor.strides, tensor.dtype, value, producer, device)
+        return _CallerArray(tensor.address, tensor.shape, tensor.strides, tensor.dtype, value, producer, device)
     if hasattr(value, "__dlpack__"):
         capsule = value.__dlpack__(stream=LEGACY_STREAM if stream is None else stream.handle)
         tensor = dlpack.read(capsule)
-        return _Given(tensor.address, tensor.shape, tensor.strides, tensor.dtype, capsule)
+        return _CallerArray(tensor.address, tensor.shape, tensor.strides, tensor.dtype, capsule)
     interface = value.__cuda_array_interface__
     shape, element = tuple(int(size) for size in interface["shape"]), np.dtype(interface["typestr"])
     strides = _element_strides(interface.get("strides"), element)
-    return _Given(int(interface["data"][0]), shape, strides, _name_of(element), value, producer=interface.get("stream"))
+    return _CallerArray(
+        int(interface["data"][0]), shape, strides, _name_of(element), value, producer=interface.get("stream")
+    )
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ class Batcher:
         except BaseException as error:  # a policy's costs may raise anything
             server.count(refused=isinstance(error, BatchingError))
             for request in requests:
-                server.order.finish(request.place, _nothing)
+                server.order.finish(request.ticket, _nothing)
             raise
 
     async def infer(

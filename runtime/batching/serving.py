@@ -50,7 +50,7 @@ class Request(LightFuture):
     Args:
         ragged: its tokens, checked.
         waiting: what the policy sees.
-        place: in the caller's line.
+        ticket: in the caller's line.
         group: the answer has a list of arrays for every output, one a sequence; otherwise the array of the only one.
         server: is told, once, when the request is cancelled.
     """
@@ -59,7 +59,7 @@ class Request(LightFuture):
         super().__init__()
         self.ragged = ragged
         self.waiting = waiting
-        self.place = ticket
+        self.ticket = ticket
         self.group = group
         self._server = server
 
@@ -121,17 +121,17 @@ class Server:
 
     def answer(self, request: Request, answer: Mapping[str, Any]) -> None:
         """Hands out an answer, which is counted already, when it is the caller's turn."""
-        if request.place.caller is None:
+        if request.ticket.caller is None:
             _settle(request.set_result, answer)
         else:
-            self.order.finish(request.place, partial(_settle, request.set_result, answer))
+            self.order.finish(request.ticket, partial(_settle, request.set_result, answer))
 
     def leave(self, request: Request) -> None:
         """A cancelled request leaves the queue and its caller's line."""
         if self.queue.discard(request):  # otherwise a thread has it already, and says so itself
             request.set_running_or_notify_cancel()  # what concurrent.futures.wait waits for
         self.count(cancelled=1)
-        self.order.finish(request.place, _nothing)
+        self.order.finish(request.ticket, _nothing)
 
     def abandon(self, waiting: list[Request], error: BatchingError) -> None:
         """Fails requests that have not started."""
@@ -194,7 +194,7 @@ class Server:
 
     def _fail(self, request: Request, error: Exception) -> None:
         self.count(failed=1)
-        self.order.finish(request.place, partial(_settle, request.set_exception, error))
+        self.order.finish(request.ticket, partial(_settle, request.set_exception, error))
 
 
 def _starts(request: Request) -> bool:

@@ -160,12 +160,12 @@ class Calls:
         keys = self.options.api_keys
         if not keys:
             return 0
-        scheme, _, given = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
+        scheme, _, credentials = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
         # In a time that does not depend on where they differ.
-        found = [hmac.compare_digest(given.strip(), key.encode()) for key in keys]
-        if scheme.lower() != b"bearer" or not any(found):
+        matches = [hmac.compare_digest(credentials.strip(), key.encode()) for key in keys]
+        if scheme.lower() != b"bearer" or not any(matches):
             raise ApiError(UNAUTHORIZED, VALIDATION, "no API key, or a wrong one", "unauthorized")
-        return 1 + found.index(True) if len(keys) > 1 else 0
+        return 1 + matches.index(True) if len(keys) > 1 else 0
 
     def gone(self) -> None:
         """Counts a caller who did not wait."""

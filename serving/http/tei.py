@@ -73,11 +73,11 @@ class Tei:
     async def _embed_sparse(self, call: Call) -> Any:
         answer = []
         for vector in await self._rows(call, SPARSE):
-            found = np.flatnonzero(vector)
+            indices = np.flatnonzero(vector)
             answer.append(
                 [
                     {"index": at, "value": value}
-                    for at, value in zip(found.tolist(), vector[found].tolist(), strict=True)
+                    for at, value in zip(indices.tolist(), vector[indices].tolist(), strict=True)
                 ]
             )
         return answer
@@ -133,7 +133,7 @@ class Tei:
     def _tokens_json(self, texts: list[str], special: bool) -> bytes:
         """Tokens of some texts, without the brackets around all of them."""
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=special)
-        found = [
+        items = [
             [
                 {
                     "id": item,
@@ -148,7 +148,7 @@ class Tei:
             ]
             for source, encoding in zip(texts, encodings, strict=True)
         ]
-        return orjson.dumps(found)[1:-1]
+        return orjson.dumps(items)[1:-1]
 
     def _truncate(self, body: Body) -> bool:
         """Whether long texts are cut, at the end that the tokenizer's settings say: who asks for another is told."""

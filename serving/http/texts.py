@@ -148,11 +148,11 @@ class Texts:
         prompt_tokens = self._encoder.prompt_tokens(prompt) if self._served.inputs.leaves_out_prompts else 0
         inputs = self._served.inputs
         columns = [*inputs.columns(tokens, prompt_tokens).values(), *as_columns(inputs.others, values)]
-        found = await self._link.infer(tokens.seq_lens, columns, until, client)
-        self._row.observe("te_request_queue_duration", [found.queue_s])
-        self._row.observe("te_request_inference_duration", [found.run_s])
+        result = await self._link.infer(tokens.seq_lens, columns, until, client)
+        self._row.observe("te_request_queue_duration", [result.queue_s])
+        self._row.observe("te_request_inference_duration", [result.run_s])
         self._row.observe("te_request_tokenization_duration", [tokenize_s])
-        return Answer(found.values, tokens.seq_lens, tokens.cut, tokenize_s, found.queue_s, found.run_s)
+        return Answer(result.values, tokens.seq_lens, tokens.cut, tokenize_s, result.queue_s, result.run_s)
 
     def check_backlog(self, characters: int) -> None:
         """Raises ApiError where so many more characters would be too much to make tokens of."""
@@ -230,8 +230,8 @@ class Texts:
 
     def _looked_up(self, job: _Job) -> Encoded | None:
         """Tokens of plain texts; None where the library has to make them."""
-        found = None if job.ids else self._encoder.look_up(job.texts)
-        return None if found is None else self._tokens(job, found)
+        looked = None if job.ids else self._encoder.look_up(job.texts)
+        return None if looked is None else self._tokens(job, looked)
 
     def _tokens(self, job: _Job, encoded: Encoded) -> Encoded:
         """A job's tokens, which the model takes; an ApiError where it does not."""

@@ -15,10 +15,10 @@ Floats = npt.NDArray[np.float32]
 
 def floats(values: npt.NDArray[Any]) -> Floats:
     """The rows as float32; an ApiError where they hold what is no number."""
-    found = np.ascontiguousarray(values, np.float32)
-    if not np.isfinite(found).all():
+    numbers = np.ascontiguousarray(values, np.float32)
+    if not np.isfinite(numbers).all():
         raise failed("the model gave values that are not finite; look at its precision with padfree compare")
-    return found
+    return numbers
 
 
 def shortened(vectors: Floats, dimensions: int | None) -> Floats:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from padfree.bulk import BulkError, Request
+from padfree.bulk.locations import Location
 from padfree.bulk.manifest import Piece, read_manifest
-from padfree.bulk.places import Place
 from padfree.bulk.reading.checked_file import CheckedFile, Range, column_digests
 from pyarrow import parquet
 
@@ -103,7 +103,7 @@ def test_manifests_of_earlier_versions_have_the_parts_that_they_had(tmp_path: Pa
         for piece in shard:
             assert len(piece.pop("digests")) == 1
     file.write_text(json.dumps(content), "utf-8")
-    manifest = read_manifest(Place.of(str(tmp_path / "out")))
+    manifest = read_manifest(Location.of(str(tmp_path / "out")))
     assert manifest.shards[0] == (Piece(0, 0, manifest.shards[0][0].size, 0, SHARD_ROWS),)
     assert "digests" not in json.dumps(manifest.to_dict()["shards"])
 
@@ -111,7 +111,7 @@ def test_manifests_of_earlier_versions_have_the_parts_that_they_had(tmp_path: Pa
 def test_reads_of_any_kind_are_checked(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(200)))
-    with Place.of(str(path)).open() as stream:
+    with Location.of(str(path)).open() as stream:
         ranges = [Range(20, 60), Range(100, 150)]
         digests = column_digests(stream, ranges)
         checked = CheckedFile(stream, "file")

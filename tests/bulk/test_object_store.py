@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from padfree.bulk import BulkError, Request
+from padfree.bulk.locations import Location
 from padfree.bulk.manifest import MANIFEST, read_manifest
-from padfree.bulk.places import Place
 from padfree.bulk.reading.row_groups import RowGroups
 from padfree.bulk.reading.rows import parse, read_chunks
 from pyarrow import fs, parquet
@@ -65,7 +65,7 @@ def test_results_are_those_of_the_local_disk(tmp_path: Path, embedder: Path, sto
     finished = run_here(request, workers=2)
     assert finished.verified is not None
     assert (finished.verified.texts, finished.verified.bad) == (251, 1)
-    output = Place.of(request.output)
+    output = Location.of(request.output)
     manifest = read_manifest(output)
     assert manifest.inputs[0].etag
     assert not manifest.inputs[0].digest
@@ -100,7 +100,7 @@ def test_what_is_read_of_a_store_is_what_the_manifest_says(embedder: Path, store
     put_parquet(store, "in/a.parquet", some)
     request = Request([f"s3://bucket/in{store}"], f"s3://bucket/out{store}", embedder, shard_rows=20)
     run_here(request)
-    manifest = read_manifest(Place.of(request.output))
+    manifest = read_manifest(Location.of(request.output))
 
     def read(shard: int) -> list[str]:
         with closing(RowGroups()) as groups:
@@ -117,7 +117,7 @@ def test_what_is_read_of_a_store_is_what_the_manifest_says(embedder: Path, store
         read(2)
 
 
-def table(place: Place) -> Any:
+def table(place: Location) -> Any:
     with place.open() as stream:
         return parquet.read_table(stream)
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padfree.bulk import BulkError
+from padfree.bulk.locations import Location
 from padfree.bulk.manifest import Manifest, Model, Options, read_manifest, write_manifest
-from padfree.bulk.places import Place
 from padfree.bulk.reading.pair_columns import pair_columns
 from padfree.bulk.reading.planning import make_manifest
 from padfree.bulk.reading.records import csv_fields, split, whole_records
@@ -158,8 +158,8 @@ def test_hidden_files_of_a_folder_and_other_kinds_are_left_alone(tmp_path: Path)
 def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,key\na,b\n", encoding="utf-8")
     manifest = plan([tmp_path / "a.csv"], id_column="key")
-    write_manifest(Place.of(str(tmp_path)), manifest)
-    again = read_manifest(Place.of(str(tmp_path)))
+    write_manifest(Location.of(str(tmp_path)), manifest)
+    again = read_manifest(Location.of(str(tmp_path)))
     assert again == manifest
     assert again.digest == manifest.digest
     assert manifest.id_type == "string"

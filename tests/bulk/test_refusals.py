@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from padfree.bulk import BulkError, LocalWorkers, Request, Running, embed, on_cpu
+from padfree.bulk.locations import Location
 from padfree.bulk.lock import LOCK, only_driver
 from padfree.bulk.manifest import MANIFEST
-from padfree.bulk.places import Place
 from padfree.runtime import SessionError
 from pyarrow import parquet
 
@@ -105,7 +105,7 @@ def test_other_options_and_another_model(request_: Request, tmp_path: Path, embe
 
 
 def test_a_second_driver(request_: Request) -> None:
-    with only_driver(Place.of(request_.output)):
+    with only_driver(Location.of(request_.output)):
         refused(request_, rf"another driver is at work there \(process {os.getpid()} on ")
     assert run_here(request_).report.texts == 60
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from padfree.bulk import Request
+from padfree.bulk.locations import Location
 from padfree.bulk.manifest import InputFile, Manifest
-from padfree.bulk.places import Place
 
 from tests.support.bulk_jobs import run_here, texts
 
@@ -30,7 +30,7 @@ def test_every_shard_costs_the_same_however_many_there_are(
         calls["whole manifest"] += 1
         return whole(self)
 
-    def counted_place(self: InputFile) -> Place:
+    def counted_place(self: InputFile) -> Location:
         calls["place of an input"] += 1
         return place(self)
 

@@ -56,12 +56,12 @@ def test_a_packed_file_gives_what_it_gave(tmp_path: Path) -> None:
 
 def test_the_digest_of_a_bulk_job_is_the_one_in_its_parts() -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
+    from padfree.bulk.locations import Location
     from padfree.bulk.manifest import read_manifest
     from padfree.bulk.parts import KEY
-    from padfree.bulk.places import Place
 
     output = FILES / "bulk" / "out"
-    digest = read_manifest(Place.of(str(output))).digest
+    digest = read_manifest(Location.of(str(output))).digest
     parts = sorted(output.glob("part-*"))
     held = [json.loads(parquet.read_schema(part).metadata[KEY])["manifest"] for part in parts]
     assert held == [digest] * KEPT_PARTS
@@ -73,9 +73,9 @@ def test_a_half_done_bulk_job_is_resumed(tmp_path: Path) -> None:
     That the digest of a manifest is computed as it was, the test above holds.
     """
     parquet = pytest.importorskip("pyarrow.parquet")
+    from padfree.bulk.locations import Location
     from padfree.bulk.manifest import read_manifest
     from padfree.bulk.parts import KEY
-    from padfree.bulk.places import Place
 
     from tests.support.bulk_jobs import result_files, run_here
 
@@ -85,7 +85,7 @@ def test_a_half_done_bulk_job_is_resumed(tmp_path: Path) -> None:
     output = folder / "out"
     manifest = output / "_manifest.json"
     manifest.write_text(manifest.read_text("utf-8").replace(str(HALF_DONE), str(folder)), "utf-8")
-    digest = read_manifest(Place.of(str(output))).digest
+    digest = read_manifest(Location.of(str(output))).digest
     before = {}
     for part in sorted(output.glob("part-*")):
         table = parquet.read_table(part)

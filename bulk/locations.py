@@ -19,7 +19,7 @@ SCHEME = "://"
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A path on a filesystem.
 
     Attributes:
@@ -33,23 +33,23 @@ class Place:
     shown: str
 
     @classmethod
-    def of(cls, given: str) -> Place:
+    def of(cls, text: str) -> Location:
         """A local path, or a URI as `s3://bucket/folder`.
 
         Raises:
             BulkError: the URI is of no filesystem that pyarrow reads, or has a secret in it.
         """
-        shown = given.partition("?")[0] if SCHEME in given else given
-        if SCHEME in given and urlsplit(given).username:
+        shown = text.partition("?")[0] if SCHEME in text else text
+        if SCHEME in text and urlsplit(text).username:
             raise BulkError(
                 f"{shown.partition(SCHEME)[0]}{SCHEME}...: the URI has a key in it, which would stand in the manifest; "
                 "give keys in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         try:
-            if SCHEME in given:
-                filesystem, path = fs.FileSystem.from_uri(given)
+            if SCHEME in text:
+                filesystem, path = fs.FileSystem.from_uri(text)
             else:
-                filesystem, path = fs.LocalFileSystem(), str(Path(given).resolve())
+                filesystem, path = fs.LocalFileSystem(), str(Path(text).resolve())
         except (ValueError, OSError) as error:  # pyarrow's ArrowInvalid is a ValueError
             raise BulkError(
                 f"{shown}: no filesystem for it ({error}); pass a local path, or a URI that pyarrow reads, such as "
@@ -67,11 +67,11 @@ class Place:
         """The last part of the path."""
         return self.path.rsplit("/", 1)[-1]
 
-    def child(self, name: str) -> Place:
+    def child(self, name: str) -> Location:
         """A file or folder in this folder."""
-        return Place(self.filesystem, f"{self.path}/{name}", f"{self.shown}/{name}")
+        return Location(self.filesystem, f"{self.path}/{name}", f"{self.shown}/{name}")
 
-    def contains(self, other: Place) -> bool:
+    def contains(self, other: Location) -> bool:
         """Whether the other is this place, or lies in it."""
         same = self.filesystem.equals(other.filesystem)
         return bool(same) and f"{other.path}/".startswith(f"{self.path}/")
@@ -89,9 +89,9 @@ class Place:
 
         return self._attempt("listed", listed)
 
-    def at(self, path: str) -> Place:
+    def at(self, path: str) -> Location:
         """Another path of the same filesystem, such as that of an entry of this folder."""
-        return Place(self.filesystem, path, self.shown + path[len(self.path) :] if self._below(path) else path)
+        return Location(self.filesystem, path, self.shown + path[len(self.path) :] if self._below(path) else path)
 
     def open(self) -> Any:
         """A file to read at any place of it."""

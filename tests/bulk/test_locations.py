@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 from padfree.bulk import BulkError
+from padfree.bulk.locations import Location
 from padfree.bulk.lock import LOCK, only_driver
-from padfree.bulk.places import Place
 from padfree.bulk.reading.inputs import find
 from pyarrow import fs
 
 BEAT_S = 0.1
 
 
-def store(folder: Path) -> Place:
+def store(folder: Path) -> Location:
     """A folder as a store sees it that pyarrow does not take for the local disk."""
-    place = Place(fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem()), "bucket", "store://bucket")
+    place = Location(fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem()), "bucket", "store://bucket")
     place.make_folder()
     return place
 
@@ -81,13 +81,13 @@ def test_of_two_that_come_at_once_one_goes_on(tmp_path: Path) -> None:
 
 
 def test_nothing_appears_where_a_put_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place.of(str(tmp_path)).child("file")
+    place = Location.of(str(tmp_path)).child("file")
     place.write(b"before")
 
     def full(_path: Path, _write: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("padfree.bulk.places.write_atomically", full)
+    monkeypatch.setattr("padfree.bulk.locations.write_atomically", full)
     with pytest.raises(
         BulkError, match=r"file: cannot be written \(No space left on device\); check permissions and room"
     ):
@@ -96,14 +96,14 @@ def test_nothing_appears_where_a_put_fails(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_places_in_each_other(tmp_path: Path) -> None:
-    outer = Place.of(str(tmp_path))
+    outer = Location.of(str(tmp_path))
     assert outer.contains(outer.child("a"))
     assert outer.contains(outer)
     assert not outer.child("a").contains(outer)
     assert not outer.child("a").contains(outer.child("ab"))
     assert not store(tmp_path).contains(outer)
     with pytest.raises(BulkError, match="nowhere://x: no filesystem for it"):
-        Place.of("nowhere://x")
+        Location.of("nowhere://x")
 
 
 @pytest.mark.parametrize("of_folder", [False, True])
