@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from padfree.runtime.gpu import device_code
 
 from tests.support.machine_code import Difference, Kernel, compare, cuobjdump, kernels, main
 
+ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = "sm_90a"
 SOURCE = """
 __constant__ int table[4] = {1, 2, 3, TABLE};
@@ -121,6 +123,18 @@ def test_the_library_is_the_same_as_itself(library_path: Path) -> None:
     found = kernels(library_path)
     assert len(found) > 100
     assert compare(found, found) == Difference(len(found), (), (), ())
+
+
+@pytest.mark.usefixtures("tools")
+def test_pages_have_the_number_of_hopper_kernels(library_path: Path) -> None:
+    if "90a" not in (device_code.architectures(library_path) or ()):
+        pytest.skip(f"{library_path} has no code for 90a; PADFREE_CUDA_ARCHITECTURES=90a pip install .")
+    count = sum(bool(re.search(r"(linear|resident)Sm90Kernel", kernel.symbol)) for kernel in kernels(library_path))
+    for page, words in (
+        ("guide/build.md", f"the {count} kernels of GEMMs"),
+        ("internals/linear.md", f"{count} are left"),
+    ):
+        assert words in (ROOT / "docs" / page).read_text("utf-8")
 
 
 @pytest.mark.usefixtures("tools")
