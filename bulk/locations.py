@@ -72,7 +72,7 @@ class Location:
         return Location(self.filesystem, f"{self.path}/{name}", f"{self.shown}/{name}")
 
     def contains(self, other: Location) -> bool:
-        """Whether the other is this place, or lies in it."""
+        """Whether the other is this location, or lies in it."""
         same = self.filesystem.equals(other.filesystem)
         return bool(same) and f"{other.path}/".startswith(f"{self.path}/")
 
@@ -94,7 +94,7 @@ class Location:
         return Location(self.filesystem, path, self.shown + path[len(self.path) :] if self._below(path) else path)
 
     def open(self) -> Any:
-        """A file to read at any place of it."""
+        """A file to read at any offset."""
         return self._attempt("read", lambda: self.filesystem.open_input_file(self.path))
 
     def read(self) -> bytes:
@@ -136,7 +136,7 @@ class Location:
                 self._check_no_link()
                 write_atomically(Path(self.path), lambda stream: stream.write(content))
                 return
-            # One write: nothing of this program can fail between two of them and leave a part behind.
+            # One write: nothing of this program can fail between two of them and leave a part.
             stream = self.filesystem.open_output_stream(self.path)
             stream.write(content)
             stream.close()

@@ -65,7 +65,7 @@ def checked_tokenizer(known: Model, file: Path, rows: int | None) -> TokenizerFi
 def _check(file: Path, actual: str, digest: str) -> None:
     if actual != digest:
         raise BulkError(
-            f"{file}: is not the file that the result was begun with; put that one in its place on every machine, or "
+            f"{file}: is not the file that the result was begun with; put that one there on every machine, or "
             "start in another output folder"
         )
 

@@ -36,7 +36,7 @@ class Fields:
     Args:
         raw: the decoded object.
         source: what it was read from, for messages.
-        place: where in there it stands, such as "engine.profile"; "" at the top.
+        path: where in there it is, such as "engine.profile"; "" at the top.
         error: what is raised for entries that are missing or wrong.
 
     Raises:

@@ -20,7 +20,7 @@ HALF = "half"
 FP8 = "fp8"
 """Asks for products in e4m3, beside which everything else is HALF."""
 WHOLE = "whole"
-"""Asks for a verification that takes every sequence through all layers, in the place of True."""
+"""Asks for a verification that takes every sequence through all layers, instead of True."""
 MASKS = ("any", "contiguous")
 """What masks may be where distances between tokens count: any, or ones without holes between a row's tokens."""
 PER_SEQUENCE = "per_sequence"

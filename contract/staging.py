@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that appear whole or not at all: each is written beside its place, under a name of its own, and moved there."""
+"""Files that appear whole or not at all: each is written beside its path, under a name of its own, and moved there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS = (
 
 
 def kind_of(path: Path) -> str:
-    """What stands at `path` that no file may take the place of, such as "a device"; "" where nothing does.
+    """What is at `path` that no file may replace, such as "a device"; "" where nothing is.
 
     Links are followed: a link to a device is one. Raises OSError where nothing can be said, as of links in a circle.
     """

@@ -31,7 +31,7 @@ def sidecar_path(plan: Path) -> Path:
 
 
 def check_no_folder(path: Path) -> None:
-    """Raises SessionError where a model's folder is given in the place of what is built of it; says how it is built."""
+    """Raises SessionError where a model's folder is given instead of what is built of it; says how it is built."""
     if path.is_dir():
         raise SessionError(
             f"{path}: is a folder, which does not run by itself; build it: padfree build {path} -o {path.name}.plan, "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns what callers pass into checked ragged batches, on the host, before anything runs."""
+"""Makes checked ragged batches of what callers pass, on the host, before anything runs."""
 
 from __future__ import annotations
 

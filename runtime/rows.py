@@ -38,7 +38,7 @@ class Column(NamedTuple):
     rows: list[TokenArray]
 
     def pack(self, item: InputInfo) -> TokenArray:
-        """All values, one sequence behind the other: [T], or [T, N] where a token has N numbers.
+        """All values, one sequence after the other: [T], or [T, N] where a token has N numbers.
 
         Raises:
             SessionError: a value needs more than 32 bits.

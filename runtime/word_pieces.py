@@ -146,7 +146,7 @@ class WordPieces:
 
 @dataclass(frozen=True)
 class _Frame:
-    """The ids before, between and behind the pieces of texts."""
+    """The ids before, between and after the pieces of texts."""
 
     parts: tuple[Sequence[int], ...]
 

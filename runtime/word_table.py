@@ -50,7 +50,7 @@ class _Request(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Looked:
-    """Tokens of texts, or pairs, one behind the other.
+    """Tokens of texts, or pairs, one after the other.
 
     Attributes:
         ids: [T], of the rows that have a count.
@@ -126,7 +126,7 @@ class WordTable:
 
         Args:
             texts: any; as many a row as there are gaps in the frame.
-            frame: ids before, between and behind the texts of a row.
+            frame: ids before, between and after the texts of a row.
             most: tokens of a row: single texts lose their ends, pairs that are longer are left out.
         """
         segments = len(frame) - 1

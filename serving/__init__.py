@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""padfree.serving: a plan or a rewritten model behind the HTTP APIs of OpenAI, Cohere and TEI."""
+"""padfree.serving: a plan or a rewritten model with the HTTP APIs of OpenAI, Cohere and TEI."""
 
 from padfree.runtime.text_tasks import Choices
 

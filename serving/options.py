@@ -47,7 +47,7 @@ class ServeOptions:
         port: 0 takes a free one.
         processes: front-end processes, which read HTTP and tokenise; 0: one for every two cores, at most 12.
         api_keys: callers must send one of them, as `Authorization: Bearer KEY`; none: everybody is answered.
-        accept_token_ids: take token ids in the place of texts; they must be those of this model's tokenizer.
+        accept_token_ids: take token ids instead of texts; they must be those of this model's tokenizer.
         long_texts: "truncate" cuts texts beyond the model's length, "refuse" answers with an error; callers of TEI's
             routes choose with `truncate`.
         grace_seconds: how long the end of the server waits for answers under way.

@@ -25,7 +25,8 @@ IntArray = npt.NDArray[np.int64]
 
 
 class BalancedBatchSampler:
-    """The batches of all ranks in turn: rank 0's of the first step, rank 1's, ..., rank 0's of the second step, ....
+    """The batches of all ranks, one rank after the other: rank 0's of the first step, rank 1's, ..., rank 0's of the
+    second step, ....
 
     This is what accelerate deals out, one batch to each process (`BatchSamplerShard`), and with it the trainers of
     transformers and sentence-transformers: give it to a DataLoader as `batch_sampler` and let them prepare that. Where

@@ -44,7 +44,7 @@ class Ends:
         return self.positions(block).size
 
     def positions(self, block: bytes) -> Positions:
-        """The bytes behind the ends of records in the next block."""
+        """The bytes after the ends of records in the next block."""
         letters = np.frombuffer(block, np.uint8)
         ends = np.flatnonzero(letters == LINE_END)
         if self._quoted:

@@ -151,7 +151,7 @@ def _no_cluster(address: str, error: Exception) -> BulkError:
 
 
 class _Actor:
-    """A worker in an actor, made with the first shard: what goes wrong is told in the place of a result."""
+    """A worker in an actor, made with the first shard: what goes wrong is told instead of a result."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec

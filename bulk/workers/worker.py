@@ -260,10 +260,9 @@ def _taken(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:
 
 
 def _check_output(output: Location, digest: str) -> None:
-    """Refuses a folder that is not the driver's: one that was put in its place, or another machine's of this name."""
+    """Refuses a folder that is not the driver's: one that replaced it, or another machine's of this name."""
     if output.child(MANIFEST).info().type != FileType.File or read_manifest(output).digest != digest:
         raise BulkError(
-            f"{output.shown}: holds no manifest of this job where the worker looks: another folder was put in its "
-            "place, or the machine has another disk under this name; put the folder back, or pass one that all "
-            "machines share"
+            f"{output.shown}: holds no manifest of this job where the worker looks: another folder replaced it, or "
+            "the machine has another disk under this name; put the folder back, or pass one that all machines share"
         )

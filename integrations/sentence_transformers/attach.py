@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a plan in the place of a model's encoder, when it is sure to be of that model."""
+"""Replaces a model's encoder by a plan, when it is sure to be of that model."""
 
 from __future__ import annotations
 

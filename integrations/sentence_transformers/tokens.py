@@ -19,7 +19,7 @@ CHARACTERS_A_RUN = 1 << 15
 
 @dataclass(frozen=True)
 class Packed:
-    """Tokens of some texts one behind the other: `inputs` are the names and values [T] of a model's call."""
+    """Tokens of some texts one after the other: `inputs` are the names and values [T] of a model's call."""
 
     inputs: dict[str, npt.NDArray[np.int32]]
     seq_lens: list[int]

@@ -32,15 +32,15 @@ def varlen_attention(
 
     Args:
         q: [T, H, D], float32, float16 or bfloat16, D a multiple of 8 up to 256; T are the tokens of all sequences one
-            behind the other. Rows may lie apart, as those of a slice of [T, 3, H, D] do.
+            after the other. Rows may lie apart, as those of a slice of [T, 3, H, D] do.
         k: [T, KVH, D], where KVH divides H: head h reads head h / (H / KVH) of K and V.
         v: as k.
         cu_seqlens: int32 [B + 1], from 0 on: sequence b has tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1. Tokens
-            behind the last one are filler, and their rows of the result are zeros.
+            after the last one are filler, and their rows of the result are zeros.
         max_seqlen: the longest sequence that is expected, to choose among kernels; 0: unknown.
         scale: factor of the scores; None: 1 / sqrt(D).
-        causal: rows see no keys behind their own.
-        window: how many keys before and behind its own a row sees; -1: all.
+        causal: rows see no keys after their own.
+        window: how many keys before and after its own a row sees; -1: all.
         slopes: float32 [H]: -slopes[h] * |j - i| is added to the scores of row i and key j.
 
     Returns:

@@ -93,7 +93,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         """Runs a batch.
 
         Args:
-            input_ids: [B, S]; with `seq_lens` [1, T], the tokens of all sequences one behind the other.
+            input_ids: [B, S]; with `seq_lens` [1, T], the tokens of all sequences one after the other.
             attention_mask: [B, S], not 0 where there is a token, wherever that is; None: everywhere.
             seq_lens: tokens of every sequence.
             inputs: the model's other token inputs, in the shape of the ids.

@@ -71,7 +71,7 @@ class Batcher:
         max_waiting: most requests in the queue.
         max_waiting_tokens: most tokens in the queue; None is no limit.
         cache_bytes: memory for answers by token ids; 0 keeps none. With it, answers are arrays that cannot be written.
-        tokens_a_second: what the model computes, measured before; what it is seen to compute takes its place. By it,
+        tokens_a_second: what the model computes, measured before; what it is seen to compute replaces it. By it,
             requests are refused that could not be answered before their deadlines.
 
     Raises:
@@ -158,7 +158,7 @@ class Batcher:
         shares: int = 1,
         part: Budget | None = None,
     ) -> Future[dict[str, list[npt.NDArray[Any]]]]:
-        """Queues sequences that come together and run together: one place in the queue, one future.
+        """Queues sequences that come together and run together: one entry in the queue, one future.
 
         A group costs the host less than its sequences one by one. It is counted as one request, may be more than one
         run takes (it then takes several), and its answer is not cached. With `part` it is cut into requests of at most
@@ -166,7 +166,7 @@ class Batcher:
         future's cancel(), takes those that do not run yet out of the queue.
 
         Args:
-            sequences: as Session.run takes them, one or more; with `seq_lens` all tokens one behind the other, as
+            sequences: as Session.run takes them, one or more; with `seq_lens` all tokens one after the other, as
                 Session.run_packed takes them, which costs the host less.
             seq_lens: integers [B], the tokens of each sequence.
             deadline_s: as for submit.
@@ -211,7 +211,7 @@ class Batcher:
         *,
         group: bool = False,
     ) -> list[Request]:
-        """Requests that have their places in the caller's line."""
+        """Requests that have their tickets in the caller's line."""
         if deadline_s is not None and not deadline_s > 0:
             raise SessionError(f"deadline_s is {deadline_s}, allowed: above 0; pass seconds, or leave it out for none")
         now_s = time.monotonic()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class Ticket:
-    """A request's place in its caller's line; `deliver` is what hands out its answer, once there is one."""
+    """A request's position in its caller's line; `deliver` is what hands out its answer, once there is one."""
 
     caller: Hashable
     deliver: Callable[[], object] | None = None
@@ -32,7 +32,7 @@ class CallerOrder:
         self._nobody_s = Ticket(None)
 
     def join(self, caller: Hashable) -> Ticket:
-        """Takes the last place in the caller's line."""
+        """A ticket at the end of the caller's line."""
         if caller is None:
             return self._nobody_s
         ticket = Ticket(caller)
@@ -41,9 +41,9 @@ class CallerOrder:
         return ticket
 
     def finish(self, ticket: Ticket, deliver: Callable[[], object]) -> None:
-        """Calls `deliver` when all places before this one are finished, here or in the thread that finishes the last.
+        """Calls `deliver` when all tickets before this one are finished, here or in the thread that finishes the last.
 
-        Called once for every place. No lock is held during `deliver`, and deliveries of a line never overlap.
+        Called once for every ticket. No lock is held during `deliver`, and deliveries of a line never overlap.
         """
         if ticket.caller is None:
             deliver()

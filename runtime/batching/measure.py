@@ -85,7 +85,7 @@ def _measure(
                 rows = _values(item, (1 if item.shared else batch,), rng)  # others would need several runs
                 requests[batch][item.name] = list(np.repeat(rows, batch // len(rows), axis=0))
     times_ms: dict[int, list[float]] = {batch: [] for batch in requests}
-    # In turns: what disturbs the machine for a moment disturbs no batch in all of its runs.
+    # Round after round: what disturbs the machine for a moment disturbs no batch in all of its runs.
     for _ in range(WARM_UP + repeats):
         for batch, request in requests.items():
             start = time.perf_counter()

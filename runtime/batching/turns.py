@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose turn it is when clients share a queue: every one gets as many tokens as the others while it waits.
 
-This is weighted fair queueing (Demers, Keshav and Shenker, 1989), with tokens in the place of bits. A clock counts the
+This is weighted fair queueing (Demers, Keshav and Shenker, 1989), with tokens instead of bits. A clock counts the
 tokens that each share of the queue has had. A request's turn is the clock's time at which it would be done if all
 clients were served at once, token by token; who has the earliest turn goes first. So a short request of somebody who
 has nothing else in the queue passes all that others have there, however many they are. Parts of one request have one

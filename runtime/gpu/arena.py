@@ -4,7 +4,7 @@
 A run borrows an arena, puts inputs, outputs and activations into its block, and gives it back. Runs on one arena follow
 each other on its stream, so one block serves any number of engines and shapes, and is as large as the largest run
 needed. (TurboTransformers, arXiv 2010.05680, section 4.2, sizes memory for the lengths that come and shares it between
-requests; here TensorRT plans the places inside one run, and padfree shares the block between runs.)
+requests; here TensorRT plans the allocations inside one run, and padfree shares the block between runs.)
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def open_block(device: int) -> FixedBlock | MovingBlock:
 
 
 class FixedBlock:
-    """Device memory that grows in place: addresses are reserved once, memory is put behind them when it is needed.
+    """Device memory that grows in place: addresses are reserved once, and memory is mapped to them when it is needed.
 
     What holds an address of the block (a CUDA graph) stays right when the block grows. Source: CUDA driver API,
     virtual memory management.

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 SEEN_A_GRAPH = 8  # remembered keys without a graph, for every graph that may be kept
 IDLE_RUNS_A_GRAPH = 32
 """A full cache gives a graph up when it was not used for this many runs, for every graph that may be kept. A capture
-costs as much as hundreds of runs save: where more sizes come than graphs are kept, taking turns would cost more."""
+costs as much as hundreds of runs save: where more sizes come than graphs are kept, replacing them would cost more."""
 
 
 class Kept(Protocol):

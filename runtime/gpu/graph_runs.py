@@ -32,7 +32,7 @@ IN_PLACE_SHARE = 4  # so many times fewer graphs, and less of their memory, than
 
 
 class GraphSwitch:
-    """Whether an engine's runs are captured; turned off for good by the first capture that fails."""
+    """Whether an engine's runs are captured; switched off for good by the first capture that fails."""
 
     def __init__(self, on: bool) -> None:
         self.on = on
@@ -60,7 +60,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Captured:
-    """A graph, the context that it was captured from, and the places that it reads and writes."""
+    """A graph, the context that it was captured from, and the addresses that it reads and writes."""
 
     graph: Graph
     context: Context

@@ -22,7 +22,7 @@ def find() -> Path:
     """The plugin library: PADFREE_LIBRARY if set, else in one of `library_folders`.
 
     Raises:
-        SessionError: there is none; the message names every place that was looked at.
+        SessionError: there is none; the message names every folder that was looked at.
     """
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     if named:

@@ -72,7 +72,7 @@ class HostResults:
 
 
 class _Lendable:
-    """Page-locked memory, and the type of the objects that are lent in its place.
+    """Page-locked memory, and the type of the objects that are lent instead of it.
 
     Such an object is an array of ctypes with a `__del__`: that takes a third of the time of `weakref.finalize`.
     """

@@ -27,7 +27,7 @@ def device_inputs(feeds: Feeds) -> dict[str, DeviceInput]:
 
 
 def wait_for_inputs(arena: Arena, on_device: DeviceInputs, stream: CallerStream | None) -> None:
-    """Orders the arena's stream behind those that inputs on the device are made on, unless these are done already."""
+    """Orders the arena's stream after those that inputs on the device are made on, unless these are done already."""
     if not on_device and stream is None:
         return
     producers = {feed.stream for feed in on_device.values()}
@@ -62,7 +62,7 @@ class Rooms:
         self._rooms: dict[str, tuple[Allocation, Array]] = {}
 
     def upload(self, feeds: Feeds, *, stays: bool, but: Collection[str] = ()) -> None:
-        """Puts inputs into their places: those of the host in one copy. What is left of a place becomes zeros.
+        """Copies inputs into their allocations: those of the host in one copy. The rest of an allocation becomes zeros.
 
         Args:
             feeds: input name -> values.

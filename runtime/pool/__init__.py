@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""padfree.runtime.pool: sessions of one model on several GPUs behind one `run`."""
+"""padfree.runtime.pool: sessions of one model on several GPUs, called as one."""
 
 from .choice import ALL, machine_devices, read_devices
 from .device_pool import DevicePool

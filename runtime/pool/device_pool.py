@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DevicePool: one model on several GPUs, behind the `run` of a Session."""
+"""DevicePool: one model on several GPUs, with the `run` of a Session."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def _run_feeds(ragged: Ragged, session: PoolSession) -> dict[str, Any]:
 
 
 def _results(futures: Sequence[Future[dict[str, list[Any]]]]) -> list[dict[str, list[Any]]]:
-    """What the parts gave. Where one has failed, those that have not started never do, and nothing goes on behind."""
+    """What the parts gave. Where one has failed, those that have not started never do, and nothing goes on in the background."""
     try:
         wait(futures, return_when=FIRST_EXCEPTION)
     finally:

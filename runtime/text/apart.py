@@ -30,7 +30,7 @@ class TextError(SessionError):
     """A text of which a tokenizer makes no tokens.
 
     Attributes:
-        text: its place among the texts that were given.
+        text: its index among the texts that were given.
     """
 
     def __init__(self, text: int, reason: str) -> None:

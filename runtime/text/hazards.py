@@ -85,7 +85,7 @@ def _steps(state: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _may_be_empty(pattern: str) -> bool:
-    """Whether a pattern may find a place between two characters, as far as that is plain to see."""
+    """Whether a pattern may match between two characters, as far as that is plain to see."""
     return _MAY_BE_EMPTY.search(pattern) is not None or "(?" in pattern
 
 

@@ -108,7 +108,7 @@ def join(items: Sequence[Item], metadata: Metadata) -> Ragged:
 
 
 def stack(rows: Sequence[Array], item: Item, output: OutputInfo) -> Array:
-    """One request's output from its sequences' parts, as Session gives them: with zeros behind every one's end."""
+    """One request's output from its sequences' parts, as Session gives them: with zeros after every one's end."""
     slots = [size == "S" or size == "T" for size in output.sizes if size != "B"]
     if len(rows) == 1 and (not any(slots) or item.seq_lens[0] == item.width):
         return rows[0][None]

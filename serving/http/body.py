@@ -13,7 +13,7 @@ from ..options import ServeOptions
 from .texts import Ids
 
 IDS_REFUSED = (
-    "token ids in the place of texts are not accepted: they would be those of another model's tokenizer. LangChain's "
+    "token ids instead of texts are not accepted: they would be those of another model's tokenizer. LangChain's "
     "OpenAIEmbeddings sends ids unless it gets check_embedding_ctx_length=False; who has ids of this model's tokenizer "
     "serves with --accept-token-ids"
 )
@@ -90,7 +90,7 @@ def read_inputs(value: Any, name: str, options: ServeOptions) -> tuple[list[str]
     """What /v1/embeddings and TEI's routes take: a text, texts, ids, or lists of ids.
 
     Returns:
-        Texts, or ids in their place, and whether there was one alone, not in a list.
+        Texts, or ids instead of them, and whether there was one alone, not in a list.
 
     Raises:
         ApiError: something else, too many or too large texts, or ids where they are not accepted.

@@ -13,7 +13,7 @@ from .vectors import Floats, floats, sigmoid
 async def ranked(
     calls: Calls, call: Call, query: str, texts: list[str], *, truncate: bool, raw: bool
 ) -> list[tuple[int, float]]:
-    """Place and score of every text, the best first.
+    """Index and score of every text, the best first.
 
     Raises:
         ApiError: the model does not compare texts.

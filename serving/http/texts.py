@@ -108,7 +108,7 @@ class Texts:
         prompt: str = "",
         values: Mapping[str, Array] = MappingProxyType({}),
     ) -> Answer:
-        """The model's rows for texts, or for ids in their place.
+        """The model's rows for texts, or for ids instead of them.
 
         Args:
             texts: texts, or pairs.

@@ -131,7 +131,7 @@ class Frame:
     """What stands around texts.
 
     Attributes:
-        single: items around a text: "$A", and contents of special tokens; ":1" behind one gives its type.
+        single: items around a text: "$A", and contents of special tokens; ":1" after one gives its type.
         pair: around two of them: "$A" and "$B".
         unknown: stands for tokens that the vocabulary does not have; None: every token is there.
         numbers: ids that tokens have here, whatever the vocabulary says.
@@ -223,5 +223,5 @@ def bpe(saved: Saved, **settings: Any) -> dict[str, Any]:
 
 
 def unigram(saved: Saved, unknown: int | None) -> dict[str, Any]:
-    """A model of weights, with the place of the piece that unknown characters get."""
+    """A model of weights, with the index of the piece that unknown characters get."""
     return {"type": UNIGRAM, "unk_id": unknown, "byte_fallback": False, "vocab": saved.model["vocab"]}
