@@ -25,8 +25,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class BalancedBatchSampler:
-    """The batches of all ranks, one rank after the other: rank 0's of the first step, rank 1's, ..., rank 0's of the
-    second step, ....
+    """The batches of all ranks, one after the other: rank 0's of the first step, rank 1's, ..., rank 0's of the second.
 
     This is what accelerate deals out, one batch to each process (`BatchSamplerShard`), and with it the trainers of
     transformers and sentence-transformers: give it to a DataLoader as `batch_sampler` and let them prepare that. Where

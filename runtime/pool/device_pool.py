@@ -233,7 +233,7 @@ def _run_feeds(ragged: Ragged, session: PoolSession) -> dict[str, Any]:
 
 
 def _results(futures: Sequence[Future[dict[str, list[Any]]]]) -> list[dict[str, list[Any]]]:
-    """What the parts gave. Where one has failed, those that have not started never do, and nothing goes on in the background."""
+    """What the parts gave. Where one has failed, those that have not started never do, and no work goes on."""
     try:
         wait(futures, return_when=FIRST_EXCEPTION)
     finally:
