@@ -36,12 +36,15 @@ def plot(servers: Mapping[str, Sequence[Record]], path: Path) -> None:
         limits = {record["p99_limit_ms"] for records in servers.values() for record in records}
         for limit in limits:
             axes.axhline(limit, color=GREY, linestyle=":", linewidth=1)
+            axes.annotate(
+                f"allowed: {limit:g} ms", (0.99, limit), xycoords=("axes fraction", "data"), ha="right", va="bottom"
+            )
         first = next(iter(servers.values()))
         axes.set(
             yscale="log",
-            xlabel="million tokens answered a second",
-            ylabel="p99 latency, ms",
-            title=f"BERT-base in Triton, {first[0]['texts']} texts a request, {first[0]['shape']}, {machine(first)}",
+            xlabel="million tokens answered per second",
+            ylabel="p99 latency, ms (lower is better)",
+            title=f"BERT-base in Triton, {first[0]['texts']} texts per request, {machine(first)}",
         )
         axes.grid(visible=True)
         axes.legend()

@@ -4,8 +4,8 @@
     python -m benchmarks.pages.plots --results benchmarks/results/h200 --images docs/images
 
 Reads attention.jsonl and end_to_end.jsonl, where they exist (of lines with the same case the last counts), and writes
-attention.svg, end_to_end.svg (the targets) and sweep.svg (the other sets of cases). Text and lines are of a grey that
-can be read on white and on black. Needs matplotlib.
+attention.svg, end_to_end.svg (the targets) and sweep.svg (the other sets of cases). Needs
+matplotlib.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.attention.report import PAGE_PEERS
+from benchmarks.pages.tables import NAMES
 from benchmarks.records import EARLIER, LIMIT, PADFREE, Record, read, times_of
 
-from .style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save, styles_of
+from .style import INK, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save, styles_of
 from .sweep_plot import draw_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +96,7 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
                 range(len(found)), [bar.time_ms for bar in found], height=0.75, color=[bar.colour for bar in found]
             )
             labels = [f"{bar.time_ms:.{2 if bar.time_ms < 10 else 1}f}" for bar in found]
-            axes.bar_label(drawn, labels=labels, padding=3, color=GREY)
+            axes.bar_label(drawn, labels=labels, padding=3, color=INK)
             axes.set_yticks(range(len(found)), [BAR_NAMES.get(bar.label, bar.label) for bar in found])
             for text, bar in zip(axes.get_yticklabels(), found, strict=True):
                 text.set_fontweight("bold" if bar.label == PADFREE else "normal")
@@ -103,12 +104,13 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
             axes.margins(x=0.12)
             axes.tick_params(axis="y", length=0)
             padding = 1 - record["tokens"] / record["slots"]
-            title = f"{record['model']}, {record['batch']} x {record['seq_len']}"
-            axes.set_title(f"{title}: {record['tokens']} tokens, {padding:.0%} padding", loc="left")
-            axes.set_xlabel("ms for a batch")
+            texts = "one text" if record["batch"] == 1 else f"{record['batch']} texts of up to"
+            model = NAMES.get(record["model"], record["model"])
+            axes.set_title(f"{model}: {texts} {record['seq_len']} tokens, {padding:.0%} padding", loc="left")
+            axes.set_xlabel("ms per batch, lower is better")
         for axes in panels[len(records) :]:
             axes.remove()
-        figure.suptitle(f"BERT, fp16, {machine(records)}", x=0.01, ha="left", fontsize=10)
+        figure.suptitle(f"Time of a batch, fp16, {machine(records)}", x=0.01, ha="left", fontsize=10)
         figure.tight_layout()
         save(figure, path)
 
