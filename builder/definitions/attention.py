@@ -64,6 +64,7 @@ class Scoring:
         mask: what is added to scores, [B, 1, 1, S] or [B, 1, S, S]: 0, or the lowest number where keys are not seen.
         bias: what is added to them besides, [1, H, S, S]; "" for nothing.
         turn_queries, turn_keys: norms of heads and rotary embeddings.
+        more: makes another term [B, H, S, S] of queries and keys.
     """
 
     scale: float
@@ -71,25 +72,27 @@ class Scoring:
     bias: str = ""
     turn_queries: Turn = lambda x: x
     turn_keys: Turn = lambda x: x
+    more: Callable[[str, str], str] | None = None
 
 
 def attention(graph: EncoderGraph, x: str, layers: Projections, heads: Heads, scoring: Scoring) -> str:
     """The attention of x [B, S, E], through its output layer."""
     with graph.scope("attention"):
-        q = scoring.turn_queries(_split(graph, layers.query.apply(graph, x), heads.queries, heads.size))
-        k = scoring.turn_keys(_split(graph, layers.key.apply(graph, x), heads.keys, heads.size))
-        v = _split(graph, layers.value.apply(graph, x), heads.keys, heads.size)
+        q = scoring.turn_queries(split_heads(graph, layers.query.apply(graph, x), heads.queries, heads.size))
+        k = scoring.turn_keys(split_heads(graph, layers.key.apply(graph, x), heads.keys, heads.size))
+        v = split_heads(graph, layers.value.apply(graph, x), heads.keys, heads.size)
         k, v = (_repeated(graph, item, heads) for item in (k, v))
         scores = graph.op("MatMul", q, graph.op("Transpose", k, perm=[0, 1, 3, 2]))
         scores = graph.op("Mul", scores, graph.constant(scoring.scale)) if scoring.scale != 1 else scores
-        for term in (scoring.bias, scoring.mask):
+        more = "" if scoring.more is None else scoring.more(q, k)
+        for term in (more, scoring.bias, scoring.mask):
             scores = graph.op("Add", scores, term) if term else scores
         context = graph.op("MatMul", graph.op("Softmax", scores, axis=-1), v)
         rows = graph.op("Transpose", context, perm=[0, 2, 1, 3])
         return layers.output.apply(graph, graph.op("Reshape", rows, graph.integers(0, 0, heads.width)))
 
 
-def _split(graph: EncoderGraph, x: str, count: int, size: int) -> str:
+def split_heads(graph: EncoderGraph, x: str, count: int, size: int) -> str:
     """[B, S, H * D] as [B, H, S, D]."""
     return graph.op("Transpose", graph.op("Reshape", x, graph.integers(0, 0, count, size)), perm=[0, 2, 1, 3])
 

@@ -40,13 +40,36 @@ def bucket_bias(graph: EncoderGraph, table: Weight, furthest: int) -> str:
         furthest: the distance from which on the last bucket is taken.
     """
     with graph.scope("position_bias"):
-        reach = np.arange(-furthest, furthest + 1)
-        buckets = graph.constant(two_sided_buckets(reach, table.shape[0], furthest), np.int64)
-        low, high = (graph.constant(number, np.int64) for number in (-furthest, furthest))
-        near = graph.op("Clip", distances(graph), low, high)
-        chosen = graph.op("Gather", buckets, graph.op("Add", near, high))
+        behind = np.arange(-furthest, furthest + 1)
+        chosen = by_distance(graph, two_sided_buckets(-behind, table.shape[0], furthest), furthest)
         bias = graph.op("Transpose", graph.op("Gather", graph.weight(table), chosen), perm=[2, 0, 1])
         return graph.op("Unsqueeze", bias, graph.integers(0))
+
+
+def log_buckets(distance: Integers, count: int, furthest: int) -> Integers:
+    """The bucket of a query that is so far behind the key, as DeBERTa v2 has them (arXiv 2006.03654).
+
+    Distances up to half of `count` have one each, and the rest grow with the logarithm. Numbers are rounded as torch
+    rounds them, in float32.
+    """
+    half = count // 2
+    far = np.maximum(np.abs(distance), half).astype(np.float32)
+    logs = np.log(far / np.float32(half)) / np.log(np.float32((furthest - 1) / half))
+    grown = np.ceil(logs * np.float32(half - 1)).astype(np.int64) + half
+    return np.where(np.abs(distance) <= half, distance, grown * np.sign(distance))
+
+
+def by_distance(graph: EncoderGraph, numbers: Integers, reach: int) -> str:
+    """The whole number of every query and key, by how far the query is behind the key: [S, S].
+
+    Args:
+        graph: what gets the nodes.
+        numbers: for distances from -reach to reach, beyond which the outermost ones count.
+        reach: R.
+    """
+    low, high = (graph.constant(number, np.int64) for number in (-reach, reach))
+    behind = graph.op("Clip", graph.op("Neg", distances(graph)), low, high)
+    return graph.op("Gather", graph.constant(numbers, np.int64), graph.op("Add", behind, high))
 
 
 def alibi_slopes(heads: int) -> npt.NDArray[np.float32]:

@@ -6,7 +6,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model import Definition
-from . import albert, bert, decoders, distilbert, electra, gemma, gte, jina_v2, modernbert, mpnet, nomic, roberta
+from . import (
+    albert,
+    bert,
+    deberta,
+    decoders,
+    distilbert,
+    electra,
+    gemma,
+    gte,
+    jina_v2,
+    modernbert,
+    mpnet,
+    nomic,
+    roberta,
+    t5,
+)
 
 DEFINITIONS: Sequence[Definition] = (
     bert.BERT,
@@ -19,6 +34,8 @@ DEFINITIONS: Sequence[Definition] = (
     jina_v2.JINA_V2,
     *decoders.DECODERS,
     gemma.GEMMA,
+    deberta.DEBERTA,
+    t5.T5,
     electra.ELECTRA,
     albert.ALBERT,
 )

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeBERTa v2 and v3: scores have terms of queries and keys with embeddings of distances (arXiv 2006.03654)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..attention import Heads, Projections, Scoring, mask, split_heads
+from ..blocks import PostNormLayer, Sizes, even_heads
+from ..distances import by_distance, log_buckets
+from ..errors import NotDefinedError
+from ..graph import MASK, EncoderGraph
+from ..heads import LOGITS, first_token, heads
+from ..keys import Keys
+from ..layers import FeedForward, Linear, Norm, activation, activation_of, add, places, types, words
+from ..model import Definition, Encoded, Outputs, Writing
+from ..tensors import Tensors
+
+_VOCABULARY = 128100
+_TERMS = {"c2p", "p2c"}
+
+
+@dataclass(frozen=True)
+class _Distances:
+    """Embeddings of distances.
+
+    Attributes:
+        rows: the table [2 R, E], normed where it is.
+        behind: for every query and key the row of how far the query is behind the key, [S, S].
+        ahead: the row of how far it is ahead.
+        scale: of all terms of scores.
+    """
+
+    rows: str
+    behind: str
+    ahead: str
+    scale: float
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys, graph = writing.keys, writing.graph
+    keys.ignore("pooler_dropout", "pooler_hidden_act", "legacy", "tie_word_embeddings", "padding_idx")
+    keys.only(is_decoder=False, conv_groups=1)
+    sizes = _sizes(keys)
+    keys.only(attention_head_size=sizes.heads.size, pooler_hidden_size=sizes.width)
+    tensors = writing.tensors.below("", "deberta.", there="embeddings.word_embeddings.weight")
+    kept = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
+    x = embedded = graph.op("Mul", _embedded(writing, tensors, sizes), kept)
+    seen, terms = mask(graph), _terms(keys)
+    distances = _distances(writing, tensors, sizes, terms)
+    for number in range(keys.size("num_hidden_layers", default=24)):
+        with graph.scope(f"layer.{number}"):
+            parts = tensors.below(f"encoder.layer.{number}.", there="attention.self.query_proj.weight")
+            more = _more(writing, parts, sizes, distances, terms)
+            x = _layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
+        if number == 0 and keys.size("conv_kernel_size", default=0, least=0):
+            x = _convolved(writing, tensors, sizes, embedded, x)
+    tensors.ignore("position_ids", "lm_predictions.", "mask_predictions.", "pooler.", "lm_head.")
+    return Encoded(x, sizes.width, tensors)
+
+
+def _sizes(keys: Keys) -> Sizes:
+    width = keys.size("hidden_size", default=1536)
+    return Sizes(
+        width,
+        even_heads(width, keys.size("num_attention_heads", default=24)),
+        keys.size("intermediate_size", default=6144),
+        activation(keys, "hidden_act", default="gelu"),
+        keys.number("layer_norm_eps", default=1e-7),
+    )
+
+
+def _terms(keys: Keys) -> tuple[str, ...]:
+    """Which terms scores have besides the product of queries and keys."""
+    said = keys.raw.get("pos_att_type")
+    terms = tuple(item.strip() for item in said.lower().split("|")) if isinstance(said, str) else None
+    terms = keys.texts("pos_att_type", ()) if terms is None else terms
+    keys.ignore("pos_att_type")
+    if not keys.truth("relative_attention", default=False) or not terms or not _TERMS.issuperset(terms):
+        raise NotDefinedError(f"'relative_attention' with 'pos_att_type' of {', '.join(sorted(_TERMS))} alone is known")
+    return terms
+
+
+def _embedded(writing: Writing, tensors: Tensors, sizes: Sizes) -> str:
+    """Word embeddings and, where the model has them, those of positions and types, through a norm."""
+    keys, graph = writing.keys, writing.graph
+    narrow = keys.size("embedding_size", default=sizes.width)
+    with graph.scope("embeddings"):
+        count, rows = keys.size("vocab_size", default=_VOCABULARY), keys.size("max_position_embeddings", default=512)
+        x = words(graph, tensors.take("embeddings.word_embeddings.weight", count, narrow))
+        if keys.truth("position_biased_input", default=True):
+            x = add(graph, x, places(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow)))
+        if kinds := _token_types(keys):
+            x = add(graph, x, types(graph, tensors.take("embeddings.token_type_embeddings.weight", kinds, narrow)))
+        if narrow != sizes.width:
+            x = Linear.of(tensors, "embeddings.embed_proj", sizes.width, narrow, bias=False).apply(graph, x)
+        return Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
+
+
+def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[str, ...]) -> _Distances:
+    keys, graph = writing.keys, writing.graph
+    furthest = keys.raw.get("max_relative_positions", -1)
+    keys.ignore("max_relative_positions", "position_buckets")
+    if not isinstance(furthest, int) or furthest < 1:
+        furthest = keys.size("max_position_embeddings", default=512)
+    buckets = keys.raw.get("position_buckets", -1)
+    has_buckets = isinstance(buckets, int) and buckets > 0
+    span = keys.size("position_buckets") if has_buckets else furthest
+    if (span < 4 and has_buckets) or furthest <= max(span // 2 + 1, 1):
+        raise NotDefinedError(f"{span} buckets for distances up to {furthest} are none of DeBERTa's")
+    with graph.scope("distances"):
+        table = graph.weight(tensors.take("encoder.rel_embeddings.weight", 2 * span, sizes.width))
+        norms = [item.strip() for item in keys.text("norm_rel_ebd", default="none").lower().split("|")]
+        if not {"none", "layer_norm"}.issuperset(norms):
+            raise NotDefinedError(
+                f"'norm_rel_ebd' is '{'|'.join(norms)[:60]}', and none and layer_norm alone are known"
+            )
+        if "layer_norm" in norms:
+            table = Norm.of(tensors, "encoder.LayerNorm", sizes.width, sizes.epsilon).apply(graph, table)
+        reach = 2 * max(furthest, span)
+        behind = np.arange(-reach, reach + 1)
+        bucket = log_buckets(behind, span, furthest) if has_buckets else behind
+        index, across = (np.clip(sign * bucket + span, 0, 2 * span - 1) for sign in (1, -1))
+        scale = (sizes.heads.size * (1 + len(terms))) ** -0.5
+        return _Distances(table, by_distance(graph, index, reach), by_distance(graph, across, reach), scale)
+
+
+def _more(
+    writing: Writing, parts: Tensors, sizes: Sizes, distances: _Distances, terms: tuple[str, ...]
+) -> Callable[[str, str], str]:
+    """What adds the terms of queries and keys [B, H, S, D]: [B, H, S, S]."""
+    graph, is_shared = writing.graph, writing.keys.truth("share_att_key", default=False)
+
+    def projected(name: str) -> str:
+        own = f"attention.self.{name}_proj" if is_shared else f"attention.self.pos_{name}_proj"
+        rows = Linear.of(parts, own, sizes.width, sizes.width).apply(graph, distances.rows)
+        return _turned(graph, rows, sizes.heads)
+
+    tables = {"c2p": projected("key")} if "c2p" in terms else {}
+    tables |= {"p2c": projected("query")} if "p2c" in terms else {}
+
+    def made(q: str, k: str) -> str:
+        found = []
+        if "c2p" in tables:
+            found.append(_chosen(graph, q, tables["c2p"], distances.behind))
+        if "p2c" in tables:
+            chosen = _chosen(graph, k, tables["p2c"], distances.ahead)
+            found.append(graph.op("Transpose", chosen, perm=[0, 1, 3, 2]))
+        return graph.op("Mul", add(graph, *found), graph.constant(distances.scale))
+
+    return made
+
+
+def _turned(graph: EncoderGraph, rows: str, sizes: Heads) -> str:
+    """Rows [2 R, H * D] as [1, H, D, 2 R]."""
+    heads_of_rows = split_heads(graph, graph.op("Unsqueeze", rows, graph.integers(0)), sizes.queries, sizes.size)
+    return graph.op("Transpose", heads_of_rows, perm=[0, 1, 3, 2])
+
+
+def _chosen(graph: EncoderGraph, x: str, table: str, index: str) -> str:
+    """Products of x [B, H, S, D] with the rows of the table that the index [S, S] names: [B, H, S, S]."""
+    products = graph.op("MatMul", x, table)
+    size = graph.op("Shape", products, start=0, end=3)
+    shape = graph.op("Concat", size, graph.op("Shape", index, start=1, end=2), axis=0)
+    return graph.op("GatherElements", products, graph.op("Expand", index, shape), axis=3)
+
+
+def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+    width, inner = sizes.width, sizes.inner
+    names = ("query", "key", "value")
+    query, key, value = (Linear.of(parts, f"attention.self.{name}_proj", width, width) for name in names)
+    up, down = Linear.of(parts, "intermediate.dense", inner, width), Linear.of(parts, "output.dense", width, inner)
+    return PostNormLayer(
+        Projections(query, key, value, Linear.of(parts, "attention.output.dense", width, width)),
+        Norm.of(parts, "attention.output.LayerNorm", width, sizes.epsilon),
+        FeedForward(up, sizes.active, down),
+        Norm.of(parts, "output.LayerNorm", width, sizes.epsilon),
+    )
+
+
+def _convolved(writing: Writing, tensors: Tensors, sizes: Sizes, embedded: str, x: str) -> str:
+    """x and a convolution of the embeddings over neighbouring tokens, through a norm; 0 in padding."""
+    keys, graph = writing.keys, writing.graph
+    size = keys.size("conv_kernel_size")
+    if size % 2 == 0:
+        raise NotDefinedError(f"'conv_kernel_size' is {size}, and odd ones alone are known")
+    with graph.scope("conv"):
+        weight = tensors.take("encoder.conv.conv.weight", sizes.width, sizes.width, size)
+        bias = tensors.take("encoder.conv.conv.bias", sizes.width)
+        turned = graph.op("Transpose", embedded, perm=[0, 2, 1])
+        made = graph.op("Conv", turned, graph.weight(weight), graph.weight(bias), pads=[size // 2, size // 2])
+        rows = graph.op("Transpose", made, perm=[0, 2, 1])
+        is_kept = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=9)
+        rows = activation_of(keys.text("conv_act", default="tanh"))(
+            graph, graph.op("Where", is_kept, rows, graph.constant(0.0))
+        )
+        norm = Norm.of(tensors, "encoder.conv.LayerNorm", sizes.width, sizes.epsilon)
+        return graph.op("Mul", norm.apply(graph, add(graph, x, rows)), graph.op("Cast", is_kept, to=1))
+
+
+def _classes(writing: Writing, encoded: Encoded) -> Outputs:
+    """The first token through the pooler, whose activation config.json names, and the classifier."""
+    graph, active = writing.graph, activation(writing.keys, "pooler_hidden_act", default="gelu")
+    dense = Linear.of(writing.tensors, "pooler.dense", encoded.width, encoded.width)
+    last = Linear.of(writing.tensors, "classifier", writing.labels, encoded.width)
+    vector = active(graph, dense.apply(graph, first_token(graph, encoded.rows)))
+    return {LOGITS: (last.apply(graph, vector), (writing.labels,))}
+
+
+def _token_types(keys: Keys) -> int:
+    return keys.size("type_vocab_size", default=0, least=0)
+
+
+DEBERTA = Definition(
+    "DeBERTa v2",
+    lambda keys, _: keys.raw.get("model_type") == "deberta-v2",
+    _encode,
+    _token_types,
+    heads(_classes),
+)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""T5's encoder: RMS norms ahead, one bias by distance for all layers, scores without a scale (arXiv 1910.10683)."""
+
+from __future__ import annotations
+
+from padfree.contract.texts import FEATURES, SENTENCES
+
+from ..attention import Heads, Projections, Scoring, mask
+from ..blocks import PreNormLayer, Sizes
+from ..distances import bucket_bias
+from ..errors import NotDefinedError
+from ..heads import rows
+from ..keys import Keys
+from ..layers import FeedForward, Linear, Norm, activation_of, words
+from ..model import Definition, Encoded, Writing
+from ..tensors import Tensors
+
+_TABLES = ("encoder.embed_tokens.weight", "shared.weight")
+_GATED = "gated-"
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys, graph, tensors = writing.keys, writing.graph, writing.tensors
+    # What decoders, training and translation read.
+    keys.ignore("decoder_start_token_id", "dropout_rate", "is_encoder_decoder", "n_positions", "num_decoder_layers")
+    keys.ignore("scale_decoder_outputs", "tie_encoder_decoder", "tie_word_embeddings")
+    keys.only(is_decoder=False, scalable_attention=True)
+    sizes, is_gated = _sizes(keys)
+    table = next((name for name in _TABLES if name in tensors), _TABLES[1])
+    with graph.scope("embeddings"):
+        x = words(graph, tensors.take(table, keys.size("vocab_size"), sizes.width))
+    first = tensors.below("encoder.block.0.layer.0.SelfAttention.", there="relative_attention_bias.weight")
+    buckets = keys.size("relative_attention_num_buckets", default=32)
+    numbers = first.take("relative_attention_bias.weight", buckets, sizes.heads.queries)
+    furthest = keys.size("relative_attention_max_distance", default=128)
+    if buckets < 4 or furthest <= buckets // 4:
+        raise NotDefinedError(f"{buckets} buckets for distances up to {furthest} are no buckets of T5's")
+    scoring = Scoring(1.0, mask(graph), bucket_bias(graph, numbers, furthest))
+    for number in range(keys.size("num_layers")):
+        with graph.scope(f"block.{number}"):
+            parts = tensors.below(f"encoder.block.{number}.layer.", there="0.SelfAttention.q.weight")
+            x = _layer(parts, sizes, is_gated=is_gated).apply(graph, x, sizes.heads, scoring)
+    x = Norm.rms(tensors, "encoder.final_layer_norm", sizes.width, sizes.epsilon).apply(graph, x)
+    tensors.ignore("decoder.", "lm_head.", *_TABLES)
+    return Encoded(x, sizes.width, tensors)
+
+
+def _sizes(keys: Keys) -> tuple[Sizes, bool]:
+    """The sizes, and whether networks are gated."""
+    count, name = keys.size("num_heads"), keys.text("feed_forward_proj", default="relu")
+    is_gated = name.startswith(_GATED)
+    active = name.removeprefix(_GATED)
+    active = "gelu_new" if name == "gated-gelu" else active  # as the code of T5 1.1 has it
+    keys.only(dense_act_fn=active, is_gated_act=is_gated)
+    return (
+        Sizes(
+            keys.size("d_model"),
+            Heads(count, count, keys.size("d_kv")),
+            keys.size("d_ff"),
+            activation_of(active),
+            keys.number("layer_norm_epsilon", default=1e-6),
+        ),
+        is_gated,
+    )
+
+
+def _layer(parts: Tensors, sizes: Sizes, *, is_gated: bool) -> PreNormLayer:
+    width, inner, all_heads = sizes.width, sizes.inner, sizes.heads.width
+    query, key, value = (Linear.of(parts, f"0.SelfAttention.{name}", all_heads, width, bias=False) for name in "qkv")
+    output = Linear.of(parts, "0.SelfAttention.o", width, all_heads, bias=False)
+    names = ("wi_0", "wi_1") if is_gated else ("wi",)
+    ups = [Linear.of(parts, f"1.DenseReluDense.{name}", inner, width, bias=False) for name in names]
+    down = Linear.of(parts, "1.DenseReluDense.wo", width, inner, bias=False)
+    return PreNormLayer(
+        Projections(query, key, value, output),
+        Norm.rms(parts, "0.layer_norm", width, sizes.epsilon),
+        FeedForward(ups[-1], sizes.active, down, ups[0] if is_gated else None),
+        Norm.rms(parts, "1.layer_norm", width, sizes.epsilon),
+    )
+
+
+T5 = Definition(
+    "T5",
+    lambda keys, _: keys.raw.get("model_type") in ("t5", "mt5"),
+    _encode,
+    lambda _: 0,
+    {FEATURES: rows, SENTENCES: rows},
+)
