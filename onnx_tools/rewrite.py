@@ -120,6 +120,11 @@ def finished(model: Model, precision: str) -> ModelProto:
     return result
 
 
+def with_bodies(model: Model, precision: str) -> Model:
+    """As finished, with the weights wherever they lie."""
+    return model.with_proto(with_functions(model.proto, precision))
+
+
 def _given(model: str | os.PathLike[str] | ModelProto) -> Model:
     if not isinstance(model, ModelProto):
         return open_model(model, Storage.MEMORY)

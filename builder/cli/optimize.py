@@ -38,9 +38,9 @@ from .summary import (
 )
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
     from padfree.builder.calibration import Calibration
     from padfree.builder.folders.source import Source
+    from padfree.onnx_tools.files.model import Model
     from padfree.onnx_tools.quantization.calibration import BeginSteps
 
 
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         showing(console, "rewriting", bar=calibration is not None) as begin,
     ):
         model = _optimized(arguments, source, calibration, begin, phases)
-        metadata = metadata_of(model)
+        metadata = metadata_of(model.proto)
         cut = (metadata.get("text") or {}).get("max_length")
         asked = (arguments.batch, arguments.mean_length, arguments.max_length)
         lengths = choose_lengths(metadata["max_positions"], *asked, cut=cut)
@@ -132,19 +132,19 @@ def _summary(
 
 def _optimized(
     arguments: argparse.Namespace, source: Source, calibration: Calibration | None, begin: BeginSteps, phases: Phases
-) -> ModelProto:
+) -> Model:
     """The model as the file will hold it."""
     from padfree.builder.calibration import fp8_model
     from padfree.builder.engine.linear import apply_linear
     from padfree.builder.engine.preparation import metadata_of
     from padfree.onnx_tools.files.weights import Storage
-    from padfree.onnx_tools.rewrite import finished, rewrite_model
+    from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
 
     asked = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "padding_id")}
     asked["masks"] = arguments.masks or "any"
     given = source.open(Storage.MEMORY, phases, say)
     if calibration is not None:
         model = fp8_model(given, source.path, calibration, norms=arguments.norms, begin=begin, **asked)
-        return finished(model, metadata_of(model.proto)["precision"])
+        return with_bodies(model, metadata_of(model.proto)["precision"])
     result = rewrite_model(given, precision=arguments.precision, **asked, phases=phases)
-    return finished(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)
+    return with_bodies(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)

@@ -12,7 +12,7 @@ from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
-from padfree.onnx_tools.rewrite import finished, rewrite_model
+from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
 from padfree.runtime.plan_files import parse_metadata
 
 from ..engine.preparation import metadata_of
@@ -59,8 +59,8 @@ def runnable(
                 verify=verify,
                 mask=mask,
             )
-            model = finished(made.model, made.precision)
+            model = with_bodies(made.model, made.precision)
             output = Path(scratch) / f"{source.path.stem}{ONNX_SUFFIX}"
             save_model(model, output)
-            write_files(kept_files(source.path, output, parse_metadata(metadata_of(model), str(output))))
+            write_files(kept_files(source.path, output, parse_metadata(metadata_of(model.proto), str(output))))
         yield output

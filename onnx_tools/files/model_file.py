@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +20,7 @@ from ..errors import ModelFileError
 from .data_files import DIGEST_BYTES, data_name, own_data_files
 from .data_sizes import check_data, raw_bytes
 from .external_data import model_tensors, node_tensors, read_external_data
-from .model import Model, without_initializers
+from .model import Model, Piece, bytes_in_pieces, without_initializers
 from .weights import Storage, Weights
 from .wire import Mapped, read_model
 
@@ -120,32 +121,38 @@ def check_model_data(model: Model, where: str) -> None:
 
 
 def save_model(
-    model: ModelProto, path: str | os.PathLike[str], *, external_data_bytes: int = EXTERNAL_DATA_BYTES
+    model: ModelProto | Model, path: str | os.PathLike[str], *, external_data_bytes: int = EXTERNAL_DATA_BYTES
 ) -> None:
     """Writes a model: all of it or nothing, the file that was there stays until the new one is complete.
+
+    Weights outside of the model's message are written from where they lie; their files are checked then (check_files).
 
     Tensors of more than `external_data_bytes` in all go to `<name>.<digest>.data` beside the model. Of a model that was
     there before, such files are removed, if padfree wrote it and it refers to them. The model itself is left as it is.
     Raises ModelFileError when a file cannot be written (no space, no permission), or a device or a pipe stands there.
     """
-    file = Path(path)
-    large = [tensor for tensor in model_tensors(model.graph) if _is_large(tensor)]
+    file, given = Path(path), model if isinstance(model, Model) else Model(model)
+    large = [
+        tensor for tensor in model_tensors(given.proto.graph) if _size(tensor, given.weights) > _SMALL_TENSOR_BYTES
+    ]
     data_file: Path | None = None
     made: list[Path] = []
     try:
         if kind := kind_of(file):
             raise ModelFileError(f"'{file}' is {kind}; give the path of a file to write")
         stale = own_data_files(file)
-        if sum(raw_bytes(tensor) for tensor in large) > external_data_bytes:
-            staged, data_file, places = _write_data(large, file)
+        if sum(_size(tensor, given.weights) for tensor in large) > external_data_bytes:
+            staged, data_file, places = _write_data(large, file, given.weights)
             made.append(staged)
             if not os.path.lexists(data_file):  # else a model that is there has the same weights
                 made.append(data_file)
             staged.replace(data_file)
-            content = _outside(model, data_file.name, places).SerializeToString()
+            pieces: Iterable[Piece] = (_outside(given, data_file.name, places).SerializeToString(),)
+        elif isinstance(model, Model):
+            _, pieces = bytes_in_pieces(model)
         else:
-            content = model.SerializeToString()
-        write_atomically(file, lambda stream: stream.write(content))
+            pieces = (model.SerializeToString(),)
+        write_atomically(file, partial(_write_pieces, pieces, given.weights))
     except BaseException as error:
         for path_made in made:
             path_made.unlink(missing_ok=True)
@@ -160,41 +167,50 @@ def save_model(
             old.unlink(missing_ok=True)
 
 
-def _is_large(tensor: TensorProto) -> bool:
-    """Whether the tensor's bytes may go to another file."""
-    return raw_bytes(tensor) > _SMALL_TENSOR_BYTES
+def _size(tensor: TensorProto, weights: Weights) -> int:
+    """The bytes of a tensor's data that may go to another file."""
+    data = weights.data_of(tensor)
+    return raw_bytes(tensor) if data is None else len(data)
 
 
-def _write_data(tensors: list[TensorProto], file: Path) -> tuple[Path, Path, list[tuple[int, int]]]:
+def _write_pieces(pieces: Iterable[Piece], weights: Weights, stream: BinaryIO) -> None:
+    stream.writelines(pieces)
+    weights.check_files()
+
+
+def _write_data(tensors: list[TensorProto], file: Path, weights: Weights) -> tuple[Path, Path, list[tuple[int, int]]]:
     """Writes the tensors' bytes beside `file`; returns where, what to rename that to, and offsets and lengths."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     places: list[tuple[int, int]] = []
 
     def write(stream: BinaryIO) -> None:
         for tensor in tensors:
-            content = tensor.raw_data
+            data = weights.data_of(tensor)
+            content = tensor.raw_data if data is None else data
             digest.update(content)
             stream.write(bytes(-stream.tell() % _ALIGNMENT_BYTES))
             places.append((stream.tell(), len(content)))
             stream.write(content)
+        weights.check_files()
 
     staged = stage(file, write)
     return staged, file.with_name(data_name(file, digest.hexdigest())), places
 
 
-def _outside(model: ModelProto, location: str, places: list[tuple[int, int]]) -> ModelProto:
-    """A copy of the model without its large tensors' bytes, which lie at `places` of the data file."""
+def _outside(given: Model, location: str, places: list[tuple[int, int]]) -> ModelProto:
+    """A copy of the model's message without its large tensors' bytes, which lie at `places` of the data file."""
+    model, weights = given.proto, given.weights
     result = without_initializers(model)
     for tensor in model.graph.initializer:
         copy = result.graph.initializer.add()
-        if _is_large(tensor):
+        if _size(tensor, weights) > _SMALL_TENSOR_BYTES:
             copy.name, copy.data_type = tensor.name, tensor.data_type
             copy.dims.extend(tensor.dims)
         else:
             copy.CopyFrom(tensor)
     left = iter(places)
     for tensor, copy in zip(model_tensors(model.graph), model_tensors(result.graph), strict=True):
-        if _is_large(tensor):
+        if _size(tensor, weights) > _SMALL_TENSOR_BYTES:
             copy.ClearField("raw_data")
             copy.data_location = TensorProto.EXTERNAL
             for key, value in zip(("location", "offset", "length"), (location, *next(left)), strict=True):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from .model_file import EXTERNAL_DATA_BYTES, save_model
 from .weights import Array
 
 PROVIDERS = ["CPUExecutionProvider"]
-_NAMELESS = (TensorProto.FLOAT8E4M3FN,)
+_NAMELESS: Mapping[int, type[np.generic]] = MappingProxyType(
+    {TensorProto.FLOAT8E4M3FN: np.uint8, TensorProto.BFLOAT16: np.uint16}
+)
 _GIVEN = (TensorProto.FLOAT, TensorProto.FLOAT16)
 SILENT = 4  # onnxruntime's log: what goes wrong comes as an exception, too
 
@@ -92,9 +95,11 @@ def _with_inputs(proto: ModelProto, names: Container[str]) -> ModelProto:
 
 def _ort_value(model: Model, tensor: TensorProto) -> ort.OrtValue:
     """A weight's values; types that numpy has no name for go by their bytes and ONNX's number for them."""
+    kind, data = _NAMELESS.get(tensor.data_type), model.weights.data_of(tensor)
+    if kind is not None and data is not None:
+        bits = np.frombuffer(data, kind).reshape(tensor.dims)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, tensor.data_type)
     array = model.array(tensor)
-    if tensor.data_type in _NAMELESS:
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint8), tensor.data_type)
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 

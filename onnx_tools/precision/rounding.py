@@ -4,7 +4,8 @@
 onnxruntime's CPU lacks most fp16 and bf16 kernels, and where it has none it puts casts around whole groups of nodes,
 inside which nothing overflows. Here every half precision tensor is rounded right where it is made, so that what
 overflows or loses its digits on a GPU does so here. Sums inside one operator are still fp32, and rows that a norm
-gives in e4m3 are rounded once.
+gives in e4m3 are rounded once. Weights outside of the message stay in half precision until a node reads them, so that
+they are never all there in both types.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from onnx import TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from ..files.model import Model
+from ..files.model import Model, without_initializers
+from ..files.weights import Weights
 from ..operators import with_functions, without_functions
 from .element_types import infer_element_types
 from .widen import widen
@@ -27,9 +29,10 @@ def with_rounding(model: Model, precision: str) -> Model:
     half = HALF_TYPES[precision]
     plain = without_functions(model.proto)
     types = infer_element_types(plain, precision)
-    wide = widen(model.with_proto(plain))
-    result = wide.proto
-    nodes = list(result.graph.node)
+    held = [tensor for tensor in plain.graph.initializer if tensor.data_type == half and tensor in model.weights]
+    wide = widen(model.with_proto(_without(plain, held)))
+    result, weights = wide.proto, wide.weights.copy()
+    nodes = [*_widened(result, held, model.weights, weights), *result.graph.node]
     del result.graph.node[:]
     for node in nodes:
         rounded = [(position, name) for position, name in enumerate(node.output) if name and types[name] == half]
@@ -39,4 +42,24 @@ def with_rounding(model: Model, precision: str) -> Model:
         for _, name in rounded:
             result.graph.node.append(helper.make_node("Cast", [f"{name}.exact"], [f"{name}.rounded"], to=half))
             result.graph.node.append(helper.make_node("Cast", [f"{name}.rounded"], [name], to=TensorProto.FLOAT))
-    return wide.with_proto(with_functions(result))
+    return Model(with_functions(result), weights)
+
+
+def _without(model: ModelProto, left_out: list[TensorProto]) -> ModelProto:
+    """A copy without some of its initializers."""
+    names = {tensor.name for tensor in left_out}
+    result = without_initializers(model)
+    result.graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name not in names)
+    return result
+
+
+def _widened(model: ModelProto, held: list[TensorProto], source: Weights, target: Weights) -> list[NodeProto]:
+    """Puts weights into a model under other names; gives the nodes that make numbers in fp32 of them."""
+    nodes = list[NodeProto]()
+    for tensor in held:
+        data = source.data_of(tensor)
+        assert data is not None
+        name = f"{tensor.name}.half"
+        target.hold(model.graph.initializer.add(name=name, data_type=tensor.data_type, dims=tensor.dims), data)
+        nodes.append(helper.make_node("Cast", [name], [tensor.name], f"{name}.to_float", to=TensorProto.FLOAT))
+    return nodes

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The most memory that rewriting takes, in parts of the weights: none of them is there more often than it has to be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from padfree.onnx_tools import load_model, save_model
+from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.rewrite import finished, rewrite_model, with_bodies
+from padfree.onnx_tools.synthetic import bert_model
+
+MOST = {"fp16": 2.6, "bf16": 3.2}
+"""The weights, joined projections of attention, the same in half precision, and what the sample's tokens need.
+
+Those in bf16, for which numpy has no name, onnxruntime copies once.
+"""
+NO_HUGE_PAGES = 41  # PR_SET_THP_DISABLE: of memory that is half used, no more is counted than that
+CODE = f"""
+import ctypes, sys
+ctypes.CDLL(None).prctl({NO_HUGE_PAGES}, 1, 0, 0, 0)
+from padfree.onnx_tools.files.model_file import open_model, save_model
+from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
+import padfree.onnx_tools.verification.verify
+
+def most():
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+
+path, precision, output = sys.argv[1:]
+before = most()
+given = open_model(path, Storage.MEMORY)
+made = rewrite_model(given, interface="packed", precision=precision, strict=False, verify=True)
+del given
+save_model(with_bodies(made.model, made.precision), output)
+print(most() - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("memory") / "model.onnx"
+    save_model(bert_model(4, 768, 12, 3072, vocab_size=12_000, max_positions=64), path, external_data_bytes=0)
+    return path
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc on this system: run it on Linux")
+@pytest.mark.parametrize("precision", MOST)
+def test_rewriting_takes_little_more_than_its_weights(file: Path, precision: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CODE, str(file), precision, str(tmp_path / "packed.onnx")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    assert int(done.stdout) < MOST[precision] * next(file.parent.glob("*.data")).stat().st_size
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_weights_are_written_from_where_they_lie(tmp_path: Path, outside: bool) -> None:
+    source, packed = tmp_path / "model.onnx", tmp_path / "packed.onnx"
+    save_model(bert_model(1, 128, 4, 256, vocab_size=300, max_positions=64), source)
+    made = rewrite_model(open_model(source), interface="packed", precision="fp16", strict=False, verify=False)
+    save_model(with_bodies(made.model, "fp16"), packed, external_data_bytes=0 if outside else 1 << 30)
+    assert len(list(tmp_path.glob("*.data"))) == outside
+    assert load_model(packed) == finished(made.model, "fp16")
