@@ -22,6 +22,11 @@ TASKS = (FEATURES, SENTENCES, SPARSE, PAIRS, CLASSES, TOKENS, ANSWERS, MASKED)
 """What a model is for; the names are those of Hugging Face's pipelines where these have one."""
 OUTPUTS: Mapping[str, str] = {SENTENCES: "sentence_embedding", SPARSE: "sentence_embedding", PAIRS: "scores"}
 """The output that answers a task, where padfree names it."""
+ONE_LABEL, SEVERAL_LABELS, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+PROBLEMS = ("", ONE_LABEL, SEVERAL_LABELS, REGRESSION)
+"""What a classifier's classes are, as config.json calls it; "": it does not say."""
+IDENTITY = "identity"
+"""The activation of cross-encoders whose scores are their logits."""
 RIGHT, LEFT = "right", "left"
 SIDES = (RIGHT, LEFT)
 """The ends of a text that may be cut off."""
@@ -42,6 +47,7 @@ class TextInfo:
         normalize: whether vectors have length 1.
         similarity: "cosine", "dot", "euclidean" or "manhattan"; None: the folder does not say.
         labels: names of classes, in the order of the scores.
+        problem: one of PROBLEMS: whether a text has one label, or several, or a number.
         activation: what a cross-encoder's logits go through before they are its scores; "" for other models.
         truncation_side: the end that longer texts lose: "right" or "left".
         token_types: whether texts have token types; where they have none, models that read types get zeros.
@@ -61,11 +67,22 @@ class TextInfo:
     truncation_side: str = RIGHT
     token_types: bool = True
     pools_prompt: bool = True
+    problem: str = ""
 
     @property
     def takes_pairs(self) -> bool:
         """Whether the model compares two texts."""
         return self.task == PAIRS
+
+    @property
+    def is_activated(self) -> bool:
+        """Whether scores have gone through what makes shares of them; otherwise they are logits."""
+        return self.activation not in ("", IDENTITY)
+
+    @property
+    def refuses_single_texts(self) -> bool:
+        """Whether texts by themselves mean nothing to the model; one that rates something may rate a text."""
+        return self.takes_pairs and self.problem != REGRESSION
 
     @property
     def may_take_pairs(self) -> bool:
@@ -88,6 +105,7 @@ class TextInfo:
             "truncation_side": self.truncation_side,
             "token_types": self.token_types,
             "pools_prompt": self.pools_prompt,
+            **({"problem": self.problem} if self.problem else {}),
         }
 
 
@@ -97,7 +115,7 @@ def parse_text(fields: Fields) -> TextInfo:
     default = fields.optional_string("default_prompt")
     if default is not None and default not in prompts:
         raise fields.fail("default_prompt", f"one of {', '.join(prompts.names()) or 'no prompts'}")
-    # Files that older versions wrote lack the last three.
+    # Files that older versions wrote lack the last four.
     side = fields.text("truncation_side", SIDES) if "truncation_side" in fields else RIGHT
     digest = None if fields.optional_string("tokenizer_sha256") is None else fields.text("tokenizer_sha256", DIGEST)
     return TextInfo(
@@ -114,4 +132,5 @@ def parse_text(fields: Fields) -> TextInfo:
         truncation_side=side,
         token_types="token_types" not in fields or fields.truth("token_types"),
         pools_prompt="pools_prompt" not in fields or fields.truth("pools_prompt"),
+        problem=fields.text("problem", PROBLEMS) if "problem" in fields else "",
     )

@@ -20,7 +20,6 @@ EMBED, RERANK, CLASSIFY, SPARSE = "embed", "rerank", "classify", "sparse"
 TASKS = (EMBED, RERANK, CLASSIFY, SPARSE)
 TOKENS = "tokens"
 """A row for every token, where those are asked for."""
-IDENTITY = "identity"
 ANSWERS = (contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits")
 """Outputs that answer a task by their names alone."""
 _QUERIES, _DOCUMENTS = ("query", "search_query"), ("document", "passage", "search_document", "corpus")
@@ -75,6 +74,7 @@ class Served:
         prompts: name -> what is put in front of texts.
         default_prompt: the name of the prompt for who asks for none.
         labels: names of the classes.
+        problem: what these are, as TextInfo has it.
     """
 
     name: str
@@ -93,6 +93,7 @@ class Served:
     prompts: Mapping[str, str]
     default_prompt: str | None
     labels: tuple[str, ...]
+    problem: str = ""
 
     def encoder(self) -> TextEncoder:
         """What makes tokens of texts, at most `max_length` of each; of the very bytes that were checked."""
@@ -136,7 +137,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
         task=task,
         output=output.name,
         pooling="_".join(info.pooling),
-        activated=info.activation not in ("", IDENTITY),
+        activated=info.is_activated,
         precision=metadata.precision,
         tokenizer=source.path,
         tokenizer_json=source.content,
@@ -148,6 +149,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
         prompts=prompts,
         default_prompt=default,
         labels=info.labels,
+        problem=info.problem,
     )
 
 

@@ -13,18 +13,19 @@ from padfree.contract.texts import FEATURES, TextInfo
 
 from .errors import SessionError
 from .text.checks import largest_id
-from .text.encoder import Text
+from .text.encoder import Encoded, Text
 from .text.inputs import TextInputs
 from .text.json_files import read_bytes
 from .text.source import kept_content, text_source, tokenizer_path
 from .text.tokenizer_file import parsed, plain
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 __all__ = [
     "IDS",
     "TYPES",
+    "PackedTexts",
     "Text",
     "TextReader",
     "Tokens",
@@ -51,6 +52,20 @@ def read_tokenizer(file: Path) -> Tokenizer:
 def parse_tokenizer(content: bytes, source: Path) -> Tokenizer:
     """As read_tokenizer, of what such a file holds; `source` is named in messages."""
     return plain(parsed(content, source))
+
+
+@dataclass(frozen=True)
+class PackedTexts:
+    """Inputs of some texts, as `Session.run_packed` takes them.
+
+    columns: name in the original model -> int32 [T] of tokens, [B] of sequences.
+    seq_lens: int32 [B], tokens of every text.
+    cut: bool [B], whether a text was longer than the model takes, and has lost an end.
+    """
+
+    columns: dict[str, Any]
+    seq_lens: Any
+    cut: Any
 
 
 @dataclass(frozen=True)
@@ -118,8 +133,26 @@ class TextReader:
             SessionError: no such prompt, a prompt with pairs, a text for a model that takes pairs, or a text that is
                 too long and is not to be cut.
         """
+        encoded, prompt_tokens = self._encoded(texts, prompt_name, prompt, cut)
+        return Tokens(self._inputs.rows(encoded, prompt_tokens), encoded.seq_lens.tolist(), int(encoded.cut.sum()))
+
+    def read_packed(
+        self, texts: Sequence[Text], *, prompt_name: str | None = None, prompt: str | None = None, cut: bool = True
+    ) -> PackedTexts:
+        """As `read`, in arrays of all tokens."""
+        encoded, prompt_tokens = self._encoded(texts, prompt_name, prompt, cut)
+        return PackedTexts(self._inputs.columns(encoded, prompt_tokens), encoded.seq_lens, encoded.cut)
+
+    def encodings(self, texts: Sequence[str]) -> list[Encoding]:
+        """What the tokenizers library makes of single texts without a prompt: words and places of tokens too."""
+        return self._encoder.encodings(texts)
+
+    def _encoded(
+        self, texts: Sequence[Text], prompt_name: str | None, prompt: str | None, cut: bool
+    ) -> tuple[Encoded, int]:
+        """Tokens, and how many of each text are its prompt's."""
         front = self._prompt(prompt_name) if prompt is None else prompt
-        if self.info.takes_pairs and any(isinstance(text, str) for text in texts):
+        if self.info.refuses_single_texts and any(isinstance(text, str) for text in texts):
             raise SessionError(
                 "a text by itself, and the model scores pairs; give pairs of texts: ('query', 'document')"
             )
@@ -133,8 +166,7 @@ class TextReader:
                 f"text {int(encoded.cut.argmax())} has more than {self.max_length} tokens, the most that the model "
                 "takes; send a shorter text, or let long ones be cut"
             )
-        prompt_tokens = self._encoder.prompt_tokens(front) if self._inputs.leaves_out_prompts else 0
-        return Tokens(self._inputs.rows(encoded, prompt_tokens), encoded.seq_lens.tolist(), int(encoded.cut.sum()))
+        return encoded, self._encoder.prompt_tokens(front) if self._inputs.leaves_out_prompts else 0
 
     def _prompt(self, name: str | None) -> str:
         chosen = self.info.default_prompt if name is None else name

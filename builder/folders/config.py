@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, TOKENS
+from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, PROBLEMS, TOKENS
 
 from ..errors import BuildError
 from .objects import Entries
@@ -39,6 +39,7 @@ class ModelConfig:
         max_positions: tokens that the model has positions for.
         pad_id: the id that it pads with.
         labels: names of classes, in their order.
+        problem: what these are, one of padfree.contract.texts.PROBLEMS.
         generates: whether it is a decoder, or has one.
         code: files of Python that the model would need, which padfree does not run.
         activation: the class of what a cross-encoder's scores go through; "" where the file does not say.
@@ -53,6 +54,7 @@ class ModelConfig:
     max_positions: int | None
     pad_id: int | None
     labels: tuple[str, ...]
+    problem: str
     generates: bool
     code: tuple[str, ...]
     activation: str
@@ -95,6 +97,7 @@ def read_config(folder: Path) -> ModelConfig:
         max_positions=next((found for found in positions if found is not None), None),
         pad_id=_pad_id(entries),
         labels=labels,
+        problem=_problem(entries) if task in (CLASSES, PAIRS) else "",
         generates=generates,
         code=tuple(sorted({str(item).split(".")[0] + ".py" for item in _values(entries.object("auto_map"))})),
         activation=activation,
@@ -108,6 +111,12 @@ def _first(entries: Entries, *names: str) -> int | None:
 def _pad_id(entries: Entries) -> int | None:
     value = entries.raw.get("pad_token_id")
     return value if isinstance(value, int) and value >= 0 else None  # -1 and lists mean nothing
+
+
+def _problem(entries: Entries) -> str:
+    """What a classifier's classes are; "" where nothing that is known is said."""
+    said = entries.text("problem_type") or ""
+    return said if said in PROBLEMS else ""
 
 
 def _labels(entries: Entries) -> tuple[str, ...]:

@@ -208,6 +208,7 @@ def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries) -
         default_prompt=default if default in prompts else None,
         similarity=similarity if similarity in _SIMILARITIES else None,
         labels=config.labels,
+        problem=config.problem,
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder as a rewritten file with its tokenizer beside it, which runs in onnxruntime."""
+"""A folder or an exported file as a rewritten one with its tokenizer beside it, which runs in onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools import save_model
+from padfree.onnx_tools.errors import ModelFileError
+from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
@@ -32,10 +34,11 @@ def runnable(
     verify: bool = True,
     say: Say = lambda _: None,
 ) -> Iterator[Path]:
-    """A plan or rewritten file as it was given, or one made of a folder, which is removed with the context.
+    """A plan or rewritten file as it was given, or one made of what was given, which is removed with the context.
 
     Args:
-        given: a plan or a rewritten .onnx file; a model's folder or a repository of the hub, which is packed in fp32.
+        given: a plan or a rewritten .onnx file; a model's folder, a repository of the hub, or an exported .onnx file,
+            which are packed in fp32.
         options: as for `opened`.
         mask: as for `opened`.
         verify: whether original and rewritten model are compared in onnxruntime.
@@ -45,7 +48,7 @@ def runnable(
         BuildError: as `opened`; padfree.onnx_tools.RewriteError: the model cannot be rewritten.
     """
     path = located(given, say)
-    if not path.is_dir():
+    if not path.is_dir() and not _is_exported(path) and options.is_empty:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="padfree-packed-") as scratch:
@@ -64,3 +67,13 @@ def runnable(
             save_model(model, output)
             write_files(kept_files(source.path, output, parse_metadata(metadata_of(model.proto), str(output))))
         yield output
+
+
+def _is_exported(path: Path) -> bool:
+    """Whether a file is an ONNX model that has not been rewritten yet; what is wrong with others is said elsewhere."""
+    if path.suffix != ONNX_SUFFIX or not path.is_file():
+        return False
+    try:
+        return not is_rewritten(open_model(path, Storage.MAPPED).proto)
+    except ModelFileError:
+        return False

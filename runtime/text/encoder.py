@@ -17,7 +17,7 @@ from ..word_table import Looked
 from .apart import Apart, TextError
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 Text = str | tuple[str, str]
 Int32Array = npt.NDArray[np.int32]
@@ -125,6 +125,10 @@ class TextEncoder:
             cut[left] = [is_cut for *_, is_cut in made]
             looked = looked.completed([(ids, types) for ids, types, _ in made])
         return self._encoded(looked, cut)
+
+    def encodings(self, texts: Sequence[str]) -> list[Encoding]:
+        """What the tokenizers library makes of single texts that `encode` has taken: words and places of tokens too."""
+        return list(self._tokenizer.encode_batch(list(texts)))
 
     def full_length(self, text: Text) -> int:
         """Tokens of a text that is not cut."""

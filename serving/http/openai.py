@@ -6,6 +6,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
+from padfree.runtime.answers.scores import normalized
 from padfree.runtime.text_tasks import EMBED
 from padfree.runtime.texts import unknown_prompt
 from starlette.requests import Request
@@ -15,7 +16,7 @@ from starlette.routing import Route
 from ..errors import ApiError, malformed
 from .body import Body, read_inputs
 from .calls import Call, Calls
-from .vectors import Floats, floats, normalized, shortened
+from .vectors import Floats, floats, shortened
 
 FORMATS = ("float", "base64")
 KINDS = ("query", "search_query", "document", "passage", "search_document")

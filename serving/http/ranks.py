@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import numpy as np
+from padfree.runtime.answers.scores import sigmoid
 from padfree.runtime.text_tasks import RERANK
 
 from .calls import Call, Calls
-from .vectors import Floats, floats, sigmoid
+from .vectors import Floats, floats
 
 
 async def ranked(

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import padfree
+from padfree.runtime.answers.scores import label_name
 from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, Served
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -17,7 +18,7 @@ from ..errors import DOWN, UNHEALTHY, ApiError
 from ..metrics import Row
 from ..options import ServeOptions
 from .calls import Calls
-from .tei import error_body, label
+from .tei import error_body
 from .texts import Texts
 
 FRESH_S = 1.0
@@ -107,6 +108,6 @@ def _model_type(served: Served) -> dict[str, Any]:
     if served.task in (EMBED, SPARSE):
         return {"embedding": {"pooling": "splade" if served.task == SPARSE else served.pooling or "unknown"}}
     assert served.task in (RERANK, CLASSIFY)
-    names = {str(at): label(served.labels, at) for at in range(max(1, len(served.labels)))}
+    names = {str(at): label_name(served.labels, at) for at in range(max(1, len(served.labels)))}
     classes = {"id2label": names, "label2id": {name: int(at) for at, name in names.items()}}
     return {"reranker" if served.task == RERANK else "classifier": classes}

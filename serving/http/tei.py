@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import orjson
+from padfree.contract.texts import REGRESSION
+from padfree.runtime.answers.scores import class_scores, label_name, normalized
 from padfree.runtime.budget import Budget, cut
 from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE
 from starlette.routing import Route
@@ -18,9 +20,9 @@ from ..errors import ApiError, malformed
 from .body import Body, check_texts, read_inputs, read_pairs, read_texts
 from .calls import Call, Calls
 from .openai import prompt_text
-from .ranks import ranked, scored
+from .ranks import ranked
 from .texts import BATCH_CHARACTERS, Texts
-from .vectors import floats, normalized, shortened, softmax
+from .vectors import floats, shortened
 
 
 def error_body(error: ApiError) -> Any:
@@ -96,17 +98,14 @@ class Tei:
         call.method = "single" if single else "batch"
         raw = body.truth("raw_scores", False)
         self._calls.check_task(CLASSIFY, RERANK)
-        if served.takes_pairs and any(isinstance(item, str) for item in pairs):
+        if served.takes_pairs and served.problem != REGRESSION and any(isinstance(item, str) for item in pairs):
             raise malformed("'inputs' has a text by itself, and the model scores pairs; send [query, text]")
         rows = await self._calls.rows(call, pairs, kind="predict", truncate=self._truncate(body), ids=[])
         logits = floats(rows).reshape(len(pairs), -1)
-        if logits.shape[1] > 1 and not raw and not served.activated:
-            scores = softmax(logits)
-        else:
-            scores = scored(self._calls, logits, raw)
+        scores = logits if raw else class_scores(logits, served.problem, activated=served.activated)
         answers = [
             [
-                {"score": float(row[at]), "label": label(served.labels, int(at))}
+                {"score": float(row[at]), "label": label_name(served.labels, int(at))}
                 for at in np.argsort(-row, kind="stable")
             ]
             for row in scores
@@ -155,8 +154,3 @@ class Tei:
         side = self._calls.served.truncation_side
         body.choice("truncation_direction", (side, side.capitalize()))
         return body.truth("truncate", self._calls.options.long_texts == "truncate")
-
-
-def label(labels: tuple[str, ...], at: int) -> str:
-    """The name of a class; as Hugging Face calls those that have none."""
-    return labels[at] if at < len(labels) else f"LABEL_{at}"

@@ -30,20 +30,3 @@ def shortened(vectors: Floats, dimensions: int | None) -> Floats:
             f"'dimensions' is {dimensions}, allowed: at most {vectors.shape[1]}, which the model's vectors have"
         )
     return np.ascontiguousarray(vectors[:, :dimensions])
-
-
-def normalized(vectors: Floats) -> Floats:
-    """Vectors of length 1; zeros stay zeros."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.where(norms == 0, np.float32(1), norms), np.float32)
-
-
-def sigmoid(logits: Floats) -> Floats:
-    """1 / (1 + exp(-x)), without overflow."""
-    return np.asarray(np.exp(-np.logaddexp(np.float32(0), -logits)), np.float32)
-
-
-def softmax(logits: Floats) -> Floats:
-    """Shares of every row."""
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True), np.float32)

@@ -149,6 +149,15 @@ def test_the_python_of_the_readme_works(start: Path) -> None:
     assert (start / "packed.onnx").exists()
 
 
+@pytest.mark.usefixtures("start")
+def test_three_lines_of_the_readme_give_vectors() -> None:
+    example, _ = blocks(README, "python")
+    assert len(list(filter(None, example.splitlines()))) == 3
+    scope: dict[str, object] = {}
+    exec(compile(example, "README.md", "exec"), scope)
+    assert np.shape(scope["vectors"]) == (2, WIDTH)
+
+
 START = ("pip install . && padfree demo", "pip install '.[test]' && pytest")
 """What a stranger gives first."""
 

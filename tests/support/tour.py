@@ -50,6 +50,6 @@ def write_start(folder: Path) -> Path:
 
 
 def python_example() -> str:
-    """The README's Python, with ids that the small model has: its vocabulary has 930, BERT's 30,522."""
-    (example,) = blocks(README, "python")
+    """The README's Python of token ids, of those that the small model has: its vocabulary has 930, BERT's 30,522."""
+    _, example = blocks(README, "python")
     return re.sub(r"\b\d{4,}\b", "59", example)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree.Model`: a model by its name, folder or file, and what it says of texts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from padfree.contract.names import ONNX_SUFFIX
+from padfree.runtime import Session
+from padfree.runtime.answers.scores import Classified, Floats
+from padfree.runtime.answers.tags import Tagged
+from padfree.runtime.answers.text_model import Ranked, TextModel, TokenRows
+from padfree.runtime.text.encoder import Text
+
+from .folders.head import HeadOptions
+from .folders.packing import runnable
+
+__all__ = ["Classified", "Model", "Ranked", "Tagged", "TokenRows"]
+
+_log = logging.getLogger("padfree")
+_OWNER = "sentence-transformers"
+
+
+class Model(TextModel):
+    """A model that answers texts. Any number of threads may call it; `session` is what lies beneath.
+
+    Args:
+        model: a plan, which runs in TensorRT; a rewritten .onnx file, a folder, a repository of the Hugging Face Hub or
+            an exported .onnx file, which run in onnxruntime on the CPU. What is not rewritten yet is, in fp32: keep the
+            result of `padfree optimize` or `padfree build` where that takes too long. A name without an owner is one of
+            sentence-transformers.
+        tokenizer: a tokenizer.json, instead of the one that the model keeps.
+        pooling: one vector per text: ways of pooling, as ("mean",), instead of the folder's; for exported files, too.
+        normalize: whether vectors have length 1, instead of what the folder says.
+        verify: whether a model that is rewritten is compared with the original.
+        device: CUDA device, for plans.
+        allow_other_gpu: run a plan that was built on another GPU model of the same compute capability.
+        cpu_threads: threads of a run on the CPU; 0: every core.
+
+    Raises:
+        BuildError: no such model, or one that padfree cannot take; RewriteError: it cannot be rewritten; SessionError:
+            the file, the machine or their versions do not fit, or there is no tokenizer.
+
+    >>> import padfree
+    >>> model = padfree.Model("all-MiniLM-L6-v2")
+    >>> vectors = model.encode(["A cat sits on the mat.", "Rain is expected."])
+    >>> vectors.shape[0], vectors.dtype
+    (2, dtype('float32'))
+    >>> len(model.encode("One text has one vector.")) == vectors.shape[1]
+    True
+    >>> model.tokens("a day").tokens
+    ('[CLS]', 'a', 'day', '[SEP]')
+    >>> model.close()
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        tokenizer: str | Path | None = None,
+        pooling: str | Sequence[str] = (),
+        normalize: bool | None = None,
+        verify: bool = True,
+        device: int = 0,
+        allow_other_gpu: bool = False,
+        cpu_threads: int = 0,
+    ) -> None:
+        modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
+        with ExitStack() as opened:
+            options = HeadOptions(modes, normalize)
+            path = opened.enter_context(runnable(_named(model), options, verify=verify, say=_log.info))
+            session = Session(path, device=device, allow_other_gpu=allow_other_gpu, cpu_threads=cpu_threads)
+            self.session = opened.enter_context(session)
+            super().__init__(session, path, None if tokenizer is None else Path(tokenizer), shown=str(model))
+            self._opened = opened.pop_all()
+
+    async def encode_async(self, texts: str | Sequence[str], **options: Any) -> Floats:
+        """As `encode`, in a thread."""
+        return await asyncio.to_thread(lambda: self.encode(texts, **options))
+
+    async def rerank_async(self, query: str, documents: Sequence[str], **options: Any) -> list[Ranked]:
+        """As `rerank`, in a thread."""
+        return await asyncio.to_thread(lambda: self.rerank(query, documents, **options))
+
+    async def classify_async(self, texts: Text | Sequence[Text], **options: Any) -> Any:
+        """As `classify`, in a thread."""
+        return await asyncio.to_thread(lambda: self.classify(texts, **options))
+
+    async def tag_async(self, texts: str | Sequence[str], **options: Any) -> Any:
+        """As `tag`, in a thread."""
+        return await asyncio.to_thread(lambda: self.tag(texts, **options))
+
+    async def tokens_async(self, texts: str | Sequence[str], **options: Any) -> Any:
+        """As `tokens`, in a thread."""
+        return await asyncio.to_thread(lambda: self.tokens(texts, **options))
+
+    def close(self) -> None:
+        """Waits for runs of other threads and frees what the model holds; harmless when called again."""
+        self._opened.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _named(model: str | Path) -> str | Path:
+    """What was given, with the owner of names that have none: those of sentence-transformers, as there."""
+    path = Path(model)
+    has_owner = len(path.parts) > 1 or path.exists() or path.suffix.lower() in (ONNX_SUFFIX, ".plan")
+    return model if has_owner else f"{_OWNER}/{model}"

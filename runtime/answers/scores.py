@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a classifier's numbers to labels and scores, as Hugging Face's pipelines have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract.texts import REGRESSION, SEVERAL_LABELS, TextInfo
+
+Floats = npt.NDArray[np.float32]
+
+LEAST_SHARE = 0.5
+"""Of several labels those are a text's that have this score, or more."""
+
+
+@dataclass(frozen=True)
+class Classified:
+    """What a classifier says of a text.
+
+    Attributes:
+        label: the label with the highest score.
+        score: its score.
+        labels: all labels that the text has: `label` alone, or, where a text may have several, those with a score of
+            0.5 or more, the highest first.
+        scores: every label with its score, in the model's order: shares that add up to 1; with several labels, or one,
+            a share each; with regression, the model's numbers.
+    """
+
+    label: str
+    score: float
+    labels: tuple[str, ...]
+    scores: Mapping[str, float]
+
+
+def classified(values: npt.NDArray[Any], info: TextInfo) -> list[Classified]:
+    """What a classifier's rows [B, K], or [B], say.
+
+    Args:
+        values: as the model gives them.
+        info: names of labels, what kind of classes they are, and what the numbers have gone through already.
+    """
+    numbers = np.asarray(values, np.float32).reshape(len(values), -1)
+    shares = class_scores(numbers, info.problem, activated=info.is_activated)
+    names = [label_name(info.labels, at) for at in range(shares.shape[1])]
+    found = []
+    for row in shares:
+        order = np.argsort(-row, kind="stable").tolist()
+        kept = [at for at in order if row[at] >= LEAST_SHARE] if info.problem == SEVERAL_LABELS else order[:1]
+        scores = {name: float(score) for name, score in zip(names, row, strict=True)}
+        found.append(Classified(names[order[0]], float(row[order[0]]), tuple(names[at] for at in kept), scores))
+    return found
+
+
+def class_scores(values: Floats, problem: str, *, activated: bool) -> Floats:
+    """Scores [B, K] of a classifier's numbers: softmax of classes, sigmoid of several labels or of one, or neither.
+
+    Args:
+        values: as the model gives them.
+        problem: what the classes are, as TextInfo has it.
+        activated: whether they have gone through what makes scores of them.
+    """
+    if problem == REGRESSION or activated:
+        return values
+    if problem == SEVERAL_LABELS or values.shape[1] == 1:
+        return sigmoid(values)
+    return softmax(values)
+
+
+def label_name(labels: Sequence[str], at: int) -> str:
+    """The name of a class; as Hugging Face calls those that have none."""
+    return labels[at] if at < len(labels) else f"LABEL_{at}"
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """1 / (1 + exp(-x)), without overflow."""
+    return np.asarray(np.exp(-np.logaddexp(np.float32(0), -logits)), np.float32)
+
+
+def softmax(logits: Floats) -> Floats:
+    """Shares of every row."""
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), np.float32)
+
+
+def normalized(vectors: Floats) -> Floats:
+    """Vectors of length 1; zeros stay zeros."""
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors / np.where(norms == 0, np.float32(1), norms), np.float32)

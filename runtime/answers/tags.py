@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a tagger's rows to words with labels, and to what several words name together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .scores import Floats, label_name, softmax
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+OUTSIDE = "O"
+"""The label of words that are nothing."""
+_BEGINS, _GOES_ON = "B-", "I-"
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A word of a text, or several that name something together.
+
+    Attributes:
+        text: as it stands in the text.
+        start: its first character's place in the text.
+        end: the place after its last one.
+        label: without "B-" and "I-" where words are joined.
+        score: the share of the label among all labels; of several words their mean.
+    """
+
+    text: str
+    start: int
+    end: int
+    label: str
+    score: float
+
+
+def words_of(text: str, encoding: Encoding, rows: npt.NDArray[Any], labels: Sequence[str]) -> list[Tagged]:
+    """Every word of a text with its label, that of its first token.
+
+    Args:
+        text: the text.
+        encoding: its tokens.
+        rows: [len, K], a tagger's numbers of every token.
+        labels: names of the K labels.
+    """
+    shares: Floats = softmax(np.asarray(rows, np.float32))
+    found = list[Tagged]()
+    before: int | None = None
+    for word, row, (start, end) in zip(encoding.word_ids, shares, encoding.offsets, strict=True):
+        if word is None:  # a special token
+            before = None
+            continue
+        if word == before:
+            last = found[-1]
+            found[-1] = Tagged(text[last.start : end], last.start, end, last.label, last.score)
+        else:
+            at = int(row.argmax())
+            start += len(text[start:end]) - len(text[start:end].lstrip())  # byte-level tokens begin with a space
+            found.append(Tagged(text[start:end], start, end, label_name(labels, at), float(row[at])))
+        before = word
+    return found
+
+
+def joined(text: str, words: Sequence[Tagged]) -> list[Tagged]:
+    """What words name together: neighbours of one kind, up to the next "B-"; those that are nothing are left out."""
+    groups = list[list[Tagged]]()
+    last = ""
+    for word in words:
+        begins, kind = _kind(word.label)
+        if groups and kind == last and not begins:
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+        last = kind
+    return [
+        Tagged(
+            text[group[0].start : group[-1].end],
+            group[0].start,
+            group[-1].end,
+            _kind(group[0].label)[1],
+            float(np.mean([word.score for word in group])),
+        )
+        for group in groups
+        if group[0].label != OUTSIDE
+    ]
+
+
+def _kind(label: str) -> tuple[bool, str]:
+    """Whether a label begins something, and of what kind that is."""
+    if label.startswith((_BEGINS, _GOES_ON)):
+        return label.startswith(_BEGINS), label[len(_BEGINS) :]
+    return False, label

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an opened model says of texts: the layer between texts and `Session`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+from padfree.contract import texts as contract
+from padfree.contract.metadata import OutputInfo
+
+from ..budget import Budget, cut
+from ..errors import SessionError
+from ..request import Ragged, read_packed
+from ..session import Session
+from ..text.encoder import Text
+from ..texts import PackedTexts, TextReader
+from .scores import Classified, Floats, classified, normalized
+from .tags import Tagged, joined, words_of
+
+Array = npt.NDArray[Any]
+Values = Mapping[str, Any]
+
+WINDOW_TOKENS = 1 << 18
+"""Tokens that run before their answers are put aside: outputs of tokens are large."""
+VECTORS, SCORES, LOGITS = contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits"
+NOTHING: Values = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A document's place in the list that was given, and its score."""
+
+    index: int
+    score: float
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """A text's tokens.
+
+    Attributes:
+        tokens: as the tokenizer writes them, special tokens included.
+        offsets: where each stands in the text: first character, and the place after the last; (0, 0) of special ones.
+        vectors: float32 [len, E], the model's row of each; None: it gives none.
+    """
+
+    tokens: tuple[str, ...]
+    offsets: tuple[tuple[int, int], ...]
+    vectors: Floats | None
+
+
+class TextModel:
+    """Texts in, answers out. Any number of threads may call it.
+
+    Args:
+        session: runs the model.
+        path: its file; the tokenizer lies beside it.
+        tokenizer: a tokenizer.json, instead of that one.
+        shown: what the model is called in messages.
+
+    Raises:
+        SessionError: the tokenizer is not there, or another model's, or texts do not give what the model reads.
+    """
+
+    def __init__(
+        self, session: Session, path: Path, tokenizer: Path | None = None, *, shown: str | None = None
+    ) -> None:
+        self._session = session
+        self._reader = TextReader(path, session.metadata, tokenizer)
+        self._shown = shown or str(path)
+        self._outputs = {item.name: item for item in session.metadata.outputs}
+
+    @property
+    def info(self) -> contract.TextInfo:
+        """What the model's folder said of texts."""
+        return self._reader.info
+
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        normalize: bool | None = None,
+        inputs: Values = NOTHING,
+    ) -> Floats:
+        """A vector for every text, float32 [B, E]; [E] of a text by itself.
+
+        Args:
+            texts: any number of them; longer ones than the model takes lose an end.
+            prompt_name: the prompt to put in front, of those that the model keeps; None: its default.
+            prompt: the prompt itself; "" for none.
+            normalize: whether vectors have length 1; None: as the model's folder says.
+            inputs: other inputs of the model with a row per text, by name.
+
+        Raises:
+            SessionError: the model gives no vectors of texts, or a text or prompt that it does not take.
+        """
+        output = self._outputs.get(VECTORS)
+        if output is None:
+            raise SessionError(f"{self._shown}: gives no vectors of texts, {self._what_it_gives()}")
+        if normalize is False and self.info.normalize:
+            raise SessionError(
+                f"{self._shown}: its vectors have length 1, and no other numbers are left of them; make the model "
+                "without (--no-normalize; padfree.Model(..., normalize=False) of a folder)"
+            )
+        many = _listed(texts)
+        tokens = self._reader.read_packed(many, prompt_name=prompt_name, prompt=prompt)
+        vectors = self._stacked(output, self._rows(output, tokens, inputs))
+        vectors = normalized(vectors) if normalize else vectors
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, top: int | None = None, inputs: Values = NOTHING
+    ) -> list[Ranked]:
+        """Documents by how well they answer a query, the best first, with the model's scores.
+
+        Args:
+            query: a text.
+            documents: any number of texts.
+            top: how many to give; None: all.
+            inputs: other inputs of the model with a row per document, by name.
+
+        Raises:
+            SessionError: the model does not compare texts.
+        """
+        output = self._scores()
+        if output is None or not output.shape or output.shape[-1] not in (1, None):
+            raise SessionError(f"{self._shown}: gives no score of a pair of texts, {self._what_it_gives()}")
+        tokens = self._reader.read_packed([(query, document) for document in documents])
+        scores = self._stacked(output, self._rows(output, tokens, inputs)).reshape(len(documents))
+        return [Ranked(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")[:top]]
+
+    @overload
+    def classify(self, texts: Text, *, inputs: Values = NOTHING) -> Classified: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def classify(self, texts: Sequence[Text], *, inputs: Values = NOTHING) -> list[Classified]: ...
+
+    def classify(self, texts: Text | Sequence[Text], *, inputs: Values = NOTHING) -> Classified | list[Classified]:
+        """Labels with scores: a `Classified` for every text, or pair of texts; one for a text by itself.
+
+        Args:
+            texts: texts, or pairs of them: tuples of two, which by themselves are one pair.
+            inputs: other inputs of the model with a row per text, by name.
+
+        Raises:
+            SessionError: the model is no classifier.
+        """
+        output = self._scores()
+        if output is None:
+            raise SessionError(f"{self._shown}: gives no scores of labels, {self._what_it_gives()}")
+        single = isinstance(texts, str) or _is_pair(texts)
+        many: Any = [texts] if single else list(texts)
+        values = self._stacked(output, self._rows(output, self._reader.read_packed(many), inputs))
+        found: list[Classified] = classified(values, self.info) if many else []
+        return found[0] if single else found
+
+    @overload
+    def tag(self, texts: str, *, words: bool = False, inputs: Values = NOTHING) -> list[Tagged]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def tag(self, texts: Sequence[str], *, words: bool = False, inputs: Values = NOTHING) -> list[list[Tagged]]: ...
+
+    def tag(
+        self, texts: str | Sequence[str], *, words: bool = False, inputs: Values = NOTHING
+    ) -> list[Tagged] | list[list[Tagged]]:
+        """What words of a text are: a list of `Tagged` for every text; one list for a text by itself.
+
+        Args:
+            texts: any number of them.
+            words: every word by itself, those labelled "O" too; otherwise words that "B-" and "I-" hold together are
+                one, and those that are nothing are left out.
+            inputs: other inputs of the model with a row per text, by name.
+
+        Raises:
+            SessionError: the model is no tagger.
+        """
+        output = self._outputs.get(LOGITS)
+        if output is None or not output.has_token_rows:
+            raise SessionError(f"{self._shown}: gives no labels of words, {self._what_it_gives()}")
+        many = _listed(texts)
+        rows = self._rows(output, self._reader.read_packed(many), inputs)
+        found = []
+        for text, encoding, values in zip(many, self._reader.encodings(many), rows, strict=True):
+            tagged = words_of(text, encoding, values, self.info.labels)
+            found.append(tagged if words else joined(text, tagged))
+        return found[0] if isinstance(texts, str) else found
+
+    @overload
+    def tokens(self, texts: str, *, inputs: Values = NOTHING) -> TokenRows: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def tokens(self, texts: Sequence[str], *, inputs: Values = NOTHING) -> list[TokenRows]: ...
+
+    def tokens(self, texts: str | Sequence[str], *, inputs: Values = NOTHING) -> TokenRows | list[TokenRows]:
+        """Tokens of every text as a `TokenRows`, with the model's vector of each where it gives some.
+
+        Args:
+            texts: any number of them, without a prompt.
+            inputs: other inputs of the model with a row per text, by name.
+        """
+        many = _listed(texts)
+        output = next((item for item in self._outputs.values() if item.has_token_rows), None)
+        tokens = self._reader.read_packed(many, prompt="")
+        rows = [None] * len(many) if output is None else self._rows(output, tokens, inputs)
+        found = [
+            TokenRows(tuple(item.tokens), tuple(item.offsets), None if row is None else np.asarray(row, np.float32))
+            for item, row in zip(self._reader.encodings(many), rows, strict=True)
+        ]
+        return found[0] if isinstance(texts, str) else found
+
+    def _scores(self) -> OutputInfo | None:
+        """The output of scores of texts."""
+        found = (self._outputs.get(name) for name in (SCORES, LOGITS))
+        return next((item for item in found if item is not None and item.layout == "per_sequence"), None)
+
+    def _what_it_gives(self) -> str:
+        """What to call instead, for messages."""
+        logits = self._outputs.get(LOGITS)
+        if VECTORS in self._outputs:
+            return "it makes vectors: call encode"
+        if self._scores() is not None:
+            pairs = self.info.takes_pairs
+            return f"it {'compares two texts: call rerank' if pairs else 'has labels for texts: call classify'}"
+        if logits is not None and logits.has_token_rows and self.info.task == contract.TOKENS:
+            return "it has labels for words: call tag"
+        return (
+            f"only {', '.join(self._outputs)}; make it with pooling (--pooling mean; padfree.Model(..., "
+            "pooling='mean') of a folder), or call tokens"
+        )
+
+    def _rows(self, output: OutputInfo, tokens: PackedTexts, inputs: Values) -> list[Array]:
+        """The output's part of every text, in their order; the longest run first, with others of like lengths."""
+        found: list[Any] = [None] * len(tokens.seq_lens)
+        if not found:
+            return found
+        ragged = read_packed({**tokens.columns, **inputs}, tokens.seq_lens, self._session.metadata)
+        order = np.argsort(-ragged.seq_lens, kind="stable")
+        for part in cut(ragged.seq_lens[order].tolist(), Budget(WINDOW_TOKENS)):
+            chosen = order[part].tolist()
+            rows = self._session.run_ragged(_taken(ragged, chosen))[output.name]
+            for at, row in zip(chosen, rows, strict=True):
+                found[at] = row
+        return found
+
+    def _stacked(self, output: OutputInfo, rows: Sequence[Array]) -> Floats:
+        """Rows of texts as one array, finite numbers alone."""
+        width = [size or 0 for size in (output.shape or ())[1:]]
+        values = np.stack(rows).astype(np.float32) if rows else np.zeros((0, *width), np.float32)
+        if not np.isfinite(values).all():
+            raise SessionError(
+                f"{self._shown}: gave values that are not finite; look at its precision with padfree compare"
+            )
+        return values
+
+
+def _taken(ragged: Ragged, chosen: list[int]) -> Ragged:
+    return ragged if chosen == list(range(ragged.seq_lens.size)) else ragged.take(chosen)
+
+
+def _listed(texts: str | Sequence[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(item, str) for item in value)

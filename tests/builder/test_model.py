@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""padfree.Model: what it says of texts, beside the exported model in onnxruntime, the command line and transformers."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+import padfree
+import pytest
+from padfree.builder import cli
+from padfree.builder import model as model_module
+from padfree.builder.folders import given
+from padfree.runtime import SessionError
+from padfree.runtime.answers.scores import Classified
+from padfree.runtime.answers.tags import Tagged, joined
+from tokenizers import Tokenizer
+
+from tests.support.bulk_jobs import write_reranker
+from tests.support.folders import ENCODER, ROOT, TOKENIZER, WIDTH, write_folder, write_json, write_small_tokenizer
+from tests.support.served_models import expected as sums
+from tests.support.torch_folders import write_torch_folder
+
+Array = npt.NDArray[Any]
+
+OPTIMUM = ROOT / "tests" / "fixtures" / "optimum"
+SMALL = {"vocab_size": 64, "hidden_size": 16, "max_position_embeddings": 40}
+TORCH = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+LABELS = ("no", "maybe", "yes")
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+TEXTS = ("the cat sat on the mat", "a", "rain, and more rain: it rained the whole day and night", "")
+WORDS = ("word1 word2  word3 word9", "word50", "word7 word8 word40 word41 word42 word43 word44 word45")
+TOLERANCE = 5e-5
+
+
+def names_of(labels: Sequence[str]) -> dict[str, str]:
+    return {str(at): name for at, name in enumerate(labels)}
+
+
+def small_folder(folder: Path, kind: str, labels: Sequence[str], **config: Any) -> Path:
+    """A folder of a classifier or tagger whose words are word0, word1, ..."""
+    names = {"sequence": "BertForSequenceClassification", "token": "BertForTokenClassification"}
+    tokenizer = write_small_tokenizer(folder.parent / f"{folder.name}.json", 64)
+    entries = {**SMALL, "architectures": [names[kind]], "id2label": names_of(labels), **config}
+    file = OPTIMUM / f"bert_{kind}_classification.onnx"
+    write_folder(folder, model=file, config=entries, tokenizer=tokenizer)
+    write_json(folder / "tokenizer_config.json", {"model_max_length": 40, "do_lower_case": False})
+    return folder
+
+
+def logits_of(kind: str, tokenizer: Path, texts: Sequence[str]) -> list[Array]:
+    """What the exported model gives for every text alone."""
+    session = ort.InferenceSession(str(OPTIMUM / f"bert_{kind}_classification.onnx"))
+    encoder, found = Tokenizer.from_file(str(tokenizer)), []
+    for text in texts:
+        one = encoder.encode(text)
+        feeds = {"input_ids": one.ids, "attention_mask": one.attention_mask, "token_type_ids": one.type_ids}
+        found.append(session.run(None, {name: np.asarray([row], np.int64) for name, row in feeds.items()})[0][0])
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    chain = {"pooling_mode": "mean", "embedding_dimension": WIDTH}
+    settings = {"prompts": {"query": "a cat: "}}
+    return write_folder(
+        tmp_path_factory.mktemp("embedder") / "model",
+        modules=[("Pooling", chain)],
+        settings=settings,
+        max_seq_length=9,
+    )
+
+
+@pytest.fixture(scope="module")
+def embedder(folder: Path) -> Iterator[padfree.Model]:
+    with padfree.Model(folder) as model:
+        yield model
+
+
+def means(texts: Sequence[str]) -> Array:
+    """What the exported encoder gives for every text alone, pooled."""
+    session, encoder = ort.InferenceSession(str(ENCODER)), Tokenizer.from_file(str(TOKENIZER))
+    encoder.no_padding()
+    encoder.enable_truncation(9)
+    found = []
+    for text in texts:
+        one = encoder.encode(text)
+        feeds = {"input_ids": one.ids, "attention_mask": one.attention_mask, "token_type_ids": one.type_ids}
+        arrays = {name: np.asarray([row], np.int64) for name, row in feeds.items()}
+        found.append(session.run(["last_hidden_state"], arrays)[0][0].mean(0))
+    return np.stack(found)
+
+
+def test_vectors_are_those_of_the_exported_model_in_the_order_of_the_texts(embedder: padfree.Model) -> None:
+    found = embedder.encode(TEXTS)
+    assert (found.dtype, found.shape) == (np.float32, (len(TEXTS), WIDTH))
+    np.testing.assert_allclose(found, means(TEXTS), atol=TOLERANCE)
+    np.testing.assert_allclose(embedder.encode(TEXTS[2]), found[2], atol=TOLERANCE)
+    assert embedder.encode([]).shape == (0, WIDTH)
+
+
+def test_windows_keep_the_order(embedder: padfree.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("padfree.runtime.answers.text_model.WINDOW_TOKENS", 12)
+    np.testing.assert_allclose(embedder.encode(TEXTS * 3), means(TEXTS * 3), atol=TOLERANCE)
+
+
+def test_prompts_stand_in_front_and_vectors_get_length_1(embedder: padfree.Model) -> None:
+    wanted = means([f"a cat: {text}" for text in TEXTS])
+    np.testing.assert_allclose(embedder.encode(TEXTS, prompt_name="query"), wanted, atol=TOLERANCE)
+    np.testing.assert_allclose(embedder.encode(TEXTS, prompt="a cat: "), wanted, atol=TOLERANCE)
+    unit = embedder.encode(TEXTS, normalize=True)
+    np.testing.assert_allclose(unit, means(TEXTS) / np.linalg.norm(means(TEXTS), axis=1, keepdims=True), atol=TOLERANCE)
+    with pytest.raises(SessionError, match="prompt 'passage', the model's are query"):
+        embedder.encode(TEXTS, prompt_name="passage")
+
+
+def test_the_command_line_gives_the_same(embedder: padfree.Model, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:3]))
+    command = ["run", str(folder), "--input", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "out.npz")]
+    assert cli.main(command) == 0
+    with np.load(tmp_path / "out.npz") as results:
+        np.testing.assert_array_equal(embedder.encode(TEXTS[:3]), results["sentence_embedding"])
+
+
+def test_an_exported_file_is_pooled_as_asked() -> None:
+    with padfree.Model(ENCODER, tokenizer=TOKENIZER, pooling="mean", normalize=True) as model:
+        found = model.encode(["a cat"])
+        np.testing.assert_allclose(np.linalg.norm(found), 1.0, atol=1e-5)
+        np.testing.assert_allclose(found[0] * np.linalg.norm(means(["a cat"])), means(["a cat"])[0], atol=1e-4)
+    with padfree.Model(ENCODER, tokenizer=TOKENIZER) as rows:
+        (one,) = rows.tokens(["a cat"])
+        assert one.vectors is not None
+        np.testing.assert_allclose(one.vectors.mean(0), means(["a cat"])[0], atol=TOLERANCE)
+        assert [("a cat"[start:end]) for start, end in one.offsets if end] == ["a", "c", "at"]
+        with pytest.raises(
+            SessionError, match=r"gives no vectors of texts, only last_hidden_state, pooler_output; .*pooling='mean'"
+        ):
+            rows.encode("a cat")
+
+
+def test_asked_for_what_it_does_not_do_it_names_what_it_does(embedder: padfree.Model) -> None:
+    for call in (embedder.classify, embedder.tag):
+        with pytest.raises(SessionError, match="it makes vectors: call encode"):
+            call("a cat")
+    with pytest.raises(SessionError, match="it makes vectors: call encode"):
+        embedder.rerank("a cat", ["rain"])
+
+
+def test_documents_come_in_the_order_of_their_scores(tmp_path: Path) -> None:
+    path = write_reranker(tmp_path / "reranker.onnx")
+    documents = ["a cat", "rain", "the rain in the night", "day"]
+    with padfree.Model(path) as model:
+        ranks = model.rerank("rain", documents)
+        assert model.rerank("rain", documents, top=2) == ranks[:2]
+        with pytest.raises(SessionError, match="it compares two texts: call rerank"):
+            model.encode("rain")
+    scores = sums([("rain", document) for document in documents], 1)[:, 0]
+    assert [rank.index for rank in ranks] == np.argsort(-scores).tolist()
+    np.testing.assert_allclose([rank.score for rank in ranks], np.sort(scores)[::-1], atol=TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def classifiers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("classifiers")
+
+
+@pytest.mark.parametrize("problem", ["", "single_label_classification", "multi_label_classification", "regression"])
+def test_classifiers_give_labels_with_scores(problem: str, classifiers: Path) -> None:
+    path = small_folder(classifiers / (problem or "none"), "sequence", LABELS, problem_type=problem or None)
+    logits = np.stack(logits_of("sequence", classifiers / f"{path.name}.json", WORDS))
+    shares = {
+        "multi_label_classification": 1 / (1 + np.exp(-logits)),
+        "regression": logits,
+    }.get(problem, np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
+    with padfree.Model(path) as model:
+        found = model.classify(WORDS)
+        one = model.classify(WORDS[1])
+    for answer, row in zip(found, shares, strict=True):
+        assert list(answer.scores) == list(LABELS)
+        np.testing.assert_allclose(list(answer.scores.values()), row, atol=TOLERANCE)
+        assert (answer.label, answer.score) == (LABELS[row.argmax()], max(answer.scores.values()))
+        several = [LABELS[at] for at in np.argsort(-row) if row[at] >= 0.5]
+        assert answer.labels == (tuple(several) if problem.startswith("multi") else (answer.label,))
+    assert isinstance(one, Classified)
+    np.testing.assert_allclose(one.score, found[1].score, atol=TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_folder(tmp_path_factory.mktemp("tagger") / "model", "token", TAGS)
+
+
+def test_taggers_give_words_with_places(tagger: Path) -> None:
+    logits = logits_of("token", tagger.parent / "model.json", WORDS)
+    with padfree.Model(tagger) as model:
+        found = model.tag(WORDS, words=True)
+        assert model.tag(WORDS[0]) == model.tag(WORDS)[0]
+        with pytest.raises(SessionError, match="it has labels for words: call tag"):
+            model.encode("word1")
+    for text, words, rows in zip(WORDS, found, logits, strict=True):
+        assert [word.text for word in words] == text.split()
+        assert all(text[word.start : word.end] == word.text for word in words)
+        inner = rows[1:-1]  # without [CLS] and [SEP]
+        assert [word.label for word in words] == [TAGS[at] for at in inner.argmax(1)]
+        shares = np.exp(inner) / np.exp(inner).sum(1, keepdims=True)
+        np.testing.assert_allclose([word.score for word in words], shares.max(1), atol=TOLERANCE)
+
+
+def test_neighbours_of_one_kind_are_one_up_to_the_next_that_begins() -> None:
+    labels = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-PER", "x", "x"]
+    text = "ab cd ef gh ij kl mn op"
+    words = [
+        Tagged(text[at : at + 2], at, at + 2, label, 0.5 + at / 100)
+        for at, label in zip(range(0, 24, 3), labels, strict=True)
+    ]
+    found = joined(text, words)
+    assert [(item.text, item.label) for item in found] == [
+        ("ab cd", "PER"),
+        ("gh", "LOC"),
+        ("ij", "LOC"),
+        ("kl", "PER"),
+        ("mn op", "x"),
+    ]
+    assert found[0].score == pytest.approx(0.515)
+
+
+@pytest.mark.needs_torch
+def test_pipelines_of_transformers_give_the_same(classifiers: Path, tagger: Path, tmp_path: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    settings = {"pad_token": "[PAD]", "tokenizer_class": "PreTrainedTokenizerFast"}
+    for problem in ("single_label_classification", "multi_label_classification", "regression"):
+        path = small_folder(classifiers / f"torch_{problem}", "sequence", LABELS, problem_type=problem)
+        exported = OPTIMUM / "bert_sequence_classification.onnx"
+        folder = write_torch_folder(path, tmp_path / problem, exported, config=TORCH, tokenizer=settings)
+        theirs = transformers.pipeline("text-classification", str(folder), top_k=None)(list(WORDS))
+        with padfree.Model(path) as model:
+            for one, answers in zip(model.classify(WORDS), theirs, strict=True):
+                assert one.scores == pytest.approx({item["label"]: item["score"] for item in answers}, abs=TOLERANCE)
+    exported = OPTIMUM / "bert_token_classification.onnx"
+    folder = write_torch_folder(tagger, tmp_path / "tagger", exported, config=TORCH, tokenizer=settings)
+    theirs = transformers.pipeline("token-classification", str(folder), aggregation_strategy="first")(list(WORDS))
+    with padfree.Model(tagger) as model:
+        for words, answers in zip(model.tag(WORDS), theirs, strict=True):
+            ours = [(word.label, word.start, word.end) for word in words]
+            assert ours == [(item["entity_group"], item["start"], item["end"]) for item in answers]
+            assert [word.score for word in words] == pytest.approx([item["score"] for item in answers], abs=TOLERANCE)
+
+
+def test_async_forms_give_the_same(embedder: padfree.Model) -> None:
+    async def both() -> list[Array]:
+        return list(await asyncio.gather(embedder.encode_async(TEXTS), embedder.encode_async(TEXTS, normalize=True)))
+
+    plain, unit = asyncio.run(both())
+    np.testing.assert_array_equal(plain, embedder.encode(TEXTS))
+    np.testing.assert_array_equal(unit, embedder.encode(TEXTS, normalize=True))
+
+
+def test_examples_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name without an owner is one of sentence-transformers."""
+    asked: list[str] = []
+    monkeypatch.setattr(given, "download", lambda name: asked.append(name) or folder)
+    results = doctest.testmod(model_module)
+    assert results.attempted > 4
+    assert not results.failed
+    assert asked == ["sentence-transformers/all-MiniLM-L6-v2"]
+
+
+def test_problems_are_part_of_the_metadata(tmp_path: Path) -> None:
+    path = small_folder(tmp_path / "model", "sequence", LABELS, problem_type="multi_label_classification")
+    assert cli.main(["optimize", str(path), "-o", str(tmp_path / "packed.onnx"), "--no-verify"]) == 0
+    with padfree.Model(tmp_path / "packed.onnx") as model:
+        assert json.loads(json.dumps(model.info.to_dict()))["problem"] == "multi_label_classification"
