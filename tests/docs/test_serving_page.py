@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ Limits = pytest.importorskip("padfree.serving").Limits
 pytest.importorskip("langchain_openai")
 
 PAGE = page("serving").read_text("utf-8")
+ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "http://127.0.0.1:8080"
 
 
@@ -104,3 +106,15 @@ def test_routes_are_those_of_the_program(server: Server) -> None:
     for method, path in paths:
         status = get(server, path)[0] if method == "GET" else post(server, path)[0]
         assert status == (200 if method == "GET" else 422), path
+
+
+def test_lines_of_the_log_are_the_program_s() -> None:
+    table = PAGE.partition("The log has these lines")[2].partition("## ")[0]
+    lines = re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+    source = "".join(file.read_text("utf-8") for file in (ROOT / "serving").rglob("*.py"))
+    source = source.replace("{'s' * (count != 1)}", "s").replace("their {end}", "their ends")
+    assert len(lines) > 4
+    for line in lines:
+        parts = re.split(r"\b[A-Z]+\b|\b5\b| (?=and is started again)", line)
+        for part in (part.strip(" ()").removeprefix("s ") for part in parts):
+            assert part in source, part

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -99,6 +100,21 @@ def test_a_stopped_front_end_does_not_keep_the_port_when_the_model_s_process_is_
     with Server(embedder_file, "--processes", "1", "--port", str(server.address[1])) as again:
         assert again.address == server.address
         assert post(again, "/embed", inputs=TEXTS)[0] == 200
+
+
+def test_a_full_disk_costs_lines_of_the_log_and_no_answers(embedder_file: Path) -> None:
+    """No file can grow; the system tells the process as it tells of a full disk."""
+    with Server(embedder_file, "--processes", "1") as server:
+        (pid,) = server.front_ends
+        for one in (server.process.pid, pid):
+            resource.prlimit(one, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: pid not in server.front_ends and len(server.front_ends) == 1)
+        time.sleep(1.5)  # until the line would have been written
+        assert post(server, "/embed", inputs=TEXTS)[0] == 200
+        assert "is started again" not in server.log()
+        assert server.end() == ""
+        assert server.process.returncode == 0
 
 
 def test_a_front_end_that_hangs_ends_itself_where_nobody_else_does() -> None:
