@@ -19,10 +19,10 @@ from padfree.onnx_tools.report import percent
 from tests.support import exports
 from tests.support.encoder import HEADS, HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output
 from tests.support.families import Case, all_cases, optimum_cases
+from tests.support.rewritings import Rewritings
 
 from .agreement import INTERFACES, assert_agree
 from .report_checks import assert_report_is_true
-from .rewritings import Rewritings
 
 SIZE = HIDDEN // HEADS
 both = pytest.mark.parametrize("interface", INTERFACES)
