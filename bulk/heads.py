@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from padfree.contract.metadata import Metadata
+from padfree.contract.texts import CLASSES, SEVERAL_LABELS, TextInfo
+from padfree.runtime.answers.scores import classified
 from padfree.runtime.feeds import split_outputs
 from padfree.runtime.request import Ragged
 from padfree.runtime.text_tasks import CLASSIFY, RERANK, SPARSE, TOKENS
@@ -19,6 +21,7 @@ from .manifest import Options
 Array = npt.NDArray[Any]
 Columns = Mapping[str, Any]
 VECTOR, VECTORS, SCORE, SCORES, INDICES, VALUES = "embedding", "embeddings", "score", "scores", "indices", "values"
+LABEL, LABELS = "label", "labels"
 
 
 class Head(Protocol):
@@ -47,6 +50,8 @@ def make_head(options: Options, metadata: Metadata, seq_lens: Array) -> Head:
         return SparseHead(options.head, dtype, len(seq_lens))
     if options.task == TOKENS:
         return TokenHead(options.head, dtype, metadata, seq_lens)
+    if options.task == CLASSIFY and len(options.columns) == 1:
+        return LabelHead(options.head, dtype, metadata.text or TextInfo(CLASSES), len(seq_lens))
     return DenseHead(options.head, dtype, options.task, len(seq_lens))
 
 
@@ -79,6 +84,28 @@ class DenseHead:
 
     def _found(self) -> Array:
         return np.zeros((0, 1), self._dtype) if self._values is None else self._values
+
+
+class LabelHead(DenseHead):
+    """The label of a text with its score, and the scores of all labels, as padfree.Model has them."""
+
+    def __init__(self, name: str, dtype: np.dtype[Any], info: TextInfo, rows: int) -> None:
+        super().__init__(name, dtype, CLASSIFY, rows)
+        self._info = info
+
+    def columns(self, rows: Array) -> Columns:
+        """As Head."""
+        values = self._found()[rows]
+        found = classified(values, self._info)
+        scores = np.asarray([list(item.scores.values()) for item in found], self._dtype).reshape(values.shape)
+        columns = {
+            LABEL: pa.array([item.label for item in found], pa.string()),
+            SCORE: pa.array([item.score for item in found], pa.from_numpy_dtype(self._dtype)),
+            SCORES: _vectors(scores),
+        }
+        if self._info.problem == SEVERAL_LABELS:
+            columns[LABELS] = pa.array([list(item.labels) for item in found], pa.list_(pa.string()))
+        return columns
 
 
 class TokenHead:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from padfree.contract.metadata import Metadata
 from padfree.runtime.budget import Budget
-from padfree.runtime.text_tasks import ANSWERS, CLASSIFY, EMBED, RERANK, TOKENS, Choices, Served, describe
+from padfree.runtime.text_tasks import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TOKENS, Choices, Served, describe
 from pyarrow.fs import FileType
 
 from .driver import OnProgress, Outcome, deal, found_parts, remove_leftovers
@@ -204,7 +204,8 @@ def _asked(request: Request) -> tuple[Served, Options, Model]:
         output_option="--head",
     )
     served = describe(request.model, metadata, choices)
-    if pairs != (served.task in (RERANK, CLASSIFY)):
+    fitting = (RERANK, CLASSIFY) if pairs else (EMBED, SPARSE, TOKENS, *([] if served.takes_pairs else [CLASSIFY]))
+    if served.task not in fitting:
         command, other = ("rerank", "embed") if pairs else ("embed", "rerank")
         raise BulkError(
             f"{request.model}: its output '{served.output}' is for the task '{served.task}', which is not for padfree "

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from .errors import BulkError
+from .heads import LABEL, LABELS
 from .locations import Location
 from .manifest import Manifest
 from .parts import ID, Part, bad_name, part_name, read_part
@@ -94,7 +95,7 @@ def _check_part(location: Location, part: Part, expected: list[int | str | None]
         raise _wrong(
             location, f"{len(ids)} rows, the inputs have {len(expected)}; row {at} is {shown[0]}, expected {shown[1]}"
         )
-    for name in table.column_names[1:]:
+    for name in [name for name in table.column_names[1:] if name not in (LABEL, LABELS)]:
         if not all(np.isfinite(values).all() for values in _numbers(table.column(name).chunks)):
             raise _wrong(location, f"'{name}' holds what is no number")
     if len(ids) != part.texts:

@@ -100,6 +100,30 @@ def test_scores_of_pairs(tmp_path: Path, reranker: Path) -> None:
     assert report["cut"] > 0
 
 
+@pytest.mark.parametrize("problem", ["", "multi_label_classification"])
+def test_labels_of_texts(problem: str, tmp_path: Path) -> None:
+    names, some = ("no", "maybe", "yes"), [*texts(20), ""]
+    info = TextInfo("text-classification", DIGEST, labels=names, problem=problem)
+    model = write_model(tmp_path / "classes.onnx", "logits", 3, info.to_dict())
+    write_lines(tmp_path / "in.jsonl", [*({"text": text} for text in some), {"text": None}])
+    arguments = ["--input", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out"), "--engine", str(model)]
+    assert main(["embed", *arguments, "--verify"]) == 0
+    table = parquet.read_table(tmp_path / "out")
+    logits = expected(some, 3).astype(np.float64)
+    shares = 1 / (1 + np.exp(-logits))
+    if not problem:
+        exponentials = np.exp(logits - logits.max(1, keepdims=True))
+        shares = exponentials / exponentials.sum(1, keepdims=True)
+    assert table.schema.field("scores").type == pa.list_(pa.float32(), 3)
+    np.testing.assert_allclose(table.column("scores").to_pylist(), shares, atol=1e-4)
+    assert table.column("label").to_pylist() == [names[at] for at in logits.argmax(1)]
+    np.testing.assert_allclose(table.column("score").to_numpy(), shares.max(1), atol=1e-4)
+    assert ("labels" in table.column_names) == bool(problem)
+    if problem:
+        wanted = [[names[at] for at in np.argsort(-row) if row[at] > 0] for row in logits]
+        assert table.column("labels").to_pylist() == wanted
+
+
 def test_scores_of_classes(tmp_path: Path) -> None:
     model = write_model(tmp_path / "classes.onnx", "scores", 3, TextInfo("cross-encoder", DIGEST).to_dict())
     write_lines(tmp_path / "in.jsonl", [{"a": "a cat", "b": "my dog"}])
