@@ -6,22 +6,23 @@ Norms are RMS norms ahead of attention and gated feed-forward network; keys and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from padfree.contract.texts import FEATURES, SENTENCES
+from padfree.contract.texts import FEATURES, MASKED, SENTENCES, SPARSE
 
 from ..attention import Heads, Projections, Scoring, mask
 from ..blocks import PreNormLayer, Sizes
 from ..errors import NotDefinedError
 from ..graph import EncoderGraph
-from ..heads import rows
+from ..heads import LOGITS, rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, words
-from ..model import Definition, Encoded, Writing
+from ..model import Definition, Encoded, Head, Outputs, Writing
 from ..rotary import Rotary, frequencies
 from ..tensors import Tensors
 
+_NO_HEADS: Mapping[str, Head] = {}
 _FULL, _NEAR = "full_attention", "sliding_attention"
 
 
@@ -189,13 +190,32 @@ def _network_bias(keys: Keys) -> bool:
     return keys.raw.get("model_type") in ("llama", "eurobert") and keys.truth("mlp_bias", default=False)
 
 
-def _definition(name: str, model_type: str, defaults: Defaults, code: frozenset[str] = frozenset()) -> Definition:
+def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+    """A score for every word, by a layer without bias: EuroBERT's."""
+    keys, tensors = writing.keys, writing.tensors
+    count = keys.size("vocab_size", default=128256)
+    own = "lm_head.weight" in tensors or not keys.truth("tie_word_embeddings", default=False)
+    table = (
+        tensors.take("lm_head.weight", count, encoded.width)
+        if own
+        else encoded.tensors.take("embed_tokens.weight", count, encoded.width)
+    )
+    return {LOGITS: (Linear(table, None).apply(writing.graph, encoded.rows), ("sequence", count))}
+
+
+def _definition(
+    name: str,
+    model_type: str,
+    defaults: Defaults,
+    code: frozenset[str] = frozenset(),
+    heads: Mapping[str, Head] = _NO_HEADS,
+) -> Definition:
     return Definition(
         name,
         lambda keys, _: keys.raw.get("model_type") == model_type,
         encoder(defaults),
         lambda _: 0,
-        {FEATURES: rows, SENTENCES: rows},
+        {FEATURES: rows, SENTENCES: rows, **heads},
         code,
     )
 
@@ -218,5 +238,6 @@ EUROBERT = _definition(
     "eurobert",
     Defaults(128256, 768, 3072, 12, 12, 8192, epsilon=1e-5, is_causal=False),
     frozenset({"EuroBertModel"}),
+    {MASKED: _masked, SPARSE: _masked},
 )
 DECODERS = (LLAMA, MISTRAL, QWEN2, QWEN3, EUROBERT)
