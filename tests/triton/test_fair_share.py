@@ -70,6 +70,13 @@ class Client:
         reply = await self._client.infer(MODEL, [tensor], outputs=wanted, **options)
         return reply.as_numpy("pooler_output")
 
+    async def ask_text(self, text: str, **options: Any) -> None:
+        """One text, through the ensemble."""
+        tensor = self._module.InferInput("text", [1, 1], "BYTES")
+        tensor.set_data_from_numpy(texts(text))
+        wanted = [self._module.InferRequestedOutput("pooler_output")]
+        await self._client.infer(TEXTS, [tensor], outputs=wanted, **options)
+
     async def close(self) -> None:
         await self._client.close()
 
@@ -103,6 +110,32 @@ async def _beside_a_flood(server: TritonServer, names: dict[str, Any]) -> tuple[
     for _ in range(SINGLES):
         start = time.monotonic()
         await client.ask(ids[:10], **names)
+        waits_s.append(time.monotonic() - start)
+    assert not all(task.done() for task in flood)
+    await asyncio.gather(*flood)
+    await client.close()
+    return time.monotonic() - begin, waits_s
+
+
+@pytest.mark.parametrize("names", [{"parameters": {"client": "a"}}, {"sequence_id": 5}], ids=["parameter", "id"])
+def test_a_text_waits_for_a_turn_and_not_for_a_flood(shared: TritonServer, names: dict[str, Any]) -> None:
+    """The ensemble hands parameters and ids on. Its tokenizer is first come, first served, and much faster."""
+    flood_s, waits_s = asyncio.run(_beside_a_flood_of_texts(shared, names))
+    assert max(waits_s) < 2 * SHARE * flood_s, (flood_s, waits_s)
+
+
+async def _beside_a_flood_of_texts(server: TritonServer, names: dict[str, Any]) -> tuple[float, list[float]]:
+    client = Client(server)
+    begin = time.monotonic()
+    flood = [
+        asyncio.create_task(client.ask_text("a cat " * TOKENS, parameters={"client": "flood"}))
+        for _ in range(FLOOD // 3)
+    ]
+    await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+    waits_s = []
+    for _ in range(3):
+        start = time.monotonic()
+        await client.ask_text("a cat", **names)
         waits_s.append(time.monotonic() - start)
     assert not all(task.done() for task in flood)
     await asyncio.gather(*flood)
