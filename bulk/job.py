@@ -247,7 +247,7 @@ def _options(request: Request, served: Served, budget: Budget) -> Options:
         head=served.output,
         columns=_columns(request),
         id_column=request.id_column,
-        prompt="" if len(_columns(request)) > 1 else served.prompt(request.prompt),
+        prompt=served.prompt(request.prompt),
         max_length=served.max_length,
         dtype=request.dtype,
         max_text_bytes=request.max_text_bytes,

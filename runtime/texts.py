@@ -16,6 +16,7 @@ from .text.checks import largest_id
 from .text.encoder import Encoded, Text
 from .text.inputs import TextInputs
 from .text.json_files import read_bytes
+from .text.pairs import prompted
 from .text.source import kept_content, text_source, tokenizer_path
 from .text.tokenizer_file import parsed, plain
 
@@ -125,12 +126,12 @@ class TextReader:
 
         Args:
             texts: any number of them.
-            prompt_name: the prompt to put in front, by its name; None: the model's default.
+            prompt_name: the prompt to put in front, of the first texts of pairs; None: the model's default.
             prompt: the prompt itself, instead of a name; "" for none.
             cut: whether longer texts lose an end, as they do in sentence-transformers, or are an error.
 
         Raises:
-            SessionError: no such prompt, a prompt with pairs, a text for a model that takes pairs, or a text that is
+            SessionError: no such prompt, a text for a model that takes pairs, or a text that is
                 too long and is not to be cut.
         """
         encoded, prompt_tokens = self._encoded(texts, prompt_name, prompt, cut)
@@ -157,9 +158,7 @@ class TextReader:
                 "a text by itself, and the model scores pairs; give pairs of texts: ('query', 'document')"
             )
         if front:
-            if any(isinstance(text, tuple) for text in texts):
-                raise SessionError("a prompt stands in front of single texts, not of pairs; leave it out")
-            texts = [f"{front}{text}" for text in texts]
+            texts = [prompted(text, front) for text in texts]
         encoded = self._encoder.encode(texts)
         if encoded.cut.any() and not cut:
             raise SessionError(

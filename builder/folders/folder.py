@@ -18,6 +18,7 @@ from .onnx_files import OnnxFiles, find_onnx
 from .weights import pickled_files, read_header, weight_files
 
 OWN_SETTINGS = "config_sentence_transformers.json"
+_OF_CHAINS = {"activation_fn", "default_prompt_name", "prompts", "similarity_fn_name", "truncate_dim"}
 _EMBEDDING_WIDTHS = frozenset({"embedding_size", "input_embedding_size", "word_embed_proj_dim"})
 """Entries of config.json for embeddings that are narrower than the layers: ALBERT's, RemBERT's, OPT's."""
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -78,12 +79,15 @@ def read_folder(path: Path) -> Folder:
         _check_config(file, config)
     check_counts(weights, config.file)
     settings = Entries(path / OWN_SETTINGS)
-    head, task = _head(path, config, chain, settings)
+    chained = (path / MODULES).is_file()
+    head, task = _head(path, config, chain, settings, chained=chained)
     tokenizer = next((folder / TOKENIZER for folder in (path, encoder) if (folder / TOKENIZER).is_file()), None)
     notes = [*_onnx_notes(path, onnx), *chain.notes]
-    if task == FEATURES and not (path / MODULES).is_file():
+    if task == FEATURES and not chained:
         notes.append(f"has no {MODULES}, which would say how vectors of texts are made: it gives rows of tokens")
-    given = _text(encoder, config, chain, settings)
+    if not chained and (unread := sorted(_OF_CHAINS & set(settings.raw))):
+        notes.append(f"{OWN_SETTINGS} has no say in {', '.join(unread)} without {MODULES}, as in sentence-transformers")
+    given = _text(encoder, config, chain, settings if chained else None)
     return Folder(
         path=path,
         encoder=encoder,
@@ -166,14 +170,14 @@ def _is_plain(config: ModelConfig) -> bool:
     return not _EMBEDDING_WIDTHS & set(Entries(config.file).raw)
 
 
-def _head(path: Path, config: ModelConfig, chain: Chain, settings: Entries) -> tuple[Head, str]:
-    """What follows the encoder, and the task."""
+def _head(path: Path, config: ModelConfig, chain: Chain, settings: Entries, *, chained: bool) -> tuple[Head, str]:
+    """What follows the encoder, and the task; of settings without a chain of modules only the kind of model counts."""
     if chain.head is not None:
         return _truncated(chain.head, settings), SPARSE if chain.head.splade else SENTENCES
     task = PAIRS if config.task == CLASSES and settings.text("model_type") == "CrossEncoder" else config.task
     if task != PAIRS:
         return Head(), task
-    own = settings.text("activation_fn")
+    own = settings.text("activation_fn") if chained else None
     name, file = (own, path / OWN_SETTINGS) if own else (config.activation, config.file)
     if not name:  # as CrossEncoder has it
         return Head(scores="sigmoid" if len(config.labels) == 1 else "identity"), PAIRS
@@ -198,9 +202,12 @@ def _onnx_notes(path: Path, onnx: OnnxFiles) -> list[str]:
     return [f"takes {onnx.chosen.relative_to(path)}" + (f", not {', '.join(others)}" if others else "")]
 
 
-def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries) -> TextInfo:
-    prompts = {name: text for name, text in settings.object("prompts").items() if isinstance(text, str)}
-    default, similarity = settings.text("default_prompt_name"), settings.text("similarity_fn_name")
+def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries | None) -> TextInfo:
+    given = {} if settings is None else settings.object("prompts")
+    prompts = {name: text for name, text in given.items() if isinstance(text, str)}
+    default, similarity = (
+        None if settings is None else settings.text(name) for name in ("default_prompt_name", "similarity_fn_name")
+    )
     return TextInfo(
         task=config.task,
         max_length=_max_length(encoder, config, chain),

@@ -23,6 +23,7 @@ from padfree.runtime.sequence_values import read_values
 from padfree.runtime.text.apart import TextError
 from padfree.runtime.text.encoder import Encoded, Text
 from padfree.runtime.text.inputs import TextInputs
+from padfree.runtime.text.pairs import prompted
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
@@ -108,7 +109,7 @@ class TextTokens:
     def _encoded(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], Encoded, dict[int, str]]:
         """Texts with their rows that have tokens, those tokens, and why others have none, by row."""
         prompt = self._manifest.options.prompt
-        texts = [f"{prompt}{text}" if prompt else text for _, text in good]
+        texts = [prompted(text, prompt) if prompt else text for _, text in good]
         try:
             return good, self._encoder.encode(texts), {}
         except TextError:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How rows of data sets spell pairs of texts."""
+"""How rows of data sets spell pairs of texts, and where prompts stand in them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+
+from .encoder import Text
 
 SPELLINGS = (
     ("text", "text_pair"), ("query", "document"), ("query", "text"), ("query", "passage"), ("question", "answer"),
@@ -12,6 +14,11 @@ SPELLINGS = (
 )  # fmt: skip
 """Names of first and second texts; where a row has several, the one that comes first here counts."""
 SHOWN = ", ".join("/".join(names) for names in SPELLINGS[:3])
+
+
+def prompted(text: Text, prompt: str) -> Text:
+    """A text with a prompt in front; of a pair, the first has it, as in sentence-transformers."""
+    return f"{prompt}{text}" if isinstance(text, str) else (f"{prompt}{text[0]}", text[1])
 
 
 def pair_names(names: Collection[str]) -> tuple[str, str] | None:

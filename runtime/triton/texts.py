@@ -17,6 +17,7 @@ from ..text.checks import largest_id
 from ..text.encoder import Encoded, Text
 from ..text.inputs import positions_of
 from ..text.json_files import read_bytes
+from ..text.pairs import prompted
 from ..text.tokenizer_file import TokenizerFile
 from .answers import Answer, Failure, Request, attempt
 from .items import SEQ_LENS
@@ -152,9 +153,8 @@ def read_texts(request: Request, limits: TokenizerParameters) -> Texts:
             f"request, or serve with a larger {PREFIX}max_request_bytes"
         )
     decoded = [_decoded(column, name, limits) for name, column in zip(names, columns, strict=True)]
-    rows: list[Text] = (
-        [limits.prompt + text for text in decoded[0]] if len(decoded) == 1 else list(zip(*decoded, strict=True))
-    )
+    texts: Sequence[Text] = decoded[0] if len(decoded) == 1 else list(zip(*decoded, strict=True))
+    rows = [prompted(text, limits.prompt) for text in texts]
     return Texts(rows, _cut(request.tensors, len(rows), limits), tuple(request.wanted), size_bytes)
 
 

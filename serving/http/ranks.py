@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 from padfree.runtime.answers.scores import sigmoid
+from padfree.runtime.text.pairs import prompted
 from padfree.runtime.text_tasks import RERANK
 
 from .calls import Call, Calls
@@ -20,7 +21,9 @@ async def ranked(
         ApiError: the model does not compare texts.
     """
     calls.check_task(RERANK)
-    rows = floats(await calls.rows(call, [(query, text) for text in texts], kind="predict", truncate=truncate, ids=[]))
+    prompt = calls.served.prompt(None)
+    pairs = [prompted((query, text), prompt) for text in texts]
+    rows = floats(await calls.rows(call, pairs, kind="predict", truncate=truncate, ids=[]))
     scores = scored(calls, rows.reshape(len(texts), -1), raw)[:, 0]
     return [(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")]
 

@@ -12,6 +12,7 @@ import orjson
 from padfree.contract.texts import REGRESSION
 from padfree.runtime.answers.scores import class_scores, label_name, normalized
 from padfree.runtime.budget import Budget, cut
+from padfree.runtime.text.pairs import prompted
 from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE
 from starlette.routing import Route
 from tokenizers import Tokenizer
@@ -100,6 +101,8 @@ class Tei:
         self._calls.check_task(CLASSIFY, RERANK)
         if served.takes_pairs and served.problem != REGRESSION and any(isinstance(item, str) for item in pairs):
             raise malformed("'inputs' has a text by itself, and the model scores pairs; send [query, text]")
+        prompt = served.prompt(None)
+        pairs = [item if isinstance(item, str) else prompted(item, prompt) for item in pairs]
         rows = await self._calls.rows(call, pairs, kind="predict", truncate=self._truncate(body), ids=[])
         logits = floats(rows).reshape(len(pairs), -1)
         scores = logits if raw else class_scores(logits, served.problem, activated=served.activated)

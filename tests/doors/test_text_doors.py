@@ -47,6 +47,7 @@ PAIRS = (
 )
 EMPTY = ""
 TOLERANCE = 5e-5  # of numbers near 1, after two layers in float32
+TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
 CHAIN = {"pooling_mode": "mean", "embedding_dimension": WIDTH}
 
 
@@ -75,6 +76,7 @@ KINDS = (
     Kind("pairs cut left", {"truncation_side": "left"}, side="left", pairs=True),
     Kind("pairs without types", {"tokenizer_class": "PreTrainedTokenizerFast"}, pairs=True, has_types=False),
     Kind("pairs by segment_ids", pairs=True, types="segment_ids"),
+    Kind("pairs and a prompt", pairs=True, prompt="word7 "),
     Kind("pairs in another order of inputs", pairs=True, types="input_type_ids", types_first=True),
 )
 
@@ -117,16 +119,20 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     kind, scratch = request.param, tmp_path_factory.mktemp("door")
     made = exported(kind, scratch / "exported.onnx")
     tokenizer = write_small_tokenizer(scratch / "small.json", 64) if kind.pairs else TOKENIZER
+    prompts = {"prompts": {"query": kind.prompt, "none": ""}, "default_prompt_name": "query"} if kind.prompt else {}
     if kind.pairs:
         architecture = {"architectures": ["BertForSequenceClassification"], "id2label": LABELS}
-        more: dict[str, Any] = {"config": {**SIZES, **architecture}, "settings": {"model_type": "CrossEncoder"}}
+        settings = {"model_type": "CrossEncoder", **prompts}
+        more: dict[str, Any] = {"config": {**SIZES, **architecture}, "settings": settings}
     else:
         chain = {**CHAIN, "include_prompt": kind.pools_prompt}
-        prompts = {"prompts": {"query": kind.prompt, "none": ""}, "default_prompt_name": "query"}
-        more = {"modules": [("Pooling", chain)], "settings": prompts if kind.prompt else {}, "max_seq_length": MOST}
+        more = {"modules": [("Pooling", chain)], "settings": prompts, "max_seq_length": MOST}
     folder = write_folder(scratch / "model", model=made, tokenizer=tokenizer, **more)
     settings = {"model_max_length": MOST, "do_lower_case": not kind.pairs, **kind.settings}
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **settings})
+    if kind.pairs and kind.prompt:  # as sentence-transformers 6 writes a cross-encoder
+        write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": TRANSFORMER}])
+        write_json(folder / "sentence_bert_config.json", {"transformer_task": "sequence-classification"})
     assert cli.main(["optimize", str(folder), "-o", str(scratch / "packed.onnx")]) == 0
     return Model(kind, made, scratch / "packed.onnx", tokenizer, folder)
 
@@ -137,7 +143,8 @@ def tokens_of(model: Model, text: Text) -> tuple[list[int], list[int], int]:
     tokenizer.no_padding()
     prompt = len(tokenizer.encode(kind.prompt)) - 1 if kind.prompt else 0
     tokenizer.enable_truncation(MOST, direction=kind.side)
-    found = tokenizer.encode(kind.prompt + text) if isinstance(text, str) else tokenizer.encode(*text)
+    first, *second = [text] if isinstance(text, str) else text
+    found = tokenizer.encode(kind.prompt + first, *second)
     return found.ids, found.type_ids if kind.has_types else [0] * len(found), prompt
 
 

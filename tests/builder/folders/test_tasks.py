@@ -78,6 +78,20 @@ def test_a_cross_encoder_gives_scores(activation: str | None, function: Any, tmp
     np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
 
 
+def test_settings_without_modules_have_no_say(tmp_path: Path) -> None:
+    """sentence-transformers 6.2 reads them with modules.json alone: CrossEncoder takes a sigmoid for one label."""
+    settings = {
+        "model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity", "prompts": {"query": "q: "},
+        "default_prompt_name": "query",
+    }  # fmt: skip
+    config = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    folder = read_folder(folder_for(tmp_path, "bert_sequence_classification.onnx", config, settings=settings))
+    assert (folder.task, folder.head.scores) == ("cross-encoder", "sigmoid")
+    assert (dict(folder.text.prompts), folder.text.default_prompt) == ({}, None)
+    (note,) = (note for note in folder.notes if "modules.json" in note)
+    assert "no say in activation_fn, default_prompt_name, prompts without modules.json" in note
+
+
 def test_one_label_is_a_cross_encoder_with_a_sigmoid(tmp_path: Path) -> None:
     config = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
     folder = read_folder(folder_for(tmp_path, "bert_sequence_classification.onnx", config))
