@@ -16,7 +16,7 @@ from .locations import Location
 from .lock import Check
 from .manifest import Manifest
 from .parts import BAD_FOLDER, PART, Part, part_name, read_part
-from .workers.base import Finished, Lost, Refused, Workers
+from .workers.base import Finished, Lost, Ran, Refused, Workers
 from .workers.worker import AHEAD, Done
 
 TURN_S = 0.5
@@ -31,7 +31,7 @@ class Progress:
     """Where the work stands.
 
     Attributes:
-        rows: done, bad ones too, those of earlier drivers as well.
+        rows: done, bad ones too, those of earlier drivers as well, and those of shards under way that have run.
         all_rows: of all inputs.
         rows_now: done by this driver.
         tokens_now: of these.
@@ -130,6 +130,8 @@ def deal(
             for event in workers.wait(TURN_S):
                 if isinstance(event, Finished):
                     dealer.finished(event.worker, event.done)
+                elif isinstance(event, Ran):
+                    dealer.ran(event)
                 elif isinstance(event, Lost):
                     dealer.lost(event)
                 else:
@@ -149,6 +151,7 @@ class _Dealer:
         self._manifest, self._workers = manifest, workers
         self._waiting = Waiting(manifest, (shard for shard in range(len(manifest.shards)) if shard not in parts))
         self._under_way: dict[int, list[int]] = {worker: [] for worker in range(len(workers.names))}
+        self._rows_under_way, self._tokens_under_way = ([Counter[int]() for _ in workers.names] for _ in range(2))
         self._losses: Counter[int] = Counter()
         self._done_rows = sum(manifest.shard_rows(shard) for shard in parts)
         self._before = self._done_rows
@@ -170,8 +173,15 @@ class _Dealer:
                     shards.append(shard)
                     self._workers.give(worker, shard)
 
+    def ran(self, event: Ran) -> None:
+        """Batches that are not on the disk yet, for those who watch."""
+        self._rows_under_way[event.worker][event.shard] += event.rows
+        self._tokens_under_way[event.worker][event.shard] += event.tokens
+
     def finished(self, worker: int, done: Done) -> None:
         shard, outcome = done.part.shard, self.outcome
+        for counts in (self._rows_under_way, self._tokens_under_way):
+            counts[worker].pop(shard, None)
         if shard in self._under_way[worker]:
             self._under_way[worker].remove(shard)
         outcome.parts[shard] = done.part
@@ -191,6 +201,8 @@ class _Dealer:
         self._losses.update(shards)
         self._waiting.put_back(shards)
         shards.clear()
+        for counts in (self._rows_under_way, self._tokens_under_way):
+            counts[event.worker].clear()
         name = self._workers.names[event.worker]
         self.outcome.losses.append(f"{name} {event.why}")
         shard, times = max(self._losses.items(), key=lambda item: item[1], default=(0, 0))
@@ -204,10 +216,12 @@ class _Dealer:
         self._workers.restart(event.worker)
 
     def progress(self) -> Progress:
-        now = self._done_rows - self._before
-        tokens = tuple(self.outcome.tokens[worker] for worker in range(len(self._workers.names)))
+        rows = self._done_rows + sum(map(Counter.total, self._rows_under_way))
+        tokens = tuple(
+            self.outcome.tokens[worker] + counts.total() for worker, counts in enumerate(self._tokens_under_way)
+        )
         seconds = time.perf_counter() - self._start
-        return Progress(self._done_rows, self._manifest.rows, now, sum(tokens), tokens, seconds)
+        return Progress(rows, self._manifest.rows, rows - self._before, sum(tokens), tokens, seconds)
 
     def _where(self, shard: int) -> str:
         piece = self._manifest.shards[shard][0]

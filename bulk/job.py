@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from padfree.contract.metadata import Metadata
+from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime.budget import Budget
 from padfree.runtime.text_tasks import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TOKENS, Choices, Served, describe
 from pyarrow.fs import FileType
@@ -27,8 +28,8 @@ from .verify import Verified, verify
 from .workers.base import Workers
 from .workers.worker import WorkerSpec
 
-SHARD_ROWS, TOKEN_SHARD_ROWS = 1 << 16, 1 << 9
-"""Rows of a shard, where rows have one vector and where tokens have one."""
+SHARD_ROWS, CPU_SHARD_ROWS, TOKEN_SHARD_ROWS = 1 << 16, 1 << 10, 1 << 9
+"""Rows of a shard, where rows have one vector, on a GPU and on a CPU, and where tokens have one."""
 MOST_TEXT_BYTES = 1 << 18
 
 
@@ -241,7 +242,8 @@ def _check_batches(request: Request, budget: Budget) -> None:
 
 
 def _options(request: Request, served: Served, budget: Budget) -> Options:
-    rows = TOKEN_SHARD_ROWS if served.task == TOKENS else SHARD_ROWS
+    of_vectors = CPU_SHARD_ROWS if request.model.suffix == ONNX_SUFFIX else SHARD_ROWS
+    rows = TOKEN_SHARD_ROWS if served.task == TOKENS else of_vectors
     return Options(
         task=served.task,
         head=served.output,
@@ -291,6 +293,8 @@ def _manifest(
         write_manifest(output, manifest)
         return manifest
     manifest = read_manifest(output)
+    if request.shard_rows is None:  # the default was another one once
+        options = replace(options, shard_rows=manifest.options.shard_rows)
     paths = [(file.root, file.location.path) for file in find(inputs)]
     changed = list(differences(manifest, options, model, paths))
     if changed:

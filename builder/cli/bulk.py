@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from padfree.contract.names import ONNX_SUFFIX
 
-from .console import counted, error_console, make_table, output_console, print_line
-from .options import say
+from .bulk_progress import shown_progress
+from .console import counted, make_table, output_console, print_line
+from .options import add_tokenizer_option, say
+from .several import PLAN_SUFFIX
 
 if TYPE_CHECKING:
     from padfree.bulk import Finished, WorkerSpec
-    from padfree.bulk import Progress as BulkProgress
 
 PACKAGES = {"pyarrow": "bulk", "ray": "ray"}
 ALL = "all"
@@ -28,7 +26,13 @@ second, and MiniLM on an H200 takes 16 (docs/guide/bulk.md)."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Inputs, output, model, and how it is run."""
+    """Model, inputs, output, and how it is run."""
+    parser.add_argument(
+        "model",
+        type=Path,
+        nargs="?",
+        help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU",
+    )
     parser.add_argument(
         "--input",
         nargs="+",
@@ -37,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="parquet, jsonl, csv or txt files, folders of them, or URIs such as s3://bucket/folder",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder of the result, local or a URI")
-    parser.add_argument("--engine", type=Path, required=True, metavar="FILE", help="model.plan or packed.onnx")
+    parser.add_argument("--engine", type=Path, metavar="MODEL", help="the model, as it may also be given")
     parser.add_argument("--verify", action="store_true", help="at the end, compare the result with the inputs")
     _add_model_options(parser.add_argument_group("the model"))
     _add_result_options(parser.add_argument_group("rows"))
@@ -45,9 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--tokenizer", type=Path, metavar="FILE", help="tokenizer.json (default: the one kept with the model)"
-    )
+    add_tokenizer_option(group)
     group.add_argument("--head", metavar="NAME", help="the output to keep (default: what the model says)")
     group.add_argument("--max-length", type=int, metavar="S", help="most tokens of a text or pair; longer ones are cut")
     group.add_argument("--max-tokens", type=int, metavar="T", help="tokens of a batch (default: the engine's most)")
@@ -92,48 +94,68 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
 
 def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prompt: str | None) -> int:
     """Does the work and prints what became of it."""
-    from padfree.builder.errors import BuildError
-    from padfree.builder.folders.given import check_no_part
+    from padfree.builder.folders.packing import runnable
     from padfree.runtime import word_table
 
     try:
         from padfree.bulk import Request, embed
     except ImportError as error:
         raise _missing(error) or error from error
-    if not arguments.engine.is_file():
-        raise BuildError(
-            f"--engine {arguments.engine}: no such file; make one of a model's folder: padfree build, or padfree "
-            "optimize for a machine without a GPU"
+    with runnable(_model(arguments), say=say) as model:
+        request = Request(
+            inputs=arguments.input,
+            output=arguments.output,
+            model=model,
+            columns=columns,
+            id_column=arguments.id,
+            head=arguments.head,
+            tokenizer=arguments.tokenizer,
+            prompt=prompt,
+            max_length=arguments.max_length,
+            dtype=arguments.dtype,
+            max_text_bytes=arguments.max_text_bytes,
+            shard_rows=arguments.shard_rows,
+            max_tokens=arguments.max_tokens,
+            max_sequences=arguments.max_batch,
         )
-    check_no_part(arguments.engine)
-    request = Request(
-        inputs=arguments.input,
-        output=arguments.output,
-        model=arguments.engine,
-        columns=columns,
-        id_column=arguments.id,
-        head=arguments.head,
-        tokenizer=arguments.tokenizer,
-        prompt=prompt,
-        max_length=arguments.max_length,
-        dtype=arguments.dtype,
-        max_text_bytes=arguments.max_text_bytes,
-        shard_rows=arguments.shard_rows,
-        max_tokens=arguments.max_tokens,
-        max_sequences=arguments.max_batch,
-    )
-    workers = _Workers(arguments)
-    if arguments.ray is None and word_table.find() is None:
-        say(
-            f"{word_table.LIBRARY_NAME} is missing, so that tokens of BERT's tokenizers take ten times as long; "
-            "install padfree where there is a C++ compiler"
-        )
-    with _shown_progress() as on_progress:
-        finished = embed(
-            request, workers.running, workers.make, read_back=arguments.verify, on_progress=on_progress, say=say
-        )
+        workers = _Workers(arguments, model)
+        if arguments.ray is None and word_table.find() is None:
+            say(
+                f"{word_table.LIBRARY_NAME} is missing, so that tokens of BERT's tokenizers take ten times as long; "
+                "install padfree where there is a C++ compiler"
+            )
+        with shown_progress() as on_progress:
+            finished = embed(
+                request, workers.running, workers.make, read_back=arguments.verify, on_progress=on_progress, say=say
+            )
     _print(finished, arguments.output)
     return int(not finished.report.texts)
+
+
+def _model(arguments: argparse.Namespace) -> Path:
+    """What was given as the model.
+
+    Raises:
+        BuildError: nothing, two, a file that is not there, or what the machines of a cluster cannot read.
+    """
+    from padfree.builder.errors import BuildError
+
+    given: list[Path] = [each for each in (arguments.model, arguments.engine) if each is not None]
+    if len(given) != 1:
+        found = "none" if not given else " and ".join(map(str, given))
+        raise BuildError(f"one model is wanted, {found} was given; name it first: MODEL --input ... -o ...")
+    (model,) = given
+    if arguments.ray is not None and not model.is_file():
+        raise BuildError(
+            f"--ray with {model}: what is rewritten here lies on this machine alone; write a file on a disk that all "
+            f"machines have (padfree optimize {model} -o FILE.onnx, or padfree build), and give that"
+        )
+    if not model.exists() and model.suffix in (ONNX_SUFFIX, PLAN_SUFFIX):
+        raise BuildError(
+            f"{model}: no such file; make one of a model's folder: padfree build, or padfree optimize for a machine "
+            "without a GPU"
+        )
+    return model
 
 
 def _missing(error: ImportError) -> Exception | None:
@@ -149,27 +171,27 @@ def _missing(error: ImportError) -> Exception | None:
 class _Workers:
     """Who does the work, as the options say."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, model: Path) -> None:
         from padfree.builder.errors import BuildError
         from padfree.bulk import Running
         from padfree.runtime.plan_files import read_sidecar
 
         self._ray, self._count = arguments.ray, arguments.workers
-        self._on_gpu = arguments.engine.suffix != ONNX_SUFFIX
+        self._on_gpu = model.suffix != ONNX_SUFFIX
         if self._count is not None and (self._count < 1 or (self._on_gpu and self._ray is None)):
             raise BuildError(
                 f"--workers {self._count}: allowed: 1 or more, for .onnx files and clusters; choose GPUs with --gpus"
             )
         if self._on_gpu:
-            read_sidecar(arguments.engine)  # what is no plan is named before a GPU that is not there
+            read_sidecar(model)  # what is no plan is named before a GPU that is not there
         self._gpus = _gpus(arguments.gpus) if self._on_gpu and self._ray is None else []
         here = len(self._gpus) or self._count or 1
         share = max(1, _cores() // here)
-        on_cpu = max(1, (share + 1) // 2)  # tokens take less than a model does on a CPU, but a small one
-        tokenizers = max(1, min(MOST_TOKENIZERS, share - 2) if self._on_gpu else share - on_cpu)
+        # On a CPU the model gets every core: tokens take a few per cent of its time, most of it before the first batch.
+        tokenizers = max(1, min(MOST_TOKENIZERS, share - 2) if self._on_gpu else share // 2)
         self.running = Running(
             tokenizers=tokenizers if arguments.tokenizers is None else arguments.tokenizers,
-            cpu_threads=0 if self._on_gpu else on_cpu,
+            cpu_threads=0 if self._on_gpu else share,
             runs=Running.runs if self._on_gpu else 1,
             allow_other_gpu=arguments.allow_other_gpu,
         )
@@ -217,30 +239,6 @@ def _gpus(which: str) -> list[str]:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def _shown_progress() -> Iterator[Any]:
-    """A bar on a terminal, and nothing elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = error_console()
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rows  {task.fields[rate]}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as shown:
-        task = shown.add_task("", total=None, rate="")
-
-        def update(progress: BulkProgress) -> None:
-            rate = progress.tokens_now / progress.seconds if progress.seconds else 0.0
-            left = "" if progress.left_s is None else f", {_duration(progress.left_s)} left"
-            shown.update(task, total=progress.all_rows, completed=progress.rows, rate=f"{rate:,.0f} tokens/s{left}")
-
-        yield update
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
 def _print(finished: Finished, output: str) -> None:

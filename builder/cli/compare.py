@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from padfree.contract.names import INTERFACES, PRECISIONS
 
 from .console import make_table, output_console, print_line, status
-from .options import add_head_options, add_mask_option, fixed_inputs, head_options, say
+from .options import add_head_options, add_mask_option, add_tokenizer_option, fixed_inputs, head_options, say
 
 if TYPE_CHECKING:
     from padfree.builder.compare.report.report import Report, RunnerReport
@@ -76,7 +76,7 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
         "Polygraphy saved (.json), or a Polygraphy data loader script (.py with load_data()); default: generated "
         "ragged batches, and left padding and holes for padded models",
     )
-    group.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json, for texts (default: a folder's)")
+    add_tokenizer_option(group, "a folder's")
     group.add_argument("--truncate", action="store_true", help="cut texts to the model's positions")
     group.add_argument("--max-seq-len", type=int, metavar="S", help="longest generated sequence (default: at most 512)")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of generated batches (default 0)")

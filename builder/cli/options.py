@@ -207,12 +207,7 @@ def add_calibration_options(parser: argparse.ArgumentParser) -> None:
         help="data of the kind that the model will get, from which scales follow: texts (.txt, .jsonl) or token ids "
         "(.jsonl, .npz)",
     )
-    group.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="FILE",
-        help="tokenizer.json, for texts (default: the one kept with the model)",
-    )
+    add_tokenizer_option(group)
     group.add_argument(
         "--margin", type=float, metavar="X", help="room above the largest number of the data, 1 to 64 (default 2)"
     )
@@ -252,6 +247,21 @@ def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
         largest_loss=LARGEST_LOSS if arguments.largest_loss is None else arguments.largest_loss,
     )
     return Calibration(require_calibration(arguments.calibrate), arguments.tokenizer, options)
+
+
+def add_tokenizer_option(parser: argparse._ActionsContainer, default: str = "the one kept with the model") -> None:
+    """--tokenizer: a file, or a folder that holds one."""
+    parser.add_argument(
+        "--tokenizer",
+        type=_tokenizer_file,
+        metavar="PATH",
+        help=f"tokenizer.json, or a folder with it, for texts (default: {default})",
+    )
+
+
+def _tokenizer_file(text: str) -> Path:
+    path = Path(text)
+    return path / "tokenizer.json" if path.is_dir() else path
 
 
 def add_output_option(parser: argparse.ArgumentParser, example: str) -> None:

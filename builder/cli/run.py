@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .console import counted, make_table, output_console, print_line
-from .options import add_output_option, say
+from .options import add_output_option, add_tokenizer_option, say
 
 if TYPE_CHECKING:
     from padfree.runtime.texts import Text
@@ -42,12 +42,7 @@ def add_parser(subparsers: Any) -> None:
         "--text-pair", action="append", metavar="TEXT", help="the second text of each --text, for pairs"
     )
     add_output_option(parser, "out.npz")
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="FILE",
-        help="tokenizer.json, for texts (default: the one kept with the model)",
-    )
+    add_tokenizer_option(parser)
     parser.add_argument(
         "--truncate",
         action="store_true",

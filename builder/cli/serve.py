@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import output_console, print_line
-from .options import say
+from .options import add_tokenizer_option, say
 
 KEY_VARIABLE = "PADFREE_API_KEY"
 PACKAGES = ("starlette", "uvicorn", "orjson")
@@ -34,9 +34,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _add_model_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--tokenizer", type=Path, metavar="FILE", help="tokenizer.json; default: the one beside the model"
-    )
+    add_tokenizer_option(group)
     group.add_argument("--name", help="what callers call the model (default: the file's name)")
     group.add_argument("--task", choices=("embed", "rerank", "classify", "sparse"), help="what the model is for")
     group.add_argument("--output", metavar="NAME", help="the output that answers a text")

@@ -11,7 +11,7 @@ from pathlib import Path
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.errors import ModelFileError
-from padfree.onnx_tools.files.metadata import is_rewritten
+from padfree.onnx_tools.files.metadata import is_rewritten, write_metadata
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
@@ -63,10 +63,18 @@ def runnable(
                 mask=mask,
             )
             model = with_bodies(made.model, made.precision)
+            metadata = metadata_of(model.proto)
+            metadata.pop("verification", None)  # the same folder makes the same bytes: errors differ between machines
+            write_metadata(model.proto, metadata)
             output = Path(scratch) / f"{source.path.stem}{ONNX_SUFFIX}"
             save_model(model, output)
-            write_files(kept_files(source.path, output, parse_metadata(metadata_of(model.proto), str(output))))
-        yield output
+            write_files(kept_files(source.path, output, parse_metadata(metadata, str(output))))
+        try:
+            yield output
+        except Exception as error:
+            if error.args and isinstance(error.args[0], str):  # a temporary file's name tells nobody anything
+                error.args = (error.args[0].replace(str(output), str(path)), *error.args[1:])
+            raise
 
 
 def _is_exported(path: Path) -> bool:

@@ -18,6 +18,16 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Ran:
+    """Batches of a shard whose part is not there yet have run, since the last time that this was told."""
+
+    worker: int
+    shard: int
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Refused:
     """A worker met something that trying again would not change; the message says what."""
 
@@ -33,7 +43,7 @@ class Lost:
     why: str
 
 
-Event = Finished | Refused | Lost
+Event = Finished | Ran | Refused | Lost
 
 
 class Workers(Protocol):

@@ -6,7 +6,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing import connection
@@ -14,11 +16,13 @@ from typing import Any
 
 from ..errors import IncompleteError
 from ..processes import INCOMPLETE, die_with_parent
-from .base import Event, Finished, Lost, Refused
+from .base import Event, Finished, Lost, Ran, Refused
 from .worker import Done, Worker, WorkerSpec
 
 END_S = 30.0
 """How long a worker may take to end in good order."""
+TELL_S = 0.2
+"""How often it tells of batches that have run."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -120,6 +124,8 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
         with lock, suppress(OSError):
             pipe.send(event)
 
+    told = _Told(number, tell)
+
     def answer(future: Future[Done]) -> None:
         error = future.exception()
         if isinstance(error, IncompleteError):
@@ -127,7 +133,7 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
         tell(Finished(number, future.result()) if error is None else Refused(number, message_of(error)))
 
     try:
-        worker = Worker(spec)
+        worker = Worker(spec, told.add)
     except Exception as error:
         tell(Refused(number, message_of(error)))
         return
@@ -135,6 +141,29 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
         while (shard := pipe.recv()) is not None:
             worker.submit(shard).add_done_callback(answer)
     worker.close()
+
+
+class _Told:
+    """Batches that have run, told together every TELL_S: a small model runs hundreds in a second."""
+
+    def __init__(self, worker: int, tell: Callable[[Event], None]) -> None:
+        self._worker, self._tell = worker, tell
+        self._lock = threading.Lock()
+        self._rows, self._tokens = Counter[int](), Counter[int]()
+        self._last = time.perf_counter()
+
+    def add(self, shard: int, rows: int, tokens: int) -> None:
+        """Another batch of a shard."""
+        with self._lock:
+            self._rows[shard] += rows
+            self._tokens[shard] += tokens
+            if time.perf_counter() - self._last < TELL_S:
+                return
+            for each, count in self._rows.items():
+                self._tell(Ran(self._worker, each, count, self._tokens[each]))
+            self._rows.clear()
+            self._tokens.clear()
+            self._last = time.perf_counter()
 
 
 def message_of(error: BaseException) -> str:

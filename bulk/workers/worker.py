@@ -6,7 +6,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from ..reading.tokens import TokenizerPool, Tokens
 from .clock import Clock, Countdown
 
 Array = npt.NDArray[Any]
+OnBatch = Callable[[int, int, int], None]
 
 AHEAD = 5
 """Shards that a worker has under way: some are read and tokenised, one is sorted, one runs, one is written."""
@@ -100,14 +101,15 @@ class Worker:
 
     Args:
         spec: what is to be done, and with what.
+        on_batch: is told of every batch that has run, by the threads that run them: its shard, rows and tokens.
 
     Raises:
         BulkError: the output or the model is not the manifest's; padfree.runtime.SessionError: it cannot be opened.
     """
 
-    def __init__(self, spec: WorkerSpec) -> None:
+    def __init__(self, spec: WorkerSpec, on_batch: OnBatch = lambda _shard, _rows, _tokens: None) -> None:
         sys.setswitchinterval(TURN_S)
-        self._spec, self._manifest = spec, spec.manifest
+        self._spec, self._manifest, self._on_batch = spec, spec.manifest, on_batch
         self._output = Location.of(spec.output)
         self._digest = spec.manifest.digest
         _check_output(self._output, self._digest)
@@ -218,6 +220,7 @@ class Worker:
             with self._clock:
                 outputs = self._session.backend.run(self._session.feeds(part))
             prepared.head.add(prepared.order[run][group], outputs, part)
+            self._on_batch(prepared.shard, part.seq_lens.size, int(part.seq_lens.sum(dtype=np.int64)))
 
     def _write(self, prepared: _Prepared, future: Future[Done]) -> None:
         """A writer's work; rows whose results are no numbers join the bad ones."""

@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from padfree.builder.cli import main
+from padfree.builder.cli import bulk, bulk_progress, main, make_parser
 from padfree.contract.installation import install_command
+from pyarrow import parquet
 
 from tests.support.bulk_jobs import texts
+from tests.support.folders import TOKENIZER, write_folder
 
 
 @pytest.fixture
@@ -58,7 +63,7 @@ def test_a_result_without_rows_is_a_failure(
     ("changed", "message"),
     [
         (["--workers", "0"], "--workers 0: allowed: 1 or more"),
-        (["--engine", "none.plan"], "--engine none.plan: no such file; make one of a model's folder: padfree build"),
+        (["--engine", "none.plan"], "none.plan: no such file; make one of a model's folder: padfree build"),
         (["--tokenizers", "0"], "tokenizers is 0, allowed: 1 or more; leave it out"),
         (["--shard-rows", "0"], "--shard-rows 0: allowed: 1 or more"),
         (["-o", "nowhere://x"], "nowhere://x: no filesystem for it"),
@@ -103,3 +108,77 @@ def test_what_is_not_installed_is_named(arguments: list[str], package: str) -> N
     assert done.returncode == 1
     extra = {"pyarrow": "bulk", "ray": "ray"}[package]
     assert f"this needs {package}: {install_command(extra)}" in " ".join(done.stderr.split())
+
+
+def vectors(output: Path) -> np.ndarray:
+    """A result's vectors, in the order of the inputs."""
+    table = parquet.read_table(output)
+    return np.asarray(table.column("embedding").to_pylist())[np.argsort(table.column("id").to_numpy())]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model's folder, and texts beside it."""
+    (tmp_path / "in.txt").write_text("\n".join(texts(6)) + "\n", encoding="utf-8")
+    return write_folder(tmp_path / "small", modules=[("Pooling", {"pooling_mode": "mean"})])
+
+
+def test_a_folder_is_rewritten_and_goes_on_where_it_ended(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its vectors are those of padfree run; what is made of it a second time counts as the same model."""
+    given = ["embed", str(folder), "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out")]
+    assert main([*given, "--shard-rows", "4"]) == 0
+    sorted((tmp_path / "out").glob("part-*"))[1].unlink()
+    assert main([*given, "--shard-rows", "4"]) == 0
+    assert "6 rows in 2 shards, 1 to do" in capsys.readouterr().err
+    assert main(["run", str(folder), "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out.npz")]) == 0
+    with np.load(tmp_path / "out.npz") as results:
+        np.testing.assert_allclose(vectors(tmp_path / "out"), results["sentence_embedding"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_cluster_is_given_a_file_that_its_machines_can_read(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["embed", str(folder), "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), "--ray", "auto"]
+    assert main(given) == 1
+    assert f"padfree optimize {folder} -o FILE.onnx" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_model_comes_first_and_once(
+    arguments: list[str], embedder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = arguments.index("--engine")
+    first = ["embed", str(embedder), *arguments[1:at]]
+    assert main(first) == 0
+    assert main(arguments) == 0  # the result of the other spelling, which goes on
+    assert "1 shard, 0 to do" in capsys.readouterr().err
+    assert main([*first, "--engine", str(embedder)]) == 1
+    assert f"one model is wanted, {embedder} and {embedder} was given" in " ".join(capsys.readouterr().err.split())
+    assert main(arguments[:at]) == 1
+    assert "one model is wanted, none was given; name it first" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_tokenizer_may_be_a_folder(arguments: list[str], tmp_path: Path) -> None:
+    shutil.copy(TOKENIZER, tmp_path / "tokenizer.json")
+    assert main([*arguments, "--tokenizer", str(tmp_path)]) == 0
+
+
+def test_lines_tell_where_it_stands_where_there_is_no_terminal(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_progress, "LINE_S", 0.0)
+    assert main([*arguments, "--shard-rows", "4"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if " of 33 rows, " in line]
+    assert lines
+    assert all(re.fullmatch(r"\d+ of 33 rows, [\d,]+ tokens/s(, \d+:\d\d:\d\d left)?", line) for line in lines), lines
+
+
+@pytest.mark.parametrize(("count", "threads"), [("1", 8), ("2", 4), ("16", 1)])
+def test_a_model_on_the_cpu_gets_every_core(
+    arguments: list[str], embedder: Path, count: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_cores", lambda: 8)
+    given = make_parser().parse_args([*arguments, "--workers", count])
+    assert bulk._Workers(given, embedder).running.cpu_threads == threads

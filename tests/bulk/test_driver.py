@@ -12,7 +12,7 @@ from padfree.bulk.driver import MOST_LOSSES, deal
 from padfree.bulk.manifest import InputFile, Manifest, Model, Options, Piece
 from padfree.bulk.parts import part_of
 from padfree.bulk.report import report_of
-from padfree.bulk.workers.base import Event, Finished, Lost, Refused
+from padfree.bulk.workers.base import Event, Finished, Lost, Ran, Refused
 from padfree.bulk.workers.worker import AHEAD, Done
 
 ROWS = 10
@@ -90,6 +90,30 @@ def test_every_shard_is_dealt_once_and_shared_out() -> None:
     assert (report.texts, report.tokens, report.shards_found, report.texts_now) == (200, 1950, 1, 190)
     assert [worker.idle for worker in report.workers] == [0.5] * 3
     assert max(worker.tokens for worker in report.workers) <= 700
+
+
+def test_batches_count_as_they_run_and_no_longer_where_their_worker_is_lost() -> None:
+    job, seen = manifest(2), list[Progress]()
+    workers = Played(job, 1)
+    part = part_of(job, job.digest, 0, 100, 0, ())
+    turns: list[list[Event]] = [
+        [Ran(0, 0, 3, 30), Ran(0, 1, 1, 10)],
+        [Ran(0, 0, 7, 70)],
+        [Finished(0, Done(part, 1.0, 1.0))],
+        [Lost(0, "ended with code -9")],
+    ]
+    played = workers.wait
+
+    def wait(timeout_s: float) -> list[Event]:
+        if len(turns) == 1:
+            workers.queues[0].clear()
+        return turns.pop(0) if turns else played(timeout_s)
+
+    workers.wait = wait  # type: ignore[method-assign]
+    deal(job, {}, workers, seen.append)
+    assert [(each.rows, each.tokens_now) for each in seen] == [(4, 40), (11, 110), (11, 110), (10, 100), (20, 200)]
+    assert [each.by_worker for each in seen] == [(40,), (110,), (110,), (100,), (200,)]
+    assert seen[0].left_s is not None
 
 
 def test_the_last_shards_are_shared_out() -> None:
