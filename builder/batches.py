@@ -118,6 +118,33 @@ def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Pa
     return found
 
 
+def read_text_rows(path: Path, metadata: Metadata) -> list[Text]:
+    """The texts of a .txt or .jsonl file, or its pairs.
+
+    Raises:
+        BuildError: the file cannot be read, or holds something else.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.suffix in (".txt", ".jsonl") else None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file") from error
+    if lines is None:
+        raise BuildError(f"{path}: answers are of texts; pass texts (.txt, .jsonl), or write {RESULT_SUFFIX}")
+    if path.suffix == ".txt":
+        return list(lines)
+    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
+    records = [_read_line(path, number, lines[number - 1]) for number in numbers]
+    strange = next((at for at, item in enumerate(records) if not holds_texts(item.get("", item), metadata.text)), None)
+    if strange is not None:
+        raise BuildError(
+            f"{path}, line {numbers[strange]}: holds no text, and answers are of texts; pass texts, or write "
+            f"{RESULT_SUFFIX}"
+        )
+    pairs = zip(records, numbers, strict=True)
+    return [text_of(record.get("", record), metadata.text, path, number) for record, number in pairs]
+
+
 def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) -> Request:
     """Texts, or pairs of texts, that were given in the place of a file, for Session.run. Raises BuildError."""
     return _encoded(texts, "--text", metadata, options)

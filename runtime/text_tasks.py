@@ -169,6 +169,12 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
             f"{'|'.join(TASKS)}"
         )
     output = outputs[choices.output or known[0]]
+    info = metadata.text
+    if output.has_token_rows and info is not None and info.task == contract.TOKENS and not choices.token_rows:
+        raise SessionError(
+            f"'{output.name}' has labels for words ({', '.join(info.labels)}), and a server answers texts; padfree run "
+            "-o words.jsonl gives words with labels and places, and so does padfree.Model(...).tag"
+        )
     if output.layout != "per_sequence" and not (choices.token_rows and output.has_token_rows):
         raise SessionError(
             f"'{output.name}' has no row a text, its layout is '{output.layout}'; make the model with --pooling mean, "

@@ -8,10 +8,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.contract.text_inputs import PROMPT_LENGTH
+
 from .console import counted, make_table, output_console, print_line
 from .options import add_output_option, add_tokenizer_option, say
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from padfree.runtime import Session
     from padfree.runtime.texts import Text
 
 
@@ -22,7 +27,8 @@ def add_parser(subparsers: Any) -> None:
         help="run an engine or a rewritten model",
         description="Runs an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) on a ragged batch. Results "
         "are written as .npz in the order of the inputs: outputs with one row a sequence as [B, ...], outputs with one "
-        "row a token as [T, ...] with seq_lens.",
+        "row a token as [T, ...] with seq_lens. Where the output is named .jsonl, it is what the model says of each "
+        "text: a vector, a score, a label with its score, or words with labels.",
     )
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU"
@@ -61,6 +67,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
+    from padfree.builder.answers import ANSWER_SUFFIX
     from padfree.builder.batches import RESULT_SUFFIX, TextOptions, read_batch, read_texts, write_results
     from padfree.builder.destinations import check_destinations
     from padfree.builder.errors import BuildError
@@ -69,9 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     inputs = [("the model", arguments.model), ("--input", arguments.input), ("--tokenizer", arguments.tokenizer)]
     check_destinations([("-o", arguments.output)], inputs)
-    if arguments.output.suffix != RESULT_SUFFIX:
+    if arguments.output.suffix not in (RESULT_SUFFIX, ANSWER_SUFFIX):
         raise BuildError(
-            f"-o {arguments.output}: run writes {RESULT_SUFFIX} files; name it "
+            f"-o {arguments.output}: run writes {RESULT_SUFFIX} files, and {ANSWER_SUFFIX} of texts; name it "
             f"{arguments.output.with_suffix(RESULT_SUFFIX).name}, or take padfree embed, which writes parquet"
         )
     given = _texts(arguments)
@@ -89,6 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
             request = read_batch(arguments.input, session.metadata, texts)
         else:
             request = read_texts(given, session.metadata, texts)
+        if arguments.output.suffix == ANSWER_SUFFIX:
+            return _write_answers(arguments, session, model, given, request)
         start = time.perf_counter()
         results = session.run(request)
         elapsed_ms = 1000 * (time.perf_counter() - start)
@@ -103,6 +112,25 @@ def run(arguments: argparse.Namespace) -> int:
     tokens = sum(len(row) for row in ids)
     shown = f"{counted(len(ids), 'sequence')}, {counted(tokens, 'token')}, {elapsed_ms:.1f} ms"
     print_line(console, f"{shown}; wrote {arguments.output}")
+    return 0
+
+
+def _write_answers(
+    arguments: argparse.Namespace, session: Session, model: Path, given: Sequence[Text], request: Mapping[str, Any]
+) -> int:
+    """Writes what the model says of texts: labels, words, scores or vectors."""
+    from padfree.builder.answers import answers_of, write_answers
+    from padfree.builder.batches import read_text_rows
+    from padfree.runtime.answers.text_model import TextModel
+
+    metadata = session.metadata
+    texts = read_text_rows(arguments.input, metadata) if arguments.text is None else given
+    answering = TextModel(session, model, arguments.tokenizer, shown=str(arguments.model), truncate=arguments.truncate)
+    rows = {name for item in metadata.sequence_inputs() for name in (item.name, item.original_name)}
+    inputs = {name: values for name, values in request.items() if name in rows - {PROMPT_LENGTH}}
+    answers = answers_of(answering, texts, inputs, arguments.prompt)
+    write_answers(arguments.output, texts, answers)
+    print_line(output_console(), f"{counted(len(texts), 'text')} ({answering.kind}); wrote {arguments.output}")
     return 0
 
 

@@ -29,7 +29,19 @@ Values = Mapping[str, Any]
 WINDOW_TOKENS = 1 << 18
 """Tokens that run before their answers are put aside: outputs of tokens are large."""
 VECTORS, SCORES, LOGITS = contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits"
+ENCODE, SCORE, CLASSIFY, TAG, TOKENS = "encode", "rerank", "classify", "tag", "tokens"
+"""What a model is for: the method that answers."""
 NOTHING: Values = MappingProxyType({})
+
+
+_DOES: Mapping[str, str] = MappingProxyType(
+    {
+        ENCODE: "makes vectors",
+        SCORE: "compares two texts",
+        CLASSIFY: "has labels for texts",
+        TAG: "has labels for words",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -63,18 +75,36 @@ class TextModel:
         path: its file; the tokenizer lies beside it.
         tokenizer: a tokenizer.json, instead of that one.
         shown: what the model is called in messages.
+        truncate: of models that came from no folder: whether texts are cut to the model's positions.
 
     Raises:
         SessionError: the tokenizer is not there, or another model's, or texts do not give what the model reads.
     """
 
     def __init__(
-        self, session: Session, path: Path, tokenizer: Path | None = None, *, shown: str | None = None
+        self,
+        session: Session,
+        path: Path,
+        tokenizer: Path | None = None,
+        *,
+        shown: str | None = None,
+        truncate: bool = True,
     ) -> None:
         self._session = session
-        self._reader = TextReader(path, session.metadata, tokenizer)
+        self._reader = TextReader(path, session.metadata, tokenizer, truncate=truncate)
         self._shown = shown or str(path)
         self._outputs = {item.name: item for item in session.metadata.outputs}
+
+    @property
+    def kind(self) -> str:
+        """What the model is for: the name of the method that answers."""
+        scores, logits = self._scores(), self._outputs.get(LOGITS)
+        if VECTORS in self._outputs:
+            return ENCODE
+        if scores is not None:
+            return SCORE if self.info.takes_pairs and scores.shape and scores.shape[-1] == 1 else CLASSIFY
+        is_tagger = logits is not None and logits.has_token_rows and self.info.task == contract.TOKENS
+        return TAG if is_tagger else TOKENS
 
     @property
     def info(self) -> contract.TextInfo:
@@ -130,12 +160,20 @@ class TextModel:
         Raises:
             SessionError: the model does not compare texts.
         """
+        scores = self.scores([(query, document) for document in documents], inputs=inputs)
+        return [Ranked(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")[:top]]
+
+    def scores(self, texts: Sequence[Text], *, inputs: Values = NOTHING) -> Floats:
+        """The scores of pairs of texts, float32 [B], as the model gives them.
+
+        Raises:
+            SessionError: the model does not compare texts.
+        """
         output = self._scores()
         if output is None or not output.shape or output.shape[-1] not in (1, None):
             raise SessionError(f"{self._shown}: gives no score of a pair of texts, {self._what_it_gives()}")
-        tokens = self._reader.read_packed([(query, document) for document in documents])
-        scores = self._stacked(output, self._rows(output, tokens, inputs)).reshape(len(documents))
-        return [Ranked(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")[:top]]
+        values = self._stacked(output, self._rows(output, self._reader.read_packed(texts), inputs))
+        return values.reshape(len(texts))
 
     @overload
     def classify(self, texts: Text, *, inputs: Values = NOTHING) -> Classified: ...  # type: ignore[overload-overlap]
@@ -223,14 +261,9 @@ class TextModel:
 
     def _what_it_gives(self) -> str:
         """What to call instead, for messages."""
-        logits = self._outputs.get(LOGITS)
-        if VECTORS in self._outputs:
-            return "it makes vectors: call encode"
-        if self._scores() is not None:
-            pairs = self.info.takes_pairs
-            return f"it {'compares two texts: call rerank' if pairs else 'has labels for texts: call classify'}"
-        if logits is not None and logits.has_token_rows and self.info.task == contract.TOKENS:
-            return "it has labels for words: call tag"
+        kind = self.kind
+        if kind in _DOES:
+            return f"it {_DOES[kind]}: call {kind}"
         return (
             f"only {', '.join(self._outputs)}; make it with pooling (--pooling mean; padfree.Model(..., "
             "pooling='mean') of a folder), or call tokens"

@@ -24,46 +24,19 @@ from padfree.runtime.answers.tags import Tagged, joined
 from tokenizers import Tokenizer
 
 from tests.support.bulk_jobs import write_reranker
-from tests.support.folders import ENCODER, ROOT, TOKENIZER, WIDTH, write_folder, write_json, write_small_tokenizer
+from tests.support.classifiers import OPTIMUM, logits_of, small_folder
+from tests.support.folders import ENCODER, TOKENIZER, WIDTH, write_folder
 from tests.support.served_models import expected as sums
 from tests.support.torch_folders import write_torch_folder
 
 Array = npt.NDArray[Any]
 
-OPTIMUM = ROOT / "tests" / "fixtures" / "optimum"
-SMALL = {"vocab_size": 64, "hidden_size": 16, "max_position_embeddings": 40}
 TORCH = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 LABELS = ("no", "maybe", "yes")
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 TEXTS = ("the cat sat on the mat", "a", "rain, and more rain: it rained the whole day and night", "")
 WORDS = ("word1 word2  word3 word9", "word50", "word7 word8 word40 word41 word42 word43 word44 word45")
 TOLERANCE = 5e-5
-
-
-def names_of(labels: Sequence[str]) -> dict[str, str]:
-    return {str(at): name for at, name in enumerate(labels)}
-
-
-def small_folder(folder: Path, kind: str, labels: Sequence[str], **config: Any) -> Path:
-    """A folder of a classifier or tagger whose words are word0, word1, ..."""
-    names = {"sequence": "BertForSequenceClassification", "token": "BertForTokenClassification"}
-    tokenizer = write_small_tokenizer(folder.parent / f"{folder.name}.json", 64)
-    entries = {**SMALL, "architectures": [names[kind]], "id2label": names_of(labels), **config}
-    file = OPTIMUM / f"bert_{kind}_classification.onnx"
-    write_folder(folder, model=file, config=entries, tokenizer=tokenizer)
-    write_json(folder / "tokenizer_config.json", {"model_max_length": 40, "do_lower_case": False})
-    return folder
-
-
-def logits_of(kind: str, tokenizer: Path, texts: Sequence[str]) -> list[Array]:
-    """What the exported model gives for every text alone."""
-    session = ort.InferenceSession(str(OPTIMUM / f"bert_{kind}_classification.onnx"))
-    encoder, found = Tokenizer.from_file(str(tokenizer)), []
-    for text in texts:
-        one = encoder.encode(text)
-        feeds = {"input_ids": one.ids, "attention_mask": one.attention_mask, "token_type_ids": one.type_ids}
-        found.append(session.run(None, {name: np.asarray([row], np.int64) for name, row in feeds.items()})[0][0])
-    return found
 
 
 @pytest.fixture(scope="module")

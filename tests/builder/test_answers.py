@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`padfree run -o answers.jsonl`: what padfree.Model says of the same texts, a line each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import padfree
+import pytest
+from padfree.builder import cli
+
+from tests.support.bulk_jobs import write_embedder, write_reranker
+from tests.support.classifiers import small_folder
+
+TEXTS = ["word1 word2  word3", "word50", ""]
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return tmp_path / "texts.jsonl"
+
+
+@pytest.mark.parametrize("problem", ["", "multi_label_classification"])
+def test_labels(problem: str, texts: Path, tmp_path: Path) -> None:
+    folder = small_folder(tmp_path / "model", "sequence", ("no", "maybe", "yes"), problem_type=problem or None)
+    assert cli.main(["run", str(folder), "--input", str(texts), "-o", str(tmp_path / "out.jsonl")]) == 0
+    with padfree.Model(folder) as model:
+        found = model.classify(TEXTS)
+    for text, line, one in zip(TEXTS, lines_of(tmp_path / "out.jsonl"), found, strict=True):
+        wanted = {"text": text, "label": one.label, "score": one.score, "scores": dict(one.scores)}
+        assert line == (wanted | {"labels": list(one.labels)} if problem else wanted)
+
+
+def test_words(tmp_path: Path) -> None:
+    folder = small_folder(tmp_path / "model", "token", ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
+    given = [word for text in TEXTS for word in ("--text", text)]
+    assert cli.main(["run", str(folder), *given, "-o", str(tmp_path / "out.jsonl")]) == 0
+    with padfree.Model(folder) as model:
+        found = model.tag(TEXTS)
+    assert any(found)
+    wanted = [
+        {"text": text, "words": [asdict(word) for word in words]} for text, words in zip(TEXTS, found, strict=True)
+    ]
+    assert lines_of(tmp_path / "out.jsonl") == wanted
+
+
+def test_vectors_with_a_prompt(texts: Path, tmp_path: Path) -> None:
+    model = write_embedder(tmp_path / "embedder.onnx")
+    command = ["run", str(model), "--input", str(texts), "--prompt", "query", "-o", str(tmp_path / "out.jsonl")]
+    assert cli.main(command) == 0
+    with padfree.Model(model) as opened:
+        wanted = opened.encode(TEXTS, prompt_name="query").tolist()
+    assert [line["embedding"] for line in lines_of(tmp_path / "out.jsonl")] == wanted
+
+
+def test_scores_of_pairs(tmp_path: Path) -> None:
+    model = write_reranker(tmp_path / "reranker.onnx")
+    pair = ["--text", "rain", "--text-pair", "a cat", "--text", "rain", "--text-pair", "rain in the night"]
+    assert cli.main(["run", str(model), *pair, "-o", str(tmp_path / "out.jsonl")]) == 0
+    with padfree.Model(model) as opened:
+        wanted = opened.scores([("rain", "a cat"), ("rain", "rain in the night")]).tolist()
+    lines = lines_of(tmp_path / "out.jsonl")
+    assert [line["score"] for line in lines] == wanted
+    assert lines[0]["text_pair"] == "a cat"
+
+
+def test_ids_have_no_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_embedder(tmp_path / "embedder.onnx")
+    (tmp_path / "ids.jsonl").write_text("[1, 2, 3]\n")
+    command = ["run", str(model), "--input", str(tmp_path / "ids.jsonl"), "-o", str(tmp_path / "out.jsonl")]
+    assert cli.main(command) == 1
+    assert "ids.jsonl, line 1: holds no text, and answers are of texts" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_server_says_what_taggers_are_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("starlette")
+    folder = small_folder(tmp_path / "model", "token", ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
+    assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "ner.onnx"), "--no-verify"]) == 0
+    assert cli.main(["serve", str(tmp_path / "ner.onnx"), "--port", "0"]) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert "has labels for words (O, B-PER, I-PER, B-LOC, I-LOC)" in told
+    assert "padfree run -o words.jsonl gives words with labels and places" in told
