@@ -113,7 +113,8 @@ class TextEncoder:
         """Tokens of texts, or of pairs of texts, in their order.
 
         Raises:
-            TextError: a text takes too much time or memory; only of tokenizers that may explode.
+            TextError: a text holds halves of characters, or takes too much time or memory, the latter only of
+                tokenizers that may explode.
         """
         looked_up = self._looked_up(texts)
         looked, cut = looked_up or (Looked.of_rows([None] * len(texts)), np.zeros(len(texts), np.bool_))
@@ -122,6 +123,12 @@ class TextEncoder:
                 made = self._made([texts[at] for at in left])
             except TextError as error:
                 raise TextError(left[error.text], error.reason) from None
+            except TypeError:
+                unfit = next((at for at in left if not _is_unicode(texts[at])), None)
+                if unfit is None:
+                    raise
+                reason = "holds half of a character (a lone surrogate, U+D800 to U+DFFF); send whole characters"
+                raise TextError(unfit, reason) from None
             cut[left] = [is_cut for *_, is_cut in made]
             looked = looked.completed([(ids, types) for ids, types, _ in made])
         return self._encoded(looked, cut)
@@ -175,6 +182,14 @@ class TextEncoder:
     def _encoded(self, looked: Looked, cut: Flags) -> Encoded:
         types = looked.types if self._token_types else np.zeros_like(looked.ids)
         return Encoded(looked.ids, types, looked.counts, cut)
+
+
+def _is_unicode(text: Text) -> bool:
+    try:
+        "".join(text).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _none_of(texts: Sequence[Text]) -> Flags:

@@ -117,6 +117,14 @@ def test_a_pattern_that_gives_up() -> None:
     assert encoder.prompt_tokens("ab") == 2
 
 
+@pytest.mark.parametrize("text", ["a\ud800b", ("a", "\udfff")])
+def test_half_of_a_character(text: Any) -> None:
+    with pytest.raises(TextError, match="text 1: holds half of a character") as refusal:
+        TextEncoder(letters(), 4).encode(["ab", text, "b"])
+    assert refusal.value.text == 1
+    assert TextEncoder(letters(), 4).encode(["a\0b"]).seq_lens.tolist() == [2]
+
+
 @pytest.mark.slow
 def test_a_text_that_takes_too_long() -> None:
     encoder = TextEncoder(letters(BY_SQUARE), 4)
