@@ -120,12 +120,12 @@ def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, passed: PassedGra
         role = "unread"
     has_values = role in ("tokens", PER_SEQUENCE, "unread")
     limit = limit_of(graph, tensor.name) if has_values else None
-    found = {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
+    entry = {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
     if is_shared:
-        found |= {"shared": True}
-        behind = list(passed.shared[tensor.name])
+        entry |= {"shared": True}
+        trailing = list(passed.shared[tensor.name])
     elif role == "seq_lens":
-        behind = sizes[1:]
+        trailing = sizes[1:]
     else:
-        behind = sizes[2 if interface == "padded" and role != PER_SEQUENCE else 1 :] if has_values else []
-    return {**found, "width": int(behind[0])} if behind else found
+        trailing = sizes[2 if interface == "padded" and role != PER_SEQUENCE else 1 :] if has_values else []
+    return {**entry, "width": int(trailing[0])} if trailing else entry

@@ -103,10 +103,10 @@ def quantize_products(
     are what is rounded: the model is calibrated again then.
     """
     with G_LOGGER.suppress(G_LOGGER.ERROR):
-        found = _measured(with_linear(model, fold_norms=fold_norms), batches, options, begin)
-        if found.plan.stream_loss > LARGEST_STREAM_LOSS:
-            found = _measured(with_linear(model, fold_streams=False), batches, options, begin)
-        return _quantized(found, batches, options, verify=verify)
+        measured = _measured(with_linear(model, fold_norms=fold_norms), batches, options, begin)
+        if measured.plan.stream_loss > LARGEST_STREAM_LOSS:
+            measured = _measured(with_linear(model, fold_streams=False), batches, options, begin)
+        return _quantized(measured, batches, options, verify=verify)
 
 
 @dataclass(frozen=True)
@@ -196,16 +196,16 @@ def _planned(
     largest = largest_numbers(model, precision, tensors, batches, done)
     scales = {name: activation_scale(value, options.margin) for name, value in largest.items()}
     losses = measure_losses(model, precision, layers.chosen, scales, weights, batches[0])
-    kept, chosen = dict(layers.kept), list[Layer]()
+    reasons, chosen = dict(layers.kept), list[Layer]()
     for layer in layers.chosen:
         if largest[layer.x] == 0:
-            kept[layer.name] = f"what it multiplies, '{layer.x}', is zero in all calibration data"
+            reasons[layer.name] = f"what it multiplies, '{layer.x}', is zero in all calibration data"
         elif losses[layer.name] > options.largest_loss:
-            kept[layer.name] = f"loses {losses[layer.name]:.3f} of its result, allowed is {options.largest_loss:g}"
+            reasons[layer.name] = f"loses {losses[layer.name]:.3f} of its result, allowed is {options.largest_loss:g}"
         else:
             chosen.append(layer)
     stream_loss = max((losses[layer.name] for layer in layers.chosen if reads_stream(layer)), default=0.0)
-    return _Plan(Layers(tuple(chosen), kept), largest, scales, losses, stream_loss)
+    return _Plan(Layers(tuple(chosen), reasons), largest, scales, losses, stream_loss)
 
 
 def _described(
@@ -245,11 +245,11 @@ def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float]) -
             continue
         worst = sorted(losses, key=losses.__getitem__, reverse=True)[:_WORST_SHOWN]
         shown = ", ".join(f"'{layer}' ({losses[layer]:.3f})" for layer in worst)
-        found = (
+        problem = (
             f"in fp8 the cosine of output '{name}' to that of the model in half precision is {effect.mean_cosine:.4f} "
             f"on average over {effect.sequences} sequences of the calibration data, trained models keep 0.997; the "
             f"products that lose most are {shown}: keep them with --keep, or choose precision fp16"
         )
         if not effect.mean_cosine >= LEAST_COSINE:
-            raise VerificationError(f"{found}; allowed is {LEAST_COSINE}")
-        logger.warning("%s", found)
+            raise VerificationError(f"{problem}; allowed is {LEAST_COSINE}")
+        logger.warning("%s", problem)

@@ -41,12 +41,12 @@ def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = T
     metadata tell: number of operators, what the passes replaced and why not more. Raises RewriteError for a model that
     `rewrite` did not make.
     """
-    given = model.proto
-    if not is_rewritten(given):
+    proto = model.proto
+    if not is_rewritten(proto):
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
-    metadata = read_metadata(given)
+    metadata = read_metadata(proto)
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, whose type it keeps
-        graph = import_graph(model.with_proto(without_functions(given)))
+        graph = import_graph(model.with_proto(without_functions(proto)))
     precision, analysis, results = metadata["precision"], analyse(graph), list[PassResult]()
     for step in _steps(precision, fold_norms=fold_norms, streams=fold_streams):
         result = step(graph, analysis)

@@ -103,8 +103,8 @@ def _zeros(passed: PassedGraph, interface: str) -> Iterator[str]:
 
 def _tables(passed: PassedGraph) -> dict[str, int]:
     """The rows of the table that an input's values choose from, by input, where that is known."""
-    found = ((str(tensor.name), limit_of(passed.graph, tensor.name)) for tensor in passed.graph.inputs)
-    return {name: limit for name, limit in found if limit is not None}
+    limits = ((str(tensor.name), limit_of(passed.graph, tensor.name)) for tensor in passed.graph.inputs)
+    return {name: limit for name, limit in limits if limit is not None}
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -31,12 +31,12 @@ def ids_of_zeros(model: Model) -> tuple[int, ...]:
 
 def _tables_of(tensor: gs.Tensor) -> list[gs.Constant]:
     """The tables whose rows an input chooses."""
-    found, waiting = list[gs.Constant](), [tensor]
+    tables, waiting = list[gs.Constant](), [tensor]
     while waiting:
         for node in waiting.pop().outputs:
             table = node.inputs[0] if is_standard(node, "Gather") else None
             if isinstance(table, gs.Constant) and len(table.shape) > 1 and int(node.attrs.get("axis", 0)) == 0:
-                found.append(table)
+                tables.append(table)
             elif is_standard(node, "Cast", "Identity"):
                 waiting += node.outputs
-    return found
+    return tables

@@ -211,13 +211,13 @@ class _Progress:
         if self._products is None:
             raise AssertionError("there is no pass")
         names = names_in_use(self._graph)
-        kept = {name: origin for name, origin in self._origins.items() if name in names}
+        origins = {name: origin for name, origin in self._origins.items() if name in names}
         results = tuple(self._results)
         return PassedGraph(
             graph=self._graph,
             analysis=self._analysis,
             results=results,
-            origins=kept,
+            origins=origins,
             products=self._products,
             longest=self.longest,
             original_dims=dims,
@@ -238,12 +238,12 @@ class _Progress:
     def _probe(self) -> Mapping[str, IdRule]:
         """How ids have to be for what stays padded."""
         try:
-            found = probe(
+            probed = probe(
                 self._graph, self._analysis, right_padded_only=self._interface == "packed", special=self._special
             )
         except PaddingIsReadError as error:
             others = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]
             raise type(error)("; ".join(dict.fromkeys([str(error), *others]))) from None
-        missed = tuple(Miss("padded part", f"{reason}: right-padded batches only") for reason in found.reasons)
-        self._results.append(PassResult("probe", 0, missed, right_padded=found.reasons))
-        return found.rules
+        missed = tuple(Miss("padded part", f"{reason}: right-padded batches only") for reason in probed.reasons)
+        self._results.append(PassResult("probe", 0, missed, right_padded=probed.reasons))
+        return probed.rules

@@ -85,7 +85,7 @@ def factors(size: str) -> set[str]:
 
 def products_of(graph: gs.Graph, analysis: Analysis) -> Products:
     """The matrix products of a sorted graph."""
-    found: list[tuple[int, gs.Node, Product]] = []
+    products: list[tuple[int, gs.Node, Product]] = []
     uncounted: list[str] = []
     below: dict[str, int] = {}  # tensor -> bits of the products that it is computed from
     body = 0
@@ -96,8 +96,8 @@ def products_of(graph: gs.Graph, analysis: Analysis) -> Products:
             bits |= below.get(tensor.name, 0)
         product = _product(node, analysis)
         if product is not None:
-            bit = 1 << len(found)
-            found.append((bit, node, product))
+            bit = 1 << len(products)
+            products.append((bit, node, product))
             bits |= bit
         elif _multiplies(node, analysis):
             uncounted.append(node_name(node))
@@ -105,7 +105,7 @@ def products_of(graph: gs.Graph, analysis: Analysis) -> Products:
             body, residual = body | bits, True
         below.update((tensor.name, bits) for tensor in node.outputs)
     counts: Counter[Product] = Counter()
-    for bit, node, product in found:
+    for bit, node, product in products:
         per_sequence = layout_of(analysis[node.outputs[0]]) is Layout.PER_SEQUENCE
         head = not body & bit if residual else per_sequence
         counts[replace(product, part=HEAD) if head else product] += product.count

@@ -50,10 +50,10 @@ class CoverageReport:
     @property
     def excluded_ids(self) -> dict[str, tuple[int, ...]]:
         """Padding ids by input, which kept tokens must not have: the packed graph keeps every token it gets."""
-        found: dict[str, set[int]] = {}
+        excluded: dict[str, set[int]] = {}
         for name, ids in (pair for item in self.passes for pair in item.excluded):
-            found.setdefault(name, set()).update(ids)
-        return {name: tuple(sorted(ids)) for name, ids in found.items()}
+            excluded.setdefault(name, set()).update(ids)
+        return {name: tuple(sorted(ids)) for name, ids in excluded.items()}
 
     @property
     def right_padded_because(self) -> tuple[str, ...]:
@@ -78,8 +78,8 @@ class CoverageReport:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why islands are padded, each reason once; those that lie between others say nothing of their own."""
-        found = dict.fromkeys(item.reason for item in self.islands if not item.reason.endswith(IN_BETWEEN))
-        return tuple(found) or tuple(item.reason for item in self.islands[:1])
+        all_reasons = dict.fromkeys(item.reason for item in self.islands if not item.reason.endswith(IN_BETWEEN))
+        return tuple(all_reasons) or tuple(item.reason for item in self.islands[:1])
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""
@@ -156,7 +156,7 @@ def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
     reasons = {miss.node: miss.reason for item in passes for miss in item.missed}
     delivering = _delivering(graph)
     below: set[str] = set()  # padded tensors that are made of packed ones
-    found, islands = list[Miss](), list[gs.Node]()
+    misses, islands = list[Miss](), list[gs.Node]()
     for node in graph.nodes:
         reads = any(tensor.name in below for tensor in node.inputs)
         padded = [tensor for tensor in node.outputs if _is_padded(analysis[tensor])]
@@ -171,32 +171,32 @@ def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
         name, beside = node_name(node), [producer(tensor) for tensor in node.inputs]
         beside += [reader for tensor in node.outputs for reader in tensor.outputs]
         where = IN_BETWEEN if any(id(item) in within for item in beside) else "works on padded tokens"
-        found.append(Miss(name, reasons.get(name, f"'{name}' ({node.op}) {where}")))
+        misses.append(Miss(name, reasons.get(name, f"'{name}' ({node.op}) {where}")))
     if any(is_padfree(node, "PadfreeIndex") for node in graph.nodes):
-        return tuple(found)
+        return tuple(misses)
     for tensor in graph.outputs:
         node = producer(tensor)
         if tensor.name in below and node is not None and (is_padfree(node, node.op) or id(node) in delivering):
             shape = ", ".join(str(size) for size in analysis[tensor].shape or ("?",))
-            found.append(Miss(node_name(node), f"the output '{tensor.name}' [{shape}] is delivered padded"))
+            misses.append(Miss(node_name(node), f"the output '{tensor.name}' [{shape}] is delivered padded"))
     left = [node_name(node) for node in graph.nodes if is_padfree(node, "PadfreeUnpack")]
-    return tuple(found or (Miss(name, f"'{name}' (PadfreeUnpack) makes padded tokens") for name in left))
+    return tuple(misses or (Miss(name, f"'{name}' (PadfreeUnpack) makes padded tokens") for name in left))
 
 
 def _delivering(graph: gs.Graph) -> set[int]:
     """Nodes that only bring unpacked tokens into the type and the order of axes of an output."""
-    found: set[int] = set()
+    delivering: set[int] = set()
     for node in reversed(graph.nodes):
         moves = is_standard(node, "Cast", "Identity", "Transpose")
-        if moves and all(id(reader) in found for reader in node.outputs[0].outputs):
-            found.add(id(node))
+        if moves and all(id(reader) in delivering for reader in node.outputs[0].outputs):
+            delivering.add(id(node))
     unpacked = {node.outputs[0].name for node in graph.nodes if is_padfree(node, "PadfreeUnpack")}
     for node in graph.nodes:
-        if id(node) in found and node.inputs[0].name in unpacked:
+        if id(node) in delivering and node.inputs[0].name in unpacked:
             unpacked.add(node.outputs[0].name)
         else:
-            found.discard(id(node))
-    return found
+            delivering.discard(id(node))
+    return delivering
 
 
 def _is_padded(facts: Facts) -> bool:

@@ -98,7 +98,7 @@ def rewrite(
     Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ).
     """
     _check_options(interface, precision, masks, verify)
-    found = rewrite_model(
+    result = rewrite_model(
         _given(model),
         interface=interface,
         precision=precision,
@@ -109,7 +109,7 @@ def rewrite(
         masks=masks,
         padding_id=padding_id,
     )
-    return RewriteResult(finished(found.model, found.precision), found.report)
+    return RewriteResult(finished(result.model, result.precision), result.report)
 
 
 def finished(model: Model, precision: str) -> ModelProto:
@@ -173,14 +173,14 @@ def rewrite_model(
     unquantized = without_quantization(model) if holds_quantization(model.proto) else None
     if unquantized is not None:
         model = unquantized.model
-    given, model = model.proto, widen(model)
+    original_proto, model = model.proto, widen(model)
     original = with_rows_marked(model.with_proto(runnable(model.proto)))
     inner = "packed" if interface == VARSEQLEN else interface
     options = GraphOptions(inner, mask, masks == "contiguous")
     whole, steps = verify == WHOLE, phases or Phases()
     asked = _Asked(options, precision, masks, strict, seed if verify else None, padding_id, steps, whole)
-    made = _made(original, asked)
-    result, metadata, exact = made.model, made.metadata, made.model if keep_exact else None
+    rewriting = _made(original, asked)
+    result, metadata, exact = rewriting.model, rewriting.metadata, rewriting.model if keep_exact else None
     if unquantized is not None:
         metadata["unquantized"] = unquantized.to_dict()
     if precision != "fp32":
@@ -193,14 +193,14 @@ def rewrite_model(
             metadata["bf16_because"] = half.against_fp16
         if half.errors:
             metadata["verification"]["half_precision"] = measured(half.errors, ALLOWED[precision])
-    narrow_outputs(result.proto, given)
+    narrow_outputs(result.proto, original_proto)
     describe_types(metadata, result.proto)
     if interface == VARSEQLEN:
         if exact is not None and exact is not result:
             take_varseqlen(exact.proto, copy.deepcopy(metadata))
         take_varseqlen(result.proto, metadata)
     write_metadata(result.proto, metadata)
-    return Rewritten(result, made.report, precision, exact)
+    return Rewritten(result, rewriting.report, precision, exact)
 
 
 @dataclass(frozen=True)

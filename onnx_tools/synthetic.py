@@ -123,16 +123,16 @@ class _Bert:
 
     def _embeddings(self, length: str, vocabulary: int, positions: int) -> str:
         words = self.weight("embeddings.word_embeddings.weight", (vocabulary, self.width), 0.5)
-        places = self.weight("embeddings.position_embeddings.weight", (positions, self.width), 0.5)
+        position_table = self.weight("embeddings.position_embeddings.weight", (positions, self.width), 0.5)
         types = self.weight("embeddings.token_type_embeddings.weight", (2, self.width), 0.5)
         numbers = self.const(np.arange(positions)[None])
         numbers = self.op("Slice", numbers, self.const([0]), length, self.const([1]), self.const([1]))
         x = self.op("Add", self.op("Gather", words, "input_ids"), self.op("Gather", types, "token_type_ids"))
-        return self._norm("embeddings.LayerNorm", self.op("Add", x, self.op("Gather", places, numbers)))
+        return self._norm("embeddings.LayerNorm", self.op("Add", x, self.op("Gather", position_table, numbers)))
 
     def _mask(self, batch: str, length: str) -> str:
         """Bool [B,1,S,S]: the mask by indices into its flat form, as transformers' masking functions are traced."""
-        kept = self.op("Cast", "attention_mask", to=TensorProto.BOOL)
+        is_token = self.op("Cast", "attention_mask", to=TensorProto.BOOL)
         ranges = []
         for size, axes in ((batch, ([1], [2], [3])), (length, ([0], [1], [2]))):
             counted = self.op("Squeeze", size, self.const([0]))
@@ -141,11 +141,11 @@ class _Bert:
                 value = self.op("Unsqueeze", value, self.const(axis))
             ranges.append(value)
         row = self.op("Mul", ranges[0], self._dim_vector("attention_mask", 1))
-        flat = self.op("Flatten", kept, axis=2)
-        found = self.op("Gather", flat, self.op("Add", ranges[1], row), axis=0)
+        flat = self.op("Flatten", is_token, axis=2)
+        rows = self.op("Gather", flat, self.op("Add", ranges[1], row), axis=0)
         shape = self.op("Concat", self.op("Shape", self.op("Add", ranges[1], row)), axis=0)
-        found = self.op("Reshape", self.op("Reshape", found, self.const([-1])), shape, allowzero=0)
-        both = self.op("And", self._always(), self.op("Cast", found, to=TensorProto.BOOL))
+        rows = self.op("Reshape", self.op("Reshape", rows, self.const([-1])), shape, allowzero=0)
+        both = self.op("And", self._always(), self.op("Cast", rows, to=TensorProto.BOOL))
         target = self.op("Concat", batch, self.const([-1]), length, self._dim("attention_mask", 1), axis=0)
         target = self.op("Reshape", target, self.const([-1]), allowzero=0)
         one = numpy_helper.from_array(np.array([1], np.int64))

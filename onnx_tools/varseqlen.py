@@ -40,11 +40,11 @@ def take_varseqlen(model: ModelProto, metadata: dict[str, Any]) -> None:
             "when exporting, or choose the packed interface"
         )
     _rename(graph, _with_free_names(graph, names))
-    given = {value.name for value in graph.input}
+    input_names = {value.name for value in graph.input}
     for value in [item for item in graph.input if item.name == SEQ_LENS]:
         graph.input.remove(value)
     for name, size in ((SEGMENTS, "T"), (SUMS, "B+1"), (MAX_SEQLEN, "S")):
-        if name not in given:
+        if name not in input_names:
             graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT32, [size]))
     ordered = sorted(graph.input, key=lambda value: INPUTS.index(value.name))
     del graph.input[:]
@@ -114,12 +114,12 @@ def _add_lengths(graph: GraphProto) -> None:
     for name, number in {"first": 0, "second": 1, "last": -1, "end": 2**31 - 1}.items():
         graph.initializer.append(helper.make_tensor(f"{stem}_{name}", TensorProto.INT64, [1], [number]))
     parts = (("begins", "first", "last"), ("ends", "second", "end"))
-    made = [
+    nodes = [
         helper.make_node("Slice", [SUMS, f"{stem}_{start}", f"{stem}_{end}"], [f"{stem}_{part}"], f"{stem}_{part}")
         for part, start, end in parts
     ]
-    made.append(helper.make_node("Sub", [f"{stem}_ends", f"{stem}_begins"], [SEQ_LENS], f"{stem}_lengths"))
-    for node in reversed(made):
+    nodes.append(helper.make_node("Sub", [f"{stem}_ends", f"{stem}_begins"], [SEQ_LENS], f"{stem}_lengths"))
+    for node in reversed(nodes):
         graph.node.insert(0, node)
     graph.value_info.append(helper.make_tensor_value_info(SEQ_LENS, TensorProto.INT32, ["B"]))
 

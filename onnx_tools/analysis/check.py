@@ -24,25 +24,25 @@ def check_graph(graph: gs.Graph, after: str, before: Analysis | None = None) -> 
     Returns what is known of its tensors; `before` is what was known before that pass. Raises RewriteError naming the
     pass `after` which the graph is wrong.
     """
-    made: dict[str, gs.Tensor] = {}
+    tensors: dict[str, gs.Tensor] = {}
     names: set[str] = set()
     for tensor in graph.inputs:
-        _add(made, tensor, after)
+        _add(tensors, tensor, after)
     for node in graph.nodes:
         if node.name and node.name in names and not node.name.startswith("/"):
             raise _error(after, f"two nodes are called '{node.name}'")
         names.add(node.name)
         for tensor in present(node.inputs):
             if isinstance(tensor, gs.Constant):
-                if made.setdefault(tensor.name, tensor) is not tensor:
+                if tensors.setdefault(tensor.name, tensor) is not tensor:
                     raise _error(after, f"two tensors are called '{tensor.name}'")
-            elif made.get(tensor.name) is not tensor:
+            elif tensors.get(tensor.name) is not tensor:
                 reader = f"'{node_name(node)}' ({node.op})"
                 raise _error(after, f"{reader} reads '{tensor.name}' before anything makes it")
         for tensor in present(node.outputs):
-            _add(made, tensor, after)
+            _add(tensors, tensor, after)
     for tensor in graph.outputs:
-        if made.get(tensor.name) is not tensor:
+        if tensors.get(tensor.name) is not tensor:
             raise _error(after, f"nothing makes the output '{tensor.name}'")
     analysis = analyse(graph, before)
     for node in graph.nodes:
@@ -51,10 +51,10 @@ def check_graph(graph: gs.Graph, after: str, before: Analysis | None = None) -> 
     return analysis
 
 
-def _add(made: dict[str, gs.Tensor], tensor: gs.Tensor, after: str) -> None:
-    if tensor.name in made:
+def _add(tensors: dict[str, gs.Tensor], tensor: gs.Tensor, after: str) -> None:
+    if tensor.name in tensors:
         raise _error(after, f"'{tensor.name}' is made twice")
-    made[tensor.name] = tensor
+    tensors[tensor.name] = tensor
 
 
 def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:

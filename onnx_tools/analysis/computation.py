@@ -39,14 +39,14 @@ class Computation:
         model: ModelProto,
         sizes: Mapping[str, tuple[Array, str]],
         tokens: Mapping[str, str],
-        given: Mapping[str, str],
+        names: Mapping[str, str],
     ) -> None:
         self.tokens = tokens
         self._model = model
         self._sizes = sizes  # of what is known of the tensor's origins: the formulas and the type
-        self._given = given
+        self._given = names
         self._session: ort.InferenceSession | None = None
-        self.key = _key(model, sizes, given)
+        self.key = _key(model, sizes, names)
 
     @property
     def sizes(self) -> set[str]:
@@ -76,11 +76,11 @@ def computation_of(
     analysis: Analysis,
     tensor: gs.Tensor,
     *,
-    given: Collection[str] = (),
+    known_names: Collection[str] = (),
     tables: bool = True,
     fixed: bool = False,
 ) -> Computation | None:
-    """How a tensor of a sorted graph is made of sizes, inputs [B,S] and the tensors named as `given`.
+    """How a tensor of a sorted graph is made of sizes, inputs [B,S] and the tensors named as `known_names`.
 
     None where nothing depends on these (unless it may be `fixed`), or other operators than standard ones take part;
     without `tables` also where rows of numbers are looked up: activations begin there.
@@ -93,7 +93,7 @@ def computation_of(
         formulas = _formulas(analysis, current)
         if isinstance(current, gs.Constant):
             constants[current.name] = current
-        elif current.name in given:
+        elif current.name in known_names:
             cuts[current.name] = current
         elif formulas is not None:
             sizes[current.name] = formulas
@@ -117,8 +117,8 @@ def computation_of(
     for node in graph.nodes:
         if id(node) in needed:
             model.graph.node.append(OnnxExporter.export_node(node))
-    made = [(name, dtype) for name, (_, dtype) in sizes.items()]
-    for name, dtype in [*types.items(), *kinds.items(), *made]:
+    sized = [(name, dtype) for name, (_, dtype) in sizes.items()]
+    for name, dtype in [*types.items(), *kinds.items(), *sized]:
         element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         model.graph.input.append(onnx.helper.make_tensor_value_info(name, element, None))
     for name, constant in constants.items():
@@ -127,13 +127,13 @@ def computation_of(
     return Computation(model, sizes, types, kinds)
 
 
-def _key(model: ModelProto, sizes: Mapping[str, tuple[Array, str]], given: Mapping[str, str]) -> str:
+def _key(model: ModelProto, sizes: Mapping[str, tuple[Array, str]], names: Mapping[str, str]) -> str:
     """What the result is computed from and how, without the names of tensors but those of the inputs."""
     keys = {
         name: f"{dtype} {formulas.shape} {[str(item) for item in formulas.flat]}"
         for name, (formulas, dtype) in sizes.items()
     }
-    keys |= {name: f"given {place} {given[name]}" for place, name in enumerate(given)}
+    keys |= {name: f"given {index} {names[name]}" for index, name in enumerate(names)}
     for tensor in model.graph.initializer:
         content = TensorProto.FromString(tensor.SerializeToString())
         content.name = ""
@@ -141,8 +141,8 @@ def _key(model: ModelProto, sizes: Mapping[str, tuple[Array, str]], given: Mappi
     for node in model.graph.node:
         attributes = sorted(str(item) for item in node.attribute)
         text = repr((node.op_type, attributes, [keys.get(name, name) for name in node.input]))
-        made = hashlib.sha256(text.encode()).hexdigest()
-        keys.update({name: f"{made} {place}" for place, name in enumerate(node.output)})
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        keys.update({name: f"{digest} {index}" for index, name in enumerate(node.output)})
     return keys[model.graph.output[0].name]
 
 
@@ -158,11 +158,11 @@ def _formulas(analysis: Analysis, tensor: gs.Tensor) -> tuple[Array, str] | None
     facts = analysis[tensor]
     if isinstance(tensor, gs.Constant) or facts.elements is None or not (facts.dtype or "").startswith("int"):
         return None
-    found = np.empty(facts.elements.shape, dtype=object)
-    for place in np.ndindex(*found.shape):
-        item = facts.elements[place]
+    formulas = np.empty(facts.elements.shape, dtype=object)
+    for index in np.ndindex(*formulas.shape):
+        item = facts.elements[index]
         poly = item.poly if isinstance(item, Index) else Poly.atom("?")
         if not poly.atoms() <= {"B", "S"}:
             return None
-        found[place] = poly
-    return found, str(facts.dtype)
+        formulas[index] = poly
+    return formulas, str(facts.dtype)

@@ -55,7 +55,7 @@ def computed_numbers(
 
     None where they do not come from lengths, ids and masks: where nothing depends on these, or activations take part.
     """
-    found = computation_of(graph, analysis, tensor, tables=False)
-    if found is None:
+    computation = computation_of(graph, analysis, tensor, tables=False)
+    if computation is None:
         return None
-    return ComputedNumbers(found, {name: limit_of(graph, name) for name in found.tokens}, column)
+    return ComputedNumbers(computation, {name: limit_of(graph, name) for name in computation.tokens}, column)

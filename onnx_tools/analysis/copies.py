@@ -19,26 +19,29 @@ def copy_of(
 
     As Graph.copy, which copies every tensor twice, and looks into graphs that nodes hold: an imported graph has none.
     """
-    made: dict[str, gs.Tensor] = {}
+    copies_by_name: dict[str, gs.Tensor] = {}
 
     def copies(of: Sequence[gs.Tensor]) -> list[gs.Tensor]:
-        found = []
+        copied_tensors = []
         for tensor in of:
-            copied = made.get(tensor.name)
+            copied = copies_by_name.get(tensor.name)
             if copied is None:
                 copied = _copied(tensor)
                 if tensor.name:  # those that are left out are no one tensor
-                    made[tensor.name] = copied
-            found.append(copied)
-        return found
+                    copies_by_name[tensor.name] = copied
+            copied_tensors.append(copied)
+        return copied_tensors
 
-    given, results = copies(graph.inputs if inputs is None else inputs), graph.outputs if outputs is None else outputs
+    new_inputs, results = (
+        copies(graph.inputs if inputs is None else inputs),
+        graph.outputs if outputs is None else outputs,
+    )
     copied = [
         gs.Node(node.op, node.name, node.attrs.copy(), copies(node.inputs), copies(node.outputs), node.domain)
         for node in (graph.nodes if nodes is None else nodes)
     ]
     return gs.Graph(
-        copied, given, copies(results), graph.name, graph.doc_string, graph.opset, graph.import_domains,
+        copied, new_inputs, copies(results), graph.name, graph.doc_string, graph.opset, graph.import_domains,
         functions=graph.functions, ir_version=graph.ir_version,
     )  # fmt: skip
 
@@ -69,7 +72,7 @@ _END = object()  # stands behind the inputs and the outputs of a node
 
 
 def _wired(graph: gs.Graph) -> list[object]:
-    found: list[object] = [*graph.inputs, _END, *graph.outputs]
+    objects: list[object] = [*graph.inputs, _END, *graph.outputs]
     for node in graph.nodes:
-        found += (_END, node, *node.inputs, _END, *node.outputs)
-    return found
+        objects += (_END, node, *node.inputs, _END, *node.outputs)
+    return objects

@@ -226,8 +226,8 @@ def tidy(graph: gs.Graph) -> None:
     wanted = list(graph.outputs)
     wanted += [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
     ordered = sorted_nodes(wanted)
-    kept = {id(node) for node in ordered}
-    _detach([node for node in graph.nodes if id(node) not in kept])
+    remaining = {id(node) for node in ordered}
+    _detach([node for node in graph.nodes if id(node) not in remaining])
     graph.nodes = ordered
 
 

@@ -74,22 +74,24 @@ def kept_elements(dims: Dims, mask: Mask) -> Mask:
         dims: of the tensor.
         mask: [B,S], True at kept slots.
     """
-    kept: Mask = np.ones([1] * len(dims), np.bool_)
+    is_token: Mask = np.ones([1] * len(dims), np.bool_)
     batch = dims.index(BATCH) if BATCH in dims else None
 
     def along(values: Mask, *axes: int) -> Mask:
         """The values along these axes of the tensor."""
-        turned = values if list(axes) == sorted(axes) else values.T
-        return turned.reshape([values.shape[axes.index(i)] if i in axes else 1 for i in range(len(dims))])
+        in_order = values if list(axes) == sorted(axes) else values.T
+        return in_order.reshape([values.shape[axes.index(i)] if i in axes else 1 for i in range(len(dims))])
 
     for axis, size in enumerate(dims):
         if size == BOTH:
-            kept = kept & along(mask.reshape(-1), axis)
+            is_token = is_token & along(mask.reshape(-1), axis)
         elif size == BATCH:
-            kept = kept & along(np.asarray(mask.any(1)), axis)
+            is_token = is_token & along(np.asarray(mask.any(1)), axis)
         elif size == SLOTS:
-            kept = kept & (along(np.ones(mask.shape[1], np.bool_), axis) if batch is None else along(mask, batch, axis))
-    return kept
+            is_token = is_token & (
+                along(np.ones(mask.shape[1], np.bool_), axis) if batch is None else along(mask, batch, axis)
+            )
+    return is_token
 
 
 def fits(shape: Sequence[int], dims: Dims | None, mask: Mask) -> bool:
@@ -115,11 +117,11 @@ def kept_rows(values: Array, dims: Dims | None, mask: Mask) -> Rows:
     axes = sorted((axis for axis, size in enumerate(whole) if isinstance(size, str)), key=lambda at: whole[at] != BATCH)
     others = [axis for axis, size in enumerate(whole) if not isinstance(size, str)]
     element = tuple(values.shape[axis] for axis in others)
-    kept = kept_elements(whole, mask).transpose(*axes, *others)
-    kept = np.broadcast_to(kept.reshape(kept.shape[: len(axes)]), [values.shape[axis] for axis in axes])
-    chosen = values.transpose(*axes, *others)[kept]
+    is_token = kept_elements(whole, mask).transpose(*axes, *others)
+    is_token = np.broadcast_to(is_token.reshape(is_token.shape[: len(axes)]), [values.shape[axis] for axis in axes])
+    chosen = values.transpose(*axes, *others)[is_token]
     names = tuple(str(whole[axis]) for axis in axes)
-    return Rows(chosen.reshape(len(chosen), int(np.prod(element))), np.argwhere(kept), names, element)
+    return Rows(chosen.reshape(len(chosen), int(np.prod(element))), np.argwhere(is_token), names, element)
 
 
 def packed_rows(values: Array, mask: Mask) -> Rows:

@@ -83,7 +83,7 @@ def _moved(node: gs.Node, axis: int, facts: Facts) -> int:
 def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
     """Operands are [B,...,S,...] like the result, or have nothing along the batch and the sequence."""
     rank, sequence = len(output.shape or ()), _sequence(output)
-    tokens, rows, places = list[int](), list[int](), list[int]()
+    tokens, rows, of_slots = list[int](), list[int](), list[int]()
     constants: dict[int, np.ndarray] = {}
     for position, facts in enumerate(known):
         tensor = node.inputs[position]
@@ -92,30 +92,30 @@ def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
         shape = facts.shape
         if shape is None:
             raise NoRule(f"an operand of {node.op} has an unknown shape")
-        behind = rank - 1 - sequence
+        trailing = rank - 1 - sequence
         if len(shape) == rank and token_axis(shape) == sequence:
             tokens.append(position)
         elif is_row_shape(shape, rank, sequence):
             rows.append(position)
         elif is_place_shape(shape, rank, sequence):
-            places.append(position)
+            of_slots.append(position)
         elif node.op == "PRelu" and position == 1:
             raise NoRule("PRelu has slopes that may lie along the sequence")
-        elif len(shape) > behind and (not isinstance(tensor, gs.Constant) or shape[-1 - behind].constant() != 1):
+        elif len(shape) > trailing and (not isinstance(tensor, gs.Constant) or shape[-1 - trailing].constant() != 1):
             raise NoRule(f"{node.op} has an operand along the batch or the sequence that is not [batch, sequence, ...]")
         elif len(shape) == rank and shape[0].constant() != 1:
             raise NoRule(f"{node.op} has an operand along the batch that is not [batch, sequence, ...]")
-        elif len(shape) > behind:
+        elif len(shape) > trailing:
             constants[position] = _without_tokens(tensor.values, rank, sequence)
-    return Packed(tuple(tokens), constants=constants, rows=tuple(rows), places=tuple(places))
+    return Packed(tuple(tokens), constants=constants, rows=tuple(rows), places=tuple(of_slots))
 
 
 def is_place_shape(shape: Shape | None, rank: int, sequence: int) -> bool:
     """Whether a tensor has nothing but S and numbers, S along the sequence of a result of that rank, 1 before it."""
-    behind = rank - sequence
-    if shape is None or not behind <= len(shape) <= rank or shape[-behind] != S:
+    trailing = rank - sequence
+    if shape is None or not trailing <= len(shape) <= rank or shape[-trailing] != S:
         return False
-    others = [size.constant() for axis, size in enumerate(shape) if axis != len(shape) - behind]
+    others = [size.constant() for axis, size in enumerate(shape) if axis != len(shape) - trailing]
     return None not in others and (len(shape) < rank or shape[0].constant() == 1)
 
 
@@ -250,13 +250,13 @@ def _pad(node: gs.Node, known: Known, output: Facts) -> Packed:
     widths = dict(
         zip((axis % rank for axis in axes), zip(pads[: len(axes)], pads[len(axes) :], strict=True), strict=True)
     )
-    places = [axis for axis in range(rank) if axis not in (0, _sequence(output))]
+    other_axes = [axis for axis in range(rank) if axis not in (0, _sequence(output))]
     if any(widths.get(axis, (0, 0)) != (0, 0) for axis in (0, _sequence(output))):
         raise NoRule("Pad is over the batch or the sequence")
-    sides = [[0, *(widths.get(axis, (0, 0))[side] for axis in places)] for side in (0, 1)]
+    sides = [[0, *(widths.get(axis, (0, 0))[side] for axis in other_axes)] for side in (0, 1)]
     constants = {1: np.asarray(sides[0] + sides[1], np.int64)}
     if len(known) > 3 and not node.inputs[3].is_empty():
-        constants[3] = np.arange(len(places) + 1)
+        constants[3] = np.arange(len(other_axes) + 1)
     return Packed((0,), constants=constants)
 
 

@@ -58,16 +58,16 @@ def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
     Tables that an input chooses from do not count: their limit is one of the input's values.
     """
     limits, tried = list[int | None](), dict[tuple[str, int | None, int, bool], int | None]()
-    for place in _places(graph, analysis):
-        known = _formulas(place, analysis)
+    for look_up in _places(graph, analysis):
+        known = _formulas(look_up, analysis)
         if known is not None:
-            limits.append(_last_inside(partial(place.margins, partial(_between, known)), _ENDLESS))
-        elif place.tensor is not None:
-            numbers = computed_numbers(graph, analysis, place.tensor, place.column)
+            limits.append(_last_inside(partial(look_up.margins, partial(_between, known)), _ENDLESS))
+        elif look_up.tensor is not None:
+            numbers = computed_numbers(graph, analysis, look_up.tensor, look_up.column)
             if numbers is not None:
-                key = (numbers.key, place.column, place.size, place.past)
+                key = (numbers.key, look_up.column, look_up.size, look_up.past)
                 if key not in tried:
-                    tried[key] = _by_trying(place, numbers)
+                    tried[key] = _by_trying(look_up, numbers)
                 limits.append(tried[key])
     return min((item for item in limits if item is not None), default=None)
 
@@ -136,23 +136,23 @@ def _broadcast(shapes: Sequence[Shape | None]) -> Iterator[_Place]:
             yield _Place(fixed.pop(), formulas=growing, past=True)
 
 
-def _formulas(place: _Place, analysis: Analysis) -> tuple[tuple[Poly, ...], tuple[Poly, ...]] | None:
+def _formulas(look_up: _Place, analysis: Analysis) -> tuple[tuple[Poly, ...], tuple[Poly, ...]] | None:
     """The smallest and the largest of the numbers at each place as sums of sizes; None where they are not known."""
-    if place.tensor is None:
-        found = [(item, item) for item in place.formulas]
+    if look_up.tensor is None:
+        ends_of_each = [(item, item) for item in look_up.formulas]
     else:
-        facts = analysis[place.tensor]
+        facts = analysis[look_up.tensor]
         if facts.elements is not None:
-            elements = facts.elements if place.column is None else facts.elements[..., place.column]
-            found = [(item.poly, item.poly) for item in elements.flat if isinstance(item, Index)]
-            if len(found) != elements.size:
+            elements = facts.elements if look_up.column is None else facts.elements[..., look_up.column]
+            ends_of_each = [(item.poly, item.poly) for item in elements.flat if isinstance(item, Index)]
+            if len(ends_of_each) != elements.size:
                 return None
         else:
-            ends = None if place.column is not None or facts.shape is None else _ends(facts.expr, facts.shape)
-            found = [] if ends is None else [ends]
-    if not found or any(not low.atoms() | high.atoms() <= {"B", "S"} for low, high in found):
+            ends = None if look_up.column is not None or facts.shape is None else _ends(facts.expr, facts.shape)
+            ends_of_each = [] if ends is None else [ends]
+    if not ends_of_each or any(not low.atoms() | high.atoms() <= {"B", "S"} for low, high in ends_of_each):
         return None
-    return tuple(low for low, _ in found), tuple(high for _, high in found)
+    return tuple(low for low, _ in ends_of_each), tuple(high for _, high in ends_of_each)
 
 
 def _ends(expr: Expr | None, shape: Shape) -> tuple[Poly, Poly] | None:
@@ -196,18 +196,18 @@ def _last_inside(margins: Numbers, top: int) -> int | None:
     return inside
 
 
-def _by_trying(place: _Place, numbers: ComputedNumbers) -> int | None:
+def _by_trying(look_up: _Place, numbers: ComputedNumbers) -> int | None:
     """The last length inside, by running the nodes; what grows evenly up to _TRIED grows on like that."""
 
     def margins(length: int) -> Range:
         try:
-            return place.margins(numbers, length)
+            return look_up.margins(numbers, length)
         except NotComputedError:
             return -1, -1
 
-    found = _last_inside(margins, _TRIED)
-    if found is not None or min(margins(1)) < 0:
-        return found
+    longest = _last_inside(margins, _TRIED)
+    if longest is not None or min(margins(1)) < 0:
+        return longest
     sides = [margins(_TRIED // part) for part in (4, 2, 1)]
     for quarter, half, whole in [tuple(item[side] for item in sides) for side in (0, 1)]:
         if half > whole and 2 * (quarter - half) == half - whole:

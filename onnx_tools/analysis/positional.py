@@ -36,12 +36,12 @@ class Positional:
         return min(self.longest or TRIED, TRIED)
 
     def computation(
-        self, tensor: gs.Tensor, *given: gs.Tensor, fixed: bool = False, tokens: Collection[str] = ()
+        self, tensor: gs.Tensor, *known_tensors: gs.Tensor, fixed: bool = False, tokens: Collection[str] = ()
     ) -> Computation | None:
         """How a tensor is made of positions and of what is given; None where inputs beside `tokens` take part.
 
         None, too, where nothing takes part but constants, unless it may be `fixed`.
         """
-        names = [item.name for item in given]
-        found = computation_of(self.graph, self.analysis, tensor, given=names, fixed=fixed)
-        return None if found is None or not set(found.tokens).issubset(tokens) else found
+        names = [item.name for item in known_tensors]
+        formula = computation_of(self.graph, self.analysis, tensor, known_names=names, fixed=fixed)
+        return None if formula is None or not set(formula.tokens).issubset(tokens) else formula

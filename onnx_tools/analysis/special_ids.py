@@ -81,8 +81,8 @@ class IdRule:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the metadata."""
-        found = {"last": self.last, "padding": self.padding, "avoided": list(self.avoided), "limit": self.limit}
-        return found | {"assumed": True} if self.assumed else found
+        entry = {"last": self.last, "padding": self.padding, "avoided": list(self.avoided), "limit": self.limit}
+        return entry | {"assumed": True} if self.assumed else entry
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> IdRule:

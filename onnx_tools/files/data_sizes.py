@@ -41,16 +41,16 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights) -> 
             if size_bytes is None:
                 continue  # onnx itself refuses what has no such data
             wanted, unit = size_bytes, "bytes"
-            found = len(held) if held is not None else _found_bytes(tensor, wanted)
+            size = len(held) if held is not None else _found_bytes(tensor, wanted)
         else:
             if size_bytes is None and tensor.data_type != TensorProto.STRING:
                 continue
             wanted, unit = math.prod(tensor.dims), "values"
-            found = _values(tensor, wanted, size_bytes)
-        if found != wanted:
+            size = _values(tensor, wanted, size_bytes)
+        if size != wanted:
             raise ModelFileError(
                 f"tensor '{tensor.name}' of {where} is {TensorProto.DataType.Name(tensor.data_type)} "
-                f"{list(tensor.dims)}, {wanted} {unit}, and has {found}; export it again"
+                f"{list(tensor.dims)}, {wanted} {unit}, and has {size}; export it again"
             )
 
 

@@ -43,8 +43,8 @@ def text_entry(model: ModelProto) -> dict[str, Any]:
 
 def fixed_entry(model: ModelProto) -> dict[str, int | float]:
     """The inputs of an exported model that were bound to numbers. Raises RewriteError where that is not JSON."""
-    found: dict[str, int | float] = _noted(model, FIXED_METADATA_KEY) or {}
-    return found
+    entry: dict[str, int | float] = _noted(model, FIXED_METADATA_KEY) or {}
+    return entry
 
 
 def _noted(model: ModelProto, key: str) -> Any:

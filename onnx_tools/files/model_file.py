@@ -136,25 +136,25 @@ def save_model(
         tensor for tensor in model_tensors(given.proto.graph) if _size(tensor, given.weights) > _SMALL_TENSOR_BYTES
     ]
     data_file: Path | None = None
-    made: list[Path] = []
+    paths: list[Path] = []
     try:
         if kind := kind_of(file):
             raise ModelFileError(f"'{file}' is {kind}; give the path of a file to write")
         stale = own_data_files(file)
         if sum(_size(tensor, given.weights) for tensor in large) > external_data_bytes:
-            staged, data_file, places = _write_data(large, file, given.weights)
-            made.append(staged)
+            staged, data_file, ranges = _write_data(large, file, given.weights)
+            paths.append(staged)
             if not os.path.lexists(data_file):  # else a model that is there has the same weights
-                made.append(data_file)
+                paths.append(data_file)
             staged.replace(data_file)
-            pieces: Iterable[Piece] = (_outside(given, data_file.name, places).SerializeToString(),)
+            pieces: Iterable[Piece] = (_outside(given, data_file.name, ranges).SerializeToString(),)
         elif isinstance(model, Model):
             _, pieces = bytes_in_pieces(model)
         else:
             pieces = (model.SerializeToString(),)
         write_atomically(file, partial(_write_pieces, pieces, given.weights))
     except BaseException as error:
-        for path_made in made:
+        for path_made in paths:
             path_made.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
@@ -181,7 +181,7 @@ def _write_pieces(pieces: Iterable[Piece], weights: Weights, stream: BinaryIO) -
 def _write_data(tensors: list[TensorProto], file: Path, weights: Weights) -> tuple[Path, Path, list[tuple[int, int]]]:
     """Writes the tensors' bytes beside `file`; returns where, what to rename that to, and offsets and lengths."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    places: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
 
     def write(stream: BinaryIO) -> None:
         for tensor in tensors:
@@ -189,16 +189,16 @@ def _write_data(tensors: list[TensorProto], file: Path, weights: Weights) -> tup
             content = tensor.raw_data if data is None else data
             digest.update(content)
             stream.write(bytes(-stream.tell() % _ALIGNMENT_BYTES))
-            places.append((stream.tell(), len(content)))
+            ranges.append((stream.tell(), len(content)))
             stream.write(content)
         weights.check_files()
 
     staged = stage(file, write)
-    return staged, file.with_name(data_name(file, digest.hexdigest())), places
+    return staged, file.with_name(data_name(file, digest.hexdigest())), ranges
 
 
-def _outside(given: Model, location: str, places: list[tuple[int, int]]) -> ModelProto:
-    """A copy of the model's message without its large tensors' bytes, which lie at `places` of the data file."""
+def _outside(given: Model, location: str, ranges: list[tuple[int, int]]) -> ModelProto:
+    """A copy of the model's message without its large tensors' bytes, which lie at `ranges` of the data file."""
     model, weights = given.proto, given.weights
     result = without_initializers(model)
     for tensor in model.graph.initializer:
@@ -208,7 +208,7 @@ def _outside(given: Model, location: str, places: list[tuple[int, int]]) -> Mode
             copy.dims.extend(tensor.dims)
         else:
             copy.CopyFrom(tensor)
-    left = iter(places)
+    left = iter(ranges)
     for tensor, copy in zip(model_tensors(model.graph), model_tensors(result.graph), strict=True):
         if _size(tensor, weights) > _SMALL_TENSOR_BYTES:
             copy.ClearField("raw_data")

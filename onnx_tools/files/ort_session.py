@@ -36,9 +36,9 @@ class _Session(ort.InferenceSession):  # type: ignore[misc]
     """
 
     def __init__(
-        self, content: bytes, options: ort.SessionOptions, values: list[ort.OrtValue], given: Mapping[str, Array]
+        self, content: bytes, options: ort.SessionOptions, values: list[ort.OrtValue], fed: Mapping[str, Array]
     ) -> None:
-        self._values, self._given = values, given
+        self._values, self._given = values, fed
         super().__init__(content, options, providers=PROVIDERS, disabled_optimizers=ORT_WRONG_FUSIONS)
 
     def get_inputs(self) -> list[Any]:
@@ -67,12 +67,12 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
     proto = model.proto
     held = [tensor for tensor in proto.graph.initializer if tensor in model.weights]
     if held:
-        given = {tensor.name: model.array(tensor) for tensor in held if tensor.data_type in _GIVEN}
-        values = {tensor.name: _ort_value(model, tensor) for tensor in held if tensor.name not in given}
+        fed = {tensor.name: model.array(tensor) for tensor in held if tensor.data_type in _GIVEN}
+        values = {tensor.name: _ort_value(model, tensor) for tensor in held if tensor.name not in fed}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens
-        return _Session(_with_inputs(proto, given).SerializeToString(), options, list(values.values()), given)
+        return _Session(_with_inputs(proto, fed).SerializeToString(), options, list(values.values()), fed)
     if sum(raw_bytes(tensor) for tensor in model_tensors(proto.graph)) <= EXTERNAL_DATA_BYTES:
         return _open(proto.SerializeToString(), options)
     with tempfile.TemporaryDirectory(prefix="padfree-") as folder:

@@ -42,7 +42,9 @@ def write_model(model: Model, file: Path, *, external_data_bytes: int = EXTERNAL
             copy.name, copy.data_type, copy.data_location = tensor.name, tensor.data_type, TensorProto.EXTERNAL
             copy.dims.extend(tensor.dims)
             stream.write(bytes(-stream.tell() % _ALIGNMENT_BYTES))
-            place = {"location": f"{file.name}.data", "offset": stream.tell(), "length": len(data)}
-            copy.external_data.extend(StringStringEntryProto(key=key, value=str(value)) for key, value in place.items())
+            location = {"location": f"{file.name}.data", "offset": stream.tell(), "length": len(data)}
+            copy.external_data.extend(
+                StringStringEntryProto(key=key, value=str(value)) for key, value in location.items()
+            )
             stream.write(data)
     file.write_bytes(result.SerializeToString())

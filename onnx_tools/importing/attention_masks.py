@@ -16,10 +16,10 @@ def masks_of_one_row(model: ModelProto) -> list[Spread]:
     ranks = {item.name: list(item.type.tensor_type.shape.dim) for item in (*graph.value_info, *graph.input)}
     sizes = {name: [dim.dim_value for dim in dims] for name, dims in ranks.items()}
     sizes |= {item.name: list(item.dims) for item in graph.initializer}
-    found = []
+    spreads = []
     for node in graph.node:
         if node.op_type == "Attention" and not node.domain and len(node.input) > _MASK:
             mask, queries = sizes.get(node.input[_MASK], []), sizes.get(node.input[0], [])
             if len(mask) > 1 and mask[-2] == 1 and len(queries) in (3, 4) and queries[-2] != 1:
-                found.append(Spread(node.output[0], _MASK, node.input[0], axis=-2, kept=1))
-    return found
+                spreads.append(Spread(node.output[0], _MASK, node.input[0], axis=-2, kept=1))
+    return spreads

@@ -72,13 +72,13 @@ def with_rows_marked(model: Model) -> Model:
 def _groups(model: ModelProto, token_inputs: Sequence[str], axis: int) -> list[list[str]]:
     """The inputs by the name of an axis, each without one by itself; fixed sizes and what nobody reads are left out."""
     read = {name for node in model.graph.node for name in node.input}
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for value in model.graph.input:
         if value.name in token_inputs and value.name in read:
             dim = value.type.tensor_type.shape.dim[axis]
             if not dim.HasField("dim_value"):
-                found.setdefault(dim.dim_param or f"?{value.name}", []).append(value.name)
-    return list(found.values())
+                groups.setdefault(dim.dim_param or f"?{value.name}", []).append(value.name)
+    return list(groups.values())
 
 
 def _with(axis: int, size: int) -> tuple[int, int]:
@@ -104,7 +104,7 @@ class _Trial:
             for value in model.proto.graph.input
             if value.name in token_inputs
         }
-        shapes = {name: (_SIZES[0], *behind) for name, behind in rows.items()} | shared_inputs_of(model.proto)
+        shapes = {name: (_SIZES[0], *trailing) for name, trailing in rows.items()} | shared_inputs_of(model.proto)
         self._others = {
             value.name: (helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type), shapes[value.name])
             for value in model.proto.graph.input

@@ -42,8 +42,8 @@ def bind_inputs(model: ModelProto, values: Mapping[str, Number]) -> ModelProto:
     for name, number in values.items():
         array = np.asarray(number_of(inputs[name], number))
         nodes += _bound(result, inputs[name], array, staying, names)
-    kept = [value for value in result.graph.input if value.name not in values]
-    for nodes_or_values, new in ((result.graph.input, kept), (result.graph.node, [*nodes, *result.graph.node])):
+    remaining = [value for value in result.graph.input if value.name not in values]
+    for nodes_or_values, new in ((result.graph.input, remaining), (result.graph.node, [*nodes, *result.graph.node])):
         copies = list(new)
         del nodes_or_values[:]
         nodes_or_values.extend(copies)

@@ -75,9 +75,9 @@ def _give_defaults(model: ModelProto) -> None:
     defaults = {_key(function): list(function.attribute_proto) for function in model.functions}
     for holder in (model.graph.node, *(function.node for function in model.functions)):
         for node in _nodes(holder):
-            given = {attribute.name for attribute in node.attribute}
+            names = {attribute.name for attribute in node.attribute}
             node.attribute.extend(
-                item for item in defaults.get((node.domain, node.op_type, node.overload), []) if item.name not in given
+                item for item in defaults.get((node.domain, node.op_type, node.overload), []) if item.name not in names
             )
     for function in model.functions:
         function.attribute.extend(item.name for item in function.attribute_proto)

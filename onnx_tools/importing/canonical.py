@@ -74,13 +74,13 @@ def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     names = names_in_use(graph)
     changed = False
-    for place, name in enumerate(dict.fromkeys(value.name for value in model.graph.output)):
-        tensor = graph.outputs[place]
+    for index, name in enumerate(dict.fromkeys(value.name for value in model.graph.output)):
+        tensor = graph.outputs[index]
         if tensor.name == name:
             continue
         changed = True
         if name in inputs:
-            graph.outputs[place] = inputs[name]
+            graph.outputs[index] = inputs[name]
             continue
         for other in graph.tensors().values():
             if other.name == name:  # a weight
@@ -111,18 +111,18 @@ def _write_domain(nodes: Any) -> None:
 
 def _standard_version(model: ModelProto) -> int:
     """The opset of the standard operators; those of all domains are left once."""
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     for item in model.opset_import:
-        if found.setdefault(item.domain, item.version) != item.version:
+        if versions.setdefault(item.domain, item.version) != item.version:
             raise RewriteError(
                 f"the model is not valid ONNX: it imports the operators of domain '{item.domain}' in two versions, "
-                f"{found[item.domain]} and {item.version}; export it again"
+                f"{versions[item.domain]} and {item.version}; export it again"
             )
     del model.opset_import[:]
-    model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in found.items())
-    if "" not in found:
+    model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
+    if "" not in versions:
         raise RewriteError("the model imports no standard operator set (domain ''); export it again with opset 17")
-    return found[""]
+    return versions[""]
 
 
 def _set_version(holder: Any, version: int) -> None:
@@ -166,9 +166,9 @@ def _dense(sparse: SparseTensorProto) -> TensorProto:
         )
     try:
         indices = numpy_helper.to_array(sparse.indices)
-        places = np.ravel_multi_index(tuple(indices.T), dims) if indices.ndim == 2 else indices
+        flat_indices = np.ravel_multi_index(tuple(indices.T), dims) if indices.ndim == 2 else indices
         result = np.zeros(size, values.dtype)
-        result[places] = values
+        result[flat_indices] = values
     except (IndexError, ValueError) as error:
         raise RewriteError(
             f"the model is not valid ONNX: the indices of sparse tensor '{name}' {dims} do not fit it ({error}); "
@@ -180,9 +180,9 @@ def _dense(sparse: SparseTensorProto) -> TensorProto:
 def _drop_weight_inputs(model: ModelProto) -> None:
     """Inputs that have values are weights."""
     named = {tensor.name for tensor in model.graph.initializer}
-    kept = [value for value in model.graph.input if value.name not in named]
+    remaining = [value for value in model.graph.input if value.name not in named]
     del model.graph.input[:]
-    model.graph.input.extend(kept)
+    model.graph.input.extend(remaining)
 
 
 def runnable(model: ModelProto) -> ModelProto:
@@ -222,9 +222,9 @@ def _separate_outputs(model: ModelProto) -> None:
     """Inputs, weights and constants that are outputs become outputs of their own; one that is there again goes."""
     graph = model.graph
     unique = {value.name: value for value in reversed(graph.output)}
-    kept = [unique[name] for name in dict.fromkeys(value.name for value in graph.output)]
+    values = [unique[name] for name in dict.fromkeys(value.name for value in graph.output)]
     del graph.output[:]
-    graph.output.extend(kept)
+    graph.output.extend(values)
     names = Names(graph)
     taken = {item.name for item in (*graph.input, *graph.initializer)}
     constants = {node.output[0] for node in graph.node if node.op_type == "Constant" and not node.domain}
@@ -235,11 +235,11 @@ def _separate_outputs(model: ModelProto) -> None:
         elif source in constants:  # its name is the output's, which readers need not know
             source = names.fresh(f"{source}_value")
             for node in all_nodes(graph):
-                for given in (node.input, node.output):
-                    for place, name in enumerate(given):
+                for names_of_node in (node.input, node.output):
+                    for index, name in enumerate(names_of_node):
                         if name == value.name:
-                            given[place] = source
+                            names_of_node[index] = source
         taken.add(value.name)
         if source != value.name:
-            made = helper.make_node("Identity", [source], [value.name], name=names.fresh(f"{value.name}_copy"))
-            graph.node.append(made)
+            new_node = helper.make_node("Identity", [source], [value.name], name=names.fresh(f"{value.name}_copy"))
+            graph.node.append(new_node)

@@ -55,8 +55,8 @@ def refused(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:
             "it does not know whether there is one element; in the model take that axis by its place (x.select(axis, "
             "0) or x[:, 0]), or leave it, and export it again"
         )
-    kept = [tensor.name for tensor in graph.outputs if not _depends(tensor, node)]
-    cut = kept or [tensor.name for tensor in [_before(node, graph, lookup)] if tensor is not None]
+    outputs = [tensor.name for tensor in graph.outputs if not _depends(tensor, node)]
+    cut = outputs or [tensor.name for tensor in [_before(node, graph, lookup)] if tensor is not None]
     advice = (
         f"keep what comes before it, and do the rest outside: --outputs {','.join(cut)}"
         if cut

@@ -31,40 +31,42 @@ _SHOWN_LETTERS = 60
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
-def import_model(given: Model) -> gs.Graph:
+def import_model(model_file: Model) -> gs.Graph:
     """Imports a model; its weights are shared, not copied.
 
     Fixed sizes of the batch or the sequence become dynamic, onnxruntime's fused operators standard ones. Raises
     RewriteError for a model that is rewritten already, whose inputs are not [B,S], or that has control flow or a fused
     operator that cannot be imported, and for one that is not valid ONNX.
     """
-    _refuse(given.proto)
+    _refuse(model_file.proto)
     try:
-        return _imported(given)
+        return _imported(model_file)
     except RewriteError:
         raise
     except Exception as error:
-        reason = _invalid(given.proto)
+        reason = _invalid(model_file.proto)
         if reason is None:
             raise
         raise RewriteError(f"the model is not valid ONNX: {reason}; export it again") from error
 
 
-def _imported(given: Model) -> gs.Graph:
-    model = canonical(given.proto)
+def _imported(model_file: Model) -> gs.Graph:
+    model = canonical(model_file.proto)
     token_inputs, rows = token_inputs_of(model), sequence_inputs_of(model)
     fixed = fixed_sizes(model, token_inputs)
     widths = {value.name: numbers_of(value) for value in model.graph.input if value.name in token_inputs}
     if fixed and any(widths.values()):
-        several = next(name for name, width in widths.items() if width)
-        raise RewriteError(f"input '{several}' has several numbers a token, and the inputs fix sizes; {EXPORT_AGAIN}")
+        wide_input = next(name for name, width in widths.items() if width)
+        raise RewriteError(
+            f"input '{wide_input}' has several numbers a token, and the inputs fix sizes; {EXPORT_AGAIN}"
+        )
     sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
     shapes = {name: [*sizes, *widths[name]] for name in token_inputs}
     others = {name: list[int | str](shape) for name, shape in shared_inputs_of(model).items()}
-    others |= {name: ["B", *behind] for name, behind in rows.items()}
+    others |= {name: ["B", *trailing] for name, trailing in rows.items()}
     skeleton = skeleton_of(model, shapes | others)
     types = _inferred(skeleton)
-    graph = import_graph(given.with_proto(model))
+    graph = import_graph(model_file.with_proto(model))
     for tensor in graph.inputs:
         tensor.shape = others[tensor.name] if tensor.name in others else ["B", "S", *widths.get(tensor.name, ())]
     _write_types(graph, types)
@@ -95,9 +97,9 @@ def _write_types(graph: gs.Graph, types: Mapping[str, onnx.TypeProto.Tensor]) ->
     """Writes what was inferred at the tensors that nodes make."""
     for name, tensor in graph.tensors().items():
         if isinstance(tensor, gs.Variable) and name in types and tensor.inputs:
-            found = types[name]
-            tensor.dtype = np.dtype(dtype_name(found.elem_type)) if found.elem_type else tensor.dtype
-            tensor.shape = [_size(dim) for dim in found.shape.dim] if found.HasField("shape") else None
+            value_type = types[name]
+            tensor.dtype = np.dtype(dtype_name(value_type.elem_type)) if value_type.elem_type else tensor.dtype
+            tensor.shape = [_size(dim) for dim in value_type.shape.dim] if value_type.HasField("shape") else None
 
 
 def _refuse(model: ModelProto) -> None:

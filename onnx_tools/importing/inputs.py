@@ -60,18 +60,18 @@ def sequence_inputs_of(model: ModelProto, *, unclear: bool = False) -> dict[str,
     With `unclear` it does not matter whether others fix sizes; otherwise raises RewriteError where token inputs do.
     """
     values = _inputs(model)
-    found = {
+    sequence_inputs = {
         value.name: tuple(int(dim.dim_value) for dim in _dims(value)[1:])
         for value in values
         if _is_of_sequences(value, values)
     }
-    fixed = next((value for value in values if value.name not in found and _is_fixed(value)), None)
-    if found and fixed is not None and not unclear:
+    fixed = next((value for value in values if value.name not in sequence_inputs and _is_fixed(value)), None)
+    if sequence_inputs and fixed is not None and not unclear:
         raise RewriteError(
-            f"input '{next(iter(found))}' has one value for every sequence, and '{fixed.name}' {_shape(fixed)} has "
-            f"fixed sizes; {EXPORT_AGAIN}"
+            f"input '{next(iter(sequence_inputs))}' has one value for every sequence, and '{fixed.name}' "
+            f"{_shape(fixed)} has fixed sizes; {EXPORT_AGAIN}"
         )
-    return found
+    return sequence_inputs
 
 
 def shared_inputs_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
@@ -129,9 +129,9 @@ def _is_fixed(value: ValueInfoProto) -> bool:
 def _check(value: ValueInfoProto) -> None:
     """Raises RewriteError for an input that is no token input."""
     tensor, dims = value.type.tensor_type, _dims(value)
-    several = len(dims) == 3 and dims[2].dim_value > 0
+    has_values = len(dims) == 3 and dims[2].dim_value > 0
     known = tensor.elem_type in _INPUT_TYPES
-    if known and (len(dims) == 2 or several):
+    if known and (len(dims) == 2 or has_values):
         return
     kind = f"input '{value.name}' is {TensorProto.DataType.Name(tensor.elem_type)} {_shape(value)}"
     if known and all(dim.dim_value for dim in dims):

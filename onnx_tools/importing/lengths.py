@@ -49,42 +49,42 @@ def lengths_among(graph: gs.Graph, analysis: Analysis) -> list[str]:
 def put_mask(graph: gs.Graph, analysis: Analysis, name: str) -> Lengths:
     """Puts a new mask int64 [B,S] in the place of an input of lengths, in place: of comparisons, and as their sum."""
     editor = Editor(graph)
-    given = next(tensor for tensor in graph.inputs if tensor.name == name)
+    lengths_input = next(tensor for tensor in graph.inputs if tensor.name == name)
     mask = gs.Variable(editor.fresh(f"{name}_mask"), _INT64, ["B", "S"])
-    found = Lengths(name, np.dtype(given.dtype).name, tuple(given.shape), mask.name)
-    graph.inputs = [mask if tensor is given else tensor for tensor in graph.inputs]
-    for node, source, keeps in _comparisons(graph, analysis, [given]):
+    lengths = Lengths(name, np.dtype(lengths_input.dtype).name, tuple(lengths_input.shape), mask.name)
+    graph.inputs = [mask if tensor is lengths_input else tensor for tensor in graph.inputs]
+    for node, source, keeps in _comparisons(graph, analysis, [lengths_input]):
         if source == name:
             _put_in_place(editor, mask, node, keeps, analysis[node.outputs[0]].rank or 2)
-    given.name, axes = editor.fresh(f"{name}_sum"), editor.constant("axes", np.asarray([1], np.int64))
-    keep = {"keepdims": int(len(found.shape) > 1)}
+    lengths_input.name, axes = editor.fresh(f"{name}_sum"), editor.constant("axes", np.asarray([1], np.int64))
+    keep = {"keepdims": int(len(lengths.shape) > 1)}
     total = editor.node("ReduceSum", [mask, axes], stem=f"{name}_total", dtype=_INT64, attrs=keep)
-    target = helper.np_dtype_to_tensor_dtype(np.dtype(found.dtype))
-    editor.node("Cast", [total], stem=given.name, attrs={"to": target}, output=given)
-    return found
+    target = helper.np_dtype_to_tensor_dtype(np.dtype(lengths.dtype))
+    editor.node("Cast", [total], stem=lengths_input.name, attrs={"to": target}, output=lengths_input)
+    return lengths
 
 
 def _comparisons(
     graph: gs.Graph, analysis: Analysis, inputs: Sequence[gs.Tensor] | None = None
 ) -> list[tuple[gs.Node, str, bool]]:
     """Nodes that make bool [B,...,S] of positions and an input, that input, and whether they are true at tokens."""
-    given = graph.inputs if inputs is None else inputs
-    rows = [tensor.name for tensor in given if list(tensor.shape) in (["B"], ["B", 1])]
-    found = list[tuple[gs.Node, str, bool]]()
+    graph_inputs = graph.inputs if inputs is None else inputs
+    rows = [tensor.name for tensor in graph_inputs if list(tensor.shape) in (["B"], ["B", 1])]
+    comparisons = list[tuple[gs.Node, str, bool]]()
     for node in graph.nodes if rows else ():
         shape = analysis[node.outputs[0]].shape if is_standard(node, *_TURNED) else None
         if not shape or shape[0] != B or shape[-1] != S or any(size.constant() != 1 for size in shape[1:-1]):
             continue
         one, other = (_inner(analysis[tensor].expr) for tensor in node.inputs)
-        places, length, op = (one, other, node.op) if isinstance(one, Index) else (other, one, _TURNED[node.op])
-        if not isinstance(places, Index) or not isinstance(length, Element) or length.source not in rows:
+        positions, length, op = (one, other, node.op) if isinstance(one, Index) else (other, one, _TURNED[node.op])
+        if not isinstance(positions, Index) or not isinstance(length, Element) or length.source not in rows:
             continue
         axes = [axis_index(axis) for axis in range(max(analysis[tensor].rank or 0 for tensor in node.inputs))]
-        offset = next((rest for axis in axes if (rest := (places.poly - axis).constant()) is not None), None)
+        offset = next((rest for axis in axes if (rest := (positions.poly - axis).constant()) is not None), None)
         keeps = _KEEPS.get((op, -1 if offset is None else offset))
         if keeps is not None:
-            found.append((node, length.source, keeps))
-    return found
+            comparisons.append((node, length.source, keeps))
+    return comparisons
 
 
 def _put_in_place(editor: Editor, mask: gs.Tensor, node: gs.Node, keeps: bool, rank: int) -> None:
@@ -92,11 +92,11 @@ def _put_in_place(editor: Editor, mask: gs.Tensor, node: gs.Node, keeps: bool, r
     result, boolean = node.outputs[0], np.dtype(np.bool_)
     node.inputs.clear()
     node.outputs.clear()
-    kept = editor.cast(mask, np.bool_, "kept")
+    is_token = editor.cast(mask, np.bool_, "kept")
     if rank > 2:
         axes = editor.constant("axes", np.arange(1, rank - 1))
-        kept = editor.node("Unsqueeze", [kept, axes], stem="kept", dtype=boolean)
-    editor.node("Identity" if keeps else "Not", [kept], stem=result.name, output=result)
+        is_token = editor.node("Unsqueeze", [is_token, axes], stem="kept", dtype=boolean)
+    editor.node("Identity" if keeps else "Not", [is_token], stem=result.name, output=result)
 
 
 def take_lengths(graph: gs.Graph, lengths: Lengths) -> None:
@@ -104,19 +104,21 @@ def take_lengths(graph: gs.Graph, lengths: Lengths) -> None:
     editor = Editor(graph)
     mask = next(tensor for tensor in graph.inputs if tensor.name == lengths.mask)
     like = next(tensor for tensor in graph.inputs if is_token_input(tensor) and tensor is not mask)
-    given = gs.Variable(lengths.input, np.dtype(lengths.dtype), list(lengths.shape))
-    graph.inputs = [given if tensor is mask else tensor for tensor in graph.inputs]
+    lengths_input = gs.Variable(lengths.input, np.dtype(lengths.dtype), list(lengths.shape))
+    graph.inputs = [lengths_input if tensor is mask else tensor for tensor in graph.inputs]
     mask.name = editor.fresh(f"{lengths.mask}_made")
     shape = editor.node("Shape", [like], stem="slot_shape", dtype=_INT64)
     second = editor.constant("second", np.asarray(1, np.int64))
     slots = editor.node("Gather", [shape, second], stem="slots", dtype=_INT64, attrs={"axis": 0})
     zero, one = (editor.constant(stem, np.asarray(value, np.int64)) for stem, value in (("zero", 0), ("one", 1)))
-    places = editor.node("Range", [zero, slots, one], stem="places", dtype=_INT64)
+    positions = editor.node("Range", [zero, slots, one], stem="places", dtype=_INT64)
     column = editor.constant("column", np.asarray([-1, 1], np.int64))
-    counts = editor.node("Reshape", [editor.cast(given, _INT64, "lengths"), column], stem="lengths", dtype=_INT64)
-    kept = editor.node("Less", [places, counts], stem="kept", dtype=np.dtype(np.bool_))
+    counts = editor.node(
+        "Reshape", [editor.cast(lengths_input, _INT64, "lengths"), column], stem="lengths", dtype=_INT64
+    )
+    is_token = editor.node("Less", [positions, counts], stem="kept", dtype=np.dtype(np.bool_))
     target = helper.np_dtype_to_tensor_dtype(_INT64)
-    editor.node("Cast", [kept], stem=mask.name, attrs={"to": target}, output=mask)
+    editor.node("Cast", [is_token], stem=mask.name, attrs={"to": target}, output=mask)
 
 
 def _inner(expr: Expr | None) -> Expr | None:

@@ -49,10 +49,10 @@ def _raised(node: NodeProto, version: int, target: int, names: Names) -> list[No
     before: list[NodeProto] = []
     allowed = defs.get_schema(node.op_type, target).attributes
     if node.op_type.startswith("Reduce") and "axes" not in allowed:
-        found = taken(node, "axes")
-        if found is not None:
+        attribute = taken(node, "axes")
+        if attribute is not None:
             axes = names.fresh(f"{node.output[0]}_axes")
-            before.append(helper.make_node("Constant", [], [axes], name=axes, value_ints=list(found.ints)))
+            before.append(helper.make_node("Constant", [], [axes], name=axes, value_ints=list(attribute.ints)))
             node.input.append(axes)
     if node.op_type == "Split" and len(node.input) < 2 and "num_outputs" in allowed:
         node.attribute.append(helper.make_attribute("num_outputs", len(node.output)))

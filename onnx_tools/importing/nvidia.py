@@ -57,17 +57,17 @@ def _error(node: NodeProto, reason: str) -> RewriteError:
 
 def _fields(node: NodeProto) -> dict[str, Any]:
     """Attributes as numbers and arrays; tensors and lists of numbers alike."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for attribute in node.attribute:
         value = helper.get_attribute_value(attribute)
         if isinstance(value, TensorProto):
             if value.data_type == TensorProto.INT8:
                 raise _error(node, "computes in int8, with scales that no float model holds")
             value = numpy_helper.to_array(value)
-        found[attribute.name] = value
-    if found.get("type_id") == _INT8 or _SCALE in found:
+        fields[attribute.name] = value
+    if fields.get("type_id") == _INT8 or _SCALE in fields:
         raise _error(node, "computes in int8, with scales that no float model holds")
-    return found
+    return fields
 
 
 class _Conversion:
@@ -110,9 +110,9 @@ class _Conversion:
                   for name in ("word", "token_type", "position")]  # fmt: skip
         self._types_read = True
         size = self._op("Gather", self._op("Shape", IDS), self._constant(np.array(1)), axis=0)
-        places = self._op("Range", self._constant(np.array(0)), size, self._constant(np.array(1)))
+        positions = self._op("Range", self._constant(np.array(0)), size, self._constant(np.array(1)))
         total = self._op("Gather", self._constant(tables[0]), IDS, axis=0)
-        for table, index in ((tables[1], TYPES), (tables[2], places)):
+        for table, index in ((tables[1], TYPES), (tables[2], positions)):
             total = self._op("Add", total, self._op("Gather", self._constant(table), index, axis=0))
         self._norm(node, total, fields, "bert_embeddings_layernorm_")
 
@@ -127,8 +127,10 @@ class _Conversion:
         q, k, v = (self._op("Transpose", part, perm=[0, 2, 3, 1] if at == 1 else [0, 2, 1, 3])
                    for at, part in enumerate(parts))  # fmt: skip
         scale = self._constant(np.float32((width // heads) ** -0.5))
-        kept = self._op("Unsqueeze", self._op("Cast", MASK, to=TensorProto.FLOAT), self._constant(np.array([1, 2])))
-        hidden = self._op("Mul", self._op("Sub", self._constant(np.float32(1)), kept), self._constant(np.float32(-1e4)))
+        is_token = self._op("Unsqueeze", self._op("Cast", MASK, to=TensorProto.FLOAT), self._constant(np.array([1, 2])))
+        hidden = self._op(
+            "Mul", self._op("Sub", self._constant(np.float32(1)), is_token), self._constant(np.float32(-1e4))
+        )
         scores = self._op("Add", self._op("Mul", self._op("MatMul", q, k), scale), hidden)
         result = self._op("MatMul", self._op("Softmax", scores, axis=-1), v)
         rows = self._op("Transpose", result, perm=[0, 2, 1, 3])

@@ -148,34 +148,34 @@ class _Converter:
 
     def moved(self, node: NodeProto, attribute: str, position: int, dtype: Any = np.int64) -> Nodes:
         """The node with an attribute as its input `position`; itself where it has no such attribute."""
-        found = taken(node, attribute)
-        if found is None:
+        value = taken(node, attribute)
+        if value is None:
             return [node]
         stem = f"{node.output[0]}_{attribute}"
-        if found.ref_attr_name:
+        if value.ref_attr_name:
             name = self.names.fresh(stem)
-            kind = {AttributeProto.INTS: "value_ints", AttributeProto.FLOATS: "value_floats"}.get(found.type)
+            kind = {AttributeProto.INTS: "value_ints", AttributeProto.FLOATS: "value_floats"}.get(value.type)
             if kind is None:
                 raise _refused(node, self.version, f"its attribute '{attribute}' comes from a function's")
-            made = helper.make_node("Constant", [], [name], name=name)
-            made.attribute.add(name=kind, ref_attr_name=found.ref_attr_name, type=found.type)
+            new_node = helper.make_node("Constant", [], [name], name=name)
+            new_node.attribute.add(name=kind, ref_attr_name=value.ref_attr_name, type=value.type)
         else:
-            made = self.constant(stem, np.asarray(helper.get_attribute_value(found), dtype))
+            new_node = self.constant(stem, np.asarray(helper.get_attribute_value(value), dtype))
         while len(node.input) < position:
             node.input.append("")
         del node.input[position:]
-        node.input.append(made.output[0])
-        return [made, node]
+        node.input.append(new_node.output[0])
+        return [new_node, node]
 
 
 def taken(node: NodeProto, name: str) -> AttributeProto | None:
     """Removes an attribute and returns it."""
-    for place, item in enumerate(node.attribute):
+    for index, item in enumerate(node.attribute):
         if item.name == name:
-            found = AttributeProto()
-            found.CopyFrom(item)
-            del node.attribute[place]
-            return found
+            attribute = AttributeProto()
+            attribute.CopyFrom(item)
+            del node.attribute[index]
+            return attribute
     return None
 
 
@@ -218,9 +218,9 @@ def _slice(converter: _Converter, node: NodeProto) -> Nodes:
 
 
 def _top_k(converter: _Converter, node: NodeProto) -> Nodes:
-    found = next(item for item in node.attribute if item.name == "k")
+    attribute = next(item for item in node.attribute if item.name == "k")
     taken(node, "k")
-    node.attribute.append(helper.make_attribute("k", [int(found.i)]))
+    node.attribute.append(helper.make_attribute("k", [int(attribute.i)]))
     return converter.moved(node, "k", 1)
 
 
@@ -292,13 +292,13 @@ def _softmax(converter: _Converter, node: NodeProto) -> Nodes:
     if axis == -1 or (rank is not None and axis == rank - 1):
         return [node]
     x, result = node.input[0], node.output[0]
-    sizes, flat, made = (converter.names.fresh(f"{result}_{part}") for part in ("sizes", "flat", "rows"))
-    node.input[0], node.output[0] = flat, made
+    sizes, flat, row_name = (converter.names.fresh(f"{result}_{part}") for part in ("sizes", "flat", "rows"))
+    node.input[0], node.output[0] = flat, row_name
     return [
         helper.make_node("Shape", [x], [sizes], name=sizes),
         helper.make_node("Flatten", [x], [flat], name=flat, axis=axis),
         node,
-        helper.make_node("Reshape", [made, sizes], [result], name=converter.names.fresh(f"{result}_shaped")),
+        helper.make_node("Reshape", [row_name, sizes], [result], name=converter.names.fresh(f"{result}_shaped")),
     ]
 
 

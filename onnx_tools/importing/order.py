@@ -22,26 +22,26 @@ def in_order(model: ModelProto) -> ModelProto:
         return model
     result = without_initializers(model)
     del result.graph.node[:]
-    result.graph.node.extend(model.graph.node[place] for place in order)
+    result.graph.node.extend(model.graph.node[index] for index in order)
     result.graph.initializer.extend(model.graph.initializer)
     return result
 
 
 def _order(graph: GraphProto) -> list[int]:
     """The places of a graph's nodes in an order in which each stands behind those that it reads."""
-    makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     waiting, readers = dict[int, int](), defaultdict[int, list[int]](list)
-    for place, node in enumerate(graph.node):
+    for index, node in enumerate(graph.node):
         before = {makers[name] for name in _reads(node) if name in makers}
-        waiting[place] = len(before)
+        waiting[index] = len(before)
         for maker in before:
-            readers[maker].append(place)
-    ready, result = [place for place, count in waiting.items() if not count], list[int]()
+            readers[maker].append(index)
+    ready, result = [index for index, count in waiting.items() if not count], list[int]()
     heapify(ready)
     while ready:
-        place = heappop(ready)
-        result.append(place)
-        for reader in readers[place]:
+        index = heappop(ready)
+        result.append(index)
+        for reader in readers[index]:
             waiting[reader] -= 1
             if not waiting[reader]:
                 heappush(ready, reader)
@@ -50,9 +50,9 @@ def _order(graph: GraphProto) -> list[int]:
 
 def _reads(node: NodeProto) -> set[str]:
     """The names that a node reads, and those that its subgraphs may take from around it."""
-    found = set(node.input)
+    names = set(node.input)
     for inner in subgraphs(node):
-        found.update(value.name for value in inner.output)
+        names.update(value.name for value in inner.output)
         for item in inner.node:
-            found |= _reads(item)
-    return found
+            names |= _reads(item)
+    return names

@@ -44,56 +44,56 @@ def take_apart(editor: Editor, lookup: Lookup, node: gs.Node) -> bool:
 
 
 def _element(editor: Editor, lookup: Lookup, node: gs.Node, result: gs.Tensor) -> None:
-    places = lookup(node.inputs[1]).plain_integers()
-    made = made_by(node.inputs[0], "SequenceConstruct", "SplitToSequence")
-    if places is None or made is None:
+    indices = lookup(node.inputs[1]).plain_integers()
+    maker = made_by(node.inputs[0], "SequenceConstruct", "SplitToSequence")
+    if indices is None or maker is None:
         return
-    place = places[0]
-    if made.op == "SequenceConstruct":
-        if -len(made.inputs) <= place < len(made.inputs):
-            editor.node("Identity", [made.inputs[place]], stem=result.name, output=result)
+    position = indices[0]
+    if maker.op == "SequenceConstruct":
+        if -len(maker.inputs) <= position < len(maker.inputs):
+            editor.node("Identity", [maker.inputs[position]], stem=result.name, output=result)
         return
-    x, axis, split = made.inputs[0], int(made.attrs.get("axis", 0)), argument(made, 1)
+    x, axis, split = maker.inputs[0], int(maker.attrs.get("axis", 0)), argument(maker, 1)
     if split is None:
-        keeps = int(made.attrs.get("keepdims", 1))
-        index = editor.constant("place", np.asarray([place] if keeps else place, np.int64))
+        keeps = int(maker.attrs.get("keepdims", 1))
+        index = editor.constant("place", np.asarray([position] if keeps else position, np.int64))
         editor.node("Gather", [x, index], stem=result.name, attrs={"axis": axis}, output=result)
         return
-    limits = _limits(lookup, x, axis, split, place)
+    limits = _limits(lookup, x, axis, split, position)
     if limits is not None:
         numbers = [editor.constant("limit", np.asarray([number], np.int64)) for number in (*limits, axis)]
         editor.node("Slice", [x, *numbers], stem=result.name, output=result)
 
 
-def _limits(lookup: Lookup, x: gs.Tensor, axis: int, split: gs.Tensor, place: int) -> tuple[int, int] | None:
-    """Where part number `place` begins and ends."""
+def _limits(lookup: Lookup, x: gs.Tensor, axis: int, split: gs.Tensor, index: int) -> tuple[int, int] | None:
+    """Where part number `index` begins and ends."""
     sizes, shape = lookup(split).plain_integers(), lookup(x).shape
     if sizes is None:
         return None
     if lookup(split).rank == 0:
         total = None if shape is None else shape[axis].constant()
         count = None if total is None else -(-total // sizes[0])
-        if place < 0 and count is None:
+        if index < 0 and count is None:
             return None
-        place = place + (count or 0) if place < 0 else place
-        return place * sizes[0], (place + 1) * sizes[0]
-    if not -len(sizes) <= place < len(sizes):
+        index = index + (count or 0) if index < 0 else index
+        return index * sizes[0], (index + 1) * sizes[0]
+    if not -len(sizes) <= index < len(sizes):
         return None
     ends = np.cumsum(sizes)
-    return int(ends[place] - sizes[place]), int(ends[place])
+    return int(ends[index] - sizes[index]), int(ends[index])
 
 
 def _joined(editor: Editor, node: gs.Node, result: gs.Tensor) -> None:
-    axis, made = int(node.attrs["axis"]), made_by(node.inputs[0], "SequenceConstruct", "SplitToSequence")
+    axis, maker = int(node.attrs["axis"]), made_by(node.inputs[0], "SequenceConstruct", "SplitToSequence")
     is_new = int(node.attrs.get("new_axis", 0))
-    if made is None:
+    if maker is None:
         return
-    if made.op == "SplitToSequence":
-        keeps = argument(made, 1) is not None or int(made.attrs.get("keepdims", 1)) == 1
-        if axis == int(made.attrs.get("axis", 0)) and keeps != bool(is_new):
-            editor.node("Identity", [made.inputs[0]], stem=result.name, output=result)
+    if maker.op == "SplitToSequence":
+        keeps = argument(maker, 1) is not None or int(maker.attrs.get("keepdims", 1)) == 1
+        if axis == int(maker.attrs.get("axis", 0)) and keeps != bool(is_new):
+            editor.node("Identity", [maker.inputs[0]], stem=result.name, output=result)
         return
-    parts = list(made.inputs)
+    parts = list(maker.inputs)
     if is_new:
         axes = editor.constant("axes", np.asarray([axis], np.int64))
         parts = [editor.node("Unsqueeze", [part, axes], stem=f"{part.name}_wide", dtype=part.dtype) for part in parts]

@@ -73,22 +73,22 @@ def _most_propagated(graph: GraphProto) -> int:
     """The most values that the inference would follow through one tensor: chains of Concat can double them for ever."""
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
     for node in graph.node:
-        given = [sizes.get(name, 1) for name in node.input]
+        counts = [sizes.get(name, 1) for name in node.input]
         if node.op_type == "Constant":
-            given = [math.prod(attribute.t.dims) for attribute in node.attribute if attribute.HasField("t")]
-        found = sum(given) if node.op_type == "Concat" else max(given, default=1)
-        sizes.update(dict.fromkeys(node.output, found))
+            counts = [math.prod(attribute.t.dims) for attribute in node.attribute if attribute.HasField("t")]
+        size = sum(counts) if node.op_type == "Concat" else max(counts, default=1)
+        sizes.update(dict.fromkeys(node.output, size))
     return max(sizes.values(), default=0)
 
 
 def subgraphs(node: NodeProto) -> Sequence[GraphProto]:
     """The graphs that a node holds."""
-    found: list[GraphProto] = []
+    graphs: list[GraphProto] = []
     for attribute in node.attribute:
-        found += attribute.graphs
+        graphs += attribute.graphs
         if attribute.HasField("g"):
-            found.append(attribute.g)
-    return found
+            graphs.append(attribute.g)
+    return graphs
 
 
 def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:

@@ -32,24 +32,24 @@ class Spread:
     kept: int
 
 
-def spread(graph: GraphProto, found: Iterable[Spread], names: Names) -> None:
+def spread(graph: GraphProto, spreads: Iterable[Spread], names: Names) -> None:
     """Puts an Expand ahead of these inputs, one for all nodes that ask for the same."""
     wanted = defaultdict[str, list[Spread]](list)
-    for item in found:
+    for item in spreads:
         wanted[item.node].append(item)
-    made: dict[tuple[str, str], str] = {}
+    names_of_rows: dict[tuple[str, str], str] = {}
     nodes: list[NodeProto] = []
     for node in graph.node:
         for item in wanted.get(node.output[0], ()) if node.output else ():
             key = (node.input[item.place], item.like)
-            if key not in made:
-                made[key] = names.fresh(f"{key[0]}_rows")
-                nodes += _expanded(graph, item, key[0], made[key], names)
-            node.input[item.place] = made[key]
+            if key not in names_of_rows:
+                names_of_rows[key] = names.fresh(f"{key[0]}_rows")
+                nodes += _expanded(graph, item, key[0], names_of_rows[key], names)
+            node.input[item.place] = names_of_rows[key]
         nodes.append(node)
-    kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(copies)
 
 
 def _expanded(graph: GraphProto, item: Spread, source: str, result: str, names: Names) -> list[NodeProto]:

@@ -52,8 +52,8 @@ class _Walk:
                 continue
             count = len(self._graph.nodes)
             if take_apart(self._editor, self._known, node):
-                for made in self._graph.nodes[count:]:
-                    learn(self._facts, made)
+                for new_node in self._graph.nodes[count:]:
+                    learn(self._facts, new_node)
                 continue
             learn(self._facts, node)  # of a fused one, its constants
             if is_fused(node, self._version):

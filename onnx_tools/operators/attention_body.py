@@ -23,8 +23,8 @@ def attention(b: BodyBuilder) -> None:
     k = b.unsqueeze(b.op("Transpose", k, perm=[0, 2, 3, 1]), 2)  # [B,KVH,1,D,Smax]
     v = b.unsqueeze(b.op("Transpose", v, perm=[0, 2, 1, 3]), 2)
     scores = b.op("MatMul", q, k)  # [B,KVH,H/KVH,Smax,Smax]
-    places = b.range(ragged.smax)
-    distance = b.op("Sub", b.unsqueeze(places, 0), b.unsqueeze(places, 1))  # [Smax,Smax]: key - query
+    positions = b.range(ragged.smax)
+    distance = b.op("Sub", b.unsqueeze(positions, 0), b.unsqueeze(positions, 1))  # [Smax,Smax]: key - query
     if b.attributes["bias"] == "disentangled":
         scores = _add_disentangled(b, scores, q, k, distance)
     elif b.attributes["bias"] != "none":
@@ -81,9 +81,9 @@ def _query_key_value(b: BodyBuilder, ragged: Ragged, heads: str, kv_heads: str, 
 def _in_window(b: BodyBuilder, distance: str) -> str:
     """Bool of the shape of `distance` (key - query): whether the query sees the key."""
     sides = []
-    for name, behind in (("window_left", b.op("Neg", distance)), ("window_right", distance)):
+    for name, distance_back in (("window_left", b.op("Neg", distance)), ("window_right", distance)):
         limit = b.attribute(name)
-        near = b.op("Not", b.op("Greater", behind, limit))
+        near = b.op("Not", b.op("Greater", distance_back, limit))
         sides.append(b.op("Or", near, b.op("Less", limit, b.const(0))))
     return b.op("And", *sides)
 

@@ -16,10 +16,10 @@ from .ragged import Ragged, grid_token, is_live, pad_index, ragged_from_cu_seqle
 
 
 def _index(b: BodyBuilder) -> None:
-    kept = b.op("Cast", b.op("Not", b.op("Equal", "mask", b.const(0, np.int32))), to=TensorProto.INT64)
-    flat = b.op("Reshape", kept, b.const([-1]))
+    is_token = b.op("Cast", b.op("Not", b.op("Equal", "mask", b.const(0, np.int32))), to=TensorProto.INT64)
+    flat = b.op("Reshape", is_token, b.const([-1]))
     b.output_index("token_index", b.op("Squeeze", b.op("NonZero", flat), b.const([0])))
-    b.output_index("seq_lens", b.reduce("ReduceSum", kept, 1))
+    b.output_index("seq_lens", b.reduce("ReduceSum", is_token, 1))
     b.output_index("num_tokens", b.reduce("ReduceSum", flat, 0))
 
 
@@ -60,14 +60,14 @@ def _schedule(b: BodyBuilder) -> None:
     cu = _offsets(b, tokens)
     b.output_index("cu_seqlens", cu)
     if b.attributes["has_extent"] or b.attributes["has_positions"]:
-        sequence, place = token_slot(b, ragged_from_cu_seqlens(b, cu))
+        sequence, slot_in_sequence = token_slot(b, ragged_from_cu_seqlens(b, cu))
         if b.attributes["has_extent"]:
             length = b.op("Shape", "extent")
-            slot = b.op("Add", b.op("Mul", sequence, length), place)
-            slot = b.op("Where", b.op("Less", place, length), slot, b.const(-1))
+            slot = b.op("Add", b.op("Mul", sequence, length), slot_in_sequence)
+            slot = b.op("Where", b.op("Less", slot_in_sequence, length), slot, b.const(-1))
             b.output_index("token_index", pad_index(b, slot, tokens, -1))
         if b.attributes["has_positions"]:
-            b.output_index("positions", pad_index(b, place, tokens, 0))
+            b.output_index("positions", pad_index(b, slot_in_sequence, tokens, 0))
     if b.attributes["has_tasks"]:
         _no_tasks(b)
 
@@ -94,8 +94,8 @@ def _embedding(b: BodyBuilder) -> None:
         if b.attributes["has_positions"]:
             positions = b.load_index("positions")
         else:
-            place = pad_index(b, token_slot(b, ragged)[1], tokens, 0)
-            positions = b.op("Add", place, b.attribute("position_offset"))
+            token_position = pad_index(b, token_slot(b, ragged)[1], tokens, 0)
+            positions = b.op("Add", token_position, b.attribute("position_offset"))
         total = b.op("Add", total, _table_rows(b, "position_table", positions))
     if b.attributes["has_token_types"]:
         total = b.op("Add", total, _table_rows(b, "type_table", b.load_index("token_types")))
@@ -119,9 +119,9 @@ def _rotary(b: BodyBuilder) -> None:
     angle = b.op(
         "Mul", b.unsqueeze(b.op("Cast", "positions", to=TensorProto.FLOAT), 1, 2), b.unsqueeze("frequencies", 1)
     )
-    turned = b.reshape(turned_pairs(b, split, angle, 2 if is_half else 3), tokens, width)
+    rotated_part = b.reshape(turned_pairs(b, split, angle, 2 if is_half else 3), tokens, width)
     rest = b.load(b.op("Slice", "x", width, end, b.const([1])))
-    b.output("y", b.op("Concat", turned, rest, axis=1))
+    b.output("y", b.op("Concat", rotated_part, rest, axis=1))
 
 
 def _layer_norm(b: BodyBuilder) -> None:

@@ -99,9 +99,9 @@ def without_functions(model: ModelProto) -> ModelProto:
     """A copy with plain padfree nodes and without their bodies, as TensorRT needs it: its parser prefers bodies."""
     result = ModelProto()
     result.CopyFrom(model)
-    kept = [function for function in result.functions if function.domain != DOMAIN]
+    remaining = [function for function in result.functions if function.domain != DOMAIN]
     del result.functions[:]
-    result.functions.extend(kept)
+    result.functions.extend(remaining)
     count = 0
     for node in padfree_nodes(result.graph):
         node.ClearField("overload")
@@ -115,9 +115,9 @@ def without_functions(model: ModelProto) -> ModelProto:
 
 
 @functools.lru_cache(maxsize=256)
-def _function(op: str, given: tuple[tuple[str, AttributeValue], ...], opset: int, act_type: int) -> FunctionProto:
+def _function(op: str, items: tuple[tuple[str, AttributeValue], ...], opset: int, act_type: int) -> FunctionProto:
     """The body for an operator with attributes. It is kept for the next model: nobody may change it."""
-    spec, attributes = OPERATORS[op], dict(given)
+    spec, attributes = OPERATORS[op], dict(items)
     builder = BodyBuilder(spec, attributes, opset, act_type)
     BODIES[spec.name](builder)
     return helper.make_function(

@@ -83,8 +83,8 @@ def _turned_columns(b: BodyBuilder, columns: str) -> str:
     blocks = _blocks(b, b.op("Slice", columns, b.const([0]), count, b.const([1])))
     angle = b.op("Mul", b.unsqueeze(b.op("Cast", "positions", to=TensorProto.FLOAT), 1), "frequencies")  # [T,P]
     angle = b.reshape(angle, b.dim(columns, 0), b.op("Div", b.dim(angle, 1), b.const([8])), b.const([8]))
-    turned = b.reshape(turned_pairs(b, blocks, angle, 2), b.dim(columns, 0), count)
-    return b.op("Concat", turned, b.op("Slice", columns, count, end, b.const([1])), axis=1)
+    rotated = b.reshape(turned_pairs(b, blocks, angle, 2), b.dim(columns, 0), count)
+    return b.op("Concat", rotated, b.op("Slice", columns, count, end, b.const([1])), axis=1)
 
 
 def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str]:

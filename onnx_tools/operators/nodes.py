@@ -99,10 +99,10 @@ def node_attributes(node: NodeProto) -> dict[str, AttributeValue]:
                 f"{_label(node)} has the unknown attribute '{attribute.name}'; {spec.name} knows {_names(spec)}; "
                 f"remove it (TensorRT would drop it without a word)"
             )
-        found = _TYPE_NAMES.get(attribute.type, AttributeProto.AttributeType.Name(attribute.type))
-        if found != known[attribute.name].type:
+        type_name = _TYPE_NAMES.get(attribute.type, AttributeProto.AttributeType.Name(attribute.type))
+        if type_name != known[attribute.name].type:
             raise RewriteError(
-                f"{_label(node)}: attribute '{attribute.name}' is of type {found}, allowed is "
+                f"{_label(node)}: attribute '{attribute.name}' is of type {type_name}, allowed is "
                 f"{known[attribute.name].describe_allowed()}; write it with that type"
             )
         value = onnx.helper.get_attribute_value(attribute)
@@ -129,13 +129,13 @@ def _check_value(node: NodeProto, spec: AttributeSpec, value: AttributeValue) ->
         )
 
 
-def _check_tensors(node: NodeProto, kind: str, given: list[str], expected: list[str]) -> None:
-    if len(given) != len(expected):
+def _check_tensors(node: NodeProto, kind: str, names: list[str], expected: list[str]) -> None:
+    if len(names) != len(expected):
         raise RewriteError(
-            f"{_label(node)} has {len(given)} {kind}s, its attributes ask for {len(expected)} "
+            f"{_label(node)} has {len(names)} {kind}s, its attributes ask for {len(expected)} "
             f"({', '.join(expected)}); make the has_... attributes and the {kind}s agree"
         )
-    for name, value in zip(expected, given, strict=True):
+    for name, value in zip(expected, names, strict=True):
         if not value:
             raise RewriteError(
                 f"{_label(node)}: {kind} '{name}' has an empty name; absent {kind}s are left out of the list and "
@@ -143,11 +143,11 @@ def _check_tensors(node: NodeProto, kind: str, given: list[str], expected: list[
             )
 
 
-def _check_outputs(node: NodeProto, given: list[str], expected: list[str]) -> None:
+def _check_outputs(node: NodeProto, names: list[str], expected: list[str]) -> None:
     """Trailing and middle outputs that nobody uses may have empty names, but the list keeps its length."""
-    if not any(given):
+    if not any(names):
         raise RewriteError(f"{_label(node)} has no named output; name at least one of {', '.join(expected)}")
-    _check_tensors(node, "output", [value or "unused" for value in given], expected)
+    _check_tensors(node, "output", [value or "unused" for value in names], expected)
 
 
 def _spec_of(node: NodeProto) -> OperatorSpec:

@@ -114,8 +114,12 @@ def find_activation(graph: gs.Graph, analysis: Analysis, x: gs.Tensor, *, any_ty
         if is_standard(node, "Gelu", *_FUNCTIONS):
             bent = bent or node
         kind = _nearest(result, _ROUNDOFF[dtype])
-        found = analysis[node.outputs[0]].dtype
-        if kind is not None and (found == dtype or (any_type and found in _ROUNDOFF)) and _is_closed(graph, x, nodes):
+        result_type = analysis[node.outputs[0]].dtype
+        if (
+            kind is not None
+            and (result_type == dtype or (any_type and result_type in _ROUNDOFF))
+            and _is_closed(graph, x, nodes)
+        ):
             return Activation(kind, node.outputs[0], tuple(nodes))
     if bent is not None:
         raise NoMatch(f"'{node_name(bent)}' ({bent.op}) does not lead to one of {', '.join(_KNOWN)} in {dtype} alone")

@@ -86,9 +86,9 @@ def add_schedule(
     It makes `positions` where something reads them.
     """
     read = positions is not None and bool(positions.outputs)
-    made = [*outputs, positions] if read else outputs
+    schedule_outputs = [*outputs, positions] if read else outputs
     flags = {"has_extent": len(inputs) - 2, "has_positions": int(read), "has_tasks": 0}
-    editor.padfree("PadfreeSchedule", inputs, made, num_heads=1, **flags)
+    editor.padfree("PadfreeSchedule", inputs, schedule_outputs, num_heads=1, **flags)
 
 
 def pack(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:

@@ -12,7 +12,7 @@ from ..analysis.symbolic import Analysis
 
 def write_choices(graph: gs.Graph, analysis: Analysis) -> bool:
     """Makes a Where of each; returns whether there was any. Infinite numbers that are not chosen no longer spoil it."""
-    editor, found = Editor(graph), False
+    editor, changed = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, "Add")]:
         parts = [_product(analysis, tensor) for tensor in node.inputs]
         for one, two in (parts, parts[::-1]):
@@ -21,9 +21,9 @@ def write_choices(graph: gs.Graph, analysis: Analysis) -> bool:
             output = editor.take_over(node.outputs[0])
             editor.node("Where", [one[0], one[1], two[1]], stem=output.name, dtype=output.dtype, output=output)
             node.outputs.clear()
-            found = True
+            changed = True
             break
-    return found
+    return changed
 
 
 def _product(analysis: Analysis, tensor: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor] | None:

@@ -33,10 +33,10 @@ class ChosenToken:
 
 def chosen_token(analysis: Analysis, node: gs.Node, mask: Mask) -> ChosenToken | None:
     """What a Gather, GatherElements or GatherND takes from the tokens; None where that is something else."""
-    found = _indexed(analysis, node)
-    if found is None or not is_token_shape(analysis[found[0]].shape) or analysis[found[0]].rank != 3:
+    indexed = _indexed(analysis, node)
+    if indexed is None or not is_token_shape(analysis[indexed[0]].shape) or analysis[indexed[0]].rank != 3:
         return None
-    return _chosen(analysis, *found, mask)
+    return _chosen(analysis, *indexed, mask)
 
 
 def _indexed(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
@@ -205,20 +205,20 @@ def _grows(expr: Expr, mask: Mask) -> bool:
     if element.source != mask.source or element.indices != (axis_index(0), axis_index(1)):
         return False
     try:
-        kept, masked = (
-            [float(evaluate(_at(expr, place), {element: value})) for place in range(max(_LENGTHS))]
+        at_tokens, masked = (
+            [float(evaluate(_at(expr, index), {element: value})) for index in range(max(_LENGTHS))]
             for value in (mask.kept[0], mask.masked[0])
         )
     except (KeyError, ValueError, IndexError):
         return False
-    return bool(np.all(np.diff(kept) > 0)) and max(masked) <= kept[0]
+    return bool(np.all(np.diff(at_tokens) > 0)) and max(masked) <= at_tokens[0]
 
 
-def _at(expr: Expr, place: int) -> Expr:
+def _at(expr: Expr, index: int) -> Expr:
     """The expression with its place along the sequence put in where it counts slots."""
     if isinstance(expr, Index):
-        values = {axis: Poly.of(place) for axis in axis_index(1).atoms()}
+        values = {axis: Poly.of(index) for axis in axis_index(1).atoms()}
         return Index(expr.poly.substitute(values, {}), expr.dtype)
     if isinstance(expr, Apply):
-        return Apply(expr.op, tuple(_at(arg, place) for arg in expr.args), expr.dtype)
+        return Apply(expr.op, tuple(_at(arg, index) for arg in expr.args), expr.dtype)
     return expr

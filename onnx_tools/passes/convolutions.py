@@ -29,7 +29,7 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
     Those with strides, of other results' sizes than S, and in groups of several channels stay. Zeros that a Pad puts
     beside the rows first, as causal convolutions have them, are the convolution's own.
     """
-    editor, found = Editor(graph), False
+    editor, changed = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, "Conv")]:
         weight, bias = node.inputs[1], argument(node, 2)
         if not isinstance(weight, gs.Constant) or analysis[node.inputs[0]].rank != 3:
@@ -46,13 +46,13 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
         node.inputs[0] = x
         _write_product(editor, node, weight.values, bias, pads, step, by_channel=groups != 1)
         graph.nodes.remove(node)
-        found = True
-    return found
+        changed = True
+    return changed
 
 
 def expand_global_pools(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces GlobalAveragePool and GlobalMaxPool by reductions; tf2onnx writes the means of norms so."""
-    editor, found = Editor(graph), False
+    editor, changed = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, *_GLOBAL)]:
         rank = analysis[node.inputs[0]].rank
         if rank is None:
@@ -65,13 +65,13 @@ def expand_global_pools(graph: gs.Graph, analysis: Analysis) -> bool:
         output = editor.take_over(node.outputs[0])
         editor.node(_GLOBAL[node.op], inputs, stem=output.name, attrs=attrs, output=output)
         node.outputs.clear()
-        found = True
-    return found
+        changed = True
+    return changed
 
 
 def expand_batch_norms(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces BatchNormalization by the product and the sum that it is in inference; returns whether there was any."""
-    editor, found = Editor(graph), False
+    editor, changed = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, "BatchNormalization")]:
         rank, held = analysis[node.inputs[0]].rank, [item for item in node.inputs[1:5] if isinstance(item, gs.Constant)]
         if rank is None or rank < 2 or len(held) != 4 or len(node.outputs) != 1 or node.attrs.get("training_mode"):
@@ -87,8 +87,8 @@ def expand_batch_norms(graph: gs.Graph, analysis: Analysis) -> bool:
         product = editor.node("Mul", [node.inputs[0], numbers[0]], stem=f"{output.name}_scaled", dtype=output.dtype)
         editor.node("Add", [product, numbers[1]], stem=output.name, output=output)
         node.outputs.clear()
-        found = True
-    return found
+        changed = True
+    return changed
 
 
 def _before_zeros(analysis: Analysis, x: gs.Tensor) -> tuple[gs.Tensor, tuple[int, int]]:
@@ -118,9 +118,9 @@ def _pads(node: gs.Node, reach: int, zeros: tuple[int, int]) -> tuple[int, int] 
         return reach // 2, reach - reach // 2
     if kind == "SAME_LOWER":
         return reach - reach // 2, reach // 2
-    ahead, behind = (own + more for own, more in zip(node.attrs.get("pads", [0, 0]), zeros, strict=True))
-    same = kind == "NOTSET" and ahead + behind == reach and min(ahead, behind) >= 0
-    return (int(ahead), int(behind)) if same else None
+    ahead, after = (own + more for own, more in zip(node.attrs.get("pads", [0, 0]), zeros, strict=True))
+    same = kind == "NOTSET" and ahead + after == reach and min(ahead, after) >= 0
+    return (int(ahead), int(after)) if same else None
 
 
 def _is_turn(node: gs.Node) -> bool:
@@ -151,15 +151,15 @@ def _write_product(
     def numbers(*values: int) -> gs.Constant:
         return editor.constant(f"{name}_numbers", np.asarray(values, np.int64))
 
-    turned = made_by(x, "Transpose")
-    rows = turned.inputs[0] if turned is not None and _is_turn(turned) else op("Transpose", [x], perm=_TURN)
+    transposed = made_by(x, "Transpose")
+    rows = transposed.inputs[0] if transposed is not None and _is_turn(transposed) else op("Transpose", [x], perm=_TURN)
     together = rows
     if taps > 1:
         longer = op("Pad", [rows, numbers(0, pads[0], 0, 0, pads[1], 0)])
         beside = []
         for tap in range(taps):
-            start, behind = tap * step, (taps - 1 - tap) * step
-            end = -behind if behind else np.iinfo(np.int64).max
+            start, after = tap * step, (taps - 1 - tap) * step
+            end = -after if after else np.iinfo(np.int64).max
             beside.append(op("Slice", [longer, numbers(start), numbers(end), numbers(1)]))
         together = op("Concat", beside, axis=2)
     if by_channel:

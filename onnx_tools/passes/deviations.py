@@ -16,12 +16,12 @@ def write_deviations(graph: gs.Graph, analysis: Analysis) -> bool:
     It follows what makes every mean over one axis a ReduceMean. Flax takes variances by moments; in exact numbers they
     are the same, and only what is taken here keeps them where the mean is large.
     """
-    editor, found = Editor(graph), False
+    editor, any_changed = Editor(graph), False
     for node in list(graph.nodes):
         if len(node.outputs) == 1 and node.inputs:
             changed = _square(node) or _variance(editor, node) or _at_least_zero(editor, analysis, node)
-            found = changed or _root(editor, analysis, node) or found
-    return found
+            any_changed = changed or _root(editor, analysis, node) or any_changed
+    return any_changed
 
 
 def _square(node: gs.Node) -> bool:

@@ -16,7 +16,7 @@ from .base import NoMatch
 
 def expand_einsums(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces every Einsum whose equation can be followed; returns whether there was any."""
-    editor, found = Editor(graph), False
+    editor, changed = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, "Einsum")]:
         try:
             terms, result = _terms(node, [analysis[tensor].rank for tensor in node.inputs])
@@ -24,19 +24,19 @@ def expand_einsums(graph: gs.Graph, analysis: Analysis) -> bool:
             continue
         expansion = _Expansion(editor, node, _sizes(analysis, node, terms))
         tensor, labels = node.inputs[0], terms[0]
-        for place in range(1, len(terms)):
-            later = set(result).union(*terms[place + 1 :])
-            both = labels + terms[place]
-            kept = "".join(label for label in _ordered(result, both) if label in later and label in both)
-            tensor = expansion.product(tensor, labels, node.inputs[place], terms[place], kept)
-            labels = kept
+        for index in range(1, len(terms)):
+            later = set(result).union(*terms[index + 1 :])
+            both = labels + terms[index]
+            remaining = "".join(label for label in _ordered(result, both) if label in later and label in both)
+            tensor = expansion.product(tensor, labels, node.inputs[index], terms[index], remaining)
+            labels = remaining
         tensor = expansion.arranged(expansion.summed(tensor, labels, result), _without(labels, result), result)
         editor.redirect(node.outputs[0], tensor)
         node.inputs.clear()
         node.outputs.clear()
         graph.nodes.remove(node)
-        found = True
-    return found
+        changed = True
+    return changed
 
 
 def _terms(node: gs.Node, ranks: Sequence[int | None]) -> tuple[list[str], str]:
@@ -72,13 +72,13 @@ def _terms(node: gs.Node, ranks: Sequence[int | None]) -> tuple[list[str], str]:
 
 def _sizes(analysis: Analysis, node: gs.Node, terms: Sequence[str]) -> dict[str, int]:
     """The sizes that are known numbers, by label."""
-    found = dict[str, int]()
+    sizes = dict[str, int]()
     for tensor, labels in zip(node.inputs, terms, strict=True):
         for label, size in zip(labels, analysis[tensor].shape or (), strict=False):
             known = size.constant()
             if known is not None and known != 1:
-                found[label] = known
-    return found
+                sizes[label] = known
+    return sizes
 
 
 def _ordered(first: str, then: str) -> str:
@@ -86,8 +86,8 @@ def _ordered(first: str, then: str) -> str:
     return "".join(dict.fromkeys(first + then))
 
 
-def _without(labels: str, kept: str) -> str:
-    return "".join(label for label in labels if label in kept)
+def _without(labels: str, remaining: str) -> str:
+    return "".join(label for label in labels if label in remaining)
 
 
 class _Expansion:
@@ -119,7 +119,7 @@ class _Expansion:
         a = self._matrix(a, _without(batch, a_labels) + row + "@", batch, (row or "1") + "@")
         b = self._matrix(b, _without(batch, b_labels) + column + "@", batch, "@" + (column or "1"))
         total = self._op("MatMul", [a, b])
-        gone = [len(batch) + place for place, label in enumerate((row, column)) if not label]
+        gone = [len(batch) + index for index, label in enumerate((row, column)) if not label]
         if gone:
             total = self._op("Squeeze", [total, self._axes(gone)])
         return self.arranged(total, batch + row + column, result)
@@ -142,9 +142,9 @@ class _Expansion:
         total = self._op("Reshape", [total, self._axes([*([0] * len(rows)), *sizes])])
         return self.arranged(total, rows + columns, result)
 
-    def summed(self, tensor: gs.Tensor, labels: str, kept: str) -> gs.Tensor:
+    def summed(self, tensor: gs.Tensor, labels: str, remaining: str) -> gs.Tensor:
         """The sum over the labels that are not kept."""
-        axes = [axis for axis, label in enumerate(labels) if label not in kept]
+        axes = [axis for axis, label in enumerate(labels) if label not in remaining]
         if not axes:
             return tensor
         total = self._editor.variable(f"{self._name}_sum", self._dtype)

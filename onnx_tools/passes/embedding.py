@@ -45,12 +45,12 @@ def embedding(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
             if not norm_match.is_candidate(node):
                 continue
             try:
-                found = norm_match.match(analysis, node)
-                if found is None or found.rms or not _has_look_up(found.x):
+                norm = norm_match.match(analysis, node)
+                if norm is None or norm.rms or not _has_look_up(norm.x):
                     continue
                 tables = _Tables(Editor(graph))
-                _collect(analysis, found.x, tables)
-                _replace(graph, analysis, found, tables, padded)
+                _collect(analysis, norm.x, tables)
+                _replace(graph, analysis, norm, tables, padded)
             except NoMatch as reason:
                 if _has_look_up(node.inputs[0]) and not _has_layer(node.inputs[0]):
                     missed.append(Miss(node_name(node), str(reason)))
@@ -91,8 +91,8 @@ def _collect(analysis: Analysis, tensor: gs.Tensor, tables: _Tables) -> None:
     scaled = scale_of(analysis, tensor)
     gather = made_by(tensor if scaled is None else scaled[0], "Gather")
     if gather is None:
-        made = tensor.inputs[0] if tensor.inputs else None
-        what = f"'{tensor.name}'" if made is None else f"'{node_name(made)}' ({made.op})"
+        maker = tensor.inputs[0] if tensor.inputs else None
+        what = f"'{tensor.name}'" if maker is None else f"'{node_name(maker)}' ({maker.op})"
         raise NoMatch(f"the sum before the norm holds {what}, which is no look-up in a table")
     table, indices = gather.inputs
     if int(gather.attrs.get("axis", 0)) != 0 or not isinstance(table, gs.Constant) or len(table.shape) != 2:
@@ -129,7 +129,7 @@ def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables
         tables.computed.append((table, indices))
 
 
-def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, tables: _Tables, padded: bool) -> None:
+def _replace(graph: gs.Graph, analysis: Analysis, norm: norm_match.LayerNorm, tables: _Tables, padded: bool) -> None:
     editor, boundary = tables.editor, boundary_of(graph)
     by_size = sorted(tables.by_input, key=lambda item: -int(item[0].shape[0]))
     positions: tuple[gs.Constant, int, gs.Tensor | None] | None = None
@@ -143,12 +143,12 @@ def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, t
         by_size = [by_size[0], by_size[2]]
     if not by_size or len(by_size) > 2 or len(tables.counted) + len(tables.computed) > 1:
         raise NoMatch(
-            f"the sum before '{found.node}' has {len(tables.by_input)} look-ups by inputs and "
+            f"the sum before '{norm.node}' has {len(tables.by_input)} look-ups by inputs and "
             f"{len(tables.counted) + len(tables.computed)} by positions and other computed numbers; 1 to 3 and at most "
             "1 are known"
         )
     (word_table, ids), types = by_size[0], by_size[1] if len(by_size) == 2 else None
-    position_table, offset, given = positions if positions is not None else (None, 0, None)
+    position_table, offset, position_input = positions if positions is not None else (None, 0, None)
     if tables.rows:
         row: np.ndarray = np.asarray(np.sum(tables.rows, axis=0, dtype=np.float32))
         if position_table is not None:
@@ -161,22 +161,22 @@ def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, t
 
     inputs = [packed(ids)]
     inputs += [packed(types[1])] if types is not None else []
-    inputs += [packed(_stretched(editor, analysis, given, ids))] if given is not None else []
+    inputs += [packed(_stretched(editor, analysis, position_input, ids))] if position_input is not None else []
     inputs += [boundary.cu_seqlens, word_table]
     inputs += [position_table] if position_table is not None else []
     inputs += [types[0]] if types is not None else []
-    inputs += [found.gamma] + ([found.beta] if found.beta is not None else [])
+    inputs += [norm.gamma] + ([norm.beta] if norm.beta is not None else [])
     result = editor.variable("embedding", word_table.dtype)
     editor.padfree(
         "PadfreeEmbedding",
         inputs,
         [result],
-        epsilon=found.epsilon,
-        position_offset=offset if given is None else 0,
+        epsilon=norm.epsilon,
+        position_offset=offset if position_input is None else 0,
         has_token_types=int(types is not None),
-        has_positions=int(given is not None),
+        has_positions=int(position_input is not None),
         has_position_table=int(position_table is not None),
-        has_beta=int(found.beta is not None),
+        has_beta=int(norm.beta is not None),
         schedules=0,
         has_tasks=0,
         num_heads=1,
@@ -184,8 +184,8 @@ def _replace(graph: gs.Graph, analysis: Analysis, found: norm_match.LayerNorm, t
         y_scale=1.0,
         early_ids=0,
     )
-    dtype = analysis[found.output].dtype
-    unpack(editor, result, boundary, dtype, found.output)
+    dtype = analysis[norm.output].dtype
+    unpack(editor, result, boundary, dtype, norm.output)
 
 
 def _shifted(editor: Editor, table: gs.Constant, row: np.ndarray) -> gs.Constant:

@@ -33,10 +33,10 @@ def first_tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
     boundary = boundary_of(graph)
     pools = [node for node in graph.nodes if _takes_first(node) and node.inputs[1] is boundary.cu_seqlens]
     moved = _movable(graph, analysis, pools)
-    made = _Rows(graph, boundary, pools)
+    row_graph = _Rows(graph, boundary, pools)
     for node in [item for item in graph.nodes if id(item) in moved]:
-        made.compute(node, moved[id(node)])
-    return PassResult(NAME, made.finish())
+        row_graph.compute(node, moved[id(node)])
+    return PassResult(NAME, row_graph.finish())
 
 
 def _takes_first(node: gs.Node) -> bool:
@@ -89,24 +89,24 @@ def _movable(graph: gs.Graph, analysis: Analysis, pools: list[gs.Node]) -> dict[
     if not pools:
         return {}
     taking = {id(pool) for pool in pools}
-    found = {id(node): rows for node in graph.nodes if (rows := _row_inputs(analysis, node))}
+    row_inputs = {id(node): rows for node in graph.nodes if (rows := _row_inputs(analysis, node))}
 
     def fits(node: gs.Node) -> bool:
         readers = [reader for tensor in node.outputs for reader in tensor.outputs]
         if any(is_output(graph, tensor) for tensor in node.outputs):
             return False
-        read = [node.inputs[position] for position in found[id(node)]]
-        return all(id(reader) in found or id(reader) in taking for reader in readers) and all(
-            id(producer(tensor)) in found or _can_be_pooled(analysis, tensor) for tensor in read
+        read = [node.inputs[position] for position in row_inputs[id(node)]]
+        return all(id(reader) in row_inputs or id(reader) in taking for reader in readers) and all(
+            id(producer(tensor)) in row_inputs or _can_be_pooled(analysis, tensor) for tensor in read
         )
 
-    before = len(found) + 1
-    while len(found) < before:
-        before = len(found)
+    before = len(row_inputs) + 1
+    while len(row_inputs) < before:
+        before = len(row_inputs)
         for node in reversed(graph.nodes):
-            if id(node) in found and not fits(node):
-                del found[id(node)]
-    return _with_products(graph, found)
+            if id(node) in row_inputs and not fits(node):
+                del row_inputs[id(node)]
+    return _with_products(graph, row_inputs)
 
 
 def _can_be_pooled(analysis: Analysis, tensor: gs.Tensor) -> bool:
@@ -114,18 +114,18 @@ def _can_be_pooled(analysis: Analysis, tensor: gs.Tensor) -> bool:
     return facts.rank == 2 and facts.dtype == "float32"
 
 
-def _with_products(graph: gs.Graph, found: Mapping[int, Rows]) -> dict[int, Rows]:
+def _with_products(graph: gs.Graph, movable: Mapping[int, Rows]) -> dict[int, Rows]:
     """The nodes that hang together with a product."""
-    kept, waiting = dict[int, Rows](), [node for node in graph.nodes if id(node) in found and node.op == "MatMul"]
+    needed, waiting = dict[int, Rows](), [node for node in graph.nodes if id(node) in movable and node.op == "MatMul"]
     while waiting:
         node = waiting.pop()
-        if id(node) in kept or id(node) not in found:
+        if id(node) in needed or id(node) not in movable:
             continue
-        kept[id(node)] = found[id(node)]
+        needed[id(node)] = movable[id(node)]
         waiting += [reader for tensor in node.outputs for reader in tensor.outputs]
-        makers = [producer(node.inputs[position]) for position in found[id(node)]]
+        makers = [producer(node.inputs[position]) for position in movable[id(node)]]
         waiting += [maker for maker in makers if maker is not None]
-    return kept
+    return needed
 
 
 def _row_inputs(analysis: Analysis, node: gs.Node) -> Rows:

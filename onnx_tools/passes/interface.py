@@ -97,8 +97,8 @@ def _row_input(editor: Editor, tensor: gs.Tensor) -> gs.Tensor:
     if is_shared:
         first = editor.constant("first", np.asarray(0, np.int64))
         same = _packed_type(tensor) == dtype
-        kept = {"output": tensor} if same else {"dtype": _packed_type(tensor)}
-        value = editor.node("Gather", [result, first], stem=tensor.name, attrs={"axis": 0}, **kept)
+        arguments = {"output": tensor} if same else {"dtype": _packed_type(tensor)}
+        value = editor.node("Gather", [result, first], stem=tensor.name, attrs={"axis": 0}, **arguments)
     if value is not tensor:
         target = helper.np_dtype_to_tensor_dtype(dtype)
         editor.node("Cast", [value], stem=tensor.name, attrs={"to": target}, output=tensor)
@@ -270,12 +270,12 @@ def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, to
         result = node.outputs[0]
         node.inputs.clear()
         node.outputs.clear()
-        places = positions if offsets[0] is not None else _sequences(editor, seq_lens, tokens)
+        indices = positions if offsets[0] is not None else _sequences(editor, seq_lens, tokens)
         if offset:
             shift = editor.constant("offset", np.asarray([offset], np.int32))
-            editor.node("Add", [places, shift], stem="positions", output=result)
+            editor.node("Add", [indices, shift], stem="positions", output=result)
         else:
-            editor.redirect(result, places)
+            editor.redirect(result, indices)
     return positions
 
 

@@ -22,8 +22,8 @@ _ROUNDING = 2.0**-23  # the share by which one over a number misses it in float3
 def write_sums(graph: gs.Graph, analysis: Analysis) -> bool:
     """Makes a ReduceSum or a ReduceMean of products with columns of equal numbers; returns whether there was any."""
     editor = Editor(graph)
-    found = [_write_product(editor, analysis, node) for node in list(graph.nodes)]
-    return any(found)
+    changes = [_write_product(editor, analysis, node) for node in list(graph.nodes)]
+    return any(changes)
 
 
 def write_means(graph: gs.Graph, analysis: Analysis) -> bool:
@@ -31,15 +31,15 @@ def write_means(graph: gs.Graph, analysis: Analysis) -> bool:
 
     It keeps its axis where the mean has it, or where a view gives it back.
     """
-    editor, found = Editor(graph), False
+    editor, changed = Editor(graph), False
     viewed: _Viewed = {}
     for node in list(graph.nodes):
         mean = _quotient(analysis, node, viewed) or _with_axis(analysis, node, viewed)
         if mean is not None:
             viewed.pop(node.outputs[0].name, None)
             _replace(editor, node, *mean)
-            found = True
-    return found
+            changed = True
+    return changed
 
 
 def _write_product(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
@@ -73,16 +73,16 @@ def _quotient(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.No
     shape = analysis[node.outputs[0]].shape
     if total is node.outputs[0] or analysis[total].shape != shape or shape is None:
         return None
-    found = _reduced(analysis, total, viewed, *_SUMS, "ReduceMean")
-    kept = found is not None
-    found = found or _without_axis(analysis, total, *_SUMS, "ReduceMean")
-    if found is None:
+    reduced = _reduced(analysis, total, viewed, *_SUMS, "ReduceMean")
+    keepdims = reduced is not None
+    reduced = reduced or _without_axis(analysis, total, *_SUMS, "ReduceMean")
+    if reduced is None:
         return None
-    size = (analysis[found[0].inputs[0]].shape or ())[found[1]].constant()
-    wanted = None if size is None or not size else 1.0 if found[0].op == "ReduceMean" else 1 / size
+    size = (analysis[reduced[0].inputs[0]].shape or ())[reduced[1]].constant()
+    wanted = None if size is None or not size else 1.0 if reduced[0].op == "ReduceMean" else 1 / size
     if wanted is None or abs(factor - wanted) > wanted * _ROUNDING * 2:
         return None
-    return (*found, kept)
+    return (*reduced, keepdims)
 
 
 def _without_axis(analysis: Analysis, tensor: gs.Tensor, *ops: str) -> tuple[gs.Node, int] | None:
@@ -98,8 +98,8 @@ def _with_axis(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.N
     """The mean that a node gives the axis back which the mean has not kept."""
     if not is_standard(node, *VIEWS):
         return None
-    found = _reduced(analysis, node.outputs[0], viewed, "ReduceMean")
-    return None if found is None or found[0].attrs.get("keepdims", 1) else (*found, True)
+    reduced = _reduced(analysis, node.outputs[0], viewed, "ReduceMean")
+    return None if reduced is None or reduced[0].attrs.get("keepdims", 1) else (*reduced, True)
 
 
 def _reduced(analysis: Analysis, tensor: gs.Tensor, viewed: _Viewed, *ops: str) -> tuple[gs.Node, int] | None:
@@ -125,16 +125,16 @@ def _behind_views(tensor: gs.Tensor, viewed: _Viewed) -> gs.Node | None:
     return node
 
 
-def _replace(editor: Editor, node: gs.Node, reduced: gs.Node, axis: int, kept: bool) -> None:
+def _replace(editor: Editor, node: gs.Node, reduced: gs.Node, axis: int, keepdims: bool) -> None:
     source, name = reduced.inputs[0], node.name or "mean"
     if reduced.op == "ReduceSumSquare":
         source = editor.node("Mul", [source, source], stem=f"{name}_square", dtype=source.dtype)
-    _reduce(editor, node, "ReduceMean", source, axis, kept)
+    _reduce(editor, node, "ReduceMean", source, axis, keepdims)
 
 
-def _reduce(editor: Editor, node: gs.Node, op: str, source: gs.Tensor, axis: int, kept: bool) -> None:
+def _reduce(editor: Editor, node: gs.Node, op: str, source: gs.Tensor, axis: int, keepdims: bool) -> None:
     """Puts a reduction in the place of a node."""
-    inputs, attrs = [source], dict[str, object](keepdims=int(kept))
+    inputs, attrs = [source], dict[str, object](keepdims=int(keepdims))
     if op == "ReduceMean" and int(editor.graph.opset) < AXES_INPUT_OPSET:
         attrs["axes"] = [axis]
     else:

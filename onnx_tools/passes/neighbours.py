@@ -39,16 +39,16 @@ def neighbours(padded: bool, contiguous: bool) -> Callable[[gs.Graph, Analysis],
         values = SlotValues(analysis, mask)
         for node in [item for item in graph.nodes if is_standard(item, "Concat")]:
             try:
-                found = _match(analysis, node)
-                if found is None:
+                match = _match(analysis, node)
+                if match is None:
                     continue
-                _check_masked(values, found, node)
-                if padded and mask.source is not None and max(map(abs, found.offsets)) > 1:
+                _check_masked(values, match, node)
+                if padded and mask.source is not None and max(map(abs, match.offsets)) > 1:
                     limited.append(_check_holes(node, contiguous))
             except NoMatch as reason:
                 missed.append(Miss(node_name(node), str(reason)))
                 continue
-            _replace(editor, analysis, boundary, positions, found, node, padded)
+            _replace(editor, analysis, boundary, positions, match, node, padded)
             replaced += 1
         return PassResult(NAME, replaced, tuple(missed), contiguous=tuple(limited))
 
@@ -95,8 +95,8 @@ def _zeros_around(analysis: Analysis, pad: gs.Node) -> tuple[int, int] | None:
     return (pads[1], pads[4]) if not any(pads[axis] for axis in (0, 2, 3, 5)) else None
 
 
-def _check_masked(values: SlotValues, found: _Neighbours, node: gs.Node) -> None:
-    if values.at_masked(found.x) != 0.0:
+def _check_masked(values: SlotValues, match: _Neighbours, node: gs.Node) -> None:
+    if values.at_masked(match.x) != 0.0:
         raise NoMatch(f"'{node_name(node)}' ({node.op}) joins neighbours that in masked slots are not known to be 0")
 
 
@@ -114,15 +114,15 @@ def _replace(
     analysis: Analysis,
     boundary: Boundary,
     positions: Positions,
-    found: _Neighbours,
+    match: _Neighbours,
     node: gs.Node,
     padded: bool,
 ) -> None:
     """Row t gets the rows t + d of tokens that are d slots from it, and zeros in the place of others."""
-    facts, count = analysis[found.x], len(found.offsets)
+    facts, count = analysis[match.x], len(match.offsets)
     dtype, offsets = (
         np.dtype(facts.dtype or np.float32),
-        editor.constant("offsets", np.asarray([found.offsets], np.int32)),
+        editor.constant("offsets", np.asarray([match.offsets], np.int32)),
     )
 
     def op(kind: str, *inputs: gs.Tensor, dtype: np.dtype = _INT32, **attrs: object) -> gs.Tensor:
@@ -131,10 +131,10 @@ def _replace(
     def number(value: object, kind: np.dtype = _INT32) -> gs.Constant:
         return editor.constant("number", np.asarray(value, kind))
 
-    def at_distance(places: gs.Tensor) -> gs.Tensor:
+    def at_distance(indices: gs.Tensor) -> gs.Tensor:
         """[T,K]: whether a row's place is the token's own, and the offset."""
-        wanted = op("Add", op("Unsqueeze", places, number([1], _INT64)), offsets)
-        return op("Equal", op("Gather", places, rows, axis=0), wanted, dtype=np.dtype(np.bool_))
+        wanted = op("Add", op("Unsqueeze", indices, number([1], _INT64)), offsets)
+        return op("Equal", op("Gather", indices, rows, axis=0), wanted, dtype=np.dtype(np.bool_))
 
     slots = positions.slots()
     size = op("Squeeze", op("Shape", slots, dtype=_INT64), number([0], _INT64), dtype=_INT64)
@@ -145,10 +145,10 @@ def _replace(
     near = at_distance(slots)
     if padded:  # a slot further on may be another row's
         near = op("And", near, at_distance(boundary.token_index), dtype=np.dtype(np.bool_))
-    x = pack_tokens(editor, found.x, boundary, facts)
+    x = pack_tokens(editor, match.x, boundary, facts)
     beside = op("Gather", x, rows, dtype=dtype, axis=0)
     near = op("Unsqueeze", near, number([2], _INT64), dtype=np.dtype(np.bool_))
-    kept = op("Where", near, beside, number(0, dtype), dtype=dtype)
+    within = op("Where", near, beside, number(0, dtype), dtype=dtype)
     width = (facts.shape or ())[2].constant() or 0
-    joined = op("Reshape", kept, number([-1, count * width], _INT64), dtype=dtype)
+    joined = op("Reshape", within, number([-1, count * width], _INT64), dtype=dtype)
     unpack(editor, joined, boundary, facts.dtype, node.outputs[0])

@@ -76,12 +76,12 @@ def packing(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
 def _candidates(graph: gs.Graph, analysis: Analysis) -> list[gs.Node]:
     """The standard nodes that take part in the tokens' way and that have a [B,S,...] operand or result."""
     dirty = _below_unpack(graph, analysis)
-    found = []
+    candidates = []
     for node in graph.nodes:
         tokens = any(token_axis(analysis[tensor].shape) for tensor in [*node.inputs, *node.outputs])
         if id(node) in dirty and tokens and not is_padfree(node, node.op):
-            found.append(node)
-    return found
+            candidates.append(node)
+    return candidates
 
 
 def _leading(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed]) -> dict[int, Packed]:
@@ -90,23 +90,23 @@ def _leading(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed]) -> d
     Weights of tokens by their ids are such: with the padded interface either place does, with the packed one these
     would be padded for nothing.
     """
-    found = dict[int, Packed]()
+    leading = dict[int, Packed]()
     for node in reversed(graph.nodes):
         if id(node) in forms or node.domain not in STANDARD_DOMAINS or not node.outputs:
             continue
         readers = [item for tensor in node.outputs for item in tensor.outputs]
-        packed = [id(item) in forms or id(item) in found or is_padfree(item, "PadfreePack") for item in readers]
-        made = analysis[node.outputs[0]]
-        number = (made.dtype or "").startswith("float")
-        number = number or any(id(item) in found or _is_look_up(item) for item in readers)
+        packed = [id(item) in forms or id(item) in leading or is_padfree(item, "PadfreePack") for item in readers]
+        facts = analysis[node.outputs[0]]
+        number = (facts.dtype or "").startswith("float")
+        number = number or any(id(item) in leading or _is_look_up(item) for item in readers)
         if not (readers and all(packed) and number) or any(is_output(graph, item) for item in node.outputs):
             continue
         known = [analysis[tensor] for tensor in node.inputs]
         with contextlib.suppress(NoRule):
-            form = packed_form(node, known, made)
+            form = packed_form(node, known, facts)
             if form.tokens:
-                found[id(node)] = form
-    return found
+                leading[id(node)] = form
+    return leading
 
 
 def _kept_for_islands(graph: gs.Graph, forms: dict[int, Packed], mask: str, keep: str) -> set[int]:
@@ -138,14 +138,14 @@ def _kept_for_islands(graph: gs.Graph, forms: dict[int, Packed], mask: str, keep
 
 def _computed_from(graph: gs.Graph, mask: str) -> set[str]:
     """The tensors whose values depend on the mask and not on what was unpacked, and the mask."""
-    found, unpacked = {mask}, set[str]()
+    computed, unpacked = {mask}, set[str]()
     for node in graph.nodes:
         names = {tensor.name for tensor in node.inputs}
         if is_padfree(node, "PadfreeUnpack") or names & unpacked:
             unpacked.update(tensor.name for tensor in node.outputs)
-        elif names & found and not is_padfree(node, node.op) and not is_standard(node, "Shape"):
-            found.update(tensor.name for tensor in node.outputs)
-    return found
+        elif names & computed and not is_padfree(node, node.op) and not is_standard(node, "Shape"):
+            computed.update(tensor.name for tensor in node.outputs)
+    return computed
 
 
 def _join(editor: Editor) -> None:
@@ -170,7 +170,7 @@ def _is_there_and_back(dtype: np.dtype | None, node: gs.Node) -> bool:
 
 def _below_unpack(graph: gs.Graph, analysis: Analysis) -> set[int]:
     """The nodes that read, however indirectly, what was unpacked, or embeddings. Others see ids and masks alone."""
-    found: set[int] = set()
+    nodes: set[int] = set()
     reached = {tensor.name for node in graph.nodes if is_padfree(node, "PadfreeUnpack") for tensor in node.outputs}
     reached |= {tensor.name for tensor in graph.inputs if _holds_embeddings(tensor)}
     for node in graph.nodes:
@@ -179,9 +179,9 @@ def _below_unpack(graph: gs.Graph, analysis: Analysis) -> set[int]:
             or _reads_positions(analysis, node)
             or (any(item.name in reached for item in node.inputs) and not is_standard(node, "Shape"))
         ):
-            found.add(id(node))
+            nodes.add(id(node))
             reached.update(tensor.name for tensor in node.outputs)
-    return found
+    return nodes
 
 
 def _holds_embeddings(tensor: gs.Tensor) -> bool:
@@ -250,16 +250,16 @@ def _unchanged(analysis: Analysis, node: gs.Node, inputs: list[gs.Tensor]) -> gs
     if len(node.inputs) < 2 or node.domain not in STANDARD_DOMAINS:
         return None
     numbers = [item.values.reshape(-1) if _is_number(item) else None for item in inputs]
-    place: int | None = None
+    index: int | None = None
     if node.op == "Where" and numbers[0] is not None:
-        place = 1 if numbers[0][0] else 2
+        index = 1 if numbers[0][0] else 2
     elif node.op in ("Mul", "Div") and numbers[1] is not None and numbers[1][0] == 1:
-        place = 0
+        index = 0
     elif node.op == "Mul" and numbers[0] is not None and numbers[0][0] == 1:
-        place = 1
-    if place is None or isinstance(inputs[place], gs.Constant):
+        index = 1
+    if index is None or isinstance(inputs[index], gs.Constant):
         return None
-    return inputs[place] if analysis[node.inputs[place]].shape == analysis[node.outputs[0]].shape else None
+    return inputs[index] if analysis[node.inputs[index]].shape == analysis[node.outputs[0]].shape else None
 
 
 def _is_number(tensor: gs.Tensor) -> bool:

@@ -27,30 +27,30 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
     for node in list(graph.nodes):
         chosen = chosen_token(analysis, node, mask)
         try:
-            found = _of_all(analysis, node, mask) or _first_token(analysis, node) or _mean(analysis, node, mask)
-            found = found or _maximum(analysis, node, mask)
+            match = _of_all(analysis, node, mask) or _first_token(analysis, node) or _mean(analysis, node, mask)
+            match = match or _maximum(analysis, node, mask)
         except NoMatch as reason:
             missed.append(Miss(node_name(node), str(reason)))
             continue
         if chosen is not None:
-            found = chosen.mode, chosen.x, node.outputs[0]
+            match = chosen.mode, chosen.x, node.outputs[0]
             if chosen.by_count and chosen.mode == "last":
                 counted.append(f"'{node_name(node)}' ({node.op}) takes the slot at the number of tokens less one")
-        if found is None:
+        if match is None:
             continue
-        mode, x, pooled = found
+        mode, x, pooled = match
         if mode == "first" and (chosen is None or chosen.by_count) and _reaches_tokens(analysis, pooled):
             counted.append(f"'{node_name(node)}' ({node.op}) takes slot 0, and tokens read it")
         pooled = _squeezed(analysis, graph, pooled)
         normalized = _normalized(analysis, graph, pooled)
         target = normalized if normalized is not None else pooled
         shape, dtype = analysis[target].shape, analysis[x].dtype
-        kept = shape is not None and len(shape) == 3
+        has_axis = shape is not None and len(shape) == 3
         editor.take_over(target)
-        result = editor.variable("pooled", target.dtype) if kept else target
+        result = editor.variable("pooled", target.dtype) if has_axis else target
         packed = pack(editor, x, boundary, dtype)
         pool_tokens(editor, packed, boundary, result, mode, normalize=normalized is not None)
-        if kept:
+        if has_axis:
             axis = editor.constant("axis", np.asarray([1], np.int64))
             editor.node("Unsqueeze", [result, axis], stem="pooled_kept", output=target)
         replaced += 1
@@ -59,9 +59,9 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
 
 def _reaches_tokens(analysis: Analysis, tensor: gs.Tensor) -> bool:
     """Whether anything along the sequence is made of a tensor."""
-    seen, found = set[int](), list(tensor.outputs)
-    while found:
-        node = found.pop()
+    seen, waiting = set[int](), list(tensor.outputs)
+    while waiting:
+        node = waiting.pop()
         if id(node) in seen or is_standard(node, "Shape"):
             continue
         seen.add(id(node))
@@ -69,7 +69,7 @@ def _reaches_tokens(analysis: Analysis, tensor: gs.Tensor) -> bool:
             shape = analysis[output].shape
             if shape is None or any("S" in size.atoms() for size in shape):
                 return True
-            found += output.outputs
+            waiting += output.outputs
     return False
 
 
@@ -145,21 +145,24 @@ def _maximum(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Ten
     choice = made_by(node.inputs[0], "Where")
     if choice is None:
         return None
-    for low, hidden, kept in ((1, 2, 0), (2, 1, 1)):
+    for low, hidden, token_value in ((1, 2, 0), (2, 1, 1)):
         number, x = analysis[choice.inputs[low]].scalar(), choice.inputs[hidden]
         if number is None or not _is_hidden(analysis, x):
             continue
         if number > _LOWEST:
             raise NoMatch(f"'{node_name(node)}' puts {number} in the place of masked tokens, not below {_LOWEST}")
-        if not _is_mask(analysis[choice.inputs[0]], mask, 3, kept):
+        if not _is_mask(analysis[choice.inputs[0]], mask, 3, token_value):
             raise NoMatch(f"'{node_name(node)}' leaves out other tokens than {_mask_name(mask)}")
         return "max", x, node.outputs[0]
     return None
 
 
-def _is_mask(facts: Facts, mask: Mask, rank: int, kept: int = 1) -> bool:
-    """Whether a tensor [B,S,...] is `kept` where a slot is kept and 1 - `kept` where it is masked."""
-    return facts.rank == rank and mask.outcomes(facts.expr, ("i0", "i1")) == (float(kept), float(1 - kept))
+def _is_mask(facts: Facts, mask: Mask, rank: int, token_value: int = 1) -> bool:
+    """Whether a tensor [B,S,...] is `token_value` where a slot is kept and 1 - `token_value` where it is masked."""
+    return facts.rank == rank and mask.outcomes(facts.expr, ("i0", "i1")) == (
+        float(token_value),
+        float(1 - token_value),
+    )
 
 
 def _mask_name(mask: Mask) -> str:

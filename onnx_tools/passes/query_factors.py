@@ -16,31 +16,31 @@ from .shapes import is_square
 
 def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:
     """Multiplies queries in the place of the scores [...,S,S]; returns whether there was any such factor."""
-    editor, found = Editor(graph), False
+    editor, changed = Editor(graph), False
     for node in list(graph.nodes):
-        place = _score_place(analysis, node)
-        product = None if place is None else _product(graph, analysis, node.inputs[place])
-        if place is None or product is None:
+        index = _score_place(analysis, node)
+        product = None if index is None else _product(graph, analysis, node.inputs[index])
+        if index is None or product is None:
             continue
-        factor, queries = node.inputs[1 - place], product.inputs[0]
+        factor, queries = node.inputs[1 - index], product.inputs[0]
         shape = analysis[queries].shape
         if shape is None or broadcast_shape([shape, analysis[factor].shape]) != shape:
             continue
         product.inputs[0] = editor.node(node.op, [queries, factor], stem=f"{queries.name}_times", dtype=queries.dtype)
-        editor.redirect(node.outputs[0], node.inputs[place])
-        found = True
-    return found
+        editor.redirect(node.outputs[0], node.inputs[index])
+        changed = True
+    return changed
 
 
 def _score_place(analysis: Analysis, node: gs.Node) -> int | None:
     """Which operand of a Mul or Div are scores, where the other is one number for all keys, and no known one."""
     if not is_standard(node, "Mul", "Div"):
         return None
-    for place in (0, 1) if node.op == "Mul" else (0,):
-        scores, factor = (analysis[node.inputs[item]] for item in (place, 1 - place))
+    for index in (0, 1) if node.op == "Mul" else (0,):
+        scores, factor = (analysis[node.inputs[item]] for item in (index, 1 - index))
         same = factor.shape is not None and (not factor.shape or factor.shape[-1] == Poly.of(1))
         if same and is_square(scores.shape) and scores.shape == analysis[node.outputs[0]].shape:
-            return None if factor.scalar() is not None else place
+            return None if factor.scalar() is not None else index
     return None
 
 
@@ -52,7 +52,7 @@ def _product(graph: gs.Graph, analysis: Analysis, scores: gs.Tensor) -> gs.Node 
             return None
         if is_standard(node, "MatMul"):
             return node
-        numbers = [place for place, item in enumerate(node.inputs) if analysis[item].scalar() is not None]
+        numbers = [index for index, item in enumerate(node.inputs) if analysis[item].scalar() is not None]
         if not is_standard(node, "Mul", "Div") or len(numbers) != 1 or (node.op == "Div" and numbers[0] == 0):
             return None
         scores = node.inputs[1 - numbers[0]]

@@ -73,14 +73,14 @@ def square_source(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
 
     Numbers keep their order, and so their places in the last two axes.
     """
-    found: gs.Tensor | None = None
+    source: gs.Tensor | None = None
     node = producer(tensor) if is_square(analysis[tensor].shape) else None
     while node is not None and is_standard(node, *RESHAPES):
         current = node.inputs[0]
         node = producer(current)
         if is_square(analysis[current].shape):
-            found = current
-    return found
+            source = current
+    return source
 
 
 def is_square(shape: Shape | None) -> bool:

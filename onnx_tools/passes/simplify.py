@@ -103,8 +103,8 @@ def _narrow(editor: Editor, tensor: gs.Tensor, analysis: Analysis) -> tuple[gs.T
     node = made_by(tensor, "Expand", "Gather")
     if node is None or node.op == "Expand":
         return None if node is None else (node.inputs[0], analysis[node.inputs[0]].shape)
-    table, place = node.inputs[0], analysis[node.inputs[1]]
-    row = place.expr.poly.constant() if isinstance(place.expr, Index) else None
+    table, index = node.inputs[0], analysis[node.inputs[1]]
+    row = index.expr.poly.constant() if isinstance(index.expr, Index) else None
     if not isinstance(table, gs.Constant) or len(table.shape) != 2 or int(node.attrs.get("axis", 0)) != 0:
         return None
     if row is None or not -table.shape[0] <= row < table.shape[0]:
@@ -226,15 +226,15 @@ def _shorten_slice(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
         return
     starts, ends, axes, steps = limits
     cut = [
-        place
-        for place, (start, end, axis, step) in enumerate(zip(starts, ends, axes, steps, strict=True))
+        index
+        for index, (start, end, axis, step) in enumerate(zip(starts, ends, axes, steps, strict=True))
         if start.constant() != 0 or step != 1 or not (end == sizes[axis] or (end.constant() or 0) >= TO_THE_END)
     ]
     if not cut or len(cut) == len(axes) or any(poly.constant() is None for poly in (*starts, *ends)):
         return
-    kept = [[values[place] for place in cut] for values in (axes, steps)]
-    limited = [[values[place].constant() for place in cut] for values in (starts, ends)]
-    inputs = [editor.constant("slice", np.asarray(values, np.int64)) for values in (*limited, *kept)]
+    others = [[values[index] for index in cut] for values in (axes, steps)]
+    limited = [[values[index].constant() for index in cut] for values in (starts, ends)]
+    inputs = [editor.constant("slice", np.asarray(values, np.int64)) for values in (*limited, *others)]
     node.inputs = [node.inputs[0], *inputs]
 
 
@@ -242,8 +242,8 @@ def _shorten_slice(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
 _NEUTRAL: Mapping[str, tuple[int, ...]] = MappingProxyType({"Add": (0, 1), "Sub": (1,), "Mul": (0, 1), "Div": (1,)})
 
 
-def _is_neutral(node: gs.Node, place: int, analysis: Analysis) -> bool:
-    return analysis[node.inputs[place]].scalar() == (1.0 if node.op in ("Mul", "Div") else 0.0)
+def _is_neutral(node: gs.Node, index: int, analysis: Analysis) -> bool:
+    return analysis[node.inputs[index]].scalar() == (1.0 if node.op in ("Mul", "Div") else 0.0)
 
 
 def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
@@ -259,9 +259,9 @@ def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
         whole = analysis[source].shape is not None and analysis[source].shape == analysis[result].shape
         same = limits is not None and whole and all(step == 1 for step in limits[3])
     if is_standard(node, *_NEUTRAL):
-        place = next((place for place in _NEUTRAL[node.op] if _is_neutral(node, place, analysis)), None)
-        source = source if place is None else node.inputs[1 - place]
-        same = place is not None and analysis[source].shape == analysis[result].shape is not None
+        index = next((index for index in _NEUTRAL[node.op] if _is_neutral(node, index, analysis)), None)
+        source = source if index is None else node.inputs[1 - index]
+        same = index is not None and analysis[source].shape == analysis[result].shape is not None
     if is_standard(node, "Where"):
         known = analysis[source].scalar()
         source = node.inputs[1 if known else 2]

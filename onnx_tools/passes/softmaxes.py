@@ -33,31 +33,31 @@ def write_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
     A mask that weights are multiplied by before they are divided by their sum gets its place before the Softmax, as a
     choice of the lowest number. Rows without any kept element, of which there is no mean, are the only ones to differ.
     """
-    editor, found = Editor(graph), False
+    editor, changed = Editor(graph), False
     for node in list(graph.nodes):
         if is_standard(node, "Softmax"):
-            found = _shift(analysis, node) or found
+            changed = _shift(analysis, node) or changed
             continue
         logarithms = made_by(node.inputs[0], "LogSoftmax") if is_standard(node, "Exp") else None
         if logarithms is not None:
             node.op, node.inputs, node.attrs = "Softmax", list(logarithms.inputs), dict(logarithms.attrs)
-            found = True
+            changed = True
             continue
         total = _divisor(analysis, node)
         sums = None if total is None else reduction_of(analysis, total, "ReduceSum", node.inputs[0])
         weights = None if sums is None else _weights(analysis, node.inputs[0], sums)
         if total is not None and sums is not None and weights is not None:
             _replace(editor, analysis, node, total, weights, sums)
-            found = True
-    return found
+            changed = True
+    return changed
 
 
 def _replace(editor: Editor, analysis: Analysis, node: gs.Node, total: gs.Tensor, weights: _Weights, axis: int) -> None:
     scores, result = weights.scores, node.outputs[0]
     for mask in weights.masks:
-        kept = mask if analysis[mask].dtype == "bool" else editor.cast(mask, np.bool_, "softmax_kept")
+        is_token = mask if analysis[mask].dtype == "bool" else editor.cast(mask, np.bool_, "softmax_kept")
         lowest = editor.constant("softmax_lowest", np.asarray(_LOWEST, np.float32))
-        scores = editor.node("Where", [kept, scores, lowest], stem="softmax_scores", dtype=scores.dtype)
+        scores = editor.node("Where", [is_token, scores, lowest], stem="softmax_scores", dtype=scores.dtype)
     guards = [reader for reader in result.outputs if _guards(reader, result, total)]
     softmax = editor.node(
         "Softmax", [scores], stem=f"{node_name(node)}_softmax", dtype=result.dtype, attrs={"axis": axis}
@@ -72,9 +72,9 @@ def _shift(analysis: Analysis, softmax: gs.Node) -> bool:
     if rank is None:
         return False
     unshifted = _unshifted(analysis, softmax.inputs[0], int(softmax.attrs.get("axis", -1)) % rank)
-    found = unshifted is not softmax.inputs[0]
+    changed = unshifted is not softmax.inputs[0]
     softmax.inputs[0] = unshifted
-    return found
+    return changed
 
 
 def _divisor(analysis: Analysis, node: gs.Node) -> gs.Tensor | None:
@@ -87,8 +87,8 @@ def _divisor(analysis: Analysis, node: gs.Node) -> gs.Tensor | None:
     tiny = made_by(node.inputs[1], "Add", "Clip", "Max")
     if tiny is not None and len(tiny.inputs) == 2:
         known = [analysis[item].scalar() for item in tiny.inputs]
-        place = next((place for place, number in enumerate(known) if number is not None and 0 < number <= _TINY), None)
-        return node.inputs[1] if place is None else tiny.inputs[1 - place]
+        index = next((index for index, number in enumerate(known) if number is not None and 0 < number <= _TINY), None)
+        return node.inputs[1] if index is None else tiny.inputs[1 - index]
     guard = made_by(node.inputs[1], "Where")
     if guard is not None and _is_positive(guard.inputs[0], guard.inputs[1]):
         return guard.inputs[1]
@@ -167,7 +167,7 @@ def is_mask(analysis: Analysis, tensor: gs.Tensor) -> bool:
     if len(elements) != 1 or any(isinstance(leaf, Index) and leaf.poly.constant() is None for leaf in leaves(expr)):
         return False
     try:
-        found = {float(evaluate(expr, dict.fromkeys(elements, value))) for value in (0, 1)}
+        values = {float(evaluate(expr, dict.fromkeys(elements, value))) for value in (0, 1)}
     except ValueError:
         return False
-    return found == {0.0, 1.0}
+    return values == {0.0, 1.0}

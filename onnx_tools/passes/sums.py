@@ -172,8 +172,8 @@ class _Sums:
         a, b = (self._analysis[tensor].shape or () for tensor in node.inputs)
         if 0.0 not in [self._values.at_masked(tensor) for tensor in node.inputs]:
             raise NoMatch(f"'{node_name(node)}' (MatMul) adds up masked slots that are not known to be 0")
-        turned = self._op("Transpose", [node.inputs[0]], node.inputs[0], perm=[0, 2, 1])
-        x = self._op("Mul", [turned, node.inputs[1]], node.inputs[1])
+        transposed = self._op("Transpose", [node.inputs[0]], node.inputs[0], perm=[0, 2, 1])
+        x = self._op("Mul", [transposed, node.inputs[1]], node.inputs[1])
         rest = [max(a[1].constant() or 1, b[2].constant() or 1)]
         like = node.inputs[1]
         total = self._op("Mul", [self._pooled(x, rest, "mean", 1), self._lengths(like, 2)], like)
@@ -185,18 +185,18 @@ class _Sums:
         axis, value = token_axis(self._analysis[x].shape) or 1, self._values.at_masked(x)
         if self._mask.source is not None and (value is None or value > VERY_NEGATIVE):
             raise NoMatch(f"'{node_name(node)}' ({node.op}) gives masked slots a part")
-        rest, place = self._rest(x), self._shape([axis])
-        largest = self._op("Unsqueeze", [self._pooled(x, rest, "max", axis), place], x)
+        rest, index = self._rest(x), self._shape([axis])
+        largest = self._op("Unsqueeze", [self._pooled(x, rest, "max", axis), index], x)
         shifted = self._op("Sub", [x, largest], x)
         powers = self._op("Exp", [shifted], x)
         mean = self._pooled(powers, rest, "mean", axis)
         total = self._op("Mul", [mean, self._lengths(x, len(rest) + 1)], x)
         output = self._editor.take_over(node.outputs[0])
         if is_standard(node, "LogSoftmax"):
-            logarithm = self._op("Unsqueeze", [self._op("Log", [total], x), place], x)
+            logarithm = self._op("Unsqueeze", [self._op("Log", [total], x), index], x)
             self._editor.node("Sub", [shifted, logarithm], stem=output.name, output=output)
             return
-        whole = self._op("Unsqueeze", [total, place], x)
+        whole = self._op("Unsqueeze", [total, index], x)
         self._editor.node("Div", [powers, whole], stem=output.name, output=output)
         self._values.know(output, 0.0)
 
@@ -220,8 +220,8 @@ class _Sums:
     def _finish(self, node: gs.Node, pooled: gs.Tensor, axis: int) -> None:
         """Writes [B,*rest] to a node's output, which may have an axis of size 1 at the sequence's."""
         output = self._editor.take_over(node.outputs[0])
-        kept = is_standard(node, "MatMul") or int(node.attrs.get("keepdims", 1))
-        if kept:
+        keepdims = is_standard(node, "MatMul") or int(node.attrs.get("keepdims", 1))
+        if keepdims:
             self._editor.node("Unsqueeze", [pooled, self._shape([axis])], stem=output.name, output=output)
         else:
             self._editor.node("Identity", [pooled], stem=output.name, output=output)

@@ -27,14 +27,14 @@ _SIZES = ((2, 3), (3, 5))  # B, S to try movements with
 def turn_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
     """Lets every Softmax over [..., S, S] go over its last axis, and turns products; returns whether there was any."""
     editor = Editor(graph)
-    turn = _Turn(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
-    found = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_turned(analysis, node)]
-    for node in found:
-        turn(node)
+    transposing = _Turn(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
+    softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_turned(analysis, node)]
+    for node in softmaxes:
+        transposing(node)
     products = [node for node in graph.nodes if is_standard(node, "Transpose") and _turns_a_product(analysis, node)]
     for node in products:
-        editor.redirect(node.outputs[0], turn.swapped(node.inputs[0]))
-    return bool(found or products)
+        editor.redirect(node.outputs[0], transposing.swapped(node.inputs[0]))
+    return bool(softmaxes or products)
 
 
 def _is_turned(analysis: Analysis, node: gs.Node) -> bool:
@@ -100,10 +100,12 @@ class _Turn:
                 return False
             values = np.arange(prod(sizes)).reshape(sizes).swapaxes(-1, -2)
             for node in chain:
-                made = _numbers(self._analysis[node.outputs[0]].shape, batch, length)
-                if made is None:
+                new_shape = _numbers(self._analysis[node.outputs[0]].shape, batch, length)
+                if new_shape is None:
                     return False
-                values = values.transpose(node.attrs.get("perm")) if node.op == "Transpose" else values.reshape(made)
+                values = (
+                    values.transpose(node.attrs.get("perm")) if node.op == "Transpose" else values.reshape(new_shape)
+                )
             if not np.array_equal(values.reshape(-1), np.arange(values.size)):
                 return False
         return True

@@ -103,9 +103,11 @@ class Constants:
                 if name in renamed:
                     node.input[position] = renamed[name]
         replaced = set(renamed.values())
-        kept = [self._originals.get(tensor.name, tensor) for tensor in graph.initializer if tensor.name not in replaced]
+        initializers = [
+            self._originals.get(tensor.name, tensor) for tensor in graph.initializer if tensor.name not in replaced
+        ]
         del graph.initializer[:]
-        graph.initializer.extend(kept)
+        graph.initializer.extend(initializers)
         for name in list(self._rounded):
             copy, dims = f"{name}.{self._precision}", self._tensors[name].dims
             content = self._rounded.pop(name)  # which is not to be there twice

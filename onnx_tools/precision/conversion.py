@@ -94,10 +94,10 @@ class Conversion:
 
     def _convert_operands(self, node: NodeProto, target: int) -> None:
         """Lets a node read and make floats of one type, but for inputs that are float32 by their description."""
-        kept = _float32_inputs(node)
+        in_float32 = _float32_inputs(node)
         for position, name in enumerate(node.input):
             if name and self._is_float(name):
-                node.input[position] = self._as_type(name, _FLOAT if position in kept else target, node)
+                node.input[position] = self._as_type(name, _FLOAT if position in in_float32 else target, node)
         for attribute in node.attribute:
             if attribute.name == "dtype" and attribute.i == _FLOAT:
                 attribute.i = target

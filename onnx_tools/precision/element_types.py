@@ -113,12 +113,12 @@ def _check_standard(node: NodeProto, types: Mapping[str, int], schema: onnx.defs
             if not name or not formals:
                 continue
             formal = formals[min(position, len(formals) - 1)]
-            found = _SCHEMA_NAMES.get(types[name], str(types[name]))
+            type_name = _SCHEMA_NAMES.get(types[name], str(types[name]))
             allowed = constraints.get(formal.type_str, [formal.type_str])
             is_mixed = formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
-            if not is_mixed and bound.setdefault(formal.type_str, found) != found:
+            if not is_mixed and bound.setdefault(formal.type_str, type_name) != type_name:
                 allowed = [bound[formal.type_str]]
-            if found not in allowed:
+            if type_name not in allowed:
                 raise _error(node, formal.name, name, types[name], allowed)
 
 

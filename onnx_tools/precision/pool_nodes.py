@@ -21,7 +21,7 @@ def takes_rows(node: NodeProto) -> bool:
 def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
     """Nodes and constants that take such rows, zeros for an empty sequence, as a PadfreePool does."""
     stem, (x, cu_seqlens) = node.name or node.output[0], node.input
-    constants, made = list[TensorProto](), list[NodeProto]()
+    constants, new_nodes = list[TensorProto](), list[NodeProto]()
 
     def constant(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike) -> str:
         constants.append(numpy_helper.from_array(np.asarray(value, dtype), f"{stem}.{name}"))
@@ -29,7 +29,7 @@ def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
 
     def op(kind: str, result: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         name = f"{stem}.{result}"
-        made.append(helper.make_node(kind, inputs, [output or name], name=name, **attributes))
+        new_nodes.append(helper.make_node(kind, inputs, [output or name], name=name, **attributes))
         return output or name
 
     zero, one = (constant(name, value, np.int32) for name, value in (("zero", 0), ("one", 1)))
@@ -43,8 +43,8 @@ def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
     if node_attributes(node)["mode"] == "first":
         tokens = op("Slice", "tokens", op("Shape", "shape", x), begin, second, begin)
         last_token = op("Sub", "last_token", op("Cast", "token_count", tokens, to=TensorProto.INT32), one)
-        places = op("Min", "places", starts, last_token)  # empty ones may begin behind all tokens
-        rows = op("Gather", "rows", x, places, axis=0)
+        indices = op("Min", "places", starts, last_token)  # empty ones may begin behind all tokens
+        rows = op("Gather", "rows", x, indices, axis=0)
     some = op("Unsqueeze", "some", op("Greater", "longer", lengths, zero), second)
     op("Where", "result", some, rows, constant("nothing", 0.0, np.float32), output=node.output[0])
-    return made, constants
+    return new_nodes, constants

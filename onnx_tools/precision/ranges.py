@@ -79,12 +79,12 @@ def find_unfit(model: Model, feeds: Feeds, precision: str) -> dict[str, str]:
         precision: see unfit_reason.
     """
     nodes, types = model.proto.graph.node, infer_element_types(model.proto, "fp32")
-    made = [name for node in nodes for name in node.output if name and types[name] == TensorProto.FLOAT]
+    float_names = [name for node in nodes for name in node.output if name and types[name] == TensorProto.FLOAT]
     marked = with_functions(model.proto)
     there = {value.name for value in marked.graph.output}
-    marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in there)
+    marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in float_names if name not in there)
     reasons = {}
-    for name, array in zip(made, run(model.with_proto(marked), feeds, made), strict=True):
+    for name, array in zip(float_names, run(model.with_proto(marked), feeds, float_names), strict=True):
         reasons[name] = unfit_reason(array, precision, headroom=HEADROOM)
     return {name: reason for name, reason in reasons.items() if reason}
 

@@ -43,8 +43,8 @@ def rounded(values: Floats, precision: str) -> npt.NDArray[Any]:
     return result.reshape(values.shape)  # a scalar had become 1-D
 
 
-def moved_to_keep_sums(exact: Floats, found: Callable[[Floats], Floats], axis: int) -> Floats:
-    """Numbers whose rounding, `found`, has the sums along an axis that `exact` has, but for what few roundings leave.
+def moved_to_keep_sums(exact: Floats, rounding: Callable[[Floats], Floats], axis: int) -> Floats:
+    """Numbers that have, after `rounding`, the sums along an axis that `exact` has, but for a few roundings.
 
     A weight's product by rows of a mean other than 0 is off by that mean times the sum of K rounding errors of random
     signs. So all numbers move by the same small part of themselves, which takes some of them to their other neighbour:
@@ -55,7 +55,7 @@ def moved_to_keep_sums(exact: Floats, found: Callable[[Floats], Floats], axis: i
     total[total == 0] = 1.0
     moved = exact
     for _ in range(_ROUNDS):
-        off = (found(moved) - exact).sum(axis=axis, keepdims=True, dtype=np.float64)
+        off = (rounding(moved) - exact).sum(axis=axis, keepdims=True, dtype=np.float64)
         moved = moved - sizes * (off / total).astype(np.float32)
     return moved
 
@@ -75,8 +75,8 @@ def survives(values: Floats, precision: str) -> bool:
     if values.size > 1:
         return True
     finite = finite_of(values)
-    found = to_float32(round_to(finite, precision))
-    return bool(np.all(np.abs(found - finite) <= np.abs(finite) * _ROUNDOFF[precision]))
+    rounded = to_float32(round_to(finite, precision))
+    return bool(np.all(np.abs(rounded - finite) <= np.abs(finite) * _ROUNDOFF[precision]))
 
 
 def check_weights(original: Model, converted: Model, precision: str) -> None:
@@ -99,11 +99,11 @@ def check_weights(original: Model, converted: Model, precision: str) -> None:
             )
 
 
-def _far(wanted: Floats, found: Floats, precision: str) -> int:
+def _far(wanted: Floats, actual: Floats, precision: str) -> int:
     """How many numbers are not what they are to be when rounded."""
     finite = np.isfinite(wanted)
     if finite.all():
         allowed = np.abs(wanted) * _ROUNDOFF[precision] + _SMALLEST[precision]
-        return int((~(np.abs(found - wanted) <= allowed)).sum())
-    equal = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-    return int((~equal[~finite]).sum()) + _far(wanted[finite], found[finite], precision)
+        return int((~(np.abs(actual - wanted) <= allowed)).sum())
+    equal = (actual == wanted) | (np.isnan(actual) & np.isnan(wanted))
+    return int((~equal[~finite]).sum()) + _far(wanted[finite], actual[finite], precision)

@@ -16,8 +16,8 @@ def expand_unfit_nodes(model: ModelProto, unfit: Container[str]) -> None:
     nodes = list(model.graph.node)
     del model.graph.node[:]
     for node in nodes:
-        made, constants = _expanded(model, node, unfit)
-        model.graph.node.extend(made)
+        new_nodes, constants = _expanded(model, node, unfit)
+        model.graph.node.extend(new_nodes)
         model.graph.initializer.extend(constants)
 
 

@@ -29,13 +29,13 @@ def widen(model: Model) -> Model:
 
     Weights in the message stay there.
     """
-    given = model.proto
-    nodes = [*_nodes(given.graph), *(node for function in given.functions for node in function.node)]
-    halves = any(tensor.data_type in HALVES for tensor in model_tensors(given.graph)) or _names_half(nodes)
-    if not halves and not any(_is_wide_weight(tensor) for tensor in given.graph.initializer):
+    proto = model.proto
+    nodes = [*_nodes(proto.graph), *(node for function in proto.functions for node in function.node)]
+    halves = any(tensor.data_type in HALVES for tensor in model_tensors(proto.graph)) or _names_half(nodes)
+    if not halves and not any(_is_wide_weight(tensor) for tensor in proto.graph.initializer):
         return model
     result, weights = ModelProto(), model.weights.copy()
-    result.CopyFrom(given)
+    result.CopyFrom(proto)
     tensors = [tensor for tensor in model_tensors(result.graph) if tensor.data_type in _REPLACED]
     for tensor, values in zip(tensors, on_all_cores(partial(_wide, weights), tensors), strict=True):
         _set(tensor, values, weights)

@@ -44,7 +44,7 @@ def largest_numbers(
     del marked.graph.output[:]
     marked.graph.output.extend(ValueInfoProto(name=name) for name in names)
     session = open_session(runs)
-    found = np.zeros(len(tensors))
+    largest = np.zeros(len(tensors))
     for number, feeds in enumerate(batches, 1):
         values = np.asarray([value.reshape(()) for value in session.run(names, dict(feeds))], np.float64)
         strange = np.flatnonzero(~np.isfinite(values))
@@ -53,9 +53,9 @@ def largest_numbers(
                 f"'{tensors[strange[0]]}' is not finite on calibration batch {number}: the model's numbers overflow "
                 f"{precision} there; choose another precision, or leave out the texts that do it"
             )
-        found = np.maximum(found, values)
+        largest = np.maximum(largest, values)
         done()
-    return dict(zip(tensors, found.tolist(), strict=True))
+    return dict(zip(tensors, largest.tolist(), strict=True))
 
 
 def _runnable(model: Model, precision: str) -> Model:

@@ -50,21 +50,21 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
     for pattern in (*options.keep, *options.quantize):
         if not fnmatch.filter(names, pattern):
             raise RewriteError(f"no product is named '{pattern}', the products are {_listed(names)}; correct it")
-    kept = dict[str, str]()
+    reasons = dict[str, str]()
     for name, node in zip(names, products, strict=True):
         if reason := _reason(name, node, options):
-            kept[name] = reason
+            reasons[name] = reason
     chosen = tuple(
         Layer(name, padfree_inputs(node)["x"].name, node)
         for name, node in zip(names, products, strict=True)
-        if name not in kept
+        if name not in reasons
     )
     if not chosen:
-        reason = next((reason for reason in kept.values() if reason != _NOT_ASKED_FOR), _NOT_ASKED_FOR)
+        reason = next((reason for reason in reasons.values() if reason != _NOT_ASKED_FOR), _NOT_ASKED_FOR)
         raise RewriteError(
             f"no product is left to be in fp8: {reason}; change --keep and --quantize, or choose precision fp16"
         )
-    return Layers(chosen, kept)
+    return Layers(chosen, reasons)
 
 
 def reads_stream(layer: Layer) -> bool:

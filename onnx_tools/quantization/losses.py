@@ -42,7 +42,7 @@ def measure_losses(
     The result is the product, with the norm that it applies, but without bias and what follows, which may hide or
     repeat a loss.
     """
-    found = dict[str, float]()
+    losses = dict[str, float]()
     for first in range(0, len(layers), _TENSORS_AT_ONCE):
         some = layers[first : first + _TENSORS_AT_ONCE]
         names = list(dict.fromkeys(layer.x for layer in some))
@@ -52,16 +52,16 @@ def measure_losses(
         }
         for layer in some:
             weight = padfree_inputs(layer.node)["weight"]
-            found[layer.name] = loss(layer.node, rows[layer.x], values_of(weight), scales[layer.x], weights.of(weight))
-    return found
+            losses[layer.name] = loss(layer.node, rows[layer.x], values_of(weight), scales[layer.x], weights.of(weight))
+    return losses
 
 
 def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: QuantizedWeight) -> float:
     """Of one product of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
     narrow = rounded(x / np.float32(scale)) * np.float32(scale)
-    exact, found = (_normed(node, x, product) for product in (x @ weight, narrow @ quantized.dequantized().T))
+    exact, approximate = (_normed(node, x, product) for product in (x @ weight, narrow @ quantized.dequantized().T))
     length = float(np.linalg.norm(exact))
-    off = float(np.linalg.norm(found - exact))
+    off = float(np.linalg.norm(approximate - exact))
     if not np.isfinite(off):
         return float("inf")
     return off / length if length else 0.0

@@ -60,7 +60,7 @@ class _Narrowing:
 
     def run(self) -> None:
         """Decides who makes what, then changes every product."""
-        made = dict[int, gs.Tensor]()  # by the id of the product that makes it
+        narrow_results = dict[int, gs.Tensor]()  # by the id of the product that makes it
         for layer in self._layers:
             x = layer.node.inputs[0]
             if x.name in self._narrow:
@@ -69,7 +69,7 @@ class _Narrowing:
             narrow = self._editor.variable(f"{x.name}_e4m3", _E4M3)
             self._narrow[x.name] = narrow
             if maker is not None and id(maker) in self._chosen and self._gives(maker, x):
-                made[id(maker)] = narrow
+                narrow_results[id(maker)] = narrow
             elif maker is not None and is_padfree(maker, "PadfreeAttention") and not self._read_wide(x):
                 maker.attrs.update(quantized=1, y_scale=self._scales[x.name])
                 maker.outputs = [narrow]
@@ -78,7 +78,7 @@ class _Narrowing:
             else:
                 self._quantize(x, narrow)
         for layer in self._layers:
-            self._change(layer.node, made.get(id(layer.node)))
+            self._change(layer.node, narrow_results.get(id(layer.node)))
 
     def _narrow_rows(self, maker: gs.Node, x: gs.Tensor, narrow: gs.Tensor) -> None:
         """Makes a norm's result x leave in e4m3, and in half precision only where something reads it so."""

@@ -17,15 +17,15 @@ def check_scales(model: Model) -> None:
     """Raises RewriteError for a product in e4m3, or a node around it, whose scale is not finite and above 0."""
     constants = {tensor.name: tensor for tensor in model.proto.graph.initializer}
     for node in model.proto.graph.node:
-        place = _PLACES.get(node.op_type)
-        if place is None or len(node.input) <= place or node.input[place] not in constants:
+        position = _PLACES.get(node.op_type)
+        if position is None or len(node.input) <= position or node.input[position] not in constants:
             continue
-        scale = np.asarray(model.array(constants[node.input[place]]), np.float64)
+        scale = np.asarray(model.array(constants[node.input[position]]), np.float64)
         wrong = ~(np.isfinite(scale) & (scale > 0))
         if wrong.any():
             at = int(np.flatnonzero(wrong.ravel())[0])
-            found = f"{scale.ravel()[at]:g} (number {at} of '{node.input[place]}')"
+            shown = f"{scale.ravel()[at]:g} (number {at} of '{node.input[position]}')"
             raise RewriteError(
-                f"{node.op_type} '{node.name}' has the scale {found}, allowed are finite numbers above 0; calibrate "
+                f"{node.op_type} '{node.name}' has the scale {shown}, allowed are finite numbers above 0; calibrate "
                 "the original again (--precision fp8 --calibrate)"
             )

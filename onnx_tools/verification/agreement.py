@@ -43,17 +43,17 @@ class Scale:
     usual: float
     sentinel: float
 
-    def differences(self, wanted: Array, found: Array, *, largest: float = np.inf) -> Floats:
+    def differences(self, wanted: Array, actual: Array, *, largest: float = np.inf) -> Floats:
         """Every number's difference in parts of its column's scale, [R, C]; infinite where only one is special.
 
         NaN agrees with NaN alone, infinity with the same infinity, and a sentinel with the same one in its place.
 
         Args:
             wanted: [R, C].
-            found: of the same shape.
-            largest: number of the type that `found` was computed in; sentinels beyond it may be cut off there.
+            actual: of the same shape.
+            largest: number of the type that `actual` was computed in; sentinels beyond it may be cut off there.
         """
-        a, b = wanted.astype(np.float64), found.astype(np.float64)
+        a, b = wanted.astype(np.float64), actual.astype(np.float64)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             magnitude = np.abs(a)
@@ -101,19 +101,19 @@ def measure(arrays: Sequence[Array]) -> Scale:
     return Scale(np.maximum(sizes, usual * np.maximum(FLOOR, 1 / np.sqrt(np.maximum(counts, 1)))), usual, sentinel)
 
 
-def largest_column_error(wanted: Array, found: Array, *, largest: float = np.inf) -> float:
+def largest_column_error(wanted: Array, actual: Array, *, largest: float = np.inf) -> float:
     """The largest root mean square of any column's differences, as `Scale.differences` has them.
 
     Args:
         wanted: [R, C].
-        found: of the same shape.
-        largest: number of the type that `found` was computed in.
+        actual: of the same shape.
+        largest: number of the type that `actual` was computed in.
     """
     if not wanted.size:
         return 0.0
     scale, squares = measure([wanted]), np.zeros(wanted.shape[1])
     for rows in row_blocks(wanted):
-        squares += np.square(scale.differences(wanted[rows], found[rows], largest=largest)).sum(0)
+        squares += np.square(scale.differences(wanted[rows], actual[rows], largest=largest)).sum(0)
     return float(np.sqrt(squares.max() / len(wanted)))
 
 

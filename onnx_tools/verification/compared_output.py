@@ -37,12 +37,12 @@ class ComparedOutput:
         self._interface = interface
         self._batches: list[tuple[Batch, Rows, Rows]] = []
 
-    def add(self, batch: Batch, wanted: Array, found: Array) -> None:
+    def add(self, batch: Batch, wanted: Array, actual: Array) -> None:
         """Takes the output of one batch. Raises VerificationError for other shapes."""
         if not batch.keeps_first_slot and not {SLOTS, BOTH} & set(self.dims or ()):
             return  # a head that reads the masked first slot cannot be reproduced
         if wanted.dtype.kind in "OSU":
-            if not np.array_equal(wanted, found):
+            if not np.array_equal(wanted, actual):
                 raise DifferError(
                     f"output '{self.name}' holds texts, and others than in the original (batch '{batch.name}', "
                     f"{self._interface} interface)"
@@ -56,17 +56,17 @@ class ComparedOutput:
             sizes = ", ".join(str(size) for size in self.dims or ())
             raise self._other_shape(batch, f"{list(wanted.shape)} in the original", f"[{sizes}, ...]")
         a = kept_rows(wanted, self.dims, batch.mask)
-        if is_packed or fits(found.shape, self.dims, mask):
-            b = packed_rows(found, mask) if is_packed else kept_rows(found, self.dims, mask)
+        if is_packed or fits(actual.shape, self.dims, mask):
+            b = packed_rows(actual, mask) if is_packed else kept_rows(actual, self.dims, mask)
             if (a.values.shape, a.element) == (b.values.shape, b.element):
                 self._batches.append((batch, a, b))
                 return
         expected = [len(a.values), *a.element] if is_packed else list(wanted.shape)
-        raise self._other_shape(batch, f"{list(found.shape)} after rewriting", f"{expected}")
+        raise self._other_shape(batch, f"{list(actual.shape)} after rewriting", f"{expected}")
 
-    def _other_shape(self, batch: Batch, found: str, expected: str) -> VerificationError:
+    def _other_shape(self, batch: Batch, actual: str, expected: str) -> VerificationError:
         return DifferError(
-            f"output '{self.name}' has shape {found}, {expected} is expected (batch '{batch.name}', {self._interface} "
+            f"output '{self.name}' has shape {actual}, {expected} is expected (batch '{batch.name}', {self._interface} "
             f"interface, layout {self._layout})"
         )
 
@@ -89,11 +89,11 @@ class ComparedOutput:
         return worst
 
 
-def _largest(scale: Scale, wanted: Array, found: Array) -> tuple[float, int, int]:
+def _largest(scale: Scale, wanted: Array, actual: Array) -> tuple[float, int, int]:
     """The largest difference of any number, and its row and column."""
     largest = (-1.0, 0, 0)
     for rows in row_blocks(wanted):
-        difference = scale.differences(wanted[rows], found[rows])
+        difference = scale.differences(wanted[rows], actual[rows])
         row, column = (int(at) for at in np.unravel_index(int(difference.argmax()), difference.shape))
         if float(difference[row, column]) > largest[0]:
             largest = (float(difference[row, column]), rows.start + row, column)
@@ -102,5 +102,5 @@ def _largest(scale: Scale, wanted: Array, found: Array) -> tuple[float, int, int
 
 def _place(rows: Rows, row: int, column: int) -> str:
     names = {BATCH: "sequence", SLOTS: "position", BOTH: "slot"}
-    places = [f", {names[axis]} {int(at)}" for axis, at in zip(rows.axes, rows.places[row], strict=True)]
-    return "".join(places) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"
+    parts = [f", {names[axis]} {int(at)}" for axis, at in zip(rows.axes, rows.places[row], strict=True)]
+    return "".join(parts) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"

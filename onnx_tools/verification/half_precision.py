@@ -93,8 +93,8 @@ def check_outputs(model: Model, converted: Model, precision: str, sample: Sample
     errors: dict[str, float] = {}
     outputs = {item.name: _dims(item) for item in model.proto.graph.output}
     wanted = run(model.with_proto(with_functions(model.proto)), sample.feeds, [*outputs])
-    found = run(with_rounding(converted, precision), sample.feeds, [*outputs])
-    for (name, dims), a, b in zip(outputs.items(), wanted, found, strict=True):
+    actual = run(with_rounding(converted, precision), sample.feeds, [*outputs])
+    for (name, dims), a, b in zip(outputs.items(), wanted, actual, strict=True):
         if a.dtype.kind != "f":
             continue
         rows = [kept_rows(item, dims, sample.mask).values for item in (a, b)]

@@ -101,8 +101,8 @@ def probe(
             continue
         if reader is None:
             others = () if right_padded_only else _masks()[1:]
-            found = [_difference(part, analysis, mask, rules) for mask in others]
-            reasons = (f"{_text(node)} reads masked slots" for node in found if node is not None)
+            differing = [_difference(part, analysis, mask, rules) for mask in others]
+            reasons = (f"{_text(node)} reads masked slots" for node in differing if node is not None)
             return Probed(tuple(dict.fromkeys(reasons)), rules)
         refused = refused or PaddingIsReadError(
             f"{_text(reader)} reads masked slots: its result depends on padding, and so on the other sequences of the "
@@ -150,9 +150,9 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
     part = _part(graph, results)
     for tensor in (*part.inputs, *part.outputs):
         tensor.dtype, tensor.shape = np.dtype(analysis[tensor].dtype or "float32"), None
-    given = frozenset(tensor.name for tensor in graph.inputs if tensor.name != mask.source)
+    input_names = frozenset(tensor.name for tensor in graph.inputs if tensor.name != mask.source)
     seq_lens = str(boundary_of(graph).seq_lens.name)
-    return _Part(part, tuple(results), frozenset(final), makers, mask, seq_lens, given, inputs_too)
+    return _Part(part, tuple(results), frozenset(final), makers, mask, seq_lens, input_names, inputs_too)
 
 
 def _part(graph: gs.Graph, results: Sequence[str]) -> gs.Graph:
@@ -168,8 +168,8 @@ def _part(graph: gs.Graph, results: Sequence[str]) -> gs.Graph:
         if is_padfree(node, node.op):
             inputs += node.outputs
     read = {tensor.name for node in nodes for tensor in node.inputs}
-    given = [tensor for tensor in inputs if tensor.name in read]
-    return copy_of(graph, nodes[::-1], given, [tensors[name] for name in results])
+    part_inputs = [tensor for tensor in inputs if tensor.name in read]
+    return copy_of(graph, nodes[::-1], part_inputs, [tensors[name] for name in results])
 
 
 def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> gs.Node | None:
@@ -190,8 +190,8 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mappin
             "fails so, too, as files do that hold the sizes that they were traced with, export it again "
             "(torch.onnx.export with dynamo=True); otherwise replace these operators by standard ones"
         ) from error
-    found = (_changed(part, analysis, mask, *trial) for trial in trials)
-    return next((reader for reader in found if reader is not None), None)
+    readers = (_changed(part, analysis, mask, *trial) for trial in trials)
+    return next((reader for reader in readers if reader is not None), None)
 
 
 def _of_more_slots(session: ort.InferenceSession, feed: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
@@ -214,13 +214,13 @@ def _changed(
     changed = []
     for name, before, *others in zip(part.results, first, second, third, strict=True):
         dims = dims_of_shape(analysis.facts[name].shape)
-        kept = np.broadcast_to(True if dims is None else kept_elements(dims, mask), before.shape)
-        wanted = before[kept]
+        is_token = np.broadcast_to(True if dims is None else kept_elements(dims, mask), before.shape)
+        wanted = before[is_token]
         for after in others:
             same = after
             if after.shape != before.shape and dims is not None and after is others[1]:
                 same = joined([after], dims, (mask.shape[0], mask.shape[1]), mask.shape[1] + _MORE)
-            if same.shape != before.shape or not _close(wanted, same[kept]):
+            if same.shape != before.shape or not _close(wanted, same[is_token]):
                 changed.append(name)
                 break
     if not any(name in part.final for name in changed):
@@ -229,8 +229,8 @@ def _changed(
     if not any(name in part.final for name in known):
         maker = part.makers[next(name for name in changed if name not in known)]
         others = [node for node in part.makers.values() if node is not maker]
-        found = (_rows_before(node, analysis) for node in [maker, *others])
-        rows = next((name for name in found if name is not None), None)
+        rows_of_each = (_rows_before(node, analysis) for node in [maker, *others])
+        rows = next((name for name in rows_of_each if name is not None), None)
         advice = (
             "replace the operator by others whose sizes follow from batch and sequence"
             if rows is None

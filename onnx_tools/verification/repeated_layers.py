@@ -49,14 +49,14 @@ def without_repeated_layers(original: Model, rewritten: Model, origins: Mapping[
     sides = [Stretches.of(model) for model in (original, rewritten)]
     if sides[0] is None or sides[1] is None:
         return None
-    found = _Places.most(sides[0], sides[1], origins)
-    if found is None:
+    match = _Places.most(sides[0], sides[1], origins)
+    if match is None:
         return None
-    cut = _longest_repeat(found.forms, found.shapes)
+    cut = _longest_repeat(match.forms, match.shapes)
     if cut is None:
         return None
     first, last = cut
-    pairs = zip((original, rewritten), (found.originals, found.packed), sides, strict=True)
+    pairs = zip((original, rewritten), (match.originals, match.packed), sides, strict=True)
     models = [_without(model, names[first], names[last], side) for model, names, side in pairs if side is not None]
     if models[0] is None or models[1] is None:
         return None
@@ -92,7 +92,7 @@ class _Places:
         before, after = original.forms(known[start], originals), rewritten.forms(start, packed)
         if before is None or after is None:
             return None
-        sizes = [tuple(shapes[name] for name in place) for place in packed]
+        sizes = [tuple(shapes[name] for name in cut) for cut in packed]
         return cls(originals, packed, sizes, list(zip(before, after, strict=True)))
 
 
@@ -100,15 +100,15 @@ def _matched(
     packed: Sequence[Place], originals: Sequence[Place], known: Mapping[str, str]
 ) -> list[tuple[Place, Place]]:
     """The places of both models that are the same, in the order that they have in both."""
-    order = {frozenset(place): at for at, place in enumerate(originals)}
-    found, last = list[tuple[Place, Place]](), -1
-    for place in packed:
-        names = tuple(known.get(name, "") for name in place)
+    order = {frozenset(cut): at for at, cut in enumerate(originals)}
+    pairs, last = list[tuple[Place, Place]](), -1
+    for cut in packed:
+        names = tuple(known.get(name, "") for name in cut)
         at = order.get(frozenset(names), -1)
         if at > last:
-            found.append((place, names))
+            pairs.append((cut, names))
             last = at
-    return found
+    return pairs
 
 
 def _longest_repeat(forms: Sequence[tuple[Form, Form]], shapes: Sequence[object]) -> tuple[int, int] | None:
@@ -139,9 +139,9 @@ def _without(model: Model, first: Place, last: Place, stretches: Stretches) -> M
     result = ModelProto()
     result.CopyFrom(model.proto)
     for node in result.graph.node:
-        for place, name in enumerate(node.input):
+        for index, name in enumerate(node.input):
             if name in renamed:
-                node.input[place] = renamed[name]
+                node.input[index] = renamed[name]
     keep_needed(result)
     if any(name in between for node in result.graph.node for name in node.output):
         return None
@@ -151,9 +151,9 @@ def _without(model: Model, first: Place, last: Place, stretches: Stretches) -> M
 
 def _drop_unread(graph: GraphProto) -> None:
     read = {name for node in graph.node for name in node.input} | {item.name for item in graph.output}
-    kept = [TensorProto.FromString(item.SerializeToString()) for item in graph.initializer if item.name in read]
+    initializers = [TensorProto.FromString(item.SerializeToString()) for item in graph.initializer if item.name in read]
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(initializers)
 
 
 def _shapes(graph: GraphProto) -> dict[str, tuple[int | str, ...]]:

@@ -74,43 +74,43 @@ class Stretches:
                 if name in flows:
                     reads[name] = at
         reads |= dict.fromkeys(self._outputs & flows, len(self._nodes))
-        found, needed = dict[Place, None](), list[str]()
+        unique, needed = dict[Place, None](), list[str]()
         for at in range(self._makers[start], len(self._nodes)):
             needed += (name for name in self._nodes[at].output if name in flows)
             needed = [name for name in needed if reads[name] > at]
             if 0 < len(needed) <= _MOST_TENSORS:
-                found[tuple(sorted(needed, key=self._makers.__getitem__))] = None
-        return [place for place in found if self._outputs.isdisjoint(place)]
+                unique[tuple(sorted(needed, key=self._makers.__getitem__))] = None
+        return [cut for cut in unique if self._outputs.isdisjoint(cut)]
 
-    def forms(self, start: str, places: Sequence[Place]) -> list[Form] | None:
+    def forms(self, start: str, cuts: Sequence[Place]) -> list[Form] | None:
         """What is computed from each of these places of `start` to the next; None where that takes too long to tell."""
         self._flows = self._following(start)
         self._vary = self._weights_along_features()
-        steps, found = _MOST_STEPS * len(self._nodes), list[Form]()
-        for first, last in pairwise(places):
+        steps, all_forms = _MOST_STEPS * len(self._nodes), list[Form]()
+        for first, last in pairwise(cuts):
             form = self._form(first, last)
             steps -= len(form)
             if steps < 0:
                 return None
-            found.append(form)
-        return found
+            all_forms.append(form)
+        return all_forms
 
     def between(self, first: Place, last: Place) -> set[str]:
         """Tensors of tokens that are made behind `first` up to `last`."""
         nodes = self._nodes[self._end(first) + 1 : self._end(last) + 1]
-        made = (name for node in nodes for name in node.output)
-        return {name for name in made if name in self._flows}
+        outputs = (name for node in nodes for name in node.output)
+        return {name for name in outputs if name in self._flows}
 
-    def _end(self, place: Place) -> int:
-        return max(self._makers[name] for name in place)
+    def _end(self, cut: Place) -> int:
+        return max(self._makers[name] for name in cut)
 
     def _following(self, start: str) -> set[str]:
         """The tensor, and all that is computed of its numbers."""
-        found = {start}
+        names = {start}
         for node in self._nodes[self._makers[start] + 1 :]:
-            if _carries(node) and not found.isdisjoint(node.input):
-                found.update(name for name in node.output if name)
-        return found
+            if _carries(node) and not names.isdisjoint(node.input):
+                names.update(name for name in node.output if name)
+        return names
 
     def _form(self, first: Place, last: Place) -> Form:
         """The nodes from one place to another, each with the numbers of what it reads, as met from the end on."""
@@ -127,7 +127,7 @@ class Stretches:
             elif is_ready:
                 node = self._nodes[at]
                 described.append((*_head(node), tuple(numbers[item] for item in node.input)))
-                numbers |= {item: len(numbers) + place for place, item in enumerate(node.output) if item}
+                numbers |= {item: len(numbers) + index for index, item in enumerate(node.output) if item}
             else:
                 waiting.append((name, True))
                 waiting += [(item, False) for item in reversed(self._nodes[at].input)]
@@ -151,32 +151,32 @@ class Stretches:
         """The weights that may differ: all that read them do so along features."""
         readers: dict[str, list[tuple[NodeProto, int]]] = {}
         for node in self._nodes:
-            for place, name in enumerate(node.input):
-                readers.setdefault(name, []).append((node, place))
+            for index, name in enumerate(node.input):
+                readers.setdefault(name, []).append((node, index))
         return {
             name
             for name, tensor in self._weights.items()
             if tensor.data_type == TensorProto.FLOAT
             and math.prod(tensor.dims) > 1
             and name not in self._outputs
-            and all(self._is_along_features(tensor, node, place, readers) for node, place in readers.get(name, ()))
+            and all(self._is_along_features(tensor, node, index, readers) for node, index in readers.get(name, ()))
         }
 
     def _is_along_features(
-        self, tensor: TensorProto, node: NodeProto, place: int, readers: Mapping[str, list[tuple[NodeProto, int]]]
+        self, tensor: TensorProto, node: NodeProto, index: int, readers: Mapping[str, list[tuple[NodeProto, int]]]
     ) -> bool:
         of_tokens, rank = not self._flows.isdisjoint(node.input), len(tensor.dims)
         if node.domain == DOMAIN:
             specs = OPERATORS[node.op_type].inputs_for(node_attributes(node))
-            return of_tokens and specs[place].name in _OWN
+            return of_tokens and specs[index].name in _OWN
         if node.domain not in ("", "ai.onnx"):
             return False
         if node.op_type == "Transpose" and rank == 2:  # as linear layers are written
             after = readers.get(node.output[0], [])
             return all(other.op_type in _MATRICES and at == 1 and other.domain == "" for other, at in after)
-        if rank == 2 and place in _MATRICES.get(node.op_type, ()):
+        if rank == 2 and index in _MATRICES.get(node.op_type, ()):
             return of_tokens or _is_large(tensor)  # small ones may be frequencies of positions
-        return of_tokens and rank == 1 and place in (*_ROWS.get(node.op_type, ()), *_MATRICES.get(node.op_type, ()))
+        return of_tokens and rank == 1 and index in (*_ROWS.get(node.op_type, ()), *_MATRICES.get(node.op_type, ()))
 
 
 def _carries(node: NodeProto) -> bool:

@@ -220,12 +220,12 @@ class _Models:
         )
         batches = make_batches(metadata, rng)
         for batch in batches:
-            feeds, given = feeds_of(self._original, metadata, batch, rng)
+            feeds, packed_feeds = feeds_of(self._original, metadata, batch, rng)
             is_short = batch.name != LONGEST or self.shortened is None
             sessions = self._sessions if is_short else self._long
             wanted = self._wanted(batch, feeds, sessions[0])
-            found = _run(sessions[1], self._names, batch, "rewritten", given)
-            for output, a, b in zip(whole if is_short else long, wanted, found, strict=True):
+            actual = _run(sessions[1], self._names, batch, "rewritten", packed_feeds)
+            for output, a, b in zip(whole if is_short else long, wanted, actual, strict=True):
                 output.add(batch, a, b)
         worst = {a.name: max(a.largest_difference(), b.largest_difference()) for a, b in zip(whole, long, strict=True)}
         logger.info("verified on %d batches: largest difference %.1e of a column", len(batches), max(worst.values()))
@@ -250,7 +250,7 @@ class _Models:
                 name: np.where(batch.over(feeds[name]), feeds[name], 0).astype(feeds[name].dtype) for name in names
             }
             try:
-                runs = [self._wanted(batch, given) for given in (feeds, {**feeds, **others})]
+                runs = [self._wanted(batch, variant) for variant in (feeds, {**feeds, **others})]
             except VerificationError:
                 return True
             if not agree(batch, self._dims, *runs):
@@ -302,8 +302,8 @@ class _Models:
         for batch in batches_padded_further(metadata):
             feeds, _ = feeds_of(self._original, metadata, batch, rng)
             changed = list[str]()
-            for given in paddings(feeds, metadata, batch):
-                output = self._changed_when_wider(batch, given)
+            for padding_feeds in paddings(feeds, metadata, batch):
+                output = self._changed_when_wider(batch, padding_feeds)
                 if output is None:
                     break
                 changed.append(output)
@@ -321,9 +321,9 @@ class _Models:
         length = int(batch.mask.sum(1).max())
         narrow = replace(batch, mask=batch.mask[:, :length])
         run = partial(_run, self._long[0], self._names)
-        found = run(batch, "original", feeds)
+        actual = run(batch, "original", feeds)
         wanted = run(narrow, "original", self._cut(feeds, length))
-        for name, dims, a, b in zip(self._names, self._dims, wanted, found, strict=True):
+        for name, dims, a, b in zip(self._names, self._dims, wanted, actual, strict=True):
             if not same_rows(rows_of_tokens(a, dims, narrow.mask), rows_of_tokens(b, dims, batch.mask)):
                 return name
         return None

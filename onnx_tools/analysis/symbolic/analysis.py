@@ -78,10 +78,10 @@ def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
         learn(facts, node, constants)
         for tensor in node.outputs:
             facts[tensor.name] = _as_before(old, tensor.name, facts[tensor.name])
-        found = tuple(facts[tensor.name] for tensor in node.outputs)
-        if all(item.shape is not None and item.dtype is not None for item in found) and not looks_further(node):
+        outputs = tuple(facts[tensor.name] for tensor in node.outputs)
+        if all(item.shape is not None and item.dtype is not None for item in outputs) and not looks_further(node):
             known = tuple(facts.get(tensor.name, _NOTHING) for tensor in node.inputs)
-            steps[id(node)] = Step(node, tuple(node.inputs), known, found)
+            steps[id(node)] = Step(node, tuple(node.inputs), known, outputs)
     return Analysis(facts, steps, constants)
 
 
@@ -123,9 +123,9 @@ def learn(facts: dict[str, Facts], node: gs.Node, constants: Constants | None = 
         if isinstance(tensor, gs.Constant) and tensor.name not in facts:
             facts[tensor.name] = constant_of(tensor, constants)
     known = [facts.get(tensor.name, _NOTHING) for tensor in node.inputs]
-    found = infer(node, known, lambda tensor: facts.get(tensor.name, _NOTHING))
+    inferred = infer(node, known, lambda tensor: facts.get(tensor.name, _NOTHING))
     for position, tensor in enumerate(node.outputs):
-        item = found[position] if found is not None and position < len(found) else None
+        item = inferred[position] if inferred is not None and position < len(inferred) else None
         item = Facts(constant=True) if node.op == "Constant" else item  # of strings; others are no nodes any more
         facts[tensor.name] = _completed(tensor, item, known)
 
@@ -168,15 +168,15 @@ def constant_of(tensor: gs.Constant, constants: Constants | None = None) -> Fact
     seen = None if constants is None else constants.get(id(values))
     if seen is not None:
         return seen[1]
-    found = constant_facts(shape, dtype, values)
+    facts = constant_facts(shape, dtype, values)
     if constants is not None:
-        constants[id(values)] = (values, found)
-    return found
+        constants[id(values)] = (values, facts)
+    return facts
 
 
-def _completed(tensor: gs.Tensor, found: Facts | None, known: list[Facts]) -> Facts:
+def _completed(tensor: gs.Tensor, inferred: Facts | None, known: list[Facts]) -> Facts:
     """What a rule left open is taken from the type and shape written at the tensor."""
-    facts = found or Facts(constant=bool(known) and all(item.constant for item in known))
+    facts = inferred or Facts(constant=bool(known) and all(item.constant for item in known))
     shape = facts.shape if facts.shape is not None else declared_shape(tensor)
     dtype = facts.dtype or dtype_name(tensor.dtype)
     return Facts(shape, dtype, facts.expr if shape is not None else facts.uniform(), facts.elements, facts.constant)

@@ -29,10 +29,10 @@ def slice_arguments(node: gs.Node, known: Known) -> tuple[list[Poly], list[Poly]
         starts, ends = known[1].integers(), known[2].integers()
         if starts is None or ends is None:
             return None
-        given = len(known) > 3 and not node.inputs[3].is_empty()
-        axes = known[3].plain_integers() if given else list(range(len(starts)))
-        given = len(known) > 4 and not node.inputs[4].is_empty()
-        steps = known[4].plain_integers() if given else [1] * len(starts)
+        has_input = len(known) > 3 and not node.inputs[3].is_empty()
+        axes = known[3].plain_integers() if has_input else list(range(len(starts)))
+        has_input = len(known) > 4 and not node.inputs[4].is_empty()
+        steps = known[4].plain_integers() if has_input else [1] * len(starts)
     if starts is None or ends is None or steps is None or not known[0].shape:
         return None
     axes = list(range(len(starts))) if axes is None and "starts" in node.attrs else axes

@@ -52,12 +52,12 @@ def bounds_by_cases(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) ->
 
     So `where(causal + mask == 0, low, causal)` is low for a masked key in either case.
     """
-    found = sorted(_comparisons(expr), key=str)
-    if not 0 < len(found) <= _MOST_CASES:
+    comparisons = sorted(_comparisons(expr), key=str)
+    if not 0 < len(comparisons) <= _MOST_CASES:
         return bounds(expr, elements)
     cases = [
-        bounds(_decided(expr, dict(zip(found, truths, strict=True))), elements)
-        for truths in itertools.product((False, True), repeat=len(found))
+        bounds(_decided(expr, dict(zip(comparisons, truths, strict=True))), elements)
+        for truths in itertools.product((False, True), repeat=len(comparisons))
     ]
     lows, highs = (np.broadcast_arrays(*side) for side in zip(*cases, strict=True))
     return np.min(lows, axis=0), np.max(highs, axis=0)

@@ -111,10 +111,10 @@ def constant_facts(shape: Sequence[int], dtype: str, values: np.ndarray | None) 
 @functools.lru_cache(1024)
 def _of_bytes(shape: tuple[int, ...], dtype: str, kind: np.dtype, data: bytes) -> Facts:
     """Facts of a small constant, of which graphs have many of the same values: axes, sizes, scales."""
-    found = _of_values(shape, dtype, np.frombuffer(data, kind).reshape(shape))
-    if found.elements is not None:
-        found.elements.setflags(write=False)  # other graphs get them, too
-    return found
+    facts = _of_values(shape, dtype, np.frombuffer(data, kind).reshape(shape))
+    if facts.elements is not None:
+        facts.elements.setflags(write=False)  # other graphs get them, too
+    return facts
 
 
 def _of_values(shape: tuple[int, ...], dtype: str, values: np.ndarray) -> Facts:

@@ -95,10 +95,10 @@ def unsqueeze(x: Facts, axes: Sequence[int] | None) -> Facts:
         return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
     rank = len(x.shape) + len(axes)
     inserted = sorted(axis % rank for axis in axes)
-    kept = [axis for axis in range(rank) if axis not in inserted]
-    shape = tuple(Poly.of(1) if axis in inserted else x.shape[kept.index(axis)] for axis in range(rank))
+    remaining = [axis for axis in range(rank) if axis not in inserted]
+    shape = tuple(Poly.of(1) if axis in inserted else x.shape[remaining.index(axis)] for axis in range(rank))
     elements = None if x.elements is None else np.expand_dims(x.elements, tuple(inserted))
-    return Facts(shape, x.dtype, moved(x.expr, [axis_index(axis) for axis in kept], shape), elements, x.constant)
+    return Facts(shape, x.dtype, moved(x.expr, [axis_index(axis) for axis in remaining], shape), elements, x.constant)
 
 
 def squeeze(x: Facts, axes: Sequence[int] | None) -> Facts:
@@ -110,10 +110,10 @@ def squeeze(x: Facts, axes: Sequence[int] | None) -> Facts:
             return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
         axes = [axis for axis, size in enumerate(x.shape) if size.constant() == 1]
     gone = {axis % len(x.shape) for axis in axes}
-    kept = [axis for axis in range(len(x.shape)) if axis not in gone]
-    shape = tuple(x.shape[axis] for axis in kept)
-    mapping = [Poly() if axis in gone else axis_index(kept.index(axis)) for axis in range(len(x.shape))]
-    elements = None if x.elements is None else x.elements.reshape([x.elements.shape[axis] for axis in kept])
+    remaining = [axis for axis in range(len(x.shape)) if axis not in gone]
+    shape = tuple(x.shape[axis] for axis in remaining)
+    mapping = [Poly() if axis in gone else axis_index(remaining.index(axis)) for axis in range(len(x.shape))]
+    elements = None if x.elements is None else x.elements.reshape([x.elements.shape[axis] for axis in remaining])
     return Facts(shape, x.dtype, moved(x.expr, mapping, shape), elements, x.constant)
 
 

@@ -72,9 +72,11 @@ def _linear_fp8(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
     rows = known[1].shape
     features = rows[0].constant() if rows else None
     width = None if features is None else features // 2 if node.attrs["gated"] else features
-    made = _results(node, Facts(None if width is None else (tokens, Poly.of(width)), known[3].dtype))  # the bias' type
+    results = _results(
+        node, Facts(None if width is None else (tokens, Poly.of(width)), known[3].dtype)
+    )  # the bias' type
     if not node.attrs["has_moments"]:
-        return made
+        return results
     if width is None:
-        return [*made, Facts(dtype="float32")]
-    return [*made, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]
+        return [*results, Facts(dtype="float32")]
+    return [*results, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]

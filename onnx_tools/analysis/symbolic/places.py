@@ -22,10 +22,10 @@ def gather_nd(node: gs.Node, known: Known, lookup: Lookup) -> list[Facts]:
     """GatherND by indices that a Concat put together, one column an axis."""
     concat = made_by(node.inputs[1], "Concat")
     shape, batch = known[1].shape, int(node.attrs.get("batch_dims", 0))
-    places = shape[-1].constant() if shape else None
+    depth = shape[-1].constant() if shape else None
     result: Shape | None = None
-    if shape is not None and places is not None and known[0].shape is not None:
-        result = (*shape[:-1], *known[0].shape[batch + places :])
+    if shape is not None and depth is not None and known[0].shape is not None:
+        result = (*shape[:-1], *known[0].shape[batch + depth :])
     constant = known[0].constant and known[1].constant
     unknown = [Facts(result, known[0].dtype, known[0].uniform(), constant=constant)]
     if batch or shape is None or concat is None:
@@ -42,32 +42,32 @@ def gather_nd(node: gs.Node, known: Known, lookup: Lookup) -> list[Facts]:
 
 def trilu(node: gs.Node, known: Known) -> list[Facts]:
     """Zeros on the other side of a diagonal."""
-    x, given = known[0], known[1].plain_integers() if len(known) > 1 and not node.inputs[1].is_empty() else [0]
+    x, diagonal = known[0], known[1].plain_integers() if len(known) > 1 and not node.inputs[1].is_empty() else [0]
     facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in known))
-    if x.expr is None or not x.shape or x.dtype is None or given is None or size_of(x.expr) > MAX_EXPRESSION:
+    if x.expr is None or not x.shape or x.dtype is None or diagonal is None or size_of(x.expr) > MAX_EXPRESSION:
         return [facts]
-    row, column = Index(axis_index(len(x.shape) - 2) + given[0]), Index(axis_index(len(x.shape) - 1))
-    kept = apply("GreaterOrEqual" if int(node.attrs.get("upper", 1)) else "LessOrEqual", (column, row), "bool")
-    return [replace(facts, expr=apply("Where", (kept, x.expr, number(np.zeros(1, x.dtype)[0], x.dtype)), x.dtype))]
+    row, column = Index(axis_index(len(x.shape) - 2) + diagonal[0]), Index(axis_index(len(x.shape) - 1))
+    is_inside = apply("GreaterOrEqual" if int(node.attrs.get("upper", 1)) else "LessOrEqual", (column, row), "bool")
+    return [replace(facts, expr=apply("Where", (is_inside, x.expr, number(np.zeros(1, x.dtype)[0], x.dtype)), x.dtype))]
 
 
 def scatter_nd(node: gs.Node, known: Known, lookup: Lookup) -> list[Facts]:
     """What is written to every place of its own is what is written: so exporters write x[:, :, :, :n] = y."""
     data, updates, index = known[0], known[2], known[1].shape
-    kept = [Facts(data.shape, data.dtype, constant=all(item.constant for item in known))]
+    plain = [Facts(data.shape, data.dtype, constant=all(item.constant for item in known))]
     concat = made_by(node.inputs[1], "Concat")
     if concat is None or index is None or not data.shape or str(node.attrs.get("reduction", "none")) != "none":
-        return kept
+        return plain
     count, last = len(concat.inputs), len(index) - 1
     whole = index == (*data.shape[:count], Poly.of(count)) and updates.shape == data.shape
     if not whole or int(concat.attrs["axis"]) not in (-1, last):
-        return kept
+        return plain
     for axis, tensor in enumerate(concat.inputs):
         column = lookup(tensor)
         if column.shape != (*index[:-1], Poly.of(1)) or not isinstance(column.expr, Index):
-            return kept
+            return plain
         if column.expr.poly != axis_index(axis) and data.shape[axis] != Poly.of(1):
-            return kept
+            return plain
     return [updates]
 
 

@@ -112,13 +112,13 @@ class Poly:
 
     def atoms(self) -> set[Atom]:
         """Every atom, those inside divisions included."""
-        found: set[Atom] = set()
+        names: set[Atom] = set()
         for monomial, _ in self.terms:
             for atom in monomial:
-                found.add(atom)
+                names.add(atom)
                 if isinstance(atom, Division):
-                    found |= atom.numerator.atoms() | atom.denominator.atoms()
-        return found
+                    names |= atom.numerator.atoms() | atom.denominator.atoms()
+        return names
 
     def axes(self) -> set[int]:
         """The axes that it depends on."""

@@ -249,8 +249,8 @@ def _tile(_: gs.Node, known: Known) -> Found:
     sizes = tuple(size * count for size, count in zip(shape, repeats, strict=True))
     plain, elements = known[1].plain_integers(), known[0].elements
     if elements is not None and plain is not None and elements.size * math.prod(plain) <= MAX_ELEMENTS:
-        made = from_elements(np.tile(elements, plain), known[0].dtype or "int64")
-        return [replace(made, constant=known[0].constant and known[1].constant)]
+        tiles = from_elements(np.tile(elements, plain), known[0].dtype or "int64")
+        return [replace(tiles, constant=known[0].constant and known[1].constant)]
     if all(1 in (size.constant(), count.constant()) for size, count in zip(shape, repeats, strict=True)):
         return [movement.expand(known[0], list(sizes))]
     constant = known[0].constant and known[1].constant

@@ -77,12 +77,12 @@ def _einsum(node: gs.Node, known: Known) -> list[Facts]:
 def _pad(node: gs.Node, known: Known) -> list[Facts]:
     """Negative numbers cut."""
     x, pads, axes = known[0], known[1].integers(), _given(node, known, 3)
-    places = list(range(x.rank or 0)) if axes is None else axes.plain_integers()
-    if x.shape is None or pads is None or places is None or len(pads) != 2 * len(places):
+    padded_axes = list(range(x.rank or 0)) if axes is None else axes.plain_integers()
+    if x.shape is None or pads is None or padded_axes is None or len(pads) != 2 * len(padded_axes):
         return [Facts(dtype=x.dtype)]
     shape = list(x.shape)
-    for number, axis in enumerate(places):
-        shape[axis] = shape[axis] + pads[number] + pads[number + len(places)]
+    for number, axis in enumerate(padded_axes):
+        shape[axis] = shape[axis] + pads[number] + pads[number + len(padded_axes)]
     return [Facts(tuple(shape), x.dtype)]
 
 

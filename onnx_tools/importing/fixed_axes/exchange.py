@@ -21,16 +21,16 @@ _INT64 = np.dtype(np.int64)
 
 def exchange(graph: gs.Graph, walk: Walk, unknowns: Unknowns) -> None:
     """Carries out what a walk has found. Raises RewriteError for constants that differ between sequences."""
-    editor, found = Editor(graph), walk.findings
+    editor, findings = Editor(graph), walk.findings
     work = _Exchange(editor, ShapeBuilder(editor, shape_source(graph)), unknowns, walk.facts)
     for node in list(graph.nodes):
-        view = found.views.get(id(node))
+        view = findings.views.get(id(node))
         if view is not None:
             target = work.shapes.build([unknowns.final(size) for size in view])
             node.op, node.attrs, node.inputs = "Reshape", {}, [node.inputs[0], target]
             continue
         for position, tensor in enumerate(node.inputs):
-            shape, numbers = found.axes.get((id(node), position)), found.numbers.get((id(node), position))
+            shape, numbers = findings.axes.get((id(node), position)), findings.numbers.get((id(node), position))
             if shape is not None:
                 node.inputs[position] = work.constant(node, tensor, tuple(unknowns.final(size) for size in shape))
             elif numbers is not None:
@@ -79,10 +79,10 @@ class _Exchange:
 
     def _broadcasts(self, node: gs.Node, tensor: gs.Constant, axis: int) -> bool:
         """Whether the constant is the same all along an axis that another operand has."""
-        place = axis - len(tensor.shape)
+        from_end = axis - len(tensor.shape)
         one = np.take(tensor.values, [0], axis=axis)
         others = [self._shape_of(item) for item in node.inputs if not isinstance(item, gs.Constant)]
-        has_it = any(len(shape) >= -place and shape[place].constant() is None for shape in others)
+        has_it = any(len(shape) >= -from_end and shape[from_end].constant() is None for shape in others)
         return has_it and np.array_equal(np.broadcast_to(one, tensor.shape), tensor.values)
 
     def _of_one(self, tensor: gs.Constant, axes: list[int]) -> gs.Constant:
@@ -125,8 +125,8 @@ class _Exchange:
         slots = np.arange(values.shape[axis]).reshape([1] * axis + [-1])
         limits = [editor.constant("limit", np.asarray([number], np.int64)) for number in (0, axis)]
         inputs = [editor.constant("slots", slots), limits[0], self.shapes.build([S]), limits[1]]
-        places = editor.node("Slice", inputs, stem="slots", dtype=_INT64)
-        return editor.node("Gather", [table, places], stem=tensor.name, dtype=values.dtype, attrs={"axis": 0})
+        slot_numbers = editor.node("Slice", inputs, stem="slots", dtype=_INT64)
+        return editor.node("Gather", [table, slot_numbers], stem=tensor.name, dtype=values.dtype, attrs={"axis": 0})
 
     def _counted(self, node: gs.Node, tensor: gs.Constant, axis: int) -> gs.Tensor:
         """0, 1, 2, ... along the batch."""

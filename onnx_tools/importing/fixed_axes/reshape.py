@@ -21,12 +21,12 @@ def aligned(shape: Shape, target: Sequence[int], value: Value) -> Shape | None:
     """
     if math.prod(target) != math.prod(value(size) for size in shape):
         return None
-    found: list[Shape] = []
+    candidates: list[Shape] = []
     for order in itertools.product(*(_orders(size) for size in shape)):
         result = _spread([factor for part in order for factor in part], target, value)
-        if result is not None and result not in found:
-            found.append(result)
-    return found[0] if len(found) == 1 else None
+        if result is not None and result not in candidates:
+            candidates.append(result)
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _orders(size: Poly) -> Iterator[tuple[Poly, ...]]:

@@ -62,12 +62,12 @@ class FixedSizes:
             name: np.pad(item, [*wider, *[(0, 0)] * (item.ndim - 2)], constant_values=known.get(name, 0))
             for name, item in feeds.items()
         }
-        found: list[Sequence[Array]] = []
+        parts: list[Sequence[Array]] = []
         for start in range(0, count, part):
             rows = [row if row < count else start for row in range(start, start + part)]
-            found.append(run({name: values[rows] for name, values in wide.items()}))
+            parts.append(run({name: values[rows] for name, values in wide.items()}))
         return [
-            joined([part[at] for part in found], (BATCH,) if sizes is None else sizes, (count, length), full)
+            joined([part[at] for part in parts], (BATCH,) if sizes is None else sizes, (count, length), full)
             for at, sizes in enumerate(dims)
         ]
 
@@ -92,7 +92,7 @@ def joined(parts: Sequence[Array], dims: Dims, wanted: tuple[int, int], full: in
 
 def fixed_sizes(model: ModelProto, token_inputs: Sequence[str]) -> FixedSizes:
     """The sizes that the token inputs fix. Raises RewriteError where they contradict each other or leave one token."""
-    found: list[int | None] = []
+    axes_sizes: list[int | None] = []
     for axis, name in enumerate(_NAMES):
         dims = {item.name: item.type.tensor_type.shape.dim[axis] for item in model.graph.input
                 if item.name in token_inputs}  # fmt: skip
@@ -100,10 +100,10 @@ def fixed_sizes(model: ModelProto, token_inputs: Sequence[str]) -> FixedSizes:
         if len(set(sizes.values())) > 1:
             text = ", ".join(f"'{item}' {size}" for item, size in sizes.items())
             raise RewriteError(f"the inputs fix different sizes of the {name} ({text}); {EXPORT_AGAIN}")
-        found.append(next(iter(sizes.values()), None))
-    if any(size is not None and size <= axis for axis, size in enumerate(found)):
+        axes_sizes.append(next(iter(sizes.values()), None))
+    if any(size is not None and size <= axis for axis, size in enumerate(axes_sizes)):
         raise RewriteError(
-            f"the inputs have the fixed size {FixedSizes(*found)}; at least 1 sequence of 2 tokens is needed; "
+            f"the inputs have the fixed size {FixedSizes(*axes_sizes)}; at least 1 sequence of 2 tokens is needed; "
             f"{EXPORT_AGAIN}"
         )
-    return FixedSizes(*found)
+    return FixedSizes(*axes_sizes)

@@ -60,9 +60,9 @@ class Unknowns:
             expr = substitute(expr, self._bound, dict(enumerate(shape or ())))
         if elements is not None and any(isinstance(item, Index) for item in elements.reshape(-1)):
             old, elements = elements, np.empty(elements.shape, dtype=object)
-            for place in np.ndindex(*old.shape):
-                item = old[place]
-                elements[place] = Index(self.resolve(item.poly), item.dtype) if isinstance(item, Index) else item
+            for index in np.ndindex(*old.shape):
+                item = old[index]
+                elements[index] = Index(self.resolve(item.poly), item.dtype) if isinstance(item, Index) else item
         return Facts(shape, facts.dtype, expr, elements, facts.constant)
 
     def unify(self, first: Poly, second: Poly, where: str) -> None:

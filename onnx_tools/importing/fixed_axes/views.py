@@ -36,10 +36,10 @@ class Views:
             return None
         if index.shape is None or not isinstance(index.expr, Index):
             return None
-        places = self._unknowns.grid(index.expr.poly, index.shape)
-        if not np.array_equal(places.reshape(-1), np.arange(self._unknowns.value(x.shape[0]))):
+        indices = self._unknowns.grid(index.expr.poly, index.shape)
+        if not np.array_equal(indices.reshape(-1), np.arange(self._unknowns.value(x.shape[0]))):
             return None
-        shape = aligned(x.shape[:1], places.shape, self._unknowns.value)
+        shape = aligned(x.shape[:1], indices.shape, self._unknowns.value)
         return None if shape is None else self._view(node, x, index.shape, shape + x.shape[1:])
 
     def _gather_nd(self, node: gs.Node, known: Known) -> Facts | None:
@@ -49,17 +49,17 @@ class Views:
         if x.shape is None or shape is None or columns is None or len(columns) != len(x.shape) or x.constant:
             return None
         target, axis = [Poly.of(1)] * (len(shape) - 1), -1
-        for size, places in zip(x.shape, columns, strict=True):
-            counting = [i for i, n in enumerate(places.shape) if n > 1 and np.any(np.diff(places, axis=i))]
+        for size, indices in zip(x.shape, columns, strict=True):
+            counting = [i for i, n in enumerate(indices.shape) if n > 1 and np.any(np.diff(indices, axis=i))]
             number = self._unknowns.value(size)
             free = axis + 1 if number == 1 else None
-            place = counting[0] if len(counting) == 1 else free if not counting else None
-            if place is None or place <= axis or place >= len(target):
+            target_axis = counting[0] if len(counting) == 1 else free if not counting else None
+            if target_axis is None or target_axis <= axis or target_axis >= len(target):
                 return None
-            along = np.arange(number).reshape([-1 if i == place else 1 for i in range(places.ndim)])
-            if not np.array_equal(places, np.broadcast_to(along, places.shape)):
+            along = np.arange(number).reshape([-1 if i == target_axis else 1 for i in range(indices.ndim)])
+            if not np.array_equal(indices, np.broadcast_to(along, indices.shape)):
                 return None
-            target[place], axis = size, place
+            target[target_axis], axis = size, target_axis
         numbers = [self._unknowns.value(size) for size in target]
         return self._view(node, x, shape[:-1], tuple(target)) if numbers == list(columns[0].shape) else None
 
@@ -71,13 +71,13 @@ class Views:
         concat = made_by(tensor, "Concat")
         if concat is None or shape is None or int(concat.attrs["axis"]) not in (-1, len(shape) - 1):
             return None
-        found = []
+        columns = []
         for position, item in enumerate(concat.inputs):
             facts = self._inputs.read(concat, position, item)
             if facts.shape is None or not isinstance(facts.expr, Index) or facts.shape[-1].constant() != 1:
                 return None
-            found.append(self._unknowns.grid(facts.expr.poly, facts.shape)[..., 0])
-        return found
+            columns.append(self._unknowns.grid(facts.expr.poly, facts.shape)[..., 0])
+        return columns
 
     def _view(self, node: gs.Node, x: Facts, before: Shape, shape: Shape) -> Facts:
         for size, wanted in zip(before, shape, strict=False):

@@ -54,9 +54,11 @@ class Walk:
         elif is_standard(node, *ELEMENTWISE):
             self._requirements.broadcast(node, [item.shape for item in known])
         known = [self._unknowns.known(item) for item in known]
-        found = [own] if own is not None else infer(node, known, self._inputs.known) or []
+        inferred = [own] if own is not None else infer(node, known, self._inputs.known) or []
         for position, tensor in enumerate(node.outputs):
-            facts = found[position] if position < len(found) else Facts(constant=all(item.constant for item in known))
+            facts = (
+                inferred[position] if position < len(inferred) else Facts(constant=all(item.constant for item in known))
+            )
             self._inputs.facts[tensor.name] = self._checked(node, tensor, facts)
 
     def _checked(self, node: gs.Node, tensor: gs.Tensor, facts: Facts) -> Facts:

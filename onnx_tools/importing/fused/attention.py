@@ -100,9 +100,9 @@ def _mask(e: Expansion, mask: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
     shape, batch = e.shape(mask, "mask"), Poly.atom("B")
     if len(shape) == 1 and shape[0] == batch:
         keys, lengths = e.reshape(e.slots(k, 1), 1, -1), e.reshape(mask, -1, 1)
-        kept = e.op("Less", keys, e.op("Cast", lengths, to=TensorProto.INT64))
+        is_token = e.op("Less", keys, e.op("Cast", lengths, to=TensorProto.INT64))
     elif len(shape) in (2, 3):
-        kept = e.op("Greater", mask, e.constant(0, np.int32))
+        is_token = e.op("Greater", mask, e.constant(0, np.int32))
     elif len(shape) == 1:
         raise NotImportable(
             f"its mask '{mask.name}' has {shape[0]} elements: lengths [B] and masks [B,S] and [B,S,S] are known, "
@@ -110,7 +110,7 @@ def _mask(e: Expansion, mask: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
         )
     else:
         raise NotImportable(f"its mask '{mask.name}' has {len(shape)} axes; lengths [B], [B,S] and [B,S,S] are known")
-    added = e.op("Where", kept, e.constant(0.0), e.constant(e.number("mask_filter_value", -10000.0)))
+    added = e.op("Where", is_token, e.constant(0.0), e.constant(e.number("mask_filter_value", -10000.0)))
     axes = [1] if len(shape) == 3 else [1, 2]
     return e.unsqueeze(added, *axes)
 

@@ -36,9 +36,9 @@ def matmul_nbits(e: Expansion) -> Sequence[gs.Tensor]:
     stored = _unpacked(_values(e, 1, "weight"), bits, (rows, blocks, block))
     zero: Array = np.full((rows, blocks), 1 << (bits - 1), np.float32)
     if e.given(3) is not None:
-        given = _values(e, 3, "zero points")
-        whole = given.reshape(rows, -1)
-        zero = _bits_of(whole, bits)[:, :blocks] if given.dtype == np.uint8 else whole[:, :blocks]
+        zero_points = _values(e, 3, "zero points")
+        whole = zero_points.reshape(rows, -1)
+        zero = _bits_of(whole, bits)[:, :blocks] if zero_points.dtype == np.uint8 else whole[:, :blocks]
     weight = _scaled(stored, zero, _values(e, 2, "scales").reshape(rows, blocks))[:, :width]
     return [e.sum(e.op("MatMul", e.input(0, "A"), e.constant(np.ascontiguousarray(weight.T))), e.given(5))]
 
@@ -56,8 +56,8 @@ def gather_blocks(e: Expansion) -> Sequence[gs.Tensor]:
     blocks = -(-width // block)
     zero: Array = np.full((rows, blocks), 1 << (bits - 1) if is_packed else 0, np.float32)
     if e.given(3) is not None:
-        given = _values(e, 3, "zero points")
-        zero = _bits_of(given, bits)[:, :blocks] if is_packed else given.astype(np.float32)
+        zero_points = _values(e, 3, "zero points")
+        zero = _bits_of(zero_points, bits)[:, :blocks] if is_packed else zero_points.astype(np.float32)
     stored = np.pad(whole, ((0, 0), (0, blocks * block - width))).reshape(rows, blocks, block)
     table = e.constant(np.ascontiguousarray(_scaled(stored, zero, scales)[:, :width]))
     return [e.op("Gather", table, e.input(1, "indices"), axis=0)]

@@ -37,10 +37,10 @@ class Expansion:
 
     def input(self, position: int, what: str) -> gs.Tensor:
         """Input number `position`, which must be there."""
-        found = self.given(position)
-        if found is None:
+        tensor = self.given(position)
+        if tensor is None:
             raise NotImportable(f"it has no {what} (input {position})")
-        return found
+        return tensor
 
     def refuse_inputs(self, **positions: int) -> None:
         """Refuses inputs that no encoder needs, by name."""
@@ -77,10 +77,10 @@ class Expansion:
 
     def shape(self, tensor: gs.Tensor, what: str) -> Shape:
         """The shape of a tensor, whose rank must be known."""
-        found = self._facts.get(tensor.name, Facts()).shape
-        if found is None:
+        sizes = self._facts.get(tensor.name, Facts()).shape
+        if sizes is None:
             raise NotImportable(f"the rank of its {what} '{tensor.name}' is not known")
-        return found
+        return sizes
 
     def width(self, tensor: gs.Tensor, what: str) -> int:
         """The size of a tensor's last axis, which must be known."""

@@ -20,14 +20,14 @@ def fused_matmul(e: Expansion) -> Sequence[gs.Tensor]:
 
 
 def _operand(e: Expansion, tensor: gs.Tensor, which: str) -> gs.Tensor:
-    turned, batch = bool(e.integer(f"trans{which}")), bool(e.integer(f"transBatch{which}"))
-    if not turned and not batch:
+    transposed, batch = bool(e.integer(f"trans{which}")), bool(e.integer(f"transBatch{which}"))
+    if not transposed and not batch:
         return tensor
     rank = len(e.shape(tensor, which))
     if rank < 2:
         raise NotImportable(f"its {which} has {rank} axes, and is to be transposed")
     order = [*range(1, rank - 1), 0, rank - 1] if batch else list(range(rank))
-    if turned:
+    if transposed:
         order[-2:] = order[:-3:-1]
     return e.op("Transpose", tensor, perm=order)
 
@@ -57,5 +57,5 @@ def fused_gemm(e: Expansion) -> Sequence[gs.Tensor]:
     own = {name: e.node.attrs[name] for name in ("alpha", "beta", "transA", "transB") if name in e.node.attrs}
     inputs = [e.input(0, "A"), e.input(1, "B"), *(item for item in [e.given(2)] if item is not None)]
     product = e.op("Gemm", *inputs, **own)
-    given = {name: f"activation_{name}" for name in names if f"activation_{name}" in e.node.attrs}
-    return [e.op(activation, product, **{name: e.number(key, 0.0) for name, key in given.items()})]
+    keys = {name: f"activation_{name}" for name in names if f"activation_{name}" in e.node.attrs}
+    return [e.op(activation, product, **{name: e.number(key, 0.0) for name, key in keys.items()})]

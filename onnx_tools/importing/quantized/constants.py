@@ -88,7 +88,7 @@ def _value(node: NodeProto) -> TensorProto | None:
     """What a Constant holds, where it is a tensor or floats."""
     if node.op_type != "Constant" or node.domain not in _STANDARD:
         return None
-    found = node.attribute[0]
-    if found.name in ("value_float", "value_floats"):
-        return numpy_helper.from_array(np.array(helper.get_attribute_value(found), np.float32))
-    return found.t if found.name == "value" else None
+    attribute = node.attribute[0]
+    if attribute.name in ("value_float", "value_floats"):
+        return numpy_helper.from_array(np.array(helper.get_attribute_value(attribute), np.float32))
+    return attribute.t if attribute.name == "value" else None

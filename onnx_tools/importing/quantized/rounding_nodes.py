@@ -73,6 +73,6 @@ def drop_unused_domain(model: ModelProto) -> None:
     """Takes the domain of TensorRT's own nodes from the imports, where none is left."""
     if any(node.domain == _TENSORRT for node in model.graph.node):
         return
-    kept = [item for item in model.opset_import if item.domain != _TENSORRT]
+    remaining = [item for item in model.opset_import if item.domain != _TENSORRT]
     del model.opset_import[:]
-    model.opset_import.extend(kept)
+    model.opset_import.extend(remaining)

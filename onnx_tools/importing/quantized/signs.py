@@ -67,14 +67,14 @@ class Signs:
         return name in self._of_weights and self._least(name, 0) < 0
 
     def _is_weight(self, node: NodeProto, name: str) -> bool:
-        several = self._constants.count(name) > 1
-        return several and (self._constants.kind(name) in FLOATS or dequantizes(node))
+        is_array = self._constants.count(name) > 1
+        return is_array and (self._constants.kind(name) in FLOATS or dequantizes(node))
 
     def _least(self, name: str, depth: int) -> float:
         """A number that none of the tensor's is below; -inf where none is known."""
         if name not in self._known:
-            found = -math.inf if depth > _MOST_DEPTH else self._found(name, depth + 1)
-            self._known[name] = -math.inf if math.isnan(found) else found
+            least = -math.inf if depth > _MOST_DEPTH else self._found(name, depth + 1)
+            self._known[name] = -math.inf if math.isnan(least) else least
         return self._known[name]
 
     def _found(self, name: str, depth: int) -> float:

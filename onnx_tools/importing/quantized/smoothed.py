@@ -51,10 +51,10 @@ class _Folding:
         folded: dict[str, tuple[str, str, Array]] = {}  # output of a MatMul -> what it reads, its weight, factors
         gone = set[str]()
         for node in self._model.proto.graph.node:
-            found = self._factors(node)
-            if found is None:
+            pair = self._factors(node)
+            if pair is None:
                 continue
-            x, factors = found
+            x, factors = pair
             readers = self._readers[node.output[0]]
             if readers and all(self._is_product(reader, node.output[0], len(factors)) for reader in readers):
                 folded |= {reader.output[0]: (x, reader.input[1], factors) for reader in readers}

@@ -74,8 +74,8 @@ def without_quantization(model: Model) -> Unquantized:
     quantised by one scale and dequantised by another, and for a DequantizeLinear that reads neither a weight nor a
     QuantizeLinear.
     """
-    found = _Removal(model).run()
-    return replace(found, model=fold_scales(found.model))
+    removal = _Removal(model).run()
+    return replace(removal, model=fold_scales(removal.model))
 
 
 def without_rounding(model: Model) -> Unquantized:
@@ -126,7 +126,7 @@ class _Removal:
             weights.add(stored)
             if not self.keeps_weights:
                 self._weights[node.output[0]] = self._stands_for(node, rounding)
-        types, of_activations = (tuple(name for name, _ in found.most_common()) for found in (kinds, rounded))
+        types, of_activations = (tuple(name for name, _ in counted.most_common()) for counted in (kinds, rounded))
         return Unquantized(self._rewritten(), types, len(weights), len(activations), of_activations)
 
     def _take_out(self, node: NodeProto, x: str, before: str | None) -> None:
@@ -159,16 +159,16 @@ class _Removal:
                 return rounding.rounded(self._values(maker, 0))
             return rounding.dequantized(self._values(node, 0))
         except (ValueError, IndexError) as error:
-            given = "x".join(map(str, self._values(maker or node, 0).shape))
+            shape_text = "x".join(map(str, self._values(maker or node, 0).shape))
             raise _error(
-                node, f"has {rounding.scale.size} scales along axis {rounding.axis} of a weight {given}"
+                node, f"has {rounding.scale.size} scales along axis {rounding.axis} of a weight {shape_text}"
             ) from error
 
     def _check_same(self, quantize: NodeProto, dequantize: NodeProto, rounding: Rounding) -> None:
         """Two scales, or zero points, multiply numbers or shift them."""
-        for place, what in ((1, "scale"), (2, "zero point")):
+        for index, what in ((1, "scale"), (2, "zero point")):
             a, b = (
-                np.asarray(self._values(node, place) if _has(node, place) else 0, np.float32).ravel()
+                np.asarray(self._values(node, index) if _has(node, index) else 0, np.float32).ravel()
                 for node in (quantize, dequantize)
             )
             fit = a.size == b.size or 1 in (a.size, b.size)
@@ -212,9 +212,9 @@ class _Removal:
         maker = self._makers.get(node.input[0])
         if maker is None or not quantizes(maker):
             return self._constants.kind(node.input[0])
-        given = {item.name: helper.get_attribute_value(item) for item in maker.attribute}
-        if given.get("output_dtype"):
-            return int(given["output_dtype"])
+        attributes = {item.name: helper.get_attribute_value(item) for item in maker.attribute}
+        if attributes.get("output_dtype"):
+            return int(attributes["output_dtype"])
         return self._constants.kind(maker.input[2]) if _has(maker, 2) else int(TensorProto.UINT8)
 
     def _rewritten(self) -> Model:
@@ -247,9 +247,11 @@ class _Removal:
 
     def _kept(self, node: NodeProto) -> NodeProto:
         """The node, or the Relu in its place."""
-        made = node.output[0] if node.output else ""
-        x = self._cut.get(made)
-        return node if x is None else helper.make_node("Relu", [self._followed(x)], [made], f"{made}_relu")
+        output_name = node.output[0] if node.output else ""
+        x = self._cut.get(output_name)
+        return (
+            node if x is None else helper.make_node("Relu", [self._followed(x)], [output_name], f"{output_name}_relu")
+        )
 
     def _followed(self, name: str) -> str:
         while name in self._renamed:

@@ -51,7 +51,7 @@ def _attention(
 
     What cannot be replaced stays padded. Raises RewriteError where there is no attention, or no proof of a mask.
     """
-    found, missed, rest = list[Attention](), list[Miss](), list[gs.Node]()
+    matches, missed, rest = list[Attention](), list[Miss](), list[gs.Node]()
     around = surroundings(graph, analysis, longest)
     rows = around.rows
     attentions = [node for node in graph.nodes if is_candidate(analysis, node)]
@@ -62,27 +62,27 @@ def _attention(
             missed.append(item)
             rest.append(node)
         else:
-            found.append(item)
-    rule = choose_mask(graph, analysis, rows, [item.mask.keeps for item in found], rest, missed, named)
+            matches.append(item)
+    rule = choose_mask(graph, analysis, rows, [item.mask.keeps for item in matches], rest, missed, named)
     check_sequences(graph, analysis, attentions, rule.source if rule is not None and rule.plain else None)
     apart = set[str]()  # why masks must have no holes
-    for item in list(found):
+    for item in list(matches):
         reason, distances = _other_mask(item, rule, padded), _distances(item, rule) if padded else None
         if reason is None and distances is not None and contiguous:
             apart.add(distances.partition(": ")[2])
         elif reason is None and distances is not None:
             reason = f"{distances}; {IF_CONTIGUOUS}"
         if reason is not None:
-            found.remove(item)
+            matches.remove(item)
             missed.append(Miss(item.node, reason))
     editor = Editor(graph)
     boundary = add_boundary(editor, _kept_slots(editor, rule))
     replace = _Replacement(editor, analysis, boundary)
-    for item in found:
+    for item in matches:
         replace(item)
     excluded = () if rule is None or padded else _excluded(rule, rows)
-    lengths = (TAKES_LENGTHS,) if any(item.mask.by_length for item in found) else ()
-    return PassResult(NAME, len(found), tuple(missed), excluded, lengths, tuple(apart))
+    lengths = (TAKES_LENGTHS,) if any(item.mask.by_length for item in matches) else ()
+    return PassResult(NAME, len(matches), tuple(missed), excluded, lengths, tuple(apart))
 
 
 def _matched(around: Surroundings, node: gs.Node) -> Attention | Miss:
@@ -133,13 +133,13 @@ def _excluded(rule: Keeping, rows: Rows) -> tuple[tuple[str, tuple[int, ...]], .
     if rule.plain or count is None:
         return ()
     values = np.arange(count)
-    kept = {
+    is_token = {
         "except": ~np.isin(values, rule.values),
         "only": np.isin(values, rule.values),
         "above": values > min(rule.values),
         "below": values < min(rule.values),
     }[rule.form]
-    return ((rule.source, tuple(int(value) for value in values[~kept])),)
+    return ((rule.source, tuple(int(value) for value in values[~is_token])),)
 
 
 class _Replacement:

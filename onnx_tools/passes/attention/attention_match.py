@@ -100,7 +100,7 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
     if int(node.attrs.get("axis", -1)) not in (-1, (rank or 0) - 1):
         raise NoMatch(f"Softmax '{name}' is not over the last axis")
     _check_length(analysis[node.inputs[0]].shape, name)
-    product, found = scores_of(around.positional, node)
+    product, scores = scores_of(around.positional, node)
     readers = readers_of(analysis, node.outputs[0])
     if len(readers) != 1:
         raise NoMatch(f"the weights of Softmax '{name}' are read by {len(readers)} MatMuls instead of one")
@@ -108,17 +108,17 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
     q, k, v = _heads(around, product.inputs[0], product.inputs[1], values.inputs[1], keys=KEYS_LAST)
     k, v = (_repeated(item, q.num_heads) if item.num_heads == 1 and not q.by_head else item for item in (k, v))
     _check_heads(q, k, v)
-    if found.parted and q.by_head:
+    if scores.parted and q.by_head:
         raise NoMatch(f"the scores of '{name}' have batch and heads merged in another order than Q has")
     shape = _four_axes(analysis[product.outputs[0]].shape, q)
-    found.sort_positions(shape, name, around.rows, analysis)
+    scores.sort_positions(shape, name, around.rows, analysis)
     if analysis[product.outputs[0]].rank == 3:
-        found.uses, again = ([_with_heads(use, q) for use in uses] for uses in (found.uses, again))
-    mask = prove(found.uses, shape, name, around.rows)
+        scores.uses, again = ([_with_heads(use, q) for use in uses] for uses in (scores.uses, again))
+    mask = prove(scores.uses, shape, name, around.rows)
     check_masked_alike(again, mask, shape, name, around.rows)
-    scale = found.factor * q.factor * k.factor
-    bias = around.biases.total(found.positions, q.num_heads, mask.window, mask.keeps, by_head=q.by_head)
-    tables = around.tables.total(found.gathered, q, k, scale)
+    scale = scores.factor * q.factor * k.factor
+    bias = around.biases.total(scores.positions, q.num_heads, mask.window, mask.keeps, by_head=q.by_head)
+    tables = around.tables.total(scores.gathered, q, k, scale)
     if tables is not None and (bias is not None or mask.window != Window()):
         raise NoMatch(f"the scores of '{name}' have tables by distance, and a window or another bias beside them")
     context = follow_context(analysis, values.outputs[0], *q.columns.shape, by_head=q.by_head)
@@ -155,10 +155,14 @@ def _heads(
 def _turned(around: Surroundings, q: gs.Tensor, k: gs.Tensor, keys: tuple[int, ...]) -> tuple[HeadsSource, HeadsSource]:
     """Where Q and K come from before their rotations. Raises NoMatch where there is none, or they are turned apart."""
     queries = trace_heads(around.analysis, q, "Q", rotations=around.rotations)
-    found = trace_heads(around.analysis, k, "K", perm=keys, rotations=around.rotations)
-    if queries.rotation is None or found.rotation is None or queries.rotation.pairs != found.rotation.pairs:
+    heads_of_keys = trace_heads(around.analysis, k, "K", perm=keys, rotations=around.rotations)
+    if (
+        queries.rotation is None
+        or heads_of_keys.rotation is None
+        or queries.rotation.pairs != heads_of_keys.rotation.pairs
+    ):
         raise NoMatch("Q and K are not turned alike")
-    return queries.in_pairs(), found.in_pairs()
+    return queries.in_pairs(), heads_of_keys.in_pairs()
 
 
 def _check_heads(q: HeadsSource, k: HeadsSource, v: HeadsSource) -> None:
@@ -225,18 +229,18 @@ def _match_operator(around: Surroundings, node: gs.Node) -> Attention:
     _check_heads(q, k, v)
     heads, size = q.columns.shape
     scale = float(node.attrs.get("scale", 1.0 / math.sqrt(size)))
-    mask, found = argument(node, 3), Scores()
+    mask, scores = argument(node, 3), Scores()
     if mask is not None and analysis[mask].dtype == "bool":
-        found.uses.append(MaskUse(analysis[mask], "select"))
+        scores.uses.append(MaskUse(analysis[mask], "select"))
     elif mask is not None:
-        found.add(around.positional, mask, 1.0)
+        scores.add(around.positional, mask, 1.0)
     batch, length = Poly.atom("B"), Poly.atom("S")
     shape = (batch, Poly.of(int(heads)), length, length)
-    found.sort_positions(shape, name, around.rows, analysis)
-    proved = prove(found.uses, shape, name, around.rows)
+    scores.sort_positions(shape, name, around.rows, analysis)
+    proved = prove(scores.uses, shape, name, around.rows)
     if int(node.attrs.get("is_causal", 0)):
         proved = replace(proved, window=proved.window & Window(OPEN, 0))
-    bias = around.biases.total(found.positions, q.num_heads, proved.window, proved.keeps)
+    bias = around.biases.total(scores.positions, q.num_heads, proved.window, proved.keeps)
     context = node.outputs[0]
     if analysis[tensors[0]].rank == 4:
         context = follow_context(analysis, context, heads, size)

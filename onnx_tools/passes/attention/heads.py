@@ -47,11 +47,11 @@ class HeadsSource:
 
     def in_pairs(self) -> HeadsSource:
         """The same with the elements of a head in an order that PadfreeRotary knows: scores are the same for any."""
-        turned = self.rotation
-        if turned is None or turned.pairing is not None:
+        rotation = self.rotation
+        if rotation is None or rotation.pairing is not None:
             return self
-        order, half = [*turned.first, *turned.second], len(turned.first)
-        paired = replace(turned, first=tuple(range(half)), second=tuple(range(half, 2 * half)))
+        order, half = [*rotation.first, *rotation.second], len(rotation.first)
+        paired = replace(rotation, first=tuple(range(half)), second=tuple(range(half, 2 * half)))
         return replace(self, columns=self.columns[:, order], rotation=paired)
 
     def shared(self) -> HeadsSource:
@@ -94,13 +94,13 @@ def trace_heads(
         if not is_standard(node, "Identity"):
             chain.append((node, current))
         current = node.inputs[0]
-    found = best or split
-    if found is None:
-        made = current.inputs[0].op if current.inputs else "input"
-        raise NoMatch(f"{what} is no [batch, sequence, hidden] tensor split into heads: it comes from {made}")
-    turned = None if split is None or rotations is None or (best and best[1] >= split[1]) else rotations.of(split[0])
-    source, length, total = split if turned is not None and split is not None else found
-    best = None if turned is not None else best
+    best_split = best or split
+    if best_split is None:
+        producer = current.inputs[0].op if current.inputs else "input"
+        raise NoMatch(f"{what} is no [batch, sequence, hidden] tensor split into heads: it comes from {producer}")
+    rotation = None if split is None or rotations is None or (best and best[1] >= split[1]) else rotations.of(split[0])
+    source, length, total = split if rotation is not None and split is not None else best_split
+    best = None if rotation is not None else best
     moves, order = chain[:length][::-1], _order(analysis, source) if best is None else None
     try:
         columns, by_head = _columns(analysis, source, moves, tensor, what, perm, False), False
@@ -109,7 +109,7 @@ def trace_heads(
             raise
         columns, by_head = _columns(analysis, source, moves, tensor, what, perm, True), True
     plain = HeadsSource(source, columns, total, order, by_head)
-    return plain if turned is None else _before(analysis, plain, *turned, what)
+    return plain if rotation is None else _before(analysis, plain, *rotation, what)
 
 
 def _before(analysis: Analysis, after: HeadsSource, heads: gs.Tensor, rotation: Rotation, what: str) -> HeadsSource:
@@ -166,7 +166,7 @@ def _columns(
     shape, order = analysis[source].shape or (), _order(analysis, source)
     sizes = [shape[axis].constant() or 0 for axis in (order[2:] if order is not None else (2,))]
     width = int(np.prod(sizes))
-    found: np.ndarray | None = None
+    common: np.ndarray | None = None
     for batch, length in _SIZES:
         values = np.arange(batch * length * width).reshape(batch, length, *sizes)
         if order is not None:
@@ -180,12 +180,12 @@ def _columns(
         tokens = np.arange(batch * length).reshape(batch, 1, length, 1) * width
         if columns.max(initial=0) >= width or not np.array_equal(values, tokens + columns[None, :, None, :]):
             raise NoMatch(f"{what} mixes tokens: its reshapes and transposes move elements between positions")
-        if found is not None and not np.array_equal(found, columns):
+        if common is not None and not np.array_equal(common, columns):
             raise NoMatch(f"{what} reads other columns for other sizes of the batch")
-        found = columns
-    if found is None:
+        common = columns
+    if common is None:
         raise NoMatch(f"{what} is empty")
-    return found
+    return common
 
 
 def _as_heads(values: np.ndarray, batch: int, what: str, target: gs.Tensor, by_head: bool) -> np.ndarray:

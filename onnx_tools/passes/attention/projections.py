@@ -61,8 +61,8 @@ class Projections:
 
     def _fused(self, sources: Sequence[HeadsSource]) -> gs.Tensor | None:
         """The tensor [B,S,...] with q, k and v side by side, or None where they are not projections of one input."""
-        found = [self._linear(source) for source in sources]
-        linears = [item for item in found if item is not None]
+        candidates = [self._linear(source) for source in sources]
+        linears = [item for item in candidates if item is not None]
         if len(linears) != len(sources) or any(item.x is not linears[0].x for item in linears):
             return None
         if len({str(item.weight.dtype) for item in linears}) != 1 or not _take_all(linears):

@@ -88,24 +88,24 @@ def _proves(use: MaskUse, shape: Shape, node: str, rows: Rows) -> bool:
 
 def _terms(tensor: gs.Tensor) -> list[tuple[gs.Tensor, int]]:
     """The two tensors that a tensor is the sum of, each with its sign; none where it is something else."""
-    made = made_by(tensor, "Add", "Sub")
-    return [] if made is None else list(zip(made.inputs, (1, 1 if made.op == "Add" else -1), strict=True))
+    maker = made_by(tensor, "Add", "Sub")
+    return [] if maker is None else list(zip(maker.inputs, (1, 1 if maker.op == "Add" else -1), strict=True))
 
 
 def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores]:
     """The MatMul of Q and K, and what becomes of its result. Raises NoMatch."""
-    analysis, found, current = positional.analysis, Scores(), softmax.inputs[0]
+    analysis, scores, current = positional.analysis, Scores(), softmax.inputs[0]
     while True:
         node = producer(current)
         if node is None:
             raise NoMatch(f"the scores of '{node_name(softmax)}' are no product of Q and K: they are an input")
         if is_standard(node, "MatMul"):
-            return node, found
+            return node, scores
         scaled = scale_of(analysis, current)
         if scaled is not None:
             current, part = scaled
-            found.factor *= part
-            if found.factor <= 0:
+            scores.factor *= part
+            if scores.factor <= 0:
                 raise NoMatch(f"'{node_name(node)}' multiplies the scores by {part}")
         elif (free := unbounded(analysis, current)) is not None:
             current = free
@@ -114,20 +114,20 @@ def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores
             position = next((i for i, item in enumerate(terms) if item is not None), None)
             if position is None:
                 position = _added(positional, node)
-                found.add(positional, node.inputs[position], found.factor)
+                scores.add(positional, node.inputs[position], scores.factor)
             else:
-                found.gathered += [item.times(found.factor) for item in terms[position] or ()]
+                scores.gathered += [item.times(scores.factor) for item in terms[position] or ()]
             current = node.inputs[1 - position]
         elif is_standard(node, "Sub") and _is_known(positional, node.inputs[1]):
-            found.add(positional, node.inputs[1], -found.factor)
+            scores.add(positional, node.inputs[1], -scores.factor)
             current = node.inputs[0]
         elif is_standard(node, "Where"):
-            use, current = _selection(analysis, node, found.factor)
-            found.uses.append(use)
+            use, current = _selection(analysis, node, scores.factor)
+            scores.uses.append(use)
         elif is_standard(node, "Cast"):
             current = node.inputs[0]
         elif joins_heads(analysis, node.outputs[0], node.inputs[0], node):
-            found.parted, current = True, node.inputs[0]
+            scores.parted, current = True, node.inputs[0]
         else:
             what = "are capped by" if node.op == "Tanh" else "go through"
             raise NoMatch(f"the scores {what} '{node_name(node)}' ({node.op}) between Q K^T and the Softmax")

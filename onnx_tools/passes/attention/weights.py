@@ -35,15 +35,15 @@ def readers_of(analysis: Analysis, softmax: gs.Tensor) -> list[Reader]:
 
 def _readers(analysis: Analysis, chain: Sequence[gs.Tensor], uses: tuple[MaskUse, ...]) -> list[Reader]:
     """Of the last tensor of a chain; all of them are the weights where they are numbers above 0."""
-    found, weights = list[Reader](), chain[-1]
+    readers, weights = list[Reader](), chain[-1]
     for node in weights.outputs:
         if is_standard(node, "MatMul") and node.inputs[0] is weights:
-            found.append(Reader(node, uses))
+            readers.append(Reader(node, uses))
         elif is_standard(node, "Cast", "Identity", "Dropout") or joins_heads(analysis, weights, node.outputs[0], node):
-            found += _readers(analysis, [*chain, node.outputs[0]], uses)
+            readers += _readers(analysis, [*chain, node.outputs[0]], uses)
         elif (more := _masked_by(analysis, node, chain)) is not None:
-            found += _readers(analysis, [*chain, node.outputs[0]], (*uses, *more))
-    return found
+            readers += _readers(analysis, [*chain, node.outputs[0]], (*uses, *more))
+    return readers
 
 
 def _masked_by(analysis: Analysis, node: gs.Node, chain: Sequence[gs.Tensor]) -> tuple[MaskUse, ...] | None:
@@ -56,12 +56,12 @@ def _masked_by(analysis: Analysis, node: gs.Node, chain: Sequence[gs.Tensor]) ->
         return (MaskUse(analysis[other], "select"),) if is_mask(analysis, other) else None
     if not is_standard(node, "Where") or (node.inputs[1] is weights) == (node.inputs[2] is weights):
         return None
-    place = 1 if node.inputs[1] is weights else 2
-    if place == 2 and _is_no_number(node.inputs[0], chain):
+    position = 1 if node.inputs[1] is weights else 2
+    if position == 2 and _is_no_number(node.inputs[0], chain):
         return ()
     chosen = analysis[node.inputs[0]]
-    masks = analysis[node.inputs[3 - place]].scalar() == 0 and chosen.expr is not None
-    return (MaskUse(chosen, "select", keeps=place == 1),) if masks else None
+    masks = analysis[node.inputs[3 - position]].scalar() == 0 and chosen.expr is not None
+    return (MaskUse(chosen, "select", keeps=position == 1),) if masks else None
 
 
 def _is_no_number(test: gs.Tensor, chain: Sequence[gs.Tensor]) -> bool:
@@ -105,10 +105,10 @@ def _masks(use: MaskUse | None, mask: PaddingMask, scores: Shape, node: str, row
     if use is None:
         return False
     try:
-        found = prove_one(use, scores, node, rows)
+        proof = prove_one(use, scores, node, rows)
     except NoMatch:
         return False
-    return found.keeps in (None, mask.keeps) and found.window in (ALL, mask.window)
+    return proof.keeps in (None, mask.keeps) and proof.window in (ALL, mask.window)
 
 
 def _turned(use: MaskUse) -> MaskUse | None:

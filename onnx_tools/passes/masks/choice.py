@@ -59,8 +59,8 @@ def choose_mask(
         raise RewriteError(f"the mask '{named}' {what} of the model; its inputs are {_listed(inputs)}; name one")
     rules = [rule for rule in proved if rule is not None]
     if not rules:
-        found = [keys_masked_by(analysis, node, tensor, rows) for node in rest for tensor in possible]
-        rules = [rule for rule in found if rule is not None]
+        masked_keys = [keys_masked_by(analysis, node, tensor, rows) for node in rest for tensor in possible]
+        rules = [rule for rule in masked_keys if rule is not None]
     sources = sorted({rule.source for rule in rules})
     if named is not None:
         return _checked(possible, _named(named, rules, sources, rows))

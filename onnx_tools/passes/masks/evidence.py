@@ -45,38 +45,38 @@ def inputs_in_scores(analysis: Analysis, node: gs.Node) -> set[str]:
 
 def inputs_in_weights(analysis: Analysis, node: gs.Node) -> set[str]:
     """The inputs that an attention's weights are multiplied by, or chosen by, between the Softmax and the product."""
-    found, waiting, seen = set[str](), [] if is_standard(node, "Attention") else [node.outputs[0]], set[int]()
+    sources, waiting, seen = set[str](), [] if is_standard(node, "Attention") else [node.outputs[0]], set[int]()
     while waiting:
         weights = waiting.pop()
         for reader in weights.outputs:
             if id(reader) not in seen and is_standard(reader, *_ON_WEIGHTS) and not is_product(analysis, reader):
                 seen.add(id(reader))
-                found |= _inputs_in(analysis, [item for item in reader.inputs if item is not weights])
+                sources |= _inputs_in(analysis, [item for item in reader.inputs if item is not weights])
                 waiting += reader.outputs
-    return found
+    return sources
 
 
 def inputs_in_running_sums(analysis: Analysis, node: gs.Node) -> set[str]:
     """The inputs whose running sums reach the scores: where several sequences lie in one row, they tell these apart."""
     start = scores_of(node)
     waiting: list[tuple[gs.Tensor, bool]] = [] if start is None else [(start, False)]
-    found, seen = set[str](), set[tuple[int, bool]]()
+    sources, seen = set[str](), set[tuple[int, bool]]()
     while waiting:
         tensor, is_summed = waiting.pop()
         if (id(tensor), is_summed) in seen:
             continue
         seen.add((id(tensor), is_summed))
         if is_summed and not tensor.inputs and isinstance(tensor, gs.Variable):
-            found.add(str(tensor.name))
+            sources.add(str(tensor.name))
         for maker in tensor.inputs:
             if not (is_standard(maker, "Shape", "Size") or is_product(analysis, maker)):
                 waiting += [(item, is_summed or is_standard(maker, "CumSum")) for item in maker.inputs]
-    return found
+    return sources
 
 
 def _inputs_in(analysis: Analysis, tensors: list[gs.Tensor]) -> set[str]:
     """The inputs that reach tensors [..., queries, keys] as masks do."""
-    found, seen, waiting = set[str](), set[int](), tensors
+    names, seen, waiting = set[str](), set[int](), tensors
     while waiting:
         tensor = waiting.pop()
         if id(tensor) in seen:
@@ -87,13 +87,13 @@ def _inputs_in(analysis: Analysis, tensors: list[gs.Tensor]) -> set[str]:
             query = axis_index((analysis[tensor].rank or 0) - 2)  # its own element says nothing of keys
             told = [leaf for leaf in leaves(expr) if isinstance(leaf, (Element, RowSum))]
             sources = {leaf.source for leaf in told if isinstance(leaf, RowSum) or leaf.indices[-1] != query}
-            found |= {source for source in sources if not _is_relative(expr, source)}
+            names |= {source for source in sources if not _is_relative(expr, source)}
             continue
         for maker in tensor.inputs:
             if is_standard(maker, "Shape", "Size", "CumSum") or is_product(analysis, maker) or _is_look_up(maker):
                 continue
             waiting += list(maker.inputs)
-    return found
+    return names
 
 
 def _is_relative(expr: Expr, source: str) -> bool:
@@ -108,8 +108,8 @@ def _is_relative(expr: Expr, source: str) -> bool:
 
 def is_product(analysis: Analysis, node: gs.Node) -> bool:
     """Whether a node multiplies hidden states: not tensors that are known from the inputs alone, as masks are."""
-    several = is_standard(node, *_PRODUCTS) and len(node.inputs) > 1
-    return several and any(analysis[tensor].expr is None for tensor in node.inputs)
+    is_multiple = is_standard(node, *_PRODUCTS) and len(node.inputs) > 1
+    return is_multiple and any(analysis[tensor].expr is None for tensor in node.inputs)
 
 
 def _is_look_up(node: gs.Node) -> bool:
@@ -218,8 +218,8 @@ class _Walk:
         if not is_standard(node, *_SAME_KEYS):
             return False
         one, two = (self._analysis[item].shape or () for item in (node.inputs[0], node.outputs[0]))
-        kept = 2 if is_standard(node, "Reshape", "Flatten") else 1
-        return len(one) > 1 and one[-kept:] == two[-kept:]
+        trailing = 2 if is_standard(node, "Reshape", "Flatten") else 1
+        return len(one) > 1 and one[-trailing:] == two[-trailing:]
 
     def _sum(self, expr: Expr, own: Sequence[Element]) -> Bounds:
         """Bounds of an expression; terms without the mask that are no constants, as biases, count as scores do."""
@@ -238,8 +238,8 @@ class _Walk:
         if facts.expr is None or facts.shape is None:
             return None
         expr = _of_other_tokens(facts.expr, facts.shape)
-        found = {leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.source == self._source}
-        own = [element for element in found if self._is_own(element, facts.shape)]
+        candidates = {leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.source == self._source}
+        own = [element for element in candidates if self._is_own(element, facts.shape)]
         self.elements += [(element, expr) for element in own]
         return expr, own
 

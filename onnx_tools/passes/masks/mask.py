@@ -63,12 +63,12 @@ def prove(uses: list[MaskUse], scores: Shape, node: str, rows: Rows) -> PaddingM
 
     A use by length keeps as many keys from the first on: the same keys, where the mask is right-padded.
     """
-    found = {prove_one(use, scores, node, rows) for use in uses}
-    masks = [mask for mask in found if mask.keeps is not None]
+    proofs = {prove_one(use, scores, node, rows) for use in uses}
+    masks = [mask for mask in proofs if mask.keeps is not None]
     rules = sorted({str(mask.keeps) for mask in masks})
     if len(rules) > 1:
         raise NoMatch(f"masks of node '{node}' are several: {', '.join(rules)}")
-    window = functools.reduce(operator.and_, (mask.window for mask in found), ALL)
+    window = functools.reduce(operator.and_, (mask.window for mask in proofs), ALL)
     return PaddingMask(masks[0].keeps if masks else None, any(mask.by_length for mask in masks), window)
 
 
@@ -108,15 +108,15 @@ def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping
     """The same of an expression that may read the query's slot, too; queries of padding do not matter."""
     key, query = (Poly.atom(Axis(0)), Poly.atom(Axis(3))), (Poly.atom(Axis(0)), Poly.atom(Axis(2)))
     pairs = [leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.indices == query]
-    own, kept = expr, expr
+    own, at_tokens = expr, expr
     for item in pairs:
         own = replaced(own, item, Element(item.source, key, item.dtype))
     rule = _padding_rule(use, own, prefix, rows)
     if not pairs:
         return rule
     for item in pairs:
-        kept = replaced(kept, item, number(int(rule.form == "nonzero"), item.dtype))
-    if not rule.plain or _padding_rule(use, kept, prefix, rows) != rule:
+        at_tokens = replaced(at_tokens, item, number(int(rule.form == "nonzero"), item.dtype))
+    if not rule.plain or _padding_rule(use, at_tokens, prefix, rows) != rule:
         raise NoMatch(f"{prefix} what it keeps for a query that is no padding is not known")
     return rule
 
@@ -126,10 +126,10 @@ def _padding_rule(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping:
     element = _only_element(expr, prefix)
     domain = domain_of(element.dtype, rows.get(element.source), [expr])
     low, high = bounds(expr, {element: domain.values})
-    kept, masked = _states(use, low, high)
+    at_tokens, masked = _states(use, low, high)
     size = domain.values.shape
     try:
-        wide = np.broadcast_to(kept, size), np.broadcast_to(masked, size)
+        wide = np.broadcast_to(at_tokens, size), np.broadcast_to(masked, size)
         return keeping(element.source, domain, *wide, is_binary(expr, element))
     except NoMatch as reason:
         said = "" if domain.complete else _said_of_two(use, low, domain)
@@ -165,12 +165,12 @@ def _window(use: MaskUse, expr: Expr, prefix: str) -> Window:
 def _said_of_two(use: MaskUse, values: np.ndarray, domain: Domain) -> str:
     """What a mask does instead where its values are 1 and 0."""
     wide = np.broadcast_to(values, domain.values.shape)
-    kept, masked = (float(wide[domain.values == number][0]) for number in (1, 0))
+    at_tokens, masked = (float(wide[domain.values == number][0]) for number in (1, 0))
     if use.kind == "select":
-        return f"it selects kept keys = {bool(kept)}, masked keys = {bool(masked)}"
-    if kept != 0.0 and masked != 0.0:
-        return f"it adds {kept} to the scores of kept keys"
-    return f"it adds {masked if kept == 0.0 else kept} to masked scores, which is not below {VERY_NEGATIVE}"
+        return f"it selects kept keys = {bool(at_tokens)}, masked keys = {bool(masked)}"
+    if at_tokens != 0.0 and masked != 0.0:
+        return f"it adds {at_tokens} to the scores of kept keys"
+    return f"it adds {masked if at_tokens == 0.0 else at_tokens} to masked scores, which is not below {VERY_NEGATIVE}"
 
 
 def _slots_of_lengths(expr: Expr) -> Expr:
@@ -182,8 +182,8 @@ def _slots_of_lengths(expr: Expr) -> Expr:
         own_row = isinstance(total, RowSum) and total.row == Poly.atom(Axis(0))
         if isinstance(total, RowSum) and own_row and isinstance(key, Index) and key.poly == Poly.atom(Axis(3)):
             slot = Element(total.source, (total.row, key.poly), total.dtype)
-            kept = apply("Cast", (slot,), "bool")
-            return kept if _ORDERS[expr.op] else apply("Not", (kept,), "bool")
+            is_token = apply("Cast", (slot,), "bool")
+            return is_token if _ORDERS[expr.op] else apply("Not", (is_token,), "bool")
     return apply(expr.op, tuple(_slots_of_lengths(arg) for arg in expr.args), expr.dtype)
 
 
@@ -194,7 +194,7 @@ def _inner(expr: Expr) -> Expr:
 
 def _only_element(expr: Expr, prefix: str) -> Element:
     wanted = (Poly.atom(Axis(0)), Poly.atom(Axis(3)))
-    found: set[Element] = set()
+    elements: set[Element] = set()
     indices = [leaf for leaf in leaves(expr) if isinstance(leaf, Index) and leaf.poly.constant() is None]
     if indices:
         axes = set().union(*(leaf.poly.axes() for leaf in indices))
@@ -208,8 +208,8 @@ def _only_element(expr: Expr, prefix: str) -> Element:
             if leaf.indices != wanted:
                 where = ", ".join(str(index) for index in leaf.indices)
                 raise NoMatch(f"{prefix} it reads {leaf.source}[{where}] instead of the key's [i0, i3]")
-            found.add(leaf)
-    if len(found) != 1:
-        names = ", ".join(sorted(item.source for item in found)) or "none"
-        raise NoMatch(f"{prefix} it depends on {len(found)} inputs ({names}) where one mask is expected")
-    return found.pop()
+            elements.add(leaf)
+    if len(elements) != 1:
+        names = ", ".join(sorted(item.source for item in elements)) or "none"
+        raise NoMatch(f"{prefix} it depends on {len(elements)} inputs ({names}) where one mask is expected")
+    return elements.pop()

@@ -56,17 +56,17 @@ class Domain:
 
 def table_rows(tensor: gs.Tensor) -> int | None:
     """The rows of the smallest table that an input's values choose from; None where they choose from none."""
-    found, seen = list[int](), [tensor]
+    row_counts, seen = list[int](), [tensor]
     while seen:
         current = seen.pop()
         for node in current.outputs:
             if is_standard(node, "Gather") and node.inputs[1] is current:
                 table = node.inputs[0]
                 if isinstance(table, gs.Constant) and int(node.attrs.get("axis", 0)) == 0 and len(table.shape) > 1:
-                    found.append(int(table.shape[0]))
+                    row_counts.append(int(table.shape[0]))
             elif is_standard(node, *_MOVING) and node.inputs[0] is current:
                 seen += list(node.outputs)
-    return min(found) if found else None
+    return min(row_counts) if row_counts else None
 
 
 def domain_of(dtype: str, rows: int | None, exprs: Iterable[Expr]) -> Domain:
@@ -80,21 +80,21 @@ def domain_of(dtype: str, rows: int | None, exprs: Iterable[Expr]) -> Domain:
 
 def _with_neighbours(values: tuple[int, ...], exprs: Iterable[Expr]) -> npt.NDArray[np.int64]:
     """The values, and those at which comparisons with constants of the expressions may turn."""
-    found = set(values)
+    numbers = set(values)
     for leaf in set().union(*(leaves(expr) for expr in exprs)):
         value = leaf.poly.constant() if isinstance(leaf, Index) else leaf.value if isinstance(leaf, Number) else None
         if value is not None and abs(value) < 1 << 31:
-            found |= {int(value) + step for step in (-1, 0, 1, 2)}
-    return np.asarray(sorted(found))
+            numbers |= {int(value) + step for step in (-1, 0, 1, 2)}
+    return np.asarray(sorted(numbers))
 
 
-def keeping(source: str, domain: Domain, kept: np.ndarray, masked: np.ndarray, binary: bool) -> Keeping:
-    """The rule by which values of a domain that are `kept` or `masked` are told. Raises NoMatch where none is known.
+def keeping(source: str, domain: Domain, is_token: np.ndarray, masked: np.ndarray, binary: bool) -> Keeping:
+    """The rule that tells values of tokens (`is_token`) from `masked` ones. Raises NoMatch where none is known.
 
     Values that are neither change scores otherwise: an input of which they are not known to occur has them not.
     `binary`: whether the graph takes the input for a truth; then it is 0 or 1, unless a table says that it has more.
     """
-    state = {int(v): bool(k) for v, k, m in zip(domain.values, kept, masked, strict=True) if bool(k) != bool(m)}
+    state = {int(v): bool(k) for v, k, m in zip(domain.values, is_token, masked, strict=True) if bool(k) != bool(m)}
     if binary and not domain.complete:
         state = {value: state[value] for value in (0, 1) if value in state}
     two = domain.values.tolist() == [0, 1] or (binary and not domain.complete)
@@ -165,14 +165,14 @@ def keep_nodes(editor: Editor, mask: gs.Tensor, rule: Keeping) -> gs.Tensor:
 
 def _is_one_of(editor: Editor, mask: gs.Tensor, values: tuple[int, ...]) -> gs.Tensor:
     boolean = np.dtype(np.bool_)
-    found: gs.Tensor | None = None
+    either: gs.Tensor | None = None
     for value in values:
         constant = editor.constant("padfree_value", np.asarray(value, mask.dtype))
         same = editor.node("Equal", [mask, constant], stem="padfree_same", dtype=boolean)
-        found = same if found is None else editor.node("Or", [found, same], stem="padfree_same", dtype=boolean)
-    if found is None:
+        either = same if either is None else editor.node("Or", [either, same], stem="padfree_same", dtype=boolean)
+    if either is None:
         raise AssertionError("a rule without values")
-    return found
+    return either
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ class Mask:
         except ValueError:
             return None
         pairs = {(self.keeps(value), result) for value, result in zip(values, results, strict=True)}
-        found = dict(sorted(pairs))
-        return (found[True], found[False]) if len(pairs) == len(found) == 2 else None
+        outcome_of = dict(sorted(pairs))
+        return (outcome_of[True], outcome_of[False]) if len(pairs) == len(outcome_of) == 2 else None
 
     def keeps(self, value: int) -> bool:
         """Whether a value of the input keeps its slot."""
@@ -242,16 +242,16 @@ def _only_compares(expr: Expr, element: Element) -> bool:
     return all(_only_compares(arg, element) for arg in expr.args)
 
 
-def mask_of(kept: Facts) -> Mask:
+def mask_of(facts: Facts) -> Mask:
     """What the boundary's mask int32 [B,S] is made of, from the facts about it."""
-    expr = kept.expr
+    expr = facts.expr
     elements = [] if expr is None else [leaf for leaf in leaves(expr) if isinstance(leaf, Element)]
     if expr is None or not elements:
         return Mask(None)
     plain = _is_plain(expr)
     samples = (0, 1) if plain else [int(value) for value in _with_neighbours(_SAMPLES, [expr]) if value >= 0]
-    found = _at(expr, np.asarray(samples)) != 0
-    keep, drop = (tuple(np.asarray(samples)[found == wanted].tolist()) for wanted in (True, False))
+    outcome = _at(expr, np.asarray(samples)) != 0
+    keep, drop = (tuple(np.asarray(samples)[outcome == wanted].tolist()) for wanted in (True, False))
     return Mask(elements[0].source, keep, drop, plain, expr)
 
 

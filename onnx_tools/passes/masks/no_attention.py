@@ -19,12 +19,14 @@ _FREE = "export the transformer encoder itself, with Softmax or Attention operat
 
 def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
     """The error, with the shapes of the Softmaxes that are no attention, or with the operators where there is none."""
-    found = [node for node in graph.nodes if is_standard(node, "Softmax")]
-    if found:
-        shapes = dict.fromkeys(f"'{node_name(node)}' is over {_text(analysis, node)}" for node in found)
+    softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax")]
+    if softmaxes:
+        shapes = dict.fromkeys(f"'{node_name(node)}' is over {_text(analysis, node)}" for node in softmaxes)
         listed, rest = list(shapes)[:_MOST], len(shapes) - _MOST
         more = f", and {rest} others" if rest > 0 else ""
-        traced = next((size for size in (_traced_length(analysis, node) for node in found) if size is not None), None)
+        traced = next(
+            (size for size in (_traced_length(analysis, node) for node in softmaxes) if size is not None), None
+        )
         if traced is not None:
             return RewriteError(
                 f"no attention found: scores have a row for every token and {traced} columns, whatever the sequence's "
@@ -32,7 +34,9 @@ def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
                 "as torch.onnx.export writes nn.MultiheadAttention and nn.TransformerEncoder through TorchScript; "
                 "export the model with torch.onnx.export(..., dynamo=True, dynamic_shapes=...)"
             )
-        fixed = next((size for size in (_traced_square(analysis, node) for node in found) if size is not None), None)
+        fixed = next(
+            (size for size in (_traced_square(analysis, node) for node in softmaxes) if size is not None), None
+        )
         if fixed is not None:
             return RewriteError(_traced_constants(graph, analysis, fixed))
         return RewriteError(

@@ -59,16 +59,16 @@ def check_sequences(graph: gs.Graph, analysis: Analysis, attentions: Iterable[gs
 
 def _sources(graph: gs.Graph, mask: str | None) -> dict[str, frozenset[str]]:
     """The inputs whose values each tensor is made of."""
-    found = {str(tensor.name): frozenset({str(tensor.name)} - {mask}) for tensor in graph.inputs}
+    sources = {str(tensor.name): frozenset({str(tensor.name)} - {mask}) for tensor in graph.inputs}
     for node in graph.nodes:
-        made = frozenset[str]()
+        names = frozenset[str]()
         if not is_standard(node, "Shape", "Size"):
             for tensor in node.inputs:
-                other = _of(found, tensor)
-                if other is not made:  # most operands are made of the same inputs
-                    made = made | other if made else other
-        found.update((tensor.name, made) for tensor in node.outputs)
-    return found
+                other = _of(sources, tensor)
+                if other is not names:  # most operands are made of the same inputs
+                    names = names | other if names else other
+        sources.update((tensor.name, names) for tensor in node.outputs)
+    return sources
 
 
 def _of(sources: Sources, tensor: gs.Tensor) -> frozenset[str]:
@@ -79,17 +79,17 @@ def _operands(analysis: Analysis, node: gs.Node) -> list[tuple[gs.Tensor, gs.Ten
     """The operands of every product that the scores of an attention are made of."""
     if is_standard(node, "Attention"):
         return [(node.inputs[0], node.inputs[1])]
-    found, seen, waiting = list[tuple[gs.Tensor, gs.Tensor]](), set[int](), list(node.inputs[0].inputs)
+    operands, seen, waiting = list[tuple[gs.Tensor, gs.Tensor]](), set[int](), list(node.inputs[0].inputs)
     while waiting:
         maker = waiting.pop()
         if id(maker) in seen:
             continue
         seen.add(id(maker))
         if is_product(analysis, maker):
-            found.append((maker.inputs[0], maker.inputs[1]))
+            operands.append((maker.inputs[0], maker.inputs[1]))
         elif not is_standard(maker, "Shape", "Size"):
             waiting += [item for tensor in maker.inputs for item in tensor.inputs]
-    return found
+    return operands
 
 
 def _listed(names: Iterable[str]) -> str:

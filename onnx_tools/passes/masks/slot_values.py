@@ -61,8 +61,8 @@ class SlotValues:
         if sequence is None or depth == 0:
             return None
         if tensor.name not in self._known:
-            found = self._of_expr(facts.expr, sequence)
-            self._known[tensor.name] = self._of_node(tensor, sequence, depth) if found is None else found
+            value = self._of_expr(facts.expr, sequence)
+            self._known[tensor.name] = self._of_node(tensor, sequence, depth) if value is None else value
         return self._known[tensor.name]
 
     def outcomes(self, tensor: gs.Tensor) -> tuple[float, float] | None:
@@ -78,9 +78,9 @@ class SlotValues:
         if isinstance(expr, Index):
             value = expr.poly.constant()
             return None if value is None else float(value)
-        found = self._mask.outcomes(expr, ("i0", f"i{sequence}"))
-        if found is not None or not isinstance(expr, Apply):
-            return None if found is None else found[1]
+        outcomes = self._mask.outcomes(expr, ("i0", f"i{sequence}"))
+        if outcomes is not None or not isinstance(expr, Apply):
+            return None if outcomes is None else outcomes[1]
         return _combined(expr.op, [self._of_expr(arg, sequence) for arg in expr.args], expr.dtype)
 
     def _of_node(self, tensor: gs.Tensor, sequence: int, depth: int) -> float | None:
@@ -101,8 +101,8 @@ class SlotValues:
         except NoRule:
             return None
         if is_standard(node, "Concat"):
-            found = {self.at_masked(item, depth - 1) for item in node.inputs}
-            return found.pop() if len(found) == 1 else None
+            operand_values = {self.at_masked(item, depth - 1) for item in node.inputs}
+            return operand_values.pop() if len(operand_values) == 1 else None
         value = self.at_masked(node.inputs[0], depth - 1)
         if is_standard(node, *_MOVEMENTS, "ReduceMax", "ReduceMean", "ReduceMin"):
             return value
@@ -112,15 +112,15 @@ class SlotValues:
 
     def _of_elementwise(self, node: gs.Node, tensor: gs.Tensor, sequence: int, depth: int) -> float | None:
         """Operands are spread over the result: those that have its sequence's axis are asked."""
-        shape, found = self._analysis[tensor].shape or (), list[float | None]()
+        shape, values = self._analysis[tensor].shape or (), list[float | None]()
         for item in present(node.inputs):
             facts = self._analysis[item]
             whole = facts.rank == len(shape) and token_axis(facts.shape) == sequence
             value = self.at_masked(item, depth - 1) if whole or facts.scalar() is not None else None
             if value is None:
                 value = self._of_expr(broadcast_expr(facts, shape), sequence)
-            found.append(value)
-        return _combined(node.op, found, self._analysis[tensor].dtype or "float32")
+            values.append(value)
+        return _combined(node.op, values, self._analysis[tensor].dtype or "float32")
 
     def is_never_negative(self, tensor: gs.Tensor, depth: int = _MAX_DEPTH) -> bool:
         """Whether no element is below 0, in whatever slot (NaN aside). False: not known."""

@@ -44,18 +44,20 @@ def tried_distances() -> npt.NDArray[np.int64]:
     return np.concatenate([-ahead[:0:-1], ahead])
 
 
-def window_of(distances: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_], masked: npt.NDArray[np.bool_]) -> Window:
+def window_of(
+    distances: npt.NDArray[np.int64], is_token: npt.NDArray[np.bool_], masked: npt.NDArray[np.bool_]
+) -> Window:
     """The window of a mask that keeps or masks a key by its mask's values, in rows, at the distances, in columns.
 
     Raises NoMatch where it is none: where seen keys are not one span around the query, or not masked alike.
     """
-    seen: npt.NDArray[np.bool_] = np.any(kept, axis=0)
+    seen: npt.NDArray[np.bool_] = np.any(is_token, axis=0)
     here = int(np.flatnonzero(distances == 0)[0])
     if not seen[here]:
         raise NoMatch("no query sees its own key")
     if not masked[:, ~seen].all():
         raise NoMatch("keys at a distance are neither kept nor masked")
-    if np.any(kept[:, seen] != kept[:, [here]]) or np.any(masked[:, seen] != masked[:, [here]]):
+    if np.any(is_token[:, seen] != is_token[:, [here]]) or np.any(masked[:, seen] != masked[:, [here]]):
         raise NoMatch("keys at different distances are masked by different values")
     inside = distances[seen]
     if not seen[(distances >= inside.min()) & (distances <= inside.max())].all():

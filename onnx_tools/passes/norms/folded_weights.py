@@ -46,9 +46,11 @@ class FoldedWeights:
                 exact = values_of(weight) * values_of(gamma)[:, np.newaxis]
                 if centred:
                     exact -= exact.mean(axis=0, dtype=np.float64).astype(np.float32)
-                kept = moved_to_keep_sums(exact, lambda moved: self._rounded(moved)[1], axis=0) if centred else exact
-                values, found = self._rounded(kept)
-            if unfit := unfit_reason(exact, self._precision, rounded=found) or self._not_finite(found):
+                centred_weights = (
+                    moved_to_keep_sums(exact, lambda moved: self._rounded(moved)[1], axis=0) if centred else exact
+                )
+                values, rounded = self._rounded(centred_weights)
+            if unfit := unfit_reason(exact, self._precision, rounded=rounded) or self._not_finite(rounded):
                 raise NoMatch(f"'{weight.name}' times '{gamma.name}' {unfit}")
             self._scaled[key] = self._constant(f"{weight.name}_scaled", values)
         return self._scaled[key]
@@ -62,8 +64,8 @@ class FoldedWeights:
             return terms[0] if terms else None
         total = sum((values_of(term).astype(np.float64) for term in terms), self._shift(weight, beta))
         stem = terms[0].name if terms else f"{weight.name}_bias"
-        values, found = self._rounded(total.astype(np.float32))
-        if unfit := self._not_finite(found):
+        values, rounded = self._rounded(total.astype(np.float32))
+        if unfit := self._not_finite(rounded):
             raise NoMatch(f"'{stem}', shifted, {unfit}")
         return self._constant(f"{stem}_shifted", values)
 

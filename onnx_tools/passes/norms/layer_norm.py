@@ -24,26 +24,26 @@ def layer_norm(graph: gs.Graph, analysis: Analysis) -> PassResult:
         if not norm_match.is_candidate(node):
             continue
         try:
-            found = norm_match.match(analysis, node)
-            if found is None:
+            norm = norm_match.match(analysis, node)
+            if norm is None:
                 continue
-            _check(analysis, found)
+            _check(analysis, norm)
         except NoMatch as reason:
             missed.append(Miss(node_name(node), str(reason)))
             continue
-        _replace(editor, analysis, found)
+        _replace(editor, analysis, norm)
         replaced += 1
     return PassResult(NAME, replaced, tuple(missed))
 
 
-def _check(analysis: Analysis, found: norm_match.LayerNorm) -> None:
-    facts = analysis[found.x]
+def _check(analysis: Analysis, norm: norm_match.LayerNorm) -> None:
+    facts = analysis[norm.x]
     if facts.shape is None or not facts.shape or facts.shape[0] != Poly.atom("T"):
-        raise NoMatch(f"'{found.node}' normalises a tensor that is not packed")
+        raise NoMatch(f"'{norm.node}' normalises a tensor that is not packed")
     width = facts.shape[-1].constant()
-    for constant in (found.gamma, found.beta):
+    for constant in (norm.gamma, norm.beta):
         if constant is not None and list(constant.shape) != [width]:
-            raise NoMatch(f"'{found.node}' has a scale or bias of shape {list(constant.shape)} instead of [{width}]")
+            raise NoMatch(f"'{norm.node}' has a scale or bias of shape {list(constant.shape)} instead of [{width}]")
 
 
 @dataclass(frozen=True)
@@ -55,28 +55,28 @@ class _Sum:
     residual: gs.Tensor | None
 
 
-def _replace(editor: Editor, analysis: Analysis, found: norm_match.LayerNorm) -> None:
+def _replace(editor: Editor, analysis: Analysis, norm: norm_match.LayerNorm) -> None:
     graph = editor.graph
-    parts = _parts(graph, analysis, found.x)
-    readers = {id(node) for node in found.x.outputs}
-    inside = {id(node) for node in _inside(found)}
-    has_sum = parts.x is not found.x and (is_output(graph, found.x) or not readers <= inside)
-    gamma = found.gamma
+    parts = _parts(graph, analysis, norm.x)
+    readers = {id(node) for node in norm.x.outputs}
+    inside = {id(node) for node in _inside(norm)}
+    has_sum = parts.x is not norm.x and (is_output(graph, norm.x) or not readers <= inside)
+    gamma = norm.gamma
     if gamma is None:
-        gamma = editor.constant("ones", np.ones((analysis[found.x].shape or ())[-1].constant() or 0, np.float32))
-    optional = [parts.bias, parts.residual, gamma, found.beta]
-    outputs = [editor.take_over(found.output)]
+        gamma = editor.constant("ones", np.ones((analysis[norm.x].shape or ())[-1].constant() or 0, np.float32))
+    optional = [parts.bias, parts.residual, gamma, norm.beta]
+    outputs = [editor.take_over(norm.output)]
     if has_sum:
-        outputs.append(editor.take_over(found.x))
+        outputs.append(editor.take_over(norm.x))
     editor.padfree(
         "PadfreeLayerNorm",
         [parts.x, *(item for item in optional if item is not None)],
         outputs,
-        epsilon=found.epsilon,
-        rms=int(found.rms),
+        epsilon=norm.epsilon,
+        rms=int(norm.rms),
         has_bias=int(parts.bias is not None),
         has_residual=int(parts.residual is not None),
-        has_beta=int(found.beta is not None),
+        has_beta=int(norm.beta is not None),
         has_sum=int(has_sum),
         has_first=0,
         has_pooler=0,
@@ -86,11 +86,11 @@ def _replace(editor: Editor, analysis: Analysis, found: norm_match.LayerNorm) ->
     )
 
 
-def _inside(found: norm_match.LayerNorm) -> list[gs.Node]:
+def _inside(norm: norm_match.LayerNorm) -> list[gs.Node]:
     """The readers of x that vanish with the norm."""
-    if found.readers:
-        return list(found.readers)
-    reads = list(found.x.outputs)
+    if norm.readers:
+        return list(norm.readers)
+    reads = list(norm.x.outputs)
     if len(reads) == 1:
         return reads
     return [

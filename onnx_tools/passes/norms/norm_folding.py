@@ -46,11 +46,11 @@ class _Norm:
     @staticmethod
     def of(node: gs.Node, product: gs.Node) -> _Norm:
         """The norm of a product, which makes one of the two summands of the node."""
-        inputs, (made,) = padfree_inputs(node), product.outputs
-        if inputs["x"] is not made:
-            inputs |= {"x": made, "residual": inputs["x"]}
+        inputs, (produced,) = padfree_inputs(node), product.outputs
+        if inputs["x"] is not produced:
+            inputs |= {"x": produced, "residual": inputs["x"]}
         output, *sums = node.outputs
-        return _Norm(node, product, sums[0] if sums else made, output, inputs, bool(sums))
+        return _Norm(node, product, sums[0] if sums else produced, output, inputs, bool(sums))
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ class _Folding:
         makers = {id(norm.product) for norm in folded}
         products = [
             *(norm.product for norm in folded),
-            *(product for found in self._behind.values() for product in found),
+            *(product for later_products in self._behind.values() for product in later_products),
         ]
         changed = {id(product): product for product in products}
         for key, product in changed.items():
@@ -133,9 +133,9 @@ class _Folding:
     def _first_possible(self, norms: list[_Norm]) -> _Norm | None:
         """The first whose product can make z; the reason against the first where none can."""
         missed = len(self._missed)
-        found = next((norm for norm in norms if self._try(norm, self._check_norm)), None)
-        del self._missed[missed + (found is None) :]
-        return found
+        first = next((norm for norm in norms if self._try(norm, self._check_norm)), None)
+        del self._missed[missed + (first is None) :]
+        return first
 
     def _decide(self) -> None:
         """Chooses all norms that only products need, but for those whose constants do not fit.
@@ -169,18 +169,18 @@ class _Folding:
             raise NoMatch(f"'{norm.name}' norms what '{node_name(product)}' makes by an activation")
         if product.attrs["has_residual"] and "residual" in norm.inputs:
             raise NoMatch(f"'{norm.name}' adds to what '{node_name(product)}' has added a residual to")
-        made = norm.inputs["x"]
-        if not self._streams and (norm.has_sum or not used_once(self._graph, made)):
+        normed = norm.inputs["x"]
+        if not self._streams and (norm.has_sum or not used_once(self._graph, normed)):
             raise NoMatch(f"'{norm.name}' norms '{norm.z.name}', which goes on beside it: fp8 takes the norm's result")
-        if norm.adds and not used_once(self._graph, made):
-            raise NoMatch(f"'{norm.name}' adds to '{made.name}', which something else needs too")
+        if norm.adds and not used_once(self._graph, normed):
+            raise NoMatch(f"'{norm.name}' adds to '{normed.name}', which something else needs too")
         return True
 
     def _products_behind(self, norm: _Norm) -> list[gs.Node]:
         """The products that would apply the norm. Raises NoMatch where something else needs it."""
         if is_output(self._graph, norm.output):
             raise NoMatch(f"'{norm.name}' makes the output '{norm.output.name}'")
-        found = []
+        products = []
         of_zeros = norm.node.attrs["epsilon"] > 0  # which are taken of empty sequences, and must give numbers
         others = [reader for reader in norm.output.outputs if not (of_zeros and _takes_rows(reader))]
         for reader in others or norm.output.outputs:
@@ -188,12 +188,12 @@ class _Folding:
             if is_padfree(reader, "PadfreeLinear"):
                 if reader.attrs["activation"] != "none" and padfree_inputs(reader).get("residual") is norm.output:
                     raise NoMatch(f"'{norm.name}' is added behind the activation of '{node_name(reader)}'")
-                found.append(reader)
+                products.append(reader)
             elif next_norm is not None:
-                found.append(next_norm.product)  # which will add the residual
+                products.append(next_norm.product)  # which will add the residual
             else:
                 raise NoMatch(f"'{norm.name}' is read by '{node_name(reader)}' ({reader.op}), which cannot apply it")
-        return found
+        return products
 
     def _check_constants(self, norm: _Norm) -> bool:
         """Whether the type holds the constants of all products that the norm changes."""

@@ -38,27 +38,27 @@ def count_slots(graph: gs.Graph, analysis: Analysis, mask: Mask) -> dict[str, tu
     editor = Editor(graph)
     builder = _Slots(editor, ShapeBuilder(editor, shape_source(graph)))
     for node in [item for item in graph.nodes if is_standard(item, "CumSum")]:
-        found = _Counting(analysis, mask, rows)
-        if found.counts(node):
-            replaced = [_replace(analysis, found, builder, tensor) for tensor in found.results(graph, node)]
-            if any(replaced) and found.padding:
-                excluded[found.source] = tuple(sorted({*excluded.get(found.source, ()), *found.padding}))
+        counting = _Counting(analysis, mask, rows)
+        if counting.counts(node):
+            replaced = [_replace(analysis, counting, builder, tensor) for tensor in counting.results(graph, node)]
+            if any(replaced) and counting.padding:
+                excluded[counting.source] = tuple(sorted({*excluded.get(counting.source, ()), *counting.padding}))
     return excluded
 
 
-def _replace(analysis: Analysis, found: _Counting, builder: _Slots, tensor: gs.Tensor) -> bool:
+def _replace(analysis: Analysis, counting: _Counting, builder: _Slots, tensor: gs.Tensor) -> bool:
     """Gives those readers that do more than count another tensor to read; whether there were any."""
-    line = found.line(tensor)
-    if line is None or line.step != 1 or not float(line.start).is_integer() or not found.skips_padding(tensor):
+    line = counting.line(tensor)
+    if line is None or line.step != 1 or not float(line.start).is_integer() or not counting.skips_padding(tensor):
         return False
     readers = [
-        (node, place)
+        (node, index)
         for node in tensor.outputs
-        for place, item in enumerate(node.inputs)
-        if item is tensor and not is_standard(node, "Shape") and all(found.line(x) is None for x in node.outputs)
+        for index, item in enumerate(node.inputs)
+        if item is tensor and not is_standard(node, "Shape") and all(counting.line(x) is None for x in node.outputs)
     ]
-    for node, place in readers:
-        node.inputs[place] = builder.positions(int(line.start), analysis[tensor].dtype or "int64")
+    for node, index in readers:
+        node.inputs[index] = builder.positions(int(line.start), analysis[tensor].dtype or "int64")
     return bool(readers)
 
 
@@ -113,14 +113,14 @@ class _Counting:
 
     def results(self, graph: gs.Graph, node: gs.Node) -> list[gs.Tensor]:
         """What is computed of the running sum and is known for every kept slot."""
-        found, waiting = list[gs.Tensor](), [node.outputs[0]]
+        tensors, waiting = list[gs.Tensor](), [node.outputs[0]]
         while waiting:
             tensor = waiting.pop()
-            if self.line(tensor) is None or any(item is tensor for item in found):
+            if self.line(tensor) is None or any(item is tensor for item in tensors):
                 continue
-            found.append(tensor)
+            tensors.append(tensor)
             waiting += [output for reader in tensor.outputs for output in reader.outputs]
-        return [tensor for tensor in found if not is_output(graph, tensor)]
+        return [tensor for tensor in tensors if not is_output(graph, tensor)]
 
     def line(self, tensor: gs.Tensor) -> _Line | None:
         """What a tensor [B,S], or a number, is at kept slots."""
@@ -167,17 +167,17 @@ class _Counting:
         if element.source == self._mask.source:
             outcomes = self._mask.outcomes(expr, (str(_OWN[0]), str(_OWN[1])))
             return None if outcomes is None else outcomes[0]
-        found = _tried(expr, element, self._ids) if element.source == self.source else None
-        return None if found is None or len(set(found.tolist())) != 1 else float(found[0])
+        values = _tried(expr, element, self._ids) if element.source == self.source else None
+        return None if values is None or len(set(values.tolist())) != 1 else float(values[0])
 
 
 def _element(expr: Expr | None) -> Element | None:
     """The one element in an expression, its slot's own; nothing else in it depends on the slot."""
     if expr is None:
         return None
-    found = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
+    elements = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
     others = [leaf for leaf in leaves(expr) if isinstance(leaf, Index) and leaf.poly.constant() is None]
-    element = next(iter(found)) if len(found) == 1 and not others else None
+    element = next(iter(elements)) if len(elements) == 1 and not others else None
     return element if element is not None and element.indices == _OWN else None
 
 
@@ -206,8 +206,8 @@ class _Slots:
             length = editor.node("Squeeze", [shapes.build([S]), axes], stem="length", dtype=_INT64)
             slots = editor.node("Range", [first, length, step], stem="slots", dtype=_INT64)
             shift = editor.constant("offset", np.asarray(offset, _INT64))
-            places = editor.node("Add", [slots, shift], stem="slots", dtype=_INT64) if offset else slots
+            indices = editor.node("Add", [slots, shift], stem="slots", dtype=_INT64) if offset else slots
             shape = editor.node("Shape", [shapes.source], stem="token_shape", dtype=_INT64)
-            spread = editor.node("Expand", [places, shape], stem="slots_of_batch", dtype=_INT64)
+            spread = editor.node("Expand", [indices, shape], stem="slots_of_batch", dtype=_INT64)
             self._made[offset, dtype] = spread if dtype == "int64" else editor.cast(spread, dtype, "slots_of_batch")
         return self._made[offset, dtype]

@@ -62,20 +62,20 @@ def gathered_in(positional: Positional, tensor: gs.Tensor) -> list[Gathered] | N
         return [Gathered(node, 1.0)] if rank > 2 and int(node.attrs.get("axis", 0)) % rank == rank - 1 else None
     if is_standard(node, "Transpose"):
         swapped = [*range(rank - 2), rank - 1, rank - 2]
-        turns = rank > 2 and list(node.attrs.get("perm", [])) == swapped
-        terms = gathered_in(positional, node.inputs[0]) if turns else None
+        transposes = rank > 2 and list(node.attrs.get("perm", [])) == swapped
+        terms = gathered_in(positional, node.inputs[0]) if transposes else None
         return None if terms is None else [replace(item, transposed=not item.transposed) for item in terms]
     if is_standard(node, *_THROUGH):
         return gathered_in(positional, node.inputs[0])
-    found = list[Gathered]()
+    gathered = list[Gathered]()
     for item in node.inputs:
         if positional.analysis[item].scalar() == 0.0:
             continue
         terms = gathered_in(positional, item)
         if terms is None:
             return None
-        found += terms
-    return found
+        gathered += terms
+    return gathered
 
 
 @dataclass(frozen=True)
@@ -104,18 +104,18 @@ class Tables:
             raise NoMatch("products of Q and K with tables are added to the scores of turned, shared or swapped heads")
         if (size := q.columns.shape[1]) > _MOST_HEAD_SIZE:
             raise NoMatch(f"products with tables are added to scores of heads of {size}; up to {_MOST_HEAD_SIZE} go")
-        found = [self._term(item, q, k) for item in terms]
+        parts = [self._term(item, q, k) for item in terms]
         longest = self._positional.longest
         last = min(longest or FARTHEST, FARTHEST)
-        indices = [self._indices(item, last) for item in found]
+        indices = [self._indices(item, last) for item in parts]
         reach = max(reach_of(item[None], longest) for item in indices)
         tables = dict[bool, Array]()
-        for item, index in zip(found, indices, strict=True):
+        for item, index in zip(parts, indices, strict=True):
             rows = self._rows(item, index, last, reach, q.columns.shape)
             self._check_lengths(item, rows, last, q.columns.shape)
             tables[item.of_keys] = tables.get(item.of_keys, 0.0) + rows * (item.factor / scale)
-        made = {of_keys: rows.astype(np.float32) for of_keys, rows in tables.items()}
-        return Disentangled(made.get(False), made.get(True), reach)
+        float_tables = {of_keys: rows.astype(np.float32) for of_keys, rows in tables.items()}
+        return Disentangled(float_tables.get(False), float_tables.get(True), reach)
 
     def _term(self, item: Gathered, q: HeadsSource, k: HeadsSource) -> _Term:
         """Checks that rows of Q are multiplied, or of K where the result is transposed. Raises NoMatch."""
@@ -133,16 +133,16 @@ class Tables:
         if index not in self._positional:
             raise NoMatch(f"'{name}' chooses by an index that is not made of positions alone")
         table = product.inputs[1]
-        made = self._positional.computation(table, fixed=True)
-        return _Term(index, table, made, item.factor * rows.factor, item.transposed)
+        computation = self._positional.computation(table, fixed=True)
+        return _Term(index, table, computation, item.factor * rows.factor, item.transposed)
 
     def _indices(self, item: _Term, length: int) -> npt.NDArray[np.int64]:
         """Which column of the table belongs to each distance from a query to a key."""
-        found = self._biases.among(item.index, length)
-        if len(found) != 1:
+        candidates = self._biases.among(item.index, length)
+        if len(candidates) != 1:
             raise NoMatch(f"'{item.index.name}' chooses otherwise for every head")
-        made: npt.NDArray[np.int64] = found[0].astype(np.int64)
-        return made[::-1] if item.of_keys else made
+        indices: npt.NDArray[np.int64] = candidates[0].astype(np.int64)
+        return indices[::-1] if item.of_keys else indices
 
     def _rows(
         self, item: _Term, index: npt.NDArray[np.int64], length: int, reach: int, heads: tuple[int, ...]
@@ -161,19 +161,19 @@ class Tables:
 
     def _table(self, item: _Term, length: int) -> Array:
         """[H or 1,D,L] for a length, which has to be the same for every sequence."""
-        name, made = item.table.name, list[Array]()
+        name, batches = item.table.name, list[Array]()
         for batch in (1, 2):
             if isinstance(item.table, gs.Constant):
-                found = np.asarray(item.table.values)
+                values = np.asarray(item.table.values)
             elif item.made is None:
                 raise NoMatch(f"'{name}' is no constant table")
             else:
                 try:
-                    found = item.made.run(batch, length, {})
+                    values = item.made.run(batch, length, {})
                 except NotComputedError:
                     raise NoMatch(f"'{name}' cannot be computed for {length} tokens") from None
-            made.append(found.reshape(-1, *found.shape[-2:]).astype(np.float64))
-        one, two = made
+            batches.append(values.reshape(-1, *values.shape[-2:]).astype(np.float64))
+        one, two = batches
         if two.shape[1:] != one.shape[1:] or len(two) not in (len(one), 2 * len(one)):
             raise NoMatch(f"'{name}' has another shape for two sequences")
         if not np.array_equal(two, np.resize(one, two.shape)):
@@ -185,8 +185,8 @@ class Tables:
         reach, apart = len(rows) // 2, _ALIKE * np.abs(rows).max()
         for length in self._others(item, last, reach):
             near = min(reach, length - 1)
-            found = self._rows(item, self._indices(item, length), length, near, heads)
-            if np.any(np.abs(found - rows[reach - near : reach + near + 1]) > apart):
+            actual = self._rows(item, self._indices(item, length), length, near, heads)
+            if np.any(np.abs(actual - rows[reach - near : reach + near + 1]) > apart):
                 raise NoMatch(f"'{item.index.name}' chooses other rows by distance among {length} tokens")
 
     def _others(self, item: _Term, last: int, reach: int) -> Iterator[int]:

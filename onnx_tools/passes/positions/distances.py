@@ -105,17 +105,17 @@ class Biases:
         What lies outside of the `window` makes no difference either. Raises NoMatch where it is no function of the
         distance that PadfreeAttention knows.
         """
-        found, counted = list[Array](), bool(parts)
+        biases, counted = list[Array](), bool(parts)
         for tensor, factor in parts:
             if is_of_queries(self._positional, tensor):
                 continue
             values, by_order = self._along_keys(tensor, heads, keeps, by_head)
-            found.append(values * factor)
+            biases.append(values * factor)
             counted = counted and by_order
-        if not found:
+        if not biases:
             return None
-        reach = min(item.shape[1] for item in found) // 2
-        middle = [item[:, item.shape[1] // 2 - reach : item.shape[1] // 2 + reach + 1] for item in found]
+        reach = min(item.shape[1] for item in biases) // 2
+        middle = [item[:, item.shape[1] // 2 - reach : item.shape[1] // 2 + reach + 1] for item in biases]
         values = np.broadcast_to(np.sum(np.broadcast_arrays(*middle), axis=0), (heads, 2 * reach + 1))
         bias = _bias(values, self._positional.longest, window)
         return bias if bias is None else replace(bias, counted=counted)
@@ -138,8 +138,8 @@ class Biases:
         Raises NoMatch where there are others between the same distances.
         """
         self._check_shape(tensor)
-        found = self._along_distances(tensor, length)
-        return found if found is not None else self._on_a_grid(tensor, length)
+        along = self._along_distances(tensor, length)
+        return along if along is not None else self._on_a_grid(tensor, length)
 
     def for_any_length(self, tensor: gs.Tensor) -> bool:
         """Whether no number of a tensor can depend on how many tokens there are."""
@@ -148,8 +148,8 @@ class Biases:
     def _values(self, tensor: gs.Tensor) -> Array:
         """[H or 1,2M+1]: the numbers at distances -M to M."""
         self._check_shape(tensor)
-        found = self._along_distances(tensor)
-        return found if found is not None else self._on_a_grid(tensor, self._positional.longest)
+        along = self._along_distances(tensor)
+        return along if along is not None else self._on_a_grid(tensor, self._positional.longest)
 
     def _check_shape(self, tensor: gs.Tensor) -> None:
         shape = self._positional.analysis[tensor].shape or ()
@@ -167,18 +167,18 @@ class Biases:
         if cuts is None:
             return None
         distances = self._all_distances(length)
-        given = {item.name: self._spread(item, expr, distances) for item, expr in cuts}
-        if tensor.name in given:
-            return given[tensor.name].reshape(1, -1).astype(np.float64)
+        cut_values = {item.name: self._spread(item, expr, distances) for item, expr in cuts}
+        if tensor.name in cut_values:
+            return cut_values[tensor.name].reshape(1, -1).astype(np.float64)
         computation = self._positional.computation(tensor, *(item for item, _ in cuts))
         if computation is None or (length is None and computation.sizes):
             return None
         key = f"{computation.key} {[str(expr) for _, expr in cuts]} {length}"
         if key not in self._known:
-            made = _run(computation, tensor, length or 1, given)
-            if made.shape[-2:] != (1, len(distances)):
+            biases = _run(computation, tensor, length or 1, cut_values)
+            if biases.shape[-2:] != (1, len(distances)):
                 return None
-            self._known[key] = made.reshape(-1, len(distances)).astype(np.float64)
+            self._known[key] = biases.reshape(-1, len(distances)).astype(np.float64)
         return self._known[key]
 
     def _spread(self, tensor: gs.Tensor, expr: Expr, distances: npt.NDArray[np.int64]) -> Array:
@@ -220,8 +220,8 @@ class Biases:
             raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; {_GRID} can be looked at")
         key = f"{computation.key} {longest}"
         if key not in self._known:
-            made = _run(computation, tensor, longest, {})
-            grid = made.reshape(-1, *made.shape[-2:]).astype(np.float64)
+            biases = _run(computation, tensor, longest, {})
+            grid = biases.reshape(-1, *biases.shape[-2:]).astype(np.float64)
             if grid.shape[1:] != (longest, longest):
                 raise NoMatch(f"'{tensor.name}' is added to the scores in another shape than [queries, keys]")
             values = np.concatenate([grid[:, :0:-1, 0], grid[:, 0]], axis=1)
@@ -232,9 +232,9 @@ class Biases:
         return self._known[key]
 
 
-def _run(computation: Computation, tensor: gs.Tensor, length: int, given: dict[str, Array]) -> Array:
+def _run(computation: Computation, tensor: gs.Tensor, length: int, cut_values: dict[str, Array]) -> Array:
     try:
-        return computation.run(1, length, given)
+        return computation.run(1, length, cut_values)
     except NotComputedError:
         raise NoMatch(f"'{tensor.name}' is added to the scores and cannot be computed from positions") from None
 
@@ -264,7 +264,7 @@ def reach_of(values: npt.NDArray[Any], longest: int | None) -> int:
     last = values.shape[1] // 2
     sides = values[:, last:], values[:, last::-1]
     changes = [np.flatnonzero(np.any(side != side[:, -1:], axis=0)) for side in sides]
-    reach = 1 + max(int(places.max(initial=-1)) for places in changes)
+    reach = 1 + max(int(indices.max(initial=-1)) for indices in changes)
     known = longest is not None and last >= longest - 1
     if reach > _MOST_RANGE or (reach >= last and not known):
         raise NoMatch(f"what is added to the scores still changes at a distance of {min(reach, last)}")

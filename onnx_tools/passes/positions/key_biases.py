@@ -53,8 +53,8 @@ def is_of_keys(positional: Positional, tensor: gs.Tensor) -> bool:
         return False
     if tensor in positional:
         return True
-    made = computation_of(positional.graph, positional.analysis, tensor, tables=False)
-    return made is not None and bool(made.tokens)
+    computation = computation_of(positional.graph, positional.analysis, tensor, tables=False)
+    return computation is not None and bool(computation.tokens)
 
 
 def is_of_queries(positional: Positional, tensor: gs.Tensor) -> bool:
@@ -67,10 +67,10 @@ def is_of_queries(positional: Positional, tensor: gs.Tensor) -> bool:
     computation = positional.computation(tensor, fixed=True)
     longest = min(positional.tried, _PAIRS) if _makes_pairs(positional, tensor) else positional.tried
     try:
-        made = None if computation is None else [computation.run(2, length, {}) for length in (1, longest)]
+        runs = None if computation is None else [computation.run(2, length, {}) for length in (1, longest)]
     except NotComputedError:
         return False
-    return made is not None and all(np.all(np.isfinite(item)) for item in made)
+    return runs is not None and all(np.all(np.isfinite(item)) for item in runs)
 
 
 class KeyBiases:
@@ -156,30 +156,32 @@ class _Line:
         for length in _lengths(limit):
             rows = _rows(length) if self._computation.tokens else np.ones((2, length), bool)
             numbers = self._numbers(rows)
-            for kept, made in zip(rows, np.broadcast_to(numbers, (len(rows), *numbers.shape[1:])), strict=True):
-                slots = np.flatnonzero(kept)
-                if _are_together(slots) and not _is_line(made[:, slots], slopes, slots):
+            for is_token, row_numbers in zip(
+                rows, np.broadcast_to(numbers, (len(rows), *numbers.shape[1:])), strict=True
+            ):
+                slots = np.flatnonzero(is_token)
+                if _are_together(slots) and not _is_line(row_numbers[:, slots], slopes, slots):
                     raise NoMatch(f"'{self._name}' is added to the scores and does not grow evenly along the keys")
-                if not _is_near(made, slopes, slots):
+                if not _is_near(row_numbers, slopes, slots):
                     raise NoMatch(f"'{self._name}' is added to the scores and has numbers of another size for padding")
-                counted = counted and _is_line(made[:, slots], slopes, np.arange(len(slots)))
+                counted = counted and _is_line(row_numbers[:, slots], slopes, np.arange(len(slots)))
         return KeySlopes(slopes, counted)
 
-    def _numbers(self, kept: Truths) -> Array:
+    def _numbers(self, is_token: Truths) -> Array:
         """[B or 1,H or 1,S]: the tensor for a mask."""
-        rows, length = kept.shape
-        values = np.where(kept, *(self._values or (1, 0)))
+        rows, length = is_token.shape
+        values = np.where(is_token, *(self._values or (1, 0)))
         try:
-            made = self._computation.run(rows, length, dict.fromkeys(self._computation.tokens, values))
+            result = self._computation.run(rows, length, dict.fromkeys(self._computation.tokens, values))
         except NotComputedError:
             raise NoMatch(f"'{self._name}' is added to the scores and cannot be computed for {length} tokens") from None
-        if not np.all(np.isfinite(made)):
+        if not np.all(np.isfinite(result)):
             raise NoMatch(f"'{self._name}' is added to the scores and is not finite for every key")
         if len(self._ahead) == 1:
             wide = (self._heads, rows) if self._by_head else (rows, self._heads)
-            apart = made.reshape(*wide, length)
+            apart = result.reshape(*wide, length)
             return (apart.swapaxes(0, 1) if self._by_head else apart).astype(np.float64)
-        return made.reshape(*(rows if size == B else size.constant() or 1 for size in self._ahead), length).astype(
+        return result.reshape(*(rows if size == B else size.constant() or 1 for size in self._ahead), length).astype(
             np.float64
         )
 
@@ -211,10 +213,10 @@ def _are_together(slots: npt.NDArray[np.int64]) -> bool:
     return not len(slots) or slots[-1] - slots[0] == len(slots) - 1
 
 
-def _is_line(numbers: Array, slopes: Array, places: npt.NDArray[np.int64]) -> bool:
+def _is_line(numbers: Array, slopes: Array, indices: npt.NDArray[np.int64]) -> bool:
     """Whether numbers [H or 1,N] grow by the slopes from place to place."""
-    if not len(places):
+    if not len(indices):
         return True
-    grown = slopes[:, None] * (places - places[0])
+    grown = slopes[:, None] * (indices - indices[0])
     room = _LINEAR * (1 + np.abs(numbers).max(axis=1, keepdims=True))
     return bool(np.all(np.abs(numbers - numbers[:, :1] - grown) <= room))

@@ -22,15 +22,15 @@ _MAX_DEPTH = 64
 
 def lift_positions(graph: gs.Graph, analysis: Analysis) -> bool:
     """Gives tensors made of positions the batch's axis where they get it, or meet tokens; whether there were any."""
-    lift, found = _Lift(Editor(graph), analysis), False
+    lift, changed = _Lift(Editor(graph), analysis), False
     for node in list(graph.nodes):
         shape = analysis[node.outputs[0]].shape if node.outputs else None
         if is_standard(node, "Unsqueeze") and position_axis(shape) is not None:
-            found = lift.unsqueeze(node) or found
+            changed = lift.unsqueeze(node) or changed
         elif is_standard(node, *ELEMENTWISE) and shape is not None and token_axis(shape) is not None:
-            for place, tensor in enumerate(node.inputs):
-                found = lift.operand(node, place, tensor, len(shape), token_axis(shape) or 1) or found
-    return found
+            for position, tensor in enumerate(node.inputs):
+                changed = lift.operand(node, position, tensor, len(shape), token_axis(shape) or 1) or changed
+    return changed
 
 
 class _Lift:
@@ -67,7 +67,7 @@ class _Lift:
             self._editor.node("Identity", [source], stem=output.name, output=output)
         return True
 
-    def operand(self, node: gs.Node, place: int, tensor: gs.Tensor, rank: int, sequence: int) -> bool:
+    def operand(self, node: gs.Node, position: int, tensor: gs.Tensor, rank: int, sequence: int) -> bool:
         """An operand [S,...] of work on tokens."""
         shape = self._analysis[tensor].shape
         if not shape or shape[0] != S or len(shape) == rank or not is_place_shape(shape, rank, sequence):
@@ -79,7 +79,7 @@ class _Lift:
         missing = list(range(1, sequence))
         if missing:
             source = self._op("Unsqueeze", [source, self._axes(missing)], tensor)
-        node.inputs[place] = source
+        node.inputs[position] = source
         return True
 
     def _lifted(self, tensor: gs.Tensor, depth: int) -> gs.Tensor:

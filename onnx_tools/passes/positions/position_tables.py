@@ -44,11 +44,11 @@ def position_tables(graph: gs.Graph, analysis: Analysis) -> PassResult:
     for node in list(graph.nodes):
         if is_standard(node, *_MOVEMENTS):
             continue
-        for place, tensor in enumerate(node.inputs):
+        for index, tensor in enumerate(node.inputs):
             rows = _rows(analysis, tensor)
             shape = None if rows is None else _wanted(analysis, node, tensor)
             if rows is not None and shape is not None and not _is_plain(analysis, tensor):
-                node.inputs[place] = builder.look_up(rows, shape)
+                node.inputs[index] = builder.look_up(rows, shape)
                 replaced += 1
     return PassResult(NAME, replaced)
 
@@ -100,7 +100,7 @@ def _table(tensor: gs.Tensor, axis: int, offset: int) -> _Rows | None:
     """Rows along an axis of a constant [rows, E], with axes of size 1 anywhere."""
     if not isinstance(tensor, gs.Constant) or not np.issubdtype(tensor.dtype, np.floating) or offset < 0:
         return None
-    wide = [place for place, size in enumerate(tensor.shape) if size != 1]
+    wide = [position for position, size in enumerate(tensor.shape) if size != 1]
     return _Rows(tensor, offset) if len(wide) == 2 and wide[0] == axis % len(tensor.shape) else None
 
 
@@ -158,12 +158,12 @@ class _Builder:
             values = rows.table.values
             table = rows.table if values.ndim == 2 else editor.constant(rows.table.name, values.reshape(rows.count, -1))
             self._tables[rows.table.name] = table
-        found = editor.node("Gather", [table, self._slots(rows)], stem="position_rows", dtype=table.dtype)
+        rows_of_table = editor.node("Gather", [table, self._slots(rows)], stem="position_rows", dtype=table.dtype)
         if added:
             axes = editor.constant("axes", np.asarray(added, np.int64))
-            found = editor.node("Unsqueeze", [found, axes], stem="position_rows", dtype=table.dtype)
-        self._found[key] = found
-        return found
+            rows_of_table = editor.node("Unsqueeze", [rows_of_table, axes], stem="position_rows", dtype=table.dtype)
+        self._found[key] = rows_of_table
+        return rows_of_table
 
     def _slots(self, rows: _Rows) -> gs.Tensor:
         """int64 [1,S]: positions from the first row on."""

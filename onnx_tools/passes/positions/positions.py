@@ -21,7 +21,7 @@ def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) ->
 
     From there on they are tokens like all others, and the layout pass packs them. Returns whether there were any.
     """
-    found = _Spread(analysis)
+    spreading = _Spread(analysis)
     for node in graph.nodes:
         sequence = token_axis(analysis[node.outputs[0]].shape) if node.outputs else None
         if sequence is None or not is_standard(node, *ELEMENTWISE):
@@ -29,12 +29,12 @@ def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) ->
         for tensor in node.inputs:
             same_rank = analysis[tensor].rank == analysis[node.outputs[0]].rank
             if same_rank and position_axis(analysis[tensor].shape) == sequence:
-                found.add(node, tensor)
-    if not found.leaves or not found.is_closed(graph):
+                spreading.add(node, tensor)
+    if not spreading.leaves or not spreading.is_closed(graph):
         return False
     editor = Editor(graph)
     batch = editor.node("Shape", [boundary.seq_lens], stem="batch_shape", dtype=np.dtype(np.int64))
-    for leaf, readers in found.leaves.values():
+    for leaf, readers in spreading.leaves.values():
         ones = editor.constant("ones", np.ones((analysis[leaf].rank or 1) - 1, np.int64))
         shape = editor.node("Concat", [batch, ones], stem="shape", dtype=np.dtype(np.int64), attrs={"axis": 0})
         spread = editor.node("Expand", [leaf, shape], stem=f"{leaf.name}_of_batch", dtype=leaf.dtype)
@@ -204,14 +204,14 @@ class Positions:
         """An expression of the index along the sequence, for every token."""
         editor = self._editor
         if isinstance(expr, Apply):
-            found = [self._computed(arg, sequence) for arg in expr.args]
+            operands = [self._computed(arg, sequence) for arg in expr.args]
             if expr.op == "Cast":
                 return (
-                    found[0]
-                    if found[0].dtype == np.dtype(expr.dtype)
-                    else editor.cast(found[0], expr.dtype, "positions")
+                    operands[0]
+                    if operands[0].dtype == np.dtype(expr.dtype)
+                    else editor.cast(operands[0], expr.dtype, "positions")
                 )
-            return editor.node(expr.op, found, stem="positions", dtype=np.dtype(expr.dtype))
+            return editor.node(expr.op, operands, stem="positions", dtype=np.dtype(expr.dtype))
         if isinstance(expr, Number):
             return editor.constant("number", np.asarray(expr.value, expr.dtype))
         step, offset = _line(expr, sequence) or (0, 0)
@@ -240,8 +240,8 @@ class Positions:
         """int32 [T]: the index of each token along an axis of [B,S]."""
         editor, int64 = self._editor, np.dtype(np.int64)
         shape = editor.node("Shape", [self._boundary.mask], stem="slot_shape", dtype=int64)
-        place, zero, one = (editor.constant("number", np.asarray(value, np.int64)) for value in (axis, 0, 1))
-        length = editor.node("Gather", [shape, place], stem="slot_count", dtype=int64, attrs={"axis": 0})
+        index, zero, one = (editor.constant("number", np.asarray(value, np.int64)) for value in (axis, 0, 1))
+        length = editor.node("Gather", [shape, index], stem="slot_count", dtype=int64, attrs={"axis": 0})
         row = editor.cast(editor.node("Range", [zero, length, one], stem="slots", dtype=int64), np.int32, "slots")
         if axis == 0:
             column = editor.constant("axis", np.asarray([1], np.int64))

@@ -67,7 +67,7 @@ class Rotations:
 
     def __init__(self, positional: Positional) -> None:
         self._positional = positional
-        self._places = {id(node): place for place, node in enumerate(positional.graph.nodes)}
+        self._places = {id(node): index for index, node in enumerate(positional.graph.nodes)}
         self._known: dict[str, Rotation | None] = {}
         self._inputs = [item for item in positional.graph.inputs if np.dtype(item.dtype).kind in "iu"]
         self._of_input: dict[str, frozenset[str]] = {}
@@ -75,16 +75,16 @@ class Rotations:
     def of(self, tensor: gs.Tensor) -> tuple[gs.Tensor, Rotation] | None:
         """The heads that a tensor [B,H,S,D] or [B,S,H,D] is turned from, and how; None where it is something else."""
         for positions in (None, *self._inputs):
-            found = self._by(tensor, positions)
-            if found is not None:
-                return found
+            match = self._by(tensor, positions)
+            if match is not None:
+                return match
         return None
 
     def _by(self, tensor: gs.Tensor, positions: gs.Tensor | None) -> tuple[gs.Tensor, Rotation] | None:
         """The same by the positions that an input holds, or by counted ones."""
         analysis, name = self._positional.analysis, None if positions is None else str(positions.name)
-        made = frozenset[str]() if name is None else self._made_of(name)
-        source = None if tensor.name in made else self._source(tensor, made)
+        made_of_name = frozenset[str]() if name is None else self._made_of(name)
+        source = None if tensor.name in made_of_name else self._source(tensor, made_of_name)
         if source is None or analysis[source].shape != analysis[tensor].shape:
             return None
         computation = self._positional.computation(tensor, source, tokens=() if name is None else (name,))
@@ -100,28 +100,28 @@ class Rotations:
                 self._known[key] = _rotation(heads, min(self._positional.tried, rows or TRIED))
             except (NoMatch, NotComputedError):
                 self._known[key] = None
-        found = self._known[key]
-        return None if found is None else (source, found)
+        match = self._known[key]
+        return None if match is None else (source, match)
 
     def _made_of(self, name: str) -> frozenset[str]:
         """The tensors that are made of an input and of positions alone."""
         if name not in self._of_input:
-            found = {name}
+            computed = {name}
             for node in self._positional.graph.nodes:
                 inputs = present(node.inputs)
-                own = any(item.name in found for item in inputs) and node.domain in STANDARD_DOMAINS
-                if own and all(item.name in found or item in self._positional for item in inputs):
-                    found.update(tensor.name for tensor in node.outputs)
-            self._of_input[name] = frozenset(found)
+                own = any(item.name in computed for item in inputs) and node.domain in STANDARD_DOMAINS
+                if own and all(item.name in computed or item in self._positional for item in inputs):
+                    computed.update(tensor.name for tensor in node.outputs)
+            self._of_input[name] = frozenset(computed)
         return self._of_input[name]
 
-    def _source(self, tensor: gs.Tensor, made: frozenset[str]) -> gs.Tensor | None:
-        """The nearest tensor of heads that a tensor is made of linearly, beside positions and what is `made` of any."""
+    def _source(self, tensor: gs.Tensor, computed_from: frozenset[str]) -> gs.Tensor | None:
+        """The nearest tensor of heads that a tensor is linear in, beside positions and what is `computed_from` of any."""
         waiting, worked = {tensor.name: tensor}, False
         for _ in range(_MOST_NODES):
             current = max(waiting.values(), key=lambda item: self._places.get(id(producer(item)), -1))
             node = producer(current)
-            operands = None if node is None else self._linear_operands(node, made)
+            operands = None if node is None else self._linear_operands(node, computed_from)
             if node is None or operands is None:
                 return None
             for output in node.outputs:
@@ -138,10 +138,10 @@ class Rotations:
         shape = self._positional.analysis[tensor].shape
         return shape is not None and len(shape) == 4 and token_axis(shape) in (1, 2)
 
-    def _linear_operands(self, node: gs.Node, made: frozenset[str]) -> list[gs.Tensor] | None:
+    def _linear_operands(self, node: gs.Node, computed_from: frozenset[str]) -> list[gs.Tensor] | None:
         """The operands that a node's result is linear in; None where it is not."""
         inputs = present(node.inputs)
-        others = [item for item in inputs if item not in self._positional and item.name not in made]
+        others = [item for item in inputs if item not in self._positional and item.name not in computed_from]
         if is_standard(node, "Add", "Sub", "Concat"):
             return others if len(others) == len(inputs) else None
         if is_standard(node, "Mul"):
@@ -169,33 +169,33 @@ class _Turned:
     def size(self) -> int:
         return self.shape[3]
 
-    def __call__(self, x: Array, places: npt.NDArray[np.int64] | None = None) -> Array:
+    def __call__(self, x: Array, positions: npt.NDArray[np.int64] | None = None) -> Array:
         """Turned heads of x [B,S,H,D]; of x [B,S,1,D], of which every head is one, the first.
 
-        An input of positions holds `places` [B,S], 0, 1, 2, ... where they are not given.
+        An input of positions holds `positions` [B,S], 0, 1, 2, ... where they are not given.
         """
         wide = np.broadcast_to(x, (*x.shape[:2], self.heads, self.size))
-        given = wide if self.sequence == 1 else wide.transpose(0, 2, 1, 3)
-        values = {self.source: given}
+        source_values = wide if self.sequence == 1 else wide.transpose(0, 2, 1, 3)
+        values = {self.source: source_values}
         if self.positions is not None:
             counted = np.broadcast_to(np.arange(x.shape[1]), x.shape[:2])
-            values[self.positions] = counted if places is None else places
-        made = self.computation.run(x.shape[0], x.shape[1], values)
-        if made.shape != given.shape:
+            values[self.positions] = counted if positions is None else positions
+        result = self.computation.run(x.shape[0], x.shape[1], values)
+        if result.shape != source_values.shape:
             raise NoMatch("turned heads have another shape")
-        heads = made if self.sequence == 1 else made.transpose(0, 2, 1, 3)
+        heads = result if self.sequence == 1 else result.transpose(0, 2, 1, 3)
         return np.asarray(heads[:, :, : x.shape[2]], np.float64)
 
 
-def _rotation(turned: _Turned, length: int) -> Rotation:
+def _rotation(rotated_heads: _Turned, length: int) -> Rotation:
     """What the computation does to positions 0 to length - 1. Raises NoMatch where that is no rotation."""
-    size, few = turned.size, min(_FEW, length)
+    size, few = rotated_heads.size, min(_FEW, length)
     units = np.broadcast_to(np.eye(size)[:, None, None, :], (size, few, 1, size))
-    matrix = turned(units)[:, :, 0].transpose(1, 2, 0)  # [positions, to, from]
+    matrix = rotated_heads(units)[:, :, 0].transpose(1, 2, 0)  # [positions, to, from]
     first, second, alone = _pairs(matrix)
     ones = np.zeros(size)
     ones[[*first, *alone]] = 1.0
-    angles = turned(np.broadcast_to(ones, (1, length, 1, size)))[0, :, 0]
+    angles = rotated_heads(np.broadcast_to(ones, (1, length, 1, size)))[0, :, 0]
     cosine, sine = angles[:, first], angles[:, second]
     both = np.hypot(cosine, sine)
     factor = float(np.median(both)) if first else 1.0
@@ -208,14 +208,14 @@ def _rotation(turned: _Turned, length: int) -> Rotation:
     half = len(alone) // 2
     factor = 1.0 if abs(factor - 1.0) < 4 * exact else factor
     pairs = (*first, *alone[:half]), (*second, *alone[half:])
-    found = Rotation(*pairs, (*frequencies, *[0.0] * half), factor, turned.positions)
+    result = Rotation(*pairs, (*frequencies, *[0.0] * half), factor, rotated_heads.positions)
     rng = np.random.default_rng(0)
-    for shape in ((2, few, turned.heads, size), (1, length, 1, size)):
+    for shape in ((2, few, rotated_heads.heads, size), (1, length, 1, size)):
         x = rng.uniform(-1, 1, shape).astype(np.float32).astype(np.float64)
-        _check(turned, found, x, exact, np.broadcast_to(np.arange(shape[1]), shape[:2]))
-        if turned.positions is not None:  # any slot may hold any position
-            _check(turned, found, x, exact, rng.integers(0, length, shape[:2]))
-    return found
+        _check(rotated_heads, result, x, exact, np.broadcast_to(np.arange(shape[1]), shape[:2]))
+        if rotated_heads.positions is not None:  # any slot may hold any position
+            _check(rotated_heads, result, x, exact, rng.integers(0, length, shape[:2]))
+    return result
 
 
 def _pairs(matrix: Array) -> tuple[list[int], list[int], list[int]]:
@@ -262,20 +262,20 @@ def _frequency(cosine: Array, sine: Array) -> float:
 
 def _closest(tried: list[np.float32], cosine: Array, sine: Array) -> np.float32:
     """The frequency with the smallest largest error; far positions rule most out, before all are computed."""
-    places = np.arange(len(cosine), dtype=np.float32)
+    positions = np.arange(len(cosine), dtype=np.float32)
 
     def worst(value: np.float32, start: int) -> float:
-        return float(_error(places[start:] * value, cosine[start:], sine[start:]).max())
+        return float(_error(positions[start:] * value, cosine[start:], sine[start:]).max())
 
-    at_least = [worst(value, max(0, len(places) - _FAR)) for value in tried]
-    best, found = np.inf, 0
-    for place in np.argsort(at_least, kind="stable"):
-        if at_least[place] > best:
+    at_least = [worst(value, max(0, len(positions) - _FAR)) for value in tried]
+    best, best_index = np.inf, 0
+    for index in np.argsort(at_least, kind="stable"):
+        if at_least[index] > best:
             break
-        error = worst(tried[place], 0)
-        if (error, place) < (best, found):
-            best, found = error, place
-    return tried[found]
+        error = worst(tried[index], 0)
+        if (error, index) < (best, best_index):
+            best, best_index = error, index
+    return tried[best_index]
 
 
 def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:
@@ -283,15 +283,17 @@ def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:
     return np.maximum(np.abs(np.cos(exact) - cosine), np.abs(np.sin(exact) - sine))
 
 
-def _check(turned: _Turned, found: Rotation, x: Array, exact: float, places: npt.NDArray[np.int64]) -> None:
+def _check(rotated_heads: _Turned, rotation: Rotation, x: Array, exact: float, indices: npt.NDArray[np.int64]) -> None:
     """Raises NoMatch where turned numbers [B,S,H,D] at places [B,S] are not what the rotation makes of them."""
-    angle = (places.astype(np.float32)[..., None] * np.asarray(found.frequencies, np.float32)).astype(np.float64)
-    cosine, sine = (function(angle)[:, :, None] * found.factor for function in (np.cos, np.sin))
-    one, two = x[..., list(found.first)], x[..., list(found.second)]
+    angle = (indices.astype(np.float32)[..., None] * np.asarray(rotation.frequencies, np.float32)).astype(np.float64)
+    cosine, sine = (function(angle)[:, :, None] * rotation.factor for function in (np.cos, np.sin))
+    one, two = x[..., list(rotation.first)], x[..., list(rotation.second)]
     expected = np.empty_like(x)
-    expected[..., list(found.first)] = one * cosine - two * sine
-    expected[..., list(found.second)] = two * cosine + one * sine
+    expected[..., list(rotation.first)] = one * cosine - two * sine
+    expected[..., list(rotation.second)] = two * cosine + one * sine
     allowed = np.empty((*x.shape[:2], x.shape[3]))
-    allowed[..., list(found.first)] = allowed[..., list(found.second)] = 4 * (exact + _ANGLE_ROUNDING * np.abs(angle))
-    if not np.all(np.abs(turned(x, places) - expected) <= allowed[:, :, None] * found.factor):
+    allowed[..., list(rotation.first)] = allowed[..., list(rotation.second)] = 4 * (
+        exact + _ANGLE_ROUNDING * np.abs(angle)
+    )
+    if not np.all(np.abs(rotated_heads(x, indices) - expected) <= allowed[:, :, None] * rotation.factor):
         raise NoMatch("elements are not turned by position * frequency")

@@ -91,7 +91,9 @@ class _Gates:
                 with contextlib.suppress(NoMatch):  # which the pass on products says
                     yield self._activated(whole)
             return
-        pieces = [(reader, *piece) for reader, found in cuts for piece in zip(reader.outputs, found or (), strict=True)]
+        pieces = [
+            (reader, *piece) for reader, branches in cuts for piece in zip(reader.outputs, branches or (), strict=True)
+        ]
         for reader, output, columns in pieces if len(pieces) == 2 else ():
             nodes = (*bias.nodes, reader)
             piece = replace(whole, columns=columns, bias_columns=columns, output=output, nodes=nodes, is_piece=True)
@@ -108,10 +110,10 @@ class _Gates:
 
     def _activated(self, branch: _Branch) -> _Branch:
         """A branch with its activation, and the Cast behind it. Raises NoMatch for an unknown activation."""
-        found = find_activation(self._graph, self._analysis, branch.output, any_type=True)
-        if found is not None:
-            nodes = (*branch.nodes, *found.nodes)
-            branch = replace(branch, activation=found.kind, output=found.output, nodes=nodes)
+        activation = find_activation(self._graph, self._analysis, branch.output, any_type=True)
+        if activation is not None:
+            nodes = (*branch.nodes, *activation.nodes)
+            branch = replace(branch, activation=activation.kind, output=activation.output, nodes=nodes)
         cast = self._cast_behind(branch.output)
         if cast is not None:
             branch = replace(branch, output=cast.outputs[0], nodes=(*branch.nodes, cast))
@@ -153,8 +155,8 @@ class _Gates:
 
     def _pairs(self, stem: str, *sources: tuple[gs.Constant | None, Places]) -> gs.Constant:
         """Columns of u's and v's constants as pairs."""
-        places = places_of_pairs(sources[0][1].size)
-        parts = [Part(constant, columns, place) for (constant, columns), place in zip(sources, places, strict=True)]
+        indices = places_of_pairs(sources[0][1].size)
+        parts = [Part(constant, columns, index) for (constant, columns), index in zip(sources, indices, strict=True)]
         return self._columns.put(parts, stem)
 
 

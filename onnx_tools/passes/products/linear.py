@@ -47,9 +47,9 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
     bias = _bias(graph, analysis, node.outputs[0])
     kind, activated, reason = "none", Step(bias.output), None
     try:
-        found = find_activation(graph, analysis, bias.output)
-        if found is not None:
-            kind, activated = found.kind, Step(found.output, nodes=found.nodes)
+        activation = find_activation(graph, analysis, bias.output)
+        if activation is not None:
+            kind, activated = activation.kind, Step(activation.output, nodes=activation.nodes)
     except NoMatch as refused:
         reason = str(refused)
     residual = _residual(graph, analysis, activated.output)

@@ -81,7 +81,7 @@ def padfree_linear(
     `tensors` are x, weight, bias and residual; the last two may be None.
     """
     _, _, bias, residual = tensors
-    made = editor.padfree(
+    linear_node = editor.padfree(
         "PadfreeLinear",
         [tensor for tensor in tensors if tensor is not None],
         [output],
@@ -97,5 +97,5 @@ def padfree_linear(
         x_epsilon=0.0,
         residual_epsilon=0.0,
     )
-    made.name = name or made.name
-    return made
+    linear_node.name = name or linear_node.name
+    return linear_node

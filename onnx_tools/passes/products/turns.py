@@ -45,13 +45,13 @@ def turns(graph: gs.Graph, precision: str) -> PassResult:
         if not is_padfree(node, "PadfreeAttention"):
             continue
         try:
-            found = _match(graph, node)
+            matches = _match(graph, node)
         except NoMatch as reason:
             missed.append(Miss(node_name(node), str(reason)))
             continue
-        for turn in found:
-            _replace(editor, columns, turn)
-        replaced += len(found)
+        for rotation in matches:
+            _replace(editor, columns, rotation)
+        replaced += len(matches)
     return PassResult(NAME, replaced, tuple(missed))
 
 
@@ -63,19 +63,21 @@ def _match(graph: gs.Graph, attention: gs.Node) -> list[_Turn]:
     if not any(rotaries):
         return []
     name = node_name(attention)
-    found = [_turn(graph, node) for node in rotaries if node is not None]
-    if len(found) != len(sources):
+    rotations = [_turn(graph, node) for node in rotaries if node is not None]
+    if len(rotations) != len(sources):
         raise NoMatch(f"'{name}' reads a Q and a K of which one alone is turned")
     heads, of_keys = (int(attention.attrs[key]) for key in ("num_heads", "num_kv_heads"))
     wanted = [heads + of_keys] if len(sources) == 1 else [heads, of_keys]
     size = int(attention.attrs["head_size"])
-    if [turn.heads for turn in found] != wanted or any(turn.head_size != size for turn in found):
+    if [rotation.heads for rotation in rotations] != wanted or any(
+        rotation.head_size != size for rotation in rotations
+    ):
         raise NoMatch(f"'{name}' has other heads than those that are turned ahead of it")
-    if len({turn.node.attrs["pairing"] for turn in found}) > 1:
+    if len({rotation.node.attrs["pairing"] for rotation in rotations}) > 1:
         raise NoMatch(f"'{name}' reads a Q and a K whose pairs are different columns")
     if attention.attrs["has_qkv_bias"] or attention.attrs["qkv_layout"] == "H3D":
         raise NoMatch(f"'{name}' adds a bias to what is turned, or has Q, K and V of each head side by side")
-    return found
+    return rotations
 
 
 def _rotary(tensor: gs.Tensor) -> gs.Node | None:
@@ -102,31 +104,31 @@ def _turn(graph: gs.Graph, node: gs.Node) -> _Turn:
     return _Turn(node, product)
 
 
-def _replace(editor: Editor, columns: Columns, turn: _Turn) -> None:
+def _replace(editor: Editor, columns: Columns, rotation: _Turn) -> None:
     """Lets the product turn its columns, which it has in another order then."""
-    product, (_, positions, frequencies) = turn.product, turn.node.inputs
+    product, (_, positions, frequencies) = rotation.product, rotation.node.inputs
     inputs = padfree_inputs(product)
-    order = _order(turn, int(inputs["weight"].shape[-1]))
+    order = _order(rotation, int(inputs["weight"].shape[-1]))
     for name in ("weight", "bias"):
         if name in inputs:
             constant = inputs[name]
             inputs[name] = columns.put([Part(constant, order, np.arange(order.size))], f"{constant.name}_pairs")
     inputs["positions"] = positions
-    inputs["frequencies"] = columns.of_heads(frequencies, turn.heads)
-    features = turn.heads * turn.head_size
-    output = editor.take_over(turn.node.outputs[0])
+    inputs["frequencies"] = columns.of_heads(frequencies, rotation.heads)
+    features = rotation.heads * rotation.head_size
+    output = editor.take_over(rotation.node.outputs[0])
     output.name = editor.fresh(f"{output.name}_pairs")
-    turn.node.inputs.clear()
-    turn.node.outputs.clear()
+    rotation.node.inputs.clear()
+    rotation.node.outputs.clear()
     product.outputs = [output]
     set_padfree_inputs(product, inputs, rotary_features=features)
 
 
-def _order(turn: _Turn, width: int) -> Places:
+def _order(rotation: _Turn, width: int) -> Places:
     """Which of `width` columns stand where: those of turned heads in pairs, the others as they are."""
-    pairs, every = turn.head_size // 2, np.arange(turn.head_size)
-    firsts, seconds = every.reshape(2, -1) if turn.node.attrs["pairing"] == "half" else every.reshape(-1, 2).T
-    head, places = np.empty(turn.head_size, np.int64), places_of_pairs(pairs)
-    head[places[0]], head[places[1]] = firsts, seconds
-    turned = (np.arange(turn.heads)[:, np.newaxis] * turn.head_size + head).reshape(-1)
-    return np.concatenate([turned, np.arange(turned.size, width)])
+    pairs, every = rotation.head_size // 2, np.arange(rotation.head_size)
+    firsts, seconds = every.reshape(2, -1) if rotation.node.attrs["pairing"] == "half" else every.reshape(-1, 2).T
+    head, positions = np.empty(rotation.head_size, np.int64), places_of_pairs(pairs)
+    head[positions[0]], head[positions[1]] = firsts, seconds
+    rotated = (np.arange(rotation.heads)[:, np.newaxis] * rotation.head_size + head).reshape(-1)
+    return np.concatenate([rotated, np.arange(rotated.size, width)])

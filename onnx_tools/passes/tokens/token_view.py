@@ -119,9 +119,9 @@ class Views:
 
     def _front(self, tensor: gs.Tensor, view: View) -> gs.Tensor:
         """[B or 1, S or 1, *rest] of a tensor whose every axis is one of these."""
-        places = {group[0]: axis for axis, group in enumerate(view.groups)}
-        front = [places[axis] for axis in (_BATCH, _SEQUENCE) if axis in places]
-        moved = self._transposed(tensor, [*front, *(places[2 + i] for i in range(len(view.rest)))])
+        positions = {group[0]: axis for axis, group in enumerate(view.groups)}
+        front = [positions[axis] for axis in (_BATCH, _SEQUENCE) if axis in positions]
+        moved = self._transposed(tensor, [*front, *(positions[2 + i] for i in range(len(view.rest)))])
         if len(front) == 2:
             return moved
         return self._reshaped(moved, [view.size(axis) for axis in range(2 + len(view.rest))])
@@ -130,7 +130,7 @@ class Views:
         """The view of the tensor reshaped to `target`; None where that is no view of [B,S,...]."""
         queue = [(axis, view.size(axis)) for group in view.groups for axis in group]
         pieces: dict[int, list[int]] = {axis: [] for axis in range(2, 2 + len(view.rest))}
-        found: list[list[tuple[int, int]]] = []
+        parts: list[list[tuple[int, int]]] = []
         for size in target:
             want, group = size, list[tuple[int, int]]()
             while want.constant() != 1:
@@ -150,14 +150,14 @@ class Views:
                     pieces[axis].append(have.constant() or 0)
                 else:
                     group.append((axis, 0))
-            found.append(group)
+            parts.append(group)
         if any(size.constant() != 1 for _, size in queue):
             return None
         starts, rest = dict[int, int](), list[int]()
         for axis, sizes in pieces.items():
             starts[axis] = 2 + len(rest)
             rest += sizes or [1]
-        groups = tuple(tuple(axis if axis < 2 else starts[axis] + i for axis, i in group) for group in found)
+        groups = tuple(tuple(axis if axis < 2 else starts[axis] + i for axis, i in group) for group in parts)
         tensor = view.tensor
         if tuple(rest) != view.rest:
             tensor = self._regrouped(view, tensor, rest)
@@ -168,13 +168,13 @@ class Views:
         order, sizes, groups = list[int](), list[int](), list[tuple[int, ...]]()
         for axis, group in enumerate(view.groups):
             inner = [item for item in group if item >= 2 and view.rest[item - 2] != 1]
-            places = [group.index(item) for item in inner]
-            if places and places[-1] - places[0] != len(places) - 1:
+            indices = [group.index(item) for item in inner]
+            if indices and indices[-1] - indices[0] != len(indices) - 1:
                 return None
             order += inner
             tokens = [item for item in group if item < 2]
             if inner:
-                tokens.insert(sum(1 for item in group[: places[0]] if item < 2), 2 + len(sizes))
+                tokens.insert(sum(1 for item in group[: indices[0]] if item < 2), 2 + len(sizes))
                 sizes.append(view.width(axis))
             groups.append(tuple(tokens))
         left = [axis for axis in range(2, 2 + len(view.rest)) if axis not in order]
@@ -202,7 +202,7 @@ class Views:
     def of_rows(self, rows: gs.Tensor, rest: tuple[int, ...], groups: Groups) -> View:
         """The view of a tensor [B,*rest] with nothing along the sequence."""
         wide = self._reshaped(rows, [B, Poly.of(1), *(Poly.of(size) for size in rest)])
-        if groups == ((_BATCH,), *((2 + place,) for place in range(len(rest)))):
+        if groups == ((_BATCH,), *((2 + index,) for index in range(len(rest)))):
             self._narrow[wide.name] = (rows, groups)
         return View(wide, rest, groups, has_sequence=False)
 
@@ -223,13 +223,13 @@ class Views:
 
     def _regrouped(self, view: View, tensor: gs.Tensor, rest: Sequence[int]) -> gs.Tensor:
         """A tensor with the first two axes of the view's as [B,S,*rest]."""
-        return self._reshaped(tensor, [view.size(0), view.size(1), *(Poly.of(size) for size in rest)], kept=2)
+        return self._reshaped(tensor, [view.size(0), view.size(1), *(Poly.of(size) for size in rest)], leading=2)
 
-    def _reshaped(self, tensor: gs.Tensor, shape: Sequence[Poly], kept: int = 0) -> gs.Tensor:
-        """Reshape to `shape`, of which the first `kept` sizes are those of the tensor."""
+    def _reshaped(self, tensor: gs.Tensor, shape: Sequence[Poly], leading: int = 0) -> gs.Tensor:
+        """Reshape to `shape`, of which the first `leading` sizes are those of the tensor."""
         key = (tensor.name, ", ".join(str(size) for size in shape), ())
         if key not in self._moved:
-            sizes = [0] * kept + [-1 if size.constant() is None else size.constant() for size in shape[kept:]]
+            sizes = [0] * leading + [-1 if size.constant() is None else size.constant() for size in shape[leading:]]
             target = self._shapes.build(list(shape))
             if sizes.count(-1) <= 1:
                 target = self._editor.constant("shape", np.asarray(sizes, np.int64))

@@ -34,10 +34,10 @@ class Walk:
         if not any(is_odd(item.shape) for item in facts) or any(item.shape is None for item in facts):
             return
         try:
-            found = rule(self, node)
+            views = rule(self, node)
         except NoMatch:
             return
-        for tensor, view in zip(list(node.outputs), found, strict=True):
+        for tensor, view in zip(list(node.outputs), views, strict=True):
             shape = self._analysis[tensor].shape or ()
             self._known[tensor.name] = view
             if not moves or not is_odd(shape):
@@ -86,12 +86,12 @@ class Walk:
             raise NoMatch("the axis holds batch or sequence")
         if view.groups[axis]:
             return view, view.groups[axis][0]
-        place = 2 + sum(1 for group in view.groups[:axis] for item in group if item >= 2)
-        groups = [tuple(item + (item >= place) for item in group) for group in view.groups]
-        groups[axis] = (place,)
-        rest = (*view.rest[: place - 2], 1, *view.rest[place - 2 :])
+        index = 2 + sum(1 for group in view.groups[:axis] for item in group if item >= 2)
+        groups = [tuple(item + (item >= index) for item in group) for group in view.groups]
+        groups[axis] = (index,)
+        rest = (*view.rest[: index - 2], 1, *view.rest[index - 2 :])
         widened = View(view.tensor, rest, tuple(groups), view.has_batch, view.has_sequence)
-        return self._views.regrouped(widened), place
+        return self._views.regrouped(widened), index
 
     def transposed(self, matrix: gs.Constant) -> gs.Constant:
         """A constant matrix transposed, once for all that ask."""
@@ -101,10 +101,10 @@ class Walk:
 
     def apart(self, view: View, target: Shape) -> View:
         """The view of the viewed tensor reshaped. Raises NoMatch where there is none."""
-        found = self._views.apart(view, target)
-        if found is None:
+        parts = self._views.apart(view, target)
+        if parts is None:
             raise NoMatch("the reshape mixes batch, sequence and the rest")
-        return found
+        return parts
 
     def of_rows(self, rows: gs.Tensor, rest: tuple[int, ...], groups: Sequence[tuple[int, ...]]) -> View:
         """See Views."""

@@ -76,7 +76,7 @@ def _elementwise(walk: Walk, node: gs.Node) -> list[View]:
     for axis, size in enumerate(sizes):
         group = [item for item in like.groups[axis] if item < 2]
         if size != 1:
-            inner = [place for place, item in enumerate(like.groups[axis]) if item >= 2]
+            inner = [index for index, item in enumerate(like.groups[axis]) if item >= 2]
             group.insert(inner[0] if inner else len(group), 2 + len(rest))
             rest.append(size)
         groups.append(tuple(group))
@@ -191,17 +191,17 @@ def _gather(walk: Walk, node: gs.Node) -> list[View]:
     if whole.groups[axis] == (_SEQUENCE,) and not rows:
         result = walk.add(node, [whole.tensor, node.inputs[1]], {"axis": _SEQUENCE})
         return [walk.of_rows(result, whole.rest, [group for i, group in enumerate(whole.groups) if i != axis])]
-    view, place = walk.axis_of(whole, axis)
-    result = walk.add(node, [view.tensor, node.inputs[1]], {"axis": place})
+    view, index = walk.axis_of(whole, axis)
+    result = walk.add(node, [view.tensor, node.inputs[1]], {"axis": index})
     if rows:
-        return [View(result, _set(view.rest, place, rows[0]), view.groups)]
-    rest = tuple(size for i, size in enumerate(view.rest, 2) if i != place)
-    kept = [group for i, group in enumerate(view.groups) if i != axis]
-    return [View(result, rest, tuple(tuple(item - (item > place) for item in group) for group in kept))]
+        return [View(result, _set(view.rest, index, rows[0]), view.groups)]
+    rest = tuple(size for i, size in enumerate(view.rest, 2) if i != index)
+    other_groups = [group for i, group in enumerate(view.groups) if i != axis]
+    return [View(result, rest, tuple(tuple(item - (item > index) for item in group) for group in other_groups))]
 
 
-def _set(rest: tuple[int, ...], place: int, size: int) -> tuple[int, ...]:
-    return (*rest[: place - 2], size, *rest[place - 1 :])
+def _set(rest: tuple[int, ...], index: int, size: int) -> tuple[int, ...]:
+    return (*rest[: index - 2], size, *rest[index - 1 :])
 
 
 def _split(walk: Walk, node: gs.Node) -> list[View]:
@@ -209,10 +209,10 @@ def _split(walk: Walk, node: gs.Node) -> list[View]:
     sizes, rank = split_sizes(node, known), len(walk.shape(node.inputs[0]))
     if sizes is None:
         raise NoMatch("Split has sizes that are not known")
-    view, place = walk.axis_of(walk.whole(node.inputs[0]), int(node.attrs.get("axis", 0)) % rank)
-    results = walk.several(node, [view.tensor, *node.inputs[1:]], {"axis": place})
+    view, index = walk.axis_of(walk.whole(node.inputs[0]), int(node.attrs.get("axis", 0)) % rank)
+    results = walk.several(node, [view.tensor, *node.inputs[1:]], {"axis": index})
     return [
-        View(result, _set(view.rest, place, size), view.groups) for result, size in zip(results, sizes, strict=True)
+        View(result, _set(view.rest, index, size), view.groups) for result, size in zip(results, sizes, strict=True)
     ]
 
 
@@ -221,18 +221,18 @@ def _slice(walk: Walk, node: gs.Node) -> list[View]:
     limits = slice_arguments(node, known)
     if limits is None or len(known) < 4 or not all(facts.constant for facts in known[1:]):
         raise NoMatch("Slice has limits or axes that are not known")
-    view, places = walk.whole(node.inputs[0]), list[int]()
+    view, indices = walk.whole(node.inputs[0]), list[int]()
     for axis in limits[2]:
         view, _ = walk.axis_of(view, axis)
     for axis in limits[2]:
-        places.append(view.groups[axis][0])
+        indices.append(view.groups[axis][0])
     rest = view.rest
-    for axis, place in zip(limits[2], places, strict=True):
+    for axis, index in zip(limits[2], indices, strict=True):
         size = walk.shape(node.outputs[0])[axis].constant()
         if size is None:
             raise NoMatch("Slice makes an axis of unknown size")
-        rest = _set(rest, place, size)
-    axes = walk.constant(np.asarray(places, np.int64))
+        rest = _set(rest, index, size)
+    axes = walk.constant(np.asarray(indices, np.int64))
     inputs = [view.tensor, *node.inputs[1:3], axes, *node.inputs[4:]]
     return [View(walk.add(node, inputs), rest, view.groups)]
 
@@ -241,13 +241,13 @@ def _concat(walk: Walk, node: gs.Node) -> list[View]:
     """Tokens side by side, all in one order."""
     axis = int(node.attrs["axis"]) % len(walk.shape(node.outputs[0]))
     parts = [walk.axis_of(walk.whole(tensor), axis) for tensor in node.inputs]
-    (first, place), total = parts[0], 0
+    (first, index), total = parts[0], 0
     for view, other in parts:
-        if view.groups != first.groups or other != place or _set(view.rest, place, 1) != _set(first.rest, place, 1):
+        if view.groups != first.groups or other != index or _set(view.rest, index, 1) != _set(first.rest, index, 1):
             raise NoMatch("Concat joins tensors of several orders")
-        total += view.rest[place - 2]
-    result = walk.add(node, [view.tensor for view, _ in parts], {"axis": place})
-    return [View(result, _set(first.rest, place, total), first.groups)]
+        total += view.rest[index - 2]
+    result = walk.add(node, [view.tensor for view, _ in parts], {"axis": index})
+    return [View(result, _set(first.rest, index, total), first.groups)]
 
 
 def _reduced(walk: Walk, node: gs.Node) -> list[View]:
@@ -261,15 +261,15 @@ def _reduced(walk: Walk, node: gs.Node) -> list[View]:
         return [_over_sequence(walk, node, view, axes[0])]
     for axis in axes:
         view, _ = walk.axis_of(view, axis)
-    places = [view.groups[axis][0] for axis in axes]
-    inputs, attrs = [view.tensor], {"keepdims": 1, **({"axes": places} if "axes" in node.attrs else {})}
+    indices = [view.groups[axis][0] for axis in axes]
+    inputs, attrs = [view.tensor], {"keepdims": 1, **({"axes": indices} if "axes" in node.attrs else {})}
     if "axes" not in node.attrs:
-        inputs.append(walk.constant(np.asarray(places, np.int64)))
+        inputs.append(walk.constant(np.asarray(indices, np.int64)))
     rest = view.rest
-    for place in places:
-        rest = _set(rest, place, 1)
-    kept = [g for i, g in enumerate(view.groups) if i not in axes or int(node.attrs.get("keepdims", 1))]
-    return [View(walk.add(node, inputs, attrs), rest, tuple(kept))]
+    for index in indices:
+        rest = _set(rest, index, 1)
+    groups = [g for i, g in enumerate(view.groups) if i not in axes or int(node.attrs.get("keepdims", 1))]
+    return [View(walk.add(node, inputs, attrs), rest, tuple(groups))]
 
 
 def _over_sequence(walk: Walk, node: gs.Node, view: View, axis: int) -> View:
@@ -277,8 +277,8 @@ def _over_sequence(walk: Walk, node: gs.Node, view: View, axis: int) -> View:
     inputs, attrs = [view.tensor], {"keepdims": 0, **({"axes": [_SEQUENCE]} if "axes" in node.attrs else {})}
     if "axes" not in node.attrs:
         inputs.append(walk.constant(np.asarray([_SEQUENCE], np.int64)))
-    kept = bool(int(node.attrs.get("keepdims", 1)))
-    groups = [() if i == axis else group for i, group in enumerate(view.groups) if kept or i != axis]
+    keepdims = bool(int(node.attrs.get("keepdims", 1)))
+    groups = [() if i == axis else group for i, group in enumerate(view.groups) if keepdims or i != axis]
     return walk.of_rows(walk.add(node, inputs, attrs), view.rest, groups)
 
 
