@@ -116,7 +116,7 @@ class Rotations:
         return self._of_input[name]
 
     def _source(self, tensor: gs.Tensor, computed_from: frozenset[str]) -> gs.Tensor | None:
-        """The nearest tensor of heads that a tensor is linear in, beside positions and what is `computed_from` of any."""
+        """The nearest tensor of heads that a tensor is linear in, beside positions and what is `computed_from`."""
         waiting, worked = {tensor.name: tensor}, False
         for _ in range(_MOST_NODES):
             current = max(waiting.values(), key=lambda item: self._places.get(id(producer(item)), -1))
