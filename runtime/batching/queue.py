@@ -98,7 +98,7 @@ class RequestQueue(Generic[EntryT]):
         waiting = entry.waiting
         if turn is not None:
             keys[TURN] = turn
-            waiting = waiting._replace(rotation=turn)
+            waiting = waiting._replace(turn=turn)
         self._line.add(entry, waiting, keys)
         if keys[LATEST] < self._due_s:
             self._due_s = keys[LATEST]

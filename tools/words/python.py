@@ -86,6 +86,8 @@ class Renaming:
 
     def _keywords(self, row: Rename, called: str) -> None:
         for path in self._having(rf"\b{called}\b", rf"\b{row.old}="):
+            if called.startswith("_") and path != self.project.root / row.path:
+                continue  # another function of that name
             self._edits[path].rename(self.index(path).keywords(called, row.old), row.new)
 
     def _global(self, row: Rename, path: Path) -> None:
