@@ -125,6 +125,9 @@ def _check_verification(fields: Fields) -> None:
     errors = fields.object("errors")
     for name in errors.names():
         errors.number(name)
+    typical = fields.optional_object("typical")
+    for name in typical.names():
+        typical.number(name)
     if "half_precision" in fields:
         _check_verification(fields.object("half_precision"))
 

@@ -192,7 +192,9 @@ def rewrite_model(
         if half.against_fp16:
             metadata["bf16_because"] = half.against_fp16
         if half.errors:
-            metadata["verification"]["half_precision"] = measured(half.errors, ALLOWED[precision])
+            costs = measured(half.errors, ALLOWED[precision])
+            typical = {name: float(f"{error:.3g}") for name, error in half.typical.items() if np.isfinite(error)}
+            metadata["verification"]["half_precision"] = {**costs, "typical": typical}
     narrow_outputs(result.proto, original_proto)
     describe_types(metadata, result.proto)
     if interface == VARSEQLEN:

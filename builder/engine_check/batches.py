@@ -23,6 +23,8 @@ Mask = npt.NDArray[np.bool_]
 
 LONGEST = 512
 """Tokens of the longest sequence, where the profile allows more: its answers are a CPU's work."""
+LONG = 1100
+"""Those of one more sequence, where the profile allows so many and a CPU computes them: long ones take other paths."""
 MIXED = 128
 """Those of the longest one of the mixed batch, where the profile allows so many."""
 SEQUENCES = 8
@@ -73,13 +75,18 @@ class CheckedBatch(ComparedBatch):
         return made
 
 
-def make_batches(metadata: Metadata, profile: Profile, *, most_tokens: int, seed: int = 0) -> tuple[CheckedBatch, ...]:
+def make_batches(
+    metadata: Metadata, profile: Profile, *, most_tokens: int, most_long: int = 0, seed: int = 0
+) -> tuple[CheckedBatch, ...]:
     """One token, mixed lengths, the longest sequence; packed also filler and empty sequences, padded masks with holes.
+
+    And a sequence that is longer than the others' longest, where there may be one.
 
     Args:
         metadata: of the rewritten model.
         profile: what the engine takes in one run.
         most_tokens: of a batch, however much the profile allows.
+        most_long: of the batch with the long sequence.
         seed: of the tokens.
     """
     rng = np.random.default_rng(seed)
@@ -103,6 +110,9 @@ def make_batches(metadata: Metadata, profile: Profile, *, most_tokens: int, seed
         mask = rng.random((len(_fitting(mixed, most)), min(MIXED // 4, longest))) < 0.6
         mask[:, 0] = True  # heads that read the first slot read a token
         found.append(_batch("holes", mask, metadata, rng))
+    long = min(LONG, profile.max_seq_len, profile.max_tokens, most_long)
+    if long > LONGEST:
+        found.append(_batch("long", _prefix([long]), metadata, rng))
     return tuple(found)
 
 

@@ -22,7 +22,7 @@ from ..operators import DOMAIN, with_functions
 from ..precision.precision import convert
 from ..precision.ranges import LARGEST, find_unfit, run
 from ..precision.rounding import with_rounding
-from .agreement import largest_column_error
+from .agreement import largest_column_error, measure, typical_row_error
 from .sample_batches import Sample
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,8 @@ ALLOWED: Mapping[str, float] = MappingProxyType({"fp16": 3e-2, "bf16": 2e-1})
 class HalfPrecision:
     """A model in fp16 or bf16, the tensors that stay float32, and why it is not fp16, where that was left open.
 
-    `errors` are what rounding costs each output (see check_outputs); empty where nothing was run.
+    `errors` are what rounding costs each output: its worst column, and `typical` its usual row (agreement.py); empty
+    where nothing was run.
     """
 
     model: Model
@@ -44,6 +45,7 @@ class HalfPrecision:
     kept_float32: Mapping[str, str]
     against_fp16: str = ""
     errors: Mapping[str, float] = field(default_factory=dict)
+    typical: Mapping[str, float] = field(default_factory=dict)
 
 
 def convert_and_check(model: Model, precision: str, sample: Sample | None) -> HalfPrecision:
@@ -70,8 +72,9 @@ def convert_and_check(model: Model, precision: str, sample: Sample | None) -> Ha
     for name, reason in unfit.items():
         logger.info("'%s' stays float32: it %s", name, reason)
     converted = convert(model, precision, unfit)
-    errors = check_outputs(model, converted, precision, sample)
-    return HalfPrecision(converted, precision, unfit, against_fp16, errors)
+    costs = check_outputs(model, converted, precision, sample)
+    worst, typical = ({name: cost[at] for name, cost in costs.items()} for at in (0, 1))
+    return HalfPrecision(converted, precision, unfit, against_fp16, worst, typical)
 
 
 def _reason_against_fp16(model: ModelProto, unfit: Mapping[str, str]) -> str:
@@ -85,12 +88,12 @@ def _reason_against_fp16(model: ModelProto, unfit: Mapping[str, str]) -> str:
     return ""
 
 
-def check_outputs(model: Model, converted: Model, precision: str, sample: Sample) -> dict[str, float]:
-    """Runs both on sample inputs, and returns the largest column error of each output of floating-point numbers.
+def check_outputs(model: Model, converted: Model, precision: str, sample: Sample) -> dict[str, tuple[float, float]]:
+    """Runs both on sample inputs; the largest column error and the typical row's of each output of floats.
 
     Raises VerificationError naming the output that is not finite or too far off.
     """
-    errors: dict[str, float] = {}
+    errors: dict[str, tuple[float, float]] = {}
     outputs = {item.name: _dims(item) for item in model.proto.graph.output}
     wanted = run(model.with_proto(with_functions(model.proto)), sample.feeds, [*outputs])
     actual = run(with_rounding(converted, precision), sample.feeds, [*outputs])
@@ -98,7 +101,8 @@ def check_outputs(model: Model, converted: Model, precision: str, sample: Sample
         if a.dtype.kind != "f":
             continue
         rows = [kept_rows(item, dims, sample.mask).values for item in (a, b)]
-        error = errors[name] = largest_column_error(*rows, largest=LARGEST[precision])
+        error = largest_column_error(*rows, largest=LARGEST[precision])
+        errors[name] = error, typical_row_error(rows[0], rows[1], measure(rows[:1]), largest=LARGEST[precision])
         if not error <= ALLOWED[precision]:
             lost = int((np.isfinite(rows[0]) & ~np.isfinite(rows[1])).sum())
             what = f"{lost} numbers that are not finite" if lost else f"a column with a relative error of {error:.2g}"

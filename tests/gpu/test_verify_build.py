@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 from padfree.builder import BuildError, build_engine
 from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder
 from padfree.builder.engine.phases import COMPARING, REFERENCE
+from padfree.builder.engine_check.batches import LONG
 from padfree.onnx_tools.operators import padfree_nodes
 from padfree.onnx_tools.synthetic import bert_model
 
@@ -69,6 +71,46 @@ def test_an_engine_with_a_wrong_operator_is_not_written(
     assert list(tmp_path.iterdir()) == []
     build_engine(EXPORTED, tmp_path / "model.plan", precision=precision, verify=False, timing_cache=cache, **LIMITS)
     assert "check" not in json.loads((tmp_path / "model.plan.json").read_text())
+
+
+@pytest.mark.parametrize("layer", [0, 3, 5])
+def test_a_product_that_is_off_by_a_fifth_is_found_in_bf16(
+    layer: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the kernel of one product of one layer were: TensorRT gets its weights times 1.2."""
+    model, build = tmp_path / "model.onnx", EngineBuilder.build
+    onnx.save_model(bert_model(6, 256, 4, 1024, vocab_size=1000, max_positions=512), str(model))
+
+    def build_wrong(self: EngineBuilder, given: onnx.ModelProto, ranges: Any, *, content: Any = None) -> BuiltEngine:
+        whole = onnx.ModelProto()
+        whole.CopyFrom(given if content is None else onnx.load_model_from_string(bytes(content)))
+        name = f"encoder.layer.{layer}.output.dense.MatMul"
+        weight = next(item for item in whole.graph.initializer if item.name.startswith(name))
+        values = numpy_helper.to_array(weight)
+        wrong = (values.astype(np.float32) * 1.2).astype(values.dtype)
+        weight.CopyFrom(numpy_helper.from_array(wrong, weight.name))
+        return build(self, whole, ranges)
+
+    options: dict[str, Any] = {"precision": "bf16", "timing_cache": cache, **LIMITS}
+    metadata = build_engine(model, tmp_path / "right.plan", **options)
+    allowed = metadata["check"]["outputs"]["last_hidden_state"]["allowed"]
+    assert allowed["typical"] < allowed["relative"] / 2
+    monkeypatch.setattr(EngineBuilder, "build", build_wrong)
+    with pytest.raises(BuildError, match=r"other answers than .*wrong\.plan was not written"):
+        build_engine(model, tmp_path / "wrong.plan", **options)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_long_sequences_are_checked(precision: str, tmp_path: Path, cache: Path) -> None:
+    """A sequence of more than 512 tokens, where the profile allows one: attention has other kernels for it."""
+    model = tmp_path / "model.onnx"
+    onnx.save_model(bert_model(2, 256, 4, 1024, vocab_size=1000, max_positions=2048), str(model))
+    options: dict[str, Any] = {"max_batch": 8, "max_seq_len": 2048, "timing_cache": cache}
+    metadata = build_engine(model, tmp_path / "model.plan", precision=precision, **options)
+    lengths = {batch["name"]: max(batch["seq_lens"]) for batch in metadata["check"]["batches"]}
+    assert lengths["longest"] == 512
+    assert lengths["long"] == LONG
+    assert main(["doctor", "--plan", str(tmp_path / "model.plan")]) == 0
 
 
 def test_fp8_is_compared_with_its_own_file(tmp_path: Path, cache: Path) -> None:

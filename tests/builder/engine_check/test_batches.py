@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.builder.engine.preparation import metadata_of
-from padfree.builder.engine_check.batches import CheckedBatch, make_batches
+from padfree.builder.engine_check.batches import LONG, CheckedBatch, make_batches
 from padfree.builder.engine_check.reference import LEAST_TOKENS, _most_tokens, compute_reference, multiplied_weights
 from padfree.contract.metadata import Metadata, Profile
 from padfree.onnx_tools import RewriteError, rewrite
@@ -54,6 +54,13 @@ def test_the_kinds_of_batches() -> None:
     assert sorted(found["mixed"]) == [1, 2, 4, 8, 16, 32, 64, 128]
     assert found["filler and empty"] == [0, 33, 0, 0, 5, 1, 0]
     assert found == lengths(make_batches(packed, Profile(1, 100, 65536, 32, 4096), most_tokens=10**6))
+    assert "long" not in found
+    profile = Profile(1, 100, 65536, 32, 4096)
+    assert lengths(make_batches(packed, profile, most_tokens=600, most_long=2400))["long"] == [LONG]
+    assert lengths(make_batches(packed, profile, most_tokens=200, most_long=800))["long"] == [800]
+    assert "long" not in lengths(make_batches(packed, profile, most_tokens=100, most_long=400))
+    short = Profile(1, 100, 65536, 32, 512)
+    assert "long" not in lengths(make_batches(packed, short, most_tokens=600, most_long=2400))
     few = lengths(make_batches(packed, Profile(1, 100, 65536, 32, 4096), most_tokens=LEAST_TOKENS))
     assert few["longest"] == [LEAST_TOKENS]
     assert all(sum(item) <= LEAST_TOKENS for item in few.values())
