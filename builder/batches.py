@@ -16,10 +16,12 @@ from padfree.contract.fields import decode
 from padfree.contract.texts import RIGHT
 from padfree.runtime import Metadata
 from padfree.runtime.errors import SessionError
+from padfree.runtime.text.pairs import SHOWN
 from padfree.runtime.texts import Text, TextReader
 
 from .errors import BuildError
 from .files import write_with
+from .tables import TABLES, read_table
 from .text_rows import holds_texts, text_of
 
 _log = logging.getLogger(__name__)
@@ -27,7 +29,7 @@ _log = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
 Request = dict[str, list[Any]]
 
-SUFFIXES = (".jsonl", ".npz", ".txt")
+SUFFIXES = (".jsonl", ".npz", ".txt", *TABLES)
 MASK_NAME = "attention_mask"
 LENGTHS_NAME = "seq_lens"
 RESULT_SUFFIX = ".npz"
@@ -59,7 +61,7 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
             of inputs with a row per sequence input name -> a number, or a list of them, beside either.
             .npz: token inputs [T] with seq_lens [B], or grids [B, S] with attention_mask. .txt: one text per line.
             Pairs of texts are {"text": "...", "text_pair": "..."}, or in another of the usual spellings
-            (padfree.runtime.text.pairs), or lists of two texts.
+            (padfree.runtime.text.pairs), or lists of two texts. .csv and .parquet: columns of these names.
         metadata: the model's inputs.
         texts: what makes tokens of texts.
 
@@ -67,11 +69,16 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
         BuildError: the file cannot be read, or holds something else; the message names line and value.
     """
     if path.suffix not in SUFFIXES:
-        raise BuildError(f"{path}: unknown kind of input {path.suffix!r}, allowed: {', '.join(SUFFIXES)}; rename it")
+        raise BuildError(
+            f"{path}: unknown kind of input {path.suffix!r}, allowed: {', '.join(SUFFIXES)}; write one of them"
+        )
     try:
         if path.suffix == ".npz":
             items = metadata.sequence_inputs()
             return _read_npz(path, [name for item in items for name in {item.name, item.original_name}])
+        if path.suffix in TABLES:
+            rows = read_table(path)
+            return _of_records(rows, range(1, len(rows) + 1), path, metadata, texts)
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -80,12 +87,24 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
         return _encoded(lines, path, metadata, texts)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     records = [_read_line(path, number, lines[number - 1]) for number in numbers]
+    return _of_records(records, numbers, path, metadata, texts)
+
+
+def _of_records(
+    records: Sequence[Mapping[str, Any]],
+    numbers: Sequence[int],
+    path: Path,
+    metadata: Metadata,
+    texts: TextOptions,
+) -> Request:
+    """What objects or rows hold, which are called by their numbers: texts, or token inputs."""
     info = metadata.text
     if records and all(holds_texts(record.get("", record), info) for record in records):
         pairs = zip(records, numbers, strict=True)
         found = [text_of(record.get("", record), info, path, number) for record, number in pairs]
         request = _encoded(found, path, metadata, texts)
         return request | _values(request, dict(zip(numbers, records, strict=True)), path, metadata)
+    _check_are_no_texts(records, numbers, path)
     names = list(records[0]) if records else [metadata.ids_input().name]
     request = {name: [] for name in names}
     for number, record in enumerate(records, 1):
@@ -98,6 +117,17 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
     if "" in request:  # bare lists of ids
         request[metadata.ids_input().name] = request.pop("")
     return request
+
+
+def _check_are_no_texts(records: Sequence[Mapping[str, Any]], numbers: Sequence[int], path: Path) -> None:
+    """Refuses texts under another name than texts have. Raises BuildError."""
+    for record, number in zip(records, numbers, strict=True):
+        name = next((name for name, value in record.items() if isinstance(value, str)), None)
+        if name is not None:
+            raise BuildError(
+                f"{path}, line {number}: '{name}' holds a text, and texts are looked for in 'text', pairs in {SHOWN}; "
+                f"call it so"
+            )
 
 
 def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Path, metadata: Metadata) -> Request:
@@ -114,27 +144,33 @@ def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Pa
                     f"{path}, line {line}: has no '{item.original_name}', which the model reads of every text; add it, "
                     f"or bind it to a number when the model is rewritten: --fix {item.original_name}=NUMBER"
                 )
-            found[item.name].append(record[name])
+            found[item.name].append(_number(record[name], path, line))
     return found
 
 
 def read_text_rows(path: Path, metadata: Metadata) -> list[Text]:
-    """The texts of a .txt or .jsonl file, or its pairs.
+    """The texts of a file of texts, or its pairs.
 
     Raises:
         BuildError: the file cannot be read, or holds something else.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.suffix in (".txt", ".jsonl") else None
+        lines = path.read_text(encoding="utf-8").splitlines() if path.suffix in (".txt", ".jsonl") else []
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file") from error
-    if lines is None:
-        raise BuildError(f"{path}: answers are of texts; pass texts (.txt, .jsonl), or write {RESULT_SUFFIX}")
+    if path.suffix not in (".txt", ".jsonl", *TABLES):
+        allowed = ", ".join((".txt", ".jsonl", *TABLES))
+        raise BuildError(f"{path}: answers are of texts; pass texts ({allowed}), or write {RESULT_SUFFIX}")
     if path.suffix == ".txt":
         return list(lines)
-    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
-    records = [_read_line(path, number, lines[number - 1]) for number in numbers]
+    records: Sequence[Mapping[str, Any]]
+    if path.suffix in TABLES:
+        records = read_table(path)
+        numbers = list(range(1, len(records) + 1))
+    else:
+        numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
+        records = [_read_line(path, number, lines[number - 1]) for number in numbers]
     strange = next((at for at, item in enumerate(records) if not holds_texts(item.get("", item), metadata.text)), None)
     if strange is not None:
         raise BuildError(
@@ -143,6 +179,16 @@ def read_text_rows(path: Path, metadata: Metadata) -> list[Text]:
         )
     pairs = zip(records, numbers, strict=True)
     return [text_of(record.get("", record), metadata.text, path, number) for record, number in pairs]
+
+
+def _number(value: Any, path: Path, line: int) -> Any:
+    """A number, also where a CSV file has it as a text. Raises BuildError."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return decode(value)
+    except ValueError as error:
+        raise BuildError(f"{path}, line {line}: {value[:40]!r} is no number; correct it") from error
 
 
 def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) -> Request:

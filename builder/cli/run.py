@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
         type=Path,
         metavar="FILE",
         help="batch.jsonl (an object of token inputs, a text, or a list of ids a line), .npz (packed with seq_lens, or "
-        "grids with attention_mask), or texts.txt (one text a line)",
+        "grids with attention_mask), texts.txt (one text a line), or .csv or .parquet with a column 'text'",
     )
     given.add_argument(
         "--text", action="append", metavar="TEXT", help="a text in the place of a file; several times: several"

@@ -96,7 +96,7 @@ def test_arrays_that_are_refused(metadata: Metadata, tmp_path: Path, arrays: dic
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("batch.csv", b"", "unknown kind of input '.csv', allowed: .jsonl, .npz, .txt"),
+        ("batch.xlsx", b"", "unknown kind of input '.xlsx', allowed: .jsonl, .npz, .txt, .csv, .parquet"),
         ("batch.npz", b"no archive", "not an .npz file of plain arrays"),
         ("batch.jsonl", b"\xff\xfe", "cannot be read"),
     ],

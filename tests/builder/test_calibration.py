@@ -83,7 +83,7 @@ def test_few_tokens_are_told_of(metadata: Metadata, tmp_path: Path, caplog: pyte
         ("other.jsonl", '{"pixels": [1]}\n', "--calibrate .*: unknown input 'pixels'"),
         ("long.jsonl", json.dumps([1] * 513) + "\n", "sequence 0 has 513 tokens, the model has 512 positions"),
         ("texts.txt", "a text\n", "--calibrate|tokenizer"),
-        ("ids.csv", "1,2", "unknown kind of input '.csv'"),
+        ("ids.xlsx", "1,2", "unknown kind of input '.xlsx'"),
         ("broken.jsonl", "[1, 2", "line 1: not JSON"),
     ],
 )

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts in the columns of CSV and parquet files: what `padfree run` gives for them is what it gives for the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from padfree.builder import BuildError
+from padfree.builder.batches import TextOptions, read_batch, read_texts
+from padfree.builder.tables import read_table
+from padfree.contract.installation import install_command
+from padfree.runtime import Metadata
+
+from tests.support.folders import TOKENIZER
+from tests.support.served_models import write_model
+
+SOME = ["the cat", "a dog runs over my house", 'one, with "quotes"', "two\nlines", ""]
+
+
+def write_csv(path: Path, columns: dict[str, list[str]]) -> Path:
+    """As spreadsheets write it: every field in quotes."""
+    rows = [list(columns), *zip(*columns.values(), strict=True)]
+    lines = [",".join('"' + field.replace('"', '""') + '"' for field in row) for row in rows]
+    path.with_suffix(".csv").write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+    return path.with_suffix(".csv")
+
+
+def write_parquet(path: Path, columns: dict[str, list[str]]) -> Path:
+    """As pandas writes it."""
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+both = pytest.mark.parametrize("write", [write_csv, write_parquet])
+Write = Callable[[Path, dict[str, list[str]]], Path]
+
+
+@pytest.fixture(scope="module")
+def metadata(tmp_path_factory: pytest.TempPathFactory) -> Metadata:
+    from padfree.runtime import Session
+
+    with Session(write_model(tmp_path_factory.mktemp("model") / "model.onnx")) as session:
+        return session.metadata
+
+
+@both
+def test_other_columns_do_not_matter(write: Write, metadata: Metadata, tmp_path: Path) -> None:
+    options = TextOptions(TOKENIZER)
+    path = write(tmp_path / "in", {"id": [str(at) for at in range(len(SOME))], "text": SOME})
+    found, wanted = read_batch(path, metadata, options), read_texts(SOME, metadata, options)
+    assert {name: [list(row) for row in rows] for name, rows in found.items()} == {
+        name: [list(row) for row in rows] for name, rows in wanted.items()
+    }
+
+
+@both
+def test_texts_under_another_name_are_named(write: Write, metadata: Metadata, tmp_path: Path) -> None:
+    path = write(tmp_path / "in", {"txt": ["a", "b"]})
+    with pytest.raises(BuildError, match=r"line 1: 'txt' holds a text, and texts are looked for in 'text'"):
+        read_batch(path, metadata, TextOptions(TOKENIZER))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("short.csv", b"text,label\na\n", "line 2: has other fields than the first line, text, label; put texts"),
+        ("long.csv", b"text\na, b\n", "line 2: has other fields than the first line, text; put texts with commas"),
+        ("latin.csv", b"text\n\xff\n", "cannot be read"),
+        ("none.csv", None, "cannot be read"),
+        ("none.parquet", None, "cannot be read"),
+        ("no.parquet", b"no parquet", "cannot be read"),
+    ],
+)
+def test_files_that_are_refused(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(BuildError, match=message):
+        read_table(tmp_path / name)
+
+
+def test_pyarrow_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(BuildError) as caught:
+        read_table(tmp_path / "in.parquet")
+    assert f"parquet files need pyarrow: {install_command('bulk')}" in str(caught.value)
