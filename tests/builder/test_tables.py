@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from padfree.builder import BuildError
-from padfree.builder.batches import TextOptions, read_batch, read_texts
+from padfree.builder.batches import TextOptions, read_batch, read_text_rows, read_texts
 from padfree.builder.tables import read_table
 from padfree.contract.installation import install_command
 from padfree.runtime import Metadata
@@ -88,3 +88,8 @@ def test_pyarrow_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(BuildError) as caught:
         read_table(tmp_path / "in.parquet")
     assert f"parquet files need pyarrow: {install_command('bulk')}" in str(caught.value)
+
+
+@both
+def test_answers_are_of_the_same_texts(write: Write, metadata: Metadata, tmp_path: Path) -> None:
+    assert read_text_rows(write(tmp_path / "in", {"text": SOME}), metadata) == SOME
