@@ -96,6 +96,17 @@ def test_a_choice_that_torch_makes_of_a_squeeze_is_named(interface: str) -> None
         rewrite(with_squeezed_score(0, chosen=True), interface=interface)
 
 
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("column", [True, False])
+def test_an_axis_that_is_taken_by_its_place_or_left_packs(column: bool, interface: str) -> None:
+    """As the message of the choice says: x[:, 0], or x as it is."""
+    b, hidden = one_layer()
+    score = b.linear(b.op("Gather", hidden, b.constant(0, np.int64), axis=1), HIDDEN, 1)
+    taken = b.op("Gather", score, b.constant(0, np.int64), axis=1) if column else score
+    report = rewrite(with_output(taken, b, ["batch", *[1] * (not column)]), interface=interface, strict=True).report
+    assert report.outputs["y"] == "per_sequence"
+
+
 def traced() -> ModelProto:
     """Positions are a constant of 13 rows, whatever the axes of the inputs say."""
     b = EncoderBuilder()
@@ -135,9 +146,20 @@ def test_an_only_output_is_not_to_be_left_out() -> None:
     b, hidden = one_layer()
     first = b.op("Gather", hidden, b.constant(0, np.int64), axis=1)
     model = with_output(b.op("ReduceMean", first, axes=[0, 1], keepdims=0), b, [])
-    with pytest.raises(RewriteError, match="again with one row per sequence, or per token, in it") as told:
+    with pytest.raises(RewriteError, match=r"again with one row per sequence.* or choose the padded interface") as told:
         rewrite(model)
     assert "--outputs" not in str(told.value)
+    assert rewrite(model, interface="padded").report.outputs["y"] == "padded"
+
+
+@pytest.mark.parametrize("name", ["seq_lens", "max_seqlen"])
+def test_names_that_the_packed_interface_adds_are_free_in_the_padded_one(name: str) -> None:
+    b, hidden = one_layer()
+    b.op("Identity", hidden, output=name)
+    model = b.model({name: ["batch", "sequence", HIDDEN]})
+    with pytest.raises(RewriteError, match=rf"'{name}' has the name of an input .* or choose the padded interface"):
+        rewrite(model)
+    assert rewrite(model, interface="padded", strict=True).report.complete
 
 
 def with_words() -> ModelProto:
