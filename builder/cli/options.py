@@ -120,7 +120,7 @@ def fixed_inputs(arguments: argparse.Namespace) -> dict[str, int | float]:
 
 
 def add_head_options(parser: argparse.ArgumentParser) -> None:
-    """--pooling, --normalize, --outputs."""
+    """--pooling, --normalize, --outputs, --adapter."""
     group = parser.add_argument_group("results of exported models and folders (default: as the folder says)")
     group.add_argument(
         "--pooling",
@@ -130,6 +130,12 @@ def add_head_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="divide vectors by their L2 norm")
     group.add_argument("--outputs", metavar="NAMES", help="outputs, or tensors inside of the model, to keep, by commas")
+    group.add_argument(
+        "--adapter",
+        metavar="TASK",
+        help="of a folder whose weights have an adapter for every task (jina-embeddings-v3): the one whose numbers are "
+        "added (default: none)",
+    )
 
 
 def head_options(arguments: argparse.Namespace) -> HeadOptions:
@@ -146,7 +152,7 @@ def head_options(arguments: argparse.Namespace) -> HeadOptions:
         if mode not in POOLINGS and pooling != (NO_POOLING,):
             allowed = f"{', '.join(POOLINGS)}, or {NO_POOLING} alone"
             raise BuildError(f"--pooling {arguments.pooling}: {mode!r} is unknown, allowed: {allowed}; correct it")
-    return HeadOptions(pooling, arguments.normalize, outputs)
+    return HeadOptions(pooling, arguments.normalize, outputs, arguments.adapter or "")
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

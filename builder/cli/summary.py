@@ -175,7 +175,7 @@ def repeated_options(arguments: argparse.Namespace) -> list[str]:
     """The options that say what the original is, for a next command that reads it, too."""
     found = [
         word
-        for name in ("pooling", "outputs", "mask")
+        for name in ("pooling", "outputs", "adapter", "mask")
         if getattr(arguments, name) is not None
         for word in (f"--{name}", getattr(arguments, name))
     ]

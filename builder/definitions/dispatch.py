@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import BuildError
 from .errors import NotDefinedError
 from .families import DEFINITIONS
 from .graph import TYPES, EncoderGraph
@@ -27,6 +28,7 @@ def write(
     task: str,
     labels: int,
     given: Collection[str] | None = None,
+    adapter: str = "",
 ) -> Written:
     """Writes the model of a config.json and its weights; nothing of them is read yet but names and shapes.
 
@@ -37,6 +39,7 @@ def write(
         task: one of padfree.contract.texts.TASKS.
         labels: how many classes the head has.
         given: names of inputs that the tokenizer makes; None where it does not say.
+        adapter: which adapter's weights are added; "" for none.
 
     Raises:
         NotDefinedError: no definition describes this model, or not all of it.
@@ -45,12 +48,14 @@ def write(
     keys, tensors = Keys(config, raw), Tensors(files)
     definition = _definition(keys, tensors)
     _check_code(keys, definition)
+    if adapter and not definition.has_adapters:
+        raise BuildError(f"--adapter {adapter}: {definition.name} has no adapters; leave it out")
     head = definition.heads.get(task)
     if head is None:
         raise NotDefinedError(f"{definition.name} has no definition for the task {task}")
     takes_types = definition.types(keys) > 1 and (given is None or TYPES in given)
     graph = EncoderGraph(takes_types=takes_types)
-    writing = Writing(keys, tensors, graph, labels)
+    writing = Writing(keys, tensors, graph, labels, adapter)
     encoded = definition.encode(writing)
     outputs = head(writing, encoded)
     if head is rows:

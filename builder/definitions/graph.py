@@ -104,7 +104,7 @@ class EncoderGraph:
     def _read_weights(self, model: Model) -> None:
         reader = Reader(model.weights)
         for weight in self._weights.values():
-            reader.open(weight.file)
+            reader.open(weight)
         with ThreadPoolExecutor() as pool:
             for name, values in zip(self._weights, pool.map(reader.read, self._weights.values()), strict=True):
                 _hold(model, name, values)

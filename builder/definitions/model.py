@@ -23,12 +23,14 @@ class Writing:
         tensors: all tensors of the files.
         graph: where the nodes go.
         labels: how many classes a head has.
+        adapter: which adapter's weights are added, of a model that has several; "" for none.
     """
 
     keys: Keys
     tensors: Tensors
     graph: EncoderGraph
     labels: int
+    adapter: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Definition:
         types: how many token types the model has.
         heads: by task (padfree.contract.texts) what writes the head; tasks without one are not described.
         code: classes of models' own code that compute the same, as `auto_map` names them.
+        has_adapters: whether the model may have adapters, one of which can be asked for.
     """
 
     name: str
@@ -69,6 +72,7 @@ class Definition:
     types: Callable[[Keys], int]
     heads: Mapping[str, Head]
     code: frozenset[str] = frozenset()
+    has_adapters: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ class Weight:
         begin: its first byte in the file.
         is_transposed: whether rows and columns change places.
         plus: what is added to every number.
+        delta: what is added to the tensor itself, before rows and columns change places.
     """
 
     name: str
@@ -46,12 +48,20 @@ class Weight:
     begin: int
     is_transposed: bool = False
     plus: float = 0.0
+    delta: LowRank | None = None
+
+    def item(self, number: int) -> Weight:
+        """One of several tensors that lie one behind the other along the first axis."""
+        one = self.rows(number, number + 1)
+        return replace(one, shape=one.shape[1:])
 
     def rows(self, begin: int, end: int) -> Weight:
         """Rows from `begin` to `end`."""
         size = math.prod(self.shape[1:]) * _TYPES[self.dtype].itemsize
         shape = (end - begin, *self.shape[1:])
-        return replace(self, name=f"{self.name}/{begin}:{end}", shape=shape, begin=self.begin + begin * size)
+        delta = None if self.delta is None else replace(self.delta, left=self.delta.left.rows(begin, end))
+        name = f"{self.name}/{begin}:{end}"
+        return replace(self, name=name, shape=shape, begin=self.begin + begin * size, delta=delta)
 
     def transposed(self) -> Weight:
         """[in, out] of [out, in], as products take it."""
@@ -61,30 +71,63 @@ class Weight:
         """With a number added to all."""
         return replace(self, name=f"{self.name}/{number:+g}", plus=number)
 
-    def read(self, content: memoryview | None) -> Array:
+    def with_delta(self, name: str, left: Weight, right: Weight, scale: float) -> Weight:
+        """With left @ right * scale added; `name` tells it from the weight without."""
+        return replace(self, name=f"{self.name}/{name}", delta=LowRank(left, right, scale))
+
+    def files(self) -> set[Path]:
+        """All files that it is read from."""
+        return {self.file} if self.delta is None else {self.file, self.delta.left.file, self.delta.right.file}
+
+    def read(self, contents: Mapping[Path, memoryview | None]) -> Array:
         """The numbers in float32: those of the file, or one copy.
 
         Args:
-            content: the file in memory; None where it is not, so that only this tensor is read.
+            contents: the files in memory; None where one is not, so that only this tensor is read of it.
         """
-        dtype, count = _TYPES[self.dtype], math.prod(self.shape)
-        size = count * dtype.itemsize
-        if content is None:
-            with self.file.open("rb") as stream:
-                stream.seek(self.begin)
-                raw: npt.NDArray[np.generic] = np.fromfile(stream, dtype, count)
-            if raw.size < count:
-                raise BuildError(f"{self.file}: its end is missing; download the model again")
-        else:
-            raw = np.frombuffer(content[self.begin : self.begin + size], dtype)
-        raw = raw.reshape(self.shape[::-1]).T if self.is_transposed else raw.reshape(self.shape)
-        if self.dtype == "BF16":
-            wide = raw.astype(np.uint32, order="C")
-            wide <<= 16
-            values = wide.view(np.float32)
-        else:
-            values = np.ascontiguousarray(raw, np.float32)
+        stored = self.shape[::-1] if self.is_transposed else self.shape
+        raw = self._stored(contents[self.file]).reshape(stored)
+        if self.delta is not None:
+            raw = _widened(raw, self.dtype) + self.delta.read(contents)
+        raw = raw.T if self.is_transposed else raw
+        values = np.ascontiguousarray(raw) if self.delta is not None else _widened(raw, self.dtype)
         return values + np.float32(self.plus) if self.plus else values
+
+    def _stored(self, content: memoryview | None) -> npt.NDArray[np.generic]:
+        """The numbers one after the other, as the file has them."""
+        dtype, count = _TYPES[self.dtype], math.prod(self.shape)
+        if content is not None:
+            return np.frombuffer(content[self.begin : self.begin + count * dtype.itemsize], dtype)
+        with self.file.open("rb") as stream:
+            stream.seek(self.begin)
+            raw: npt.NDArray[np.generic] = np.fromfile(stream, dtype, count)
+        if raw.size < count:
+            raise BuildError(f"{self.file}: its end is missing; download the model again")
+        return raw
+
+
+def _widened(raw: npt.NDArray[np.generic], dtype: str) -> Array:
+    """Numbers of one of safetensors' types in float32, one row after the other."""
+    if dtype != "BF16":
+        return np.ascontiguousarray(raw, np.float32)
+    wide = raw.astype(np.uint32, order="C")
+    wide <<= 16
+    return wide.view(np.float32)
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """left @ right * scale."""
+
+    left: Weight
+    right: Weight
+    scale: float
+
+    def read(self, contents: Mapping[Path, memoryview | None]) -> Array:
+        """The product in float32."""
+        made: Array = self.left.read(contents) @ self.right.read(contents)
+        made *= np.float32(self.scale)
+        return made
 
 
 class Tensors:
@@ -124,8 +167,7 @@ class Tensors:
                 f"{self.source}: the weights {'have all of' if found else 'lack'} {names}, one of which config.json "
                 "asks for: they belong to different models, or only a part was downloaded; download the folder again"
             )
-        result = Tensors(())
-        result._places, result._read, result.source = self._places, self._read, self.source
+        result = copy.copy(self)
         result._prefix = self._prefix + found[0]
         return result
 
@@ -184,12 +226,12 @@ class Reader:
         self._weights = weights
         self._contents: dict[Path, memoryview | None] = {}
 
-    def open(self, file: Path) -> None:
-        """Makes a file ready to be read."""
-        if file not in self._contents:
+    def open(self, weight: Weight) -> None:
+        """Makes the files of a weight ready to be read."""
+        for file in weight.files() - set(self._contents):
             with file.open("rb") as stream:
                 self._contents[file] = self._weights.map_or_watch(stream)
 
     def read(self, weight: Weight) -> Array:
         """A weight's numbers."""
-        return weight.read(self._contents[weight.file])
+        return weight.read(self._contents)

@@ -12,12 +12,13 @@ from .folder import TOKENIZER_CONFIG, Folder
 from .objects import Entries
 
 
-def write_defined(folder: Folder, *, pooled: bool = False) -> Written:
+def write_defined(folder: Folder, *, pooled: bool = False, adapter: str = "") -> Written:
     """The encoder of a folder with the head that its weights have; no weight is read yet.
 
     Args:
         folder: has weights.
         pooled: whether rows of tokens are wanted, whatever head there is.
+        adapter: which adapter's weights are added; "" for none.
 
     Raises:
         NotDefinedError: no definition describes the model; the message is the reason.
@@ -31,17 +32,18 @@ def write_defined(folder: Folder, *, pooled: bool = False) -> Written:
         task=SENTENCES if pooled else folder.task,
         labels=len(folder.config.labels),
         given=given if isinstance(given, list) else None,
+        adapter=adapter,
     )
 
 
-def reason_without(folder: Folder) -> str:
-    """Why no definition describes a folder's model; "" where one does.
+def reason_without(folder: Folder, adapter: str = "") -> str:
+    """Why no definition describes a folder's model with this adapter; "" where one does.
 
     Raises:
         BuildError: its files do not belong together.
     """
     try:
-        write_defined(folder)
+        write_defined(folder, adapter=adapter)
     except NotDefinedError as error:
         return str(error)
     return ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TextInfo
 
 from ..errors import BuildError
-from .config import ModelConfig, read_config
+from .config import CONFIG, ModelConfig, read_config
 from .counts import check_counts
 from .head import Chain, Head, Truncate
 from .modules import MODULES, activation_of, read_modules
@@ -69,7 +69,7 @@ def read_folder(path: Path) -> Folder:
     if not path.is_dir():
         raise BuildError(f"{path}: no such folder; name a model's folder, or an .onnx file")
     onnx = find_onnx(path)
-    chain = read_modules(path, code_allowed=onnx.chosen is not None)
+    chain = read_modules(path, code_allowed=onnx.chosen is not None or _has_adapters(path))
     encoder = chain.encoder
     onnx = onnx if onnx.chosen is not None else find_onnx(path, encoder)
     config = read_config(encoder)
@@ -82,7 +82,7 @@ def read_folder(path: Path) -> Folder:
     chained = (path / MODULES).is_file()
     head, task = _head(path, config, chain, settings, chained=chained)
     tokenizer = next((folder / TOKENIZER for folder in (path, encoder) if (folder / TOKENIZER).is_file()), None)
-    notes = [*_onnx_notes(path, onnx), *chain.notes]
+    notes = [*_onnx_notes(path, onnx), *chain.notes, *_adapter_notes(config, onnx)]
     if task == FEATURES and not chained:
         notes.append(f"has no {MODULES}, which would say how vectors of texts are made: it gives rows of tokens")
     if not chained and (unread := sorted(_OF_CHAINS & set(settings.raw))):
@@ -101,6 +101,11 @@ def read_folder(path: Path) -> Folder:
         lower_case=chain.lower_case,
         notes=tuple(notes),
     )
+
+
+def _has_adapters(path: Path) -> bool:
+    """Whether the encoder's own class in modules.json is one that chooses adapters, as Jina v3 has it."""
+    return bool(Entries(path / CONFIG).raw.get("lora_adaptations"))
 
 
 def described(text: TextInfo, task: str, head: Head) -> TextInfo:
@@ -200,6 +205,13 @@ def _onnx_notes(path: Path, onnx: OnnxFiles) -> list[str]:
         return [f"exports the weights, as {', '.join(left)} are quantised"] if left else []
     others = [str(file.relative_to(path)) for file in (*onnx.others, *onnx.quantized)]
     return [f"takes {onnx.chosen.relative_to(path)}" + (f", not {', '.join(others)}" if others else "")]
+
+
+def _adapter_notes(config: ModelConfig, onnx: OnnxFiles) -> list[str]:
+    names = Entries(config.file).texts("lora_adaptations")
+    if not names or onnx.chosen is not None:
+        return []
+    return [f"has adapters, of which none is taken unless --adapter names it: {', '.join(names)}"]
 
 
 def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries | None) -> TextInfo:

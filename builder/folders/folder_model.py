@@ -94,7 +94,7 @@ class FolderModel:
         pooled = bool(self.options.pooling and head.pooling)
         try:
             with phases.measured(EXPORTING):
-                written = write_defined(folder, pooled=pooled)
+                written = write_defined(folder, pooled=pooled, adapter=self.options.adapter)
                 say(f"{self.folder}: reading its weights by padfree's definition of {written.name}")
                 return written.model(storage)
         except NotDefinedError as error:
@@ -117,7 +117,7 @@ class FolderModel:
     def of(cls, raw: Mapping[str, Any]) -> FolderModel:
         """What to_dict gave."""
         given = raw["options"]
-        options = HeadOptions(tuple(given["pooling"]), given["normalize"], tuple(given["outputs"]))
+        options = HeadOptions(tuple(given["pooling"]), given["normalize"], tuple(given["outputs"]), given["adapter"])
         return cls(**{**raw, "folder": Path(raw["folder"]), "path": Path(raw["path"]), "options": options})
 
 

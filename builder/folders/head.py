@@ -104,16 +104,18 @@ class HeadOptions:
         pooling: modes out of POOLINGS, or NO_POOLING.
         normalize: whether vectors are divided by their norm.
         outputs: names of the outputs that are kept.
+        adapter: which adapter's weights are added, of a model that has several; "" for none.
     """
 
     pooling: tuple[str, ...] = ()
     normalize: bool | None = None
     outputs: tuple[str, ...] = ()
+    adapter: str = ""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was asked for."""
-        return not self.pooling and self.normalize is None and not self.outputs
+        return not self.pooling and self.normalize is None and not self.outputs and not self.adapter
 
     def applied(self, head: Head) -> Head:
         """A head with what was asked for in the place of what the folder says."""

@@ -124,7 +124,11 @@ def _read(
 ) -> tuple[FolderModel, Folder, bytes | None]:
     """A folder, with its tokenizer: what is wrong with it is said before it takes time."""
     folder = read_folder(path)
-    reason = reason_without(folder) if folder.onnx.chosen is None else ""
+    adapter, has_onnx = options.adapter, folder.onnx.chosen is not None
+    reason = "" if has_onnx else reason_without(folder, adapter)
+    if adapter and (has_onnx or reason):
+        why = f"the model is taken from {folder.onnx.chosen}" if has_onnx else reason
+        raise BuildError(f"--adapter {adapter}: is for weights that padfree reads itself, and {why}; leave it out")
     if reason:
         before_export()
         check_exportable(folder, reason)
@@ -149,6 +153,8 @@ def _of_file(
         raise BuildError(
             f"{path}: --pooling, --normalize, --outputs and --fix are for folders and exported models; leave them out"
         )
+    if options.adapter:
+        raise BuildError(f"{path}: --adapter is for folders whose weights have adapters; leave it out")
     model = load_model(path)
     if is_rewritten(model):
         raise BuildError(

@@ -40,6 +40,7 @@ class Reference:
         takes_types: whether token types are given.
         outputs: by name, for every request what it gives alone.
         source: what the answers are from.
+        adapter: the adapter that was added.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Reference:
     takes_types: bool
     outputs: Mapping[str, tuple[npt.NDArray[np.float32], ...]]
     source: str
+    adapter: str = ""
 
 
 def names() -> list[str]:
@@ -62,7 +64,9 @@ def read(name: str) -> Reference:
     raw = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
     outputs = {key: tuple(np.asarray(rows, np.float32) for rows in found) for key, found in raw.pop("outputs").items()}
     tensors = {key: tuple(shape) for key, shape in raw.pop("tensors").items()}
-    return Reference(name, raw["config"], tensors, raw["dtype"], raw["takes_types"], outputs, raw["source"])
+    return Reference(
+        name, raw["config"], tensors, raw["dtype"], raw["takes_types"], outputs, raw["source"], raw["adapter"]
+    )
 
 
 def drawn(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:

@@ -42,9 +42,9 @@ def write_entry(entry: Mapping[str, Any], path: Path) -> Path:
     write_tensors(path / "model.safetensors", tensors)
     if entry["pooling"]:
         kind = "sentence_transformers.models"
-        listed = [("", "Transformer"), ("1_Pooling", "Pooling")]
+        listed = [("", entry.get("encoder", f"{kind}.Transformer")), ("1_Pooling", f"{kind}.Pooling")]
         modules = [
-            {"idx": number, "name": str(number), "path": place, "type": f"{kind}.{module}"}
+            {"idx": number, "name": str(number), "path": place, "type": module}
             for number, (place, module) in enumerate(listed)
         ]
         write_json(path / "modules.json", modules)

@@ -37,7 +37,10 @@ def by_worth(names: Sequence[str]) -> list[Any]:
 
 
 def written(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model:
-    return write_defined(read_folder(defined.write_reference(defined.read(name), folder))).model(storage)
+    reference = defined.read(name)
+    return write_defined(read_folder(defined.write_reference(reference, folder)), adapter=reference.adapter).model(
+        storage
+    )
 
 
 def run_padded(model: ModelProto) -> dict[str, Any]:

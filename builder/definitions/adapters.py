@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights with low-rank adapters (arXiv 2106.09685), several for every tensor, of which one or none is added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import BuildError
+from .tensors import Tensors, Weight
+
+_ORIGINAL, _FIRST, _SECOND = (f"parametrizations.weight.{name}" for name in ("original", "0.lora_A", "0.lora_B"))
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The adapters of a model.
+
+    Attributes:
+        names: in the order in which tensors have them.
+        rank: of each.
+        scale: what products are multiplied by.
+        chosen: the one that is added; "" for none.
+    """
+
+    names: Sequence[str]
+    rank: int
+    scale: float
+    chosen: str
+
+    def check(self) -> None:
+        """Refuses an adapter that the model has not.
+
+        Raises:
+            BuildError: naming those that it has.
+        """
+        if self.chosen and self.chosen not in self.names:
+            raise BuildError(
+                f"--adapter {self.chosen}: the model has {', '.join(self.names) or 'none'}; choose of these, or leave "
+                "it out"
+            )
+
+
+class AdaptedTensors(Tensors):
+    """Tensors of which `NAME.weight` may be kept as an original and factors per adapter."""
+
+    def __init__(self, tensors: Tensors, adapters: Adapters) -> None:
+        super().__init__(())
+        vars(self).update(vars(tensors))  # the same tensors, and what is read of them
+        self._adapters = adapters
+
+    def __contains__(self, name: str) -> bool:
+        return super().__contains__(name) or super().__contains__(_kept_as(name, _ORIGINAL))
+
+    def take(self, name: str, *shape: int) -> Weight:
+        """As that of Tensors; with the chosen adapter added."""
+        if super().__contains__(name) or not super().__contains__(_kept_as(name, _ORIGINAL)):
+            return super().take(name, *shape)
+        weight = super().take(_kept_as(name, _ORIGINAL), *shape)
+        count, rank = len(self._adapters.names), self._adapters.rank
+        first, second = _kept_as(name, _FIRST), _kept_as(name, _SECOND)
+        if "embeddings" in name:  # rows are looked up of the first factor, and the second is multiplied with them
+            left, right = super().take(first, count, shape[0], rank), super().take(second, count, rank, shape[1])
+        else:
+            left, right = super().take(second, count, shape[0], rank), super().take(first, count, rank, shape[1])
+        if not self._adapters.chosen:
+            return weight
+        number = self._adapters.names.index(self._adapters.chosen)
+        return weight.with_delta(self._adapters.chosen, left.item(number), right.item(number), self._adapters.scale)
+
+
+def _kept_as(name: str, part: str) -> str:
+    return f"{name.removesuffix('weight')}{part}"

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jina v3: XLM-RoBERTa with rotary embeddings, and an adapter for every task (arXiv 2409.10173)."""
+
+from __future__ import annotations
+
+from padfree.contract.texts import FEATURES, SENTENCES
+
+from ..adapters import AdaptedTensors, Adapters
+from ..attention import Projections
+from ..blocks import PostNormLayer, Sizes, even_heads
+from ..heads import rows
+from ..keys import Keys
+from ..layers import FeedForward, Linear, Norm, activation
+from ..model import Definition, Encoded, Writing
+from ..rotary import Frequencies, frequencies, plain_frequencies
+from ..tensors import Tensors
+from .flash import embedded, turned_layers
+
+_NATIVE = "jina_embeddings_v3"
+"""The model_type of transformers; the hub's is that of XLM-RoBERTa."""
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys = writing.keys
+    keys.only(position_embedding_type="rotary", is_decoder=False, add_cross_attention=False, truncate_dim=None)
+    # How it was trained, how code computes, and what stands ahead of texts.
+    keys.ignore("emb_pooler", "load_trained_adapters", "lora_dropout_p", "lora_main_params_trainable",
+                "task_instructions", "tie_word_embeddings", "use_flash_attn", "use_reentrant")  # fmt: skip
+    adapters = _adapters(keys, writing.adapter)
+    tensors = AdaptedTensors(writing.tensors, adapters).below("", "roberta.", there="embeddings.word_embeddings.weight")
+    width = keys.size("hidden_size", default=1024)
+    sizes = Sizes(
+        width,
+        even_heads(width, keys.size("num_attention_heads", default=16)),
+        keys.size("intermediate_size", default=4096),
+        activation(keys, "hidden_act", default="gelu"),
+        keys.number("layer_norm_eps", default=1e-5),
+    )
+    x = embedded(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=250_002), _token_types(keys))
+
+    def layer(number: int) -> PostNormLayer:
+        return _layer(tensors.below(f"encoder.layers.{number}.", there="mixer.Wqkv.weight"), sizes)
+
+    count = keys.size("num_hidden_layers", default=24)
+    x = turned_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
+    tensors.ignore("pooler.")
+    return Encoded(x, width, tensors)
+
+
+def _adapters(keys: Keys, chosen: str) -> Adapters:
+    names = keys.texts("lora_adaptations", ())
+    rank = keys.size("lora_rank", default=4)
+    found = Adapters(names, rank, keys.number("lora_alpha", default=1.0) / rank, chosen)
+    found.check()
+    return found
+
+
+def _frequencies(keys: Keys, size: int) -> Frequencies:
+    positions = keys.size("max_position_embeddings", default=8194)
+    if keys.raw.get("model_type") == _NATIVE:
+        return frequencies(keys, size, 20_000.0, positions)
+    return plain_frequencies(size, keys.number("rotary_emb_base"))
+
+
+def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+    width, inner = sizes.width, sizes.inner
+    up, down = Linear.of(parts, "mlp.fc1", inner, width), Linear.of(parts, "mlp.fc2", width, inner)
+    return PostNormLayer(
+        Projections.fused(parts, "mixer.Wqkv", "mixer.out_proj", sizes.heads, width, bias=True),
+        Norm.of(parts, "norm1", width, sizes.epsilon),
+        FeedForward(up, sizes.active, down),
+        Norm.of(parts, "norm2", width, sizes.epsilon),
+    )
+
+
+def _token_types(keys: Keys) -> int:
+    return keys.size("type_vocab_size", default=1)
+
+
+def _matches(keys: Keys, names: frozenset[str]) -> bool:
+    model_type, positions = keys.raw.get("model_type"), keys.raw.get("position_embedding_type")
+    is_jina = model_type == _NATIVE or (model_type == "xlm-roberta" and positions == "rotary")
+    return is_jina and any("mixer.Wqkv" in name for name in names)
+
+
+JINA_V3 = Definition(
+    "Jina v3",
+    _matches,
+    _encode,
+    _token_types,
+    {FEATURES: rows, SENTENCES: rows},
+    frozenset({"XLMRobertaLoRA", "XLMRobertaModel"}),
+    has_adapters=True,
+)
