@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every family that is read from config.json and safetensors, as an engine: what transformers gave for each text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from padfree.builder import build_engine
+from padfree.builder.engine.shared_builder import SharedBuilder
+from padfree.builder.folders.source import opened
+from padfree.runtime import Session
+
+from tests.support import defined
+
+pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
+
+FAMILIES = sorted({name.split("_")[0] for name in defined.names()} - {"jina", "xlm"} | {"jina_v2", "xlm_roberta"})
+LARGEST = {"fp32": 5e-3, "fp16": 4e-2}
+"""Of the norm of a text's answer: products in TF32; some thirty roundings to 11 bits at widths of 16."""
+
+
+@pytest.fixture(scope="module")
+def builder() -> SharedBuilder:
+    """TensorRT's builder takes seconds to start: once for all."""
+    return SharedBuilder()
+
+
+def reference_of(family: str) -> defined.Reference:
+    """The family's plain form, or what comes first where each reference has a form of its own."""
+    return defined.read(min(name for name in defined.names() if name == family or name.startswith(f"{family}_")))
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+@pytest.mark.parametrize("precision", list(LARGEST))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_engine(family: str, precision: str, interface: str, builder: SharedBuilder, tmp_path: Path) -> None:
+    reference = reference_of(family)
+    folder = defined.write_reference(reference, tmp_path / "model")
+    with opened(folder) as source:
+        build_engine(
+            source.path,
+            tmp_path / "model.plan",
+            interface=interface,
+            precision=precision,
+            max_batch=4,
+            max_seq_len=16,
+            builder=builder,
+        )
+    with Session(tmp_path / "model.plan") as session:
+        request: dict[str, object] = {session.metadata.ids_input().name: defined.REQUESTS}
+        if "token_type_ids" in {item.name for item in session.metadata.inputs}:
+            request["token_type_ids"] = defined.TYPES
+        found = session.run(request)
+    assert set(found) == set(reference.outputs)
+    for name, wanted in reference.outputs.items():
+        for row, right in zip(found[name], wanted, strict=True):
+            off = np.linalg.norm(np.asarray(row, np.float32) - right) / np.linalg.norm(right)
+            assert off < LARGEST[precision], f"{name} is {off:.2g} off"
