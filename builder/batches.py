@@ -299,6 +299,13 @@ def _encoded(texts: Sequence[Text], path: Path | str, metadata: Metadata, option
         tokens = reader.read(texts, prompt_name=options.prompt)
     except SessionError as error:
         raise BuildError(f"{path}: {error}") from error
+    longest = metadata.longest
+    for at, row in enumerate(tokens.request[metadata.ids_input().name], 1):
+        if longest is not None and len(row) > longest:
+            raise BuildError(
+                f"{path}: text {at} has {len(row)} tokens, the model takes {longest}; cut texts with --truncate, or "
+                "split it"
+            )
     if tokens.cut:
         _log.warning(
             "%s: %d of %d texts have more than %d tokens, and lost their %s",

@@ -203,6 +203,7 @@ def _asked(request: Request) -> tuple[Served, Options, Model]:
         max_length=request.max_length,
         token_rows=not pairs,
         output_option="--head",
+        task_option=None,
     )
     served = describe(request.model, metadata, choices)
     fitting = (RERANK, CLASSIFY) if pairs else (EMBED, SPARSE, TOKENS, *([] if served.takes_pairs else [CLASSIFY]))

@@ -39,6 +39,7 @@ class Choices:
         name: what the model is called.
         token_rows: an output that has a row a token, not one a text, answers too; its task is TOKENS.
         output_option: what the user calls `output`, for messages.
+        task_option: likewise `task`; None: it is not asked for.
     """
 
     task: str | None = None
@@ -50,6 +51,7 @@ class Choices:
     name: str | None = None
     token_rows: bool = False
     output_option: str = "--output"
+    task_option: str | None = "--task"
 
 
 @dataclass(frozen=True)
@@ -163,10 +165,10 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
             f"{choices.output_option} {choices.output}: the model's outputs are {shown}; choose one of them"
         )
     if choices.output is None and not known:
+        task = f" and {choices.task_option} {'|'.join(TASKS)}" if choices.task_option is not None else ""
         raise SessionError(
             f"the model's outputs are {shown}, and none of these names tells what answers a text; take a model that "
-            f"was made with --pooling, or of its folder, or pass {choices.output_option} NAME and --task "
-            f"{'|'.join(TASKS)}"
+            f"was made with --pooling, or of its folder, or pass {choices.output_option} NAME{task}"
         )
     output = outputs[choices.output or known[0]]
     info = metadata.text

@@ -16,6 +16,7 @@ from types import FrameType
 import padfree
 
 from . import bench, build, compare, costs, demo, doctor, embed, inspect, optimize, rerank, run, serve, simulate, triton
+from .arguments import Parser
 from .console import LineHandler, print_error
 
 EXIT_FAILURE = 1
@@ -123,7 +124,7 @@ def describe(error: Exception) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     """The command's parser with all subcommands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="padfree", description="Turns Hugging Face encoders into TensorRT engines that compute no padding."
     )
     parser.add_argument("--version", action="version", version=f"padfree {version()}")

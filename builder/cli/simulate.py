@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.destinations import check_destinations
     from padfree.builder.errors import BuildError
     from padfree.builder.files import write_files
-    from padfree.builder.simulate.plot import draw
+    from padfree.builder.simulate.plot import check_plot, draw
     from padfree.builder.simulate.replay import replay
     from padfree.builder.simulate.report import contenders, summarise
     from padfree.builder.simulate.trace import write_trace
@@ -67,6 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = [("--json", arguments.json), ("--plot", arguments.plot), ("--save-trace", arguments.save_trace)]
     inputs = [("--trace", arguments.trace), ("--lengths", Path(arguments.lengths))]
     check_destinations(outputs, [*(("the cost table", path) for path in arguments.costs), *inputs])
+    if arguments.plot is not None:
+        check_plot(arguments.plot)
     tables = {path.stem: read_costs(path) for path in arguments.costs}
     if len(tables) < len(arguments.costs):
         raise BuildError("two cost tables have the same name; rename one, results carry the files' names")

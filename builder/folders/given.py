@@ -14,6 +14,7 @@ from .hub import download, is_hub_id
 
 _FILES = (ONNX_SUFFIX, ".plan")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
+_DATA = (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".npz", ".npy", ".md")
 _CONFIG = "config.json"
 WANTED = "give a model's folder, an .onnx file or a plan"
 
@@ -49,11 +50,13 @@ def check_no_part(path: Path) -> None:
     """Refuses what lies in a model's folder, and is no model by itself.
 
     Raises:
-        BuildError: weights, or a JSON file beside a config.json.
+        BuildError: weights, texts and other data, or a JSON file beside a config.json.
     """
     suffix, beside = path.suffix.lower(), path.parent / _CONFIG
     if not path.is_file() or sidecar_path(path).exists():  # plans may have any name
         return
+    if suffix in _DATA:
+        raise BuildError(f"{path}: is no model, but data for one; {WANTED}")
     if suffix in _WEIGHTS or (suffix == ".json" and beside.exists()):
         if beside.exists():
             raise BuildError(f"{path}: is a part of a model's folder; give the folder: {path.parent}")

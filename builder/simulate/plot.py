@@ -18,16 +18,29 @@ MARKERS = "osD^vPX<>p"
 STYLE: Any = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "padfree", "legend.frameon": False}
 
 
+def check_plot(path: Path) -> None:
+    """What a picture needs, before the work that it shows is done.
+
+    Raises:
+        BuildError: matplotlib is missing or does not know the suffix.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError as error:
+        raise BuildError(f"--plot needs matplotlib; install it with: {install_command('bench')}") from error
+    if path.suffix.removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
+        raise BuildError(f"{path}: no picture has this suffix; name it .svg, .png or .pdf")
+
+
 def draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
     """Draws the 99th percentile of latency over answered requests a second; the suffix says which kind of picture.
 
     Raises:
-        BuildError: matplotlib is missing or does not know the suffix, or the file cannot be written.
+        BuildError: as check_plot, or the file cannot be written.
     """
-    try:
-        from matplotlib import figure, rc_context
-    except ImportError as error:
-        raise BuildError(f"--plot needs matplotlib; install it with: {install_command('bench')}") from error
+    check_plot(path)
+    from matplotlib import figure, rc_context
+
     names = list(dict.fromkeys(summary.contender for summary in summaries))
     with rc_context(STYLE):
         picture = figure.Figure(figsize=(8, 4.5))
@@ -46,8 +59,5 @@ def draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
         axes.legend()
         content, kind = io.BytesIO(), path.suffix.removeprefix(".")
         undated = {"Date": None} if kind == "svg" else None  # the same bytes for the same results
-        try:
-            picture.savefig(content, format=kind, bbox_inches="tight", metadata=undated)
-        except ValueError as error:
-            raise BuildError(f"{path}: no picture ({error}); name it .svg, .png or .pdf") from error
+        picture.savefig(content, format=kind, bbox_inches="tight", metadata=undated)
     write_files([(path, content.getvalue())])

@@ -138,6 +138,9 @@ def test_texts_are_cut_to_the_positions_on_demand(metadata: Metadata, tmp_path: 
     path = tmp_path / "batch.jsonl"
     path.write_text('{"text": "' + "a " * 20 + '"}')
     assert len(read_batch(path, metadata, TextOptions(tokenizer, truncate=True))["input_ids"][0]) == 16
+    path.write_text('{"text": "a"}\n{"text": "' + "a " * 20 + '"}')
+    with pytest.raises(BuildError, match="text 2 has 20 tokens, the model takes 16; cut texts with --truncate"):
+        read_batch(path, metadata, TextOptions(tokenizer))
 
 
 def test_a_file_that_is_no_tokenizer(metadata: Metadata, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from padfree.runtime import SessionError
 from pyarrow import parquet
 
 from tests.support.bulk_jobs import parts_of, result_files, run_here, texts, write_lines
+from tests.support.served_models import write_model
 
 
 @pytest.fixture
@@ -188,6 +189,9 @@ def test_models_that_do_not_fit(tmp_path: Path, embedder: Path, reranker: Path) 
     for changed, match in cases:
         with pytest.raises((BulkError, SessionError), match=match):
             run_here(replace(request, **changed))
+    nameless = write_model(tmp_path / "rows.onnx", output="answer")
+    with pytest.raises(SessionError, match=r"pass --head NAME$"):  # tasks are not asked for here
+        run_here(replace(request, model=nameless))
     with pytest.raises(BulkError, match="--shard-rows 0: allowed: 1 or more"):
         replace(request, shard_rows=0)
 

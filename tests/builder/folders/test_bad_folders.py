@@ -182,7 +182,7 @@ def damaged_tokenizer(folder: Path) -> None:
     ("write", "wanted"),
     [
         (nothing, "has neither weights (model.safetensors) nor an ONNX file"),
-        (links_of_git_lfs, "model.safetensors: not a whole safetensors file"),
+        (links_of_git_lfs, "model.safetensors: is a link of git lfs, not the weights; fetch them: git lfs pull"),
         (pickles_alone, "has pickled weights alone (pytorch_model.bin), and loading a pickle may run code"),
         (quantized_names, "has quantised ONNX files alone (onnx/model_qint8_avx512.onnx, onnx/model_quantized.onnx)"),
         (quantized_content, "model.onnx: is quantised (DequantizeLinear)"),

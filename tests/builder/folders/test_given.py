@@ -112,3 +112,16 @@ def test_plans_may_have_any_name(tmp_path: Path) -> None:
     plan.write_bytes(b"an engine")
     write_json(tmp_path / "model.bin.json", {})
     assert located(plan) == plan
+
+
+@pytest.mark.parametrize("command", ["inspect", "build", "run", "serve"])
+@pytest.mark.parametrize("name", ["texts.txt", "texts.jsonl", "texts.parquet"])
+def test_data_are_no_model(command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And no plan whose metadata are missing, which advised to write one over them."""
+    if command == "serve":
+        pytest.importorskip("uvicorn")
+    path = tmp_path / name
+    path.write_text("a text", encoding="utf-8")
+    more = {"build": ["-o", "m.plan"], "run": ["--text", "a", "-o", "o.npz"]}
+    assert cli.main([command, str(path), *more.get(command, [])]) == 1
+    assert f"{path}: is no model, but data for one; give a model's folder" in " ".join(capsys.readouterr().err.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from padfree.builder.cli import main
 from padfree.builder.simulate.replay import Replay, Run, replay
 from padfree.builder.simulate.report import Server, contenders, summarise
 from padfree.builder.simulate.trace import generate, rate_of, read_trace, stretch, write_trace
+from padfree.contract.installation import install_command
 from padfree.runtime.batching import Budget, CheapestCut, CostTable, Decision, FirstCome, Waiting, read_costs
 
 LENGTHS, BATCHES = (100, 500), (1, 10)
@@ -218,6 +220,21 @@ def test_simulate_compares_every_policy_at_every_rate(
     assert [record["p99_ms"] for record in again] == pytest.approx(
         [record["p99_ms"] for record in records[:6]], abs=1e-3
     )
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_what_a_picture_lacks_is_said_before_simulating(
+    tables: list[str], missing: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    if missing:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
+    else:
+        pytest.importorskip("matplotlib")
+    monkeypatch.setattr("padfree.builder.simulate.replay.replay", lambda *_, **__: pytest.fail("simulates"))
+    assert main(["simulate", tables[0], "--plot", "plot.png" if missing else "plot.txt"]) == 1
+    wanted = f"--plot needs matplotlib; install it with: {install_command('bench')}" if missing else "no picture"
+    assert wanted in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])

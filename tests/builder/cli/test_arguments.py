@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of other tools and misspelt ones are answered with options that exist."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from padfree.builder.cli import main, make_parser
+from padfree.builder.cli.arguments import MODEL, PEERS, Parser
+
+Capture = pytest.CaptureFixture[str]
+
+
+def commands() -> dict[str, Parser]:
+    """Every subcommand's parser."""
+    actions = [item for item in make_parser()._actions if isinstance(item, argparse._SubParsersAction)]
+    return dict(actions[0].choices)
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        ("embed m.plan --input a -o b --batch-size 3", "--batch-size; did you mean --max-batch?"),
+        ("bench m.onnx --batch-size 3", "--batch-size; did you mean --batch?"),
+        ("build m.onnx -o b.plan --max_batch_size 3", "--max_batch_size; did you mean --max-batch?"),
+        ("doctor --model-id x", "unrecognized arguments: --model-id x"),
+        ("build m.onnx -o b.plan --dtype fp16", "--dtype; did you mean --precision?"),
+        ("build m.onnx -o b.plan --fp16", "--fp16; did you mean --precision?"),
+        ("optimize --model-id x -o b.onnx", "--model-id; did you mean the model, which stands first?"),
+        ("serve --model-id=x", "--model-id; did you mean the model, which stands first?"),
+        ("run m.plan --inptu x -o y", "--inptu; did you mean --input?"),
+    ],
+)
+def test_answers(given: str, answer: str, capsys: Capture) -> None:
+    assert main(given.split()) == 2
+    assert answer in capsys.readouterr().err
+
+
+def test_what_is_ours_stays_ours() -> None:
+    """--dtype of embed is the result's; beginnings of options are taken, and words behind -- are none."""
+    words = ["embed", "m.plan", "--input", "a", "-o", "b", "--dtype", "float16", "--max-tok", "9"]
+    given = make_parser().parse_args(words)
+    assert (given.dtype, given.max_tokens) == ("float16", 9)
+    assert str(make_parser().parse_args(["inspect", "--", "--model-id"]).model) == "--model-id"
+
+
+@pytest.mark.parametrize("option", PEERS)
+def test_answers_exist(option: str) -> None:
+    found = {name: parser.ours(option) for name, parser in commands().items()}
+    for name, answer in found.items():
+        assert answer in (None, MODEL, *commands()[name]._option_string_actions), name
+    assert set(PEERS[option]) & {answer for answer in found.values() if answer is not None}
