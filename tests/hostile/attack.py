@@ -28,8 +28,9 @@ BUSY = (408, 429, 503)
 """What a good request may be told, too, while others attack."""
 ASKERS, BURST, MANY, BUNCHES = 16, 100, 500, 8
 DISTURB_EVERY_S, LOOK_EVERY_S = 10.0, 2.0
-RESTLESS = 0.4
-"""The share of the time in which the process with the model is killed, too; afterwards its memory is compared."""
+RESTLESS = 0.25
+"""The share of the time in which the process with the model is killed, too. Then it gets warm, for as long again, and
+in the second half its memory is compared."""
 
 
 class Attack:

@@ -60,7 +60,7 @@ class Service:
 
     Attributes:
         server: the one that runs now, or was killed last.
-        starts: seconds that each start took, from the end of the server before.
+        starts: seconds that each start took, with the wait for the port of the server before.
     """
 
     def __init__(self, files: Files, *options: str) -> None:
@@ -84,13 +84,12 @@ class Service:
         Returns:
             What is wrong, or None.
         """
-        killed = time.monotonic()
         self.server.process.kill()
         await asyncio.to_thread(self.server.process.communicate)
         self._logs.append(self.server.log())
         wrong = await asyncio.to_thread(self._start_damaged) if damaged else None
         self._files.restore()
-        self.server = await asyncio.to_thread(self._start, killed)
+        self.server = await asyncio.to_thread(self._start, time.monotonic())
         return wrong
 
     def end(self) -> str:
