@@ -63,7 +63,7 @@ def words_of(text: str, encoding: Encoding, rows: npt.NDArray[Any], labels: Sequ
             start += len(text[start:end]) - len(text[start:end].lstrip())  # byte-level tokens begin with a space
             found.append(Tagged(text[start:end], start, end, label_name(labels, at), float(row[at])))
         before = word
-    return found
+    return [word for word in found if word.text]  # tokens of spaces alone
 
 
 def joined(text: str, words: Sequence[Tagged]) -> list[Tagged]:

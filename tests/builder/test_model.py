@@ -20,8 +20,8 @@ from padfree.builder import model as model_module
 from padfree.builder.folders import given
 from padfree.runtime import SessionError
 from padfree.runtime.answers.scores import Classified
-from padfree.runtime.answers.tags import Tagged, joined
-from tokenizers import Tokenizer
+from padfree.runtime.answers.tags import Tagged, joined, words_of
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tests.support.bulk_jobs import write_reranker
 from tests.support.classifiers import OPTIMUM, logits_of, small_folder
@@ -184,6 +184,24 @@ def test_taggers_give_words_with_places(tagger: Path) -> None:
         assert [word.label for word in words] == [TAGS[at] for at in inner.argmax(1)]
         shares = np.exp(inner) / np.exp(inner).sum(1, keepdims=True)
         np.testing.assert_allclose([word.score for word in words], shares.max(1), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "metaspace"])
+def test_words_of_tokens_that_hold_spaces(kind: str) -> None:
+    """RoBERTa's tokens and XLM-RoBERTa's begin with the space ahead of their word; places leave it out."""
+    text = "Ada Lovelace  lived in\u00a0Londonderry \u2013 caf\u00e9"
+    tokenizer = Tokenizer(models.BPE() if kind == "bytes" else models.Unigram())
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False) if kind == "bytes" else pre_tokenizers.Metaspace()
+    tokenizer.pre_tokenizer = split
+    trainer: Any = trainers.BpeTrainer(vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    if kind == "metaspace":
+        trainer = trainers.UnigramTrainer(vocab_size=40, unk_token="?", special_tokens=["?"])
+    tokenizer.train_from_iterator([text] * 3, trainer)
+    encoding = tokenizer.encode(text)
+    rows = np.random.default_rng(0).standard_normal((len(encoding), 3))
+    words = words_of(text, encoding, rows, LABELS)
+    assert all(text[word.start : word.end] == word.text for word in words)
+    assert [word.text for word in words] == (text.split() if kind == "bytes" else text.replace("  ", " ").split(" "))
 
 
 def test_neighbours_of_one_kind_are_one_up_to_the_next_that_begins() -> None:

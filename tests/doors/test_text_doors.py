@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
+import padfree
 import pytest
 from padfree.builder import cli
 from padfree.contract.metadata import Metadata
@@ -283,6 +284,18 @@ DOORS = [
 def test_every_door_gives_the_same_answers(model: Model, door: Door, tmp_path: Path) -> None:
     wanted = expected(model, model.texts)
     found = door(model, model.texts, tmp_path)
+    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+
+
+def test_python_gives_the_same_answers(model: Model) -> None:
+    """padfree.Model, whose scores of classes are shares."""
+    wanted = expected(model, model.texts)
+    with padfree.Model(model.packed) as opened:
+        if model.kind.pairs:
+            found = np.array([list(one.scores.values()) for one in opened.classify(list(PAIRS))])
+            wanted = np.exp(wanted) / np.exp(wanted).sum(1, keepdims=True)
+        else:
+            found = opened.encode(TEXTS)
     np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
 
 
