@@ -56,19 +56,20 @@ def test_its_commands_and_python_run_without_a_gpu(
 
 def test_its_numbers_are_the_programs() -> None:
     from padfree.bulk.driver import MOST_LOSSES
-    from padfree.bulk.job import MOST_TEXT_BYTES, SHARD_ROWS, TOKEN_SHARD_ROWS
+    from padfree.bulk.job import CPU_SHARD_ROWS, MOST_TEXT_BYTES, SHARD_ROWS, TOKEN_SHARD_ROWS
     from padfree.bulk.lock import BEAT_S, BEATS
     from padfree.bulk.workers.worker import AHEAD
 
     arguments = cli.make_parser().parse_args(["embed", "--input", "a", "-o", "b", "--engine", "c"])
     assert arguments.max_text_bytes == MOST_TEXT_BYTES
     assert f"`--max-text-bytes` ({MOST_TEXT_BYTES:,})" in TEXT
-    assert f"shards of {SHARD_ROWS:,} rows ({TOKEN_SHARD_ROWS:,} where" in TEXT
-    assert f"every {BEAT_S:.0f} seconds. Another one watches it for {BEATS * BEAT_S:.0f} seconds" in " ".join(
+    assert f"shards of {SHARD_ROWS:,} rows to workers ({CPU_SHARD_ROWS:,} for `.onnx` files, " in TEXT
+    assert f"{TOKEN_SHARD_ROWS:,} for models with one row per token" in TEXT
+    assert f"every {BEAT_S:.0f} seconds. A second driver watches it for {BEATS * BEAT_S:.0f} seconds" in " ".join(
         PAGE.split()
     )
-    assert (AHEAD, "five shards under way" in TEXT) == (5, True)
-    assert (MOST_LOSSES, "in eight workers" in TEXT) == (8, True)
+    assert (AHEAD, "at most five shards in progress" in TEXT) == (5, True)
+    assert (MOST_LOSSES, "If eight workers die" in TEXT) == (8, True)
 
 
 def test_the_suffixes_and_options_exist() -> None:
