@@ -131,7 +131,7 @@ def activation_of(name: str) -> Activation:
     return _ACTIVATIONS[name]
 
 
-def activation(keys: Keys, *names: str, default: str) -> Activation:
+def activation(keys: Keys, *names: str, default: str | None) -> Activation:
     """The activation that config.json names."""
     return activation_of(keys.text(*names, default=default))
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from ..attention import Projections
@@ -16,8 +18,10 @@ from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
 from .flash import embedded, turned_layers
 
-_BASES = {"new": 10_000.0, "gte": 160_000.0}
-"""By model_type: rope_theta where config.json does not say it."""
+T = TypeVar("T")
+
+_GTE, _NEW = "gte", "new"
+"""The model_type of transformers, and that of the hub, whose defaults nobody has read."""
 
 
 def _encode(writing: Writing) -> Encoded:
@@ -27,27 +31,29 @@ def _encode(writing: Writing) -> Encoded:
     keys.only(logn_attention_clip1=False)
     # How code computes, and who may: nothing of it changes results.
     keys.ignore("unpad_inputs", "use_memory_efficient_attention", "tie_word_embeddings")
-    width = keys.size("hidden_size", default=768)
+    width = keys.size("hidden_size", default=_default(keys, 768))
     sizes = Sizes(
         width,
-        even_heads(width, keys.size("num_attention_heads", default=12)),
-        keys.size("intermediate_size", default=3072),
-        activation(keys, "hidden_act", default="gelu"),
-        keys.number("layer_norm_eps", default=1e-12),
+        even_heads(width, keys.size("num_attention_heads", default=_default(keys, 12))),
+        keys.size("intermediate_size", default=_default(keys, 3072)),
+        activation(keys, "hidden_act", default=_default(keys, "gelu")),
+        keys.number("layer_norm_eps", default=_default(keys, 1e-12)),
     )
-    x = embedded(writing, tensors, "embeddings.LayerNorm", sizes, keys.size("vocab_size"), _token_types(keys))
+    vocabulary = keys.size("vocab_size", default=_default(keys, 250_048))
+    x = embedded(writing, tensors, "embeddings.LayerNorm", sizes, vocabulary, _token_types(keys))
 
     def layer(number: int) -> PostNormLayer:
         return _layer(tensors.below(f"encoder.layer.{number}.", there="attention.qkv_proj.weight"), sizes)
 
-    count = keys.size("num_hidden_layers", default=12)
+    count = keys.size("num_hidden_layers", default=_default(keys, 12))
     x = turned_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
     tensors.ignore("pooler.", "lm_head.")
     return Encoded(x, width, tensors)
 
 
 def _frequencies(keys: Keys, size: int) -> Frequencies:
-    base, positions = _BASES[keys.raw["model_type"]], keys.size("max_position_embeddings", default=8192)
+    base = keys.number("rope_theta", default=_default(keys, 160_000.0))
+    positions = keys.size("max_position_embeddings", default=_default(keys, 8192))
     scaling = keys.raw.get("rope_scaling")
     if not isinstance(scaling, dict) or scaling.get("type", scaling.get("rope_type")) != "ntk":
         return frequencies(keys, size, base, positions)
@@ -59,7 +65,7 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     inner.check_all_read()
     if factor <= 1 or size % 2:
         raise NotDefinedError(f"'rope_scaling.factor' is {factor:g} for heads of {size} numbers")
-    found: Frequencies = plain_frequencies(size, keys.number("rope_theta", default=base) * factor)
+    found: Frequencies = plain_frequencies(size, base * factor)
     found /= np.float32(factor ** (2 / size))
     return found
 
@@ -78,13 +84,19 @@ def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
 
 
 def _token_types(keys: Keys) -> int:
-    """Of model_type "new" nobody has read a default."""
-    return keys.size("type_vocab_size", default=1 if keys.raw.get("model_type") == "gte" else None, least=0)
+    return keys.size("type_vocab_size", default=_default(keys, 1), least=0)
+
+
+def _default(keys: Keys, value: T) -> T | None:
+    """A default of transformers'; None, which makes the entry one that must be there, for the hub's "new"."""
+    return value if keys.raw.get("model_type") == _GTE else None
 
 
 GTE = Definition(
     "GTE",
-    lambda keys, names: keys.raw.get("model_type") in _BASES and any("attention.qkv_proj" in name for name in names),
+    lambda keys, names: (
+        keys.raw.get("model_type") in (_GTE, _NEW) and any("attention.qkv_proj" in name for name in names)
+    ),
     _encode,
     _token_types,
     heads(pooled_classes()),

@@ -35,6 +35,8 @@ FAMILIES = {
     "ModernBertModel": {},
     "DebertaV2Model": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0},
     "T5EncoderModel": {"d_model": 64, "num_layers": 2, "num_heads": 4, "d_ff": 128, "d_kv": 16},
+    "ErnieModel": {"use_task_id": False},  # these two are exported by torch, the others written by definitions
+    "Data2VecTextModel": {"pad_token_id": 1},
     "BertForSequenceClassification": {"num_labels": 1},
     "BertForMaskedLM": {},
 }

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What config.json does not say is what transformers takes: every default, and the shapes that follow of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from padfree.builder.definitions.families import DEFINITIONS
+from padfree.builder.definitions.graph import EncoderGraph
+from padfree.builder.definitions.keys import Keys
+from padfree.builder.definitions.model import Definition, Writing
+from padfree.builder.definitions.tensors import Tensors, Weight
+
+NAMES = frozenset({"attn.Wqkv", "attention.qkv_proj", "mixer.Wqkv"})  # by which some families are told apart
+TYPES = ("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "eurobert", "gemma3_text", "gte",
+         "llama", "mistral", "modernbert", "mpnet", "nomic_bert", "qwen2", "qwen3", "roberta",
+         "xlm-roberta")  # fmt: skip
+NOT_OF_TRANSFORMERS = frozenset(
+    {
+        # Names of the hub's files, which transformers reads under its own.
+        "activation_function", "global_rope_theta", "local_rope_theta", "mlp_fc1_bias", "mlp_fc2_bias", "qkv_proj_bias",
+        "rotary_emb_base", "rope_theta", "rope_local_base_freq", "global_attn_every_n_layers", "sliding_window_pattern",
+        "lora_adaptations", "lora_alpha", "lora_rank",
+        # What classes take of a configuration that may not have it.
+        "embedding_size", "share_att_key", "norm_rel_ebd", "conv_kernel_size", "is_causal", "head_dim",
+    }
+)  # fmt: skip
+SAID = {"deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}}
+"""Entries without which there is no definition."""
+DERIVED = frozenset({"layer_types", "num_key_value_heads", "head_dim", "rope_type"})
+"""Of which None means what the definition's default says."""
+
+
+class RecordingKeys(Keys):
+    """Keys that keep which defaults were taken."""
+
+    def __init__(self, model_type: str) -> None:
+        super().__init__(Path("config.json"), {"model_type": model_type, **SAID.get(model_type, {})})
+        self.defaults: dict[tuple[str, ...], Any] = {}
+
+    def _found(self, names: Sequence[str], default: Any, fits: Callable[[Any], bool], allowed: str) -> Any:
+        self.defaults[tuple(names)] = default
+        return super()._found(names, default, fits, allowed)
+
+
+class AnyTensors(Tensors):
+    """Tensors of any name and shape."""
+
+    def below(self, *_prefixes: str, there: str) -> Tensors:
+        del there
+        return self
+
+    def __contains__(self, name: str) -> bool:
+        return name.endswith("mlp.fc11.weight")  # of nomic's, whose networks are gated
+
+    def take(self, name: str, *shape: int) -> Weight:
+        return Weight(name, shape, Path("model.safetensors"), "F32", 0)
+
+
+def definition_of(model_type: str) -> Definition:
+    keys = Keys(Path("config.json"), {"model_type": model_type})
+    (found,) = [definition for definition in DEFINITIONS if definition.matches(keys, NAMES)]
+    return found
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("model_type", TYPES)
+def test_defaults(model_type: str) -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    wanted, keys = CONFIG_MAPPING[model_type](), RecordingKeys(model_type)
+    definition = definition_of(model_type)
+    graph = EncoderGraph(takes_types=definition.types(keys) > 1)
+    definition.encode(Writing(keys, AnyTensors(()), graph, 2))
+    compared = 0
+    for names, default in keys.defaults.items():
+        name = next((name for name in names if hasattr(wanted, name)), None)
+        if name is None:
+            assert NOT_OF_TRANSFORMERS.issuperset(names), names
+            continue
+        theirs = getattr(wanted, name)
+        if name in NOT_OF_TRANSFORMERS or name in keys.raw or (name in DERIVED and theirs is None):
+            continue
+        found = list(default) if isinstance(default, (list, tuple)) else default
+        assert found == theirs, names
+        compared += 1
+    assert compared >= 7

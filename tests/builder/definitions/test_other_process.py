@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder that is prepared for TensorRT by another process, as `padfree build` does it, with its files mapped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from padfree.builder.engine.preparation import Products
+from padfree.builder.engine.preparation_process import preparing
+from padfree.builder.engine.profile import ProfileOptions
+from padfree.builder.folders.source import opened
+
+from tests.support import defined
+
+
+@pytest.mark.parametrize("name", ["bert", "bert_bfloat16"])
+def test_prepared(name: str, tmp_path: Path) -> None:
+    folder = defined.write_reference(defined.read(name), tmp_path)
+    options = {"interface": "packed", "precision": "fp32", "strict": True, "verify": False, "mask": None}
+    options |= {"masks": "any", "padding_id": None}
+    products = Products("tensorrt", "separate", lambda: None)
+    with opened(folder, lazily=True) as source:
+        assert source.unmade is not None
+        assert not source.unmade.exports  # torch is not waited for
+        with preparing(source.unmade, products=products, profile=ProfileOptions(), **options) as wait:
+            made = wait()
+    assert made.content is not None
+    model = onnx.load_model_from_string(bytes(made.content))
+    found = [numpy_helper.to_array(item) for item in model.graph.initializer]
+    table = defined.drawn("embeddings.word_embeddings.weight", (64, 16))
+    table = table.astype(defined.DTYPES[defined.read(name).dtype]).astype(np.float32)
+    assert any(array.shape == table.shape and np.array_equal(array, table) for array in found)
