@@ -188,9 +188,10 @@ class Attack:
 
     async def _look(self) -> None:
         model, kept = self._service.server.process.pid, self._disturber.kept
-        everybody = sum(map(resident, [model, *self._service.server.front_ends]))
-        second = time.monotonic() - self._start
-        self.tally.memory.append(Look(second, (model, resident(model)), (kept, resident(kept)), everybody))
+        with suppress(FileNotFoundError):  # a front-end has ended while it was looked at
+            everybody = sum(map(resident, [model, *self._service.server.front_ends]))
+            second = time.monotonic() - self._start
+            self.tally.memory.append(Look(second, (model, resident(model)), (kept, resident(kept)), everybody))
 
 
 def _bunch(count: int) -> tuple[list[str], Array]:
