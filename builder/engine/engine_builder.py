@@ -153,7 +153,8 @@ class EngineBuilder:
             config.set_flag(getattr(trt.BuilderFlag, name))
         profile = self._builder.create_optimization_profile()
         for item in ranges:
-            profile.set_shape(item.name, item.minimum, item.optimum, item.maximum)
+            if item.minimum:  # a scalar has one shape alone
+                profile.set_shape(item.name, item.minimum, item.optimum, item.maximum)
         if config.add_optimization_profile(profile) < 0:
             raise BuildError(f"TensorRT refused the optimisation profile {ranges}: {self._reason()}")
         return config

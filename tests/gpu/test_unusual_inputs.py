@@ -18,7 +18,7 @@ from tests.onnx_tools.importing.test_lengths import model_of as lengths_model
 from tests.onnx_tools.test_notes import without_mask
 from tests.onnx_tools.verification.test_read_padding import trigrams, with_entities
 from tests.support.encoder import VOCABULARY
-from tests.support.sequence_models import alone, rows_of, with_rows, with_scalar, without_output
+from tests.support.sequence_models import alone, rows_of, with_rows, with_scalar, with_shared, without_output
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
@@ -67,6 +67,26 @@ def test_rows_of_sequences(interface: str, tmp_path: Path) -> None:
             found = session.run_packed({"input_ids": np.concatenate(ids), **rows}, LENGTHS)
             wanted = [row["vector"] for row in alone(model, ids, rows)]
             np.testing.assert_allclose(found["vector"], wanted, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_values_of_a_whole_batch(interface: str, tmp_path: Path) -> None:
+    """[], [1], [3] and a bool, of which sequences with equal values run together, in plain runs and in CUDA graphs."""
+    model, count = with_shared(), len(LENGTHS)
+    with Session(built(model, interface, tmp_path)) as session:
+        for seed in range(ROUNDS):
+            rng, ids = np.random.default_rng(seed), ids_of(seed)
+            shared = {
+                "task": rng.integers(0, 5, 2)[[0, 1, 0, 0, 1]],
+                "factor": np.full((count, 1), rng.uniform(0.5, 2.0), np.float32),
+                "features": np.repeat(rng.standard_normal((1, 3)).astype(np.float32), count, axis=0),
+                "turned": np.full(count, seed % 2),
+            }
+            found = session.run({"input_ids": ids, **shared})
+            wanted = alone(model, ids, {}, {**shared, "turned": shared["turned"].astype(bool)})
+            for name, values in found.items():
+                for at, row in enumerate(wanted):
+                    np.testing.assert_allclose(values[at], row[name], atol=TOLERANCE, err_msg=f"{name} of {at}")
 
 
 @pytest.mark.parametrize("interface", INTERFACES)

@@ -26,7 +26,7 @@ from padfree.runtime import SessionError
 
 from tests.support.cpu_engines import use_cpu_engines
 from tests.support.folders import write_folder
-from tests.support.sequence_models import with_rows, without_output
+from tests.support.sequence_models import with_rows, with_shared, without_output
 
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 LIMITS: dict[str, Any] = {"max_batch": 8, "max_seq_len": 64, "timing_cache": None}
@@ -223,6 +223,20 @@ def test_rows_of_sequences_and_whole_numbers(interface: str, tmp_path: Path, mon
         assert check["outputs"]["row_id_out"]["equal"] == 1.0
         assert check["outputs"]["row_id_out"]["relative"] is None
     assert set(check["batches"][0]["of_sequences"]) == {"language", "source", "features", "row_id"}
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+def test_values_of_a_whole_batch(interface: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch has one value of each for all of its sequences."""
+    use_cpu_engines(monkeypatch)
+    limits = {**LIMITS, "max_seq_len": 32}
+    build_engine(with_shared(), tmp_path / "model.plan", interface=interface, precision="fp16", **limits)
+    check = json.loads((tmp_path / "model.plan.json").read_text())["check"]
+    for batch in check["batches"]:
+        rows = {name: values.split() for name, values in batch["of_sequences"].items()}
+        count = len(rows["task"])
+        assert rows["features"] == rows["features"][:3] * count
+        assert rows["task"] == rows["task"][:1] * count
 
 
 def test_a_folders_command_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
