@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BuildError", "build_engine", "build_padded_engine", "plugin_library"]
 
-_PLACES = {"BuildError": ".errors", "build_engine": ".engine.build", "build_padded_engine": ".peers.padded"}
+_MODULES = {"BuildError": ".errors", "build_engine": ".engine.build", "build_padded_engine": ".peers.padded"}
 
 
 def __getattr__(name: str) -> Any:
     if name == "plugin_library":
         return importlib.import_module("padfree.runtime.gpu.plugin_library")
-    if name in _PLACES:
-        return getattr(importlib.import_module(_PLACES[name], __name__), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name], __name__), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

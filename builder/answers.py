@@ -34,7 +34,7 @@ def answers_of(
     Raises:
         SessionError: a text that the model does not take; BuildError: a pair for a model that reads texts alone.
     """
-    kind, several = model.kind, model.info.problem == SEVERAL_LABELS
+    kind, is_multiple = model.kind, model.info.problem == SEVERAL_LABELS
     if kind == SCORE:
         return [{"score": score} for score in model.scores(texts, inputs=inputs).tolist()]
     if kind == CLASSIFY:
@@ -42,7 +42,7 @@ def answers_of(
             {
                 "label": one.label,
                 "score": one.score,
-                **({"labels": one.labels} if several else {}),
+                **({"labels": one.labels} if is_multiple else {}),
                 "scores": one.scores,
             }
             for one in model.classify(texts, inputs=inputs)

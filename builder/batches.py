@@ -132,11 +132,11 @@ def _check_are_no_texts(records: Sequence[Mapping[str, Any]], numbers: Sequence[
 
 def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Path, metadata: Metadata) -> Request:
     """What lines, by their numbers, hold of inputs with a row per sequence that a request of texts does not have."""
-    found: Request = {}
+    columns: Request = {}
     for item in metadata.sequence_inputs():
         if item.original_name in request:
             continue
-        found[item.name] = []
+        columns[item.name] = []
         for line, record in records.items():
             name = next((name for name in (item.name, item.original_name) if name in record), None)
             if name is None:
@@ -144,8 +144,8 @@ def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Pa
                     f"{path}, line {line}: has no '{item.original_name}', which the model reads of every text; add it, "
                     f"or bind it to a number when the model is rewritten: --fix {item.original_name}=NUMBER"
                 )
-            found[item.name].append(_number(record[name], path, line))
-    return found
+            columns[item.name].append(_number(record[name], path, line))
+    return columns
 
 
 def read_text_rows(path: Path, metadata: Metadata) -> list[Text]:
@@ -274,15 +274,17 @@ def _split_packed(path: Path, arrays: dict[str, Array], of_sequences: Sequence[s
 
 
 def _split_padded(path: Path, arrays: dict[str, Array], of_sequences: Sequence[str]) -> Request:
-    kept = arrays.pop(MASK_NAME) != 0
+    is_token = arrays.pop(MASK_NAME) != 0
     rows = {name: list(arrays.pop(name)) for name in of_sequences if name in arrays}
     for name, array in arrays.items():
-        if kept.ndim != 2 or array.shape[:2] != kept.shape:
+        if is_token.ndim != 2 or array.shape[:2] != is_token.shape:
             raise BuildError(
-                f"{path}: '{name}' has shape {list(array.shape)}, {MASK_NAME} has {list(kept.shape)}; "
+                f"{path}: '{name}' has shape {list(array.shape)}, {MASK_NAME} has {list(is_token.shape)}; "
                 "make them alike, [B, S]"
             )
-    return rows | {name: [row[keep] for row, keep in zip(array, kept, strict=True)] for name, array in arrays.items()}
+    return rows | {
+        name: [row[keep] for row, keep in zip(array, is_token, strict=True)] for name, array in arrays.items()
+    }
 
 
 def _encoded(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:

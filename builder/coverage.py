@@ -42,8 +42,8 @@ class Inspected:
     def limit(self) -> int | None:
         """The longest sequence that it takes, None for any."""
         engine = self.metadata.get("engine")
-        found = engine["profile"]["max_seq_len"] if engine else self.metadata.get("max_positions")
-        return None if found is None else int(found)
+        longest = engine["profile"]["max_seq_len"] if engine else self.metadata.get("max_positions")
+        return None if longest is None else int(longest)
 
     @property
     def quantization(self) -> QuantizationInfo | None:
@@ -69,8 +69,10 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspected:
     if is_rewritten(model.proto):
         check_nodes(model.proto)
     else:
-        given, kind = open_model(path, Storage.MEMORY), "original"
-        model = rewrite_model(given, interface="packed", precision="fp32", strict=False, verify=False, mask=mask).model
+        model_file, kind = open_model(path, Storage.MEMORY), "original"
+        model = rewrite_model(
+            model_file, interface="packed", precision="fp32", strict=False, verify=False, mask=mask
+        ).model
     raw = parse_metadata(metadata_of(model.proto), str(path)).raw
     check_report(raw, str(path))
     return Inspected(path, kind or str(raw["interface"]), raw)
@@ -93,9 +95,9 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
         unquantized.strings("types")
         unquantized.integer("weights")
         unquantized.integer("activations")
-    kept = fields.optional_object("kept_float32")
-    for name in kept.names():
-        kept.string(name)
+    in_float32 = fields.optional_object("kept_float32")
+    for name in in_float32.names():
+        in_float32.string(name)
     _check_verification(fields.optional_object("verification"))
     coverage = fields.optional_object("coverage")
     if not coverage.names():
@@ -106,7 +108,7 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
         if name in coverage:
             coverage.strings(name)
     coverage.objects("passes", _check_pass)
-    coverage.objects("islands", _check_place)
+    coverage.objects("islands", _check_entry)
     if "excluded_ids" in coverage:
         excluded = coverage.object("excluded_ids")
         for name in excluded.names():
@@ -135,10 +137,10 @@ def _check_verification(fields: Fields) -> None:
 def _check_pass(fields: Fields) -> None:
     fields.string("name")
     fields.integer("replaced")
-    fields.objects("missed", _check_place)
+    fields.objects("missed", _check_entry)
 
 
-def _check_place(fields: Fields) -> None:
+def _check_entry(fields: Fields) -> None:
     fields.string("node")
     fields.string("reason")
 
@@ -195,15 +197,15 @@ def near_misses(coverage: Mapping[str, Any]) -> list[NearMiss]:
 
     Reasons are equal when they differ in the names of nodes alone.
     """
-    found: dict[tuple[str, str], NearMiss] = {}
+    by_reason: dict[tuple[str, str], NearMiss] = {}
     known: set[str] = set()
-    places = [(item["name"], miss) for item in coverage["passes"] for miss in item["missed"]]
-    places += [("", island) for island in coverage["islands"] if not island["reason"].endswith(IN_BETWEEN)]
-    for where, miss in places:
+    all_misses = [(item["name"], miss) for item in coverage["passes"] for miss in item["missed"]]
+    all_misses += [("", island) for island in coverage["islands"] if not island["reason"].endswith(IN_BETWEEN)]
+    for where, miss in all_misses:
         if not where and miss["node"] in known:
             continue
         known.add(miss["node"])
         key = (where, QUOTED.sub("''", miss["reason"]))
-        first = found.setdefault(key, NearMiss(where, miss["node"], miss["reason"], 0))
-        found[key] = replace(first, count=first.count + 1)
-    return list(found.values())
+        first = by_reason.setdefault(key, NearMiss(where, miss["node"], miss["reason"], 0))
+        by_reason[key] = replace(first, count=first.count + 1)
+    return list(by_reason.values())

@@ -39,16 +39,16 @@ def check_destinations(outputs: Iterable[Named], inputs: Iterable[Named] = (), *
         BuildError: the folder is missing or not writable; a folder, device or pipe stands there; an input, or another
             output, is the same file. The message says which option to change.
     """
-    given = [(what, path) for what, path in outputs if path is not None]
-    for what, path in given:
+    named = [(what, path) for what, path in outputs if path is not None]
+    for what, path in named:
         check_destination(path, what)
     for what, cache in caches:
         if cache is not None:
             _check_kind(cache, f"{what} {cache}")
-            given.append((what, cache))
-    read = list(_files(inputs, [path for _, path in given if path.is_file()]))
-    for number, (what, path) in enumerate(given):
-        for other, earlier in given[:number]:
+            named.append((what, cache))
+    read = list(_files(inputs, [path for _, path in named if path.is_file()]))
+    for number, (what, path) in enumerate(named):
+        for other, earlier in named[:number]:
             if same_file(path, earlier):
                 raise BuildError(
                     f"{what} {path} is the file that {other} writes; choose another path for one of the two"
@@ -134,7 +134,7 @@ def _is_sidecar(path: Path) -> bool:
 
 def same_file(one: Path, other: Path) -> bool:
     """Whether two paths lead to one file, be it there or not: through links, hard links, and other spellings."""
-    if _real(one) == _real(other) or _place(one) == _place(other):
+    if _real(one) == _real(other) or _identity(one) == _identity(other):
         return True
     try:
         return one.samefile(other)
@@ -147,7 +147,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _place(path: Path) -> Path:
+def _identity(path: Path) -> Path:
     """The path in its folder, whose links are followed; the file itself may be a link."""
     return _real(path.parent) / path.name
 
@@ -172,4 +172,4 @@ def _files(inputs: Iterable[Named], overwritten: Sequence[Path]) -> Iterator[tup
 
 
 def _is_below(file: Path, folder: Path) -> bool:
-    return _real(file).is_relative_to(_real(folder)) or _place(file).is_relative_to(_real(folder))
+    return _real(file).is_relative_to(_real(folder)) or _identity(file).is_relative_to(_real(folder))

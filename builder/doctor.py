@@ -176,11 +176,11 @@ def _gpus() -> list[Device]:
         cuda = importlib.import_module("padfree.runtime.gpu.cuda")
     except SessionError:
         return []
-    found: list[Device] = []
+    gpus: list[Device] = []
     for number in range(cuda.device_count()):
         with contextlib.suppress(SessionError):
-            found.append(cuda.open_device(number))
-    return found
+            gpus.append(cuda.open_device(number))
+    return gpus
 
 
 def find_registration() -> Finding:
@@ -199,22 +199,22 @@ def find_registration() -> Finding:
 
 def find_word_table() -> Finding:
     """The compiled part that looks up words of texts. Without it tokens are the same, and take ten times as long."""
-    found = word_table.find()
-    if found is None:
-        places = ", ".join(map(str, word_table.folders()))
+    path = word_table.find()
+    if path is None:
+        folders = ", ".join(map(str, word_table.folders()))
         step = "install padfree where there is a C++ compiler"
-        return Finding("tokens", "missing", f"no {word_table.LIBRARY_NAME} in {places}", step)
-    return Finding("tokens", "ok", f"{found} looks up words of texts")
+        return Finding("tokens", "missing", f"no {word_table.LIBRARY_NAME} in {folders}", step)
+    return Finding("tokens", "ok", f"{path} looks up words of texts")
 
 
 def find_build_tools() -> list[Finding]:
     """What compiling the library needs. All of it is optional once the library is there."""
     findings = []
     compiler = os.environ.get("CXX") or "g++"
-    found = shutil.which(compiler)
+    path = shutil.which(compiler)
     findings.append(
-        Finding("compiler", "ok", found)
-        if found
+        Finding("compiler", "ok", path)
+        if path
         else Finding("compiler", "missing", f"no {compiler}", "apt-get install g++, or set CXX")
     )
     nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc")

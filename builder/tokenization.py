@@ -31,15 +31,15 @@ def load_tokenizer(file: Path, metadata: Metadata, *, pairs: bool = False, stand
         BuildError: there is no such file, it is no tokenizer, or another model's.
     """
     try:
-        found = text_source(file, metadata, file, pairs=pairs)
+        source = text_source(file, metadata, file, pairs=pairs)
     except SessionError as error:
         raise BuildError(str(error)) from error
     if not stand_in:
         come = pairs or metadata.text is None or metadata.text.may_take_pairs
-        of_types = found.types_notes if come and metadata.types_input() is not None else ()
-        for hint in (*found.notes, *of_types, *_hints(found.tokenizer(), metadata)):
+        of_types = source.types_notes if come and metadata.types_input() is not None else ()
+        for hint in (*source.notes, *of_types, *_hints(source.tokenizer(), metadata)):
             _log.warning("%s: %s", file, hint)
-    return found
+    return source
 
 
 def _hints(tokenizer: Any, metadata: Metadata) -> list[str]:

@@ -99,7 +99,7 @@ def rewrite(
     """
     _check_options(interface, precision, masks, verify)
     result = rewrite_model(
-        _given(model),
+        _options_of(model),
         interface=interface,
         precision=precision,
         strict=strict,
@@ -125,7 +125,7 @@ def with_bodies(model: Model, precision: str) -> Model:
     return model.with_proto(with_functions(model.proto, precision))
 
 
-def _given(model: str | os.PathLike[str] | ModelProto) -> Model:
+def _options_of(model: str | os.PathLike[str] | ModelProto) -> Model:
     if not isinstance(model, ModelProto):
         return open_model(model, Storage.MEMORY)
     check_model_data(Model(model), "the model")
@@ -179,7 +179,7 @@ def rewrite_model(
     options = GraphOptions(inner, mask, masks == "contiguous")
     whole, steps = verify == WHOLE, phases or Phases()
     asked = _Asked(options, precision, masks, strict, seed if verify else None, padding_id, steps, whole)
-    rewriting = _made(original, asked)
+    rewriting = _rewritten_graph(original, asked)
     result, metadata, exact = rewriting.model, rewriting.metadata, rewriting.model if keep_exact else None
     if unquantized is not None:
         metadata["unquantized"] = unquantized.to_dict()
@@ -223,7 +223,7 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Rewriting:
     """A rewritten model in float32, and its metadata and report."""
 
     model: Model
@@ -231,7 +231,7 @@ class _Made:
     report: CoverageReport
 
 
-def _made(original: Model, asked: _Asked) -> _Made:
+def _rewritten_graph(original: Model, asked: _Asked) -> _Rewriting:
     """Rewrites and verifies a model. Raises RewriteError.
 
     Where no attention proves the mask, those that may be it are tried, and advised if the model can be rewritten then.
@@ -256,7 +256,7 @@ def _refusal_with(mask: str, original: Model, asked: _Asked) -> RewriteError | N
     return None
 
 
-def _with_any_padding(original: Model, asked: _Asked) -> _Made:
+def _with_any_padding(original: Model, asked: _Asked) -> _Rewriting:
     """Rewrites and verifies a model; where it reads padding, with what tokenizers fill it with. Raises RewriteError.
 
     What nobody has asked for is verified, even if nothing else is.
@@ -280,7 +280,7 @@ def _with_any_padding(original: Model, asked: _Asked) -> _Made:
         raise type(refused)(f"{refused}; {told}") from refused
 
 
-def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Made:
+def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Rewriting:
     """Rewrites and verifies a model whose padded slots hold anything, or this id."""
     lap = asked.phases.laps()
     passed = rewrite_graph(original, replace(asked.options, padding_id=padding_id))
@@ -317,7 +317,7 @@ def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Ma
         lap(VERIFYING)
     if rules:
         metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
-    return _Made(result, metadata, report)
+    return _Rewriting(result, metadata, report)
 
 
 def _exported(graph: gs.Graph, analysis: Analysis, original: Model) -> Model:

@@ -81,7 +81,7 @@ def measure(
     batch = random_batch(model.metadata, seq_lens, seq_len, case.seed)
     setup = Setup(model, batch, folder, timing_cache, device, say, profile)
     start = time.monotonic()
-    found = (measure_cpu if on_cpu else measure_gpu)(setup, list(known) if peers is None else peers)
+    results = (measure_cpu if on_cpu else measure_gpu)(setup, list(known) if peers is None else peers)
     record = {
         "case": case.name or f"{case.model.stem}, {len(seq_lens)} x {seq_len}, mean {batch.tokens / len(seq_lens):.4g}",
         "batch": len(seq_lens),
@@ -91,11 +91,11 @@ def measure(
         "precision": case.precision,
         "device": "cpu" if on_cpu else "gpu",
         "packed_flops_share": figures([], model.products, setup.lengths).packed_share,
-        **found.to_dict(),
+        **results.to_dict(),
         "seconds": round(time.monotonic() - start, 1),
         **environment(),
     }
-    return record, found
+    return record, results
 
 
 def _lengths_of(case: Case, limit: int | None) -> tuple[list[int], int]:

@@ -46,17 +46,17 @@ def environment() -> dict[str, str]:
 
 def gpu_and_driver() -> dict[str, str]:
     """The first GPU and its driver; empty where there is none."""
-    found = run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0")
-    return dict(zip(("gpu", "driver"), (part.strip() for part in found.split(",")), strict=True)) if found else {}
+    output = run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0")
+    return dict(zip(("gpu", "driver"), (part.strip() for part in output.split(",")), strict=True)) if output else {}
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:
     """By name, the versions of the packages that are installed: one by one, for reading all of them takes a second."""
-    found = {}
+    versions = {}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def commit() -> str:

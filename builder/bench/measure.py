@@ -99,8 +99,8 @@ def measure_gpu(setup: Setup, peers: list[str]) -> Measurement:
     except UnavailableError:
         setup.say("original in onnxruntime on the CPU, for the right answers")
         truth = onnxruntime_peers.original_on_cpu(setup).answers
-    made = {name: (GPU_PEERS[name].title, GPU_PEERS[name].make) for name in peers}
-    return _measure(setup, truth, engines.packed, made)
+    makers = {name: (GPU_PEERS[name].title, GPU_PEERS[name].make) for name in peers}
+    return _measure(setup, truth, engines.packed, makers)
 
 
 def measure_cpu(setup: Setup, peers: list[str]) -> Measurement:
@@ -110,8 +110,8 @@ def measure_cpu(setup: Setup, peers: list[str]) -> Measurement:
         BuildError: the rewritten file's answers are wrong.
     """
     original = onnxruntime_peers.original_on_cpu(setup)
-    made = {name: (CPU_PEERS[name].title, lambda _: original) for name in peers}
-    return _measure(setup, original.answers, onnxruntime_peers.packed_on_cpu, made)
+    makers = {name: (CPU_PEERS[name].title, lambda _: original) for name in peers}
+    return _measure(setup, original.answers, onnxruntime_peers.packed_on_cpu, makers)
 
 
 def _measure(

@@ -156,8 +156,8 @@ def _print_peers(console: Console) -> None:
     from padfree.builder.peers.catalog import CPU_PEERS, GPU_PEERS
 
     rows = [
-        (name, peer.title, place)
-        for peers, place in ((GPU_PEERS, "GPU"), (CPU_PEERS, "CPU"))
+        (name, peer.title, device)
+        for peers, device in ((GPU_PEERS, "GPU"), (CPU_PEERS, "CPU"))
         for name, peer in peers.items()
     ]
     console.print(make_table("peers", ("name", "peer", "where"), rows))

@@ -31,17 +31,17 @@ from .options import (
     head_options,
     say,
 )
-from .several import engines_of, folder_for
+from .profiles import engines_of, folder_for
 from .summary import (
     Line,
     add_verbose_option,
     most_of,
     next_command,
-    place_of,
     print_summary,
     repeated_options,
     rewriting_lines,
     run_command,
+    target_of,
     wrote,
 )
 
@@ -71,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
         help="exported or rewritten model; a folder as Hugging Face's repositories are; or a hub id",
     )
     add_output_option(parser, "model.plan; of several engines: the folder for MODEL[-PRECISION][-PROFILE].plan")
-    add_rewrite_options(parser, precision=None, interface=None, several=True)
+    add_rewrite_options(parser, precision=None, interface=None, repeatable=True)
     add_head_options(parser)
     add_profile_options(parser)
     group = parser.add_argument_group("TensorRT")
@@ -186,7 +186,7 @@ def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list
         written.append(tokenizer_path(plan))
     return [
         *rewriting_lines(metadata, metadata.get("coverage")),
-        ("engine", f"{place_of(metadata['engine'])}; takes {most_of(metadata['engine'])}"),
+        ("engine", f"{target_of(metadata['engine'])}; takes {most_of(metadata['engine'])}"),
         ("answers", engine_check_line(metadata)),
         wrote(written),
         run_command(plan, metadata) or next_command("padfree", "inspect", str(plan)),
@@ -211,7 +211,7 @@ def _quantized(arguments: argparse.Namespace, source: Source) -> Iterator[tuple[
     from padfree.builder.engine.linear import FP8_OPERATOR
     from padfree.builder.engine.preparation import metadata_of
     from padfree.builder.files import write_files
-    from padfree.builder.folders.kept import kept_files
+    from padfree.builder.folders.companions import kept_files
     from padfree.onnx_tools import save_model
     from padfree.onnx_tools.files.model_file import open_model
     from padfree.onnx_tools.files.weights import Storage
@@ -226,17 +226,19 @@ def _quantized(arguments: argparse.Namespace, source: Source) -> Iterator[tuple[
     check_machine(arguments.device, operators=(FP8_OPERATOR,))  # before minutes of calibration
     asked = {**rewriting, "interface": arguments.interface or "packed", "masks": arguments.masks or "any"}
     with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch:
-        made = Path(scratch) / f"{path.stem}{ONNX_SUFFIX}"
+        fp8_file = Path(scratch) / f"{path.stem}{ONNX_SUFFIX}"
         with showing(output_console(), "rewriting", bar=True) as begin:
-            given = open_model(path, Storage.MEMORY)
-            model = fp8_model(given, path, calibration, norms=arguments.norms, begin=begin, **asked).whole()
-        save_model(model, made)
-        write_files(kept_files(path, made, parse_metadata(metadata_of(model), str(path))))
+            model_file = open_model(path, Storage.MEMORY)
+            model = fp8_model(model_file, path, calibration, norms=arguments.norms, begin=begin, **asked).whole()
+        save_model(model, fp8_file)
+        write_files(kept_files(path, fp8_file, parse_metadata(metadata_of(model), str(path))))
         try:
             chosen = dict.fromkeys(("interface", "mask", "masks", "padding_id", "precision"))
-            yield made, {**chosen, "verify": arguments.verify}
+            yield fp8_file, {**chosen, "verify": arguments.verify}
         except Exception as error:
-            error.args = tuple(str(item).replace(str(made), str(path)) for item in error.args)  # what the user knows
+            error.args = tuple(
+                str(item).replace(str(fp8_file), str(path)) for item in error.args
+            )  # what the user knows
             raise
 
 

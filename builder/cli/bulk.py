@@ -13,7 +13,7 @@ from padfree.contract.names import ONNX_SUFFIX
 from .bulk_progress import shown_progress
 from .console import counted, make_table, output_console, print_line
 from .options import add_tokenizer_option, say
-from .several import PLAN_SUFFIX
+from .profiles import PLAN_SUFFIX
 
 if TYPE_CHECKING:
     from padfree.bulk import Finished, WorkerSpec
@@ -140,11 +140,11 @@ def _model(arguments: argparse.Namespace) -> Path:
     """
     from padfree.builder.errors import BuildError
 
-    given: list[Path] = [each for each in (arguments.model, arguments.engine) if each is not None]
-    if len(given) != 1:
-        found = "none" if not given else " and ".join(map(str, given))
-        raise BuildError(f"one model is wanted, {found} was given; name it first: MODEL --input ... -o ...")
-    (model,) = given
+    paths: list[Path] = [each for each in (arguments.model, arguments.engine) if each is not None]
+    if len(paths) != 1:
+        shown = "none" if not paths else " and ".join(map(str, paths))
+        raise BuildError(f"one model is wanted, {shown} was given; name it first: MODEL --input ... -o ...")
+    (model,) = paths
     if arguments.ray is not None and not model.is_file():
         raise BuildError(
             f"--ray with {model}: what is rewritten here lies on this machine alone; write a file on a disk that all "

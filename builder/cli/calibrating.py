@@ -41,21 +41,23 @@ def showing(console: Console, text: str, *, bar: bool) -> Iterator[BeginSteps]:
         yield begin
 
 
-def print_quantization(console: Console, found: QuantizationInfo | None) -> None:
+def print_quantization(console: Console, quantization: QuantizationInfo | None) -> None:
     """Prints which products are in e4m3, those that lose most first, which are not and why; nothing without fp8."""
-    if found is None:
+    if quantization is None:
         return
-    layers = sorted(found.layers, key=lambda layer: layer.loss, reverse=True)
+    layers = sorted(quantization.layers, key=lambda layer: layer.loss, reverse=True)
     rows = [
         (layer.name, f"{layer.largest:.4g}", f"{layer.scale:g}", f"{layer.loss:.4f}") for layer in layers[:LAYERS_SHOWN]
     ]
-    console.print(make_table(f"products in {found.type}", ("product", "largest input", "scale", "loss"), rows))
+    console.print(make_table(f"products in {quantization.type}", ("product", "largest input", "scale", "loss"), rows))
     if len(layers) > LAYERS_SHOWN:
         print_line(console, f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
-    if found.kept:
-        console.print(make_table("products in half precision", ("product", "reason"), list(found.kept.items())))
-    for name, cosine in found.cosines.items():
+    if quantization.kept:
+        console.print(make_table("products in half precision", ("product", "reason"), list(quantization.kept.items())))
+    for name, cosine in quantization.cosines.items():
         print_line(console, f"'{name}': cosine {cosine:.5f} to half precision, mean over calibration sequences")
     print_line(
-        console, f"scales from {found.tokens} tokens, with room for {found.margin:g} to {2 * found.margin:g} times"
+        console,
+        f"scales from {quantization.tokens} tokens, with room for {quantization.margin:g} to "
+        f"{2 * quantization.margin:g} times",
     )

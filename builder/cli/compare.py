@@ -142,8 +142,8 @@ def _compare(arguments: argparse.Namespace, original: Path) -> int:
     from padfree.runtime.texts import tokenizer_path
 
     console = output_console()
-    kept = tokenizer_path(original)
-    tokenizer = arguments.tokenizer or (kept if kept.is_file() else None)
+    own_tokenizer = tokenizer_path(original)
+    tokenizer = arguments.tokenizer or (own_tokenizer if own_tokenizer.is_file() else None)
     data = DataOptions(arguments.data, tokenizer, arguments.truncate, arguments.max_seq_len, arguments.seed)
     options = CompareOptions(
         runners=arguments.runners,

@@ -16,14 +16,14 @@ from rich.text import Text
 PLAIN_WIDTH = 120  # where there is no terminal, so that logs do not break lines at 80 columns
 
 
-def visible(text: str, kept: str = "\n\t") -> str:
+def visible(text: str, allowed: str = "\n\t") -> str:
     """A text in which a terminal finds nothing to obey: what cannot be printed is escaped as in Python.
 
     Names of models and nodes, messages of plugins and what stands in files come from anybody.
     """
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() or letter in kept else ascii(letter)[1:-1] for letter in text)
+    return "".join(letter if letter.isprintable() or letter in allowed else ascii(letter)[1:-1] for letter in text)
 
 
 def output_console() -> Console:

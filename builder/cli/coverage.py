@@ -115,22 +115,25 @@ def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
     And what was taken out of a quantised file.
     """
     if "unquantized" in metadata:
-        found = metadata["unquantized"]
-        activations = found["activations"]
+        unquantized = metadata["unquantized"]
+        activations = unquantized["activations"]
         print_line(
             console,
-            f"the file was quantised ({', '.join(found['types'])}): {found['weights']} weights are the numbers that "
-            f"its own stand for{f', and {activations} activations are not rounded any more' * bool(activations)}; "
+            f"the file was quantised ({', '.join(unquantized['types'])}): {unquantized['weights']} weights are the "
+            "numbers that its own stand for"
+            f"{f', and {activations} activations are not rounded any more' * bool(activations)}; "
             "--precision fp8 with --calibrate puts products into e4m3",
         )
     if "bf16_because" in metadata:
         print_line(console, f"bf16, as fp16 does not fit: {metadata['bf16_because']}")
-    kept = list(metadata.get("kept_float32", {}).items())
-    if not kept:
+    in_float32 = list(metadata.get("kept_float32", {}).items())
+    if not in_float32:
         return
-    console.print(make_table("float32, with the nodes that make and read it", ("tensor", "reason"), kept[:KEPT_SHOWN]))
-    if len(kept) > KEPT_SHOWN:
-        print_line(console, f"and {len(kept) - KEPT_SHOWN} more tensors (`kept_float32` in the metadata)")
+    console.print(
+        make_table("float32, with the nodes that make and read it", ("tensor", "reason"), in_float32[:KEPT_SHOWN])
+    )
+    if len(in_float32) > KEPT_SHOWN:
+        print_line(console, f"and {len(in_float32) - KEPT_SHOWN} more tensors (`kept_float32` in the metadata)")
 
 
 def _print_costs(console: Console, costs: Mapping[str, Any], uncounted: list[str]) -> None:

@@ -40,13 +40,13 @@ def engine_check_line(metadata: Mapping[str, Any]) -> str:
     check = metadata.get("check")
     if check is None:
         return "the engine's answers were not checked"
-    found = {
+    outcome = {
         column: [item[column] for item in check["outputs"].values() if item[column] is not None]
         for column in ("relative", "cosine", "equal")
     }
-    parts = [f"relative error {max(found['relative']):.2g}"] if found["relative"] else []
-    parts += [f"cosine {min(found['cosine']):.5f}"] if found["cosine"] else []
-    parts += [f"{min(found['equal']):.1%} of integers equal"] if found["equal"] else []
+    parts = [f"relative error {max(outcome['relative']):.2g}"] if outcome["relative"] else []
+    parts += [f"cosine {min(outcome['cosine']):.5f}"] if outcome["cosine"] else []
+    parts += [f"{min(outcome['equal']):.1%} of integers equal"] if outcome["equal"] else []
     return (
         f"{len(check['batches'])} batches on this GPU beside {check['reference']}: {', '.join(parts) or 'no numbers'}"
     )
@@ -67,16 +67,16 @@ def check_plan(plan: Path, device: int) -> int:
 
     console = output_console()
     with Session(plan, device=device, allow_other_gpu=True, cuda_graphs=False) as session:
-        found = list(repeat_check(session.backend, session.metadata, str(plan)))
+        answers = list(repeat_check(session.backend, session.metadata, str(plan)))
     rows = [
         (item.batch, item.output, f"{item.relative:.1e}", "yes" if item.same_bits else "no", _verdict(item.is_right))
-        for item in found
+        for item in answers
     ]
     columns = ("batch", "output", "error", "same bits", "result")
     console.print(make_table(f"{plan}, beside the answers that are kept with it", columns, rows))
-    wrong = sum(not item.is_right for item in found)
-    print_line(console, f"{len(found)} answers: {len(found) - wrong} right, {wrong} wrong")
-    return 1 if wrong or not found else 0
+    wrong = sum(not item.is_right for item in answers)
+    print_line(console, f"{len(answers)} answers: {len(answers) - wrong} right, {wrong} wrong")
+    return 1 if wrong or not answers else 0
 
 
 def _verdict(is_right: bool) -> str:

@@ -17,17 +17,17 @@ from .console import error_console, facts_table, make_table, output_console, pri
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .engine_check import print_engine_check
 from .options import add_head_options, add_length_options, add_mask_option, fixed_inputs, head_options, say
-from .several import PLAN_SUFFIX
+from .profiles import PLAN_SUFFIX
 from .summary import (
     Line,
     add_verbose_option,
     most_of,
     next_command,
-    place_of,
     print_summary,
     repeated_options,
     rewriting_lines,
     run_command,
+    target_of,
 )
 
 if TYPE_CHECKING:
@@ -75,42 +75,42 @@ def run(arguments: argparse.Namespace) -> int:
             opened(arguments.model, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source,
             status(error_console(), f"reading {arguments.model}"),
         ):
-            found = dataclasses.replace(inspect_file(source.path, arguments.mask), path=arguments.model)
+            inspected = dataclasses.replace(inspect_file(source.path, arguments.mask), path=arguments.model)
     except RewriteError as error:
         if arguments.json and not isinstance(error, ModelFileError):
             print_line(console, json.dumps({"file": str(arguments.model), "kind": "refused", "reason": str(error)}))
         raise
-    cut = (found.metadata.get("text") or {}).get("max_length")
-    lengths = choose_lengths(found.limit, arguments.batch, arguments.mean_length, arguments.max_length, cut=cut)
-    coverage = found.metadata.get("coverage")
+    cut = (inspected.metadata.get("text") or {}).get("max_length")
+    lengths = choose_lengths(inspected.limit, arguments.batch, arguments.mean_length, arguments.max_length, cut=cut)
+    coverage = inspected.metadata.get("coverage")
     shown = {
-        "file": str(found.path),
-        "kind": found.kind,
-        **found.metadata,
+        "file": str(inspected.path),
+        "kind": inspected.kind,
+        **inspected.metadata,
         "coverage": report(coverage, lengths, arguments.gpu) if coverage else None,
     }
     if arguments.json:
         print_line(console, json.dumps(shown, indent=2))
     else:
         if arguments.verbose:
-            _print(console, found, shown)
-        print_summary(console, _summary(arguments, found, shown))
+            _print(console, inspected, shown)
+        print_summary(console, _summary(arguments, inspected, shown))
     if arguments.strict:
-        require_complete(coverage or {}, str(found.path))
+        require_complete(coverage or {}, str(inspected.path))
     return 0
 
 
-def _summary(arguments: argparse.Namespace, found: Inspected, shown: Mapping[str, Any]) -> list[Line]:
+def _summary(arguments: argparse.Namespace, inspected: Inspected, shown: Mapping[str, Any]) -> list[Line]:
     """What it is in a few lines, and what can be done with it next."""
-    model, engine, original = arguments.model, shown.get("engine"), found.kind == "original"
+    model, engine, original = arguments.model, shown.get("engine"), inspected.kind == "original"
     outputs = ", ".join(f"{item['name']} {_sizes(item)}" for item in shown["outputs"])
     inputs = ", ".join(item["name"] for item in shown["inputs"])
-    longest = "any length" if found.limit is None else f"at most {found.limit} tokens"
-    place = "" if engine is None else f" for {place_of(engine)}"
+    longest = "any length" if inspected.limit is None else f"at most {inspected.limit} tokens"
+    target = "" if engine is None else f" for {target_of(engine)}"
     lines = [
-        ("model", f"{found.path}, {KINDS[found.kind].rstrip(':')}{place}"),
+        ("model", f"{inspected.path}, {KINDS[inspected.kind].rstrip(':')}{target}"),
         ("takes", f"{inputs}; {f'sequences of {longest}' if engine is None else most_of(engine)}"),
-        ("gives", f"{outputs}, {_types(found)}"),
+        ("gives", f"{outputs}, {_types(inspected)}"),
         *rewriting_lines(shown, shown["coverage"], measured=not original),
     ]
     if original:
@@ -131,14 +131,14 @@ def _sizes(output: Mapping[str, Any]) -> str:
     return f"[{', '.join(dims + [str(size or '?') for size in known[len(dims) :]])}]"
 
 
-def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None:
-    print_line(console, f"{found.path}: {KINDS[found.kind]}")
+def _print(console: Console, inspected: Inspected, shown: Mapping[str, Any]) -> None:
+    print_line(console, f"{inspected.path}: {KINDS[inspected.kind]}")
     positions = "any length" if shown.get("max_positions") is None else f"at most {shown['max_positions']} tokens"
     layers, width = shown["num_layers"], shown.get("hidden_size")
     size = "" if width is None else f", hidden size {width}"  # that of what PadfreeAttention gives
     print_line(
         console,
-        f"{shown['interface']} interface, {_types(found)}, {layers} PadfreeAttention layer{'s' * (layers != 1)}"
+        f"{shown['interface']} interface, {_types(inspected)}, {layers} PadfreeAttention layer{'s' * (layers != 1)}"
         f"{size}, sequences of {positions}; padfree {shown['version']}",
     )
     rows = [
@@ -148,7 +148,7 @@ def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None
     console.print(make_table("inputs", ("input", "role", "type", "values"), rows))
     print_outputs(console, shown["outputs"])
     print_kept_float32(console, shown)
-    print_quantization(console, found.quantization)
+    print_quantization(console, inspected.quantization)
     if shown.get("text"):
         console.print(facts_table("texts", shown["text"]))
     built = shown.get("engine", {}).get("plugin_layers")
@@ -165,7 +165,9 @@ def _print(console: Console, found: Inspected, shown: Mapping[str, Any]) -> None
         print_coverage(console, shown["coverage"])
 
 
-def _types(found: Inspected) -> str:
+def _types(inspected: Inspected) -> str:
     """What numbers it computes with."""
-    precision = str(found.metadata["precision"])
-    return precision if found.quantization is None else f"products in {found.quantization.type}, else {precision}"
+    precision = str(inspected.metadata["precision"])
+    return (
+        precision if inspected.quantization is None else f"products in {inspected.quantization.type}, else {precision}"
+    )

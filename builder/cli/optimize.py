@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.destinations import check_destinations
     from padfree.builder.engine.preparation import metadata_of
     from padfree.builder.files import write_files
-    from padfree.builder.folders.kept import kept_files, tokenizer_destination
+    from padfree.builder.folders.companions import kept_files, tokenizer_destination
     from padfree.builder.folders.source import opened
     from padfree.builder.lengths import choose_lengths
     from padfree.onnx_tools import save_model
@@ -100,10 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
         asked = (arguments.batch, arguments.mean_length, arguments.max_length)
         lengths = choose_lengths(metadata["max_positions"], *asked, cut=cut)
         coverage = report(metadata["coverage"], lengths, arguments.gpu)
-        kept = kept_files(source.path, arguments.output, parse_metadata(metadata, str(source.path)))
+        more_files = kept_files(source.path, arguments.output, parse_metadata(metadata, str(source.path)))
         with phases.measured(WRITING):
             save_model(model, arguments.output)
-            write_files(kept)
+            write_files(more_files)
     if arguments.report is not None:
         write_files([(arguments.report, report_json(coverage))])
     if arguments.verbose:
@@ -112,12 +112,12 @@ def run(arguments: argparse.Namespace) -> int:
         print_kept_float32(console, metadata)
         print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
         print_coverage(console, coverage)
-    print_summary(console, _summary(arguments, metadata, coverage, [path for path, _ in kept]))
+    print_summary(console, _summary(arguments, metadata, coverage, [path for path, _ in more_files]))
     return 0
 
 
 def _summary(
-    arguments: argparse.Namespace, metadata: Mapping[str, Any], coverage: Mapping[str, Any], kept: Sequence[Path]
+    arguments: argparse.Namespace, metadata: Mapping[str, Any], coverage: Mapping[str, Any], more_files: Sequence[Path]
 ) -> list[Line]:
     """The result in a few lines. Without a tokenizer, the next thing to do is to compare the two files."""
     output = arguments.output
@@ -125,7 +125,7 @@ def _summary(
     compare = next_command("padfree", "compare", str(arguments.model), str(output), *repeated_options(arguments))
     return [
         *rewriting_lines(metadata, coverage),
-        wrote([output, *kept, *reports], f": {arguments.interface} interface, {metadata['precision']}"),
+        wrote([output, *more_files, *reports], f": {arguments.interface} interface, {metadata['precision']}"),
         run_command(output, metadata) or compare,
     ]
 
@@ -142,9 +142,9 @@ def _optimized(
 
     asked = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "padding_id")}
     asked["masks"] = arguments.masks or "any"
-    given = source.open(Storage.MEMORY, phases, say)
+    model_file = source.open(Storage.MEMORY, phases, say)
     if calibration is not None:
-        model = fp8_model(given, source.path, calibration, norms=arguments.norms, begin=begin, **asked)
+        model = fp8_model(model_file, source.path, calibration, norms=arguments.norms, begin=begin, **asked)
         return with_bodies(model, metadata_of(model.proto)["precision"])
-    result = rewrite_model(given, precision=arguments.precision, **asked, phases=phases)
+    result = rewrite_model(model_file, precision=arguments.precision, **asked, phases=phases)
     return with_bodies(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)

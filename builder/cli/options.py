@@ -22,11 +22,12 @@ GPUS = ("a100", "h100", "h200", "l4", "l40s")
 
 
 def add_rewrite_options(
-    parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None, several: bool = False
+    parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None, repeatable: bool = False
 ) -> None:
     """--interface, --precision, --strict, --verify, --no-verify, --mask, --fix, --padding-id, --masks.
 
-    Defaults None: taken from a model that is rewritten already. With `several`, --precision may be given several times.
+    Defaults None: taken from a model that is rewritten already. With `repeatable`, --precision may be given several
+    times.
     """
     group = parser.add_argument_group("rewriting")
     group.add_argument(
@@ -37,7 +38,7 @@ def add_rewrite_options(
         "varseqlen: packed, with the inputs of NVIDIA's variable-length BERT engines",
     )
     shown = precision or "fp16, or bf16 where fp16 cannot hold the numbers, or what a rewritten model has"
-    again, action = ("; several times: an engine each", "append") if several else ("", "store")
+    again, action = ("; several times: an engine each", "append") if repeatable else ("", "store")
     group.add_argument(
         "--precision",
         action=action,
@@ -104,7 +105,7 @@ def fixed_inputs(arguments: argparse.Namespace) -> dict[str, int | float]:
     """
     from padfree.builder.errors import BuildError
 
-    found: dict[str, int | float] = {}
+    inputs: dict[str, int | float] = {}
     for text in arguments.fix:
         name, _, number = text.rpartition("=")
         try:
@@ -113,10 +114,10 @@ def fixed_inputs(arguments: argparse.Namespace) -> dict[str, int | float]:
             value = math.nan
         if not name or not math.isfinite(value):
             raise BuildError(f"--fix {text}: allowed: NAME=NUMBER, such as task_id=1; correct it")
-        if name in found:
+        if name in inputs:
             raise BuildError(f"--fix {text}: '{name}' is given twice; leave one of them out")
-        found[name] = value
-    return found
+        inputs[name] = value
+    return inputs
 
 
 def add_head_options(parser: argparse.ArgumentParser) -> None:
@@ -238,10 +239,12 @@ def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
     from padfree.builder.errors import BuildError
 
     names = ("calibrate", "tokenizer", "margin", "keep", "quantize", "largest_loss")
-    given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
+    used_options = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
     if arguments.precision != FP8:
-        if given:
-            raise BuildError(f"{given[0]} is for --precision {FP8}; pass that too, or leave {given[0]} out")
+        if used_options:
+            raise BuildError(
+                f"{used_options[0]} is for --precision {FP8}; pass that too, or leave {used_options[0]} out"
+            )
         return None
     from padfree.builder.calibration import Calibration, require_calibration
     from padfree.onnx_tools.quantization.options import LARGEST_LOSS, MARGIN, QuantizationOptions

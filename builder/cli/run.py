@@ -33,15 +33,15 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU"
     )
-    given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument(
+    sources = parser.add_mutually_exclusive_group(required=True)
+    sources.add_argument(
         "--input",
         type=Path,
         metavar="FILE",
         help="batch.jsonl (an object of token inputs, a text, or a list of ids a line), .npz (packed with seq_lens, or "
         "grids with attention_mask), texts.txt (one text a line), or .csv or .parquet with a column 'text'",
     )
-    given.add_argument(
+    sources.add_argument(
         "--text", action="append", metavar="TEXT", help="a text in the place of a file; several times: several"
     )
     parser.add_argument(
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"-o {arguments.output}: run writes {RESULT_SUFFIX} files, and {ANSWER_SUFFIX} of texts; name it "
             f"{arguments.output.with_suffix(RESULT_SUFFIX).name}, or take padfree embed, which writes parquet"
         )
-    given = _texts(arguments)
+    texts_of_user = _texts(arguments)
     with (
         runnable(arguments.model, say=say) as model,
         Session(
@@ -95,9 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.text is None:
             request = read_batch(arguments.input, session.metadata, texts)
         else:
-            request = read_texts(given, session.metadata, texts)
+            request = read_texts(texts_of_user, session.metadata, texts)
         if arguments.output.suffix == ANSWER_SUFFIX:
-            return _write_answers(arguments, session, model, given, request)
+            return _write_answers(arguments, session, model, texts_of_user, request)
         start = time.perf_counter()
         results = session.run(request)
         elapsed_ms = 1000 * (time.perf_counter() - start)
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_answers(
-    arguments: argparse.Namespace, session: Session, model: Path, given: Sequence[Text], request: Mapping[str, Any]
+    arguments: argparse.Namespace, session: Session, model: Path, source: Sequence[Text], request: Mapping[str, Any]
 ) -> int:
     """Writes what the model says of texts: labels, words, scores or vectors."""
     from padfree.builder.answers import answers_of, write_answers
@@ -124,7 +124,7 @@ def _write_answers(
     from padfree.runtime.answers.text_model import TextModel
 
     metadata = session.metadata
-    texts = read_text_rows(arguments.input, metadata) if arguments.text is None else given
+    texts = read_text_rows(arguments.input, metadata) if arguments.text is None else source
     answering = TextModel(session, model, arguments.tokenizer, shown=str(arguments.model), truncate=arguments.truncate)
     rows = {name for item in metadata.sequence_inputs() for name in (item.name, item.original_name)}
     inputs = {name: values for name, values in request.items() if name in rows - {PROMPT_LENGTH}}

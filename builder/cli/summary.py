@@ -45,12 +45,12 @@ def rewriting_lines(
     notes, conditions = list((coverage or {}).get("notes", ())), list(_conditions(coverage or {}))
     if notes and conditions:
         notes, conditions = [*notes, f"requires {' and '.join(conditions)}"], []
-    found = [("note", "; ".join(notes))] if notes else []
-    found += [("packed", packed(coverage))] if coverage else []
+    lines = [("note", "; ".join(notes))] if notes else []
+    lines += [("packed", packed(coverage))] if coverage else []
     for name, items in (("requires", conditions), ("types", list(_types(metadata)))):
         if items:
-            found.append((name, "; ".join(items)))
-    return [*found, ("errors", errors(metadata))] if measured else found
+            lines.append((name, "; ".join(items)))
+    return [*lines, ("errors", errors(metadata))] if measured else lines
 
 
 def packed(coverage: Mapping[str, Any]) -> str:
@@ -77,9 +77,9 @@ def _reasons(coverage: Mapping[str, Any]) -> list[str]:
     from .coverage import miss_text
 
     padded = {island["node"] for island in coverage["islands"]}
-    found = near_misses(coverage)
-    own = [miss_text(item) for item in found if item.node in padded]
-    return own or [miss_text(item) for item in found]
+    misses = near_misses(coverage)
+    own = [miss_text(item) for item in misses if item.node in padded]
+    return own or [miss_text(item) for item in misses]
 
 
 def _cut(reason: str) -> str:
@@ -102,30 +102,30 @@ def _types(metadata: Mapping[str, Any]) -> Iterator[str]:
         yield f"the file was quantised ({', '.join(metadata['unquantized']['types'])}), the result is not"
     if "bf16_because" in metadata:
         yield f"bf16, as fp16 does not fit: {_cut(metadata['bf16_because'])}"
-    kept = metadata.get("kept_float32") or {}
-    if kept:
-        name, reason = next(iter(kept.items()))
-        more = f" {_MORE}" if len(kept) > 1 else ""
-        yield f"{counted(len(kept), 'tensor')} in float32: '{name}' {_cut(reason)}{more}"
+    in_float32 = metadata.get("kept_float32") or {}
+    if in_float32:
+        name, reason = next(iter(in_float32.items()))
+        more = f" {_MORE}" if len(in_float32) > 1 else ""
+        yield f"{counted(len(in_float32), 'tensor')} in float32: '{name}' {_cut(reason)}{more}"
     if "quantization" in metadata:
         yield _fp8(metadata["quantization"])
 
 
-def _fp8(found: Mapping[str, Any]) -> str:
-    layers, kept = found["layers"], found.get("kept") or {}
-    cosines = [item["mean_cosine"] for item in (found.get("outputs") or {}).values()]
+def _fp8(quantization: Mapping[str, Any]) -> str:
+    layers, unquantized = quantization["layers"], quantization.get("kept") or {}
+    cosines = [item["mean_cosine"] for item in (quantization.get("outputs") or {}).values()]
     cosine = f", cosine {min(cosines):.5f} to half precision" if cosines else ""
-    return f"{len(layers)} of {len(layers) + len(kept)} products in e4m3{cosine} {_MORE}"
+    return f"{len(layers)} of {len(layers) + len(unquantized)} products in e4m3{cosine} {_MORE}"
 
 
 def errors(metadata: Mapping[str, Any]) -> str:
     """What was measured in onnxruntime: the largest error of any output, in parts of a column's root mean square."""
-    found = metadata.get("verification")
-    if not found:
+    verification = metadata.get("verification")
+    if not verification:
         return "not measured: the original was not compared"
-    half = found.get("half_precision")
+    half = verification.get("half_precision")
     rounding = f", {metadata['precision']} {_worst(half)}" if half else ""
-    return f"rewriting {_worst(found)}{rounding}"
+    return f"rewriting {_worst(verification)}{rounding}"
 
 
 def _worst(measured: Mapping[str, Any]) -> str:
@@ -133,7 +133,7 @@ def _worst(measured: Mapping[str, Any]) -> str:
     return f"{f'{worst:.1e}' if worst else '0'} (allowed {measured['allowed']:.0e})"
 
 
-def place_of(engine: Mapping[str, Any]) -> str:
+def target_of(engine: Mapping[str, Any]) -> str:
     """Where an engine runs."""
     return f"{engine['gpu_name']}, TensorRT {engine['tensorrt']}"
 
@@ -173,13 +173,13 @@ def next_command(*words: str) -> Line:
 
 def repeated_options(arguments: argparse.Namespace) -> list[str]:
     """The options that say what the original is, for a next command that reads it, too."""
-    found = [
+    options = [
         word
         for name in ("pooling", "outputs", "adapter", "mask")
         if getattr(arguments, name) is not None
         for word in (f"--{name}", getattr(arguments, name))
     ]
-    found += [word for text in arguments.fix for word in ("--fix", text)]
+    options += [word for text in arguments.fix for word in ("--fix", text)]
     if arguments.normalize is not None:
-        found.append("--normalize" if arguments.normalize else "--no-normalize")
-    return found
+        options.append("--normalize" if arguments.normalize else "--no-normalize")
+    return options

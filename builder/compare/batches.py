@@ -50,13 +50,13 @@ class ComparedBatch:
         """Valid tokens of every sequence, [B]."""
         return np.asarray(self.mask.sum(1), np.int64)
 
-    def places(self) -> npt.NDArray[np.int64]:
+    def token_slots(self) -> npt.NDArray[np.int64]:
         """Sequence and slot of every valid token, [T, 2], in the order in which packed models have them."""
         return np.argwhere(self.mask)
 
     def rows(self, name: str) -> list[Array]:
         """The valid tokens of one input, an array a sequence."""
-        return [row[kept] for row, kept in zip(self.feeds[name], self.mask, strict=True)]
+        return [row[is_token] for row, is_token in zip(self.feeds[name], self.mask, strict=True)]
 
     def request(self, original: Original) -> dict[str, list[Array]]:
         """Its valid tokens, and what is said of its sequences, as Session.run takes them."""
@@ -69,8 +69,8 @@ class ComparedBatch:
 
     def part(self, sequence: int, original: Original) -> ComparedBatch:
         """One sequence alone, without the padding behind its last valid token."""
-        kept = np.flatnonzero(self.mask[sequence])
-        columns = slice(0, int(kept[-1]) + 1 if kept.size else 1)
+        tokens = np.flatnonzero(self.mask[sequence])
+        columns = slice(0, int(tokens[-1]) + 1 if tokens.size else 1)
         rows = slice(sequence, sequence + 1)
         parts = {item.name: () if item.shared else (rows, columns)[: 1 + is_grid(item)] for item in original.inputs}
         feeds = {name: values[parts[name]] for name, values in self.feeds.items()}
@@ -93,8 +93,8 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
     Raises:
         BuildError: lengths differ, and the model has no mask.
     """
-    given = next(item.name for item in original.tokens if item.name in rows)
-    lengths = np.asarray([len(row) for row in rows[given]], np.int64)
+    first_input = next(item.name for item in original.tokens if item.name in rows)
+    lengths = np.asarray([len(row) for row in rows[first_input]], np.int64)
     if not original.has_mask and len(set(lengths.tolist())) > 1:
         raise BuildError(
             f"{name}: the sequences have {lengths.min()} to {lengths.max()} tokens, and the original has no mask: "

@@ -123,22 +123,24 @@ def make_subjects(
     Raises:
         BuildError: a runner has no file, or a file no runner.
     """
-    found: list[Subject] = []
+    subjects: list[Subject] = []
     for item in candidates:
-        found += _of_file(original, item, names, batches, settings)
+        subjects += _of_file(original, item, names, batches, settings)
     if "trt-padded" in names:
         plan = cache(partial(_build_padded, original, batches, settings))
         padded = SessionRunner(original, "trt-padded", plan, device=settings.device)
-        found.append(Subject(padded, "fp16", True, settings.tolerance("fp16")))
+        subjects.append(Subject(padded, "fp16", True, settings.tolerance("fp16")))
     if "torch" in names:
-        found.append(Subject(torch_runner(original, settings.torch_model), "fp32", True, settings.tolerance("fp32")))
-    missing = [name for name in names if name != REFERENCE and not any(c.runner.name.startswith(name) for c in found)]
-    if missing or not found:
+        subjects.append(Subject(torch_runner(original, settings.torch_model), "fp32", True, settings.tolerance("fp32")))
+    missing = [
+        name for name in names if name != REFERENCE and not any(c.runner.name.startswith(name) for c in subjects)
+    ]
+    if missing or not subjects:
         raise BuildError(
             f"no file for the runners {', '.join(missing) or 'asked for'}; onnxrt-packed takes a rewritten .onnx file, "
             "trt a plan or a rewritten .onnx file"
         )
-    return found
+    return subjects
 
 
 def _of_file(
@@ -148,23 +150,23 @@ def _of_file(
         inner = OnnxrtRunner(partial(open_padded, item.path))
         runner = PaddedRunner(original, f"{REFERENCE}: {item.label}", inner)
         return [Subject(runner, "fp32", True, settings.tolerance("fp32"))]
-    found = []
+    subjects = []
     path: Callable[[], Path]
     inside: Callable[[], Inside] | None
     if item.is_plan and (not names or "trt" in names):
-        found.append(_session(original, f"trt: {item.label}", lambda: item.path, item, settings))
+        subjects.append(_session(original, f"trt: {item.label}", lambda: item.path, item, settings))
     if not item.is_plan and (not names or "onnxrt-packed" in names):
         path = cache(partial(_runnable_on_cpu, item.path, item.metadata.precision, settings))
         inside = partial(inside_on_cpu, item.path, item.metadata.precision)
-        found.append(_session(original, f"onnxrt-packed: {item.label}", path, item, settings, inside))
+        subjects.append(_session(original, f"onnxrt-packed: {item.label}", path, item, settings, inside))
     if not item.is_plan and "trt" in names:
         engine = partial(_build, batches=batches, settings=settings)
         look = partial(inside_engine, item.path, item.metadata.precision, engine, settings.device)
         # Engines of the padded interface have tensors inside whose sizes depend on data: no memory can be set aside.
         inside = look if item.metadata.is_packed else None
         path = cache(lambda: engine(load_model(item.path)))
-        found.append(_session(original, f"trt: {item.label}", path, item, settings, inside))
-    return found
+        subjects.append(_session(original, f"trt: {item.label}", path, item, settings, inside))
+    return subjects
 
 
 def _session(

@@ -76,8 +76,8 @@ class EngineInside:
         self.graph = without_functions(model).graph
         self._model = model
         types = infer_element_types(without_functions(model), precision)
-        made = [name for node in self.graph.node for name in node.output if name]
-        self._types = {name: types[name] for name in made if types[name] in FLOATS}
+        names = [name for node in self.graph.node for name in node.output if name]
+        self._types = {name: types[name] for name in names if types[name] in FLOATS}
         self.tensors: Collection[str] = self._types
         self._build = build
         self._device = device
@@ -89,8 +89,8 @@ class EngineInside:
         if key not in self._sessions:
             path = self._build(with_outputs(self._model, {name: self._types[name] for name in names}))
             self._sessions[key] = Session(path, device=self._device, cuda_graphs=False)
-        found = self._sessions[key].backend.run(dict(feeds))
-        return [np.array(found[name], np.float32) for name in names]
+        outputs = self._sessions[key].backend.run(dict(feeds))
+        return [np.array(outputs[name], np.float32) for name in names]
 
 
 def with_outputs(model: ModelProto, types: Mapping[str, int]) -> ModelProto:
@@ -128,5 +128,5 @@ def inside_engine(path: Path, precision: str, build: Callable[[ModelProto], Path
 
     model = load_model(path)
     linear = choose_linear(AUTO, model, precision, open_device(device))
-    made = apply_linear(linear, Model(model), norms=FOLDED).whole()
-    return EngineInside(made, precision, build, device=device)
+    linear_model = apply_linear(linear, Model(model), norms=FOLDED).whole()
+    return EngineInside(linear_model, precision, build, device=device)

@@ -81,7 +81,7 @@ class _Rows:
     """What is measured of every row of one batch, [R] each."""
 
     batch: ComparedBatch
-    places: npt.NDArray[np.int64]  # [R, 2]: sequence and slot
+    slots: npt.NDArray[np.int64]  # [R, 2]: sequence and slot
     absolute: Floats
     relative: Floats
     cosine: Floats
@@ -97,7 +97,7 @@ def output_errors(
     output: str,
     batches: Sequence[ComparedBatch],
     wanted: Sequence[Array],
-    found: Sequence[Array],
+    actual: Sequence[Array],
     scale: Scale,
     dims: Dims,
 ) -> OutputErrors:
@@ -107,12 +107,12 @@ def output_errors(
         output: its name.
         batches: what was run.
         wanted: the reference's valid rows of each batch, [R, ...].
-        found: the other runner's, of the same shapes.
+        actual: the other runner's, of the same shapes.
         scale: what the output's numbers are measured by.
         dims: sizes of the padded output's axes, of which R rows were taken.
     """
-    measured = [_measure(*item, scale, dims) for item in zip(batches, wanted, found, strict=True) if item[1].size]
-    lengths = np.concatenate([rows.batch.seq_lens[rows.places[:, 0]] for rows in measured])
+    measured = [_measure(*item, scale, dims) for item in zip(batches, wanted, actual, strict=True) if item[1].size]
+    lengths = np.concatenate([rows.batch.seq_lens[rows.slots[:, 0]] for rows in measured])
     columns = tuple(
         np.concatenate(parts)
         for parts in zip(*((r.absolute, r.relative, r.cosine, r.sequence_cosine) for r in measured), strict=True)
@@ -128,8 +128,8 @@ def output_errors(
     )
 
 
-def _measure(batch: ComparedBatch, wanted: Array, found: Array, scale: Scale, dims: Dims) -> _Rows:
-    a, b = (array.reshape(len(array), -1) for array in (wanted, found))
+def _measure(batch: ComparedBatch, wanted: Array, actual: Array, scale: Scale, dims: Dims) -> _Rows:
+    a, b = (array.reshape(len(array), -1) for array in (wanted, actual))
     difference = scale.differences(a, b)
     parts = [scale.parts(array, of=a) for array in (a, b)]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -139,13 +139,13 @@ def _measure(batch: ComparedBatch, wanted: Array, found: Array, scale: Scale, di
         cosine = dot / np.maximum(length * other, np.finfo(np.float64).tiny)
     cosine[(difference == 0).all(1)] = 1.0
     elements = difference.argmax(1)
-    each, places = np.arange(len(a)), _places(batch, dims, len(a))
+    each, indices = np.arange(len(a)), _slots_of_rows(batch, dims, len(a))
     return _Rows(
-        batch, places,
+        batch, indices,
         difference[each, elements], relative, np.nan_to_num(cosine, nan=-1.0),
-        _sequence_cosines(places[:, 0], dot, length, other), elements,
+        _sequence_cosines(indices[:, 0], dot, length, other), elements,
         a[each, elements].astype(np.float64), b[each, elements].astype(np.float64),
-        wanted.shape[1:], int((np.isfinite(wanted) & ~np.isfinite(found)).sum()),
+        wanted.shape[1:], int((np.isfinite(wanted) & ~np.isfinite(actual)).sum()),
     )  # fmt: skip
 
 
@@ -154,19 +154,19 @@ def _sequence_cosines(sequences: npt.NDArray[np.int64], dot: Floats, length: Flo
     with np.errstate(invalid="ignore", over="ignore"):
         together, a, b = (np.bincount(sequences, weights=item) for item in (dot, length**2, other**2))
         lengths = np.sqrt(a * b)
-        found = np.where((a == 0) & (b == 0), 1.0, together / np.maximum(lengths, np.finfo(np.float64).tiny))
-    cosines: Floats = np.nan_to_num(found, nan=-1.0)[sequences]
+        cosines_of_rows = np.where((a == 0) & (b == 0), 1.0, together / np.maximum(lengths, np.finfo(np.float64).tiny))
+    cosines: Floats = np.nan_to_num(cosines_of_rows, nan=-1.0)[sequences]
     return cosines
 
 
-def _places(batch: ComparedBatch, dims: Dims, count: int) -> npt.NDArray[np.int64]:
+def _slots_of_rows(batch: ComparedBatch, dims: Dims, count: int) -> npt.NDArray[np.int64]:
     """Sequence and slot of every kept row: the first slot where there are several, the whole sequence without any."""
     axes = [part for size in dims if isinstance(size, str) for part in size.split("*")]
     if BATCH not in axes or not {BATCH, SLOTS}.issuperset(axes):
         return np.tile(np.asarray([0, WHOLE_SEQUENCE]), (count, 1))
-    found = np.argwhere(kept_elements(tuple(axes), batch.mask))
-    slots = found[:, axes.index(SLOTS)] if SLOTS in axes else np.full(len(found), WHOLE_SEQUENCE)
-    return np.stack([found[:, axes.index(BATCH)], slots], axis=1)
+    indices = np.argwhere(kept_elements(tuple(axes), batch.mask))
+    slots = indices[:, axes.index(SLOTS)] if SLOTS in axes else np.full(len(indices), WHOLE_SEQUENCE)
+    return np.stack([indices[:, axes.index(BATCH)], slots], axis=1)
 
 
 def _errors(absolute: Floats, relative: Floats, cosine: Floats, sequence_cosine: Floats) -> Errors:
@@ -176,21 +176,21 @@ def _errors(absolute: Floats, relative: Floats, cosine: Floats, sequence_cosine:
 
 def _worst(measured: Sequence[_Rows]) -> tuple[WorstRow, ...]:
     """The worst row of each of the worst sequences: neighbours of one bad token say nothing new."""
-    found: list[WorstRow] = []
+    worst_rows: list[WorstRow] = []
     for rows in measured:
         taken: set[int] = set()
         for row in np.argsort(-rows.relative, kind="stable"):
-            sequence, slot = (int(value) for value in rows.places[row])
+            sequence, slot = (int(value) for value in rows.slots[row])
             if len(taken) == WORST_ROWS:
                 break
             if sequence in taken:
                 continue
             taken.add(sequence)
             element = tuple(int(i) for i in np.unravel_index(int(rows.elements[row]), rows.shape)) if rows.shape else ()
-            found.append(
+            worst_rows.append(
                 WorstRow(
                     rows.batch.name, sequence, None if slot == WHOLE_SEQUENCE else slot, element,
                     *(float(column[row]) for column in (rows.wanted, rows.found, rows.absolute, rows.relative)),
                 )
             )  # fmt: skip
-    return tuple(sorted(found, key=lambda item: -item.relative)[:WORST_ROWS])
+    return tuple(sorted(worst_rows, key=lambda item: -item.relative)[:WORST_ROWS])

@@ -140,11 +140,11 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     Raises:
         BuildError: other inputs are left than the mask; the models have no output in common.
     """
-    given = loaded = load_model(path)
-    names = {value.name for value in given.graph.input}
+    proto = loaded = load_model(path)
+    names = {value.name for value in proto.graph.input}
     fixed = {name: value for name, value in _fixed(candidates).items() if name in names}
-    given = bind_inputs(given, fixed) if fixed else given
-    model, rounding = _reference(given, path, folder)
+    proto = bind_inputs(proto, fixed) if fixed else proto
+    model, rounding = _reference(proto, path, folder)
     if model is not loaded:
         path = folder / widened_name(path)
         save_model(model, path)
@@ -171,11 +171,11 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
             f"original must have those{' and one mask' if alone else ''}: compare a model with the one that it was "
             "made from"
         )
-    made = [value.name for value in model.graph.output]
-    layouts = {item.name: item.layout for item in described.outputs if item.name in made}
+    names_of_outputs = [value.name for value in model.graph.output]
+    layouts = {item.name: item.layout for item in described.outputs if item.name in names_of_outputs}
     if not layouts:
         raise BuildError(
-            f"{path}: has outputs {', '.join(made)}, the model to compare "
+            f"{path}: has outputs {', '.join(names_of_outputs)}, the model to compare "
             f"{', '.join(item.name for item in described.outputs)}; none is in both: compare "
             "a model with the one that it was made from"
         )
@@ -183,13 +183,13 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     items = {item["name"]: item for item in described.raw["outputs"]}
     dims = {name: padded_dims(items[name]) for name in layouts}
     sizes = fixed_sizes(model, token_inputs_of(model))
-    return Original(path, model, given, rounding, described, tokens, rows, unread, mask, layouts, dims, sizes)
+    return Original(path, model, proto, rounding, described, tokens, rows, unread, mask, layouts, dims, sizes)
 
 
 def _fixed(candidates: Sequence[Metadata]) -> Mapping[str, int | float]:
     """The inputs that models were rewritten without, for they were bound to numbers."""
-    found: Mapping[str, int | float] = candidates[0].raw.get("fixed", {}) if candidates else {}
-    return found
+    fixed: Mapping[str, int | float] = candidates[0].raw.get("fixed", {}) if candidates else {}
+    return fixed
 
 
 def _mask(model: onnx.ModelProto, name: str, dtype: str, described: Metadata) -> Input:
@@ -201,7 +201,7 @@ def _mask(model: onnx.ModelProto, name: str, dtype: str, described: Metadata) ->
 def _unread(model: onnx.ModelProto, described: Metadata) -> tuple[Input, ...]:
     """The inputs that nothing reads."""
     names, rows, shared = described.raw.get("unread", ()), sequence_inputs_of(model), shared_inputs_of(model)
-    found = []
+    inputs = []
     for value in model.graph.input:
         if value.name in names:
             dtype = str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
@@ -210,8 +210,8 @@ def _unread(model: onnx.ModelProto, described: Metadata) -> tuple[Input, ...]:
             item = Input(
                 value.name, dtype, UNKNOWN_LIMIT, trailing_shape=trailing_shape, of_sequences=is_row or is_shared
             )
-            found.append(replace(item, shared=is_shared))
-    return tuple(found)
+            inputs.append(replace(item, shared=is_shared))
+    return tuple(inputs)
 
 
 def _inputs(types: Mapping[str, str], items: Iterable[InputInfo], *, of_sequences: bool = False) -> tuple[Input, ...]:
@@ -233,12 +233,12 @@ def _inputs(types: Mapping[str, str], items: Iterable[InputInfo], *, of_sequence
     )
 
 
-def _reference(given: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.ModelProto, Rounding | None]:
+def _reference(proto: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.ModelProto, Rounding | None]:
     """What is compared with, and what it leaves out of a quantised file; weights stay as the file has them."""
-    model = standard_rounding(given)
-    found = without_rounding(Model(model)) if holds_quantization(model) else None
-    if found is None or not found.activations:
+    model = standard_rounding(proto)
+    unrounded = without_rounding(Model(model)) if holds_quantization(model) else None
+    if unrounded is None or not unrounded.activations:
         return widen(Model(model)).proto, None
     rounded = folder / rounded_name(path)
     save_model(widen(Model(model)).proto, rounded)
-    return widen(found.model).proto, Rounding(rounded, found.activation_types, found.activations)
+    return widen(unrounded.model).proto, Rounding(rounded, unrounded.activation_types, unrounded.activations)

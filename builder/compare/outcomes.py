@@ -85,11 +85,11 @@ def errors_of(
     output: str,
     batches: Sequence[ComparedBatch],
     wanted: Sequence[Array],
-    found: Sequence[Array],
+    actual: Sequence[Array],
     scale: Scale,
 ) -> OutputErrors:
     """The errors of one of the original's outputs; the arguments are output_errors'."""
-    return output_errors(output, batches, wanted, found, scale, original.dims[output] or ())
+    return output_errors(output, batches, wanted, actual, scale, original.dims[output] or ())
 
 
 def compare_runners(
@@ -122,7 +122,7 @@ def _outcome(
 ) -> Outcome:
     name = subject.runner.name
     wanted: dict[str, list[Array]] = {output: [] for output in original.layouts}
-    found: dict[str, list[Array]] = {output: [] for output in original.layouts}
+    actual: dict[str, list[Array]] = {output: [] for output in original.layouts}
     for batch, a, b in ran:
         for output in original.layouts:
             if output not in b:
@@ -134,12 +134,12 @@ def _outcome(
                 )
             rows = slice(None) if is_compared(original, output, batch) else slice(0)
             wanted[output].append(a[output][rows])
-            found[output].append(b[output][rows])
+            actual[output].append(b[output][rows])
     batches = [batch for batch, _, _ in ran]
     scales = {output: scale_of(arrays) for output, arrays in wanted.items()}
     results = RunResults([(reference.name, [a for _, a, _ in ran]), (name, [b for _, _, b in ran])])
     function = WithinTolerance(original, batches, scales, subject.tolerance)
     passed = bool(Comparator.compare_accuracy(results, compare_func=function))
-    errors = tuple(errors_of(original, out, batches, wanted[out], found[out], scales[out]) for out in original.layouts)
+    errors = tuple(errors_of(original, out, batches, wanted[out], actual[out], scales[out]) for out in original.layouts)
     times = tuple(1000 * float(b.runtime or 0.0) for _, _, b in ran)
-    return Outcome(passed, errors, scales, tuple(batches), wanted, found, times)
+    return Outcome(passed, errors, scales, tuple(batches), wanted, actual, times)

@@ -91,8 +91,8 @@ class PaddedRunner(ValidTokenRunner):
                 ) from error
             return [np.array(outputs[name]) for name in names]  # runners may use their memory again
 
-        found = self._original.sizes.run(infer, batch.feeds, list(self._original.dims.values()))
-        return self.valid(dict(zip(names, found, strict=True)), batch)
+        results = self._original.sizes.run(infer, batch.feeds, list(self._original.dims.values()))
+        return self.valid(dict(zip(names, results, strict=True)), batch)
 
 
 class SessionRunner(ValidTokenRunner):

@@ -222,15 +222,15 @@ def _shape(name: str, sizes: Sequence[int]) -> str:
 
 def _of_different_shapes(batches: Sequence[ComparedBatch]) -> list[ComparedBatch]:
     """Polygraphy's comparison functions are not told which iteration they see: B and S tell, after some are cut."""
-    kept: dict[tuple[int, ...], ComparedBatch] = {}
+    by_shape: dict[tuple[int, ...], ComparedBatch] = {}
     for batch in batches:
         for count in range(len(batch.mask), 0, -1):
             shape = (count, batch.mask.shape[1])
-            if shape not in kept:
+            if shape not in by_shape:
                 feeds = {name: grid[:count] for name, grid in batch.feeds.items()}
-                kept[shape] = replace(batch, feeds=feeds, mask=batch.mask[:count])
+                by_shape[shape] = replace(batch, feeds=feeds, mask=batch.mask[:count])
                 break
-    return list(kept.values())
+    return list(by_shape.values())
 
 
 def _commands(original: Path, rewritten: Path, metadata: Metadata, max_batch: int, max_seq_len: int) -> list[str]:

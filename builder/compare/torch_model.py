@@ -56,8 +56,8 @@ class TorchRunner(BaseRunner):  # type: ignore[misc]
         accepted = inspect.signature(self._module.forward).parameters
         named = {name: value for name, value in feed_dict.items() if name in accepted}
         with torch.no_grad():
-            given = {name: torch.from_numpy(value).to(parameter.device) for name, value in named.items()}
-            result = self._module(**given)
+            tensors = {name: torch.from_numpy(value).to(parameter.device) for name, value in named.items()}
+            result = self._module(**tensors)
         if isinstance(result, torch.Tensor):
             result = (result,)
         by_name = result if hasattr(result, "keys") else dict(zip(self._outputs, result, strict=False))

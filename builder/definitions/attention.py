@@ -51,7 +51,7 @@ class Projections:
         return cls(query, key, value, Linear.of(tensors, output, width, heads.width, bias=bias))
 
 
-Turn = Callable[[str], str]
+Rotate = Callable[[str], str]
 """From queries or keys [B, H, S, D] to those that scores are made of."""
 
 
@@ -63,23 +63,23 @@ class Scoring:
         scale: of the products of queries and keys.
         mask: what is added to scores, [B, 1, 1, S] or [B, 1, S, S]: 0, or the lowest number where keys are not seen.
         bias: what is added to them besides, [1, H, S, S]; "" for nothing.
-        turn_queries, turn_keys: norms of heads and rotary embeddings.
+        rotate_queries, rotate_keys: norms of heads and rotary embeddings.
         more: makes another term [B, H, S, S] of queries and keys.
     """
 
     scale: float
     mask: str
     bias: str = ""
-    turn_queries: Turn = lambda x: x
-    turn_keys: Turn = lambda x: x
+    rotate_queries: Rotate = lambda x: x
+    rotate_keys: Rotate = lambda x: x
     more: Callable[[str, str], str] | None = None
 
 
 def attention(graph: EncoderGraph, x: str, layers: Projections, heads: Heads, scoring: Scoring) -> str:
     """The attention of x [B, S, E], through its output layer."""
     with graph.scope("attention"):
-        q = scoring.turn_queries(split_heads(graph, layers.query.apply(graph, x), heads.queries, heads.size))
-        k = scoring.turn_keys(split_heads(graph, layers.key.apply(graph, x), heads.keys, heads.size))
+        q = scoring.rotate_queries(split_heads(graph, layers.query.apply(graph, x), heads.queries, heads.size))
+        k = scoring.rotate_keys(split_heads(graph, layers.key.apply(graph, x), heads.keys, heads.size))
         v = split_heads(graph, layers.value.apply(graph, x), heads.keys, heads.size)
         k, v = (_repeated(graph, item, heads) for item in (k, v))
         scores = graph.op("MatMul", q, graph.op("Transpose", k, perm=[0, 1, 3, 2]))
@@ -129,6 +129,6 @@ def mask(graph: EncoderGraph, *, causal: bool = False, before: int | None = None
 
 def distances(graph: EncoderGraph) -> str:
     """How far every key is behind every query: [S, S], negative before it."""
-    places = graph.places()
-    keys, queries = (graph.op("Unsqueeze", places, graph.integers(axis)) for axis in (0, 1))
+    positions = graph.positions()
+    keys, queries = (graph.op("Unsqueeze", positions, graph.integers(axis)) for axis in (0, 1))
     return graph.op("Sub", keys, queries)

@@ -52,8 +52,8 @@ class PostNormLayer:
 
     def apply(self, graph: EncoderGraph, x: str, heads: Heads, scoring: Scoring) -> str:
         """The layer of x [B, S, E]."""
-        made = attention(graph, x, self.attention, heads, scoring)
-        x = self.attention_norm.apply(graph, graph.op("Add", made, x))
+        update = attention(graph, x, self.attention, heads, scoring)
+        x = self.attention_norm.apply(graph, graph.op("Add", update, x))
         return self.norm.apply(graph, graph.op("Add", self.feed_forward.apply(graph, x), x))
 
 
@@ -74,10 +74,10 @@ class PreNormLayer:
 
     def apply(self, graph: EncoderGraph, x: str, heads: Heads, scoring: Scoring) -> str:
         """The layer of x [B, S, E]."""
-        made = attention(graph, _normed(graph, self.attention_norm, x), self.attention, heads, scoring)
-        x = graph.op("Add", x, _normed(graph, self.after_attention, made))
-        made = self.feed_forward.apply(graph, self.feed_forward_norm.apply(graph, x))
-        return graph.op("Add", x, _normed(graph, self.after_feed_forward, made))
+        update = attention(graph, _normed(graph, self.attention_norm, x), self.attention, heads, scoring)
+        x = graph.op("Add", x, _normed(graph, self.after_attention, update))
+        update = self.feed_forward.apply(graph, self.feed_forward_norm.apply(graph, x))
+        return graph.op("Add", x, _normed(graph, self.after_feed_forward, update))
 
 
 def _normed(graph: EncoderGraph, norm: Norm | None, x: str) -> str:

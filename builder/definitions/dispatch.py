@@ -27,7 +27,7 @@ def write(
     *,
     task: str,
     labels: int,
-    given: Collection[str] | None = None,
+    tokenizer_inputs: Collection[str] | None = None,
     adapter: str = "",
 ) -> Written:
     """Writes the model of a config.json and its weights; nothing of them is read yet but names and shapes.
@@ -38,7 +38,7 @@ def write(
         files: the safetensors files.
         task: one of padfree.contract.texts.TASKS.
         labels: how many classes the head has.
-        given: names of inputs that the tokenizer makes; None where it does not say.
+        tokenizer_inputs: names of inputs that the tokenizer makes; None where it does not say.
         adapter: which adapter's weights are added; "" for none.
 
     Raises:
@@ -53,7 +53,7 @@ def write(
     head = definition.heads.get(task)
     if head is None:
         raise NotDefinedError(f"{definition.name} has no definition for the task {task}")
-    takes_types = definition.types(keys) > 1 and (given is None or TYPES in given)
+    takes_types = definition.types(keys) > 1 and (tokenizer_inputs is None or TYPES in tokenizer_inputs)
     graph = EncoderGraph(takes_types=takes_types)
     writing = Writing(keys, tensors, graph, labels, adapter)
     encoded = definition.encode(writing)
@@ -67,12 +67,12 @@ def write(
 
 def _definition(keys: Keys, tensors: Tensors) -> Definition:
     names = tensors.names()
-    found = [definition for definition in DEFINITIONS if definition.matches(keys, names)]
-    if not found:
+    candidates = [definition for definition in DEFINITIONS if definition.matches(keys, names)]
+    if not candidates:
         raise NotDefinedError(f"no definition is for the model_type {ascii(keys.raw.get('model_type'))[:60]}")
-    if len(found) > 1:
-        raise NotDefinedError(f"it could be any of {', '.join(definition.name for definition in found)}")
-    return found[0]
+    if len(candidates) > 1:
+        raise NotDefinedError(f"it could be any of {', '.join(definition.name for definition in candidates)}")
+    return candidates[0]
 
 
 def _check_code(keys: Keys, definition: Definition) -> None:

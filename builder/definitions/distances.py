@@ -23,12 +23,12 @@ def two_sided_buckets(distance: Integers, count: int, furthest: int) -> Integers
     """
     half = count // 2
     single = half // 2
-    behind, far = np.where(distance > 0, half, 0), np.abs(distance)
+    after, far = np.where(distance > 0, half, 0), np.abs(distance)
     with np.errstate(divide="ignore"):
         logs = np.log(far.astype(np.float32) / np.float32(single))
     grown = logs / np.float32(math.log(furthest / single)) * np.float32(half - single)
     large = np.minimum(single + np.where(far < single, 0, grown).astype(np.int64), half - 1)
-    return behind + np.where(far < single, far, large)
+    return after + np.where(far < single, far, large)
 
 
 def bucket_bias(graph: EncoderGraph, table: Weight, furthest: int) -> str:
@@ -40,8 +40,8 @@ def bucket_bias(graph: EncoderGraph, table: Weight, furthest: int) -> str:
         furthest: the distance from which on the last bucket is taken.
     """
     with graph.scope("position_bias"):
-        behind = np.arange(-furthest, furthest + 1)
-        chosen = by_distance(graph, two_sided_buckets(-behind, table.shape[0], furthest), furthest)
+        offsets = np.arange(-furthest, furthest + 1)
+        chosen = by_distance(graph, two_sided_buckets(-offsets, table.shape[0], furthest), furthest)
         bias = graph.op("Transpose", graph.op("Gather", graph.weight(table), chosen), perm=[2, 0, 1])
         return graph.op("Unsqueeze", bias, graph.integers(0))
 
@@ -68,8 +68,8 @@ def by_distance(graph: EncoderGraph, numbers: Integers, reach: int) -> str:
         reach: R.
     """
     low, high = (graph.constant(number, np.int64) for number in (-reach, reach))
-    behind = graph.op("Clip", graph.op("Neg", distances(graph)), low, high)
-    return graph.op("Gather", graph.constant(numbers, np.int64), graph.op("Add", behind, high))
+    offsets = graph.op("Clip", graph.op("Neg", distances(graph)), low, high)
+    return graph.op("Gather", graph.constant(numbers, np.int64), graph.op("Add", offsets, high))
 
 
 def alibi_slopes(heads: int) -> npt.NDArray[np.float32]:

@@ -70,7 +70,7 @@ class EncoderGraph:
         """S as a scalar."""
         return self.op("Squeeze", self.op("Shape", IDS, start=1, end=2), self.integers(0))
 
-    def places(self) -> str:
+    def positions(self) -> str:
         """0 to S - 1, [S]."""
         return self.op("Range", self.constant(0, np.int64), self.length(), self.constant(1, np.int64))
 
@@ -82,7 +82,7 @@ class EncoderGraph:
             storage: where the weights are to be.
         """
         nodes = [*self._nodes]
-        nodes += [helper.make_node("Identity", [made], [name]) for name, (made, _) in outputs.items()]
+        nodes += [helper.make_node("Identity", [result], [name]) for name, (result, _) in outputs.items()]
         graph = helper.make_graph(
             nodes,
             "encoder",

@@ -59,11 +59,11 @@ def token_classes(writing: Writing, encoded: Encoded) -> Outputs:
 def answers(writing: Writing, encoded: Encoded) -> Outputs:
     """Where an answer begins and ends: two numbers a token."""
     both = Linear.of(writing.tensors, "qa_outputs", 2, encoded.width).apply(writing.graph, encoded.rows)
-    found = {}
-    for place, name in enumerate(("start_logits", "end_logits")):
-        column = writing.graph.op("Gather", both, writing.graph.constant(place, np.int64), axis=2)
-        found[name] = (column, ("sequence",))
-    return found
+    outputs = {}
+    for index, name in enumerate(("start_logits", "end_logits")):
+        column = writing.graph.op("Gather", both, writing.graph.constant(index, np.int64), axis=2)
+        outputs[name] = (column, ("sequence",))
+    return outputs
 
 
 def masked_words(
@@ -77,7 +77,7 @@ def masked_words(
 
 def heads(classes: Head, masked: Head | None = None) -> Mapping[str, Head]:
     """By task, for families whose tokens and answers are classified as BERT's."""
-    made = {
+    writers = {
         FEATURES: rows,
         SENTENCES: rows,
         CLASSES: classes,
@@ -85,4 +85,4 @@ def heads(classes: Head, masked: Head | None = None) -> Mapping[str, Head]:
         TOKENS: token_classes,
         ANSWERS: answers,
     }
-    return MappingProxyType(made if masked is None else {**made, MASKED: masked, SPARSE: masked})
+    return MappingProxyType(writers if masked is None else {**writers, MASKED: masked, SPARSE: masked})

@@ -42,9 +42,9 @@ class Keys:
         place: where in the file the object stands; "" at the top.
     """
 
-    def __init__(self, file: Path, raw: Mapping[str, Any], place: str = "") -> None:
+    def __init__(self, file: Path, raw: Mapping[str, Any], path: str = "") -> None:
         self.file, self.raw = file, raw
-        self._place = place
+        self._path = path
         self._read: set[str] = set()
 
     def has(self, name: str) -> bool:
@@ -58,8 +58,8 @@ class Keys:
 
     def number(self, *names: str, default: float | None = None, above: float = 0.0) -> float:
         """A finite number above a limit."""
-        found = self._found(names, default, lambda value: _is_number(value) and value > above, f"above {above:g}")
-        return float(found)
+        checked = self._found(names, default, lambda value: _is_number(value) and value > above, f"above {above:g}")
+        return float(checked)
 
     def truth(self, *names: str, default: bool) -> bool:
         """True or false."""
@@ -79,7 +79,7 @@ class Keys:
         value = self.raw.get(name)
         if value is not None and not isinstance(value, dict):
             raise self._wrong(name, "an object")
-        return None if value is None else Keys(self.file, value, f"{self._place}{name}.")
+        return None if value is None else Keys(self.file, value, f"{self._path}{name}.")
 
     def only(self, **allowed: Any) -> None:
         """Refuses entries that are there with another value than the one that definitions know.
@@ -91,7 +91,7 @@ class Keys:
             self._read.add(name)
             said = self.raw.get(name)
             if said is not None and not (said == value and isinstance(said, bool) == isinstance(value, bool)):
-                raise NotDefinedError(f"'{self._place}{name}' is {_shown(said)}, and {_shown(value)} alone is known")
+                raise NotDefinedError(f"'{self._path}{name}' is {_shown(said)}, and {_shown(value)} alone is known")
 
     def ignore(self, *names: str) -> None:
         """Entries that change nothing in this family."""
@@ -103,10 +103,10 @@ class Keys:
         Raises:
             NotDefinedError: naming them.
         """
-        neutral = _NEUTRAL if not self._place else frozenset()
+        neutral = _NEUTRAL if not self._path else frozenset()
         unknown = [name for name, value in self.raw.items() if name not in self._read | neutral and value is not None]
         if unknown:
-            shown = ", ".join(f"'{self._place}{name}'" for name in sorted(unknown)[:3])
+            shown = ", ".join(f"'{self._path}{name}'" for name in sorted(unknown)[:3])
             raise NotDefinedError(f"nothing is known of the {_entries(len(unknown))} {shown}")
 
     def _found(self, names: Sequence[str], default: T | None, fits: Callable[[Any], bool], allowed: str) -> T:
@@ -118,12 +118,12 @@ class Keys:
                 value: T = self.raw[name]
                 return value
         if default is None:
-            raise NotDefinedError(f"'{self._place}{names[0]}' is missing")
+            raise NotDefinedError(f"'{self._path}{names[0]}' is missing")
         return default
 
     def _wrong(self, name: str, allowed: str) -> BuildError:
         return BuildError(
-            f"{self.file}: '{self._place}{name}' is {_shown(self.raw[name])}, allowed: {allowed}; correct the file, or "
+            f"{self.file}: '{self._path}{name}' is {_shown(self.raw[name])}, allowed: {allowed}; correct the file, or "
             "download it again"
         )
 

@@ -74,8 +74,8 @@ class Norm:
         """The norm of x [..., W]."""
         scale = graph.weight(self.weight)
         if not self.is_rms:
-            given = (x, scale) if self.bias is None else (x, scale, graph.weight(self.bias))
-            return graph.op("LayerNormalization", *given, axis=-1, epsilon=self.epsilon)
+            inputs = (x, scale) if self.bias is None else (x, scale, graph.weight(self.bias))
+            return graph.op("LayerNormalization", *inputs, axis=-1, epsilon=self.epsilon)
         squares = graph.op("ReduceMean", graph.op("Mul", x, x), axes=[-1], keepdims=1)
         root = graph.op("Sqrt", graph.op("Add", squares, graph.constant(self.epsilon)))
         return graph.op("Mul", graph.op("Div", x, root), scale)
@@ -148,10 +148,10 @@ class FeedForward:
     def apply(self, graph: EncoderGraph, x: str) -> str:
         """The network of x [B, S, E]."""
         with graph.scope("feed_forward"):
-            made = self.up.apply(graph, x)
+            hidden = self.up.apply(graph, x)
             if self.gate is None:
-                return self.down.apply(graph, self.active(graph, made))
-            return self.down.apply(graph, graph.op("Mul", self.active(graph, self.gate.apply(graph, x)), made))
+                return self.down.apply(graph, self.active(graph, hidden))
+            return self.down.apply(graph, graph.op("Mul", self.active(graph, self.gate.apply(graph, x)), hidden))
 
 
 def add(graph: EncoderGraph, *terms: str) -> str:
@@ -174,15 +174,15 @@ def types(graph: EncoderGraph, table: Weight) -> str:
     return graph.weight(table.rows(0, 1))
 
 
-def places(graph: EncoderGraph, table: Weight) -> str:
+def position_rows(graph: EncoderGraph, table: Weight) -> str:
     """Rows 0 to S - 1 of the table [P, E]: [1, S, E]."""
-    numbers = graph.op("Unsqueeze", graph.places(), graph.integers(0))
+    numbers = graph.op("Unsqueeze", graph.positions(), graph.integers(0))
     return graph.op("Gather", graph.weight(table), numbers)
 
 
-def counted_places(graph: EncoderGraph, table: Weight, padding: int) -> str:
+def counted_positions(graph: EncoderGraph, table: Weight, padding: int) -> str:
     """Rows of the table [P, E] by places among ids that are not `padding`, from `padding` + 1 on: [B, S, E]."""
     is_token = graph.op("Not", graph.op("Equal", IDS, graph.constant(padding, np.int64)))
-    kept = graph.op("Cast", is_token, to=7)
-    counted = graph.op("Mul", graph.op("CumSum", kept, graph.constant(1, np.int64)), kept)
+    ones = graph.op("Cast", is_token, to=7)
+    counted = graph.op("Mul", graph.op("CumSum", ones, graph.constant(1, np.int64)), ones)
     return graph.op("Gather", graph.weight(table), graph.op("Add", counted, graph.constant(padding, np.int64)))

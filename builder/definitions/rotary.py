@@ -24,13 +24,13 @@ Frequencies = npt.NDArray[np.float32]
 def plain_frequencies(size: int, base: float) -> Frequencies:
     """base^(-2 i / size) for i below size / 2, rounded as torch rounds them."""
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    found: Frequencies = np.float32(1) / np.power(np.float32(base), exponents)
-    return found
+    frequencies: Frequencies = np.float32(1) / np.power(np.float32(base), exponents)
+    return frequencies
 
 
 def _linear(plain: Frequencies, keys: Keys, _positions: int) -> Frequencies:
-    found: Frequencies = plain / np.float32(keys.number("factor"))
-    return found
+    frequencies: Frequencies = plain / np.float32(keys.number("factor"))
+    return frequencies
 
 
 def _llama3(plain: Frequencies, keys: Keys, positions: int) -> Frequencies:
@@ -40,9 +40,9 @@ def _llama3(plain: Frequencies, keys: Keys, positions: int) -> Frequencies:
     trained = keys.size("original_max_position_embeddings", default=positions)
     if high <= low:
         raise NotDefinedError(f"'high_freq_factor' {high:g} is not above 'low_freq_factor' {low:g}")
-    turns = trained * plain.astype(np.float64) / (2 * math.pi)
-    kept = np.clip((turns - low) / (high - low), 0, 1)
-    return (plain * ((1 - kept) / factor + kept)).astype(np.float32)
+    rotations = trained * plain.astype(np.float64) / (2 * math.pi)
+    weight = np.clip((rotations - low) / (high - low), 0, 1)
+    return (plain * ((1 - weight) / factor + weight)).astype(np.float32)
 
 
 def _as_it_is(plain: Frequencies, _keys: Keys, _positions: int) -> Frequencies:
@@ -83,11 +83,11 @@ def scaled(parameters: Keys | None, size: int, base: float, positions: int) -> F
     if kind not in _SCALINGS:
         raise NotDefinedError(f"'rope_type' is '{kind[:60]}', and {', '.join(_SCALINGS)} alone are known")
     parameters.only(partial_rotary_factor=1.0)
-    found = _SCALINGS[kind](
+    frequencies = _SCALINGS[kind](
         plain_frequencies(size, parameters.number("rope_theta", default=base)), parameters, positions
     )
     parameters.check_all_read()
-    return found
+    return frequencies
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class Rotary:
     def of(cls, graph: EncoderGraph, frequencies: Frequencies) -> Rotary:
         """Those of positions 0 to S - 1."""
         with graph.scope("rotary"):
-            places = graph.op("Unsqueeze", graph.op("Cast", graph.places(), to=1), graph.integers(1))
-            half = graph.op("Mul", places, graph.constant(frequencies[None]))
+            positions = graph.op("Unsqueeze", graph.op("Cast", graph.positions(), to=1), graph.integers(1))
+            half = graph.op("Mul", positions, graph.constant(frequencies[None]))
             angles = graph.op("Concat", half, half, axis=-1)
             return cls(graph.op("Cos", angles), graph.op("Sin", angles), 2 * frequencies.size)
 
-    def turn(self, graph: EncoderGraph, x: str) -> str:
+    def rotate(self, graph: EncoderGraph, x: str) -> str:
         """Queries or keys [B, H, S, D], turned."""
         half, end = self.size // 2, graph.integers(self.size)
         axis = graph.integers(-1)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from padfree.onnx_tools.files.weights import Weights
 
 from ..errors import BuildError
-from ..folders.weights import Place, read_header
+from ..folders.weights import Entry, read_header
 from .errors import NotDefinedError
 
 Array = npt.NDArray[np.float32]
@@ -141,15 +141,15 @@ class Tensors:
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self._places: dict[str, tuple[Path, Place]] = {}
+        self._entries: dict[str, tuple[Path, Entry]] = {}
         for file in files:
-            for name, place in read_header(file).items():
-                if name in self._places:
+            for name, entry in read_header(file).items():
+                if name in self._entries:
                     raise BuildError(
-                        f"{file}: has '{name}', which {self._places[name][0].name} has, too: they belong to different "
+                        f"{file}: has '{name}', which {self._entries[name][0].name} has, too: they belong to different "
                         "models; download the folder again"
                     )
-                self._places[name] = (file, place)
+                self._entries[name] = (file, entry)
         self._read: set[str] = set()
         self._prefix = ""
         self.source = files[0].parent if files else Path()
@@ -160,23 +160,24 @@ class Tensors:
         Raises:
             BuildError: none of the names is there, or several are.
         """
-        found = [prefix for prefix in prefixes if prefix + there in self]
-        if len(found) != 1:
-            names = ", ".join(self._prefix + prefix + there for prefix in found or prefixes)
+        candidates = [prefix for prefix in prefixes if prefix + there in self]
+        if len(candidates) != 1:
+            names = ", ".join(self._prefix + prefix + there for prefix in candidates or prefixes)
             raise BuildError(
-                f"{self.source}: the weights {'have all of' if found else 'lack'} {names}, one of which config.json "
-                "asks for: they belong to different models, or only a part was downloaded; download the folder again"
+                f"{self.source}: the weights {'have all of' if candidates else 'lack'} {names}, one of which "
+                "config.json asks for: they belong to different models, or only a part was downloaded; download the "
+                "folder again"
             )
         result = copy.copy(self)
-        result._prefix = self._prefix + found[0]
+        result._prefix = self._prefix + candidates[0]
         return result
 
     def __contains__(self, name: str) -> bool:
-        return self._prefix + name in self._places
+        return self._prefix + name in self._entries
 
     def names(self) -> frozenset[str]:
         """Names of all tensors."""
-        return frozenset(self._places)
+        return frozenset(self._entries)
 
     def take(self, name: str, *shape: int) -> Weight:
         """A tensor of this shape.
@@ -186,27 +187,27 @@ class Tensors:
             NotDefinedError: its type is none of float32, float16 and bfloat16.
         """
         full = self._prefix + name
-        if full not in self._places:
+        if full not in self._entries:
             raise BuildError(
                 f"{self.source}: the weights lack {full}, which config.json asks for: they belong to different models, "
                 "or only a part was downloaded; download the folder again"
             )
-        file, place = self._places[full]
-        if place.shape != shape:
+        file, entry = self._entries[full]
+        if entry.shape != shape:
             raise BuildError(
-                f"{file}: '{full}' is {list(place.shape)}, config.json asks for {list(shape)}: they belong to "
+                f"{file}: '{full}' is {list(entry.shape)}, config.json asks for {list(shape)}: they belong to "
                 "different models; download the folder again"
             )
-        if place.dtype not in _TYPES:
-            raise NotDefinedError(f"'{full}' has the type {place.dtype}, and {', '.join(_TYPES)} alone are known")
-        if place.end - place.begin != math.prod(shape) * _TYPES[place.dtype].itemsize:
+        if entry.dtype not in _TYPES:
+            raise NotDefinedError(f"'{full}' has the type {entry.dtype}, and {', '.join(_TYPES)} alone are known")
+        if entry.end - entry.begin != math.prod(shape) * _TYPES[entry.dtype].itemsize:
             raise BuildError(f"{file}: '{full}' has other bytes than its shape says; download the model again")
         self._read.add(full)
-        return Weight(full, shape, file, place.dtype, place.begin)
+        return Weight(full, shape, file, entry.dtype, entry.begin)
 
     def ignore(self, *names: str) -> None:
         """Tensors that are not computed with, where they are there: all whose names have one of these parts."""
-        self._read.update(full for full in self._places if any(name in full for name in names))
+        self._read.update(full for full in self._entries if any(name in full for name in names))
 
     def check_all_read(self) -> None:
         """Refuses tensors of which nobody knows what they are for.
@@ -214,7 +215,7 @@ class Tensors:
         Raises:
             NotDefinedError: naming them.
         """
-        unknown = sorted(set(self._places) - self._read)
+        unknown = sorted(set(self._entries) - self._read)
         if unknown:
             raise NotDefinedError(f"nothing is known of tensors such as '{unknown[0]}' ({len(unknown)} in all)")
 

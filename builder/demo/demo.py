@@ -184,8 +184,8 @@ def largest_error(expected: Results, results: Results) -> float:
     """The largest difference of any number of any output, in parts of its column's root mean square."""
     worst = 0.0
     for name, rows in expected.items():
-        wanted, found = rows_of(rows), rows_of(results[name])
-        worst = max(worst, float(measure([wanted]).differences(wanted, found).max(initial=0.0)))
+        wanted, actual = rows_of(rows), rows_of(results[name])
+        worst = max(worst, float(measure([wanted]).differences(wanted, actual).max(initial=0.0)))
     return worst
 
 

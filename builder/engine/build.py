@@ -21,21 +21,21 @@ from ..engine_check.checking import check_engine
 from ..engine_check.commands import compare_command
 from ..engine_check.reference import Reference
 from ..errors import BuildError
+from ..folders.companions import kept_files, tokenizer_destination
 from ..folders.folder_model import FolderModel
-from ..folders.kept import kept_files, tokenizer_destination
 from . import linear_tables
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem, linear_of, norms_of
 from .phases import COMPARING, REFERENCE, WAITING, Phases
 from .plan_writing import describe_plan, write_described
 from .preparation import Products, metadata_of
-from .preparation_process import Given, preparing
+from .preparation_process import Source, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
 from .shared_builder import SharedBuilder
 
 
 def build_engine(
-    model: Given,
+    model: Source,
     plan_path: str | Path,
     *,
     interface: str | None = None,
@@ -117,25 +117,25 @@ def build_engine(
             raise started
         waited = Phases()
         with waited.measured(WAITING):
-            made = prepared()
-        raw = metadata_of(made.model)
+            preparation = prepared()
+        raw = metadata_of(preparation.model)
         metadata = parse_metadata(raw, "the rewritten model")
         path = _path_of(model)
-        kept = [] if path is None else kept_files(path, Path(plan_path), metadata)
+        more_files = [] if path is None else kept_files(path, Path(plan_path), metadata)
         profile = choose_profile(metadata, wanted)
         check_machine(device, operators=metadata.plugins)
         if isinstance(started, Exception):
             raise started
-        started.phases.seconds |= {**waited.seconds, **made.seconds}
+        started.phases.seconds |= {**waited.seconds, **preparation.seconds}
         if metadata.plugins:
             plugin_library.load()
-        built = started.build(made.model, shape_ranges(metadata, profile), content=made.content)
-        chosen = {"linear": linear_of(made.model), "norms": norms_of(made.model)}
+        built = started.build(preparation.model, shape_ranges(metadata, profile), content=preparation.content)
+        chosen = {"linear": linear_of(preparation.model), "norms": norms_of(preparation.model)}
         described = describe_plan(built, raw, profile, started, chosen)
-        if made.reference is not None:
+        if preparation.reference is not None:
             compare = partial(compare_command, model, origin, metadata, device=device, rewriting=rewriting)
-            described["check"] = _checked(Path(plan_path), built, described, made.reference, started, compare)
-    return write_described(Path(plan_path), built, described, started, kept)
+            described["check"] = _checked(Path(plan_path), built, described, preparation.reference, started, compare)
+    return write_described(Path(plan_path), built, described, started, more_files)
 
 
 def _checked(
@@ -151,11 +151,11 @@ def _checked(
         wanted = reference()
     with builder.phases.measured(COMPARING):
         metadata = parse_metadata(described, str(plan))
-        found = check_engine(plan, built.plan, metadata, wanted, device=builder.device.index, compare=compare)
-    return found.to_dict()
+        check = check_engine(plan, built.plan, metadata, wanted, device=builder.device.index, compare=compare)
+    return check.to_dict()
 
 
-def check_plan_destination(model: Given, plan: Path, timing_cache: str | Path | None = DEFAULT_CACHE) -> None:
+def check_plan_destination(model: Source, plan: Path, timing_cache: str | Path | None = DEFAULT_CACHE) -> None:
     """Refuses a plan, with its metadata and the timing cache, where they would be lost or others would.
 
     Raises:
@@ -165,7 +165,7 @@ def check_plan_destination(model: Given, plan: Path, timing_cache: str | Path | 
 
 
 def check_plan_destinations(
-    plans: Sequence[tuple[Given, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
+    plans: Sequence[tuple[Source, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
 ) -> None:
     """check_plan_destination for several models, each with its plan: no plan takes the place of another, either."""
     caches: list[tuple[str, Path | None]] = []
@@ -187,14 +187,14 @@ def check_plan_destinations(
     )
 
 
-def _path_of(model: Given) -> Path | None:
+def _path_of(model: Source) -> Path | None:
     """The file that a model's tokenizer lies beside; None for a message."""
     if isinstance(model, onnx.ModelProto):
         return None
     return model.path if isinstance(model, FolderModel) else Path(model)
 
 
-def _read_path(model: Given) -> Path | None:
+def _read_path(model: Source) -> Path | None:
     """What is read of a model; None for a message."""
     return model.folder if isinstance(model, FolderModel) else _path_of(model)
 
@@ -218,15 +218,15 @@ def check_machine(device: int, *, operators: Collection[str]) -> None:
     problems = [_problem(import_tensorrt), _problem(lambda: gpus.append(open_gpu(device)))]
     if operators:
         problems.append(_problem(plugin_library.find))
-    found = [problem for problem in problems if problem]
-    if not found and operators:
-        found = [problem for problem in (_problem(partial(device_code.require, gpus[0])),) if problem]
-    if not found and operators:
-        found = [problem for problem in (_problem(partial(plugin_library.require, operators)),) if problem]
+    messages = [problem for problem in problems if problem]
+    if not messages and operators:
+        messages = [problem for problem in (_problem(partial(device_code.require, gpus[0])),) if problem]
+    if not messages and operators:
+        messages = [problem for problem in (_problem(partial(plugin_library.require, operators)),) if problem]
     if FP8_OPERATOR in operators:
-        found += [problem for problem in map(fp8_problem, gpus) if problem]
-    if found:
-        raise BuildError("engines cannot be built here: " + "; also: ".join(found))
+        messages += [problem for problem in map(fp8_problem, gpus) if problem]
+    if messages:
+        raise BuildError("engines cannot be built here: " + "; also: ".join(messages))
 
 
 def _problem(check: Callable[[], object]) -> str:

@@ -42,28 +42,28 @@ def mark_early_reads(model: onnx.ModelProto) -> None:
 
 
 def _are_early(
-    node: onnx.NodeProto, read: Sequence[str], behind: Sequence[str], makers: Makers, inputs: set[str]
+    node: onnx.NodeProto, read: Sequence[str], later: Sequence[str], makers: Makers, inputs: set[str]
 ) -> bool:
-    """Whether one of a node's inputs `behind` depends on a kernel that depends on all that makes the inputs `read`."""
+    """Whether one of a node's inputs `later` depends on a kernel that depends on all that makes the inputs `read`."""
     named = named_inputs(node)
     made_by = {id(makers[named[name]]) for name in read if named.get(name) in makers}
-    kernels = _kernels([named[name] for name in behind if name in named], makers)
+    kernels = _kernels([named[name] for name in later if name in named], makers)
     return any(_depends(kernel, made_by, makers, inputs) for kernel in kernels)
 
 
 def _kernels(tensors: Sequence[str], makers: Makers) -> list[onnx.NodeProto]:
     """The last kernels that tensors depend on: what they are before a change of shape, a sum, and the like."""
-    found, waiting, seen = list[onnx.NodeProto](), list(tensors), set[int]()
+    kernels, waiting, seen = list[onnx.NodeProto](), list(tensors), set[int]()
     while waiting:
         node = makers.get(waiting.pop())
         if node is None or id(node) in seen:
             continue
         seen.add(id(node))
         if node.op_type in _KERNELS:
-            found.append(node)
+            kernels.append(node)
         else:
             waiting += node.input
-    return found
+    return kernels
 
 
 def _depends(kernel: onnx.NodeProto, made_by: set[int], makers: Makers, inputs: set[str]) -> bool:
@@ -75,10 +75,10 @@ def _depends(kernel: onnx.NodeProto, made_by: set[int], makers: Makers, inputs: 
 
 def _ancestors(node: onnx.NodeProto, makers: Makers) -> list[onnx.NodeProto]:
     """All nodes that a node depends on."""
-    found, waiting = dict[int, onnx.NodeProto](), list(node.input)
+    ancestors, waiting = dict[int, onnx.NodeProto](), list(node.input)
     while waiting:
-        made = makers.get(waiting.pop())
-        if made is not None and id(made) not in found:
-            found[id(made)] = made
-            waiting += made.input
-    return list(found.values())
+        maker = makers.get(waiting.pop())
+        if maker is not None and id(maker) not in ancestors:
+            ancestors[id(maker)] = maker
+            waiting += maker.input
+    return list(ancestors.values())

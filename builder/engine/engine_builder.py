@@ -118,7 +118,7 @@ class EngineBuilder:
             config.progress_monitor = monitor
         cache = self._cache_path()
         if cache is not None:
-            kept = timing_cache.attach(config, cache, named=self._options.timing_cache != DEFAULT_CACHE)
+            attached = timing_cache.attach(config, cache, named=self._options.timing_cache != DEFAULT_CACHE)
             linear_tables.give(linear_tables.path_beside(cache), self.device)
         with self.phases.measured(BUILDING):
             serialized = self._builder.build_serialized_network(network, config)
@@ -129,7 +129,7 @@ class EngineBuilder:
                 f"TensorRT {trt.__version__} built no engine: {self._reason()}; with too little GPU memory lower "
                 "--max-tokens or --workspace-mib, otherwise run again with PADFREE_DEBUG=1 for TensorRT's log"
             )
-        if cache is not None and kept:
+        if cache is not None and attached:
             timing_cache.save(config, cache)
             linear_tables.keep(linear_tables.path_beside(cache), self.device)
         del parser  # the network's weights lay in it until here

@@ -37,8 +37,8 @@ def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: D
     problem = _problem(precision)
     if linear_of(model) == PADFREE:
         in_fp8 = any(node.op_type == FP8_OPERATOR for node in _products(model))
-        if in_fp8 and (found := fp8_problem(device) or (wanted == TENSORRT and f"--linear {TENSORRT} was asked for")):
-            raise BuildError(f"the model is in fp8, and {found}; build from the original with --precision fp16")
+        if in_fp8 and (reason := fp8_problem(device) or (wanted == TENSORRT and f"--linear {TENSORRT} was asked for")):
+            raise BuildError(f"the model is in fp8, and {reason}; build from the original with --precision fp16")
         if wanted == TENSORRT or problem:
             raise BuildError(
                 f"the model was rewritten with {OPERATOR} and "

@@ -30,14 +30,14 @@ def path_beside(timing_cache: Path) -> Path:
 
 def give(path: Path, device: Device) -> None:
     """Gives the library the tables in a file. Without one that fits and is whole, products are measured."""
-    found = _find()
-    if found is None:
+    library_and_origin = _find()
+    if library_and_origin is None:
         return
-    library, origin = found
+    library, origin = library_and_origin
     try:
-        kept = decode(path.read_text("utf-8"))
-        is_ours = kept["gpu"] == device.name and kept["library"] == origin
-        tables = str(kept["tables"]).encode()
+        stored = decode(path.read_text("utf-8"))
+        is_ours = stored["gpu"] == device.name and stored["library"] == origin
+        tables = str(stored["tables"]).encode()
     except FileNotFoundError:
         return
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -51,10 +51,10 @@ def give(path: Path, device: Device) -> None:
 
 def keep(path: Path, device: Device) -> None:
     """Writes down all tables of a GPU that the library has; a folder that cannot be written costs a warning only."""
-    found = _find()
-    if found is None:
+    library_and_origin = _find()
+    if library_and_origin is None:
         return
-    library, origin = found
+    library, origin = library_and_origin
     size = library.padfreeLinearTables(device.index, None, 0)
     text = ctypes.create_string_buffer(size)
     if size == 0 or library.padfreeLinearTables(device.index, text, size) != size or not text.value:

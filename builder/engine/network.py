@@ -66,20 +66,20 @@ def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:
     for name, value in ((f"{ends}_start", 0), (ends, max_seq_len), (f"{ends}_least", LEAST)):
         model.graph.initializer.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, [1], [value]))
     zero = onnx.helper.make_tensor("zero", onnx.TensorProto.INT32, [1], [0])
-    made = (
+    new_nodes = (
         onnx.helper.make_node("Slice", [MAX_SEQLEN, f"{ends}_start", ends], [cut], name=cut),
         onnx.helper.make_node("Shape", [cut], [f"{cut}_shape"], name=f"{cut}_shape"),
         onnx.helper.make_node("Max", [f"{cut}_shape", f"{ends}_least"], [f"{bounded}_shape"], name=f"{bounded}_shape"),
         onnx.helper.make_node("ConstantOfShape", [f"{bounded}_shape"], [bounded], name=bounded, value=zero),
     )
-    for node in reversed(made):
+    for node in reversed(new_nodes):
         model.graph.node.insert(0, node)
 
 
 def _has_extent(model: onnx.ModelProto) -> bool:
     """Whether the input [S] is there that the packed interface has for padded islands; not one [B,S] of that name."""
-    found = (value.type.tensor_type.shape.dim for value in model.graph.input if value.name == MAX_SEQLEN)
-    return any(len(dims) == 1 for dims in found)
+    shapes = (value.type.tensor_type.shape.dim for value in model.graph.input if value.name == MAX_SEQLEN)
+    return any(len(dims) == 1 for dims in shapes)
 
 
 def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
@@ -110,9 +110,9 @@ def _check_outputs(model: onnx.ModelProto) -> None:
     for value in model.graph.output:
         is_text = value.type.tensor_type.elem_type == onnx.TensorProto.STRING
         if is_text or value.name in inputs:
-            found = "texts" if is_text else "an input"
+            kind = "texts" if is_text else "an input"
             raise BuildError(
-                f"output '{value.name}' is {found}, which an engine cannot give out; remove it from the outputs of the "
+                f"output '{value.name}' is {kind}, which an engine cannot give out; remove it from the outputs of the "
                 "original file and rewrite that, or run the rewritten file in onnxruntime"
             )
     if is_rewritten(model) and read_metadata(model)["interface"] == "padded":

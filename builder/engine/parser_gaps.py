@@ -20,9 +20,9 @@ def _drop_plain_reductions(model: ModelProto) -> None:
     """Scatters that reduce nothing do not say so: the parser knows no such attribute."""
     for node in model.graph.node:
         if node.op_type in ("ScatterND", "ScatterElements"):
-            kept = [item for item in node.attribute if (item.name, item.s) != ("reduction", b"none")]
+            attributes = [item for item in node.attribute if (item.name, item.s) != ("reduction", b"none")]
             del node.attribute[:]
-            node.attribute.extend(kept)
+            node.attribute.extend(attributes)
 
 
 def _spell_identity_matrices(model: ModelProto) -> None:
@@ -37,9 +37,9 @@ def _spell_identity_matrices(model: ModelProto) -> None:
             continue
         of = {item.name: item.i for item in node.attribute}
         kind = of.get("dtype") or types.get(node.input[0]) or TensorProto.FLOAT
-        numbers, made = _identity_matrix(node.input[0], node.output[0], of.get("k", 0), kind)
+        numbers, constants = _identity_matrix(node.input[0], node.output[0], of.get("k", 0), kind)
         model.graph.initializer.extend(numbers)
-        nodes += made
+        nodes += constants
     del model.graph.node[:]
     model.graph.node.extend(nodes)
 
@@ -64,5 +64,5 @@ def _identity_matrix(like: str, result: str, diagonal: int, kind: int) -> tuple[
     rows = op("Add", [places("rows", "zero", "second_axis"), held["diagonal"]], f"{result}_ones")
     same = op("Equal", [rows, places("columns", "one", "first_axis")], f"{result}_same")
     op("Cast", [same], result, to=kind)
-    made = [numpy_helper.from_array(np.asarray(value, np.int64), held[name]) for name, value in numbers.items()]
-    return made, nodes
+    constants = [numpy_helper.from_array(np.asarray(value, np.int64), held[name]) for name, value in numbers.items()]
+    return constants, nodes

@@ -27,9 +27,9 @@ def write_plan(
     profile: Profile,
     builder: EngineBuilder,
     chosen: Mapping[str, str],
-    kept: Sequence[tuple[Path, bytes]] = (),
+    more_files: Sequence[tuple[Path, bytes]] = (),
 ) -> dict[str, Any]:
-    """Writes a plan, its metadata and what else is `kept` beside it, all or nothing; returns the metadata.
+    """Writes a plan, its metadata and what else is `more_files` beside it, all or nothing; returns the metadata.
 
     `chosen` tells whose products ("linear": "padfree" or "tensorrt") and what became of norms ("norms": "folded" or
     "separate").
@@ -37,7 +37,7 @@ def write_plan(
     Raises:
         BuildError: the disk is full or the folder cannot be written.
     """
-    return write_described(path, built, describe_plan(built, raw, profile, builder, chosen), builder, kept)
+    return write_described(path, built, describe_plan(built, raw, profile, builder, chosen), builder, more_files)
 
 
 def describe_plan(
@@ -65,13 +65,13 @@ def write_described(
     built: BuiltEngine,
     described: dict[str, Any],
     builder: EngineBuilder,
-    kept: Sequence[tuple[Path, bytes]] = (),
+    more_files: Sequence[tuple[Path, bytes]] = (),
 ) -> dict[str, Any]:
     """As write_plan, with the metadata of describe_plan, into which it puts where the time went."""
     described["engine"]["build_seconds"] = dict(builder.phases.seconds)
     parse_metadata(described, str(path))
     text = json.dumps(described, indent=2).encode() + b"\n"
     # Whoever loads these compares digests.
-    write_files([(path, built.plan), (sidecar_path(path), text), *kept], sync=False)
+    write_files([(path, built.plan), (sidecar_path(path), text), *more_files], sync=False)
     _log.info("%s: %d bytes, plugin layers %s", path, len(built.plan), dict(built.plugin_layers))
     return described

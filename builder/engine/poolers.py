@@ -47,9 +47,9 @@ def _merge(graph: onnx.GraphProto, norm: onnx.NodeProto) -> None:
 
 def _is_pooler(graph: onnx.GraphProto, gemm: onnx.NodeProto) -> bool:
     """Whether a Gemm multiplies rows of a width that a norm can by constants."""
-    given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in gemm.attribute}
+    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in gemm.attribute}
     sizes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    if len(gemm.input) != 3 or {**_POOLER, "transB": 0, **given} != _POOLER:
+    if len(gemm.input) != 3 or {**_POOLER, "transB": 0, **attributes} != _POOLER:
         return False
     weight, bias = (sizes.get(name, ()) for name in gemm.input[1:])
     return len(weight) == 2 and bias == weight[:1] and weight[1] % _MULTIPLE == 0

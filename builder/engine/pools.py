@@ -27,10 +27,10 @@ def merge_pools(model: onnx.ModelProto) -> None:
         if ahead is not None and only_reader(graph, ahead.output[0], "PadfreePool") and _can_norm(graph, ahead, pool):
             pool.input[0] = ahead.input[0]
             _take_norm(graph, ahead, pool)
-        behind = only_reader(graph, pool.output[0], "PadfreeLayerNorm")
-        if behind is not None and _is_row(pool) and _can_norm(graph, behind, pool):
-            pool.output[0] = behind.output[0]
-            _take_norm(graph, behind, pool)
+        norm = only_reader(graph, pool.output[0], "PadfreeLayerNorm")
+        if norm is not None and _is_row(pool) and _can_norm(graph, norm, pool):
+            pool.output[0] = norm.output[0]
+            _take_norm(graph, norm, pool)
         cast = only_reader(graph, pool.output[0], "Cast")
         if cast is not None and is_to_float(cast):
             pool.output[0] = cast.output[0]

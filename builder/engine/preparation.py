@@ -54,10 +54,10 @@ class Preparation:
 
 def prepare_model(model: str | Path | onnx.ModelProto, **options: Any) -> onnx.ModelProto:
     """As prepare, from a file, whose weights are read into memory, or a message; to a message with all weights."""
-    given = Model.of(model) if isinstance(model, onnx.ModelProto) else open_model(model, Storage.MEMORY)
-    made = prepare(given, **options).model
-    result = made.whole()
-    made.weights.check_files()
+    model_file = Model.of(model) if isinstance(model, onnx.ModelProto) else open_model(model, Storage.MEMORY)
+    prepared = prepare(model_file, **options).model
+    result = prepared.whole()
+    prepared.weights.check_files()
     return result
 
 
@@ -84,7 +84,7 @@ def prepare(
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
             or products that are not to be had; RewriteError: the model.
     """
-    made, exact = _rewritten(
+    rewriting, exact = _rewritten(
         model,
         interface=interface,
         precision=precision,
@@ -95,15 +95,15 @@ def prepare(
         padding_id=padding_id,
         phases=phases,
     )
-    metadata = parse_metadata(metadata_of(made.proto), "the rewritten model")
+    metadata = parse_metadata(metadata_of(rewriting.proto), "the rewritten model")
     longest = choose_profile(metadata, profile).max_seq_len
     device = products.device()
     if device is not None:
-        choice = choose_linear(products.linear, made.proto, metadata.precision, device)
-        made = apply_linear(choice, made, norms=products.norms)
-    check_nodes(made.proto)
-    check_scales(made)
-    return Preparation(made.with_proto(for_parser(made.proto, longest)), exact)
+        choice = choose_linear(products.linear, rewriting.proto, metadata.precision, device)
+        rewriting = apply_linear(choice, rewriting, norms=products.norms)
+    check_nodes(rewriting.proto)
+    check_scales(rewriting)
+    return Preparation(rewriting.with_proto(for_parser(rewriting.proto, longest)), exact)
 
 
 def rewritten(model: Model, **options: Any) -> Model:
@@ -125,7 +125,7 @@ def _rewritten(
 ) -> tuple[Model, Model | None]:
     """As rewritten, and with `verify` the exact model of a Preparation."""
     if not is_rewritten(model.proto):
-        made = rewrite_model(
+        rewriting = rewrite_model(
             model,
             interface=interface or "packed",
             precision=precision or HALF,
@@ -137,7 +137,7 @@ def _rewritten(
             keep_exact=bool(verify),
             phases=phases,
         )
-        return made.model, made.exact
+        return rewriting.model, rewriting.exact
     raw = metadata_of(model.proto)
     own = (raw.get("mask") or {}).get("input")
     if mask is not None and "mask" in raw and own != mask:

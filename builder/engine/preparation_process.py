@@ -46,7 +46,7 @@ sys.path[:] = sys.argv[2:]
 from padfree.builder.engine.preparation_process import serve
 serve(sys.argv[1], answer)
 """
-Given: TypeAlias = str | Path | onnx.ModelProto | FolderModel
+Source: TypeAlias = str | Path | onnx.ModelProto | FolderModel
 _FAILED, _TOO_LARGE = 3, 4
 """Exit codes of that process: its answer is an error; the model fits no answer."""
 _NICENESS = 5
@@ -73,7 +73,7 @@ class Prepared:
 
 @contextlib.contextmanager
 def preparing(
-    model: Given, *, products: Products, profile: ProfileOptions, **options: Any
+    model: Source, *, products: Products, profile: ProfileOptions, **options: Any
 ) -> Iterator[Callable[[], Prepared]]:
     """Begins `prepare`, and gives a function that waits for what it returns or raises.
 
@@ -83,15 +83,15 @@ def preparing(
 
     def here() -> Prepared:
         phases = Phases()
-        given = _opened(model, Storage.MEMORY, phases)
-        made = prepare(given, products=products, profile=profile, **options, phases=phases)
-        whole = made.model.whole()
-        made.model.weights.check_files()
-        if made.exact is None:
+        source = _opened(model, Storage.MEMORY, phases)
+        prepared = prepare(source, products=products, profile=profile, **options, phases=phases)
+        whole = prepared.model.whole()
+        prepared.model.weights.check_files()
+        if prepared.exact is None:
             return Prepared(whole, phases.seconds)
         metadata = parse_metadata(metadata_of(whole), "the rewritten model")
         chosen = choose_profile(metadata, profile)
-        reference = partial(compute_reference, made.exact, metadata, chosen)
+        reference = partial(compute_reference, prepared.exact, metadata, chosen)
         return Prepared(whole, phases.seconds, reference=reference)
 
     if not _is_for_another_process(model):
@@ -107,13 +107,17 @@ def preparing(
         _pipe() as (told, tells),
     ):
         kept_open = {"told": tells.fileno(), "reference": reference.fileno()}
-        given = {"folder": model.to_dict()} if isinstance(model, FolderModel) else {"model": os.fspath(model)}
-        request = json.dumps({**given, "since": time.time(), **asked, **options, **kept_open})
+        source = {"folder": model.to_dict()} if isinstance(model, FolderModel) else {"model": os.fspath(model)}
+        request = json.dumps({**source, "since": time.time(), **asked, **options, **kept_open})
         command = [sys.executable, "-c", _CHILD, request, *paths]
 
         def wait() -> Prepared:
-            made = _answer(child, told, answer, model) or here()
-            return replace(made, reference=partial(_told_reference, child, reference)) if options["verify"] else made
+            prepared = _answer(child, told, answer, model) or here()
+            return (
+                replace(prepared, reference=partial(_told_reference, child, reference))
+                if options["verify"]
+                else prepared
+            )
 
         with _started(command, answer, scratch, tuple(kept_open.values())) as child:
             tells.close()  # that process has it now, and tells by its end, too
@@ -124,7 +128,7 @@ def preparing(
                 child.kill()
 
 
-def _is_for_another_process(model: Given) -> TypeGuard[str | Path | FolderModel]:
+def _is_for_another_process(model: Source) -> TypeGuard[str | Path | FolderModel]:
     if isinstance(model, onnx.ModelProto) or not sys.executable:
         return False
     return isinstance(model, FolderModel) or Path(model).is_file()
@@ -134,7 +138,7 @@ def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def _opened(model: Given, storage: Storage, phases: Phases) -> Model:
+def _opened(model: Source, storage: Storage, phases: Phases) -> Model:
     if isinstance(model, onnx.ModelProto):
         return Model.of(model)
     return model.make(storage, phases, _say) if isinstance(model, FolderModel) else open_model(model, storage)
@@ -208,16 +212,16 @@ def _told_reference(child: subprocess.Popen[bytes], file: IO[bytes]) -> Referenc
     code = child.wait()
     file.seek(0)
     try:
-        found = pickle.load(file)
+        reference = pickle.load(file)
     except (EOFError, pickle.UnpicklingError) as error:
         raise BuildError(
             f"the process whose answers the engine is checked with ended with code {code} and without them; where "
             "memory is short, build on a larger machine, or without a check: --no-verify"
         ) from error
-    if isinstance(found, Exception):
-        raise found
-    assert isinstance(found, Reference)
-    return found
+    if isinstance(reference, Exception):
+        raise reference
+    assert isinstance(reference, Reference)
+    return reference
 
 
 def serve(request: str, answer: int) -> NoReturn:
@@ -236,9 +240,9 @@ def serve(request: str, answer: int) -> NoReturn:
         try:
             folder = options.pop("folder", None)
             asked = options.pop("model") if folder is None else FolderModel.of(folder)
-            given = _opened(asked, Storage.MAPPED, phases)
-            made = prepare(given, **options, products=products, profile=profile, phases=phases)
-            model = made.model
+            source = _opened(asked, Storage.MAPPED, phases)
+            prepared = prepare(source, **options, products=products, profile=profile, phases=phases)
+            model = prepared.model
             content = serialized(model)
             if content is None:
                 code = _TOO_LARGE
@@ -253,18 +257,18 @@ def serve(request: str, answer: int) -> NoReturn:
             file.seek(0)
             file.truncate()
             pickle.dump(error, file)
-    if code != _FAILED and made.exact is not None:
+    if code != _FAILED and prepared.exact is not None:
         os.write(told, bytes([code]))
-        exact, metadata = made.exact, parse_metadata(metadata_of(made.model.proto), "the rewritten model")
-        del made, model, content  # the weights that TensorRT gets; TensorRT takes memory of its own now
+        exact, metadata = prepared.exact, parse_metadata(metadata_of(prepared.model.proto), "the rewritten model")
+        del prepared, model, content  # the weights that TensorRT gets; TensorRT takes memory of its own now
         with contextlib.suppress(OSError):
             os.nice(_NICENESS)
         with os.fdopen(reference, "wb") as file:
             try:
-                found: Reference | Exception = compute_reference(exact, metadata, choose_profile(metadata, profile))
+                outcome: Reference | Exception = compute_reference(exact, metadata, choose_profile(metadata, profile))
             except Exception as error:
-                found = error
-            pickle.dump(found, file)
+                outcome = error
+            pickle.dump(outcome, file)
     sys.exit(code)
 
 

@@ -27,8 +27,8 @@ def _can_merge(graph: onnx.GraphProto, schedule: onnx.NodeProto, embedding: onnx
     """Whether the schedule makes no more than an embedding can, and what that reads is there ahead of it."""
     if schedule.op_type != "PadfreeSchedule":
         return False
-    made, wanted = node_attributes(schedule), node_attributes(embedding)
-    if made["has_extent"] or made["has_positions"] or wanted["has_positions"]:
+    scheduled, wanted = node_attributes(schedule), node_attributes(embedding)
+    if scheduled["has_extent"] or scheduled["has_positions"] or wanted["has_positions"]:
         return False
     nodes = list(graph.node)
     late = {name for node in nodes[nodes.index(schedule) :] for name in node.output} - {offsets}

@@ -41,17 +41,17 @@ def lengthen_short_axes(model: ModelProto) -> None:
 
 def _shapes(model: ModelProto) -> dict[str, Sizes]:
     """Of every tensor whose rank is known its sizes."""
-    found: dict[str, Sizes] = {}
+    shapes: dict[str, Sizes] = {}
     for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
         kind = value.type.tensor_type
         if kind.HasField("shape"):
-            found[value.name] = [
+            shapes[value.name] = [
                 dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim
             ]
     for node in model.graph.node:  # casts of half precision are not listed
-        if node.op_type == "Cast" and node.input[0] in found:
-            found.setdefault(node.output[0], found[node.input[0]])
-    return found
+        if node.op_type == "Cast" and node.input[0] in shapes:
+            shapes.setdefault(node.output[0], shapes[node.input[0]])
+    return shapes
 
 
 def _product(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
@@ -63,13 +63,13 @@ def _product(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
     m, k, n = (isinstance(size, str) for size in (of_a[-2], of_a[-1], of_b[-1]))
     if not (m or k or n):
         return None
-    made = _Nodes(f"{result}_lengthened")
-    left = made.longer(a, len(of_a), [axis for axis, varies in ((-2, m), (-1, k)) if varies], "left")
-    right = made.longer(b, len(of_b), [axis for axis, varies in ((-2, k), (-1, n)) if varies], "right")
-    ends = {max(len(of_a), len(of_b)) + axis: made.size(tensor, rank, axis) for tensor, rank, axis, varies in
+    nodes = _Nodes(f"{result}_lengthened")
+    left = nodes.longer(a, len(of_a), [axis for axis, varies in ((-2, m), (-1, k)) if varies], "left")
+    right = nodes.longer(b, len(of_b), [axis for axis, varies in ((-2, k), (-1, n)) if varies], "right")
+    ends = {max(len(of_a), len(of_b)) + axis: nodes.size(tensor, rank, axis) for tensor, rank, axis, varies in
             ((a, len(of_a), -2, m), (b, len(of_b), -1, n)) if varies}  # fmt: skip
-    made.cut(node, [left, right], ends)
-    return made
+    nodes.cut(node, [left, right], ends)
+    return nodes
 
 
 class _Nodes:
@@ -95,12 +95,18 @@ class _Nodes:
 
     def size(self, tensor: str, rank: int, axis: int) -> str:
         """int64 [1]: the size along an axis, counted from the end."""
-        place, name = rank + axis, f"size_{tensor}_{-axis}"
+        axis_index, name = rank + axis, f"size_{tensor}_{-axis}"
         if any(node.name == f"{self._stem}_{name}" for node in self.nodes):
             return f"{self._stem}_{name}"
         shape = self.op("Shape", [tensor], f"{name}_shape")
         return self.op(
-            "Slice", [shape, self.number(f"at_{place}", [place]), self.number(f"at_{place + 1}", [place + 1])], name
+            "Slice",
+            [
+                shape,
+                self.number(f"at_{axis_index}", [axis_index]),
+                self.number(f"at_{axis_index + 1}", [axis_index + 1]),
+            ],
+            name,
         )
 
     def cut(self, node: NodeProto, operands: Sequence[str], ends: Mapping[int, str]) -> None:

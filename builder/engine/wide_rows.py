@@ -48,13 +48,13 @@ def widen_rows_of_norms(model: onnx.ModelProto) -> None:
 
 def _first_tokens(graph: onnx.GraphProto, norm: onnx.NodeProto) -> onnx.NodeProto | None:
     """A PadfreePool that takes first tokens' rows of a norm, whose offsets are made before the norm."""
-    made = {value.name for value in graph.input}
+    names = {value.name for value in graph.input}
     for node in graph.node:
         if node is norm:
             break
-        made.update(node.output)
+        names.update(node.output)
     for node in padfree_nodes(graph):
-        if node.op_type == "PadfreePool" and node.input[0] == norm.output[0] and node.input[1] in made:
+        if node.op_type == "PadfreePool" and node.input[0] == norm.output[0] and node.input[1] in names:
             attributes = node_attributes(node)
             if attributes["mode"] == "first" and not attributes["normalize"]:
                 return node

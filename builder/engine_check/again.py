@@ -15,8 +15,8 @@ from padfree.runtime.backend import Backend
 
 from ..errors import BuildError
 from .batches import CheckedBatch
-from .checking import answer_digest, sample_places
-from .errors import kept
+from .checking import answer_digest, sample_indices
+from .errors import token_rows
 
 Array = npt.NDArray[Any]
 
@@ -56,9 +56,9 @@ def repeat_check(backend: Backend, metadata: Metadata, source: str) -> Iterator[
     try:
         for described in check["batches"]:
             batch = _read(described, metadata, source)
-            found = backend.run(batch.inputs(metadata))
+            outputs = backend.run(batch.inputs(metadata))
             for name, answers in described["answers"].items():
-                rows = kept(np.asarray(found[name]), entries[name], batch, is_packed=metadata.is_packed)
+                rows = token_rows(np.asarray(outputs[name]), entries[name], batch, is_packed=metadata.is_packed)
                 yield _compared(batch.name, name, answers, rows, check["outputs"][name]["allowed"])
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, (BuildError, SessionError)):
@@ -74,14 +74,14 @@ def _compared(
     if rows is None or list(rows.shape) != answers["shape"]:
         return Repeated(batch, output, float("inf"), False, False)
     right = np.asarray([float(number) for number in answers["right"].split()])
-    given = rows.reshape(-1)[sample_places(rows.size)].astype(np.float64)
+    sampled = rows.reshape(-1)[sample_indices(rows.size)].astype(np.float64)
     same = answer_digest(rows) == answers["engine_sha256"]
     if rows.dtype.kind in "iub":
-        differ = float((right != given).mean()) if right.size else 0.0
+        differ = float((right != sampled).mean()) if right.size else 0.0
         return Repeated(batch, output, differ, same, differ <= 1 - allowed["equal"])
     with np.errstate(invalid="ignore"):
-        both = np.isfinite(right) | np.isfinite(given)  # what is infinite in both is right
-        error = float(np.linalg.norm((right - given)[both]) / (np.linalg.norm(right[np.isfinite(right)]) or 1.0))
+        both = np.isfinite(right) | np.isfinite(sampled)  # what is infinite in both is right
+        error = float(np.linalg.norm((right - sampled)[both]) / (np.linalg.norm(right[np.isfinite(right)]) or 1.0))
     return Repeated(batch, output, error, same, error <= allowed["relative"])
 
 

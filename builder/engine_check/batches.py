@@ -58,21 +58,21 @@ class CheckedBatch(ComparedBatch):
                 for name, grid in self.feeds.items()
             }
             return packed_feeds(Ragged(tokens, self.seq_lens.astype(np.int32), self.of_sequences), metadata)
-        made: dict[str, Array] = {}
+        feeds: dict[str, Array] = {}
         for item in metadata.inputs:
             if item.role == "mask":
-                made[item.name] = mask_values(metadata.mask, self.mask, item.dtype)
+                feeds[item.name] = mask_values(metadata.mask, self.mask, item.dtype)
             elif item.role == "seq_lens":
-                made[item.name] = self.seq_lens.reshape(-1, *item.trailing_shape).astype(item.dtype)
+                feeds[item.name] = self.seq_lens.reshape(-1, *item.trailing_shape).astype(item.dtype)
             elif item.role == PER_SEQUENCE:
                 rows = self.of_sequences[item.name].astype(item.dtype)
-                made[item.name] = rows[:1].reshape(item.trailing_shape) if item.shared else rows
+                feeds[item.name] = rows[:1].reshape(item.trailing_shape) if item.shared else rows
             elif item.role == "unread":
-                made[item.name] = np.zeros((*self.mask.shape, *item.trailing_shape), item.dtype)
+                feeds[item.name] = np.zeros((*self.mask.shape, *item.trailing_shape), item.dtype)
             else:
-                kept = self.mask.reshape(*self.mask.shape, *[1] * len(item.trailing_shape))
-                made[item.name] = np.where(kept, self.feeds[item.name], metadata.filler(item)).astype(item.dtype)
-        return made
+                is_token = self.mask.reshape(*self.mask.shape, *[1] * len(item.trailing_shape))
+                feeds[item.name] = np.where(is_token, self.feeds[item.name], metadata.filler(item)).astype(item.dtype)
+        return feeds
 
 
 def make_batches(
@@ -99,21 +99,21 @@ def make_batches(
         cases = {"one token": [1], "even": _fitting(even, most), "longest": [longest]}
         return tuple(_batch(name, _prefix(lengths), metadata, rng) for name, lengths in cases.items())
     cases = {"one token": [1], "mixed": _fitting(mixed, most), "longest": [longest]}
-    found = [_batch(name, _prefix(lengths), metadata, rng) for name, lengths in cases.items()]
+    batches = [_batch(name, _prefix(lengths), metadata, rng) for name, lengths in cases.items()]
     if metadata.is_packed:
         lengths = [min(length, longest) for length in AROUND_EMPTY[: profile.max_batch] if length or count > 1]
         lengths = _fitting(lengths or [1], most)
         filler = min(FILLER, profile.max_tokens - sum(lengths))
         if max(lengths) or filler:
-            found.append(_batch("filler and empty", _prefix(lengths), metadata, rng, filler))
+            batches.append(_batch("filler and empty", _prefix(lengths), metadata, rng, filler))
     elif _takes_holes(metadata):
         mask = rng.random((len(_fitting(mixed, most)), min(MIXED // 4, longest))) < 0.6
         mask[:, 0] = True  # heads that read the first slot read a token
-        found.append(_batch("holes", mask, metadata, rng))
+        batches.append(_batch("holes", mask, metadata, rng))
     long = min(LONG, profile.max_seq_len, profile.max_tokens, most_long)
     if long > LONGEST:
-        found.append(_batch("long", _prefix([long]), metadata, rng))
-    return tuple(found)
+        batches.append(_batch("long", _prefix([long]), metadata, rng))
+    return tuple(batches)
 
 
 def _takes_holes(metadata: Metadata) -> bool:
@@ -126,8 +126,8 @@ def _takes_holes(metadata: Metadata) -> bool:
 def _fitting(lengths: Sequence[int], most: int) -> list[int]:
     """The first of these lengths that have no more than `most` tokens together, and one at least."""
     sums = np.cumsum(lengths)
-    kept = [length for length, total in zip(lengths, sums, strict=True) if total <= most]
-    return kept or [min(lengths[0], most)]
+    fitting = [length for length, total in zip(lengths, sums, strict=True) if total <= most]
+    return fitting or [min(lengths[0], most)]
 
 
 def _prefix(lengths: Sequence[int]) -> Mask:
@@ -137,8 +137,8 @@ def _prefix(lengths: Sequence[int]) -> Mask:
 def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, filler_tokens: int = 0) -> CheckedBatch:
     items = metadata.token_inputs()
     feeds = {item.name: _values(item, mask, metadata, rng) for item in items}
-    behind = np.ones(filler_tokens, np.bool_)[None]
-    filler = {item.name: _values(item, behind, metadata, rng)[0] for item in items} if filler_tokens else {}
+    in_filler = np.ones(filler_tokens, np.bool_)[None]
+    filler = {item.name: _values(item, in_filler, metadata, rng)[0] for item in items} if filler_tokens else {}
     rows = {item.name: _rows(item, len(mask), rng) for item in metadata.sequence_inputs()}
     return CheckedBatch(name, feeds, mask, filler, rows)
 

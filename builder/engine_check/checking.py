@@ -20,7 +20,7 @@ from padfree.runtime.backend import Backend, RunOptions
 from ..compare.batches import PREFIX
 from ..errors import BuildError
 from .batches import CheckedBatch
-from .errors import Bound, OutputCheck, bound_of, check_output, kept
+from .errors import Bound, OutputCheck, bound_of, check_output, token_rows
 from .reference import Reference
 
 Array = npt.NDArray[Any]
@@ -96,12 +96,12 @@ def check_engine(
     """
     start = time.monotonic()
     try:
-        found = _answers(open_engine(plan, content, metadata, device), metadata, reference.batches)
+        answers = _answers(open_engine(plan, content, metadata, device), metadata, reference.batches)
     except SessionError as error:
         raise BuildError(
             f"the engine does not run on the GPU that it was built on: {_refused(plan, str(error), compare)}"
         ) from error
-    check = _compared(metadata, reference, found, start)
+    check = _compared(metadata, reference, answers, start)
     if check.problem:
         raise BuildError(
             f"the engine gives other answers than {reference.made_by}: {_refused(plan, check.problem, compare)}"
@@ -116,13 +116,13 @@ def _refused(plan: Path, problem: str, compare: Callable[[], str]) -> str:
 def _answers(backend: Backend, metadata: Metadata, batches: Sequence[CheckedBatch]) -> list[dict[str, Array]]:
     """The engine's arrays for all batches; it is closed then."""
     try:
-        found = [_run(backend, batch, metadata) for batch in batches]
+        answers = [_run(backend, batch, metadata) for batch in batches]
     except SessionError:
         with contextlib.suppress(SessionError):  # after a failed kernel, nothing works; the first error is to be told
             backend.close()
         raise
     backend.close()
-    return found
+    return answers
 
 
 def _run(backend: Backend, batch: CheckedBatch, metadata: Metadata) -> dict[str, Array]:
@@ -134,7 +134,7 @@ def _run(backend: Backend, batch: CheckedBatch, metadata: Metadata) -> dict[str,
 
 
 def _compared(
-    metadata: Metadata, reference: Reference, found: Sequence[Mapping[str, Array]], start: float
+    metadata: Metadata, reference: Reference, engine_answers: Sequence[Mapping[str, Array]], start: float
 ) -> EngineCheck:
     batches = reference.batches
     outputs, others = list[OutputCheck](), list[str]()
@@ -145,13 +145,13 @@ def _compared(
             others.append(item.name)
             continue
         pairs = [
-            tuple(kept(side[item.name], entry, batch, is_packed=metadata.is_packed) for side in (wanted, given))
-            for batch, wanted, given in zip(batches, reference.answers, found, strict=True)
+            tuple(token_rows(side[item.name], entry, batch, is_packed=metadata.is_packed) for side in (wanted, actual))
+            for batch, wanted, actual in zip(batches, reference.answers, engine_answers, strict=True)
         ]
         outputs.append(_checked(entry, batches, pairs, bound_of(metadata, item.name)))
-        for at, (wanted, given) in enumerate(pairs):
-            if wanted is not None and given is not None:
-                answers[at][item.name] = _sample(wanted, given)
+        for at, (wanted, actual) in enumerate(pairs):
+            if wanted is not None and actual is not None:
+                answers[at][item.name] = _sample(wanted, actual)
     return EngineCheck(reference, tuple(outputs), tuple(others), tuple(answers), round(time.monotonic() - start, 2))
 
 
@@ -161,10 +161,10 @@ def _checked(
     pairs: Sequence[tuple[Array | None, ...]],
     bound: Bound,
 ) -> OutputCheck:
-    used, right, made = list[CheckedBatch](), list[Array](), list[Array]()
-    for batch, (wanted, given) in zip(batches, pairs, strict=True):
-        if wanted is None or given is None or wanted.shape != given.shape:
-            sizes = [None if side is None else list(side.shape) for side in (given, wanted)]
+    used, right, actual_rows = list[CheckedBatch](), list[Array](), list[Array]()
+    for batch, (wanted, actual) in zip(batches, pairs, strict=True):
+        if wanted is None or actual is None or wanted.shape != actual.shape:
+            sizes = [None if side is None else list(side.shape) for side in (actual, wanted)]
             return OutputCheck(
                 entry["name"],
                 bound,
@@ -176,19 +176,19 @@ def _checked(
                 f"numbers of {sizes[0]}, expected are {sizes[1]}",
             )
         if wanted.size:
-            used, right, made = [*used, batch], [*right, wanted], [*made, given]
+            used, right, actual_rows = [*used, batch], [*right, wanted], [*actual_rows, actual]
     if not used:
         return OutputCheck(entry["name"], bound, None, None, None, None, "")
-    return check_output(entry, used, right, made, bound)
+    return check_output(entry, used, right, actual_rows, bound)
 
 
-def _sample(wanted: Array, given: Array) -> dict[str, Any]:
+def _sample(wanted: Array, actual: Array) -> dict[str, Any]:
     """Some of the right numbers, the shape of all, and a digest of the engine's: are those of another run the same?"""
-    right = wanted.reshape(-1)[sample_places(wanted.size)]
-    return {"shape": list(wanted.shape), "right": _text(right), "engine_sha256": answer_digest(given)}
+    right = wanted.reshape(-1)[sample_indices(wanted.size)]
+    return {"shape": list(wanted.shape), "right": _text(right), "engine_sha256": answer_digest(actual)}
 
 
-def sample_places(size: int) -> npt.NDArray[np.int64]:
+def sample_indices(size: int) -> npt.NDArray[np.int64]:
     """Which of so many numbers are kept."""
     return np.linspace(0, max(0, size - 1), min(SAMPLES, size)).astype(np.int64)
 

@@ -107,7 +107,7 @@ def bound_of(metadata: Metadata, output: str) -> Bound:
     return replace(bound, relative=float(f"{min(MOST_RELATIVE, relative):.2g}"), typical=typical)
 
 
-def kept(array: Array, output: Mapping[str, Any], batch: CheckedBatch, *, is_packed: bool) -> Array | None:
+def token_rows(array: Array, output: Mapping[str, Any], batch: CheckedBatch, *, is_packed: bool) -> Array | None:
     """The numbers of tokens and sequences in an output, [R, C]; None where the array has other sizes.
 
     Args:
@@ -126,7 +126,7 @@ def check_output(
     output: Mapping[str, Any],
     batches: Sequence[CheckedBatch],
     wanted: Sequence[Array],
-    found: Sequence[Array],
+    actual: Sequence[Array],
     bound: Bound,
 ) -> OutputCheck:
     """Compares one output over all batches.
@@ -135,25 +135,25 @@ def check_output(
         output: its entry in the metadata.
         batches: what was run.
         wanted: onnxruntime's numbers of each batch, [R, C].
-        found: the engine's, of the same shapes.
+        actual: the engine's, of the same shapes.
         bound: what is allowed.
     """
     name = str(output["name"])
     if all(array.dtype.kind in "iub" for array in wanted):
-        return _check_integers(name, batches, wanted, found, bound)
+        return _check_integers(name, batches, wanted, actual, bound)
     rows = [array.astype(np.float64) for array in wanted]
     dims: Dims = padded_dims(output) or ()
     scale = measure(rows)
-    errors = output_errors(name, batches, rows, found, scale, dims)
+    errors = output_errors(name, batches, rows, actual, scale, dims)
     total, worst = errors.total, errors.worst[0] if errors.worst else None
     where = worst.batch if worst is not None else batches[0].name
     problem = ""
     if errors.not_finite:
         problem = f"{errors.not_finite} numbers that are infinite or not a number"
     elif not total.relative <= bound.relative:
-        place = "" if worst is None else f" in sequence {worst.request}" + _position(worst.position)
-        problem = f"a relative error of {total.relative:.2g}{place}, allowed is {bound.relative:g}"
-    elif rows[0].shape[1] >= MANY_COLUMNS and (beyond := _beyond_typical(batches, rows, found, scale, bound)):
+        at_position = "" if worst is None else f" in sequence {worst.request}" + _position(worst.position)
+        problem = f"a relative error of {total.relative:.2g}{at_position}, allowed is {bound.relative:g}"
+    elif rows[0].shape[1] >= MANY_COLUMNS and (beyond := _beyond_typical(batches, rows, actual, scale, bound)):
         where, problem = beyond
     elif rows[0].shape[1] >= MANY_COLUMNS and not total.sequence_cosine >= bound.cosine:
         problem = f"a sequence with a cosine of {total.sequence_cosine:.4f}, allowed is {bound.cosine:g} or more"
@@ -179,9 +179,9 @@ def _position(position: int | None) -> str:
 
 
 def _check_integers(
-    name: str, batches: Sequence[CheckedBatch], wanted: Sequence[Array], found: Sequence[Array], bound: Bound
+    name: str, batches: Sequence[CheckedBatch], wanted: Sequence[Array], actual: Sequence[Array], bound: Bound
 ) -> OutputCheck:
-    same = [np.asarray(a == b) for a, b in zip(wanted, found, strict=True)]
+    same = [np.asarray(a == b) for a, b in zip(wanted, actual, strict=True)]
     equal = float(np.concatenate([item.reshape(-1) for item in same]).mean())
     worst = min(range(len(same)), key=lambda at: same[at].mean() if same[at].size else math.inf)
     problem = (

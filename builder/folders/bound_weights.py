@@ -46,9 +46,9 @@ def bind_weights(graph: ModelProto, inputs: Collection[str], weights: Mapping[st
     unknown = [name for name in names if name not in weights]
     if unknown:
         raise UnknownInputError(f"the graph has inputs that are no weights: {', '.join(unknown[:3])}")
-    kept = [item for item in proto.input if item.name in inputs]
+    inputs_left = [item for item in proto.input if item.name in inputs]
     del proto.input[:]
-    proto.input.extend(kept)
+    proto.input.extend(inputs_left)
     values = {name: weights[name] for name in names} | _transposed(graph, weights, set(names))
     read = {name for node in proto.node for name in node.input} | {item.name for item in proto.output}
     result = Model(graph)

@@ -94,7 +94,7 @@ def read_config(folder: Path) -> ModelConfig:
         task=task,
         vocab_size=entries.integer("vocab_size"),
         hidden_size=_first(entries, "hidden_size", "d_model", "dim", "emb_dim"),
-        max_positions=next((found for found in positions if found is not None), None),
+        max_positions=next((position for position in positions if position is not None), None),
         pad_id=_pad_id(entries),
         labels=labels,
         problem=_problem(entries) if task in (CLASSES, PAIRS) else "",
@@ -134,5 +134,5 @@ def _labels(entries: Entries) -> tuple[str, ...]:
 
 def _values(mapping: Mapping[str, Any]) -> list[str]:
     """The names in `auto_map`, some of which are lists."""
-    found = [item if isinstance(item, list) else [item] for item in mapping.values()]
-    return [str(item) for items in found for item in items if item]
+    lists = [item if isinstance(item, list) else [item] for item in mapping.values()]
+    return [str(item) for items in lists for item in items if item]

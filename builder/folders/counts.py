@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import BuildError
 from .objects import Entries
-from .weights import Place, read_header
+from .weights import Entry, read_header
 
 LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
 SHARED_LAYERS = 100
@@ -38,32 +38,32 @@ def check_counts(weights: Sequence[Path], config: Path) -> None:
     """
     if not weights:
         return
-    places = [place for file in weights for place in read_header(file).values()]
+    entries = [entry for file in weights for entry in read_header(file).values()]
     raw = Entries(config).raw
     for name in LAYERS:
         said = raw.get(name)
-        if isinstance(said, int) and said > max(len(places), SHARED_LAYERS):
-            raise _of_another(config, name, said, f"{len(places)} tensors")
-    largest = max((_largest(place) for place in places), default=0)
+        if isinstance(said, int) and said > max(len(entries), SHARED_LAYERS):
+            raise _of_another(config, name, said, f"{len(entries)} tensors")
+    largest = max((_largest(entry) for entry in entries), default=0)
     for name, said in _counts(raw):
         most = max(largest, MOST_POSITIONS if _POSITIONS.fullmatch(name.rpartition(".")[2]) else LEAST)
         if said > most:
             raise _of_another(config, name, said, f"no dimension beyond {largest}")
 
 
-def _counts(raw: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, int]]:
+def _counts(raw: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
     """Names and numbers of all that is counted, those of parts of the model too."""
     for name, value in raw.items():
         if isinstance(value, Mapping) and _NESTED.fullmatch(name):
-            yield from _counts(value, f"{place}{name}.")
+            yield from _counts(value, f"{path}{name}.")
         values = value if isinstance(value, list) else [value]
         if _COUNT.fullmatch(name) or _POSITIONS.fullmatch(name):
-            yield from ((place + name, item) for item in values if isinstance(item, int))
+            yield from ((path + name, item) for item in values if isinstance(item, int))
 
 
-def _largest(place: Place) -> int:
+def _largest(entry: Entry) -> int:
     """The largest dimension of a tensor that has bytes for it."""
-    return min(max(place.shape, default=0), 2 * (place.end - place.begin))
+    return min(max(entry.shape, default=0), 2 * (entry.end - entry.begin))
 
 
 def _of_another(config: Path, name: str, said: int, weights: str) -> BuildError:

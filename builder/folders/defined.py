@@ -24,14 +24,14 @@ def write_defined(folder: Folder, *, pooled: bool = False, adapter: str = "") ->
         NotDefinedError: no definition describes the model; the message is the reason.
         BuildError: its files do not belong together.
     """
-    given = Entries(folder.encoder / TOKENIZER_CONFIG).raw.get("model_input_names")
+    names = Entries(folder.encoder / TOKENIZER_CONFIG).raw.get("model_input_names")
     return write(
         folder.config.file,
         Entries(folder.config.file).raw,
         folder.weights,
         task=SENTENCES if pooled else folder.task,
         labels=len(folder.config.labels),
-        given=given if isinstance(given, list) else None,
+        tokenizer_inputs=names if isinstance(names, list) else None,
         adapter=adapter,
     )
 

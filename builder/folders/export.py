@@ -143,14 +143,14 @@ def _exported(model: Any, folder: Folder) -> Model:
             self.model = model
 
         def forward(self, *tensors: Any) -> Any:
-            made = self.model(**dict(zip(names, tensors, strict=True)))
-            return tuple(made[name] for name in outputs)
+            results = self.model(**dict(zip(names, tensors, strict=True)))
+            return tuple(results[name] for name in outputs)
 
     ids = torch.randint(1, min(folder.config.vocab_size or 100, 100), (_BATCH, _LENGTH))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     batch["attention_mask"][1, 4:] = 0
     axes = {0: "batch", 1: "sequence"}
-    given = tuple(batch[name] for name in names)
+    inputs = tuple(batch[name] for name in names)
     wanted = {"opset_version": _OPSET, "input_names": list(names), "output_names": list(outputs)}
     plain = Plain().eval()
     with torch.no_grad():
@@ -158,23 +158,23 @@ def _exported(model: Any, folder: Folder) -> Model:
             variable = dict.fromkeys((*names, *outputs), axes)
             graph = io.BytesIO()
             alone = {"export_params": False, "do_constant_folding": False}
-            torch.onnx.export(plain, given, graph, dynamo=False, dynamic_axes=variable, **alone, **wanted)
+            torch.onnx.export(plain, inputs, graph, dynamo=False, dynamic_axes=variable, **alone, **wanted)
             return bind_weights(ModelProto.FromString(graph.getvalue()), names, weights_of(plain))
         except Exception:  # some models have what TorchScript cannot trace
             sizes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("sequence", min=2)}
-            shapes = ((sizes,) * len(given),)
+            shapes = ((sizes,) * len(inputs),)
             with tempfile.TemporaryDirectory(prefix="padfree-export-") as scratch:
                 file = Path(scratch) / "exported.onnx"
-                torch.onnx.export(plain, given, str(file), dynamo=True, dynamic_shapes=shapes, **wanted)
+                torch.onnx.export(plain, inputs, str(file), dynamo=True, dynamic_shapes=shapes, **wanted)
                 return open_model(file)
 
 
 def _inputs(model: Any, folder: Folder) -> tuple[str, ...]:
     """Token types are an input where the model has more than one, and its tokenizer gives them."""
     accepted = inspect.signature(model.forward).parameters
-    given = Entries(folder.encoder / TOKENIZER_CONFIG).raw.get("model_input_names")
+    names_of_tokenizer = Entries(folder.encoder / TOKENIZER_CONFIG).raw.get("model_input_names")
     types = "token_type_ids" in accepted and getattr(model.config, "type_vocab_size", 0) > 1
-    types = types and (not isinstance(given, list) or "token_type_ids" in given)
+    types = types and (not isinstance(names_of_tokenizer, list) or "token_type_ids" in names_of_tokenizer)
     return ("input_ids", "attention_mask", *(["token_type_ids"] if types else []))
 
 

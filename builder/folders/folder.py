@@ -87,7 +87,7 @@ def read_folder(path: Path) -> Folder:
         notes.append(f"has no {MODULES}, which would say how vectors of texts are made: it gives rows of tokens")
     if not chained and (unread := sorted(_OF_CHAINS & set(settings.raw))):
         notes.append(f"{OWN_SETTINGS} has no say in {', '.join(unread)} without {MODULES}, as in sentence-transformers")
-    given = _text(encoder, config, chain, settings if chained else None)
+    text_info = _text(encoder, config, chain, settings if chained else None)
     return Folder(
         path=path,
         encoder=encoder,
@@ -97,7 +97,7 @@ def read_folder(path: Path) -> Folder:
         onnx=onnx,
         weights=weights,
         tokenizer=tokenizer,
-        text=described(given, task, head),
+        text=described(text_info, task, head),
         lower_case=chain.lower_case,
         notes=tuple(notes),
     )
@@ -156,17 +156,17 @@ def _check_usable(path: Path, config: ModelConfig, chain: Chain, onnx: OnnxFiles
 
 def _check_config(file: Path, config: ModelConfig) -> None:
     """Refuses a config.json that is not that of the weights."""
-    for name, place in read_header(file).items():
-        if not name.endswith(_EMBEDDINGS) or len(place.shape) != 2:
+    for name, entry in read_header(file).items():
+        if not name.endswith(_EMBEDDINGS) or len(entry.shape) != 2:
             continue
-        for what, found, said in (
-            ("vocab_size", place.shape[0], config.vocab_size),
-            ("hidden_size", place.shape[1], config.hidden_size),
+        for what, size, said in (
+            ("vocab_size", entry.shape[0], config.vocab_size),
+            ("hidden_size", entry.shape[1], config.hidden_size),
         ):
             # Some have narrower embeddings than layers (ALBERT, ELECTRA), and say so (_EMBEDDING_WIDTHS).
-            if said is not None and found != said and (what != "hidden_size" or _is_plain(config)):
+            if said is not None and size != said and (what != "hidden_size" or _is_plain(config)):
                 raise BuildError(
-                    f"{config.file}: says {what} {said}, the weights ({file.name}, {name}) have {found}: it belongs to "
+                    f"{config.file}: says {what} {said}, the weights ({file.name}, {name}) have {size}: it belongs to "
                     "another model; download the folder again"
                 )
 
@@ -215,8 +215,8 @@ def _adapter_notes(config: ModelConfig, onnx: OnnxFiles) -> list[str]:
 
 
 def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries | None) -> TextInfo:
-    given = {} if settings is None else settings.object("prompts")
-    prompts = {name: text for name, text in given.items() if isinstance(text, str)}
+    all_prompts = {} if settings is None else settings.object("prompts")
+    prompts = {name: text for name, text in all_prompts.items() if isinstance(text, str)}
     default, similarity = (
         None if settings is None else settings.text(name) for name in ("default_prompt_name", "similarity_fn_name")
     )
@@ -236,6 +236,6 @@ def _max_length(encoder: Path, config: ModelConfig, chain: Chain) -> int | None:
     if chain.max_length is not None:
         return chain.max_length
     settings = Entries(encoder / TOKENIZER_CONFIG).raw
-    given = settings.get("model_max_length", settings.get("max_len"))  # as old versions wrote it
-    limit = int(given) if isinstance(given, (int, float)) and 0 < given < _NO_LIMIT else None
-    return min((found for found in (limit, config.max_positions) if found), default=None)
+    length = settings.get("model_max_length", settings.get("max_len"))  # as old versions wrote it
+    limit = int(length) if isinstance(length, (int, float)) and 0 < length < _NO_LIMIT else None
+    return min((most for most in (limit, config.max_positions) if most), default=None)

@@ -116,8 +116,13 @@ class FolderModel:
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> FolderModel:
         """What to_dict gave."""
-        given = raw["options"]
-        options = HeadOptions(tuple(given["pooling"]), given["normalize"], tuple(given["outputs"]), given["adapter"])
+        head_options = raw["options"]
+        options = HeadOptions(
+            tuple(head_options["pooling"]),
+            head_options["normalize"],
+            tuple(head_options["outputs"]),
+            head_options["adapter"],
+        )
         return cls(**{**raw, "folder": Path(raw["folder"]), "path": Path(raw["path"]), "options": options})
 
 

@@ -37,20 +37,20 @@ def add_head(model: ModelProto, head: Head, outputs: Sequence[str] = (), *, mask
     Raises:
         BuildError: the model has no such output or mask.
     """
-    made = None if head.is_empty else _made(model, head, mask or _MASK)
+    pooled = None if head.is_empty else _pooled_output(model, head, mask or _MASK)
     graph = model.graph
     known = {item.name: item for item in graph.output}
-    if made is not None:
-        known[made.name] = made
-    wanted = list(outputs) or ([made.name] if made is not None else list(known))
+    if pooled is not None:
+        known[pooled.name] = pooled
+    wanted = list(outputs) or ([pooled.name] if pooled is not None else list(known))
     for name in wanted:
         if name not in known and (inner := _inner(model, name)) is not None:
             known[name] = inner
         if name not in known:
             raise BuildError(f"--outputs {name}: the model has {', '.join(known)}; choose of these")
-    kept = [known[name] for name in wanted]
+    outputs_left = [known[name] for name in wanted]
     del graph.output[:]
-    graph.output.extend(kept)
+    graph.output.extend(outputs_left)
     if outputs:
         keep_needed(model)
 
@@ -59,15 +59,15 @@ def _inner(model: ModelProto, name: str) -> ValueInfoProto | None:
     """A tensor inside of the model as an output; None where there is none of that name, or its type is not known."""
     if not any(name in node.output for node in model.graph.node):
         return None
-    found = inferred(skeleton_of(model)).get(name)
-    if found is None or not found.elem_type:
+    value_type = inferred(skeleton_of(model)).get(name)
+    if value_type is None or not value_type.elem_type:
         return None
     value = ValueInfoProto(name=name)
-    value.type.tensor_type.CopyFrom(found)
+    value.type.tensor_type.CopyFrom(value_type)
     return value
 
 
-def _made(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
+def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     """The output of the head; its nodes are appended unless the model has that output already."""
     name = SCORES if head.scores else VECTORS
     there: ValueInfoProto | None = next((item for item in model.graph.output if item.name == VECTORS), None)
@@ -102,8 +102,8 @@ def _cut(model: ModelProto, there: ValueInfoProto, head: Head) -> ValueInfoProto
     whole = f"whole_{VECTORS}"
     for node in model.graph.node:
         for names in (node.input, node.output):
-            for place, name in enumerate(names):
-                names[place] = whole if name == VECTORS else name
+            for index, name in enumerate(names):
+                names[index] = whole if name == VECTORS else name
     nodes = Nodes(model)
     vector, size = _stepped(nodes, head.steps[-1], whole, _width(there))
     return _described(nodes, vector, VECTORS, size)
@@ -155,9 +155,9 @@ def _without_prompts(model: ModelProto, nodes: Nodes, x: str, weights: str, mask
     model.graph.input.append(helper.make_tensor_value_info(PROMPT_LENGTH, TensorProto.INT64, ["batch"]))
     model.graph.input[-1].type.tensor_type.shape.dim[0].CopyFrom(batch)
     lengths = nodes.along("Unsqueeze", nodes.to_float(PROMPT_LENGTH), [1])
-    places = nodes.to_float(nodes.along("Unsqueeze", _places(nodes, x), [0]))
-    kept = nodes.to_float(nodes.node("Greater", places, lengths))
-    return nodes.node("Mul", weights, nodes.along("Unsqueeze", kept, [2]))
+    positions = nodes.to_float(nodes.along("Unsqueeze", _positions(nodes, x), [0]))
+    is_text = nodes.to_float(nodes.node("Greater", positions, lengths))
+    return nodes.node("Mul", weights, nodes.along("Unsqueeze", is_text, [2]))
 
 
 def _pooled(nodes: Nodes, mode: str, x: str, weights: str) -> str:
@@ -167,10 +167,10 @@ def _pooled(nodes: Nodes, mode: str, x: str, weights: str) -> str:
     if mode == "lasttoken":
         return _last(nodes, x, weights)
     if mode == "max":
-        kept = nodes.node("Greater", weights, nodes.constant(0))
-        return nodes.along("ReduceMax", nodes.node("Where", kept, x, nodes.constant(_LOWEST)), [1], keepdims=0)
+        is_token = nodes.node("Greater", weights, nodes.constant(0))
+        return nodes.along("ReduceMax", nodes.node("Where", is_token, x, nodes.constant(_LOWEST)), [1], keepdims=0)
     if mode == "weightedmean":
-        weights = nodes.node("Mul", weights, nodes.to_float(nodes.along("Unsqueeze", _places(nodes, x), [0, 2])))
+        weights = nodes.node("Mul", weights, nodes.to_float(nodes.along("Unsqueeze", _positions(nodes, x), [0, 2])))
     total = nodes.along("ReduceSum", nodes.node("Mul", x, weights), [1], keepdims=0)
     count = nodes.at_least(nodes.along("ReduceSum", weights, [1], keepdims=0), _EPSILON)
     return nodes.node("Div", total, nodes.node("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
@@ -183,9 +183,9 @@ def _first(nodes: Nodes, x: str, weights: str) -> str:
 
 def _last(nodes: Nodes, x: str, weights: str) -> str:
     """The last kept token of every text, wherever padding is: the largest place among the kept ones."""
-    kept = nodes.along("Squeeze", nodes.node("Cast", weights, to=TensorProto.INT64), [2])
-    places = nodes.to_float(nodes.node("Mul", kept, _places(nodes, x)))
-    return _row_at(nodes, x, nodes.node("ArgMax", places, axis=1, keepdims=1))
+    is_token = nodes.along("Squeeze", nodes.node("Cast", weights, to=TensorProto.INT64), [2])
+    indices = nodes.to_float(nodes.node("Mul", is_token, _positions(nodes, x)))
+    return _row_at(nodes, x, nodes.node("ArgMax", indices, axis=1, keepdims=1))
 
 
 def _row_at(nodes: Nodes, x: str, slots: str) -> str:
@@ -195,7 +195,7 @@ def _row_at(nodes: Nodes, x: str, slots: str) -> str:
     return nodes.along("Squeeze", nodes.node("GatherElements", x, wide, axis=1), [1])
 
 
-def _places(nodes: Nodes, x: str) -> str:
+def _positions(nodes: Nodes, x: str) -> str:
     """1 to S for x [B,S,E]."""
     size = nodes.along("Squeeze", nodes.node("Slice", nodes.node("Shape", x), *_range(nodes, 1, 2)), [0])
     one = nodes.constant(1, np.int64)
@@ -224,17 +224,17 @@ def _stepped(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, in
     if isinstance(step, Norm):
         return _normed(nodes, step, x), size
     if isinstance(step, Truncate):
-        kept = nodes.node("Slice", x, *_range(nodes, 0, step.size), nodes.constant([-1], np.int64))
-        return kept, min(size, step.size) if isinstance(size, int) else size
+        is_token = nodes.node("Slice", x, *_range(nodes, 0, step.size), nodes.constant([-1], np.int64))
+        return is_token, min(size, step.size) if isinstance(size, int) else size
     _check_width(step.weight.shape[1], size, "Dense")
-    made = nodes.node("MatMul", x, nodes.constant(step.weight.T))
+    outputs = nodes.node("MatMul", x, nodes.constant(step.weight.T))
     if step.bias is not None:
-        made = nodes.node("Add", made, nodes.constant(step.bias))
-    made = nodes.activation(step.activation, made)
+        outputs = nodes.node("Add", outputs, nodes.constant(step.bias))
+    outputs = nodes.activation(step.activation, outputs)
     if step.adds:
         old = x if step.residual is None else nodes.node("MatMul", x, nodes.constant(step.residual.T))
-        made = nodes.node("Add", made, old)
-    return made, step.weight.shape[0]
+        outputs = nodes.node("Add", outputs, old)
+    return outputs, step.weight.shape[0]
 
 
 def _normed(nodes: Nodes, step: Norm, x: str) -> str:

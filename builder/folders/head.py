@@ -135,8 +135,8 @@ def _unnormalized(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     last = next((step for step in reversed(steps) if not isinstance(step, Truncate)), None)
     if not isinstance(last, Normalize):
         return steps
-    place = max(number for number, step in enumerate(steps) if isinstance(step, Normalize))
-    return (*steps[:place], *steps[place + 1 :])
+    index = max(number for number, step in enumerate(steps) if isinstance(step, Normalize))
+    return (*steps[:index], *steps[index + 1 :])
 
 
 AS_THE_FOLDER_SAYS = HeadOptions()

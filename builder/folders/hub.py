@@ -12,10 +12,10 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "onnx/model.onnx*", "model.onnx*")
 
 
-def is_hub_id(given: Path) -> bool:
+def is_hub_id(source: Path) -> bool:
     """Whether a path that does not exist may be a repository's name, such as BAAI/bge-small-en-v1.5."""
-    text = str(given)
-    return bool(_ID.fullmatch(text)) and given.suffix.lower() not in (".onnx", ".plan") and not given.parent.is_dir()
+    text = str(source)
+    return bool(_ID.fullmatch(text)) and source.suffix.lower() not in (".onnx", ".plan") and not source.parent.is_dir()
 
 
 def download(name: str) -> Path:

@@ -84,10 +84,10 @@ def _unknown(file: Path, kind: str) -> BuildError:
 
 def _inside(folder: Path, path: str, file: Path) -> Path:
     """A module's folder, which lies in the model's."""
-    found = folder / path
-    if not found.resolve().is_relative_to(folder.resolve()):
+    match = folder / path
+    if not match.resolve().is_relative_to(folder.resolve()):
         raise BuildError(f"{file}: a module's path is {path!r}, which is outside of the folder; download it again")
-    return found
+    return match
 
 
 def _with_encoder(chain: Chain, folder: Path) -> Chain:
@@ -190,12 +190,12 @@ def activation_of(name: str, source: Path) -> str:
     Raises:
         BuildError: it is another one.
     """
-    found = ACTIVATIONS.get(name.rpartition(".")[2]) if name.startswith("torch.") else None
-    if found is None:
+    match = ACTIVATIONS.get(name.rpartition(".")[2]) if name.startswith("torch.") else None
+    if match is None:
         raise BuildError(
             f"{source}: the activation is {name!r}, allowed: {', '.join(ACTIVATIONS)} of torch.nn; {_ADVICE}"
         )
-    return found
+    return match
 
 
 _STEPS: Mapping[str, Callable[[Path], Step]] = MappingProxyType(

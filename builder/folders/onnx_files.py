@@ -30,11 +30,11 @@ class OnnxFiles:
 
 def find_onnx(*folders: Path) -> OnnxFiles:
     """Looks for ONNX files in folders and in their folders `onnx`."""
-    places = dict.fromkeys(folder / name for folder in folders for name in _FOLDERS)
-    found = [path for place in places for path in sorted(place.glob("*.onnx")) if path.is_file()]
-    found = [path for path in found if not DECODER_NAME.search(path.stem)]
-    quantized = tuple(path for path in found if QUANTIZED_NAME.search(path.stem))
-    whole = sorted((path for path in found if path not in quantized), key=_rank)
+    onnx_folders = dict.fromkeys(folder / name for folder in folders for name in _FOLDERS)
+    files = [path for onnx_folder in onnx_folders for path in sorted(onnx_folder.glob("*.onnx")) if path.is_file()]
+    files = [path for path in files if not DECODER_NAME.search(path.stem)]
+    quantized = tuple(path for path in files if QUANTIZED_NAME.search(path.stem))
+    whole = sorted((path for path in files if path not in quantized), key=_rank)
     return OnnxFiles(whole[0] if whole else None, tuple(whole[1:]), quantized)
 
 

@@ -19,15 +19,15 @@ from padfree.runtime.plan_files import parse_metadata
 
 from ..engine.preparation import metadata_of
 from ..files import write_files
-from .given import located
+from .companions import kept_files
 from .head import AS_THE_FOLDER_SAYS, HeadOptions
-from .kept import kept_files
+from .location import located
 from .source import Say, opened
 
 
 @contextmanager
 def runnable(
-    given: str | Path,
+    model_or_folder: str | Path,
     options: HeadOptions = AS_THE_FOLDER_SAYS,
     *,
     mask: str | None = None,
@@ -37,8 +37,8 @@ def runnable(
     """A plan or rewritten file as it was given, or one made of what was given, which is removed with the context.
 
     Args:
-        given: a plan or a rewritten .onnx file; a model's folder, a repository of the hub, or an exported .onnx file,
-            which are packed in fp32.
+        model_or_folder: a plan or a rewritten .onnx file; a model's folder, a repository of the hub, or an exported
+            .onnx file, which are packed in fp32.
         options: as for `opened`.
         mask: as for `opened`.
         verify: whether original and rewritten model are compared in onnxruntime.
@@ -47,14 +47,14 @@ def runnable(
     Raises:
         BuildError: as `opened`; padfree.onnx_tools.RewriteError: the model cannot be rewritten.
     """
-    path = located(given, say)
+    path = located(model_or_folder, say)
     if not path.is_dir() and not _is_exported(path) and options.is_empty:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="padfree-packed-") as scratch:
         with opened(path, options, mask=mask, say=say) as source:
             say(f"{path}: rewriting it for onnxruntime on the CPU, in fp32")
-            made = rewrite_model(
+            rewriting = rewrite_model(
                 open_model(source.path, Storage.MEMORY),
                 interface="packed",
                 precision="fp32",
@@ -62,7 +62,7 @@ def runnable(
                 verify=verify,
                 mask=mask,
             )
-            model = with_bodies(made.model, made.precision)
+            model = with_bodies(rewriting.model, rewriting.precision)
             metadata = metadata_of(model.proto)
             metadata.pop("verification", None)  # the same folder makes the same bytes: errors differ between machines
             write_metadata(model.proto, metadata)

@@ -24,9 +24,9 @@ from .defined import reason_without
 from .export import check_exportable
 from .folder import Folder, read_folder
 from .folder_model import FolderModel, head_of, kept_of
-from .given import located
 from .graph import add_head
 from .head import AS_THE_FOLDER_SAYS, Head, HeadOptions
+from .location import located
 from .tokenizer import folder_tokenizer, tokenizer_advice, tokenizer_notes
 
 Say = Callable[[str], object]
@@ -52,7 +52,7 @@ class Source:
 
 @contextmanager
 def opened(
-    given: str | Path,
+    model_or_folder: str | Path,
     options: HeadOptions = AS_THE_FOLDER_SAYS,
     *,
     mask: str | None = None,
@@ -66,7 +66,7 @@ def opened(
     The file of a folder carries what the folder says of texts, and its tokenizer lies beside it (`tokenizer_path`).
 
     Args:
-        given: an .onnx file or a plan, a model's folder, or a repository of the Hugging Face Hub.
+        model_or_folder: an .onnx file or a plan, a model's folder, or a repository of the Hugging Face Hub.
         options: pooling, normalisation and outputs, where the user asks for others than the folder's.
         mask: the input that is the padding mask, for pooling, where it is not attention_mask.
         fixed: inputs that are bound to numbers.
@@ -78,7 +78,7 @@ def opened(
         BuildError: the folder cannot be used, or the options do not fit the file; the message says why.
         RewriteError: an input cannot be bound.
     """
-    path, numbers = located(given, say), fixed or {}
+    path, numbers = located(model_or_folder, say), fixed or {}
     if not path.is_dir() and options.is_empty and not numbers:
         yield Source(path)
         return
@@ -91,11 +91,11 @@ def opened(
         try:
             yield source
         except Exception as error:
-            _name_what_was_given(error, path, source)
+            _naming_the_source(error, path, source)
             raise
 
 
-def _name_what_was_given(error: Exception, path: Path, source: Source) -> None:
+def _naming_the_source(error: Exception, path: Path, source: Source) -> None:
     """Puts what the user gave into a message in the place of the temporary file that was made of it."""
     if not error.args or not isinstance(error.args[0], str):
         return
@@ -140,9 +140,9 @@ def _read(
     if tokenizer is None:
         say(f"{path}: has no tokenizer.json{tokenizer_advice(folder)}; texts will need --tokenizer")
     head_of(path, options, folder.head)
-    made = scratch / f"{path.resolve().name or 'model'}{ONNX_SUFFIX}"
-    kept = {} if tokenizer is None else kept_of(tokenizer)
-    unmade = FolderModel(path, made, options, mask, fixed, kept, exports=bool(reason))
+    file = scratch / f"{path.resolve().name or 'model'}{ONNX_SUFFIX}"
+    tokenizer_files = {} if tokenizer is None else kept_of(tokenizer)
+    unmade = FolderModel(path, file, options, mask, fixed, tokenizer_files, exports=bool(reason))
     return unmade, folder, None if tokenizer is None else tokenizer.content
 
 
@@ -164,6 +164,6 @@ def _of_file(
     model = bind_inputs(model, fixed) if fixed else model
     if not options.is_empty:
         add_head(model, head_of(path, options, Head()), options.outputs, mask=mask)
-    made = scratch / path.name
-    save_model(model, made)
-    return made
+    file = scratch / path.name
+    save_model(model, file)
+    return file

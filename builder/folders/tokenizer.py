@@ -30,20 +30,20 @@ def folder_tokenizer(folder: Folder) -> TokenizerFile | None:
             follow.
     """
     try:
-        found = (
+        source = (
             _converted(folder)
             if folder.tokenizer is None
             else read_tokenizer_file(folder.tokenizer, folder.encoder, folder.config.vocab_size)
         )
-        if found is None:
+        if source is None:
             return None
-        tokenizer = found.tokenizer()
+        tokenizer = source.tokenizer()
     except SessionError as error:
         raise BuildError(str(error)) from error
     _check(tokenizer, folder)
-    if folder.lower_case and not _writes_small(found.content):
-        return replace(found, content=_with_lower_case(found.content))
-    return found
+    if folder.lower_case and not _writes_small(source.content):
+        return replace(source, content=_with_lower_case(source.content))
+    return source
 
 
 def tokenizer_notes(tokenizer: TokenizerFile, folder: Folder) -> tuple[str, ...]:
@@ -55,10 +55,10 @@ def tokenizer_notes(tokenizer: TokenizerFile, folder: Folder) -> tuple[str, ...]
 
 def tokenizer_advice(folder: Folder) -> str:
     """What to do where a folder has no tokenizer.json, to be put into a sentence; "" where nothing helps."""
-    found = _vocabularies(folder)
-    if not found:
+    vocabularies = _vocabularies(folder)
+    if not vocabularies:
         return ""
-    return f", only {', '.join(found)}, of which transformers makes one ({install_command('export')})"
+    return f", only {', '.join(vocabularies)}, of which transformers makes one ({install_command('export')})"
 
 
 def _vocabularies(folder: Folder) -> list[str]:
@@ -72,11 +72,11 @@ def _converted(folder: Folder) -> TokenizerFile | None:
     from transformers import AutoTokenizer
 
     try:
-        made = AutoTokenizer.from_pretrained(str(folder.encoder), local_files_only=True, trust_remote_code=False)
-        content = str(made.backend_tokenizer.to_str()).encode()
+        tokenizer = AutoTokenizer.from_pretrained(str(folder.encoder), local_files_only=True, trust_remote_code=False)
+        content = str(tokenizer.backend_tokenizer.to_str()).encode()
     except Exception:  # of many kinds, and none tells more than that there is no tokenizer
         return None
-    return TokenizerFile(folder.path, content, str(made.truncation_side), TYPES in made.model_input_names)
+    return TokenizerFile(folder.path, content, str(tokenizer.truncation_side), TYPES in tokenizer.model_input_names)
 
 
 def _check(tokenizer: Tokenizer, folder: Folder) -> None:
@@ -102,8 +102,8 @@ def _pad_id(tokenizer: Tokenizer, folder: Folder) -> int | None:
     """The id of the token that tokenizer_config.json calls the padding token."""
     named = Entries(folder.encoder / TOKENIZER_CONFIG).raw.get("pad_token")
     name = named.get("content") if isinstance(named, dict) else named
-    found: int | None = tokenizer.token_to_id(name) if isinstance(name, str) else None
-    return found
+    pad_id: int | None = tokenizer.token_to_id(name) if isinstance(name, str) else None
+    return pad_id
 
 
 def _writes_small(content: bytes) -> bool:

@@ -27,7 +27,7 @@ _LINK = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
-class Place:
+class Entry:
     """Where a tensor lies in a file: its type, its shape, and the bytes from `begin` to `end`."""
 
     dtype: str
@@ -36,7 +36,7 @@ class Place:
     end: int
 
 
-def read_header(file: Path) -> dict[str, Place]:
+def read_header(file: Path) -> dict[str, Entry]:
     """The tensors of a file by name.
 
     Raises:
@@ -54,19 +54,19 @@ def read_header(file: Path) -> dict[str, Place]:
                 raise broken
             raw = json.loads(stream.read(length))
             start = _HEAD.size + length
-            places = {name: _place(item, start) for name, item in raw.items() if name != "__metadata__"}
+            entries = {name: _entry(item, start) for name, item in raw.items() if name != "__metadata__"}
     except OSError as error:
         raise BuildError(f"{file}: cannot be read ({error.strerror}); check its permissions") from error
     except (ValueError, struct.error, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise broken from error
-    if any(not start <= place.begin <= place.end <= size for place in places.values()):
+    if any(not start <= entry.begin <= entry.end <= size for entry in entries.values()):
         raise broken
-    return places
+    return entries
 
 
-def _place(item: Any, start: int) -> Place:
+def _entry(item: Any, start: int) -> Entry:
     begin, end = item["data_offsets"]
-    return Place(str(item["dtype"]), tuple(int(size) for size in item["shape"]), start + int(begin), start + int(end))
+    return Entry(str(item["dtype"]), tuple(int(size) for size in item["shape"]), start + int(begin), start + int(end))
 
 
 def read_tensor(file: Path, name: str) -> Array:
@@ -75,20 +75,20 @@ def read_tensor(file: Path, name: str) -> Array:
     Raises:
         BuildError: the file has no such tensor, or one of another type than floating-point numbers.
     """
-    places = read_header(file)
-    if name not in places or places[name].dtype not in _TYPES:
-        raise BuildError(f"{file}: has no floating-point tensor '{name}', only {', '.join(places)}; download it again")
-    place = places[name]
+    entries = read_header(file)
+    if name not in entries or entries[name].dtype not in _TYPES:
+        raise BuildError(f"{file}: has no floating-point tensor '{name}', only {', '.join(entries)}; download it again")
+    entry = entries[name]
     with file.open("rb") as stream:
-        stream.seek(place.begin)
-        values = np.frombuffer(stream.read(place.end - place.begin), _TYPES[place.dtype])
-    if values.size != np.prod(place.shape, dtype=np.int64):
+        stream.seek(entry.begin)
+        values = np.frombuffer(stream.read(entry.end - entry.begin), _TYPES[entry.dtype])
+    if values.size != np.prod(entry.shape, dtype=np.int64):
         raise BuildError(
-            f"{file}: '{name}' has {values.size} numbers, its shape is {list(place.shape)}; download it again"
+            f"{file}: '{name}' has {values.size} numbers, its shape is {list(entry.shape)}; download it again"
         )
-    if place.dtype == "BF16":
+    if entry.dtype == "BF16":
         values = (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32).reshape(place.shape)
+    return values.astype(np.float32).reshape(entry.shape)
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -50,10 +50,10 @@ def all_cases() -> list[Case]:
 def _layout() -> Iterator[Case]:
     def schedule() -> CaseGraph:
         graph = CaseGraph("fp32")
-        made = graph.schedule(subject=True, has_extent=1, has_positions=1, num_heads=1)
-        graph.output(made["cu_seqlens"], tokens=None, kind="int32")
-        graph.output(made["token_index"], tokens=0, kind="int32")
-        graph.output(made["positions"], tokens=0, kind="int32")
+        outputs = graph.schedule(subject=True, has_extent=1, has_positions=1, num_heads=1)
+        graph.output(outputs["cu_seqlens"], tokens=None, kind="int32")
+        graph.output(outputs["token_index"], tokens=0, kind="int32")
+        graph.output(outputs["positions"], tokens=0, kind="int32")
         return graph
 
     def through(kind: str) -> CaseGraph:
@@ -61,7 +61,7 @@ def _layout() -> Iterator[Case]:
         x, mask = graph.grid("x", WIDTH), graph.mask()
         index = graph.node("PadfreeIndex", {"mask": mask})
         packed = graph.node("PadfreePack", {"x": x, "token_index": index["token_index"]})
-        made = graph.node(
+        outputs = graph.node(
             "PadfreeUnpack",
             {
                 "packed": packed["packed"],
@@ -70,7 +70,7 @@ def _layout() -> Iterator[Case]:
                 "extent": mask,
             },
         )
-        graph.output(made["x"], tokens=None)
+        graph.output(outputs["x"], tokens=None)
         graph.output(index["seq_lens"], tokens=None, kind="int32")
         return graph
 
@@ -98,11 +98,11 @@ def embedding(kind: str) -> CaseGraph:
     """Words, positions and types; in e4m3 the numbers are widened by a product with 1."""
     graph = CaseGraph(kind)
     cu_seqlens = graph.schedule(num_heads=1)["cu_seqlens"]
-    given = {"ids": "ids", "token_types": graph.ids("types", 2), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
+    inputs = {"ids": "ids", "token_types": graph.ids("types", 2), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
     for name, count in (("word_table", VOCABULARY), ("position_table", POSITIONS), ("type_table", 2)):
-        given[name] = graph.weight(name, count, WIDTH)
+        inputs[name] = graph.weight(name, count, WIDTH)
     flags: dict[str, Any] = {"has_token_types": 1, "has_position_table": 1, "has_beta": 1, "num_heads": 1}
-    _finish(graph, graph.node("PadfreeEmbedding", given, **flags, **_results(kind)))
+    _finish(graph, graph.node("PadfreeEmbedding", inputs, **flags, **_results(kind)))
     return graph
 
 
@@ -110,10 +110,10 @@ def layer_norm(kind: str) -> CaseGraph:
     """A norm of a sum."""
     graph = CaseGraph(kind)
     _lengths(graph)
-    given = {"x": graph.rows("x", WIDTH), "residual": graph.rows("residual", WIDTH), **_norm_weights(graph)}
-    given["bias"] = graph.weight("bias", WIDTH)
+    inputs = {"x": graph.rows("x", WIDTH), "residual": graph.rows("residual", WIDTH), **_norm_weights(graph)}
+    inputs["bias"] = graph.weight("bias", WIDTH)
     flags: dict[str, Any] = {"has_bias": 1, "has_residual": 1, "has_beta": 1}
-    _finish(graph, graph.node("PadfreeLayerNorm", given, **flags, **_results(kind)))
+    _finish(graph, graph.node("PadfreeLayerNorm", inputs, **flags, **_results(kind)))
     return graph
 
 
@@ -121,10 +121,10 @@ def rms_norm(kind: str) -> CaseGraph:
     """A norm without a mean, and the sum that it is of."""
     graph = CaseGraph(kind)
     _lengths(graph)
-    given = {"x": graph.rows("x", WIDTH), "residual": graph.rows("residual", WIDTH), **_norm_weights(graph)}
-    made = graph.node("PadfreeLayerNorm", given, rms=1, has_residual=1, has_sum=1)
-    graph.output(made["y"])
-    graph.output(made["sum"])
+    inputs = {"x": graph.rows("x", WIDTH), "residual": graph.rows("residual", WIDTH), **_norm_weights(graph)}
+    outputs = graph.node("PadfreeLayerNorm", inputs, rms=1, has_residual=1, has_sum=1)
+    graph.output(outputs["y"])
+    graph.output(outputs["sum"])
     return graph
 
 
@@ -132,12 +132,12 @@ def pooler(kind: str) -> CaseGraph:
     """What the last norm of a BERT gives."""
     graph = CaseGraph(kind)
     cu_seqlens = graph.schedule(num_heads=1)["cu_seqlens"]
-    given = {"x": graph.rows("x", WIDTH), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
-    given["pooler_weight"] = graph.weight("pooler_weight", WIDTH, WIDTH, size=WIDTH**-0.5)
-    given["pooler_bias"] = graph.weight("pooler_bias", WIDTH)
-    made = graph.node("PadfreeLayerNorm", given, has_beta=1, has_first=1, has_pooler=1, results="fp32")
-    graph.output(made["y_fp32"], kind="float32")
-    graph.output(made["pooled"], tokens=None, kind="float32")
+    inputs = {"x": graph.rows("x", WIDTH), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
+    inputs["pooler_weight"] = graph.weight("pooler_weight", WIDTH, WIDTH, size=WIDTH**-0.5)
+    inputs["pooler_bias"] = graph.weight("pooler_bias", WIDTH)
+    outputs = graph.node("PadfreeLayerNorm", inputs, has_beta=1, has_first=1, has_pooler=1, results="fp32")
+    graph.output(outputs["y_fp32"], kind="float32")
+    graph.output(outputs["pooled"], tokens=None, kind="float32")
     return graph
 
 
@@ -146,9 +146,9 @@ def rotary(kind: str, pairing: str) -> CaseGraph:
     graph = CaseGraph(kind)
     positions = graph.schedule(has_positions=1, num_heads=1)["positions"]
     frequencies = graph.constant("frequencies", _frequencies(SIZE)[None])
-    given = {"x": graph.rows("x", 3 * WIDTH), "positions": positions, "frequencies": frequencies}
-    made = graph.node("PadfreeRotary", given, head_size=SIZE, num_heads=2 * HEADS, pairing=pairing)
-    graph.output(made["y"])
+    inputs = {"x": graph.rows("x", 3 * WIDTH), "positions": positions, "frequencies": frequencies}
+    outputs = graph.node("PadfreeRotary", inputs, head_size=SIZE, num_heads=2 * HEADS, pairing=pairing)
+    graph.output(outputs["y"])
     return graph
 
 
@@ -156,10 +156,10 @@ def pool(kind: str, mode: str, normalize: int, has_norm: int = 0) -> CaseGraph:
     """One row a sequence."""
     graph = CaseGraph(kind)
     cu_seqlens = graph.schedule(num_heads=1)["cu_seqlens"]
-    given = {"x": graph.rows("x", WIDTH), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
+    inputs = {"x": graph.rows("x", WIDTH), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
     flags: dict[str, Any] = {"has_norm": has_norm, "has_beta": has_norm}
-    made = graph.node("PadfreePool", given, mode=mode, normalize=normalize, **flags)
-    graph.output(made["y"], tokens=None)
+    outputs = graph.node("PadfreePool", inputs, mode=mode, normalize=normalize, **flags)
+    graph.output(outputs["y"], tokens=None)
     return graph
 
 
@@ -199,7 +199,7 @@ def attention(
     graph = CaseGraph(kind, lengths)
     has_tasks = int(max(lengths) > MAX_SHORT)  # kernels for short sequences read no list
     flags: dict[str, Any] = {"num_heads": heads, "has_tasks": has_tasks}
-    given = graph.schedule(**flags)
+    inputs = graph.schedule(**flags)
     attributes: dict[str, Any] = {
         **flags,
         "num_kv_heads": kv_heads or heads,
@@ -212,18 +212,18 @@ def attention(
     }
     width, kv_width = heads * size, (kv_heads or heads) * size
     if kv_heads:
-        given |= {name: graph.rows(name, wide) for name, wide in (("q", width), ("k", kv_width), ("v", kv_width))}
+        inputs |= {name: graph.rows(name, wide) for name, wide in (("q", width), ("k", kv_width), ("v", kv_width))}
         attributes["qkv_layout"] = "separate"
     else:
-        given |= {"qkv": graph.rows("qkv", 3 * width), "qkv_bias": graph.weight("qkv_bias", 3 * width)}
+        inputs |= {"qkv": graph.rows("qkv", 3 * width), "qkv_bias": graph.weight("qkv_bias", 3 * width)}
         attributes |= {"qkv_layout": "3HD", "has_qkv_bias": 1}
-    given |= _positions(graph, attributes, heads, width)
+    inputs |= _positions(graph, attributes, heads, width)
     attributes |= {"quantized": 1, "y_scale": Y_SCALE} if kind == FP8 else {}
-    made = graph.node("PadfreeAttention", given, **attributes)
+    outputs = graph.node("PadfreeAttention", inputs, **attributes)
     if kind == FP8:
-        _widened(graph, made["y"], width)
+        _widened(graph, outputs["y"], width)
     else:
-        graph.output(made["y"])
+        graph.output(outputs["y"])
     return graph
 
 
@@ -255,14 +255,14 @@ def _products() -> Iterator[Case]:
 def linear(kind: str, **attributes: Any) -> CaseGraph:
     """A product and what follows it."""
     graph = CaseGraph(kind)
-    made = graph.schedule(has_positions=1, num_heads=1) if attributes.get("rotary_features") else {}
+    scheduled = graph.schedule(has_positions=1, num_heads=1) if attributes.get("rotary_features") else {}
     _lengths(graph)
-    given = {"x": graph.rows("x", WIDTH), **_operands(graph, WIDTH, FEATURES, ""), **made}
+    inputs = {"x": graph.rows("x", WIDTH), **_operands(graph, WIDTH, FEATURES, ""), **scheduled}
     if attributes.get("has_residual"):
-        given["residual"] = graph.rows("residual", FEATURES)
+        inputs["residual"] = graph.rows("residual", FEATURES)
     if attributes.get("rotary_features"):
-        given["frequencies"] = graph.constant("frequencies", _frequencies(attributes["rotary_features"]))
-    graph.output(graph.node("PadfreeLinear", given, has_bias=1, **attributes)["y"])
+        inputs["frequencies"] = graph.constant("frequencies", _frequencies(attributes["rotary_features"]))
+    graph.output(graph.node("PadfreeLinear", inputs, has_bias=1, **attributes)["y"])
     return graph
 
 
@@ -270,10 +270,10 @@ def folded(kind: str) -> CaseGraph:
     """Two products: the second one norms its input with the moments that the first one gives."""
     graph = CaseGraph(kind)
     _lengths(graph)
-    given = {"x": graph.rows("x", WIDTH), **_operands(graph, WIDTH, FEATURES, "_up")}
-    up = graph.node("PadfreeLinear", given, has_bias=1, has_moments=1)
-    given = {"x": up["y"], "x_moments": up["moments"], **_operands(graph, FEATURES, WIDTH, "_down")}
-    down = graph.node("PadfreeLinear", given, has_bias=1, has_x_moments=1, x_epsilon=1e-5)
+    inputs = {"x": graph.rows("x", WIDTH), **_operands(graph, WIDTH, FEATURES, "_up")}
+    up = graph.node("PadfreeLinear", inputs, has_bias=1, has_moments=1)
+    inputs = {"x": up["y"], "x_moments": up["moments"], **_operands(graph, FEATURES, WIDTH, "_down")}
+    down = graph.node("PadfreeLinear", inputs, has_bias=1, has_x_moments=1, x_epsilon=1e-5)
     graph.output(up["moments"], tokens=1, kind="float32")
     graph.output(down["y"])
     return graph
@@ -293,18 +293,18 @@ def linear_fp8(**attributes: Any) -> CaseGraph:
     """A product of rows that a norm gives in e4m3."""
     graph = CaseGraph(FP8)
     rows = _e4m3_rows(graph)
-    given = {"x": rows, **_e4m3_operands(graph, WIDTH, FEATURES, "")}
-    graph.output(graph.node("PadfreeLinearFp8", given, results="act", **attributes)["y"])
+    inputs = {"x": rows, **_e4m3_operands(graph, WIDTH, FEATURES, "")}
+    graph.output(graph.node("PadfreeLinearFp8", inputs, results="act", **attributes)["y"])
     return graph
 
 
 def two_products() -> CaseGraph:
     """The first one's results are e4m3."""
     graph = CaseGraph(FP8)
-    given = {"x": _e4m3_rows(graph), **_e4m3_operands(graph, WIDTH, FEATURES, "_up")}
-    up = graph.node("PadfreeLinearFp8", given, activation="relu", results="e4m3", y_scale=Y_SCALE)
-    given = {"x": up["y_e4m3"], **_e4m3_operands(graph, FEATURES, WIDTH, "_down")}
-    graph.output(graph.node("PadfreeLinearFp8", given, results="act")["y"])
+    inputs = {"x": _e4m3_rows(graph), **_e4m3_operands(graph, WIDTH, FEATURES, "_up")}
+    up = graph.node("PadfreeLinearFp8", inputs, activation="relu", results="e4m3", y_scale=Y_SCALE)
+    inputs = {"x": up["y_e4m3"], **_e4m3_operands(graph, FEATURES, WIDTH, "_down")}
+    graph.output(graph.node("PadfreeLinearFp8", inputs, results="act")["y"])
     return graph
 
 
@@ -322,23 +322,23 @@ def _results(kind: str) -> dict[str, Any]:
     return {"results": "e4m3", "y_scale": Y_SCALE} if kind == FP8 else {}
 
 
-def _finish(graph: CaseGraph, made: dict[str, str]) -> None:
+def _finish(graph: CaseGraph, outputs: dict[str, str]) -> None:
     """Gives out rows of norms, whatever their type."""
     if graph.kind == FP8:
-        _widened(graph, made["y_e4m3"], WIDTH)
+        _widened(graph, outputs["y_e4m3"], WIDTH)
     else:
-        graph.output(made["y"])
+        graph.output(outputs["y"])
 
 
 def _widened(graph: CaseGraph, rows: str, width: int) -> None:
     """Gives out rows in e4m3: an engine cannot, so that a product with 1 makes fp16 of them."""
-    given = {
+    inputs = {
         "x": rows,
         "weight": graph.constant("one", np.eye(width, dtype=np.float32).astype(ml_dtypes.float8_e4m3fn)),
         "scale": graph.constant("one_scale", np.full(width, Y_SCALE, np.float32)),
         "bias": graph.weight("no_bias", width, size=0.0),
     }
-    graph.output(graph.node("PadfreeLinearFp8", given, subject=False, results="act")["y"])
+    graph.output(graph.node("PadfreeLinearFp8", inputs, subject=False, results="act")["y"])
 
 
 def _norm_weights(graph: CaseGraph) -> dict[str, str]:
@@ -352,9 +352,9 @@ def _operands(graph: CaseGraph, depth: int, features: int, suffix: str) -> dict[
 
 def _e4m3_rows(graph: CaseGraph) -> str:
     _lengths(graph)
-    given = {"x": graph.rows("x", WIDTH), **_norm_weights(graph)}
+    inputs = {"x": graph.rows("x", WIDTH), **_norm_weights(graph)}
     flags: dict[str, Any] = {"has_beta": 1, "results": "e4m3", "y_scale": Y_SCALE}
-    return graph.node("PadfreeLayerNorm", given, subject=False, **flags)["y_e4m3"]
+    return graph.node("PadfreeLayerNorm", inputs, subject=False, **flags)["y_e4m3"]
 
 
 def _e4m3_operands(graph: CaseGraph, depth: int, features: int, suffix: str) -> dict[str, str]:

@@ -94,17 +94,17 @@ def _prepared(case: Case) -> tuple[CaseGraph, onnx.ModelProto, Right]:
 
 
 def _judged(case: Case, graph: CaseGraph, right: Right, ran: Ran, peaks: Peaks) -> CaseResult:
-    found = difference(graph, right.outputs, ran.outputs)
+    comparison = difference(graph, right.outputs, ran.outputs)
     floor_us, floor_by = peaks.floor_us(case.operator, case.kind, right.moved_bytes, case.flops)
     return CaseResult(
         case.operator,
         case.variant,
         case.kind,
-        "wrong" if found.problem else "right",
-        found.relative,
+        "wrong" if comparison.problem else "right",
+        comparison.relative,
         ALLOWED[graph.kind],
         ran.time_us,
         floor_us,
         floor_by,
-        found.problem,
+        comparison.problem,
     )

@@ -81,18 +81,18 @@ class EngineRunner:
                 backend.close()
             raise
         backend.close()  # and what was prepared
-        found = [statistics.median(times[name]) for name in graph.subjects if name in times]
-        return Ran(outputs, sum(found) if len(found) == len(graph.subjects) else None)
+        medians = [statistics.median(times[name]) for name in graph.subjects if name in times]
+        return Ran(outputs, sum(medians) if len(medians) == len(graph.subjects) else None)
 
 
 def _ranges(graph: CaseGraph) -> list[ShapeRange]:
     """Every shape as it is, from one token and one sequence on: TensorRT chooses for these."""
-    found = []
+    ranges = []
     for name, values in graph.feeds.items():
         axes = 2 if graph.interface == "padded" else 1
         least = (*(1 for _ in values.shape[:axes]), *values.shape[axes:])
-        found.append(ShapeRange(name, least, values.shape, values.shape))
-    return found
+        ranges.append(ShapeRange(name, least, values.shape, values.shape))
+    return ranges
 
 
 def _profiler(times: dict[str, list[float]]) -> Any:

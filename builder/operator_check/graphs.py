@@ -89,9 +89,9 @@ class CaseGraph:
 
     def mask(self, name: str = "mask") -> str:
         """A mask [B, S] with padding between tokens."""
-        kept = np.arange(max(self.lengths)) < np.asarray(self.lengths)[:, None]
-        kept &= self._rng.random(kept.shape) < 0.7
-        self._add_input(name, kept.astype(np.int32), ["B", "S"], role="mask")
+        is_token = np.arange(max(self.lengths)) < np.asarray(self.lengths)[:, None]
+        is_token &= self._rng.random(is_token.shape) < 0.7
+        self._add_input(name, is_token.astype(np.int32), ["B", "S"], role="mask")
         return name
 
     def ids(self, name: str, limit: int) -> str:
@@ -103,11 +103,11 @@ class CaseGraph:
     def schedule(self, *, subject: bool = False, **attributes: AttributeValue) -> dict[str, str]:
         """A PadfreeSchedule of the lengths; its outputs by name."""
         self._add_input("seq_lens", np.asarray(self.lengths, np.int32), ["B"], role="seq_lens")
-        given = {"seq_lens": "seq_lens", "tokens": self.ids("ids", VOCABULARY)}
+        inputs = {"seq_lens": "seq_lens", "tokens": self.ids("ids", VOCABULARY)}
         if attributes.get("has_extent"):
             self._add_input("max_seqlen", np.zeros(max(self.lengths), np.int32), ["S"], role="max_seqlen")
-            given["extent"] = "max_seqlen"
-        return self.node("PadfreeSchedule", given, subject=subject, **attributes)
+            inputs["extent"] = "max_seqlen"
+        return self.node("PadfreeSchedule", inputs, subject=subject, **attributes)
 
     def weight(self, name: str, *shape: int, size: float = 1.0, mean: float = 0.0) -> str:
         """A constant in the type of the activations."""
@@ -136,12 +136,12 @@ class CaseGraph:
         spec = OPERATORS[operator]
         values = {item.name: attributes.get(item.name, _plain(item)) for item in spec.attributes}
         name = f"{operator}_{len(self._nodes)}"
-        made = {item.name: f"{name}_{item.name}" for item in spec.outputs_for(values)}
-        given = [inputs[item.name] for item in spec.inputs_for(values)]
-        self._nodes.append(make_node(operator, given, list(made.values()), name=name, **values))
+        outputs = {item.name: f"{name}_{item.name}" for item in spec.outputs_for(values)}
+        names = [inputs[item.name] for item in spec.inputs_for(values)]
+        self._nodes.append(make_node(operator, names, list(outputs.values()), name=name, **values))
         if subject:
             self.subjects.append(name)
-        return made
+        return outputs
 
     def output(self, tensor: str, *, tokens: int | None = 0, kind: str = "act") -> None:
         """Makes a tensor an output of the graph; activations come as float32. `kind`: act, float32 or int32."""
@@ -151,12 +151,12 @@ class CaseGraph:
             self._nodes.append(helper.make_node("Cast", [tensor], [name], name=f"{name}_cast", to=TensorProto.FLOAT))
         else:
             for node in self._nodes:
-                for place, made in enumerate(node.output):
-                    if made == tensor:
-                        node.output[place] = name
-                for place, read in enumerate(node.input):
+                for index, output_name in enumerate(node.output):
+                    if output_name == tensor:
+                        node.output[index] = name
+                for index, read in enumerate(node.input):
                     if read == tensor:
-                        node.input[place] = name
+                        node.input[index] = name
         self._results.append(helper.make_tensor_value_info(name, wide, None))
         self.outputs.append(Checked(name, tokens))
 

@@ -56,12 +56,12 @@ def right_results(graph: CaseGraph, model: onnx.ModelProto) -> Right:
         helper.make_value_info(name, onnx.TypeProto()) for name in inner if name not in {*names, *graph.feeds}
     )
     asked = [value.name for value in more.graph.output]
-    found = dict(zip(asked, open_session(runs.with_proto(more)).run(asked, graph.feeds), strict=True))
+    right = dict(zip(asked, open_session(runs.with_proto(more)).run(asked, graph.feeds), strict=True))
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
-    sizes |= {name: int(values.size) for name, values in {**graph.feeds, **found}.items()}
+    sizes |= {name: int(values.size) for name, values in {**graph.feeds, **right}.items()}
     moved = sum(sizes[name] * width for name, width in inner.items())
     moved += sum(sizes[name] * width for name, width in _constants(graph, model).items())
-    return Right({name: np.asarray(found[name]) for name in names}, moved)
+    return Right({name: np.asarray(right[name]) for name in names}, moved)
 
 
 def _widths(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, int]:
@@ -95,17 +95,17 @@ class Difference:
     problem: str = ""
 
 
-def difference(graph: CaseGraph, right: Mapping[str, Array], found: Mapping[str, Array]) -> Difference:
+def difference(graph: CaseGraph, right: Mapping[str, Array], actual: Mapping[str, Array]) -> Difference:
     """Compares all outputs; filler is left out. A row is measured by its own length, or a usual row's if that is more.
 
     Args:
         graph: what was run.
         right: output name -> array.
-        found: the same of the GPU.
+        actual: the same of the GPU.
     """
     worst, total = 0.0, sum(graph.lengths)
     for item in graph.outputs:
-        a, b = (np.asarray(side[item.name]) for side in (right, found))
+        a, b = (np.asarray(side[item.name]) for side in (right, actual))
         if a.shape != b.shape:
             return Difference(math.inf, f"shape {list(b.shape)}, expected is {list(a.shape)}")
         if item.tokens is not None:

@@ -87,9 +87,9 @@ def with_e4m3_products(model: ModelProto, scales: Scales, *, attention: bool) ->
     read = {name for node in nodes for name in node.input}
     del result.graph.node[:]
     result.graph.node.extend(nodes)
-    kept = [item for item in result.graph.initializer if item.name in read]
+    initializers = [item for item in result.graph.initializer if item.name in read]
     del result.graph.initializer[:]
-    result.graph.initializer.extend(kept)
+    result.graph.initializer.extend(initializers)
     return result
 
 
@@ -155,11 +155,11 @@ def _row_scales(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
 
 
 def _constants(model: ModelProto) -> dict[str, TensorProto]:
-    found = {item.name: item for item in model.graph.initializer}
+    constants = {item.name: item for item in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
-            found[node.output[0]] = node.attribute[0].t
-    return found
+            constants[node.output[0]] = node.attribute[0].t
+    return constants
 
 
 def _products(model: ModelProto, constants: Mapping[str, TensorProto], attention: bool) -> Iterator[NodeProto]:

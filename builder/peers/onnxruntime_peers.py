@@ -71,10 +71,10 @@ def original_on_gpu(setup: Setup) -> Contender:
 def _session(setup: Setup, model: onnx.ModelProto, provider: str) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = ERRORS_ONLY
-    given: list[Any] = [(CUDA, {"device_id": setup.device})] if provider == CUDA else []
+    providers: list[Any] = [(CUDA, {"device_id": setup.device})] if provider == CUDA else []
     path = setup.folder / "original.onnx"
     save_model(model, path)  # from a file, for models beyond protobuf's 2 GB
-    return ort.InferenceSession(str(path), options, providers=[*given, CPU])
+    return ort.InferenceSession(str(path), options, providers=[*providers, CPU])
 
 
 def _names(setup: Setup) -> list[str]:

@@ -104,8 +104,8 @@ class Setup:
         if self.model.precision != FP8:
             return self.model.packed
         feeds = packed_feeds(self.batch.ragged, self.model.metadata)
-        made = quantize_products(OnnxModel.of(self.model.packed), [feeds], verify=False)
-        return finished(made, self.model.half)
+        quantized = quantize_products(OnnxModel.of(self.model.packed), [feeds], verify=False)
+        return finished(quantized, self.model.half)
 
     @property
     def lengths(self) -> Lengths:

@@ -56,13 +56,13 @@ def inputs(setup: Setup) -> dict[str, Any]:
 
 def answers_of(setup: Setup, result: Mapping[str, Any]) -> Answers:
     """Of a model's outputs those that the original has too, by name."""
-    found = {}
+    answers = {}
     for item in setup.model.original_metadata.outputs:
         if item.name in result:
             rows = result[item.name].float().cpu().numpy()
             padded = item.layout == "padded"
-            found[item.name] = [row[:n] if padded else row for row, n in zip(rows, setup.batch.seq_lens, strict=True)]
-    return found
+            answers[item.name] = [row[:n] if padded else row for row, n in zip(rows, setup.batch.seq_lens, strict=True)]
+    return answers
 
 
 def truth(setup: Setup) -> Answers:

@@ -46,8 +46,8 @@ def draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
         picture = figure.Figure(figsize=(8, 4.5))
         axes = picture.add_subplot()
         for at, name in enumerate(names):
-            found = [item for item in summaries if item.contender == name]
-            points = [(item.answered_rps, item.p99_ms) for item in found if item.p99_ms is not None]
+            of_contender = [item for item in summaries if item.contender == name]
+            points = [(item.answered_rps, item.p99_ms) for item in of_contender if item.p99_ms is not None]
             axes.plot(
                 *zip(*points, strict=True), marker=MARKERS[at % len(MARKERS)], markersize=4, linewidth=1.2, label=name
             )

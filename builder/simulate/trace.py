@@ -130,17 +130,17 @@ def write_trace(path: Path, trace: Sequence[Waiting]) -> None:
     write_files([(path, "".join(lines).encode())])
 
 
-def _read_line(place: str, line: str) -> Waiting:
+def _read_line(where: str, line: str) -> Waiting:
     try:
         record = decode(line)
     except ValueError as error:
-        raise BuildError(f"{place}: not JSON ({error}); write one object a line") from error
+        raise BuildError(f"{where}: not JSON ({error}); write one object a line") from error
     if not isinstance(record, Mapping) or not {"at_ms", "length"} <= set(record) <= {"at_ms", "length", "deadline_ms"}:
-        raise BuildError(f"{place}: {line[:60]!r}, allowed: an object of at_ms, length and perhaps deadline_ms")
+        raise BuildError(f"{where}: {line[:60]!r}, allowed: an object of at_ms, length and perhaps deadline_ms")
     numbers = [record["at_ms"], record["length"], record.get("deadline_ms", math.inf)]
     whole = isinstance(record["length"], int)
     if not whole or not all(isinstance(value, (int, float)) and value >= 0 for value in numbers):
-        raise BuildError(f"{place}: {line[:60]!r}, allowed: numbers of at least 0, and a whole length; correct it")
+        raise BuildError(f"{where}: {line[:60]!r}, allowed: numbers of at least 0, and a whole length; correct it")
     at_s = numbers[0] / 1e3
     return Waiting(record["length"], at_s, at_s + numbers[2] / 1e3)
 

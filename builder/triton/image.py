@@ -259,12 +259,12 @@ def archive(models: Sequence[Needs]) -> bytes:
 
 def _archived(models: Sequence[Needs]) -> dict[str, Path]:
     """Path below padfree/ -> file."""
-    found: list[Path] = []
+    paths: list[Path] = []
     if any(needs.engine_tensorrt is not None for needs in models):
-        found.append(_library_for(models))
+        paths.append(_library_for(models))
     if any(needs.backend == "tensorrt" for needs in models):
-        found.append(libraries.find(libraries.REGISTER))
-    files = {f"lib/{path.name}": path for path in found}
+        paths.append(libraries.find(libraries.REGISTER))
+    files = {f"lib/{path.name}": path for path in paths}
     folder = Path(runtime.__file__).parent
     files[f"runtime/{PROBE}"] = folder / PROBE
     if python_packages(models):
@@ -290,5 +290,5 @@ def _library_for(models: Sequence[Needs]) -> Path:
 
 def _sources(package: Path) -> dict[str, Path]:
     """Path below padfree/ -> file, of a package that lies there."""
-    found = (path for path in package.rglob("*") if path.suffix in SOURCE_FILES)
-    return {f"{package.name}/{path.relative_to(package).as_posix()}": path for path in found}
+    paths = (path for path in package.rglob("*") if path.suffix in SOURCE_FILES)
+    return {f"{package.name}/{path.relative_to(package).as_posix()}": path for path in paths}

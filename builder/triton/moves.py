@@ -49,9 +49,9 @@ class Moves:
         if path.is_dir() and not path.is_symlink():
             self.away(path)
         elif os.path.lexists(path):
-            kept = self.aside(path)
-            shutil.copy2(path, kept, follow_symlinks=False)
-            self._undo.append(partial(kept.replace, path))
+            backup = self.aside(path)
+            shutil.copy2(path, backup, follow_symlinks=False)
+            self._undo.append(partial(backup.replace, path))
             staged.replace(path)
             return
         self._undo.append(partial(_back, path, staged))
@@ -59,9 +59,9 @@ class Moves:
 
     def away(self, path: Path) -> None:
         """Takes a file or folder away."""
-        kept = self.aside(path)
-        self._undo.append(partial(_back, kept, path))
-        path.rename(kept)
+        backup = self.aside(path)
+        self._undo.append(partial(_back, backup, path))
+        path.rename(backup)
 
     def __enter__(self) -> Moves:
         return self
@@ -88,7 +88,7 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _back(path: Path, place: Path) -> None:
+def _back(path: Path, destination: Path) -> None:
     """Takes a rename back, if it was done."""
-    if os.path.lexists(path) and not os.path.lexists(place):
-        path.rename(place)
+    if os.path.lexists(path) and not os.path.lexists(destination):
+        path.rename(destination)

@@ -36,7 +36,7 @@ MAX_VERSION = 2**63 - 1  # the server's type
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Target:
     """A model and the folder that it goes to."""
 
     folder: Path
@@ -73,7 +73,7 @@ def opened(repository: Path) -> Iterator[None]:
     Raises:
         BuildError: it cannot be made.
     """
-    made = not repository.exists()
+    is_new = not repository.exists()
     try:
         repository.mkdir(exist_ok=True)
         handle = os.open(repository, os.O_RDONLY)
@@ -84,7 +84,7 @@ def opened(repository: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     except BaseException:
-        if made:
+        if is_new:
             with contextlib.suppress(OSError):
                 repository.rmdir()
         raise
@@ -102,8 +102,8 @@ def _unwritable(repository: Path, error: OSError) -> BuildError:
 def manifests(repository: Path) -> dict[str, Manifest]:
     """Name -> manifest of every model in a repository that padfree wrote."""
     folders = sorted(path for path in repository.iterdir() if path.is_dir()) if repository.is_dir() else []
-    found = {path.name: read_manifest(path) for path in folders}
-    return {name: manifest for name, manifest in found.items() if manifest is not None and manifest.part}
+    by_name = {path.name: read_manifest(path) for path in folders}
+    return {name: manifest for name, manifest in by_name.items() if manifest is not None and manifest.part}
 
 
 def publish(
@@ -147,7 +147,7 @@ def _publish(
     *,
     overwrite: bool,
 ) -> tuple[int, bool]:
-    places = [_place(repository / name, model, overwrite=overwrite) for name, model in models.items()]
+    indices = [_target(repository / name, model, overwrite=overwrite) for name, model in models.items()]
     before = read_manifest(repository)
     known = before.files if before else {}
     ours = {name: known[name] for name in shared if name in known}
@@ -155,29 +155,29 @@ def _publish(
     _remove_left(repository, [*shared, MANIFEST])
     with Moves() as moves:
         staged = []
-        for place in places:
-            moves.folder(place.folder)
-            _remove_left(place.folder)
-            staged.append(moves.aside(place.folder / NEW))
-            write_version(staged[-1], place.model.version)
+        for index in indices:
+            moves.folder(index.folder)
+            _remove_left(index.folder)
+            staged.append(moves.aside(index.folder / NEW))
+            write_version(staged[-1], index.model.version)
         digests = [digests_in(folder) for folder in staged]
-        number, there = _choose([place.folder for place in places], digests, version, overwrite=overwrite)
+        number, there = _choose([index.folder for index in indices], digests, version, overwrite=overwrite)
         files = [moves.file(repository / name, shared[name]) for name in written]
         if shared:
             digest = {name: digest_of(content) for name, content in shared.items()}
             manifest = Manifest("", "", None, {**known, **digest}, {})
             files += _changed(moves, repository / MANIFEST, manifest.to_json())
-        for place, folder, content in zip(places, staged, digests, strict=True):
-            target = place.folder / str(number)
+        for index, folder, content in zip(indices, staged, digests, strict=True):
+            target = index.folder / str(number)
             if not target.is_dir() or digests_in(target) != content:
                 files.append(partial(moves.into, folder, target))
-            files += _beside(moves, place, number, content)
+            files += _beside(moves, index, number, content)
         for move in files:
             move()
     return number, there
 
 
-def _place(folder: Path, model: ModelFolder, *, overwrite: bool) -> _Place:
+def _target(folder: Path, model: ModelFolder, *, overwrite: bool) -> _Target:
     """Checks a model's folder: new, empty, or this model's."""
     before = read_manifest(folder)
     if folder.exists() or folder.is_symlink():
@@ -196,7 +196,7 @@ def _place(folder: Path, model: ModelFolder, *, overwrite: bool) -> _Place:
         )
     new = {**model.beside, CONFIG_FILE: model.config}
     written, unused = check_replaceable(folder, new, before.files if before else {}, overwrite=overwrite)
-    return _Place(folder, model, before, tuple(written), tuple(unused))
+    return _Target(folder, model, before, tuple(written), tuple(unused))
 
 
 def _choose(
@@ -236,25 +236,25 @@ def _versions(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir() if path.is_dir() and VERSIONS.fullmatch(path.name)]
 
 
-def _beside(moves: Moves, place: _Place, number: int, content: Mapping[str, str]) -> Iterator[Callable[[], None]]:
+def _beside(moves: Moves, target: _Target, number: int, content: Mapping[str, str]) -> Iterator[Callable[[], None]]:
     """Stages what lies beside the versions; gives the moves, the configuration's last."""
-    model, folder = place.model, place.folder
-    for name in place.written:
+    model, folder = target.model, target.folder
+    for name in target.written:
         moves.folder((folder / name).parent)
     new = {**model.beside, CONFIG_FILE: model.config}
-    files = {name: moves.file(folder / name, new[name]) for name in place.written}
-    versions = dict(place.before.versions) if place.before else {}
-    kept = {name: found for name, found in versions.items() if (folder / name).is_dir()}
+    files = {name: moves.file(folder / name, new[name]) for name in target.written}
+    versions = dict(target.before.versions) if target.before else {}
+    older = {name: digests for name, digests in versions.items() if (folder / name).is_dir()}
     manifest = Manifest(
         model.part,
         model.family,
         model.needs,
         {name: digest_of(data) for name, data in new.items()},
-        {**kept, str(number): content},
+        {**older, str(number): content},
     )
     last = files.pop(CONFIG_FILE, None)
     yield from files.values()
-    yield from (partial(moves.away, folder / name) for name in place.unused)
+    yield from (partial(moves.away, folder / name) for name in target.unused)
     yield from _changed(moves, folder / MANIFEST, manifest.to_json())
     if last is not None:
         yield last
@@ -273,13 +273,13 @@ def _remove_left(folder: Path, names: Collection[str] | None = None) -> None:
             remove(path)
 
 
-def check_texts(found: Mapping[str, Manifest], family: str, names: Mapping[str, ModelFolder]) -> None:
+def check_texts(actual: Mapping[str, Manifest], family: str, names: Mapping[str, ModelFolder]) -> None:
     """Refuses a new version of an encoder without that of the ensemble which chains it with its tokenizer.
 
     Raises:
         BuildError: such an ensemble is in the repository.
     """
-    for name, manifest in found.items():
+    for name, manifest in actual.items():
         if manifest.family == family and manifest.part == ENSEMBLE and name not in names:
             raise BuildError(
                 f"the repository has {name}, which chains the newest version of {family} with a tokenizer of its own; "

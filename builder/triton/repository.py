@@ -69,16 +69,16 @@ def write_repository(
     check_repository(destination)
     served = choose(Path(model), options)
     with opened(destination):
-        found = manifests(destination)
+        earlier = manifests(destination)
         others = [
             Needs.from_dict(item.needs, destination / name)
-            for name, item in found.items()
+            for name, item in earlier.items()
             if item.needs is not None and name != options.name
         ]
         server = _server(served, others)
         needs = needs_of(served, server)
         models = _models(served, needs)
-        check_texts(found, options.name, models)
+        check_texts(earlier, options.name, models)
         check_together(others, needs)
         every = sorted([*others, needs], key=lambda item: item.model)
         number, there = publish(destination, models, image_files(every), version=version, overwrite=overwrite)

@@ -133,10 +133,10 @@ def choose(path: Path, options: ServingOptions) -> Served:
         padfree.runtime.SessionError: the plan or its metadata is damaged.
     """
     metadata = _read(path)
-    several = next((item.name for item in metadata.token_inputs() if item.width is not None), None)
-    if several is not None:
+    is_multiple = next((item.name for item in metadata.token_inputs() if item.width is not None), None)
+    if is_multiple is not None:
         raise BuildError(
-            f"{path}: the input '{several}' has several numbers a token, which no tensors of the repository hold; "
+            f"{path}: the input '{is_multiple}' has several numbers a token, which no tensors of the repository hold; "
             "serve the model with padfree's Session"
         )
     ragged = metadata.engine is not None and metadata.interface == "packed" and not metadata.shared_inputs

@@ -31,21 +31,21 @@ def add_warmup(config: Any, served: Served) -> dict[str, bytes]:
     for name, sequences, length in samples(served):
         sample = config.model_warmup.add(name=name, batch_size=sequences)
         for number, item in enumerate(served.metadata.token_inputs()):
-            given = sample.inputs[item.name]
-            given.data_type = protobuf().DataType.TYPE_INT32
-            given.dims.append(length)
+            values = sample.inputs[item.name]
+            values.data_type = protobuf().DataType.TYPE_INT32
+            values.dims.append(length)
             value = allowed_value(item)
             if value == 0:
-                given.zero_data = True
+                values.zero_data = True
             else:  # random_data would leave the vocabulary
-                given.input_data_file = f"{_as_file(item.name, number)}_{length}"
+                values.input_data_file = f"{_as_file(item.name, number)}_{length}"
                 data = np.full(length, value, np.dtype("<i4")).tobytes()
-                files[f"{WARMUP_FOLDER}/{given.input_data_file}"] = data
+                files[f"{WARMUP_FOLDER}/{values.input_data_file}"] = data
         for item in served.metadata.sequence_inputs():
-            given = sample.inputs[item.name]
-            given.data_type = getattr(protobuf().DataType, "TYPE_FP32" if item.holds_floats else "TYPE_INT32")
-            given.dims.append(item.width or 1)
-            given.zero_data = True  # which every table has
+            values = sample.inputs[item.name]
+            values.data_type = getattr(protobuf().DataType, "TYPE_FP32" if item.holds_floats else "TYPE_INT32")
+            values.dims.append(item.width or 1)
+            values.zero_data = True  # which every table has
     return files
 
 
@@ -57,12 +57,12 @@ def _as_file(name: str, number: int) -> str:
 def samples(served: Served) -> list[tuple[str, int, int]]:
     """(name, sequences, tokens each) of every warm-up batch."""
     longest = SHORT if served.longest is None else served.longest
-    found = [("one short sequence", 1, min(SHORT, longest))]
+    all_samples = [("one short sequence", 1, min(SHORT, longest))]
     if served.metadata.engine is not None:
         profile = served.metadata.engine.profile
         sequences = min(served.max_batch, profile.max_batch, profile.max_tokens)
-        found.append(("the fullest batch", sequences, min(longest, profile.max_tokens // sequences)))
-    return found
+        all_samples.append(("the fullest batch", sequences, min(longest, profile.max_tokens // sequences)))
+    return all_samples
 
 
 def allowed_value(item: InputInfo) -> int:

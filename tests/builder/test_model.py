@@ -17,7 +17,7 @@ import padfree
 import pytest
 from padfree.builder import cli
 from padfree.builder import model as model_module
-from padfree.builder.folders import given
+from padfree.builder.folders import location
 from padfree.runtime import SessionError
 from padfree.runtime.answers.scores import Classified
 from padfree.runtime.answers.tags import Tagged, joined, words_of
@@ -256,7 +256,7 @@ def test_async_forms_give_the_same(embedder: padfree.Model) -> None:
 def test_examples_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name without an owner is one of sentence-transformers."""
     asked: list[str] = []
-    monkeypatch.setattr(given, "download", lambda name: asked.append(name) or folder)
+    monkeypatch.setattr(location, "download", lambda name: asked.append(name) or folder)
     results = doctest.testmod(model_module)
     assert results.attempted > 4
     assert not results.failed

@@ -161,8 +161,8 @@ def _kind(
         return "lost precision"
     alone = batch.part(int(batch.seq_lens.argmax()), models.original)
     if len(batch.mask) > 1 or not batch.mask.all():
-        found = next(v for v in models.run(alone) if v.pair.tensor == first.tensor)
-        error = _tensor_error(found, alone)
+        pair_values = next(v for v in models.run(alone) if v.pair.tensor == first.tensor)
+        error = _tensor_error(pair_values, alone)
         if error.within(tolerance) and JUMP * error.errors.mean_relative < first.errors.mean_relative:
             return "wrong mask"
     return "wrong numbers"

@@ -27,9 +27,9 @@ POSITION_SHIFTS = (1, 2)  # RoBERTa's offset is 2: both a lost offset's twin and
 
 def find_causes(original: Original, reference: ValidTokenRunner, subject: Subject, outcome: Outcome) -> tuple[str, ...]:
     """What explains an outcome that did not pass, most telling first; empty where nothing that is known here does."""
-    found = [*_not_finite(outcome), *_moved_outputs(original, subject, outcome)]
-    if found:
-        return tuple(found)
+    causes = [*_not_finite(outcome), *_moved_outputs(original, subject, outcome)]
+    if causes:
+        return tuple(causes)
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL), reference, subject.runner:
         return tuple(_by_running(original, reference, subject, outcome))
 
@@ -48,14 +48,14 @@ def _moved_outputs(original: Original, subject: Subject, outcome: Outcome) -> It
     for item in outcome.errors:
         if item.total.within(subject.tolerance):
             continue
-        found = outcome.found[item.output]
+        actual = outcome.found[item.output]
         for other, wanted in outcome.wanted.items():
-            if other != item.output and _agree(outcome, subject, wanted, found):
+            if other != item.output and _agree(outcome, subject, wanted, actual):
                 yield f"outputs are swapped: '{item.output}' holds what the original gives for '{other}'"
         if not original.has_token_rows(item.output):
             continue
         for shift in (1, -1):
-            pairs = zip(outcome.wanted[item.output], found, outcome.batches, strict=True)
+            pairs = zip(outcome.wanted[item.output], actual, outcome.batches, strict=True)
             cut = [(_shifted(a, batch, -shift), _shifted(b, batch, shift)) for a, b, batch in pairs]
             if any(len(a) for a, _ in cut) and _agree(outcome, subject, [a for a, _ in cut], [b for _, b in cut]):
                 side = "next" if shift == 1 else "previous"
@@ -72,9 +72,9 @@ def _by_running(original: Original, reference: ValidTokenRunner, subject: Subjec
     """Runs single sequences of the worst batch, alone and with other inputs for the original."""
     batch, requests = _worst_requests(outcome)
     alone = [batch.part(at, original) for at in requests]
-    found = [subject.runner.infer(dict(item.feeds)) for item in alone]
-    several = original.has_mask and batch.mask.size > batch.mask[:1].sum()
-    if several and _matches(original, reference, subject, outcome, alone, found):
+    actual = [subject.runner.infer(dict(item.feeds)) for item in alone]
+    has_many = original.has_mask and batch.mask.size > batch.mask[:1].sum()
+    if has_many and _matches(original, reference, subject, outcome, alone, actual):
         what = "padding is read" if subject.any_mask else "sequences see each other"
         yield (
             f"the mask is dropped, {what}: sequences that are run alone, without padding, agree with the original, "
@@ -84,7 +84,7 @@ def _by_running(original: Original, reference: ValidTokenRunner, subject: Subjec
     for shift in POSITION_SHIFTS if original.has_mask else ():
         changed = [_left_padded(item, original, shift) for item in alone]
         fits = all(_fits(original, item) for item in changed)
-        if fits and _matches(original, reference, subject, outcome, changed, found):
+        if fits and _matches(original, reference, subject, outcome, changed, actual):
             yield (
                 f"positions are shifted by {shift}: the original gives these numbers where every sequence starts "
                 f"{shift} position{'s' if shift > 1 else ''} later"
@@ -95,7 +95,7 @@ def _by_running(original: Original, reference: ValidTokenRunner, subject: Subjec
             replace(item, feeds={**item.feeds, token_input.name: np.zeros_like(item.feeds[token_input.name])})
             for item in alone
         ]
-        if _matches(original, reference, subject, outcome, changed, found):
+        if _matches(original, reference, subject, outcome, changed, actual):
             yield f"input '{token_input.name}' is not read: the original gives these numbers where it is all zeros"
 
 
@@ -129,21 +129,21 @@ def _matches(
     subject: Subject,
     outcome: Outcome,
     batches: Sequence[ComparedBatch],
-    found: Sequence[Outputs],
+    actual: Sequence[Outputs],
 ) -> bool:
     """Whether the original gives, on these batches, what was found."""
     wanted = [reference.infer(dict(batch.feeds)) for batch in batches]
     names = [name for name in original.layouts if all(is_compared(original, name, batch) for batch in batches)]
     return bool(names) and all(
-        _agree(outcome, subject, [item[name] for item in wanted], [item[name] for item in found]) for name in names
+        _agree(outcome, subject, [item[name] for item in wanted], [item[name] for item in actual]) for name in names
     )
 
 
-def _agree(outcome: Outcome, subject: Subject, wanted: Sequence[Array], found: Sequence[Array]) -> bool:
-    if [item.shape for item in wanted] != [item.shape for item in found]:
+def _agree(outcome: Outcome, subject: Subject, wanted: Sequence[Array], actual: Sequence[Array]) -> bool:
+    if [item.shape for item in wanted] != [item.shape for item in actual]:
         return False
     scale = scale_of(wanted)
-    pairs = [(a.reshape(len(a), -1), b.reshape(len(b), -1)) for a, b in zip(wanted, found, strict=True) if a.size]
+    pairs = [(a.reshape(len(a), -1), b.reshape(len(b), -1)) for a, b in zip(wanted, actual, strict=True) if a.size]
     largest = [float(scale.differences(a, b).max()) for a, b in pairs]
     allowed = min(subject.tolerance.absolute, LEFT_OVER * max(item.total.absolute for item in outcome.errors))
     return bool(largest) and max(largest) <= allowed

@@ -66,10 +66,10 @@ class SideBySide:
         feeds = rewritten_feeds(batch, self.original, self._metadata)
         for start in range(0, len(self.pairs), self._inside.chunk):
             chunk = self.pairs[start : start + self._inside.chunk]
-            found = self._inside.fetch([pair.tensor for pair in chunk], feeds)
+            actual = self._inside.fetch([pair.tensor for pair in chunk], feeds)
             run = partial(self._reference.run, [pair.origin for pair in chunk])
             wanted = self.original.sizes.run(run, dict(batch.feeds), [(BATCH, SLOTS)] * len(chunk))
-            for pair, a, b in zip(chunk, wanted, found, strict=True):
+            for pair, a, b in zip(chunk, wanted, actual, strict=True):
                 rows = _aligned(a, b, batch)
                 if rows is not None:
                     yield Values(pair, *rows)
@@ -81,12 +81,12 @@ def pair_tensors(original: Original, inside: Inside, metadata: Metadata) -> list
     Where the original's sizes are fixed, only those of the map, which are known to be [B, S, ...].
     """
     origins: Mapping[str, str] = metadata.raw.get("origins", {})
-    made = {name for node in original.model.graph.node for name in node.output if name}
+    tensors = {name for node in original.model.graph.node for name in node.output if name}
     return [
         Pair(name, origin, node)
         for node in inside.graph.node
         for name in node.output
-        if name in inside.tensors and (origin := origins.get(name, "" if original.sizes else name)) in made
+        if name in inside.tensors and (origin := origins.get(name, "" if original.sizes else name)) in tensors
     ]
 
 
@@ -98,20 +98,20 @@ def rewritten_feeds(batch: ComparedBatch, original: Original, metadata: Metadata
     return packed_feeds(ragged, metadata)
 
 
-def _aligned(wanted: Array, found: Array, batch: ComparedBatch) -> tuple[Array, Array] | None:
+def _aligned(wanted: Array, actual: Array, batch: ComparedBatch) -> tuple[Array, Array] | None:
     """The valid rows of both; None for tensors that are no numbers, or that have no row a token or a sequence."""
-    if wanted.dtype.kind != "f" or found.dtype.kind != "f" or not wanted.ndim or not found.ndim:
+    if wanted.dtype.kind != "f" or actual.dtype.kind != "f" or not wanted.ndim or not actual.ndim:
         return None
     B, S = batch.mask.shape
     T = int(batch.mask.sum())
-    if wanted.shape[:2] != (B, S) and wanted.shape[:1] == (B * S,) and found.shape[:1] == (T,):
+    if wanted.shape[:2] != (B, S) and wanted.shape[:1] == (B * S,) and actual.shape[:1] == (T,):
         wanted = wanted.reshape(B, S, *wanted.shape[1:])
     if wanted.shape[:2] == (B, S):
         rows = wanted[batch.mask]
-        if found.shape == wanted.shape:
-            return rows, found[batch.mask]
-        return (rows, found[: len(rows)]) if found.shape[1:] == rows.shape[1:] and len(found) >= T else None
-    if wanted.shape == found.shape and wanted.shape[0] == B:
+        if actual.shape == wanted.shape:
+            return rows, actual[batch.mask]
+        return (rows, actual[: len(rows)]) if actual.shape[1:] == rows.shape[1:] and len(actual) >= T else None
+    if wanted.shape == actual.shape and wanted.shape[0] == B:
         filled = np.flatnonzero(batch.seq_lens)
-        return wanted[filled], found[filled]
+        return wanted[filled], actual[filled]
     return None

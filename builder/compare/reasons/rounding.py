@@ -22,14 +22,14 @@ NAME = "the original as it rounds"
 
 def find_rounding(original: Original, reference: ValidTokenRunner, batches: Sequence[ComparedBatch]) -> tuple[str, ...]:
     """A sentence with how far the file as it is lies from the reference; none for models that are not quantised."""
-    found = original.rounding
-    if found is None:
+    rounding = original.rounding
+    if rounding is None:
         return ()
     what = (
-        f"the original rounds {found.activations} activations to {' and '.join(found.types)}; rewritten models do not, "
-        "and are compared with the same file without that"
+        f"the original rounds {rounding.activations} activations to {' and '.join(rounding.types)}; rewritten models "
+        "do not, and are compared with the same file without that"
     )
-    runner = PaddedRunner(original, NAME, OnnxrtRunner(partial(open_padded, found.path)))
+    runner = PaddedRunner(original, NAME, OnnxrtRunner(partial(open_padded, rounding.path)))
     try:
         (outcome,) = compare_runners(original, reference, [Subject(runner, "fp32", True, TOLERANCES["fp32"])], batches)
     except BuildError as error:

@@ -53,14 +53,14 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
 
         rounded = measure(with_rounding(model, item.metadata.precision).proto)
         plain = measure(widen(model).proto)
-    found = _largest_error(original, outcome, at, {name: rows[at] for name, rows in outcome.found.items()})
+    error = _largest_error(original, outcome, at, {name: rows[at] for name, rows in outcome.found.items()})
     if item.metadata.quantization is None:
         facts = f"with every tensor rounded to {precision}, and {plain:.2g} with its weights alone"
     else:
         facts = f"of which its products in fp8 alone make {plain:.2g}, {_most_lossy(item.metadata.quantization)}"
     facts = f"in onnxruntime the same file is {rounded:.2g} relative off {facts}"
-    if found > EXPLAINED * rounded:
-        verdict = f"{precision} does not explain it: {facts}; what runs here is {found:.2g} off; please report it"
+    if error > EXPLAINED * rounded:
+        verdict = f"{precision} does not explain it: {facts}; what runs here is {error:.2g} off; please report it"
     else:
         verdict = (
             f"{precision} loses too many digits in this model: {facts}; choose precision {BETTER[precision]}, or "
@@ -69,9 +69,9 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
     return (verdict,)
 
 
-def _most_lossy(found: QuantizationInfo) -> str:
+def _most_lossy(quantization: QuantizationInfo) -> str:
     """Which products lost most on the calibration data, and what to do about it."""
-    layers = sorted(found.layers, key=lambda layer: layer.loss, reverse=True)[:LAYERS_SHOWN]
+    layers = sorted(quantization.layers, key=lambda layer: layer.loss, reverse=True)[:LAYERS_SHOWN]
     shown = ", ".join(f"'{layer.name}' ({layer.loss:.3f} of its result)" for layer in layers)
     return f"most of all {shown}, which --keep leaves in half precision"
 
@@ -81,7 +81,7 @@ def _worst_batch(outcome: Outcome) -> int:
     return [batch.name for batch in outcome.batches].index(worst.batch)
 
 
-def _largest_error(original: Original, outcome: Outcome, at: int, found: Mapping[str, Array]) -> float:
+def _largest_error(original: Original, outcome: Outcome, at: int, actual: Mapping[str, Array]) -> float:
     """The largest relative error of outputs on the batch of this number."""
     batch = outcome.batches[at]
     return max(
@@ -90,7 +90,7 @@ def _largest_error(original: Original, outcome: Outcome, at: int, found: Mapping
             item.output,
             [batch],
             [outcome.wanted[item.output][at]],
-            [found[item.output]],
+            [actual[item.output]],
             outcome.scales[item.output],
         ).total.relative
         for item in outcome.errors

@@ -36,15 +36,15 @@ def find_changes(original: ModelProto, path: Path, metadata: Metadata) -> tuple[
     return (*_first(_weights(a, b), "weights"), *_first(_nodes(a, b), "nodes"))
 
 
-def _first(found: Iterator[str], what: str) -> list[str]:
-    lines = list(found)
+def _first(differences: Iterator[str], what: str) -> list[str]:
+    lines = list(differences)
     rest = len(lines) - MAX_NAMED
     return lines if rest <= 0 else [*lines[:MAX_NAMED], f"and {rest} more {what}"]
 
 
-def _weights(wanted: ModelProto, found: ModelProto) -> Iterator[str]:
+def _weights(wanted: ModelProto, actual: ModelProto) -> Iterator[str]:
     before = {tensor.name: tensor for tensor in wanted.graph.initializer}
-    for tensor in found.graph.initializer:
+    for tensor in actual.graph.initializer:
         source = before.get(tensor.name)
         if source is None or (source.raw_data == tensor.raw_data and source.dims == tensor.dims):
             continue
@@ -58,9 +58,9 @@ def _weights(wanted: ModelProto, found: ModelProto) -> Iterator[str]:
             yield f"weight '{tensor.name}' is changed: {number} of {a.size} numbers, by up to {largest:.3g}"
 
 
-def _nodes(wanted: ModelProto, found: ModelProto) -> Iterator[str]:
+def _nodes(wanted: ModelProto, actual: ModelProto) -> Iterator[str]:
     before = {_name(node): node for node in wanted.graph.node}
-    after = {_name(node): node for node in found.graph.node}
+    after = {_name(node): node for node in actual.graph.node}
     for name, node in after.items():
         source = before.get(name)
         if source is None:

@@ -37,16 +37,19 @@ def render(report: Report) -> str:
 
 def _lengths_plot(report: Report) -> str:
     """Worst relative error of any output, by length class."""
-    found = {name for runner in report.runners for output in runner.outputs for name in output.classes}
-    places = sorted(found, key=_class_start)
+    classes = {name for runner in report.runners for output in runner.outputs for name in output.classes}
+    length_classes = sorted(classes, key=_class_start)
     series = []
     for runner in report.runners:
         worst = [
-            max((output.classes[place].relative for output in runner.outputs if place in output.classes), default=None)
-            for place in places
+            max(
+                (output.classes[length_class].relative for output in runner.outputs if length_class in output.classes),
+                default=None,
+            )
+            for length_class in length_classes
         ]
         series.append(Series(runner.name, tuple(worst), runner.tolerance.relative))
-    return plot("largest relative error by length class", places, dict(enumerate(places)), series)
+    return plot("largest relative error by length class", length_classes, dict(enumerate(length_classes)), series)
 
 
 def _class_start(name: str) -> int:
@@ -60,8 +63,8 @@ def _layers_plot(runner: RunnerReport) -> str:
     series = Series(runner.name, tuple(item.errors.relative for item in trace), runner.tolerance.relative)
     attention = [at for at, item in enumerate(trace) if item.operator == ATTENTION]
     ticks = {at: f"layer {number}" for number, at in enumerate(attention)}
-    places = [f"{item.operator} {item.tensor}" for item in trace]
-    return plot("relative error by tensor, in the model's order", places, ticks, [series])
+    labels = [f"{item.operator} {item.tensor}" for item in trace]
+    return plot("relative error by tensor, in the model's order", labels, ticks, [series])
 
 
 def _error(value: float) -> str:

@@ -24,12 +24,12 @@ class Series:
     tolerance: float
 
 
-def plot(title: str, places: Sequence[str], ticks: Mapping[int, str], series: Sequence[Series]) -> str:
+def plot(title: str, labels: Sequence[str], ticks: Mapping[int, str], series: Sequence[Series]) -> str:
     """An SVG element.
 
     Args:
         title: read out by screen readers.
-        places: what lies along the x axis, shown where the pointer rests on a value.
+        labels: what lies along the x axis, shown where the pointer rests on a value.
         ticks: place -> label below the axis; some are left out where there are too many.
         series: each with a value a place; values that are not finite are drawn as crosses at the upper edge.
     """
@@ -37,9 +37,9 @@ def plot(title: str, places: Sequence[str], ticks: Mapping[int, str], series: Se
     limits = [max(v, SMALLEST) for v in [*finite, *(item.tolerance for item in series)]]
     low = math.floor(math.log10(min(limits, default=SMALLEST)))
     high = max(low + 1, math.ceil(math.log10(max(limits, default=1.0)) + 0.05))
-    axes = _Axes(len(places), low, high)
+    axes = _Axes(len(labels), low, high)
     parts = [_grid(axes), _labels(axes, ticks)]
-    parts += [_line(axes, item, COLOURS[at % len(COLOURS)], at, places) for at, item in enumerate(series)]
+    parts += [_line(axes, item, COLOURS[at % len(COLOURS)], at, labels) for at, item in enumerate(series)]
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
@@ -52,9 +52,9 @@ class _Axes:
     low: int
     high: int
 
-    def x(self, place: int) -> float:
+    def x(self, index: int) -> float:
         span = WIDTH - LEFT_MARGIN - RIGHT_MARGIN
-        return LEFT_MARGIN + span * (place + 0.5) / max(self.count, 1)
+        return LEFT_MARGIN + span * (index + 0.5) / max(self.count, 1)
 
     def y(self, value: float) -> float:
         span = HEIGHT - TOP_MARGIN - BOTTOM_MARGIN
@@ -83,7 +83,7 @@ def _labels(axes: _Axes, ticks: Mapping[int, str]) -> str:
     )
 
 
-def _line(axes: _Axes, series: Series, colour: str, number: int, places: Sequence[str]) -> str:
+def _line(axes: _Axes, series: Series, colour: str, number: int, labels: Sequence[str]) -> str:
     points = [(at, v) for at, v in enumerate(series.values) if v is not None]
     path, pen = [], "M"
     for at, value in enumerate(series.values):
@@ -93,7 +93,7 @@ def _line(axes: _Axes, series: Series, colour: str, number: int, places: Sequenc
         path.append(f"{pen}{axes.x(at):.1f} {axes.y(value):.1f}")
         pen = "L"
     allowed = axes.y(series.tolerance)
-    marks = [_mark(axes, at, v, colour, f"{series.name}, {places[at]}: {v:.2e}") for at, v in points]
+    marks = [_mark(axes, at, v, colour, f"{series.name}, {labels[at]}: {v:.2e}") for at, v in points]
     legend = LEFT_MARGIN + 230 * number
     return (
         f'<line x1="{LEFT_MARGIN}" x2="{WIDTH - RIGHT_MARGIN}" y1="{allowed:.1f}" y2="{allowed:.1f}" '

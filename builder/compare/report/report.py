@@ -115,8 +115,8 @@ def write_json(report: Report, path: Path) -> None:
 
 def environment() -> dict[str, str]:
     """Versions and machine; the GPU and its driver where there is one."""
-    found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
-    return found | gpu_and_driver() | dict.fromkeys(PACKAGES, "not installed") | installed_versions(PACKAGES)
+    facts = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+    return facts | gpu_and_driver() | dict.fromkeys(PACKAGES, "not installed") | installed_versions(PACKAGES)
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ from ..attention import Projections, Scoring, mask
 from ..blocks import PostNormLayer, Sizes, even_heads
 from ..heads import heads, masked_words, pooled_classes
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation, add, places
+from ..layers import FeedForward, Linear, Norm, activation, add, position_rows
 from ..model import Definition, Encoded, Outputs, Writing
 from ..tensors import Tensors
 from . import bert
@@ -24,7 +24,7 @@ def _encode(writing: Writing) -> Encoded:
     narrow = keys.size("embedding_size", default=128)
     with graph.scope("embeddings"):
         rows = keys.size("max_position_embeddings", default=512)
-        where = places(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow))
+        where = position_rows(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow))
         x = add(graph, *bert.word_and_type(writing, tensors, narrow, _VOCABULARY), where)
         x = Norm.of(tensors, "embeddings.LayerNorm", narrow, sizes.epsilon).apply(graph, x)
         x = Linear.of(tensors, "encoder.embedding_hidden_mapping_in", sizes.width, narrow).apply(graph, x)

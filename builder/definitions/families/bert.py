@@ -7,7 +7,7 @@ from ..attention import Projections, Scoring, mask
 from ..blocks import PostNormLayer, Sizes, even_heads
 from ..heads import heads, masked_words, pooled_classes
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation, add, places, types, words
+from ..layers import FeedForward, Linear, Norm, activation, add, position_rows, types, words
 from ..model import Definition, Encoded, Outputs, Writing
 from ..tensors import Tensors
 
@@ -21,7 +21,7 @@ def encode(writing: Writing) -> Encoded:
     sizes = sizes_of(keys)
     tensors = writing.tensors.below("", "bert.", there="embeddings.word_embeddings.weight")
     with graph.scope("embeddings"):
-        x = add(graph, *word_and_type(writing, tensors, sizes.width), _places(writing, tensors, sizes.width))
+        x = add(graph, *word_and_type(writing, tensors, sizes.width), _position_rows(writing, tensors, sizes.width))
         x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
     x = layers(writing, tensors, x, sizes)
     tensors.ignore("position_ids", "pooler.", "cls.seq_relationship", "cls.predictions")
@@ -55,9 +55,9 @@ def word_and_type(writing: Writing, tensors: Tensors, width: int, vocabulary: in
     return words(writing.graph, table), types(writing.graph, kinds)
 
 
-def _places(writing: Writing, tensors: Tensors, width: int) -> str:
+def _position_rows(writing: Writing, tensors: Tensors, width: int) -> str:
     rows = writing.keys.size("max_position_embeddings", default=512)
-    return places(writing.graph, tensors.take("embeddings.position_embeddings.weight", rows, width))
+    return position_rows(writing.graph, tensors.take("embeddings.position_embeddings.weight", rows, width))
 
 
 def layers(writing: Writing, tensors: Tensors, x: str, sizes: Sizes) -> str:

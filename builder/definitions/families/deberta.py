@@ -15,7 +15,7 @@ from ..errors import NotDefinedError
 from ..graph import MASK, EncoderGraph
 from ..heads import LOGITS, first_token, heads
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation, activation_of, add, places, types, words
+from ..layers import FeedForward, Linear, Norm, activation, activation_of, add, position_rows, types, words
 from ..model import Definition, Encoded, Outputs, Writing
 from ..tensors import Tensors
 
@@ -29,13 +29,13 @@ class _Distances:
 
     Attributes:
         rows: the table [2 R, E], normed where it is.
-        behind: for every query and key the row of how far the query is behind the key, [S, S].
+        offsets: for every query and key the row of how far the query is behind the key, [S, S].
         ahead: the row of how far it is ahead.
         scale: of all terms of scores.
     """
 
     rows: str
-    behind: str
+    offsets: str
     ahead: str
     scale: float
 
@@ -47,8 +47,8 @@ def _encode(writing: Writing) -> Encoded:
     sizes = _sizes(keys)
     keys.only(attention_head_size=sizes.heads.size, pooler_hidden_size=sizes.width)
     tensors = writing.tensors.below("", "deberta.", there="embeddings.word_embeddings.weight")
-    kept = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
-    x = embedded = graph.op("Mul", _embedded(writing, tensors, sizes), kept)
+    is_token = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
+    x = embedded = graph.op("Mul", _embedded(writing, tensors, sizes), is_token)
     seen, terms = mask(graph), _terms(keys)
     distances = _distances(writing, tensors, sizes, terms)
     for number in range(keys.size("num_hidden_layers", default=24)):
@@ -92,7 +92,7 @@ def _embedded(writing: Writing, tensors: Tensors, sizes: Sizes) -> str:
         count, rows = keys.size("vocab_size", default=_VOCABULARY), keys.size("max_position_embeddings", default=512)
         x = words(graph, tensors.take("embeddings.word_embeddings.weight", count, narrow))
         if keys.truth("position_biased_input", default=True):
-            x = add(graph, x, places(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow)))
+            x = add(graph, x, position_rows(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow)))
         if kinds := _token_types(keys):
             x = add(graph, x, types(graph, tensors.take("embeddings.token_type_embeddings.weight", kinds, narrow)))
         if narrow != sizes.width:
@@ -121,8 +121,8 @@ def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[st
         if "layer_norm" in norms:
             table = Norm.of(tensors, "encoder.LayerNorm", sizes.width, sizes.epsilon).apply(graph, table)
         reach = 2 * max(furthest, span)
-        behind = np.arange(-reach, reach + 1)
-        bucket = log_buckets(behind, span, furthest) if has_buckets else behind
+        offsets = np.arange(-reach, reach + 1)
+        bucket = log_buckets(offsets, span, furthest) if has_buckets else offsets
         index, across = (np.clip(sign * bucket + span, 0, 2 * span - 1) for sign in (1, -1))
         scale = (sizes.heads.size * (1 + len(terms))) ** -0.5
         return _Distances(table, by_distance(graph, index, reach), by_distance(graph, across, reach), scale)
@@ -143,13 +143,13 @@ def _more(
     tables |= {"p2c": projected("query")} if "p2c" in terms else {}
 
     def made(q: str, k: str) -> str:
-        found = []
+        terms = []
         if "c2p" in tables:
-            found.append(_chosen(graph, q, tables["c2p"], distances.behind))
+            terms.append(_chosen(graph, q, tables["c2p"], distances.offsets))
         if "p2c" in tables:
             chosen = _chosen(graph, k, tables["p2c"], distances.ahead)
-            found.append(graph.op("Transpose", chosen, perm=[0, 1, 3, 2]))
-        return graph.op("Mul", add(graph, *found), graph.constant(distances.scale))
+            terms.append(graph.op("Transpose", chosen, perm=[0, 1, 3, 2]))
+        return graph.op("Mul", add(graph, *terms), graph.constant(distances.scale))
 
     return made
 
@@ -190,9 +190,9 @@ def _convolved(writing: Writing, tensors: Tensors, sizes: Sizes, embedded: str, 
     with graph.scope("conv"):
         weight = tensors.take("encoder.conv.conv.weight", sizes.width, sizes.width, size)
         bias = tensors.take("encoder.conv.conv.bias", sizes.width)
-        turned = graph.op("Transpose", embedded, perm=[0, 2, 1])
-        made = graph.op("Conv", turned, graph.weight(weight), graph.weight(bias), pads=[size // 2, size // 2])
-        rows = graph.op("Transpose", made, perm=[0, 2, 1])
+        transposed = graph.op("Transpose", embedded, perm=[0, 2, 1])
+        convolved = graph.op("Conv", transposed, graph.weight(weight), graph.weight(bias), pads=[size // 2, size // 2])
+        rows = graph.op("Transpose", convolved, perm=[0, 2, 1])
         is_kept = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=9)
         rows = activation_of(keys.text("conv_act", default="tanh"))(
             graph, graph.op("Where", is_kept, rows, graph.constant(0.0))

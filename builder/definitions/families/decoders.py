@@ -74,8 +74,10 @@ def encoder(defaults: Defaults) -> Callable[[Writing], Encoded]:
         for number, kind in enumerate(kinds):
             with graph.scope(f"layer.{number}"):
                 parts = tensors.below(f"layers.{number}.", there="self_attn.q_proj.weight")
-                turns = turns_of(graph, parts, sizes, rotary, has_norms=defaults.has_key_norms)
-                scoring = Scoring(sizes.heads.size**-0.5, masks[kind], turn_queries=turns[0], turn_keys=turns[1])
+                rotations = rotations_of(graph, parts, sizes, rotary, has_norms=defaults.has_key_norms)
+                scoring = Scoring(
+                    sizes.heads.size**-0.5, masks[kind], rotate_queries=rotations[0], rotate_keys=rotations[1]
+                )
                 x = _layer(keys, parts, sizes, defaults).apply(graph, x, sizes.heads, scoring)
         x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon).apply(graph, x)
         tensors.ignore("rotary_emb.inv_freq")
@@ -84,16 +86,16 @@ def encoder(defaults: Defaults) -> Callable[[Writing], Encoded]:
     return encode
 
 
-def turns_of(
+def rotations_of(
     graph: EncoderGraph, parts: Tensors, sizes: Sizes, rotary: Rotary, *, has_norms: bool, plus: float = 0.0
 ) -> tuple[Callable[[str], str], Callable[[str], str]]:
     """What becomes of queries and of keys [B, H, S, D]: a norm of every head, perhaps, and the rotation."""
 
     def turn(name: str) -> Callable[[str], str]:
         if not has_norms:
-            return lambda x: rotary.turn(graph, x)
+            return lambda x: rotary.rotate(graph, x)
         norm = Norm.rms(parts, f"self_attn.{name}_norm", sizes.heads.size, sizes.epsilon, plus=plus)
-        return lambda x: rotary.turn(graph, norm.apply(graph, x))
+        return lambda x: rotary.rotate(graph, norm.apply(graph, x))
 
     return turn("q"), turn("k")
 

@@ -8,7 +8,7 @@ from ..blocks import PostNormLayer, Sizes, even_heads
 from ..graph import EncoderGraph
 from ..heads import dense_classes, heads, masked_words
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation, add, places, words
+from ..layers import FeedForward, Linear, Norm, activation, add, position_rows, words
 from ..model import Definition, Encoded, Outputs, Writing
 from ..tensors import Tensors
 
@@ -26,7 +26,7 @@ def _encode(writing: Writing) -> Encoded:
         count, rows = keys.size("vocab_size", default=_VOCABULARY), keys.size("max_position_embeddings", default=512)
         table = tensors.take("embeddings.word_embeddings.weight", count, sizes.width)
         where = tensors.take("embeddings.position_embeddings.weight", rows, sizes.width)
-        x = add(graph, words(graph, table), places(graph, where))
+        x = add(graph, words(graph, table), position_rows(graph, where))
         x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, _EPSILON).apply(graph, x)
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph))
     for number in range(keys.size("n_layers", "num_hidden_layers", default=6)):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..blocks import Sizes, even_heads
 from ..heads import dense_classes, heads, masked_words
 from ..keys import Keys
-from ..layers import Linear, Norm, activation, activation_of, add, places
+from ..layers import Linear, Norm, activation, activation_of, add, position_rows
 from ..model import Definition, Encoded, Outputs, Writing
 from . import bert
 
@@ -21,7 +21,7 @@ def _encode(writing: Writing) -> Encoded:
     narrow = keys.size("embedding_size", default=128)
     with graph.scope("embeddings"):
         rows = keys.size("max_position_embeddings", default=512)
-        where = places(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow))
+        where = position_rows(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow))
         x = add(graph, *bert.word_and_type(writing, tensors, narrow), where)
         x = Norm.of(tensors, "embeddings.LayerNorm", narrow, sizes.epsilon).apply(graph, x)
         if narrow != sizes.width:

@@ -24,16 +24,16 @@ def embedded(writing: Writing, tensors: Tensors, norm: str, sizes: Sizes, vocabu
         return Norm.of(tensors, norm, sizes.width, sizes.epsilon).apply(graph, x)
 
 
-def turned_layers(
+def rotary_layers(
     writing: Writing, x: str, sizes: Sizes, turning: Frequencies, count: int, layer: Callable[[int], PostNormLayer]
 ) -> str:
     """Layers of x [B, S, E] whose queries and keys are turned."""
     graph, rotary = writing.graph, Rotary.of(writing.graph, turning)
 
     def turn(heads: str) -> str:
-        return rotary.turn(graph, heads)
+        return rotary.rotate(graph, heads)
 
-    scoring = Scoring(sizes.heads.size**-0.5, mask(graph), turn_queries=turn, turn_keys=turn)
+    scoring = Scoring(sizes.heads.size**-0.5, mask(graph), rotate_queries=turn, rotate_keys=turn)
     for number in range(count):
         with graph.scope(f"layer.{number}"):
             x = layer(number).apply(graph, x, sizes.heads, scoring)

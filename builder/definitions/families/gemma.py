@@ -17,7 +17,7 @@ from ..layers import Norm, activation, words
 from ..model import Definition, Encoded, Writing
 from ..rotary import Rotary, scaled
 from ..tensors import Tensors
-from .decoders import gated_network, heads_of, projections, turns_of
+from .decoders import gated_network, heads_of, projections, rotations_of
 
 _FULL, _NEAR = "full_attention", "sliding_attention"
 
@@ -37,8 +37,8 @@ def _encode(writing: Writing) -> Encoded:
     for number, kind in enumerate(kinds):
         with graph.scope(f"layer.{number}"):
             parts = tensors.below(f"layers.{number}.", there="self_attn.q_proj.weight")
-            queries, its_keys = turns_of(graph, parts, sizes, rotary[kind], has_norms=True, plus=1.0)
-            scoring = Scoring(scale, masks[kind], turn_queries=queries, turn_keys=its_keys)
+            queries, its_keys = rotations_of(graph, parts, sizes, rotary[kind], has_norms=True, plus=1.0)
+            scoring = Scoring(scale, masks[kind], rotate_queries=queries, rotate_keys=its_keys)
             x = _layer(keys, parts, sizes).apply(graph, x, sizes.heads, scoring)
     x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon, plus=1.0).apply(graph, x)
     return Encoded(x, sizes.width, tensors)
@@ -95,13 +95,13 @@ def _layer(keys: Keys, parts: Tensors, sizes: Sizes) -> PreNormLayer:
         Norm.rms(parts, f"{name}_layernorm", sizes.width, sizes.epsilon, plus=1.0)
         for name in ("input", "pre_feedforward", "post_attention", "post_feedforward")
     )
-    ahead, ahead_of_network, behind, behind_network = norms
+    ahead, ahead_of_network, after, behind_network = norms
     return PreNormLayer(
         projections(parts, sizes, bias=bias, output_bias=bias),
         ahead,
         gated_network(parts, sizes),
         ahead_of_network,
-        behind,
+        after,
         behind_network,
     )
 

@@ -14,7 +14,7 @@ from ..layers import FeedForward, Linear, Norm, activation
 from ..model import Definition, Encoded, Writing
 from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
-from .flash import embedded, turned_layers
+from .flash import embedded, rotary_layers
 
 _NATIVE = "jina_embeddings_v3"
 """The model_type of transformers; the hub's is that of XLM-RoBERTa."""
@@ -42,7 +42,7 @@ def _encode(writing: Writing) -> Encoded:
         return _layer(tensors.below(f"encoder.layers.{number}.", there="mixer.Wqkv.weight"), sizes)
 
     count = keys.size("num_hidden_layers", default=24)
-    x = turned_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
+    x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
     tensors.ignore("pooler.")
     return Encoded(x, width, tensors)
 

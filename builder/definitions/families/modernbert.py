@@ -70,13 +70,13 @@ def _kinds(keys: Keys, count: int) -> Sequence[str]:
 def _scorings(writing: Writing, kinds: Sequence[str], sizes: Sizes) -> dict[str, Scoring]:
     keys, graph = writing.keys, writing.graph
     side = keys.size("local_attention", default=128) // 2
-    found, turning = {}, _frequencies(keys, sizes.heads.size)
+    scorings, turning = {}, _frequencies(keys, sizes.heads.size)
     for kind in sorted(set(kinds)):
         rotary = Rotary.of(graph, turning[kind])
         seen = mask(graph) if kind == _FULL else mask(graph, before=side, after=side)
-        turn = lambda x, rotary=rotary: rotary.turn(graph, x)  # noqa: E731
-        found[kind] = Scoring(sizes.heads.size**-0.5, seen, turn_queries=turn, turn_keys=turn)
-    return found
+        rotate = lambda x, rotary=rotary: rotary.rotate(graph, x)  # noqa: E731
+        scorings[kind] = Scoring(sizes.heads.size**-0.5, seen, rotate_queries=rotate, rotate_keys=rotate)
+    return scorings
 
 
 def _frequencies(keys: Keys, size: int) -> dict[str, Frequencies]:
@@ -127,15 +127,15 @@ def _classes(writing: Writing, encoded: Encoded) -> Outputs:
 
 
 def _mean(graph: EncoderGraph, x: str) -> str:
-    kept = graph.op("Unsqueeze", graph.op("Cast", MASK, to=1), graph.integers(-1))
-    total = graph.op("ReduceSum", graph.op("Mul", x, kept), graph.integers(1), keepdims=0)
-    return graph.op("Div", total, graph.op("ReduceSum", kept, graph.integers(1), keepdims=0))
+    is_token = graph.op("Unsqueeze", graph.op("Cast", MASK, to=1), graph.integers(-1))
+    total = graph.op("ReduceSum", graph.op("Mul", x, is_token), graph.integers(1), keepdims=0)
+    return graph.op("Div", total, graph.op("ReduceSum", is_token, graph.integers(1), keepdims=0))
 
 
 def _token_classes(writing: Writing, encoded: Encoded) -> Outputs:
     last = Linear.of(writing.tensors, "classifier", writing.labels, encoded.width)
-    made = last.apply(writing.graph, _head(writing, encoded, encoded.rows))
-    return {LOGITS: (made, ("sequence", writing.labels))}
+    logits = last.apply(writing.graph, _head(writing, encoded, encoded.rows))
+    return {LOGITS: (logits, ("sequence", writing.labels))}
 
 
 def _masked(writing: Writing, encoded: Encoded) -> Outputs:
@@ -147,8 +147,8 @@ def _masked(writing: Writing, encoded: Encoded) -> Outputs:
         else encoded.tensors.take("embeddings.tok_embeddings.weight", count, encoded.width)
     )
     bias = writing.tensors.take("decoder.bias", count) if keys.truth("decoder_bias", default=True) else None
-    made = Linear(table, bias).apply(writing.graph, _head(writing, encoded, encoded.rows))
-    return {LOGITS: (made, ("sequence", count))}
+    logits = Linear(table, bias).apply(writing.graph, _head(writing, encoded, encoded.rows))
+    return {LOGITS: (logits, ("sequence", count))}
 
 
 MODERNBERT = Definition(

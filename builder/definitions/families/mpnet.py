@@ -7,7 +7,7 @@ from ..attention import Projections, Scoring, mask
 from ..blocks import PostNormLayer, Sizes
 from ..distances import bucket_bias
 from ..heads import dense_classes, heads, masked_words
-from ..layers import FeedForward, Linear, Norm, activation_of, add, counted_places, words
+from ..layers import FeedForward, Linear, Norm, activation_of, add, counted_positions, words
 from ..model import Definition, Encoded, Outputs, Writing
 from ..tensors import Tensors
 from . import bert
@@ -27,7 +27,7 @@ def _encode(writing: Writing) -> Encoded:
         count, rows = keys.size("vocab_size", default=_VOCABULARY), keys.size("max_position_embeddings", default=512)
         table = tensors.take("embeddings.word_embeddings.weight", count, sizes.width)
         where = tensors.take("embeddings.position_embeddings.weight", rows, sizes.width)
-        x = add(graph, words(graph, table), counted_places(graph, where, _PADDING))
+        x = add(graph, words(graph, table), counted_positions(graph, where, _PADDING))
         x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
     numbers = tensors.take("encoder.relative_attention_bias.weight", _BUCKETS, sizes.heads.queries)
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph), bucket_bias(graph, numbers, _FURTHEST))

@@ -20,7 +20,7 @@ from ..layers import FeedForward, Linear, Norm, activation_of
 from ..model import Definition, Encoded, Writing
 from ..rotary import Frequencies, scaled
 from ..tensors import Tensors
-from .flash import embedded, turned_layers
+from .flash import embedded, rotary_layers
 
 _GATES: Mapping[str, str] = MappingProxyType({"swiglu": "silu", "geglu": "gelu"})
 """Gated activations under nomic's names -> the activation of the gate."""
@@ -52,7 +52,7 @@ def _encode(writing: Writing) -> Encoded:
         return _layer(keys, parts, sizes)
 
     count = keys.size("n_layer", "num_hidden_layers", default=12)
-    return Encoded(turned_layers(writing, x, sizes, _frequencies(keys, heads.size), count, layer), width, tensors)
+    return Encoded(rotary_layers(writing, x, sizes, _frequencies(keys, heads.size), count, layer), width, tensors)
 
 
 def _epsilon(keys: Keys) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..graph import EncoderGraph
 from ..heads import dense_classes, heads, masked_words
 from ..keys import Keys
-from ..layers import Linear, Norm, activation_of, add, counted_places
+from ..layers import Linear, Norm, activation_of, add, counted_positions
 from ..model import Definition, Encoded, Outputs, Writing
 from . import bert
 
@@ -24,7 +24,7 @@ def encode(writing: Writing) -> Encoded:
     with graph.scope("embeddings"):
         rows = keys.size("max_position_embeddings", default=512)
         table = tensors.take("embeddings.position_embeddings.weight", rows, sizes.width)
-        where = counted_places(graph, table, keys.size("pad_token_id", default=1, least=0))
+        where = counted_positions(graph, table, keys.size("pad_token_id", default=1, least=0))
         x = add(graph, *bert.word_and_type(writing, tensors, sizes.width, vocabulary), where)
         x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
     x = bert.layers(writing, tensors, x, sizes)

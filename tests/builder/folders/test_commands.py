@@ -15,7 +15,7 @@ from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder
 from padfree.builder.engine.phases import Phases
 from padfree.builder.engine.plan_writing import write_plan
 from padfree.builder.engine.preparation import metadata_of
-from padfree.builder.folders.kept import kept_files
+from padfree.builder.folders.companions import kept_files
 from padfree.onnx_tools import load_model
 from padfree.runtime import Profile
 from padfree.runtime.gpu.device import Device

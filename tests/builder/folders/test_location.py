@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.builder import cli
-from padfree.builder.folders.given import located
 from padfree.builder.folders.hub import download, is_hub_id
+from padfree.builder.folders.location import located
 
 from tests.support.folders import VOCABULARY, WIDTH, write_folder, write_json, write_safetensors
 

@@ -19,19 +19,19 @@ _CONFIG = "config.json"
 WANTED = "give a model's folder, an .onnx file or a plan"
 
 
-def located(given: str | Path, say: Callable[[str], object] = lambda _: None) -> Path:
+def located(source: str | Path, say: Callable[[str], object] = lambda _: None) -> Path:
     """The file or folder that was given, or the folder of a repository of the Hugging Face Hub.
 
     Files that are not there but have a model's name, `.onnx` or `.plan`, are left to those who read them.
 
     Args:
-        given: what the user named.
+        source: what the user named.
         say: is told that the hub is asked.
 
     Raises:
         BuildError: there is nothing of that name, or a file of a model's folder was given in the place of the folder.
     """
-    path = Path(given)
+    path = Path(source)
     if path.exists():
         check_no_part(path)
         return path
@@ -41,7 +41,7 @@ def located(given: str | Path, say: Callable[[str], object] = lambda _: None) ->
     if path.suffix.lower() in _FILES:
         return path
     raise BuildError(
-        f"{given}: no such file or folder here; {WANTED}, or the whole name of a repository on the Hugging Face Hub, "
+        f"{source}: no such file or folder here; {WANTED}, or the whole name of a repository on the Hugging Face Hub, "
         "such as sentence-transformers/all-MiniLM-L6-v2"
     )
 

@@ -31,24 +31,24 @@ def engines_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
     profiles = list(_profiles(arguments))
     precisions = arguments.precision or [None]
     names = [_name_of(model) for model in arguments.model]
-    found = []
+    engines = []
     for (model, name), precision, profile in product(zip(arguments.model, names, strict=True), precisions, profiles):
         parts = [name, *([precision] if len(precisions) > 1 else [])]
         if len(profiles) > 1:
             parts += [f"{short}{profile[option]}" for option, short in PROFILE.items() if profile[option] is not None]
         changed = {"model": model, "precision": precision, **profile, "output": "-".join(parts) + PLAN_SUFFIX}
-        found.append(argparse.Namespace(**{**vars(arguments), **changed}))
-    if len(found) == 1:
-        found[0].output = arguments.output
-        return found
+        engines.append(argparse.Namespace(**{**vars(arguments), **changed}))
+    if len(engines) == 1:
+        engines[0].output = arguments.output
+        return engines
     if arguments.output.exists() and not arguments.output.is_dir():
         raise BuildError(
-            f"-o {arguments.output} is a file, and {len(found)} engines need a folder; name one, or build them one by "
-            "one"
+            f"-o {arguments.output} is a file, and {len(engines)} engines need a folder; name one, or build them one "
+            "by one"
         )
-    for engine in found:
+    for engine in engines:
         engine.output = arguments.output / engine.output
-    return found
+    return engines
 
 
 @contextlib.contextmanager
@@ -76,16 +76,16 @@ def folder_for(path: Path) -> Iterator[None]:
 def _profiles(arguments: argparse.Namespace) -> Iterator[dict[str, int | None]]:
     from padfree.builder.errors import BuildError
 
-    given: dict[str, Sequence[int | None]] = {name: getattr(arguments, name) or [None] for name in PROFILE}
-    count = max(map(len, given.values()))
-    for name, values in given.items():
+    sizes: dict[str, Sequence[int | None]] = {name: getattr(arguments, name) or [None] for name in PROFILE}
+    count = max(map(len, sizes.values()))
+    for name, values in sizes.items():
         if len(values) not in (1, count):
             raise BuildError(
                 f"--{name.replace('_', '-')} is given {len(values)} times, another option of the profile {count} "
                 f"times; give it once for all profiles, or {count} times"
             )
     for at in range(count):
-        yield {name: values[at % len(values)] for name, values in given.items()}
+        yield {name: values[at % len(values)] for name, values in sizes.items()}
 
 
 def _name_of(model: Any) -> str:
