@@ -16,7 +16,7 @@ from ..layers import FeedForward, Linear, Norm, activation
 from ..model import Definition, Encoded, Writing
 from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
-from .flash import embedded, turned_layers
+from .flash import embedded, rotary_layers
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def _encode(writing: Writing) -> Encoded:
         return _layer(tensors.below(f"encoder.layer.{number}.", there="attention.qkv_proj.weight"), sizes)
 
     count = keys.size("num_hidden_layers", default=_default(keys, 12))
-    x = turned_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
+    x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
     tensors.ignore("pooler.", "lm_head.")
     return Encoded(x, width, tensors)
 
