@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.fields import decode
-from padfree.contract.texts import RIGHT
+from padfree.contract.texts import RIGHT, TextInfo
 from padfree.runtime import Metadata
 from padfree.runtime.errors import SessionError
 from padfree.runtime.text.pairs import SHOWN
@@ -148,8 +148,8 @@ def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Pa
     return columns
 
 
-def read_text_rows(path: Path, metadata: Metadata) -> list[Text]:
-    """The texts of a file of texts, or its pairs.
+def read_text_rows(path: Path, info: TextInfo | None) -> list[Text]:
+    """The texts of a file of texts, or its pairs, for a model of which its folder said `info`.
 
     Raises:
         BuildError: the file cannot be read, or holds something else.
@@ -171,14 +171,14 @@ def read_text_rows(path: Path, metadata: Metadata) -> list[Text]:
     else:
         numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
         records = [_read_line(path, number, lines[number - 1]) for number in numbers]
-    strange = next((at for at, item in enumerate(records) if not holds_texts(item.get("", item), metadata.text)), None)
+    strange = next((at for at, item in enumerate(records) if not holds_texts(item.get("", item), info)), None)
     if strange is not None:
         raise BuildError(
             f"{path}, line {numbers[strange]}: holds no text, and answers are of texts; pass texts, or write "
             f"{RESULT_SUFFIX}"
         )
     pairs = zip(records, numbers, strict=True)
-    return [text_of(record.get("", record), metadata.text, path, number) for record, number in pairs]
+    return [text_of(record.get("", record), info, path, number) for record, number in pairs]
 
 
 def _number(value: Any, path: Path, line: int) -> Any:

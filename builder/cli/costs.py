@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import error_console, make_table, output_console, print_line, status
-from .options import add_output_option
+from .options import add_output_option, say
 
 
 def add_parser(subparsers: Any) -> None:
@@ -20,7 +20,9 @@ def add_parser(subparsers: Any) -> None:
         "sequence lengths and batches, from ids on the host to results on the host, and writes a cost table for "
         "batching policies and `padfree simulate`.",
     )
-    parser.add_argument("model", type=Path, help="model.plan or packed.onnx")
+    parser.add_argument(
+        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU"
+    )
     add_output_option(parser, "costs.json")
     parser.add_argument(
         "--lengths", metavar="LIST", help="by commas, growing (default: 16 to the longest that the model takes)"
@@ -38,11 +40,16 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.bench.environment import environment
     from padfree.builder.destinations import check_destinations
     from padfree.builder.files import write_files
+    from padfree.builder.folders.packing import runnable
     from padfree.runtime import Session
     from padfree.runtime.batching.measure import measure_costs
 
     check_destinations([("-o", arguments.output)], [("the model", arguments.model)])
-    with Session(arguments.model, device=arguments.device) as session, status(error_console(), "opening") as shown:
+    with (
+        runnable(arguments.model, say=say) as model,
+        Session(model, device=arguments.device) as session,
+        status(error_console(), "opening") as shown,
+    ):
         costs = measure_costs(
             session,
             lengths=_numbers(arguments.lengths, "--lengths"),

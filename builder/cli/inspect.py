@@ -16,7 +16,15 @@ from .calibrating import print_quantization
 from .console import error_console, facts_table, make_table, output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .engine_check import print_engine_check
-from .options import add_head_options, add_length_options, add_mask_option, fixed_inputs, head_options, say
+from .options import (
+    add_head_options,
+    add_length_options,
+    add_mask_option,
+    add_tokenizer_option,
+    fixed_inputs,
+    head_options,
+    say,
+)
 from .profiles import PLAN_SUFFIX
 from .summary import (
     Line,
@@ -29,9 +37,11 @@ from .summary import (
     run_command,
     target_of,
 )
+from .text_lengths import print_text_lengths
 
 if TYPE_CHECKING:
     from padfree.builder.coverage import Inspected
+    from padfree.builder.text_lengths import TextLengths
 
 KINDS = {
     "original": "an exported model; what rewriting it gives:",
@@ -52,6 +62,13 @@ def add_parser(subparsers: Any) -> None:
         "a GPU.",
     )
     parser.add_argument("model", type=Path, help="model.onnx, packed.onnx, model.plan, a model's folder or a hub id")
+    parser.add_argument(
+        "--texts",
+        type=Path,
+        metavar="FILE",
+        help="texts (.txt, .jsonl, .csv, .parquet): shows how long they are, and what padding them would cost",
+    )
+    add_tokenizer_option(parser)
     parser.add_argument("--json", action="store_true", help="print metadata and report as JSON and nothing else")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless everything is packed")
     add_mask_option(parser)
@@ -76,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             status(error_console(), f"reading {arguments.model}"),
         ):
             inspected = dataclasses.replace(inspect_file(source.path, arguments.mask), path=arguments.model)
+            texts = None if arguments.texts is None else _measured(arguments, source.path, inspected)
     except RewriteError as error:
         if arguments.json and not isinstance(error, ModelFileError):
             print_line(console, json.dumps({"file": str(arguments.model), "kind": "refused", "reason": str(error)}))
@@ -88,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         "kind": inspected.kind,
         **inspected.metadata,
         "coverage": report(coverage, lengths, arguments.gpu) if coverage else None,
+        **({} if texts is None else {"texts": texts.to_dict()}),
     }
     if arguments.json:
         print_line(console, json.dumps(shown, indent=2))
@@ -95,9 +114,19 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.verbose:
             _print(console, inspected, shown)
         print_summary(console, _summary(arguments, inspected, shown))
+        if texts is not None:
+            print_text_lengths(console, texts)
     if arguments.strict:
         require_complete(coverage or {}, str(inspected.path))
     return 0
+
+
+def _measured(arguments: argparse.Namespace, path: Path, inspected: Inspected) -> TextLengths:
+    from padfree.builder.text_lengths import measure_texts
+
+    limits = (arguments.max_length, (inspected.metadata.get("text") or {}).get("max_length"), inspected.limit)
+    longest = min((limit for limit in limits if limit is not None), default=None)
+    return measure_texts(arguments.texts, path, inspected.metadata, arguments.tokenizer, longest)
 
 
 def _summary(arguments: argparse.Namespace, inspected: Inspected, shown: Mapping[str, Any]) -> list[Line]:

@@ -124,7 +124,7 @@ def _write_answers(
     from padfree.runtime.answers.text_model import TextModel
 
     metadata = session.metadata
-    texts = read_text_rows(arguments.input, metadata) if arguments.text is None else source
+    texts = read_text_rows(arguments.input, metadata.text) if arguments.text is None else source
     answering = TextModel(session, model, arguments.tokenizer, shown=str(arguments.model), truncate=arguments.truncate)
     rows = {name for item in metadata.sequence_inputs() for name in (item.name, item.original_name)}
     inputs = {name: values for name, values in request.items() if name in rows - {PROMPT_LENGTH}}

@@ -23,6 +23,8 @@ from padfree.builder.simulate.trace import generate, rate_of, read_trace, stretc
 from padfree.contract.installation import install_command
 from padfree.runtime.batching import Budget, CheapestCut, CostTable, Decision, FirstCome, Waiting, read_costs
 
+from tests.support.folders import write_folder
+
 LENGTHS, BATCHES = (100, 500), (1, 10)
 
 
@@ -288,3 +290,11 @@ def test_costs_writes_what_simulate_reads(
     assert "milliseconds a run, packed" in capsys.readouterr().out
     assert main(["costs", str(packed_model()), "-o", str(out), "--lengths", "many"]) == 1
     assert "--lengths is 'many', allowed: whole numbers by commas" in capsys.readouterr().err
+
+
+def test_costs_of_a_folder(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "small")
+    options = ["--lengths", "16,32", "--batches", "1,2", "--repeats", "1"]
+    assert main(["costs", str(folder), "-o", str(tmp_path / "costs.json"), *options]) == 0
+    costs = read_costs(tmp_path / "costs.json")
+    assert (costs.lengths, costs.batches) == ((16, 32), (1, 2))

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `padfree inspect --texts` prints: a histogram of lengths, and what padding would cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from .console import counted, make_table, print_line
+
+if TYPE_CHECKING:
+    from padfree.builder.text_lengths import TextLengths
+
+_BAR = 40  # letters of the longest
+
+
+def print_text_lengths(console: Console, found: TextLengths) -> None:
+    """Prints lengths, and the share of padding by batch size."""
+    from padfree.builder.text_lengths import BATCHES
+
+    count = len(found.lengths)
+    most = max(texts for _, _, texts in found.buckets())
+    rows = [(f"{low} to {high}", f"{texts}", "#" * round(_BAR * texts / most)) for low, high, texts in found.buckets()]
+    console.print(make_table("lengths of the texts", ("tokens", "text count", ""), rows))
+    half, *others = (f"{percent} % have at most {most}" for percent, most in found.percentiles().items())
+    print_line(
+        console,
+        f"{counted(count, 'text')}, {sum(found.lengths)} tokens, {found.mean:.1f} on average; {half}, "
+        f"{', '.join(others)}; the longest {max(found.lengths)}",
+    )
+    if found.cut:
+        print_line(console, f"{counted(found.cut, 'text')} had more tokens than the model takes, and were cut")
+    shares = [
+        (f"{batch}", *(f"{100 * found.padding(batch, in_order_of_length=each):.0f} %" for each in (False, True)))
+        for batch in BATCHES
+    ]
+    console.print(make_table("padding, of all slots", ("texts in a batch", "as they come", "sorted by length"), shares))
+    saved = found.padding(32)
+    print_line(
+        console,
+        f"padded in batches of 32 as they come, {1 / (1 - saved):.1f} times as many tokens are computed: without "
+        f"padding {100 * saved:.0f} % of that work is left out",
+    )
