@@ -35,6 +35,8 @@ def answers_of(
         SessionError: a text that the model does not take; BuildError: a pair for a model that reads texts alone.
     """
     kind, is_multiple = model.kind, model.info.problem == SEVERAL_LABELS
+    if prompt_name is not None and kind != ENCODE:
+        raise BuildError(f"--prompt {prompt_name}: is for models of vectors, and this one makes none; leave it out")
     if kind == SCORE:
         return [{"score": score} for score in model.scores(texts, inputs=inputs).tolist()]
     if kind == CLASSIFY:

@@ -224,7 +224,7 @@ class TextModel:
         if output is None or not output.has_token_rows:
             raise SessionError(f"{self._shown}: gives no labels of words, {self._what_it_gives()}")
         many = _listed(texts)
-        rows = self._rows(output, self._reader.read_packed(many), inputs)
+        rows = self._rows(output, self._reader.read_packed(many, prompt=""), inputs)
         found = []
         for text, encoding, values in zip(many, self._reader.encodings(many), rows, strict=True):
             tagged = words_of(text, encoding, values, self.info.labels)

@@ -81,6 +81,14 @@ def test_ids_have_no_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_prompts_are_for_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_reranker(tmp_path / "reranker.onnx")
+    pair = ["--text", "rain", "--text-pair", "a cat", "--prompt", "query"]
+    assert cli.main(["run", str(model), *pair, "-o", str(tmp_path / "out.jsonl")]) == 1
+    assert "prompt" in capsys.readouterr().err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_a_server_says_what_taggers_are_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("starlette")
     folder = small_folder(tmp_path / "model", "token", ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
