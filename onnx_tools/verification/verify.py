@@ -173,7 +173,7 @@ class _Models:
     def __init__(self, original: Model, rewritten: Model, metadata: Mapping[str, Any], *, whole: bool) -> None:
         self._original = original.proto
         self._fixed = fixed_sizes(original.proto, token_inputs_of(original.proto))
-        self._sessions = (_session(original, "original", optimize=False), _session(rewritten, "rewritten"))
+        self._sessions = (_session(original, "original"), _session(rewritten, "rewritten"))
         self._dims = [padded_dims(item) for item in metadata["outputs"]]
         self._names: list[str] = [item["name"] for item in metadata["outputs"]]
         self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
@@ -189,7 +189,7 @@ class _Models:
         if models is not None:
             with contextlib.suppress(VerificationError):
                 self._long = (
-                    _session(models.original, "original", optimize=False),
+                    _session(models.original, "original"),
                     _session(models.rewritten, "rewritten"),
                 )
                 self.shortened = models
@@ -376,10 +376,10 @@ def _run(
         ) from error
 
 
-def _session(model: Model, kind: str, *, optimize: bool = True) -> ort.InferenceSession:
-    """The original computes as its file says; what it is rewritten to is fused, as where it will run."""
+def _session(model: Model, kind: str) -> ort.InferenceSession:
+    """Both compute as their files say: of onnxruntime's fusions some are wrong, and would be so in both."""
     try:
-        return open_session(model, optimize=optimize)
+        return open_session(model, optimize=False)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise VerificationError(
             f"onnxruntime {ort.__version__} does not load the {kind} model: {error}; "
