@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from padfree.contract.texts import TextInfo
 
+from tests.support.bulk_jobs import DIGEST
 from tests.support.http_requests import get, post
-from tests.support.served_models import POSITIONS, Server, expected, fault, unit
+from tests.support.served_models import POSITIONS, Server, expected, fault, unit, write_model
 
 TEXTS = ["the cat sat on the mat", "a", "rain, rain, and more of it"]
 TOLERANCE = 1e-5
@@ -111,6 +114,19 @@ def test_predict_takes_texts_pairs_and_lists_of_both(classifier: Server) -> None
             np.testing.assert_allclose([found[f"LABEL_{at}"] for at in range(3)], shares, atol=TOLERANCE)
     raw = {item["label"]: item["score"] for item in post(classifier, "/predict", inputs="a", raw_scores=True)[1]}
     np.testing.assert_allclose([raw[f"LABEL_{at}"] for at in range(3)], logits[1], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
+def test_predict_gives_what_the_folder_says_of_classes(problem: str, tmp_path: Path) -> None:
+    text = TextInfo("text-classification", DIGEST, labels=("no", "maybe", "yes"), problem=problem)
+    model = write_model(tmp_path / "classes.onnx", "logits", 3, text.to_dict())
+    logits = expected(TEXTS, 3)
+    wanted = 1 / (1 + np.exp(-logits)) if problem.startswith("multi") else logits
+    with Server(model, "--processes", "1") as server:
+        answers = post(server, "/predict", inputs=[[text] for text in TEXTS])[1]
+    for row, values in zip(answers, wanted, strict=True):
+        found = {item["label"]: item["score"] for item in row}
+        np.testing.assert_allclose([found[name] for name in text.labels], values, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_tokenize_shows_tokens_and_where_they_are(embedder: Server) -> None:
