@@ -53,6 +53,11 @@ class Reference:
     adapter: str = ""
 
 
+def padding_of(reference: Reference) -> int | None:
+    """What padding has to hold, where a model looks for its id; None where it may hold anything."""
+    return reference.config["pad_token_id"] if "score.weight" in reference.tensors else None
+
+
 def names() -> list[str]:
     """All references."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -89,10 +94,11 @@ def write_reference(reference: Reference, folder: Path) -> Path:
     return folder
 
 
-def padded() -> dict[str, npt.NDArray[np.int64]]:
-    """All requests as one batch, with random ids behind each."""
+def padded(padding: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
+    """All requests as one batch, with an id of padding behind each, or random ids."""
     longest = max(map(len, REQUESTS))
     ids = np.random.RandomState(0).randint(5, 60, (len(REQUESTS), longest)).astype(np.int64)
+    ids = ids if padding is None else np.full_like(ids, padding)
     mask, types = np.zeros_like(ids), np.zeros_like(ids)
     for row, (tokens, kinds) in enumerate(zip(REQUESTS, TYPES, strict=True)):
         ids[row, : len(tokens)], types[row, : len(tokens)], mask[row, : len(tokens)] = tokens, kinds, 1

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from padfree.contract.texts import FEATURES, MASKED, SENTENCES, SPARSE
+import numpy as np
+from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE
 
 from ..attention import Heads, Projections, Scoring, mask
 from ..blocks import PreNormLayer, Sizes
 from ..errors import NotDefinedError
-from ..graph import EncoderGraph
+from ..graph import IDS, EncoderGraph
 from ..heads import LOGITS, rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, words
@@ -22,7 +23,6 @@ from ..model import Definition, Encoded, Head, Outputs, Writing
 from ..rotary import Rotary, frequencies
 from ..tensors import Tensors
 
-_NO_HEADS: Mapping[str, Head] = {}
 _FULL, _NEAR = "full_attention", "sliding_attention"
 
 
@@ -192,6 +192,19 @@ def _network_bias(keys: Keys) -> bool:
     return keys.raw.get("model_type") in ("llama", "eurobert") and keys.truth("mlp_bias", default=False)
 
 
+def _classes(writing: Writing, encoded: Encoded) -> Outputs:
+    """A layer without bias on the last token of a text whose id is not that of padding, as transformers has it."""
+    keys, graph = writing.keys, writing.graph
+    padding = keys.size("pad_token_id", least=0)
+    is_token = graph.op("Not", graph.op("Equal", IDS, graph.constant(padding, np.int64)))
+    numbered = graph.op("Mul", graph.op("Cast", is_token, to=7), graph.places())
+    place = graph.op("ArgMax", graph.op("Cast", numbered, to=1), axis=1, keepdims=1)
+    wide = graph.op("Expand", graph.op("Unsqueeze", place, graph.integers(2)), graph.integers(1, 1, encoded.width))
+    row = graph.op("Squeeze", graph.op("GatherElements", encoded.rows, wide, axis=1), graph.integers(1))
+    last = Linear.of(writing.tensors, "score", writing.labels, encoded.width, bias=False)
+    return {LOGITS: (last.apply(graph, row), (writing.labels,))}
+
+
 def _masked(writing: Writing, encoded: Encoded) -> Outputs:
     """A score for every word, by a layer without bias: EuroBERT's."""
     keys, tensors = writing.keys, writing.tensors
@@ -205,19 +218,22 @@ def _masked(writing: Writing, encoded: Encoded) -> Outputs:
     return {LOGITS: (Linear(table, None).apply(writing.graph, encoded.rows), ("sequence", count))}
 
 
+_CLASSIFIERS: Mapping[str, Head] = {CLASSES: _classes, PAIRS: _classes}
+
+
 def _definition(
     name: str,
     model_type: str,
     defaults: Defaults,
     code: frozenset[str] = frozenset(),
-    heads: Mapping[str, Head] = _NO_HEADS,
+    heads: Mapping[str, Head] | None = None,
 ) -> Definition:
     return Definition(
         name,
         lambda keys, _: keys.raw.get("model_type") == model_type,
         encoder(defaults),
         lambda _: 0,
-        {FEATURES: rows, SENTENCES: rows, **heads},
+        {FEATURES: rows, SENTENCES: rows, **(_CLASSIFIERS if heads is None else heads)},
         code,
     )
 
