@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from .errors import NotDefinedError
 from .graph import LOWEST, MASK, EncoderGraph
+from .keys import Keys
 from .layers import Linear
 from .tensors import Tensors
 
 _BOOL = 9  # TensorProto.BOOL
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""What layers see of a sequence, under the names of transformers' `layer_types`."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,18 @@ def mask(graph: EncoderGraph, *, causal: bool = False, before: int | None = None
         if after is not None:
             seen = graph.op("And", seen, graph.op("LessOrEqual", distance, graph.constant(after, np.int64)))
     return graph.op("Where", seen, graph.constant(0.0), graph.constant(LOWEST))
+
+
+def layer_kinds(keys: Keys, default: Sequence[str]) -> tuple[str, ...]:
+    """What every layer sees: `layer_types`, or the default with an entry per layer.
+
+    Raises:
+        NotDefinedError: there are more or fewer than layers, or others than FULL and SLIDING.
+    """
+    kinds = keys.texts("layer_types", default)
+    if len(kinds) != len(default) or not {FULL, SLIDING}.issuperset(kinds):
+        raise NotDefinedError(f"'layer_types' are not {len(default)} of {FULL} and {SLIDING}")
+    return kinds
 
 
 def distances(graph: EncoderGraph) -> str:

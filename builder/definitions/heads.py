@@ -12,6 +12,7 @@ from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, SE
 from .graph import EncoderGraph
 from .layers import Activation, Linear, Norm
 from .model import Encoded, Head, Outputs, Writing
+from .tensors import Tensors, Weight
 
 ROWS, LOGITS = "last_hidden_state", "logits"
 
@@ -64,6 +65,22 @@ def answers(writing: Writing, encoded: Encoded) -> Outputs:
         column = writing.graph.op("Gather", both, writing.graph.constant(index, np.int64), axis=2)
         outputs[name] = (column, ("sequence",))
     return outputs
+
+
+def own_or_tied(
+    head: Tensors, own: str, encoder: Tensors, tied: str, shape: tuple[int, int], *, is_tied: bool
+) -> Weight:
+    """The weight from rows to words [V, E]: its own where the file has it, otherwise that of the embeddings.
+
+    Args:
+        head: where its own lies.
+        own: its name there.
+        encoder: where the embeddings lie.
+        tied: their name there.
+        shape: of both.
+        is_tied: whether config.json says that both are the same.
+    """
+    return head.take(own, *shape) if own in head or not is_tied else encoder.take(tied, *shape)
 
 
 def masked_words(

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from ..attention import Projections, Scoring, mask
 from ..blocks import PostNormLayer, Sizes, even_heads
-from ..heads import heads, masked_words, pooled_classes
+from ..heads import heads, masked_words, own_or_tied, pooled_classes
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, add, position_rows, types, words
 from ..model import Definition, Encoded, Outputs, Writing
 from ..tensors import Tensors
 
 _VOCABULARY = 30522
+WORDS = "embeddings.word_embeddings.weight"
+"""The table of words, in the files of many families."""
 
 
 def encode(writing: Writing) -> Encoded:
@@ -50,7 +52,7 @@ def sizes_of(keys: Keys) -> Sizes:
 def word_and_type(writing: Writing, tensors: Tensors, width: int, vocabulary: int = _VOCABULARY) -> tuple[str, str]:
     """Embeddings of ids and of token types; `vocabulary` is the default of vocab_size."""
     keys = writing.keys
-    table = tensors.take("embeddings.word_embeddings.weight", keys.size("vocab_size", default=vocabulary), width)
+    table = tensors.take(WORDS, keys.size("vocab_size", default=vocabulary), width)
     kinds = tensors.take("embeddings.token_type_embeddings.weight", token_types(keys), width)
     return words(writing.graph, table), types(writing.graph, kinds)
 
@@ -106,10 +108,7 @@ def tied_words(writing: Writing, encoded: Encoded, head: Tensors, vocabulary: in
     """The layer from rows to words: its own weights where the file has them, otherwise the embeddings'."""
     keys, width = writing.keys, encoded.width
     count, is_tied = keys.size("vocab_size", default=vocabulary), keys.truth("tie_word_embeddings", default=True)
-    if "decoder.weight" in head or not is_tied:
-        table = head.take("decoder.weight", count, width)
-    else:
-        table = encoded.tensors.take("embeddings.word_embeddings.weight", count, width)
+    table = own_or_tied(head, "decoder.weight", encoded.tensors, WORDS, (count, width), is_tied=is_tied)
     return Linear(table, head.take("decoder.bias" if "decoder.bias" in head else "bias", count))
 
 

@@ -12,18 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE
 
-from ..attention import Heads, Projections, Scoring, mask
+from ..attention import FULL, SLIDING, Heads, Projections, Scoring, layer_kinds, mask
 from ..blocks import PreNormLayer, Sizes
 from ..errors import NotDefinedError
 from ..graph import IDS, EncoderGraph
-from ..heads import LOGITS, rows
+from ..heads import LOGITS, own_or_tied, rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, words
 from ..model import Definition, Encoded, Head, Outputs, Writing
 from ..rotary import Rotary, frequencies
 from ..tensors import Tensors
-
-_FULL, _NEAR = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True)
@@ -149,22 +147,19 @@ def _kinds(keys: Keys, defaults: Defaults) -> tuple[str, ...]:
     count = keys.size("num_hidden_layers", default=defaults.layers)
     if defaults.window is None:
         keys.only(sliding_window=None)
-        return (_FULL,) * count
+        return (FULL,) * count
     if keys.raw.get("model_type") == "mistral":
-        return ((_NEAR if keys.raw.get("sliding_window", defaults.window) is not None else _FULL),) * count
+        return ((SLIDING if keys.raw.get("sliding_window", defaults.window) is not None else FULL),) * count
     first = keys.size("max_window_layers", default=28, least=0)
     slides = keys.truth("use_sliding_window", default=False) and keys.raw.get("sliding_window", 1) is not None
-    kinds = keys.texts("layer_types", [_NEAR if slides and number >= first else _FULL for number in range(count)])
-    if len(kinds) != count or not {_FULL, _NEAR}.issuperset(kinds):
-        raise NotDefinedError(f"'layer_types' are not {count} of {_FULL} and {_NEAR}")
-    return kinds
+    return layer_kinds(keys, [SLIDING if slides and number >= first else FULL for number in range(count)])
 
 
 def _mask(keys: Keys, graph: EncoderGraph, defaults: Defaults, kind: str) -> str:
     keys.only(**({} if defaults.is_causal else {"is_causal": False}))
     causal = keys.truth("is_causal", default=defaults.is_causal)
     keys.ignore("sliding_window")
-    if kind == _FULL:
+    if kind == FULL:
         return mask(graph, causal=causal)
     if not causal:
         raise NotDefinedError("windows of layers that are not causal are not known")
@@ -197,7 +192,7 @@ def _classes(writing: Writing, encoded: Encoded) -> Outputs:
     keys, graph = writing.keys, writing.graph
     padding = keys.size("pad_token_id", least=0)
     is_token = graph.op("Not", graph.op("Equal", IDS, graph.constant(padding, np.int64)))
-    numbered = graph.op("Mul", graph.op("Cast", is_token, to=7), graph.places())
+    numbered = graph.op("Mul", graph.op("Cast", is_token, to=7), graph.positions())
     place = graph.op("ArgMax", graph.op("Cast", numbered, to=1), axis=1, keepdims=1)
     wide = graph.op("Expand", graph.op("Unsqueeze", place, graph.integers(2)), graph.integers(1, 1, encoded.width))
     row = graph.op("Squeeze", graph.op("GatherElements", encoded.rows, wide, axis=1), graph.integers(1))
@@ -209,11 +204,9 @@ def _masked(writing: Writing, encoded: Encoded) -> Outputs:
     """A score for every word, by a layer without bias: EuroBERT's."""
     keys, tensors = writing.keys, writing.tensors
     count = keys.size("vocab_size", default=128256)
-    own = "lm_head.weight" in tensors or not keys.truth("tie_word_embeddings", default=False)
-    table = (
-        tensors.take("lm_head.weight", count, encoded.width)
-        if own
-        else encoded.tensors.take("embed_tokens.weight", count, encoded.width)
+    is_tied = keys.truth("tie_word_embeddings", default=False)
+    table = own_or_tied(
+        tensors, "lm_head.weight", encoded.tensors, "embed_tokens.weight", (count, encoded.width), is_tied=is_tied
     )
     return {LOGITS: (Linear(table, None).apply(writing.graph, encoded.rows), ("sequence", count))}
 

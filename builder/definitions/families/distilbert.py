@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..attention import Projections, Scoring, mask
 from ..blocks import PostNormLayer, Sizes, even_heads
 from ..graph import EncoderGraph
-from ..heads import dense_classes, heads, masked_words
+from ..heads import dense_classes, heads, masked_words, own_or_tied
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, add, position_rows, words
 from ..model import Definition, Encoded, Outputs, Writing
@@ -65,14 +65,11 @@ def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
 def _masked(writing: Writing, encoded: Encoded) -> Outputs:
     keys, tensors, width = writing.keys, writing.tensors, encoded.width
     count, is_tied = keys.size("vocab_size", default=_VOCABULARY), keys.truth("tie_word_embeddings", default=True)
-    own = "vocab_projector.weight" in tensors or not is_tied
-    table = tensors if own else encoded.tensors
-    last = Linear(
-        table.take("vocab_projector.weight" if own else "embeddings.word_embeddings.weight", count, width),
-        tensors.take("vocab_projector.bias", count),
-    )
-    dense, norm = Linear.of(tensors, "vocab_transform", width, width), Norm.of(tensors, "vocab_layer_norm", width,
-                                                                               _EPSILON)  # fmt: skip
+    names = "vocab_projector.weight", "embeddings.word_embeddings.weight"
+    table = own_or_tied(tensors, names[0], encoded.tensors, names[1], (count, width), is_tied=is_tied)
+    last = Linear(table, tensors.take("vocab_projector.bias", count))
+    dense = Linear.of(tensors, "vocab_transform", width, width)
+    norm = Norm.of(tensors, "vocab_layer_norm", width, _EPSILON)
     return masked_words(writing, encoded, dense, activation(keys, "activation", default="gelu"), norm, last)
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..blocks import Sizes, even_heads
-from ..heads import dense_classes, heads, masked_words
+from ..heads import dense_classes, heads, masked_words, own_or_tied
 from ..keys import Keys
 from ..layers import Linear, Norm, activation, activation_of, add, position_rows
 from ..model import Definition, Encoded, Outputs, Writing
@@ -45,12 +45,8 @@ def _sizes(keys: Keys) -> Sizes:
 def _masked(writing: Writing, encoded: Encoded) -> Outputs:
     keys, tensors = writing.keys, writing.tensors
     narrow, count = keys.size("embedding_size", default=128), keys.size("vocab_size", default=_VOCABULARY)
-    own = "generator_lm_head.weight" in tensors or not keys.truth("tie_word_embeddings", default=True)
-    table = (
-        tensors.take("generator_lm_head.weight", count, narrow)
-        if own
-        else encoded.tensors.take("embeddings.word_embeddings.weight", count, narrow)
-    )
+    is_tied, names = keys.truth("tie_word_embeddings", default=True), ("generator_lm_head.weight", bert.WORDS)
+    table = own_or_tied(tensors, names[0], encoded.tensors, names[1], (count, narrow), is_tied=is_tied)
     last = Linear(table, tensors.take("generator_lm_head.bias", count))
     dense = Linear.of(tensors, "generator_predictions.dense", narrow, encoded.width)
     epsilon = keys.number("layer_norm_eps", default=1e-12)

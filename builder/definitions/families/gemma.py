@@ -7,7 +7,7 @@ import math
 
 from padfree.contract.texts import FEATURES, SENTENCES
 
-from ..attention import Scoring, mask
+from ..attention import FULL, SLIDING, Scoring, layer_kinds, mask
 from ..blocks import PreNormLayer, Sizes
 from ..errors import NotDefinedError
 from ..graph import EncoderGraph
@@ -18,8 +18,6 @@ from ..model import Definition, Encoded, Writing
 from ..rotary import Rotary, scaled
 from ..tensors import Tensors
 from .decoders import gated_network, heads_of, projections, rotations_of
-
-_FULL, _NEAR = "full_attention", "sliding_attention"
 
 
 def _encode(writing: Writing) -> Encoded:
@@ -58,17 +56,14 @@ def _sizes(keys: Keys) -> Sizes:
 def _kinds(keys: Keys) -> tuple[str, ...]:
     """Which attention every layer has: every sixth sees everything."""
     count, every = keys.size("num_hidden_layers", default=26), keys.size("sliding_window_pattern", default=6)
-    kinds = keys.texts("layer_types", [_NEAR if (number + 1) % every else _FULL for number in range(count)])
-    if len(kinds) != count or not {_FULL, _NEAR}.issuperset(kinds):
-        raise NotDefinedError(f"'layer_types' are not {count} of {_FULL} and {_NEAR}")
-    return kinds
+    return layer_kinds(keys, [SLIDING if (number + 1) % every else FULL for number in range(count)])
 
 
 def _rotary(keys: Keys, graph: EncoderGraph, size: int) -> dict[str, Rotary]:
     positions = keys.size("max_position_embeddings", default=131_072)
     bases = {
-        _FULL: keys.number("rope_theta", default=1_000_000.0),
-        _NEAR: keys.number("rope_local_base_freq", default=10_000.0),
+        FULL: keys.number("rope_theta", default=1_000_000.0),
+        SLIDING: keys.number("rope_local_base_freq", default=10_000.0),
     }
     scaling, parameters = keys.inner("rope_scaling"), keys.inner("rope_parameters")
     if scaling is not None and parameters is not None:
@@ -77,14 +72,14 @@ def _rotary(keys: Keys, graph: EncoderGraph, size: int) -> dict[str, Rotary]:
     if parameters is not None:
         parameters.check_all_read()
     if scaling is not None:
-        inner[_FULL] = scaling
+        inner[FULL] = scaling
     return {kind: Rotary.of(graph, scaled(inner[kind], size, base, positions)) for kind, base in bases.items()}
 
 
 def _mask(keys: Keys, graph: EncoderGraph, kind: str) -> str:
     """Where both sides are seen, the window is halved, so that it is `sliding_window` tokens in all."""
     both, window = keys.truth("use_bidirectional_attention", default=False), keys.size("sliding_window", default=4096)
-    if kind == _FULL:
+    if kind == FULL:
         return mask(graph, causal=not both)
     return mask(graph, before=window // 2, after=window // 2) if both else mask(graph, causal=True, before=window - 1)
 

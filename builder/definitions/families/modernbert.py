@@ -7,18 +7,17 @@ from collections.abc import Sequence
 
 from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
 
-from ..attention import Projections, Scoring, mask
+from ..attention import FULL, SLIDING, Projections, Scoring, layer_kinds, mask
 from ..blocks import PreNormLayer, Sizes, even_heads
 from ..errors import NotDefinedError
 from ..graph import MASK, EncoderGraph
-from ..heads import LOGITS, first_token, rows
+from ..heads import LOGITS, first_token, own_or_tied, rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, words
 from ..model import Definition, Encoded, Outputs, Writing
 from ..rotary import Frequencies, Rotary, scaled
 from ..tensors import Tensors
 
-_FULL, _NEAR = "full_attention", "sliding_attention"
 _VOCABULARY = 50368
 
 
@@ -61,10 +60,7 @@ def _sizes(keys: Keys) -> Sizes:
 def _kinds(keys: Keys, count: int) -> Sequence[str]:
     """Which attention every layer has."""
     every = keys.size("global_attn_every_n_layers", default=3)
-    kinds = keys.texts("layer_types", [_NEAR if number % every else _FULL for number in range(count)])
-    if len(kinds) != count or not {_FULL, _NEAR}.issuperset(kinds):
-        raise NotDefinedError(f"'layer_types' are not {count} of {_FULL} and {_NEAR}")
-    return kinds
+    return layer_kinds(keys, [SLIDING if number % every else FULL for number in range(count)])
 
 
 def _scorings(writing: Writing, kinds: Sequence[str], sizes: Sizes) -> dict[str, Scoring]:
@@ -73,7 +69,7 @@ def _scorings(writing: Writing, kinds: Sequence[str], sizes: Sizes) -> dict[str,
     scorings, turning = {}, _frequencies(keys, sizes.heads.size)
     for kind in sorted(set(kinds)):
         rotary = Rotary.of(graph, turning[kind])
-        seen = mask(graph) if kind == _FULL else mask(graph, before=side, after=side)
+        seen = mask(graph) if kind == FULL else mask(graph, before=side, after=side)
         rotate = lambda x, rotary=rotary: rotary.rotate(graph, x)  # noqa: E731
         scorings[kind] = Scoring(sizes.heads.size**-0.5, seen, rotate_queries=rotate, rotate_keys=rotate)
     return scorings
@@ -82,8 +78,8 @@ def _scorings(writing: Writing, kinds: Sequence[str], sizes: Sizes) -> dict[str,
 def _frequencies(keys: Keys, size: int) -> dict[str, Frequencies]:
     positions = keys.size("max_position_embeddings", default=8192)
     bases = {
-        _FULL: keys.number("global_rope_theta", default=160_000.0),
-        _NEAR: keys.number("local_rope_theta", default=10_000.0),
+        FULL: keys.number("global_rope_theta", default=160_000.0),
+        SLIDING: keys.number("local_rope_theta", default=10_000.0),
     }
     keys.only(rope_scaling=None)
     parameters = keys.inner("rope_parameters")
@@ -140,12 +136,9 @@ def _token_classes(writing: Writing, encoded: Encoded) -> Outputs:
 
 def _masked(writing: Writing, encoded: Encoded) -> Outputs:
     keys, count = writing.keys, writing.keys.size("vocab_size", default=_VOCABULARY)
-    own = "decoder.weight" in writing.tensors or not keys.truth("tie_word_embeddings", default=True)
-    table = (
-        writing.tensors.take("decoder.weight", count, encoded.width)
-        if own
-        else encoded.tensors.take("embeddings.tok_embeddings.weight", count, encoded.width)
-    )
+    is_tied, shape = keys.truth("tie_word_embeddings", default=True), (count, encoded.width)
+    names = "decoder.weight", "embeddings.tok_embeddings.weight"
+    table = own_or_tied(writing.tensors, names[0], encoded.tensors, names[1], shape, is_tied=is_tied)
     bias = writing.tensors.take("decoder.bias", count) if keys.truth("decoder_bias", default=True) else None
     logits = Linear(table, bias).apply(writing.graph, _head(writing, encoded, encoded.rows))
     return {LOGITS: (logits, ("sequence", count))}
