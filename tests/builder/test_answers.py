@@ -12,8 +12,8 @@ import padfree
 import pytest
 from padfree.builder import cli
 
-from tests.support.bulk_jobs import write_embedder, write_reranker
 from tests.support.classifiers import small_folder
+from tests.support.served_models import write_embedder, write_reranker
 
 TEXTS = ["word1 word2  word3", "word50", ""]
 

@@ -23,10 +23,10 @@ from padfree.runtime.answers.scores import Classified
 from padfree.runtime.answers.tags import Tagged, joined, words_of
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from tests.support.bulk_jobs import write_reranker
 from tests.support.classifiers import OPTIMUM, logits_of, small_folder
 from tests.support.folders import ENCODER, TOKENIZER, WIDTH, write_folder
 from tests.support.served_models import expected as sums
+from tests.support.served_models import write_reranker
 from tests.support.torch_folders import write_torch_folder
 
 Array = npt.NDArray[Any]

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from padfree.contract.texts import TextInfo
 
-from tests.support.bulk_jobs import DIGEST
 from tests.support.http_requests import get, post
-from tests.support.served_models import POSITIONS, Server, expected, fault, unit, write_model
+from tests.support.served_models import DIGEST, POSITIONS, Server, expected, fault, unit, write_model
 
 TEXTS = ["the cat sat on the mat", "a", "rain, rain, and more of it"]
 TOLERANCE = 1e-5

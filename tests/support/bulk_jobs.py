@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -17,27 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from padfree.bulk import Finished, LocalWorkers, Request, Running, WorkerSpec, embed, on_cpu
-from padfree.contract.texts import PAIRS, SENTENCES, TextInfo
 
-from .folders import TOKENIZER
-from .served_models import write_model
+from .served_models import DIGEST as DIGEST
+from .served_models import write_embedder as write_embedder
+from .served_models import write_reranker as write_reranker
 
-DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
 SENTENCE = "the a cat dog runs over my house while it rains , and nobody knows why 3 times . don't x-ray qzxj café"
 WORDS = SENTENCE.split()
-PROMPTS = {"query": "query: "}
-
-
-def write_embedder(path: Path) -> Path:
-    """A packed model with one vector a text."""
-    text = TextInfo(SENTENCES, DIGEST, prompts=PROMPTS, pooling=("mean",))
-    return write_model(path, text=text.to_dict())
-
-
-def write_reranker(path: Path) -> Path:
-    """A packed model with one score a pair."""
-    text = TextInfo(PAIRS, DIGEST, labels=("LABEL_0",), activation="identity")
-    return write_model(path, "scores", 1, text.to_dict())
 
 
 def texts(count: int, seed: int = 0, most: int = 30) -> list[str]:

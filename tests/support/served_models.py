@@ -7,6 +7,7 @@ The table lacks the row of the last id, so that a run with that token in it fail
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from padfree.contract.texts import PAIRS, SENTENCES, TextInfo
 from padfree.runtime.texts import tokenizer_path
 from tokenizers import Tokenizer
 
@@ -37,6 +39,8 @@ WIDTH = 8
 POSITIONS = 128
 PRODUCT = 512
 MOST_END_S = 60.0
+DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
+PROMPTS = {"query": "query: "}
 
 
 def table(width: int) -> Array:
@@ -132,6 +136,18 @@ def write_model(
     helper.set_model_props(model, {"padfree": json.dumps(metadata)})
     onnx.save_model(model, str(path))
     return path
+
+
+def write_embedder(path: Path) -> Path:
+    """A packed model with one vector a text."""
+    text = TextInfo(SENTENCES, DIGEST, prompts=PROMPTS, pooling=("mean",))
+    return write_model(path, text=text.to_dict())
+
+
+def write_reranker(path: Path) -> Path:
+    """A packed model with one score a pair."""
+    text = TextInfo(PAIRS, DIGEST, labels=("LABEL_0",), activation="identity")
+    return write_model(path, "scores", 1, text.to_dict())
 
 
 def _work(products: int, constants: dict[str, Array], width: int) -> list[onnx.NodeProto]:
