@@ -12,8 +12,8 @@ from onnx import ModelProto
 from padfree.contract.names import FORMAT, PER_SEQUENCE
 
 from .analysis.graph import dtype_name
-from .analysis.kept import dims_of_shape
 from .analysis.limits import first_width, limit_of
+from .analysis.token_elements import dims_of_shape
 from .errors import RewriteError
 from .files.metadata import fixed_entry, text_entry
 from .importing.fixed_axes import fixed_sizes

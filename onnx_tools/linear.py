@@ -24,7 +24,7 @@ from .passes import Pass, PassResult
 from .passes.norms.norm_folding import norm_folding
 from .passes.products.gates import gates
 from .passes.products.linear import linear
-from .passes.products.turns import turns
+from .passes.products.rotations import rotations
 from .precision.element_types import check_element_types
 from .products import products_of
 from .report import plugin_counts
@@ -76,6 +76,6 @@ def _steps(precision: str, *, fold_norms: bool, streams: bool) -> Iterator[Pass]
     """The passes in their order: norms see all products."""
     yield lambda graph, analysis: gates(graph, analysis, precision)
     yield lambda graph, analysis: linear(graph, analysis, precision)
-    yield lambda graph, _: turns(graph, precision)
+    yield lambda graph, _: rotations(graph, precision)
     if fold_norms:
         yield lambda graph, _: norm_folding(graph, precision, streams=streams)

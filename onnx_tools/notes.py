@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .analysis.kept import BATCH, SLOTS
 from .analysis.limits import limit_of
 from .analysis.special_ids import IdRule
+from .analysis.token_elements import BATCH, SLOTS
 from .pipeline import PassedGraph
 
 _ID_NAMES = ("input_ids", "input_word_ids", "ids")

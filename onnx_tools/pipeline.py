@@ -16,12 +16,12 @@ from onnx import ModelProto
 from .analysis.check import check_graph
 from .analysis.copies import Wiring, copy_of
 from .analysis.graph import add_domain, is_padfree, names_in_use, tidy, unread_inputs
-from .analysis.kept import Dims, dims_of_shape
 from .analysis.layout import is_shared_input, is_token_input
 from .analysis.limits import limit_of
 from .analysis.position_limits import longest_sequence
 from .analysis.special_ids import IdRule, SpecialIds, padding_rules, special_ids
 from .analysis.symbolic import Analysis, analyse
+from .analysis.token_elements import Dims, dims_of_shape
 from .errors import RewriteError
 from .files.model import Model
 from .importing.axes import check_axes

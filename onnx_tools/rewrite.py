@@ -39,9 +39,9 @@ from .report import CoverageReport, coverage
 from .varseqlen import VARSEQLEN, take_varseqlen
 from .verification.compared_output import DifferError
 from .verification.half_precision import ALLOWED, convert_and_check
-from .verification.kept_numbers import RELATIVE_TOLERANCE
 from .verification.probe import PaddingIsReadError, UnknownSizesError
 from .verification.sample_batches import sample_of
+from .verification.token_numbers import RELATIVE_TOLERANCE
 from .verification.verify import PaddingMattersError, verify_assumed, verify_ids
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, kept_elements
+from padfree.onnx_tools.analysis.token_elements import BATCH, SLOTS, Dims, token_elements
 from padfree.onnx_tools.verification.agreement import Scale
 
 from .batches import ComparedBatch
@@ -164,7 +164,7 @@ def _slots_of_rows(batch: ComparedBatch, dims: Dims, count: int) -> npt.NDArray[
     axes = [part for size in dims if isinstance(size, str) for part in size.split("*")]
     if BATCH not in axes or not {BATCH, SLOTS}.issuperset(axes):
         return np.tile(np.asarray([0, WHOLE_SEQUENCE]), (count, 1))
-    indices = np.argwhere(kept_elements(tuple(axes), batch.mask))
+    indices = np.argwhere(token_elements(tuple(axes), batch.mask))
     slots = indices[:, axes.index(SLOTS)] if SLOTS in axes else np.full(len(indices), WHOLE_SEQUENCE)
     return np.stack([indices[:, axes.index(BATCH)], slots], axis=1)
 

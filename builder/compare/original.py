@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 from padfree.contract.metadata import InputInfo
 from padfree.onnx_tools import load_model, save_model
-from padfree.onnx_tools.analysis.kept import BATCH, SLOTS, Dims, padded_dims
+from padfree.onnx_tools.analysis.token_elements import BATCH, SLOTS, Dims, padded_dims
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.bound_inputs import bind_inputs
 from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.analysis.kept import BATCH, Dims, Mask, kept_rows
+from padfree.onnx_tools.analysis.token_elements import BATCH, Dims, Mask, token_numbers
 from padfree.runtime import Session
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
@@ -140,7 +140,7 @@ class SessionRunner(ValidTokenRunner):
 
 def valid_rows(array: Array, dims: Dims | None, mask: Mask) -> Array:
     """The rows of valid tokens or sequences of a padded output, [R, ...]."""
-    rows = kept_rows(array, dims, mask)
+    rows = token_numbers(array, dims, mask)
     return rows.values.reshape(len(rows.values), *rows.element)
 
 

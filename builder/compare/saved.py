@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.fields import decode
 from padfree.onnx_tools import load_model, save_model
-from padfree.onnx_tools.analysis.kept import fits
+from padfree.onnx_tools.analysis.token_elements import fits
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.quantized.rounding_nodes import standard_rounding
 from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_quantization

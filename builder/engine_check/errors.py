@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
-from padfree.onnx_tools.analysis.kept import Dims, dims_of, fits, kept_rows, packed_rows, padded_dims
+from padfree.onnx_tools.analysis.token_elements import Dims, dims_of, fits, packed_rows, padded_dims, token_numbers
 from padfree.onnx_tools.verification.agreement import Scale, measure, typical_row_error
 
 from ..compare.metrics import output_errors
@@ -119,7 +119,7 @@ def token_rows(array: Array, output: Mapping[str, Any], batch: CheckedBatch, *, 
     dims = dims_of(output)
     if is_packed and dims and dims[0] == "T":
         return packed_rows(array, batch.mask).values if len(array) >= batch.mask.sum() else None
-    return kept_rows(array, dims, batch.mask).values if fits(array.shape, dims, batch.mask) else None
+    return token_numbers(array, dims, batch.mask).values if fits(array.shape, dims, batch.mask) else None
 
 
 def check_output(

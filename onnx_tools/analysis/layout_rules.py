@@ -30,7 +30,7 @@ class Packed:
     constants: Mapping[int, np.ndarray] = field(default_factory=dict)  # inputs that become these constants
     is_same: bool = False  # the result is the input: only batch and sequence have moved
     rows: tuple[int, ...] = ()  # inputs [B,...,1,...] of which every token gets its sequence's row
-    places: tuple[int, ...] = ()  # inputs [...,S,...] without a batch, of which every token gets its slot's row
+    of_slots: tuple[int, ...] = ()  # inputs [...,S,...] without a batch, of which every token gets its slot's row
 
 
 # Each element of the result depends on the same element of the operands alone.
@@ -97,7 +97,7 @@ def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
             tokens.append(position)
         elif is_row_shape(shape, rank, sequence):
             rows.append(position)
-        elif is_place_shape(shape, rank, sequence):
+        elif is_slot_shape(shape, rank, sequence):
             of_slots.append(position)
         elif node.op == "PRelu" and position == 1:
             raise NoRule("PRelu has slopes that may lie along the sequence")
@@ -107,10 +107,10 @@ def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
             raise NoRule(f"{node.op} has an operand along the batch that is not [batch, sequence, ...]")
         elif len(shape) > trailing:
             constants[position] = _without_tokens(tensor.values, rank, sequence)
-    return Packed(tuple(tokens), constants=constants, rows=tuple(rows), places=tuple(of_slots))
+    return Packed(tuple(tokens), constants=constants, rows=tuple(rows), of_slots=tuple(of_slots))
 
 
-def is_place_shape(shape: Shape | None, rank: int, sequence: int) -> bool:
+def is_slot_shape(shape: Shape | None, rank: int, sequence: int) -> bool:
     """Whether a tensor has nothing but S and numbers, S along the sequence of a result of that rank, 1 before it."""
     trailing = rank - sequence
     if shape is None or not trailing <= len(shape) <= rank or shape[-trailing] != S:

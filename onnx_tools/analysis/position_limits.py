@@ -33,7 +33,7 @@ Numbers = Callable[[int], Range]
 
 
 @dataclass(frozen=True)
-class _Place:
+class _LookUp:
     """Numbers that have to lie in an axis of `size`: all of a tensor's, or those of a column of its last axis."""
 
     size: int
@@ -58,7 +58,7 @@ def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
     Tables that an input chooses from do not count: their limit is one of the input's values.
     """
     limits, tried = list[int | None](), dict[tuple[str, int | None, int, bool], int | None]()
-    for look_up in _places(graph, analysis):
+    for look_up in _look_ups(graph, analysis):
         known = _formulas(look_up, analysis)
         if known is not None:
             limits.append(_last_inside(partial(look_up.margins, partial(_between, known)), _ENDLESS))
@@ -72,7 +72,7 @@ def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
     return min((item for item in limits if item is not None), default=None)
 
 
-def _places(graph: gs.Graph, analysis: Analysis) -> Iterator[_Place]:
+def _look_ups(graph: gs.Graph, analysis: Analysis) -> Iterator[_LookUp]:
     for node in graph.nodes:
         known = [analysis[tensor] for tensor in node.inputs]
         if is_standard(node, "Gather", "GatherElements", "GatherND"):
@@ -80,14 +80,14 @@ def _places(graph: gs.Graph, analysis: Analysis) -> Iterator[_Place]:
         elif is_standard(node, "OneHot"):
             depth = known[1].plain_integers()
             if depth is not None and len(depth) == 1:
-                yield _Place(depth[0], node.inputs[0])
+                yield _LookUp(depth[0], node.inputs[0])
         elif is_standard(node, "Slice"):
             yield from _slices(node, known)
         elif is_standard(node, *ELEMENTWISE, *BROADCASTING):
             yield from _broadcast([item.shape for item in known])
 
 
-def _indices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_Place]:
+def _indices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_LookUp]:
     data, indices, axis = known[0].shape, known[1].shape, int(node.attrs.get("axis", 0))
     if not data:
         return
@@ -97,19 +97,19 @@ def _indices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_Place]:
         for column in range(columns or 0):
             size = data[batch + column].constant()
             if size is not None:
-                yield _Place(size, node.inputs[1], column)
+                yield _LookUp(size, node.inputs[1], column)
         return
     size = data[axis].constant()
     if size is not None:
-        yield _Place(size, node.inputs[1])
+        yield _LookUp(size, node.inputs[1])
     if is_standard(node, "GatherElements") and indices is not None:
         for position, (there, wanted) in enumerate(zip(data, indices, strict=True)):
             size = there.constant()
             if position != axis % len(data) and size is not None:
-                yield _Place(size, formulas=(wanted,), past=True)
+                yield _LookUp(size, formulas=(wanted,), past=True)
 
 
-def _slices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_Place]:
+def _slices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_LookUp]:
     """Starts and ends in axes of a fixed size."""
     data = known[0].shape
     if not data or argument(node, 1) is None or argument(node, 2) is None:
@@ -122,10 +122,10 @@ def _slices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_Place]:
     for column, axis in enumerate(axes):
         size = data[axis].constant()
         if size is not None:
-            yield from (_Place(size, node.inputs[position], column, past=True) for position in (1, 2))
+            yield from (_LookUp(size, node.inputs[position], column, past=True) for position in (1, 2))
 
 
-def _broadcast(shapes: Sequence[Shape | None]) -> Iterator[_Place]:
+def _broadcast(shapes: Sequence[Shape | None]) -> Iterator[_LookUp]:
     """An operand as long as the sequence beside one of a fixed length."""
     known = [shape for shape in shapes if shape is not None]
     for axis in range(1, 1 + max((len(shape) for shape in known), default=0)):
@@ -133,10 +133,10 @@ def _broadcast(shapes: Sequence[Shape | None]) -> Iterator[_Place]:
         fixed = {size.constant() or 1 for size in sizes} - {1}
         growing = tuple(size for size in sizes if size.constant() is None)
         if len(fixed) == 1 and growing:
-            yield _Place(fixed.pop(), formulas=growing, past=True)
+            yield _LookUp(fixed.pop(), formulas=growing, past=True)
 
 
-def _formulas(look_up: _Place, analysis: Analysis) -> tuple[tuple[Poly, ...], tuple[Poly, ...]] | None:
+def _formulas(look_up: _LookUp, analysis: Analysis) -> tuple[tuple[Poly, ...], tuple[Poly, ...]] | None:
     """The smallest and the largest of the numbers at each place as sums of sizes; None where they are not known."""
     if look_up.tensor is None:
         ends_of_each = [(item, item) for item in look_up.formulas]
@@ -196,7 +196,7 @@ def _last_inside(margins: Numbers, top: int) -> int | None:
     return inside
 
 
-def _by_trying(look_up: _Place, numbers: ComputedNumbers) -> int | None:
+def _by_trying(look_up: _LookUp, numbers: ComputedNumbers) -> int | None:
     """The last length inside, by running the nodes; what grows evenly up to _TRIED grows on like that."""
 
     def margins(length: int) -> Range:

@@ -41,7 +41,7 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights) -> 
             if size_bytes is None:
                 continue  # onnx itself refuses what has no such data
             wanted, unit = size_bytes, "bytes"
-            size = len(held) if held is not None else _found_bytes(tensor, wanted)
+            size = len(held) if held is not None else _size_of(tensor, wanted)
         else:
             if size_bytes is None and tensor.data_type != TensorProto.STRING:
                 continue
@@ -84,7 +84,7 @@ def raw_bytes(tensor: TensorProto) -> int:
     return len(tensor.raw_data) if size is None else size
 
 
-def _found_bytes(tensor: TensorProto, wanted: int) -> int:
+def _size_of(tensor: TensorProto, wanted: int) -> int:
     """The length of `raw_data`: of much, told from the message's size where that is right, for looking copies it."""
     if wanted >= LARGE_BYTES:
         others = TensorProto(

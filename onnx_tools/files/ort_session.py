@@ -24,7 +24,7 @@ PROVIDERS = ["CPUExecutionProvider"]
 _NAMELESS: Mapping[int, type[np.generic]] = MappingProxyType(
     {TensorProto.FLOAT8E4M3FN: np.uint8, TensorProto.BFLOAT16: np.uint16}
 )
-_GIVEN = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_FED_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 SILENT = 4  # onnxruntime's log: what goes wrong comes as an exception, too
 
 
@@ -67,7 +67,7 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
     proto = model.proto
     held = [tensor for tensor in proto.graph.initializer if tensor in model.weights]
     if held:
-        fed = {tensor.name: model.array(tensor) for tensor in held if tensor.data_type in _GIVEN}
+        fed = {tensor.name: model.array(tensor) for tensor in held if tensor.data_type in _FED_TYPES}
         values = {tensor.name: _ort_value(model, tensor) for tensor in held if tensor.name not in fed}
         if values:
             options.add_external_initializers(list(values), list(values.values()))

@@ -25,7 +25,7 @@ from ..analysis.symbolic.expr import axis_index
 _KEEPS: Mapping[tuple[str, int], bool] = MappingProxyType(
     {("Less", 0): True, ("GreaterOrEqual", 0): False, ("LessOrEqual", 1): True, ("Greater", 1): False}
 )
-_TURNED: Mapping[str, str] = MappingProxyType(
+_MIRRORED: Mapping[str, str] = MappingProxyType(
     {"Less": "Greater", "Greater": "Less", "GreaterOrEqual": "LessOrEqual", "LessOrEqual": "GreaterOrEqual"}
 )
 _INT64 = np.dtype(np.int64)
@@ -72,11 +72,11 @@ def _comparisons(
     rows = [tensor.name for tensor in graph_inputs if list(tensor.shape) in (["B"], ["B", 1])]
     comparisons = list[tuple[gs.Node, str, bool]]()
     for node in graph.nodes if rows else ():
-        shape = analysis[node.outputs[0]].shape if is_standard(node, *_TURNED) else None
+        shape = analysis[node.outputs[0]].shape if is_standard(node, *_MIRRORED) else None
         if not shape or shape[0] != B or shape[-1] != S or any(size.constant() != 1 for size in shape[1:-1]):
             continue
         one, other = (_inner(analysis[tensor].expr) for tensor in node.inputs)
-        positions, length, op = (one, other, node.op) if isinstance(one, Index) else (other, one, _TURNED[node.op])
+        positions, length, op = (one, other, node.op) if isinstance(one, Index) else (other, one, _MIRRORED[node.op])
         if not isinstance(positions, Index) or not isinstance(length, Element) or length.source not in rows:
             continue
         axes = [axis_index(axis) for axis in range(max(analysis[tensor].rank or 0 for tensor in node.inputs))]

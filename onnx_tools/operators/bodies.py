@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from .attention_body import attention
 from .body_builder import BodyBuilder
-from .linear_body import linear, linear_fp8, turned_pairs
+from .linear_body import linear, linear_fp8, rotated_pairs
 from .ragged import Ragged, grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
 
 
@@ -119,7 +119,7 @@ def _rotary(b: BodyBuilder) -> None:
     angle = b.op(
         "Mul", b.unsqueeze(b.op("Cast", "positions", to=TensorProto.FLOAT), 1, 2), b.unsqueeze("frequencies", 1)
     )
-    rotated_part = b.reshape(turned_pairs(b, split, angle, 2 if is_half else 3), tokens, width)
+    rotated_part = b.reshape(rotated_pairs(b, split, angle, 2 if is_half else 3), tokens, width)
     rest = b.load(b.op("Slice", "x", width, end, b.const([1])))
     b.output("y", b.op("Concat", rotated_part, rest, axis=1))
 

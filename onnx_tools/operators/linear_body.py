@@ -13,7 +13,7 @@ from .linear_specs import MOMENTS_GROUP
 from .spec import AttributeValue
 
 
-def turned_pairs(b: BodyBuilder, pairs: str, angle: str, axis: int) -> str:
+def rotated_pairs(b: BodyBuilder, pairs: str, angle: str, axis: int) -> str:
     """`pairs`, of which `axis` holds first and second, turned by `angle`, which lacks that axis; float32."""
     first, second = (b.op("Gather", pairs, b.const(i), axis=axis) for i in range(2))
     cosine, sine = b.op("Cos", angle), b.op("Sin", angle)
@@ -52,7 +52,7 @@ def _finished(b: BodyBuilder, total: str, bias: str | None) -> str:
     if bias is not None:
         total = b.op("Add", total, b.load(bias))
     if b.attributes["rotary_features"]:
-        total = _turned_columns(b, total)
+        total = _rotated_columns(b, total)
     if b.attributes["gated"]:
         blocks = _blocks(b, total)
         u, v = (b.op("Gather", blocks, b.const(i), axis=2) for i in range(2))  # [T,N/16,8]
@@ -77,13 +77,13 @@ def _blocks(b: BodyBuilder, columns: str) -> str:
     return b.reshape(columns, b.dim(columns, 0), count, b.const([2, 8]))
 
 
-def _turned_columns(b: BodyBuilder, columns: str) -> str:
+def _rotated_columns(b: BodyBuilder, columns: str) -> str:
     """[T,N] float32 with the pairs among the first rotary_features turned."""
     count, end = b.as_vector(b.attribute("rotary_features")), b.const([np.iinfo(np.int64).max])
     blocks = _blocks(b, b.op("Slice", columns, b.const([0]), count, b.const([1])))
     angle = b.op("Mul", b.unsqueeze(b.op("Cast", "positions", to=TensorProto.FLOAT), 1), "frequencies")  # [T,P]
     angle = b.reshape(angle, b.dim(columns, 0), b.op("Div", b.dim(angle, 1), b.const([8])), b.const([8]))
-    rotated = b.reshape(turned_pairs(b, blocks, angle, 2), b.dim(columns, 0), count)
+    rotated = b.reshape(rotated_pairs(b, blocks, angle, 2), b.dim(columns, 0), count)
     return b.op("Concat", rotated, b.op("Slice", columns, count, end, b.const([1])), axis=1)
 
 

@@ -121,10 +121,10 @@ def _chosen(analysis: Analysis, x: gs.Tensor, slots: gs.Tensor, mask: Mask) -> C
         mode = "last" if last else "first"
         if mask.source is None and _is_flat(values.expr):
             return ChosenToken(x, mode, False)
-        if _favours_kept(values.expr, mask, axis_index(1)):
+        if _favours_tokens(values.expr, mask, axis_index(1)):
             return ChosenToken(x, mode, False)
         return ChosenToken(x, "last", False) if not last and _grows(values.expr, mask) else None
-    if sign == -1 and rest == S - 1 and not last and _favours_kept(values.expr, mask, S - 1 - axis_index(1)):
+    if sign == -1 and rest == S - 1 and not last and _favours_tokens(values.expr, mask, S - 1 - axis_index(1)):
         return ChosenToken(x, "last", False)
     return None
 
@@ -190,7 +190,7 @@ def _plain(expr: Expr | None) -> Poly | None:
     return expr.poly if isinstance(expr, Index) else None
 
 
-def _favours_kept(expr: Expr, mask: Mask, slot: Poly) -> bool:
+def _favours_tokens(expr: Expr, mask: Mask, slot: Poly) -> bool:
     """Whether an expression of the mask's slot alone is larger where it is kept."""
     both = mask.outcomes(expr, ("i0", str(slot)))
     return both is not None and both[0] > both[1]

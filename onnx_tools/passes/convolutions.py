@@ -18,7 +18,7 @@ from ..analysis.symbolic import Analysis
 
 MOST_TAPS = 8
 """Convolutions of more stay: the rows side by side would take too much memory."""
-_TURN = [0, 2, 1]
+_TRANSPOSE = [0, 2, 1]
 _GLOBAL: Mapping[str, str] = MappingProxyType({"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"})
 _AXES_ARE_AN_INPUT = 18  # of both, since this opset
 
@@ -123,8 +123,8 @@ def _pads(node: gs.Node, reach: int, zeros: tuple[int, int]) -> tuple[int, int] 
     return (int(ahead), int(after)) if same else None
 
 
-def _is_turn(node: gs.Node) -> bool:
-    return is_standard(node, "Transpose") and list(node.attrs.get("perm", ())) == _TURN
+def _is_transpose(node: gs.Node) -> bool:
+    return is_standard(node, "Transpose") and list(node.attrs.get("perm", ())) == _TRANSPOSE
 
 
 def _write_product(
@@ -152,7 +152,11 @@ def _write_product(
         return editor.constant(f"{name}_numbers", np.asarray(values, np.int64))
 
     transposed = made_by(x, "Transpose")
-    rows = transposed.inputs[0] if transposed is not None and _is_turn(transposed) else op("Transpose", [x], perm=_TURN)
+    rows = (
+        transposed.inputs[0]
+        if transposed is not None and _is_transpose(transposed)
+        else op("Transpose", [x], perm=_TRANSPOSE)
+    )
     together = rows
     if taps > 1:
         longer = op("Pad", [rows, numbers(0, pads[0], 0, 0, pads[1], 0)])
@@ -172,6 +176,8 @@ def _write_product(
     if bias is not None:
         total = op("Add", [total, bias])
     node.inputs.clear()
-    for reader in [item for item in output.outputs if _is_turn(item)]:
+    for reader in [item for item in output.outputs if _is_transpose(item)]:
         editor.redirect(reader.outputs[0], total)
-    editor.node("Transpose", [total], stem=f"{name}_result", output=editor.take_over(output), attrs={"perm": _TURN})
+    editor.node(
+        "Transpose", [total], stem=f"{name}_result", output=editor.take_over(output), attrs={"perm": _TRANSPOSE}
+    )

@@ -10,11 +10,11 @@ import onnx_graphsurgeon as gs
 from onnx import helper
 
 from ..analysis.graph import Editor, is_padfree, is_standard, made_by, producer, tidy
-from ..analysis.kept import BATCH, SLOTS, dims_of_shape
 from ..analysis.layout import B, S, is_shared_input, is_token_input, is_token_shape
 from ..analysis.symbolic import Analysis, Element
 from ..analysis.symbolic.expr import leaves
 from ..analysis.symbolic.facts import Facts
+from ..analysis.token_elements import BATCH, SLOTS, dims_of_shape
 from ..errors import RewriteError
 from .base import Boundary, PassResult, add_schedule, boundary_of, pack, unpack
 from .masks.mask_values import mask_of

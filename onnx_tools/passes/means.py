@@ -104,14 +104,14 @@ def _with_axis(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.N
 
 def _reduced(analysis: Analysis, tensor: gs.Tensor, viewed: _Viewed, *ops: str) -> tuple[gs.Node, int] | None:
     """The node of one of the operators whose result, with its axis, a tensor is, and the axis."""
-    node = _behind_views(tensor, viewed)
+    node = _through_views(tensor, viewed)
     if node is None or not is_standard(node, *ops):
         return None
     axis = reduction_of(analysis, tensor, node.op, node.inputs[0])
     return None if axis is None else (node, axis)
 
 
-def _behind_views(tensor: gs.Tensor, viewed: _Viewed) -> gs.Node | None:
+def _through_views(tensor: gs.Tensor, viewed: _Viewed) -> gs.Node | None:
     """What makes the numbers that a tensor is a view of; long chains of views are walked once."""
     passed, node = list[str](), producer(tensor)
     while node is not None and is_standard(node, *VIEWS):

@@ -219,7 +219,7 @@ def _replace(
         elif position in form.rows:
             sequence = token_axis(analysis[node.outputs[0]].shape) or 1
             inputs.append(positions.row(tensor, analysis[tensor], sequence))
-        elif position in form.places:
+        elif position in form.of_slots:
             result = analysis[node.outputs[0]]
             sequence = token_axis(result.shape) or 1
             inputs.append(positions.place(tensor, analysis[tensor], result.rank or 0, sequence))

@@ -18,7 +18,7 @@ def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:
     """Multiplies queries in the place of the scores [...,S,S]; returns whether there was any such factor."""
     editor, changed = Editor(graph), False
     for node in list(graph.nodes):
-        index = _score_place(analysis, node)
+        index = _score_index(analysis, node)
         product = None if index is None else _product(graph, analysis, node.inputs[index])
         if index is None or product is None:
             continue
@@ -32,7 +32,7 @@ def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:
     return changed
 
 
-def _score_place(analysis: Analysis, node: gs.Node) -> int | None:
+def _score_index(analysis: Analysis, node: gs.Node) -> int | None:
     """Which operand of a Mul or Div are scores, where the other is one number for all keys, and no known one."""
     if not is_standard(node, "Mul", "Div"):
         return None

@@ -35,7 +35,7 @@ from .means import write_means, write_sums
 from .query_factors import move_query_factors
 from .shapes import RESHAPES, ShapeBuilder, is_of_sizes, shape_source, square_source
 from .softmaxes import write_softmaxes
-from .turned_softmaxes import turn_softmaxes
+from .transposed_softmaxes import transpose_softmaxes
 
 NAME = "simplify"
 _SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
@@ -44,7 +44,7 @@ _SMALL = 4096  # elements; only below it may a folded constant stand beside the 
 # What is written out first, and what is then made of it.
 _WRITTEN = (
     (expand_einsums, expand_convolutions, expand_global_pools, expand_batch_norms, write_sums),
-    (write_choices, write_softmaxes, write_means, write_deviations, turn_softmaxes, move_query_factors),
+    (write_choices, write_softmaxes, write_means, write_deviations, transpose_softmaxes, move_query_factors),
 )
 
 

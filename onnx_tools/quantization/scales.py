@@ -9,7 +9,7 @@ from ..errors import RewriteError
 from ..files.model import Model
 from .layers import OPERATOR
 
-_PLACES = {OPERATOR: 2, "QuantizeLinear": 1, "DequantizeLinear": 1}
+_POSITIONS = {OPERATOR: 2, "QuantizeLinear": 1, "DequantizeLinear": 1}
 """Which input of a node is its scale."""
 
 
@@ -17,7 +17,7 @@ def check_scales(model: Model) -> None:
     """Raises RewriteError for a product in e4m3, or a node around it, whose scale is not finite and above 0."""
     constants = {tensor.name: tensor for tensor in model.proto.graph.initializer}
     for node in model.proto.graph.node:
-        position = _PLACES.get(node.op_type)
+        position = _POSITIONS.get(node.op_type)
         if position is None or len(node.input) <= position or node.input[position] not in constants:
             continue
         scale = np.asarray(model.array(constants[node.input[position]]), np.float64)

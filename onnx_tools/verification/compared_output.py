@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..analysis.kept import BATCH, BOTH, SLOTS, Rows, fits, kept_rows, packed_rows, padded_dims
 from ..analysis.layout import Layout
+from ..analysis.token_elements import BATCH, BOTH, SLOTS, Rows, fits, packed_rows, padded_dims, token_numbers
 from ..errors import VerificationError
 from .agreement import Scale, measure, row_blocks
-from .kept_numbers import RELATIVE_TOLERANCE
 from .sample_batches import Batch
+from .token_numbers import RELATIVE_TOLERANCE
 
 Array = npt.NDArray[Any]
 
@@ -55,9 +55,9 @@ class ComparedOutput:
         if not fits(wanted.shape, self.dims, batch.mask):
             sizes = ", ".join(str(size) for size in self.dims or ())
             raise self._other_shape(batch, f"{list(wanted.shape)} in the original", f"[{sizes}, ...]")
-        a = kept_rows(wanted, self.dims, batch.mask)
+        a = token_numbers(wanted, self.dims, batch.mask)
         if is_packed or fits(actual.shape, self.dims, mask):
-            b = packed_rows(actual, mask) if is_packed else kept_rows(actual, self.dims, mask)
+            b = packed_rows(actual, mask) if is_packed else token_numbers(actual, self.dims, mask)
             if (a.values.shape, a.element) == (b.values.shape, b.element):
                 self._batches.append((batch, a, b))
                 return
@@ -82,7 +82,7 @@ class ComparedOutput:
             if not worst <= RELATIVE_TOLERANCE:
                 allowed = RELATIVE_TOLERANCE * scale.size_of(a.values[row, column], column)
                 raise DifferError(
-                    f"output '{self.name}'{_place(a, row, column)} (batch '{batch.name}'): the original gives "
+                    f"output '{self.name}'{_position(a, row, column)} (batch '{batch.name}'): the original gives "
                     f"{a.values[row, column]:.6g}, the rewritten model {b.values[row, column]:.6g}; allowed is a "
                     f"difference of {allowed:.3g}"
                 )
@@ -100,7 +100,7 @@ def _largest(scale: Scale, wanted: Array, actual: Array) -> tuple[float, int, in
     return largest
 
 
-def _place(rows: Rows, row: int, column: int) -> str:
+def _position(rows: Rows, row: int, column: int) -> str:
     names = {BATCH: "sequence", SLOTS: "position", BOTH: "slot"}
-    parts = [f", {names[axis]} {int(at)}" for axis, at in zip(rows.axes, rows.places[row], strict=True)]
+    parts = [f", {names[axis]} {int(at)}" for axis, at in zip(rows.axes, rows.indices[row], strict=True)]
     return "".join(parts) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"

@@ -15,7 +15,7 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto
 from padfree.contract.names import HALF
 
-from ..analysis.kept import Dims, kept_rows
+from ..analysis.token_elements import Dims, token_numbers
 from ..errors import VerificationError
 from ..files.model import Model
 from ..operators import DOMAIN, with_functions
@@ -100,7 +100,7 @@ def check_outputs(model: Model, converted: Model, precision: str, sample: Sample
     for (name, dims), a, b in zip(outputs.items(), wanted, actual, strict=True):
         if a.dtype.kind != "f":
             continue
-        rows = [kept_rows(item, dims, sample.mask).values for item in (a, b)]
+        rows = [token_numbers(item, dims, sample.mask).values for item in (a, b)]
         error = largest_column_error(*rows, largest=LARGEST[precision])
         errors[name] = error, typical_row_error(rows[0], rows[1], measure(rows[:1]), largest=LARGEST[precision])
         if not error <= ALLOWED[precision]:

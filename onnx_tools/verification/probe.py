@@ -17,11 +17,11 @@ import onnxruntime as ort
 
 from ..analysis.copies import copy_of
 from ..analysis.graph import is_padfree, is_standard, node_name
-from ..analysis.kept import dims_of_shape, kept_elements
 from ..analysis.layout import B, S, T
 from ..analysis.limits import limit_of
 from ..analysis.special_ids import IdRule, SpecialIds, rules_for
 from ..analysis.symbolic import Analysis, Poly
+from ..analysis.token_elements import dims_of_shape, token_elements
 from ..errors import RewriteError
 from ..files.model import Model
 from ..files.ort_session import open_session
@@ -214,7 +214,7 @@ def _changed(
     changed = []
     for name, before, *others in zip(part.results, first, second, third, strict=True):
         dims = dims_of_shape(analysis.facts[name].shape)
-        is_token = np.broadcast_to(True if dims is None else kept_elements(dims, mask), before.shape)
+        is_token = np.broadcast_to(True if dims is None else token_elements(dims, mask), before.shape)
         wanted = before[is_token]
         for after in others:
             same = after

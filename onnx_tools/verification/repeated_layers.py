@@ -21,9 +21,9 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from ..files.model import Model
 from ..importing.control_flow import keep_needed
-from .stretches import Form, Place, Stretches
+from .stretches import Cut, Form, Stretches
 
-_LEAST_PLACES = 4
+_LEAST_CUTS = 4
 _STARTS = 8  # places that are tried as the first one
 _WORTHWHILE = 0.75  # of the nodes may stay
 
@@ -49,7 +49,7 @@ def without_repeated_layers(original: Model, rewritten: Model, origins: Mapping[
     sides = [Stretches.of(model) for model in (original, rewritten)]
     if sides[0] is None or sides[1] is None:
         return None
-    match = _Places.most(sides[0], sides[1], origins)
+    match = _Cuts.most(sides[0], sides[1], origins)
     if match is None:
         return None
     cut = _longest_repeat(match.forms, match.shapes)
@@ -65,28 +65,28 @@ def without_repeated_layers(original: Model, rewritten: Model, origins: Mapping[
 
 
 @dataclass(frozen=True)
-class _Places:
+class _Cuts:
     """Places of both models in order, through which alone tokens go on.
 
     originals, packed: their tensors. shapes: of the packed ones. forms: what both models compute from one to the next.
     """
 
-    originals: Sequence[Place]
-    packed: Sequence[Place]
+    originals: Sequence[Cut]
+    packed: Sequence[Cut]
     shapes: Sequence[object]
     forms: Sequence[tuple[Form, Form]]
 
     @classmethod
-    def most(cls, original: Stretches, rewritten: Stretches, origins: Mapping[str, str]) -> _Places | None:
+    def most(cls, original: Stretches, rewritten: Stretches, origins: Mapping[str, str]) -> _Cuts | None:
         """As many as there are; None where they are too few for a repeat, or what lies between them is too much."""
         shapes = _shapes(rewritten.graph)
         known = {name: origin for name, origin in origins.items() if name in shapes and original.makes(origin)}
-        start, best = "", list[tuple[Place, Place]]()
+        start, best = "", list[tuple[Cut, Cut]]()
         for name in rewritten.in_order(known)[:_STARTS]:
-            pairs = _matched(rewritten.places(name), original.places(known[name]), known)
+            pairs = _matched(rewritten.cuts(name), original.cuts(known[name]), known)
             if len(pairs) > len(best):
                 start, best = name, pairs
-        if len(best) < _LEAST_PLACES:
+        if len(best) < _LEAST_CUTS:
             return None
         packed, originals = [pair[0] for pair in best], [pair[1] for pair in best]
         before, after = original.forms(known[start], originals), rewritten.forms(start, packed)
@@ -96,12 +96,10 @@ class _Places:
         return cls(originals, packed, sizes, list(zip(before, after, strict=True)))
 
 
-def _matched(
-    packed: Sequence[Place], originals: Sequence[Place], known: Mapping[str, str]
-) -> list[tuple[Place, Place]]:
+def _matched(packed: Sequence[Cut], originals: Sequence[Cut], known: Mapping[str, str]) -> list[tuple[Cut, Cut]]:
     """The places of both models that are the same, in the order that they have in both."""
     order = {frozenset(cut): at for at, cut in enumerate(originals)}
-    pairs, last = list[tuple[Place, Place]](), -1
+    pairs, last = list[tuple[Cut, Cut]](), -1
     for cut in packed:
         names = tuple(known.get(name, "") for name in cut)
         at = order.get(frozenset(names), -1)
@@ -133,7 +131,7 @@ def _longest_repeat(forms: Sequence[tuple[Form, Form]], shapes: Sequence[object]
     return best
 
 
-def _without(model: Model, first: Place, last: Place, stretches: Stretches) -> Model | None:
+def _without(model: Model, first: Cut, last: Cut, stretches: Stretches) -> Model | None:
     """A model whose tensors `first` are read for `last`; None where something else needs what lies between."""
     between, renamed = stretches.between(first, last), dict(zip(last, first, strict=True))
     result = ModelProto()

@@ -17,7 +17,7 @@ from ..files.weights import LARGE_BYTES
 from ..operators import DOMAIN, OPERATORS, node_attributes
 
 Form: TypeAlias = tuple[object, ...]
-Place: TypeAlias = tuple[str, ...]
+Cut: TypeAlias = tuple[str, ...]
 
 _MOST_TENSORS = 2  # of a place: rows of tokens, and their sum with what the layer before has made of them
 _MOST_STEPS = 32  # times a model's nodes: more are looked at where all stretches need the same long computation
@@ -65,7 +65,7 @@ class Stretches:
         """Those that the graph makes, as it makes them."""
         return sorted((name for name in names if self.makes(name)), key=self._makers.__getitem__)
 
-    def places(self, start: str) -> list[Place]:
+    def cuts(self, start: str) -> list[Cut]:
         """In order, the few tensors that all goes through which is computed of `start`, shapes alone left out."""
         flows = self._following(start)
         reads = dict.fromkeys(flows, _NEVER)
@@ -74,7 +74,7 @@ class Stretches:
                 if name in flows:
                     reads[name] = at
         reads |= dict.fromkeys(self._outputs & flows, len(self._nodes))
-        unique, needed = dict[Place, None](), list[str]()
+        unique, needed = dict[Cut, None](), list[str]()
         for at in range(self._makers[start], len(self._nodes)):
             needed += (name for name in self._nodes[at].output if name in flows)
             needed = [name for name in needed if reads[name] > at]
@@ -82,7 +82,7 @@ class Stretches:
                 unique[tuple(sorted(needed, key=self._makers.__getitem__))] = None
         return [cut for cut in unique if self._outputs.isdisjoint(cut)]
 
-    def forms(self, start: str, cuts: Sequence[Place]) -> list[Form] | None:
+    def forms(self, start: str, cuts: Sequence[Cut]) -> list[Form] | None:
         """What is computed from each of these places of `start` to the next; None where that takes too long to tell."""
         self._flows = self._following(start)
         self._vary = self._weights_along_features()
@@ -95,13 +95,13 @@ class Stretches:
             all_forms.append(form)
         return all_forms
 
-    def between(self, first: Place, last: Place) -> set[str]:
+    def between(self, first: Cut, last: Cut) -> set[str]:
         """Tensors of tokens that are made behind `first` up to `last`."""
         nodes = self._nodes[self._end(first) + 1 : self._end(last) + 1]
         outputs = (name for node in nodes for name in node.output)
         return {name for name in outputs if name in self._flows}
 
-    def _end(self, cut: Place) -> int:
+    def _end(self, cut: Cut) -> int:
         return max(self._makers[name] for name in cut)
 
     def _following(self, start: str) -> set[str]:
@@ -112,7 +112,7 @@ class Stretches:
                 names.update(name for name in node.output if name)
         return names
 
-    def _form(self, first: Place, last: Place) -> Form:
+    def _form(self, first: Cut, last: Cut) -> Form:
         """The nodes from one place to another, each with the numbers of what it reads, as met from the end on."""
         numbers, described = {"": -1, **{name: at for at, name in enumerate(first)}}, list[object]()
         before, waiting = self._end(first), [(name, False) for name in last]

@@ -14,15 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from ..analysis.kept import BATCH, BOTH, SLOTS, padded_dims
 from ..analysis.special_ids import IdRule, SpecialIds, rules_for
+from ..analysis.token_elements import BATCH, BOTH, SLOTS, padded_dims
 from ..errors import VerificationError
 from ..files.model import Model
 from ..files.ort_session import open_session
 from ..importing.fixed_axes import fixed_sizes
 from ..importing.inputs import sequence_inputs_of, shared_inputs_of, token_inputs_of
 from .compared_output import ComparedOutput, DifferError
-from .kept_numbers import agree, rows_of_tokens, same_rows
 from .repeated_layers import Shortened, without_repeated_layers
 from .sample_batches import (
     LONGEST,
@@ -34,6 +33,7 @@ from .sample_batches import (
     make_batches,
     paddings,
 )
+from .token_numbers import agree, rows_of_tokens, same_rows
 
 logger = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from . import movement
 from .arguments import axes_of_node, slice_arguments, split_sizes
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
 from .facts import MAX_ELEMENTS, Facts, Known, broadcast_shape, elementwise, from_elements
+from .indexing import Lookup, eye_like, gather_nd, scatter_nd, trilu
 from .own import padfree
-from .places import Lookup, eye_like, gather_nd, scatter_nd, trilu
 from .poly import Poly
 from .products import attention, conv, gemm, matmul
 from .sizes import sizes
 
-Found = list[Facts] | None
+Results = list[Facts] | None
 
 # One tensor in, the same shape and type out, nothing else of interest.
 SAME_SHAPE = frozenset(
@@ -43,7 +43,7 @@ def looks_further(node: gs.Node) -> bool:
     return node.op in ("GatherND", "ScatterND")
 
 
-def infer(node: gs.Node, known: Known, lookup: Lookup) -> Found:
+def infer(node: gs.Node, known: Known, lookup: Lookup) -> Results:
     """Facts about the outputs, or None where no rule knows the operator."""
     if node.domain == DOMAIN:
         return padfree(node, known)
@@ -77,7 +77,7 @@ def _elementwise(node: gs.Node, known: Known) -> Facts:
     return elementwise(node.op, known, dtype)
 
 
-def _layer_norm(node: gs.Node, known: Known) -> Found:
+def _layer_norm(node: gs.Node, known: Known) -> Results:
     """The result, and the mean and the inverse deviation with axes of size 1."""
     x = known[0]
     if not x.shape:
@@ -87,32 +87,32 @@ def _layer_norm(node: gs.Node, known: Known) -> Found:
     return [Facts(x.shape, x.dtype), Facts(statistics, "float32"), Facts(statistics, "float32")]
 
 
-def _cast(node: gs.Node, known: Known) -> Found:
+def _cast(node: gs.Node, known: Known) -> Results:
     return [elementwise("Cast", known[:1], dtype_name(int(node.attrs["to"])))]
 
 
-def _cast_like(_: gs.Node, known: Known) -> Found:
+def _cast_like(_: gs.Node, known: Known) -> Results:
     return [elementwise("Cast", known[:1], known[1].dtype)]
 
 
-def _same(_: gs.Node, known: Known) -> Found:
+def _same(_: gs.Node, known: Known) -> Results:
     return [known[0]]
 
 
-def _quantize(node: gs.Node, known: Known) -> Found:
+def _quantize(node: gs.Node, known: Known) -> Results:
     """Of x, its scale and the zero point, whose type the result has where there is one."""
     return [Facts(known[0].shape, known[2].dtype if len(node.inputs) > 2 else "uint8")]
 
 
-def _dequantize(_: gs.Node, known: Known) -> Found:
+def _dequantize(_: gs.Node, known: Known) -> Results:
     return [Facts(known[0].shape, known[1].dtype, constant=all(item.constant for item in known))]
 
 
-def _is_nan(_: gs.Node, known: Known) -> Found:
+def _is_nan(_: gs.Node, known: Known) -> Results:
     return [Facts(known[0].shape, "bool", constant=known[0].constant)]
 
 
-def _shape(node: gs.Node, known: Known) -> Found:
+def _shape(node: gs.Node, known: Known) -> Results:
     shape = known[0].shape
     if shape is None:
         return [Facts(dtype="int64")]
@@ -120,7 +120,7 @@ def _shape(node: gs.Node, known: Known) -> Found:
     return [from_elements(_indices(part), "int64")]
 
 
-def _size(_: gs.Node, known: Known) -> Found:
+def _size(_: gs.Node, known: Known) -> Results:
     shape = known[0].shape
     if shape is None:
         return [Facts((), "int64")]
@@ -134,22 +134,22 @@ def _indices(values: Sequence[Poly]) -> np.ndarray:
     return elements
 
 
-def _unsqueeze(node: gs.Node, known: Known) -> Found:
+def _unsqueeze(node: gs.Node, known: Known) -> Results:
     return [movement.unsqueeze(known[0], axes_of_node(node, known, 1))]
 
 
-def _squeeze(node: gs.Node, known: Known) -> Found:
+def _squeeze(node: gs.Node, known: Known) -> Results:
     axes = axes_of_node(node, known, 1)
     if axes is None and len(known) > 1 and not node.inputs[1].is_empty():
         return [Facts(dtype=known[0].dtype)]
     return [movement.squeeze(known[0], axes)]
 
 
-def _reshape(node: gs.Node, known: Known) -> Found:
+def _reshape(node: gs.Node, known: Known) -> Results:
     return [movement.reshape(known[0], known[1].integers(), bool(node.attrs.get("allowzero", 0)))]
 
 
-def _flatten(node: gs.Node, known: Known) -> Found:
+def _flatten(node: gs.Node, known: Known) -> Results:
     if known[0].shape is None:
         return [Facts(dtype=known[0].dtype)]
     axis = int(node.attrs.get("axis", 1))
@@ -158,15 +158,15 @@ def _flatten(node: gs.Node, known: Known) -> Found:
     return [movement.reshape(known[0], target, True)]
 
 
-def _transpose(node: gs.Node, known: Known) -> Found:
+def _transpose(node: gs.Node, known: Known) -> Results:
     return [movement.transpose(known[0], node.attrs.get("perm"))]
 
 
-def _expand(_: gs.Node, known: Known) -> Found:
+def _expand(_: gs.Node, known: Known) -> Results:
     return [movement.expand(known[0], known[1].integers())]
 
 
-def _slice(node: gs.Node, known: Known) -> Found:
+def _slice(node: gs.Node, known: Known) -> Results:
     x = known[0]
     limits = slice_arguments(node, known)
     if limits is None:
@@ -174,15 +174,15 @@ def _slice(node: gs.Node, known: Known) -> Found:
     return [movement.slice_(x, *limits)]
 
 
-def _gather(node: gs.Node, known: Known) -> Found:
+def _gather(node: gs.Node, known: Known) -> Results:
     return [movement.gather(known[0], known[1], int(node.attrs.get("axis", 0)))]
 
 
-def _gather_elements(node: gs.Node, known: Known) -> Found:
+def _gather_elements(node: gs.Node, known: Known) -> Results:
     return [movement.gather_elements(known[0], known[1], int(node.attrs.get("axis", 0)))]
 
 
-def _concat(node: gs.Node, known: Known) -> Found:
+def _concat(node: gs.Node, known: Known) -> Results:
     dtype, constant = known[0].dtype, all(item.constant for item in known)
     shapes = [item.shape for item in known]
     if any(not shape for shape in shapes):
@@ -200,7 +200,7 @@ def _concat(node: gs.Node, known: Known) -> Found:
     return [Facts(tuple(shape), dtype, constant=constant)]
 
 
-def _split(node: gs.Node, known: Known) -> Found:
+def _split(node: gs.Node, known: Known) -> Results:
     x, count = known[0], len(node.outputs)
     if not x.shape:
         return [Facts(dtype=x.dtype)] * count
@@ -215,7 +215,7 @@ def _split(node: gs.Node, known: Known) -> Found:
     return [Facts(shape, x.dtype, constant=x.constant) for shape in shapes]
 
 
-def _range(_: gs.Node, known: Known) -> Found:
+def _range(_: gs.Node, known: Known) -> Results:
     dtype = known[0].dtype or "int64"
     limits = [_whole_number(item) for item in known]
     start, limit, step = limits
@@ -241,7 +241,7 @@ def _whole_number(facts: Facts) -> Poly | None:
     return value.poly if isinstance(value, Index) else None
 
 
-def _tile(_: gs.Node, known: Known) -> Found:
+def _tile(_: gs.Node, known: Known) -> Results:
     """The axes' sizes multiplied; where those were 1 it is an Expand."""
     shape, repeats = known[0].shape, known[1].integers()
     if shape is None or repeats is None or len(repeats) != len(shape):
@@ -257,7 +257,7 @@ def _tile(_: gs.Node, known: Known) -> Found:
     return [replace(known[0], shape=sizes, elements=None, expr=known[0].uniform(), constant=constant)]
 
 
-def _cum_sum(node: gs.Node, known: Known) -> Found:
+def _cum_sum(node: gs.Node, known: Known) -> Results:
     """Sums of one number up to each place; Keras counts places so."""
     x, axis = known[0], known[1].plain_integers()
     facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in known))
@@ -269,7 +269,7 @@ def _cum_sum(node: gs.Node, known: Known) -> Found:
     return [replace(facts, expr=Index(ahead * number_, x.dtype or "int64"))]
 
 
-def _constant_of_shape(node: gs.Node, known: Known) -> Found:
+def _constant_of_shape(node: gs.Node, known: Known) -> Results:
     value = node.attrs.get("value")
     array = np.zeros(1, np.float32) if value is None else np.asarray(value.values)
     dtype = array.dtype.name
@@ -313,7 +313,7 @@ def _row_sum(x: Facts) -> RowSum | None:
     return RowSum(expr.source, axis_index(0), x.dtype or expr.dtype)
 
 
-def _arg_reduce(node: gs.Node, known: Known) -> Found:
+def _arg_reduce(node: gs.Node, known: Known) -> Results:
     x = known[0]
     if not x.shape:
         return [Facts(dtype="int64")]
@@ -322,7 +322,7 @@ def _arg_reduce(node: gs.Node, known: Known) -> Found:
     return [Facts(tuple(shape), "int64")]
 
 
-_RULES: Mapping[str, Callable[[gs.Node, Known], Found]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[gs.Node, Known], Results]] = MappingProxyType(
     {
         "ArgMax": _arg_reduce,
         "ArgMin": _arg_reduce,

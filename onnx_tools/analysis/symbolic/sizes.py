@@ -37,7 +37,7 @@ def sizes(node: gs.Node, known: Known) -> list[Facts] | None:
     return [Facts(item.shape, item.dtype, constant=constant) for item in rule(node, known)]
 
 
-def _given(node: gs.Node, known: Known, position: int) -> Facts | None:
+def _has_input(node: gs.Node, known: Known, position: int) -> Facts | None:
     return known[position] if position < len(known) and not node.inputs[position].is_empty() else None
 
 
@@ -76,7 +76,7 @@ def _einsum(node: gs.Node, known: Known) -> list[Facts]:
 
 def _pad(node: gs.Node, known: Known) -> list[Facts]:
     """Negative numbers cut."""
-    x, pads, axes = known[0], known[1].integers(), _given(node, known, 3)
+    x, pads, axes = known[0], known[1].integers(), _has_input(node, known, 3)
     padded_axes = list(range(x.rank or 0)) if axes is None else axes.plain_integers()
     if x.shape is None or pads is None or padded_axes is None or len(pads) != 2 * len(padded_axes):
         return [Facts(dtype=x.dtype)]
@@ -104,7 +104,7 @@ def _one_hot(node: gs.Node, known: Known) -> list[Facts]:
 
 
 def _quantize(node: gs.Node, known: Known) -> list[Facts]:
-    zero = _given(node, known, 2)
+    zero = _has_input(node, known, 2)
     kind = node.attrs.get("output_dtype", 0)
     return [Facts(known[0].shape, (zero.dtype if zero else None) or (dtype_name(kind) if kind else "uint8"))]
 

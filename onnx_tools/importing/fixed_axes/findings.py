@@ -10,7 +10,7 @@ from ...analysis.symbolic.facts import Shape
 from ...analysis.symbolic.poly import Poly
 from .unknowns import Unknowns, ambiguous
 
-Place = tuple[int, int]  # node's id and number of its input
+Operand = tuple[int, int]  # node's id and number of its input
 
 
 class Findings:
@@ -18,8 +18,8 @@ class Findings:
 
     def __init__(self, unknowns: Unknowns) -> None:
         self.unknowns = unknowns
-        self.axes: dict[Place, Shape] = {}  # shapes of constants
-        self.numbers: dict[Place, tuple[Poly, ...]] = {}  # elements of small integer tensors
+        self.axes: dict[Operand, Shape] = {}  # shapes of constants
+        self.numbers: dict[Operand, tuple[Poly, ...]] = {}  # elements of small integer tensors
         self.views: dict[int, Shape] = {}  # gathers that move nothing, and the shapes they give
 
     def unify(self, node: gs.Node, first: Poly, second: Poly) -> None:

@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from ...analysis.graph import made_by
 from .expansion import Expansion, NotImportable
-from .rotary import turned
+from .rotary import rotated
 
 _LOWEST = np.finfo(np.float32).min
 _KEYS, _VALUES = 3, 4  # of the past
@@ -35,7 +35,7 @@ def group_query_attention(e: Expansion) -> Sequence[gs.Tensor]:
     if e.integer("do_rotary"):
         tables, positions = (e.input(_COSINES, "cosines"), e.input(_SINES, "sines")), e.given(_POSITIONS)
         is_interleaved = bool(e.integer("rotary_interleaved"))
-        q, k = (turned(e, part, size, tables, positions, interleaved=is_interleaved) for part in (q, k))
+        q, k = (rotated(e, part, size, tables, positions, interleaved=is_interleaved) for part in (q, k))
     chosen = e.constant(np.repeat(np.arange(groups), heads // groups), np.int64)
     k, v = (e.op("Gather", e.reshape(part, 0, 0, groups, size), chosen, axis=2) for part in (k, v))
     queries = e.op("Transpose", e.reshape(q, 0, 0, heads, size), perm=[0, 2, 1, 3])

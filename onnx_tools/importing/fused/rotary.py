@@ -30,11 +30,11 @@ def rotary_embedding(e: Expansion) -> Sequence[gs.Tensor]:
     size = width if split else _head_size(e, width, 2 * half)
     heads = x if split else e.reshape(x, 0, 0, width // size, size)
     cosine, sine = (_angles(e, table, positions, x, 2 if split else 1) for table in tables)
-    result = _turned_heads(e, heads, size, (cosine, sine), half, interleaved=bool(e.integer("interleaved")))
+    result = _rotated_heads(e, heads, size, (cosine, sine), half, interleaved=bool(e.integer("interleaved")))
     return [result if split else e.reshape(result, 0, 0, width)]
 
 
-def turned(
+def rotated(
     e: Expansion,
     x: gs.Tensor,
     size: int,
@@ -48,10 +48,10 @@ def turned(
     width, half = e.width(x, "tensor"), e.width(tables[0], "table")
     heads = e.reshape(x, 0, 0, width // size, size)
     cosine, sine = (_angles(e, table, positions, x, 1) for table in tables)
-    return e.reshape(_turned_heads(e, heads, size, (cosine, sine), half, interleaved=interleaved), 0, 0, width)
+    return e.reshape(_rotated_heads(e, heads, size, (cosine, sine), half, interleaved=interleaved), 0, 0, width)
 
 
-def _turned_heads(
+def _rotated_heads(
     e: Expansion, heads: gs.Tensor, size: int, angles: tuple[gs.Tensor, gs.Tensor], half: int, *, interleaved: bool
 ) -> gs.Tensor:
     """Heads [B,S,H,D] or [B,H,S,D], of whose elements the first 2 * half are turned."""

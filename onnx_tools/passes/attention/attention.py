@@ -15,7 +15,7 @@ from ..masks.choice import choose_mask
 from ..masks.evidence import inputs_in_running_sums
 from ..masks.mask import Rows
 from ..masks.mask_values import Keeping, keep_nodes
-from ..masks.sequences import check_places, check_sequences
+from ..masks.sequences import check_sequences, check_slots
 from ..positions.disentangled import Disentangled
 from ..positions.distances import Bias
 from ..positions.positions import Positions
@@ -55,7 +55,7 @@ def _attention(
     around = surroundings(graph, analysis, longest)
     rows = around.rows
     attentions = [node for node in graph.nodes if is_candidate(analysis, node)]
-    check_places(graph, analysis)
+    check_slots(graph, analysis)
     for node in attentions:
         item = _matched(around, node)
         if isinstance(item, Miss):
@@ -76,7 +76,7 @@ def _attention(
             matches.remove(item)
             missed.append(Miss(item.node, reason))
     editor = Editor(graph)
-    boundary = add_boundary(editor, _kept_slots(editor, rule))
+    boundary = add_boundary(editor, _token_slots(editor, rule))
     replace = _Replacement(editor, analysis, boundary)
     for item in matches:
         replace(item)
@@ -116,7 +116,7 @@ def _distances(item: Attention, rule: Keeping | None) -> str | None:
     )
 
 
-def _kept_slots(editor: Editor, rule: Keeping | None) -> gs.Tensor:
+def _token_slots(editor: Editor, rule: Keeping | None) -> gs.Tensor:
     """int32 [B,S]: not 0 where a slot is kept; without a mask all are."""
     if rule is not None:
         return keep_nodes(editor, next(tensor for tensor in editor.graph.inputs if tensor.name == rule.source), rule)

@@ -145,14 +145,16 @@ def _heads(
     `keys` makes [B,H,S,D] of K. Raises NoMatch.
     """
     try:
-        q, k = _turned(around, tensors[0], tensors[1], keys)
+        q, k = _rotated(around, tensors[0], tensors[1], keys)
     except NoMatch:
         q = trace_heads(around.analysis, tensors[0], "Q")
         k = trace_heads(around.analysis, tensors[1], "K", perm=keys)
     return q, k, trace_heads(around.analysis, tensors[2], "V")
 
 
-def _turned(around: Surroundings, q: gs.Tensor, k: gs.Tensor, keys: tuple[int, ...]) -> tuple[HeadsSource, HeadsSource]:
+def _rotated(
+    around: Surroundings, q: gs.Tensor, k: gs.Tensor, keys: tuple[int, ...]
+) -> tuple[HeadsSource, HeadsSource]:
     """Where Q and K come from before their rotations. Raises NoMatch where there is none, or they are turned apart."""
     queries = trace_heads(around.analysis, q, "Q", rotations=around.rotations)
     heads_of_keys = trace_heads(around.analysis, k, "K", perm=keys, rotations=around.rotations)

@@ -95,7 +95,7 @@ def check_masked_alike(uses: Sequence[MaskUse], mask: PaddingMask, scores: Shape
     """Raises NoMatch where weights are masked by something else than their scores were, or by the query's slot."""
     for use in uses:
         if not _masks(use, mask, scores, node, rows) and not _masks(
-            _turned(use), PaddingMask(mask.keeps), scores, node, rows
+            _transposed(use), PaddingMask(mask.keeps), scores, node, rows
         ):
             raise NoMatch(f"the weights of Softmax '{node}' are masked otherwise than the scores before it")
 
@@ -111,7 +111,7 @@ def _masks(use: MaskUse | None, mask: PaddingMask, scores: Shape, node: str, row
     return proof.keeps in (None, mask.keeps) and proof.window in (ALL, mask.window)
 
 
-def _turned(use: MaskUse) -> MaskUse | None:
+def _transposed(use: MaskUse) -> MaskUse | None:
     """The use with queries and keys in each other's place."""
     if use.facts.rank != _KEYS:
         return None

@@ -17,7 +17,7 @@ from .evidence import is_product
 Sources = Mapping[str, frozenset[str]]
 
 
-def check_places(graph: gs.Graph, analysis: Analysis) -> None:
+def check_slots(graph: gs.Graph, analysis: Analysis) -> None:
     """Raises RewriteError for an input whose values are places in the sequence, which a node takes tokens by.
 
     Rows of a table of positions, which may be cut to the sequence's length, are no tokens.

@@ -25,7 +25,7 @@ from ..base import Miss, NoMatch, PassResult
 from .folded_weights import FoldedWeights
 
 NAME = "norm folding"
-_Found = TypeVar("_Found")
+_Match = TypeVar("_Match")
 
 
 @dataclass(frozen=True)
@@ -87,24 +87,24 @@ class _Folding:
         self._missed: list[Miss] = []
         self._norms: dict[str, _Norm] = {}  # by output: those whose z a product can make
         self._adding: dict[int, _Norm] = {}  # of these, by the id of the product, those that add something
-        self._behind: dict[str, list[gs.Node]] = {}  # by a folded norm's output, the products that apply it
+        self._after: dict[str, list[gs.Node]] = {}  # by a folded norm's output, the products that apply it
         self._moments: dict[int, gs.Tensor] = {}  # by the id of the product that gives them
 
     def run(self) -> PassResult:
         """Decides, then changes the graph."""
         self._find_norms()
         self._decide()
-        folded = [self._norms[output] for output in self._behind]
+        folded = [self._norms[output] for output in self._after]
         makers = {id(norm.product) for norm in folded}
         products = [
             *(norm.product for norm in folded),
-            *(product for later_products in self._behind.values() for product in later_products),
+            *(product for later_products in self._after.values() for product in later_products),
         ]
         changed = {id(product): product for product in products}
         for key, product in changed.items():
             self._change(product, gives_moments=key in makers)
         for norm in self._norms.values():
-            if norm.output.name in self._behind:
+            if norm.output.name in self._after:
                 self._norm_taken_rows(norm)
                 norm.node.inputs.clear()
                 norm.node.outputs.clear()
@@ -113,7 +113,7 @@ class _Folding:
                 set_padfree_inputs(norm.node, inputs, has_bias=0, has_residual=0, has_sum=0)
         return PassResult(NAME, len(folded), tuple(self._missed))
 
-    def _try(self, norm: _Norm, step: Callable[[_Norm], _Found]) -> _Found | None:
+    def _try(self, norm: _Norm, step: Callable[[_Norm], _Match]) -> _Match | None:
         """What the step finds; where it finds a reason against the norm, None."""
         try:
             return step(norm)
@@ -143,18 +143,18 @@ class _Folding:
         A product's constants depend on every norm that it takes in, so that all are tried again without that one.
         """
         for output, norm in self._norms.items():
-            products = self._try(norm, self._products_behind)
+            products = self._try(norm, self._products_after)
             if products is not None:
-                self._behind[output] = products
+                self._after[output] = products
         while (unfit := self._first_unfit()) is not None:
-            del self._behind[unfit]
+            del self._after[unfit]
 
     def _first_unfit(self) -> str | None:
-        return next((item for item in self._behind if not self._try(self._norms[item], self._check_constants)), None)
+        return next((item for item in self._after if not self._try(self._norms[item], self._check_constants)), None)
 
     def _folded(self, tensor: gs.Tensor | None) -> _Norm | None:
         """The folded norm that the tensor is the output of."""
-        return self._norms[tensor.name] if tensor is not None and tensor.name in self._behind else None
+        return self._norms[tensor.name] if tensor is not None and tensor.name in self._after else None
 
     def _check_norm(self, norm: _Norm) -> bool:
         """Whether the product can make all of z and its moments."""
@@ -176,7 +176,7 @@ class _Folding:
             raise NoMatch(f"'{norm.name}' adds to '{normed.name}', which something else needs too")
         return True
 
-    def _products_behind(self, norm: _Norm) -> list[gs.Node]:
+    def _products_after(self, norm: _Norm) -> list[gs.Node]:
         """The products that would apply the norm. Raises NoMatch where something else needs it."""
         if is_output(self._graph, norm.output):
             raise NoMatch(f"'{norm.name}' makes the output '{norm.output.name}'")
@@ -198,7 +198,7 @@ class _Folding:
     def _check_constants(self, norm: _Norm) -> bool:
         """Whether the type holds the constants of all products that the norm changes."""
         try:
-            for product in (norm.product, *self._behind[norm.output.name]):
+            for product in (norm.product, *self._after[norm.output.name]):
                 self._inputs(product)
         except NoMatch as reason:
             raise NoMatch(f"'{norm.name}' cannot go into the products around it: {reason}") from reason

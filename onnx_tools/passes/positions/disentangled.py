@@ -84,7 +84,7 @@ class _Term:
 
     index: gs.Tensor
     table: gs.Tensor  # [...,D,L]
-    made: Computation | None  # of the table, where nodes make it
+    computation: Computation | None  # of the table, where nodes make it
     factor: float
     of_keys: bool
 
@@ -165,11 +165,11 @@ class Tables:
         for batch in (1, 2):
             if isinstance(item.table, gs.Constant):
                 values = np.asarray(item.table.values)
-            elif item.made is None:
+            elif item.computation is None:
                 raise NoMatch(f"'{name}' is no constant table")
             else:
                 try:
-                    values = item.made.run(batch, length, {})
+                    values = item.computation.run(batch, length, {})
                 except NotComputedError:
                     raise NoMatch(f"'{name}' cannot be computed for {length} tokens") from None
             batches.append(values.reshape(-1, *values.shape[-2:]).astype(np.float64))
@@ -191,7 +191,7 @@ class Tables:
 
     def _others(self, item: _Term, last: int, reach: int) -> Iterator[int]:
         """Lengths at which a table, or an index, that depends on the length is looked at again."""
-        if self._biases.for_any_length(item.index) and (item.made is None or "S" not in item.made.sizes):
+        if self._biases.for_any_length(item.index) and (item.computation is None or "S" not in item.computation.sizes):
             return
         limit = min(last, 2 * reach + 2)
         powers = {(1 << power) + step for power in range(3, limit.bit_length() + 1) for step in (-1, 0, 1)}

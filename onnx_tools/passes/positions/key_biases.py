@@ -93,7 +93,7 @@ class KeyBiases:
         key = f"{computation.key} {heads} {keeps} {by_head}"
         if key not in self._known:
             line = _Line(tensor, computation, self._ahead(tensor, heads), heads, by_head, values)
-            self._known[key] = line.found(self._limit(tensor))
+            self._known[key] = line.slopes_within(self._limit(tensor))
         return self._known[key]
 
     def _ahead(self, tensor: gs.Tensor, heads: int) -> Shape:
@@ -148,7 +148,7 @@ class _Line:
         self._ahead, self._heads, self._by_head = ahead, heads, by_head
         self._values = values
 
-    def found(self, limit: int) -> KeySlopes:
+    def slopes_within(self, limit: int) -> KeySlopes:
         """The slopes of rows of up to `limit` tokens. Raises NoMatch."""
         whole = self._numbers(np.ones((1, limit), bool))[0]
         slopes = (whole[:, -1] - whole[:, 0]) / max(limit - 1, 1)

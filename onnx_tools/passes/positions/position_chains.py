@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard, producer
 from ...analysis.layout import S, token_axis
-from ...analysis.layout_rules import ELEMENTWISE, is_place_shape
+from ...analysis.layout_rules import ELEMENTWISE, is_slot_shape
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import axes_of_node, slice_arguments
 from ...analysis.symbolic.expr import axes_of
@@ -70,7 +70,7 @@ class _Lift:
     def operand(self, node: gs.Node, position: int, tensor: gs.Tensor, rank: int, sequence: int) -> bool:
         """An operand [S,...] of work on tokens."""
         shape = self._analysis[tensor].shape
-        if not shape or shape[0] != S or len(shape) == rank or not is_place_shape(shape, rank, sequence):
+        if not shape or shape[0] != S or len(shape) == rank or not is_slot_shape(shape, rank, sequence):
             return False
         try:
             source = self._lifted(tensor, _MAX_DEPTH)

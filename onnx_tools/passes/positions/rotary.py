@@ -94,7 +94,7 @@ class Rotations:
         if key not in self._known:
             shape = [size.constant() or 0 for size in analysis[source].shape or ()]
             sequence = 1 if token_axis(analysis[source].shape) == 1 else 2
-            heads = _Turned(computation, source.name, shape, sequence, name)
+            heads = _RotatedHeads(computation, source.name, shape, sequence, name)
             rows = None if positions is None else table_rows(positions)
             try:
                 self._known[key] = _rotation(heads, min(self._positional.tried, rows or TRIED))
@@ -152,7 +152,7 @@ class Rotations:
 
 
 @dataclass(frozen=True)
-class _Turned:
+class _RotatedHeads:
     """What a computation makes of heads; `shape` has 0 for B and S. `positions` is the input that holds these."""
 
     computation: Computation
@@ -187,7 +187,7 @@ class _Turned:
         return np.asarray(heads[:, :, : x.shape[2]], np.float64)
 
 
-def _rotation(rotated_heads: _Turned, length: int) -> Rotation:
+def _rotation(rotated_heads: _RotatedHeads, length: int) -> Rotation:
     """What the computation does to positions 0 to length - 1. Raises NoMatch where that is no rotation."""
     size, few = rotated_heads.size, min(_FEW, length)
     units = np.broadcast_to(np.eye(size)[:, None, None, :], (size, few, 1, size))
@@ -283,7 +283,9 @@ def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:
     return np.maximum(np.abs(np.cos(exact) - cosine), np.abs(np.sin(exact) - sine))
 
 
-def _check(rotated_heads: _Turned, rotation: Rotation, x: Array, exact: float, indices: npt.NDArray[np.int64]) -> None:
+def _check(
+    rotated_heads: _RotatedHeads, rotation: Rotation, x: Array, exact: float, indices: npt.NDArray[np.int64]
+) -> None:
     """Raises NoMatch where turned numbers [B,S,H,D] at places [B,S] are not what the rotation makes of them."""
     angle = (indices.astype(np.float32)[..., None] * np.asarray(rotation.frequencies, np.float32)).astype(np.float64)
     cosine, sine = (function(angle)[:, :, None] * rotation.factor for function in (np.cos, np.sin))

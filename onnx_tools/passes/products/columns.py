@@ -19,10 +19,10 @@ from ...operators.functions import ACT_TYPES
 PAIR_BLOCK = 16
 """Columns of a block: 8, and the 8 that belong to them."""
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
 
-def places_of_pairs(count: int) -> tuple[Places, Places]:
+def indices_of_pairs(count: int) -> tuple[Indices, Indices]:
     """Where as many columns, and where their partners stand. `count` is a multiple of 8."""
     blocks = np.arange(2 * count).reshape(-1, 2, PAIR_BLOCK // 2)
     return blocks[:, 0].reshape(-1), blocks[:, 1].reshape(-1)
@@ -33,8 +33,8 @@ class Part:
     """Columns of a constant [K,N] or [N], and their places in another one; without a constant those are zeros."""
 
     constant: gs.Constant | None
-    columns: Places
-    places: Places
+    columns: Indices
+    indices: Indices
 
 
 class Columns:
@@ -49,7 +49,7 @@ class Columns:
         """A constant of these parts, which fill it; one of them is of a constant."""
         names = ["" if part.constant is None else part.constant.name for part in parts]
         key = tuple(
-            (name, part.columns.tobytes(), part.places.tobytes()) for name, part in zip(names, parts, strict=True)
+            (name, part.columns.tobytes(), part.indices.tobytes()) for name, part in zip(names, parts, strict=True)
         )
         if key not in self._made:
             self._made[key] = self._constant(stem, _filled(parts))
@@ -74,10 +74,10 @@ class Columns:
 def _filled(parts: Sequence[Part]) -> npt.NDArray[Any]:
     sources = [None if part.constant is None else _values(part.constant) for part in parts]
     first = next(source for source in sources if source is not None)
-    result = np.zeros((*first.shape[:-1], sum(part.places.size for part in parts)), first.dtype)
+    result = np.zeros((*first.shape[:-1], sum(part.indices.size for part in parts)), first.dtype)
     for part, source in zip(parts, sources, strict=True):
         if source is not None:
-            result[..., part.places] = source[..., part.columns]
+            result[..., part.indices] = source[..., part.columns]
     return result
 
 

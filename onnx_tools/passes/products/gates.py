@@ -15,7 +15,7 @@ from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import slice_arguments, split_sizes
 from ..activation import find_activation
 from ..base import Miss, NoMatch, PassResult
-from .columns import Columns, Part, Places, places_of_pairs
+from .columns import Columns, Indices, Part, indices_of_pairs
 from .match import MULTIPLE, added_bias, check, is_candidate, padfree_linear
 
 NAME = "gates"
@@ -29,9 +29,9 @@ class _Branch:
     """
 
     product: gs.Node
-    columns: Places
+    columns: Indices
     bias: gs.Tensor | None
-    bias_columns: Places
+    bias_columns: Indices
     output: gs.Tensor
     nodes: tuple[gs.Node, ...]
     activation: str = "none"
@@ -153,14 +153,14 @@ class _Gates:
             gone.outputs.clear()
         padfree_linear(self._editor, name, [x, weight, bias, None], output, activation=u.activation, gated=True)
 
-    def _pairs(self, stem: str, *sources: tuple[gs.Constant | None, Places]) -> gs.Constant:
+    def _pairs(self, stem: str, *sources: tuple[gs.Constant | None, Indices]) -> gs.Constant:
         """Columns of u's and v's constants as pairs."""
-        indices = places_of_pairs(sources[0][1].size)
+        indices = indices_of_pairs(sources[0][1].size)
         parts = [Part(constant, columns, index) for (constant, columns), index in zip(sources, indices, strict=True)]
         return self._columns.put(parts, stem)
 
 
-def _cut_columns(analysis: Analysis, node: gs.Node, every: Places) -> list[Places] | None:
+def _cut_columns(analysis: Analysis, node: gs.Node, every: Indices) -> list[Indices] | None:
     """Which columns of its first input [T,N] each output of a Split or Slice has; None for other nodes."""
     known = [analysis[tensor] for tensor in node.inputs]
     if is_standard(node, "Split") and int(node.attrs.get("axis", 0)) in (-1, 1):

@@ -18,7 +18,7 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine.preparation import metadata_of
 from padfree.onnx_tools import load_model
 from padfree.onnx_tools.verification.half_precision import ALLOWED
-from padfree.onnx_tools.verification.kept_numbers import RELATIVE_TOLERANCE
+from padfree.onnx_tools.verification.token_numbers import RELATIVE_TOLERANCE
 
 from tests.support import exports
 from tests.support.fake_builder import fake_builder

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from padfree.onnx_tools.analysis.kept import kept_rows, packed_rows
+from padfree.onnx_tools.analysis.token_elements import packed_rows, token_numbers
 from padfree.onnx_tools.precision.halves import to_float, to_half
 from padfree.onnx_tools.verification.agreement import Array, largest_column_error, measure
 from padfree.onnx_tools.verification.half_precision import ALLOWED
-from padfree.onnx_tools.verification.kept_numbers import RELATIVE_TOLERANCE
+from padfree.onnx_tools.verification.token_numbers import RELATIVE_TOLERANCE
 
 F32_MIN, F16_MIN = float(np.finfo(np.float32).min), float(np.finfo(np.float16).min)
 BF16_MIN = -3.3895313892515355e38
@@ -147,12 +147,12 @@ def test_rows_of_every_shape() -> None:
     mask = np.arange(3) < np.asarray([3, 1])[:, None]
     rng = np.random.default_rng(0)
     weights = rng.standard_normal((2, 4, 3, 3))
-    rows = kept_rows(weights, ("B", 4, "S", "S"), mask)
+    rows = token_numbers(weights, ("B", 4, "S", "S"), mask)
     assert rows.values.shape == (10, 4)
     assert rows.axes == ("B", "S", "S")
-    for place, row in zip(rows.places, rows.values, strict=True):
+    for place, row in zip(rows.cuts, rows.values, strict=True):
         np.testing.assert_array_equal(row, weights[place[0], :, place[1], place[2]])
-    assert {tuple(place) for place in rows.places[-1:].tolist()} == {(1, 0, 0)}
+    assert {tuple(place) for place in rows.cuts[-1:].tolist()} == {(1, 0, 0)}
     hidden = rng.standard_normal((2, 3, 5))
     tokens = hidden[mask]
     for values, dims in (
@@ -162,12 +162,12 @@ def test_rows_of_every_shape() -> None:
         (hidden.transpose(0, 2, 1), ("B", 5, "S")),
         (hidden.transpose(1, 0, 2), ("S", "B", 5)),
     ):
-        np.testing.assert_array_equal(kept_rows(values, dims, mask).values, tokens)
+        np.testing.assert_array_equal(token_numbers(values, dims, mask).values, tokens)
     np.testing.assert_array_equal(packed_rows(np.concatenate([tokens, hidden[1]]), mask).values, tokens)
-    assert kept_rows(hidden, None, mask).values.shape == (30, 1)
-    assert kept_rows(np.asarray(3.0), (), mask).values.tolist() == [[3.0]]
-    assert kept_rows(hidden[0], (3, 5), mask).values.shape == (1, 15)
-    assert kept_rows(hidden[0], ("S", 5), mask).values.shape == (3, 5)
+    assert token_numbers(hidden, None, mask).values.shape == (30, 1)
+    assert token_numbers(np.asarray(3.0), (), mask).values.tolist() == [[3.0]]
+    assert token_numbers(hidden[0], (3, 5), mask).values.shape == (1, 15)
+    assert token_numbers(hidden[0], ("S", 5), mask).values.shape == (3, 5)
 
 
 def test_large_outputs_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..analysis.kept import BATCH, BOTH, SLOTS, Dims, fits, kept_rows
+from ..analysis.token_elements import BATCH, BOTH, SLOTS, Dims, fits, token_numbers
 from .agreement import measure
 from .sample_batches import Batch
 
@@ -28,7 +28,7 @@ def rows_of_tokens(values: Array, dims: Dims | None, mask: npt.NDArray[np.bool_]
     is_known = texts <= {BATCH, SLOTS, BOTH} and not (SLOTS in texts and BATCH not in texts)
     if dims is None or not is_known or values.dtype.kind in "OSU" or not fits(values.shape, dims, mask):
         return None
-    return kept_rows(values, dims, mask).values
+    return token_numbers(values, dims, mask).values
 
 
 def same_rows(wanted: Array | None, actual: Array | None) -> bool:
@@ -43,7 +43,7 @@ def same_rows(wanted: Array | None, actual: Array | None) -> bool:
 def agree(batch: Batch, dims: Sequence[Dims | None], wanted: Sequence[Array], actual: Sequence[Array]) -> bool:
     """Whether the kept numbers of all outputs are the same."""
     return all(
-        same_rows(*(kept_rows(item, sizes, batch.mask).values for item in (a, b)))
+        same_rows(*(token_numbers(item, sizes, batch.mask).values for item in (a, b)))
         for sizes, a, b in zip(dims, wanted, actual, strict=True)
         if batch.keeps_first_slot or {SLOTS, BOTH} & set(sizes or ())
     )

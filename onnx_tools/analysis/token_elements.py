@@ -32,12 +32,12 @@ class Rows:
     """The kept numbers of one tensor.
 
     values: [R, C], a row for every kept index along the axes whose sizes are no numbers.
-    places: [R, A], that index. axes: what these A axes are, such as ("B", "S"), the batch first. element: sizes of the
+    indices: [R, A], that index. axes: what these A axes are, such as ("B", "S"), the batch first. element: sizes of the
     other axes.
     """
 
     values: Array
-    places: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int64]
     axes: tuple[str, ...]
     element: tuple[int, ...]
 
@@ -65,7 +65,7 @@ def padded_dims(output: Mapping[str, Any]) -> Dims | None:
     return (BATCH, SLOTS, *dims[1:]) if dims and dims[0] == TOKENS else dims
 
 
-def kept_elements(dims: Dims, mask: Mask) -> Mask:
+def token_elements(dims: Dims, mask: Mask) -> Mask:
     """Which indices along the axes of batch and sequence are kept tokens'; size 1 along all other axes.
 
     Several axes of the sequence are kept where all of them are; of sequences, those that keep a token.
@@ -104,7 +104,7 @@ def fits(shape: Sequence[int], dims: Dims | None, mask: Mask) -> bool:
     )
 
 
-def kept_rows(values: Array, dims: Dims | None, mask: Mask) -> Rows:
+def token_numbers(values: Array, dims: Dims | None, mask: Mask) -> Rows:
     """The kept numbers of a tensor that fits; all, in one column, where its shape is not known.
 
     Args:
@@ -117,7 +117,7 @@ def kept_rows(values: Array, dims: Dims | None, mask: Mask) -> Rows:
     axes = sorted((axis for axis, size in enumerate(whole) if isinstance(size, str)), key=lambda at: whole[at] != BATCH)
     others = [axis for axis, size in enumerate(whole) if not isinstance(size, str)]
     element = tuple(values.shape[axis] for axis in others)
-    is_token = kept_elements(whole, mask).transpose(*axes, *others)
+    is_token = token_elements(whole, mask).transpose(*axes, *others)
     is_token = np.broadcast_to(is_token.reshape(is_token.shape[: len(axes)]), [values.shape[axis] for axis in axes])
     chosen = values.transpose(*axes, *others)[is_token]
     names = tuple(str(whole[axis]) for axis in axes)

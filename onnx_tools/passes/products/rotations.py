@@ -10,13 +10,13 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_padfree, node_name, padfree_inputs, producer, set_padfree_inputs, used_once
 from ..base import Miss, NoMatch, PassResult
-from .columns import PAIR_BLOCK, Columns, Part, Places, places_of_pairs
+from .columns import PAIR_BLOCK, Columns, Indices, Part, indices_of_pairs
 
 NAME = "turns"
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _Rotation:
     """A PadfreeRotary of what a product makes, for an attention alone."""
 
     node: gs.Node
@@ -31,7 +31,7 @@ class _Turn:
         return int(self.node.attrs["head_size"])
 
 
-def turns(graph: gs.Graph, precision: str) -> PassResult:
+def rotations(graph: gs.Graph, precision: str) -> PassResult:
     """Removes every PadfreeRotary between a PadfreeLinear and PadfreeAttention alone; the product turns its columns.
 
     Q K^T stays the same when the columns of a head change places in Q and K alike. They come in blocks of 16: 8, and
@@ -55,7 +55,7 @@ def turns(graph: gs.Graph, precision: str) -> PassResult:
     return PassResult(NAME, replaced, tuple(missed))
 
 
-def _match(graph: gs.Graph, attention: gs.Node) -> list[_Turn]:
+def _match(graph: gs.Graph, attention: gs.Node) -> list[_Rotation]:
     """What turns the Q and K of an attention. Raises NoMatch where not all of them can go into products."""
     inputs = padfree_inputs(attention)
     sources = [inputs[name] for name in ("qkv", "q", "k") if name in inputs]
@@ -63,7 +63,7 @@ def _match(graph: gs.Graph, attention: gs.Node) -> list[_Turn]:
     if not any(rotaries):
         return []
     name = node_name(attention)
-    rotations = [_turn(graph, node) for node in rotaries if node is not None]
+    rotations = [_rotation(graph, node) for node in rotaries if node is not None]
     if len(rotations) != len(sources):
         raise NoMatch(f"'{name}' reads a Q and a K of which one alone is turned")
     heads, of_keys = (int(attention.attrs[key]) for key in ("num_heads", "num_kv_heads"))
@@ -85,7 +85,7 @@ def _rotary(tensor: gs.Tensor) -> gs.Node | None:
     return node if node is not None and is_padfree(node, "PadfreeRotary") else None
 
 
-def _turn(graph: gs.Graph, node: gs.Node) -> _Turn:
+def _rotation(graph: gs.Graph, node: gs.Node) -> _Rotation:
     """A PadfreeRotary with its product. Raises NoMatch where the product cannot do what it does."""
     name, x = node_name(node), node.inputs[0]
     product = producer(x)
@@ -101,10 +101,10 @@ def _turn(graph: gs.Graph, node: gs.Node) -> _Turn:
         )
     if not isinstance(node.inputs[2], gs.Constant):
         raise NoMatch(f"'{name}' turns by frequencies that are no constant")
-    return _Turn(node, product)
+    return _Rotation(node, product)
 
 
-def _replace(editor: Editor, columns: Columns, rotation: _Turn) -> None:
+def _replace(editor: Editor, columns: Columns, rotation: _Rotation) -> None:
     """Lets the product turn its columns, which it has in another order then."""
     product, (_, positions, frequencies) = rotation.product, rotation.node.inputs
     inputs = padfree_inputs(product)
@@ -124,11 +124,11 @@ def _replace(editor: Editor, columns: Columns, rotation: _Turn) -> None:
     set_padfree_inputs(product, inputs, rotary_features=features)
 
 
-def _order(rotation: _Turn, width: int) -> Places:
+def _order(rotation: _Rotation, width: int) -> Indices:
     """Which of `width` columns stand where: those of turned heads in pairs, the others as they are."""
     pairs, every = rotation.head_size // 2, np.arange(rotation.head_size)
     firsts, seconds = every.reshape(2, -1) if rotation.node.attrs["pairing"] == "half" else every.reshape(-1, 2).T
-    head, positions = np.empty(rotation.head_size, np.int64), places_of_pairs(pairs)
+    head, positions = np.empty(rotation.head_size, np.int64), indices_of_pairs(pairs)
     head[positions[0]], head[positions[1]] = firsts, seconds
     rotated = (np.arange(rotation.heads)[:, np.newaxis] * rotation.head_size + head).reshape(-1)
     return np.concatenate([rotated, np.arange(rotated.size, width)])

@@ -24,27 +24,29 @@ from .shapes import RESHAPES, ShapeBuilder, is_of_sizes, shape_source, square_so
 _SIZES = ((2, 3), (3, 5))  # B, S to try movements with
 
 
-def turn_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
+def transpose_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
     """Lets every Softmax over [..., S, S] go over its last axis, and turns products; returns whether there was any."""
     editor = Editor(graph)
-    transposing = _Turn(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
-    softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_turned(analysis, node)]
+    transposing = _Transposed(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
+    softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_transposed(analysis, node)]
     for node in softmaxes:
         transposing(node)
-    products = [node for node in graph.nodes if is_standard(node, "Transpose") and _turns_a_product(analysis, node)]
+    products = [
+        node for node in graph.nodes if is_standard(node, "Transpose") and _transposes_a_product(analysis, node)
+    ]
     for node in products:
         editor.redirect(node.outputs[0], transposing.swapped(node.inputs[0]))
     return bool(softmaxes or products)
 
 
-def _is_turned(analysis: Analysis, node: gs.Node) -> bool:
+def _is_transposed(analysis: Analysis, node: gs.Node) -> bool:
     shape = analysis[node.inputs[0]].shape
     if shape is None or len(shape) < 3 or shape[-2:] != (S, S):
         return False
     return int(node.attrs.get("axis", -1)) % len(shape) == len(shape) - 2
 
 
-def _turns_a_product(analysis: Analysis, node: gs.Node) -> bool:
+def _transposes_a_product(analysis: Analysis, node: gs.Node) -> bool:
     """Whether a node swaps the last two axes of K Q^T, perhaps times numbers: it is Q K^T then."""
     shape, current = analysis[node.inputs[0]].shape, node.inputs[0]
     if shape is None or len(shape) < 3 or shape[-2:] != (S, S) or node.attrs.get("perm") != _swap(len(shape)):
@@ -55,7 +57,7 @@ def _turns_a_product(analysis: Analysis, node: gs.Node) -> bool:
     return product is not None and all(analysis[item].rank == len(shape) for item in product.inputs)
 
 
-class _Turn:
+class _Transposed:
     """Swaps the last two axes of tensors of one graph, by other nodes in front of them."""
 
     def __init__(self, editor: Editor, analysis: Analysis, shapes: ShapeBuilder) -> None:

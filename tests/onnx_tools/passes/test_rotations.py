@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from padfree.onnx_tools.passes import PassResult
 from padfree.onnx_tools.passes.norms.norm_folding import norm_folding
-from padfree.onnx_tools.passes.products.turns import turns
+from padfree.onnx_tools.passes.products.rotations import rotations
 
 from . import packed_graphs
 from .packed_graphs import WIDTH, PackedGraph, activations, operators, passed
@@ -44,7 +44,7 @@ class TurnedGraph(PackedGraph):
 
 
 def turned(model: ModelProto, precision: str = "fp32", *, norms: bool = False) -> tuple[ModelProto, PassResult]:
-    made, results = passed(model, precision, turns, *([norm_folding] if norms else []))
+    made, results = passed(model, precision, rotations, *([norm_folding] if norms else []))
     assert all(result.replaced for result in results[1:])
     return made, results[0]
 
