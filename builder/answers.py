@@ -64,7 +64,7 @@ def answers_of(
 
 
 def write_answers(path: Path, texts: Sequence[Text], answers: Sequence[Answer]) -> None:
-    """Writes answers behind their texts, a line each.
+    """Writes answers after their texts, a line each.
 
     Raises:
         BuildError: the disk is full or the folder cannot be written; no file is left behind.

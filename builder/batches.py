@@ -192,7 +192,7 @@ def _number(value: Any, path: Path, line: int) -> Any:
 
 
 def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) -> Request:
-    """Texts, or pairs of texts, that were given in the place of a file, for Session.run. Raises BuildError."""
+    """Texts, or pairs of texts, that were given instead of a file, for Session.run. Raises BuildError."""
     return _encoded(texts, "--text", metadata, options)
 
 

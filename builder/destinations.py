@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door for what commands write: no output takes the place of an input, of another output, or of no file.
+"""The one door for what commands write: no output overwrites an input, another output, or what is no file.
 
 It is passed before any work: nobody waits for an answer that cannot be kept, or loses what cannot be made again.
 """
@@ -82,7 +82,7 @@ def _check_kind(path: Path, name: str) -> None:
     if kind == "a folder":
         raise BuildError(f"{name} is a folder; name a file in it, such as {path / 'result'}")
     if kind:
-        raise BuildError(f"{name} is {kind}, which no file may take the place of; name a file")
+        raise BuildError(f"{name} is {kind}, which no file may replace; name a file")
 
 
 def check_appended(path: Path, what: str) -> None:

@@ -84,7 +84,7 @@ def measure_texts(
         path: .txt, .jsonl, .csv or .parquet, as for `padfree run`.
         model: the model's file, beside which its tokenizer may lie.
         metadata: what it says of texts.
-        tokenizer: a tokenizer.json in the place of that.
+        tokenizer: a tokenizer.json instead of that.
         longest: most tokens that the model takes; None: any number.
 
     Raises:

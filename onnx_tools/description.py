@@ -98,7 +98,7 @@ def _longest(passed: PassedGraph, original: ModelProto) -> int | None:
 
 
 def _mask(passed: PassedGraph, limit: int | None) -> dict[str, Any] | None:
-    """The original's mask, or its input of lengths in the place of one."""
+    """The original's mask, or its input of lengths instead of one."""
     described = passed.mask.described(limit)
     if described is None or passed.lengths is None:
         return described

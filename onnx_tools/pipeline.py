@@ -111,12 +111,12 @@ def _rewritten(model: Model, options: GraphOptions) -> PassedGraph:
 
 
 def _lengths_in(graph: gs.Graph) -> list[str]:
-    """Inputs that may hold lengths in the place of a mask."""
+    """Inputs that may hold lengths instead of a mask."""
     return [] if all(is_token_input(tensor) for tensor in graph.inputs) else lengths_among(graph, analyse(graph))
 
 
 def _with_lengths(passed: PassedGraph, lengths: Lengths, interface: str) -> PassedGraph:
-    """The same with the original's input of lengths in the place of the mask, where the interface has one."""
+    """The same with the original's input of lengths instead of the mask, where the interface has one."""
     if interface != "padded":
         return replace(passed, lengths=lengths)
     take_lengths(passed.graph, lengths)

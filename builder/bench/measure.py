@@ -194,7 +194,7 @@ def time_in_turns(ways: Mapping[str, Mapping[str, Way]], rounds: int = ROUNDS) -
     """Times all ways in turns, so that what changes with time (clocks, temperature) meets all alike.
 
     Every round has an order of its own: a GPU at its power limit lowers its clock for a while, and whoever always came
-    behind the same neighbour would pay for it, or gain.
+    after the same neighbour would pay for it, or gain.
     """
     shuffled = random.Random(0)
     flat = [(title, way, run) for title, runs in ways.items() for way, run in runs.items()]

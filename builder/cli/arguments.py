@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unrecognized option {word}; did you mean {ours}?")
 
     def ours(self, option: str) -> str | None:
-        """What this command has in the place of an option that it has not; None: nothing."""
+        """What this command has instead of an option that it has not; None: nothing."""
         known = list(self._option_string_actions)
         for candidate in PEERS.get(option.replace("_", "-"), ()):
             if candidate in known or (candidate == MODEL and self._takes_model()):

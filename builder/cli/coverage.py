@@ -63,7 +63,7 @@ def right_padded_reasons(report: Mapping[str, Any]) -> list[str]:
     """Why masks must be right-padded; files of versions that recorded no reason get a general one."""
     if not report.get("right_padded_only"):
         return []
-    unknown = "attention takes lengths in the place of a mask, or what stays padded reads masked slots"
+    unknown = "attention takes lengths instead of a mask, or what stays padded reads masked slots"
     return list(report.get("right_padded_because", [unknown]))
 
 

@@ -42,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
         "grids with attention_mask), texts.txt (one text a line), or .csv or .parquet with a column 'text'",
     )
     sources.add_argument(
-        "--text", action="append", metavar="TEXT", help="a text in the place of a file; several times: several"
+        "--text", action="append", metavar="TEXT", help="a text instead of a file; several times: several"
     )
     parser.add_argument(
         "--text-pair", action="append", metavar="TEXT", help="the second text of each --text, for pairs"

@@ -75,7 +75,7 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         "arguments",
     )
     group.add_argument(
-        "--accept-token-ids", action="store_true", help="take ids of the model's own tokenizer in the place of texts"
+        "--accept-token-ids", action="store_true", help="take ids of the model's own tokenizer instead of texts"
     )
     group.add_argument(
         "--long-texts", choices=("truncate", "refuse"), default="truncate", help="texts beyond --max-length"

@@ -68,7 +68,7 @@ class ComparedBatch:
         }
 
     def part(self, sequence: int, original: Original) -> ComparedBatch:
-        """One sequence alone, without the padding behind its last valid token."""
+        """One sequence alone, without the padding after its last valid token."""
         tokens = np.flatnonzero(self.mask[sequence])
         columns = slice(0, int(tokens[-1]) + 1 if tokens.size else 1)
         rows = slice(sequence, sequence + 1)

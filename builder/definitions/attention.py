@@ -115,9 +115,9 @@ def mask(graph: EncoderGraph, *, causal: bool = False, before: int | None = None
 
     Args:
         graph: what gets the nodes.
-        causal: whether keys behind the query are not seen.
+        causal: whether keys after the query are not seen.
         before: the furthest key before the query that is seen; None for all.
-        after: the furthest behind it.
+        after: the furthest after it.
     """
     seen = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(1, 2)), to=_BOOL)
     after = 0 if causal else after
@@ -144,7 +144,7 @@ def layer_kinds(keys: Keys, default: Sequence[str]) -> tuple[str, ...]:
 
 
 def distances(graph: EncoderGraph) -> str:
-    """How far every key is behind every query: [S, S], negative before it."""
+    """How far every key is after every query: [S, S], negative before it."""
     positions = graph.positions()
     keys, queries = (graph.op("Unsqueeze", positions, graph.integers(axis)) for axis in (0, 1))
     return graph.op("Sub", keys, queries)

@@ -61,7 +61,7 @@ class PostNormLayer:
 class PreNormLayer:
     """y + feed_forward(feed_forward_norm(y)) with y = x + attention(attention_norm(x)).
 
-    Gemma has norms behind attention and feed-forward network, too; ModernBERT's first layer has none ahead of its
+    Gemma has norms after attention and feed-forward network, too; ModernBERT's first layer has none ahead of its
     attention.
     """
 

@@ -16,9 +16,9 @@ Integers = npt.NDArray[np.int64]
 
 
 def two_sided_buckets(distance: Integers, count: int, furthest: int) -> Integers:
-    """The bucket of a key that is so far behind the query, as T5 has them (arXiv 1910.10683).
+    """The bucket of a key that is so far after the query, as T5 has them (arXiv 1910.10683).
 
-    Half of the buckets are for keys behind the query. Of each half one half are for single distances, and the rest
+    Half of the buckets are for keys after the query. Of each half one half are for single distances, and the rest
     grow with the logarithm up to `furthest`. Numbers are rounded as torch rounds them, in float32.
     """
     half = count // 2
@@ -47,7 +47,7 @@ def bucket_bias(graph: EncoderGraph, table: Weight, furthest: int) -> str:
 
 
 def log_buckets(distance: Integers, count: int, furthest: int) -> Integers:
-    """The bucket of a query that is so far behind the key, as DeBERTa v2 has them (arXiv 2006.03654).
+    """The bucket of a query that is so far after the key, as DeBERTa v2 has them (arXiv 2006.03654).
 
     Distances up to half of `count` have one each, and the rest grow with the logarithm. Numbers are rounded as torch
     rounds them, in float32.
@@ -60,7 +60,7 @@ def log_buckets(distance: Integers, count: int, furthest: int) -> Integers:
 
 
 def by_distance(graph: EncoderGraph, numbers: Integers, reach: int) -> str:
-    """The whole number of every query and key, by how far the query is behind the key: [S, S].
+    """The whole number of every query and key, by how far the query is after the key: [S, S].
 
     Args:
         graph: what gets the nodes.

@@ -78,7 +78,7 @@ class EncoderGraph:
         """The model, with the weights read.
 
         Args:
-            outputs: for every output the result that it is, and its dimensions behind the batch's.
+            outputs: for every output the result that it is, and its dimensions after the batch's.
             storage: where the weights are to be.
         """
         nodes = [*self._nodes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models have behind their encoders: classifiers of texts and tokens, spans of answers, masked words."""
+"""What models have after their encoders: classifiers of texts and tokens, spans of answers, masked words."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Weight:
     delta: LowRank | None = None
 
     def item(self, number: int) -> Weight:
-        """One of several tensors that lie one behind the other along the first axis."""
+        """One of several tensors that lie one after the other along the first axis."""
         one = self.rows(number, number + 1)
         return replace(one, shape=one.shape[1:])
 

@@ -167,7 +167,7 @@ def check_plan_destination(model: Source, plan: Path, timing_cache: str | Path |
 def check_plan_destinations(
     plans: Sequence[tuple[Source, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
 ) -> None:
-    """check_plan_destination for several models, each with its plan: no plan takes the place of another, either."""
+    """check_plan_destination for several models, each with its plan: no plan replaces another, either."""
     caches: list[tuple[str, Path | None]] = []
     if timing_cache is not None and timing_cache != DEFAULT_CACHE:
         cache = Path(timing_cache)

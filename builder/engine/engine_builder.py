@@ -178,7 +178,7 @@ class EngineBuilder:
         return count_engine_plugins(engine_layer_names(self._trt, engine), wanted)
 
     def _reason(self) -> str:
-        """What TensorRT said last, behind what was said first: where a plugin fails, it is the plugin that says why."""
+        """What TensorRT said last, after what was said first: where a plugin fails, it is the plugin that says why."""
         errors = self._logger.errors
         if not errors:
             return "TensorRT gave no reason"

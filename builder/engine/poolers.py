@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Poolers that a norm makes beside its rows.
 
-Behind the last norm a pooler multiplies the rows of first tokens by its weights. Apart, its kernels begin when the norm
+After the last norm a pooler multiplies the rows of first tokens by its weights. Apart, its kernels begin when the norm
 has ended, and take as long as it.
 """
 

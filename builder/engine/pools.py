@@ -19,7 +19,7 @@ _MULTIPLE, _MOST = 8, 1024
 def merge_pools(model: onnx.ModelProto) -> None:
     """Lets every PadfreePool of half precision take over a norm and the cast behind it, in place.
 
-    Both where nothing else reads what lies between. The norm may stand behind a pool that takes single rows.
+    Both where nothing else reads what lies between. The norm may stand after a pool that takes single rows.
     """
     graph = model.graph
     for pool in [node for node in padfree_nodes(graph) if node.op_type == "PadfreePool"]:
@@ -39,7 +39,7 @@ def merge_pools(model: onnx.ModelProto) -> None:
 
 
 def _is_row(pool: onnx.NodeProto) -> bool:
-    """Whether a pool gives a row as it is, so that a norm behind it is one ahead of it; that of zeros nobody needs."""
+    """Whether a pool gives a row as it is, so that a norm after it is one ahead of it; that of zeros nobody needs."""
     attributes = node_attributes(pool)
     return attributes["mode"] in ("first", "last", "each") and not attributes["normalize"]
 

@@ -32,7 +32,7 @@ from .profile import ProfileOptions, choose_profile
 class Products:
     """Whose matrix products and norms a build asks for (linear.py).
 
-    `device` finds its GPU, and is asked once, beside the rewriting or behind it: without a GPU, products stay.
+    `device` finds its GPU, and is asked once, beside the rewriting or after it: without a GPU, products stay.
     """
 
     linear: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads a tensor of a message, for passes that merge a node with the one behind it."""
+"""Who reads a tensor of a message, for passes that merge a node with the one after it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules that an embedding makes beside its rows.
 
-A kernel that is launched behind another begins some 3 us after it, whatever it waits for. An embedding needs of its
+A kernel that is launched after another begins some 3 us after it, whatever it waits for. An embedding needs of its
 schedule the places of tokens alone, which it can find in the lengths: one launch makes both.
 """
 
@@ -14,7 +14,7 @@ from padfree.onnx_tools.operators import named_inputs, node_attributes, padfree_
 def merge_schedules(model: onnx.ModelProto) -> None:
     """Where an embedding reads the offsets of a PadfreeSchedule, lets it make them, and the list of tasks, in place.
 
-    A schedule stays that makes more, or where what the embedding reads is made behind it.
+    A schedule stays that makes more, or where what the embedding reads is made after it.
     """
     for embedding in [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeEmbedding"]:
         offsets = named_inputs(embedding)["cu_seqlens"]

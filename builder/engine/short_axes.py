@@ -124,7 +124,7 @@ class _Nodes:
         self.nodes.append(helper.make_node("Slice", sliced, [result], name=f"{result}_cut"))
 
     def longer(self, tensor: str, rank: int, axes: Sequence[int], name: str) -> str:
-        """The tensor with zeros behind those of the axes that are short."""
+        """The tensor with zeros after those of the axes that are short."""
         least, none = self.number("least", [LEAST]), self.number("none", [0])
         pads = [none] * (2 * rank)
         for axis in axes:

@@ -72,7 +72,7 @@ class Head:
     """What makes one row a sequence; with no pooling, nothing does, and steps are empty.
 
     Attributes:
-        pooling: modes out of POOLINGS, whose results lie one behind the other.
+        pooling: modes out of POOLINGS, whose results lie one after the other.
         steps: what happens to the vector.
         splade: instead of pooling, for sparse encoders.
         scores: what logits of a cross-encoder go through; "" for models that are none.
@@ -118,7 +118,7 @@ class HeadOptions:
         return not self.pooling and self.normalize is None and not self.outputs and not self.adapter
 
     def applied(self, head: Head) -> Head:
-        """A head with what was asked for in the place of what the folder says."""
+        """A head with what was asked for instead of what the folder says."""
         if self.pooling == (NO_POOLING,):
             return Head()
         if self.pooling:

@@ -29,7 +29,7 @@ def located(source: str | Path, say: Callable[[str], object] = lambda _: None) -
         say: is told that the hub is asked.
 
     Raises:
-        BuildError: there is nothing of that name, or a file of a model's folder was given in the place of the folder.
+        BuildError: there is nothing of that name, or a file of a model's folder was given instead of the folder.
     """
     path = Path(source)
     if path.exists():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""modules.json of sentence-transformers: the chain of modules behind an encoder, each in a folder of its own."""
+"""modules.json of sentence-transformers: the chain of modules after an encoder, each in a folder of its own."""
 
 from __future__ import annotations
 

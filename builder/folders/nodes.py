@@ -16,7 +16,7 @@ _PREFIX = "padfree_head"
 
 
 class Nodes:
-    """Writes nodes behind those of a model; every method returns the name of what it computes."""
+    """Writes nodes after those of a model; every method returns the name of what it computes."""
 
     def __init__(self, model: ModelProto) -> None:
         self._graph = model.graph

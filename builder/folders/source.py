@@ -96,7 +96,7 @@ def opened(
 
 
 def _naming_the_source(error: Exception, path: Path, source: Source) -> None:
-    """Puts what the user gave into a message in the place of the temporary file that was made of it."""
+    """Puts what the user gave into a message for the temporary file that was made of it."""
     if not error.args or not isinstance(error.args[0], str):
         return
     tokenizer = source.folder.tokenizer if source.folder is not None else None

@@ -45,7 +45,7 @@ class CaseGraph:
 
     Args:
         kind: "fp32", "fp16", "bf16", or "fp8" for fp16 with results in e4m3.
-        lengths: of the sequences, with FILLER tokens behind them.
+        lengths: of the sequences, with FILLER tokens after them.
         interface: of the metadata, "packed" or "padded".
     """
 

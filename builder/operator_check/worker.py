@@ -51,7 +51,7 @@ def _tell(what: dict[str, Any]) -> None:
 
 
 def check_all(device: int, told: dict[str, Any]) -> Iterator[CaseResult]:
-    """Checks every case on a GPU; where a process ends at one, another one goes on behind it.
+    """Checks every case on a GPU; where a process ends at one, another one goes on after it.
 
     Args:
         device: CUDA device number.

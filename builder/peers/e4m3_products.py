@@ -2,7 +2,7 @@
 """Products in e4m3 as ModelOpt writes them, for TensorRT's own kernels: QuantizeLinear and DequantizeLinear at factors.
 
 Activations have one scale a tensor, weights one for every output feature. A weight is stored as e4m3 [N,K], with
-DequantizeLinear and Transpose behind it. Scales of activations follow from what the measured batch holds, as ours do.
+DequantizeLinear and Transpose after it. Scales of activations follow from what the measured batch holds, as ours do.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def packed_modernbert(torch: Any, attend: Attend, model: Any) -> Forward:
 
 
 def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
-    """NomicBertModel: rotary embeddings, gated feed-forward networks, norms behind layers."""
+    """NomicBertModel: rotary embeddings, gated feed-forward networks, norms after layers."""
     functional, tables = torch.nn.functional, model.embeddings
     layers = []
     for layer in model.layers:

@@ -35,7 +35,7 @@ def output_dims(output: OutputInfo) -> list[int]:
     """What a request [n, L] gets of this output, without n: [-1, ...] with a row a token, [...] with a row a sequence.
 
     Raises:
-        BuildError: a size behind batch and sequence is not known.
+        BuildError: a size after batch and sequence is not known.
     """
     if output.shape is None:
         raise BuildError(
@@ -51,7 +51,7 @@ def output_dims(output: OutputInfo) -> list[int]:
     own = [VARIABLE if size is None else size for size in output.shape[1:]]
     if output.layout == "packed" and VARIABLE in own:
         raise BuildError(
-            f"output '{output.name}' has shape {list(output.shape)}, whose sizes behind the tokens are not all fixed: "
+            f"output '{output.name}' has shape {list(output.shape)}, whose sizes after the tokens are not all fixed: "
             "Triton could not tell where an answer ends; export the model with fixed sizes there"
         )
     return [VARIABLE, *own] if output.layout == "packed" else own

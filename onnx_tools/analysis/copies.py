@@ -68,7 +68,7 @@ class Wiring:
         return self._ids == list(map(id, _wired(graph)))
 
 
-_END = object()  # stands behind the inputs and the outputs of a node
+_END = object()  # stands after the inputs and the outputs of a node
 
 
 def _wired(graph: gs.Graph) -> list[object]:

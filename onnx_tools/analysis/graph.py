@@ -244,7 +244,7 @@ def _detach(nodes: Sequence[gs.Node]) -> None:
 
 
 def sorted_nodes(wanted: Sequence[gs.Tensor]) -> list[gs.Node]:
-    """The nodes that lead to the tensors, each behind those whose results it reads. Raises RewriteError for a cycle."""
+    """The nodes that lead to the tensors, each after those whose results it reads. Raises RewriteError for a cycle."""
     ordered: list[gs.Node] = []
     state: dict[int, bool] = {}  # False: what the node reads is being sorted; True: done
     stack = [node for tensor in reversed(wanted) for node in tensor.inputs]

@@ -73,7 +73,7 @@ def _sequence(facts: Facts) -> int:
 
 
 def _moved(node: gs.Node, axis: int, facts: Facts) -> int:
-    """The packed place of an axis of the tensor."""
+    """The packed position of an axis of the tensor."""
     moved = packed_axis(axis % len(facts.shape or ()), _sequence(facts))
     if moved is None:
         raise NoRule(f"{node.op} is over the batch or the sequence")
@@ -135,7 +135,7 @@ def _without_tokens(values: np.ndarray, rank: int, sequence: int) -> np.ndarray:
 
 
 def _norm(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """LayerNormalization, Softmax and their like over one axis, or the axes behind batch and sequence."""
+    """LayerNormalization, Softmax and their like over one axis, or the axes after batch and sequence."""
     del output
     axis = int(node.attrs.get("axis", -1)) % len(known[0].shape or ())
     moved = _moved(node, axis, known[0])
@@ -165,7 +165,7 @@ def _matmul(_: gs.Node, known: Known, output: Facts) -> Packed:
 
 
 def _gather(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """Rows of a constant table, or columns behind batch and sequence."""
+    """Rows of a constant table, or columns after batch and sequence."""
     del output
     axis, rank = int(node.attrs.get("axis", 0)), len(known[0].shape or ())
     if known[0].constant and axis in (0, -rank) and token_axis(known[1].shape) is not None:
@@ -225,7 +225,7 @@ def _cumulative(node: gs.Node, known: Known, output: Facts) -> Packed:
 
 
 def _one_hot(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """A new axis behind or before what every token has."""
+    """A new axis after or before what every token has."""
     if not (known[1].constant and known[2].constant):
         raise NoRule("OneHot has a depth or values that depend on the inputs")
     axis = int(node.attrs.get("axis", -1)) % len(output.shape or ())
@@ -315,7 +315,7 @@ def _transpose(node: gs.Node, known: Known, output: Facts) -> Packed:
 
 
 def _reshape(node: gs.Node, known: Known, output: Facts) -> Packed:
-    """The axes before the sequence and those behind it may change, each group in itself."""
+    """The axes before the sequence and those after it may change, each group in itself."""
     source, target = known[0].shape or (), output.shape or ()
     before, after = _sequence(known[0]), _sequence(output)
     sizes = [[size.constant() or 0 for size in part] for part in (source[1:before], target[1:after])]

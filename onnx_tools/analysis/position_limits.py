@@ -137,7 +137,7 @@ def _broadcast(shapes: Sequence[Shape | None]) -> Iterator[_LookUp]:
 
 
 def _formulas(look_up: _LookUp, analysis: Analysis) -> tuple[tuple[Poly, ...], tuple[Poly, ...]] | None:
-    """The smallest and the largest of the numbers at each place as sums of sizes; None where they are not known."""
+    """The smallest and the largest of the numbers of each element as sums of sizes; None where they are not known."""
     if look_up.tensor is None:
         ends_of_each = [(item, item) for item in look_up.formulas]
     else:

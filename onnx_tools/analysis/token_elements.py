@@ -125,7 +125,7 @@ def token_numbers(values: Array, dims: Dims | None, mask: Mask) -> Rows:
 
 
 def packed_rows(values: Array, mask: Mask) -> Rows:
-    """The rows of a tensor [T,...] of the batch's kept tokens, at the places that they have when padded."""
+    """The rows of a tensor [T,...] of the batch's kept tokens, in the slots that they have when padded."""
     count = int(mask.sum())
     element = values.shape[1:]
     flat = values[:count].reshape(min(count, len(values)), int(np.prod(element)))

@@ -57,7 +57,7 @@ def _noted(model: ModelProto, key: str) -> Any:
 
 
 def write_metadata(model: ModelProto, metadata: Mapping[str, Any]) -> None:
-    """Writes the metadata object into a model, in place of what is there under its key."""
+    """Writes the metadata object into a model, instead of what is there under its key."""
     own = (ONNX_METADATA_KEY, TEXT_METADATA_KEY, FIXED_METADATA_KEY)
     others = [item for item in model.metadata_props if item.key not in own]
     del model.metadata_props[:]

@@ -108,7 +108,7 @@ def _fields(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes, int]]:
             raise DecodeError(f"a field of kind {kind}")
         left -= len(head) + length
         if left < 0:
-            raise DecodeError(f"a field ends {-left} bytes behind the message that it is in")
+            raise DecodeError(f"a field ends {-left} bytes after the message that it is in")
         yield key >> 3 if kind == _WITH_LENGTH else 0, head, length
 
 

@@ -7,7 +7,7 @@ from onnx import ModelProto
 
 from .spreading import Spread
 
-_MASK = 3  # place among the inputs of Attention
+_MASK = 3  # position among the inputs of Attention
 
 
 def masks_of_one_row(model: ModelProto) -> list[Spread]:

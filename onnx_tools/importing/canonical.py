@@ -2,7 +2,7 @@
 """One spelling for what ONNX lets files say in many ways, before they become graphs.
 
 Afterwards there are no functions and no sparse tensors, every node has a name of its own or none, weights are no
-inputs, every output is made by a node under a name that nothing else has, nodes stand behind those that they read, and
+inputs, every output is made by a node under a name that nothing else has, nodes stand after those that they read, and
 the opset is one that padfree writes.
 """
 
@@ -149,7 +149,7 @@ def _densify(model: ModelProto) -> None:
 
 
 def _dense(sparse: SparseTensorProto) -> TensorProto:
-    """Indices are places in the flattened tensor [N], or one index an axis [N, rank]."""
+    """Indices count in the flattened tensor [N], or one index an axis [N, rank]."""
     name, dims = sparse.values.name, list(sparse.dims)
     try:
         values: npt.NDArray[Any] = numpy_helper.to_array(sparse.values)

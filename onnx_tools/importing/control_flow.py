@@ -52,7 +52,7 @@ def refused(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:
         shown = f" along axis {squeezed}" if squeezed >= 0 else ""
         return RewriteError(
             f"{name} chooses between a Squeeze{shown} and nothing, as torch.onnx.export writes x.squeeze({axis}) where "
-            "it does not know whether there is one element; in the model take that axis by its place (x.select(axis, "
+            "it does not know whether there is one element; in the model take that axis by its index (x.select(axis, "
             "0) or x[:, 0]), or leave it, and export it again"
         )
     outputs = [tensor.name for tensor in graph.outputs if not _depends(tensor, node)]

@@ -112,7 +112,7 @@ def _refuse(model: ModelProto) -> None:
     if foreign is not None:
         raise RewriteError(
             f"node '{foreign.name}' (trt::{foreign.op_type}) is TensorRT's own, for numbers of few bits; of these, "
-            "TRT_FP8QuantizeLinear and TRT_FP8DequantizeLinear are known, one behind the other; rewrite the float "
+            "TRT_FP8QuantizeLinear and TRT_FP8DequantizeLinear are known, one after the other; rewrite the float "
             "model that was quantised"
         )
     for kind, values in (("input", model.graph.input), ("output", model.graph.output)):

@@ -55,7 +55,7 @@ def mark_rows(model: ModelProto, names: Collection[str]) -> None:
 
 
 def sequence_inputs_of(model: ModelProto, *, unclear: bool = False) -> dict[str, tuple[int, ...]]:
-    """The inputs with a row for every sequence, [B] or [B,N]: the sizes of their axes behind the batch.
+    """The inputs with a row for every sequence, [B] or [B,N]: the sizes of their axes after the batch.
 
     With `unclear` it does not matter whether others fix sizes; otherwise raises RewriteError where token inputs do.
     """

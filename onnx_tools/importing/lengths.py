@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths in the place of a mask, as MXNet's `valid_length`: an input [B] that positions are compared with.
+"""Lengths instead of a mask, as MXNet's `valid_length`: an input [B] that positions are compared with.
 
-What the passes know are masks. So a mask takes the place of these comparisons, and its sum that of the lengths; where
+What the passes know are masks. So a mask replaces these comparisons, and its sum that of the lengths; where
 it is proved to be the padding mask, the packed interface has its lengths anyway, and the padded one makes it of the
 input again.
 """
@@ -21,7 +21,7 @@ from ..analysis.layout import B, S, is_token_input
 from ..analysis.symbolic import Analysis, Apply, Element, Expr, Index
 from ..analysis.symbolic.expr import axis_index
 
-# Comparisons of a position, or of the one behind it (1), with its sequence's length: whether they are true at tokens.
+# Comparisons of a position, or of the one after it (1), with its sequence's length: whether they are true at tokens.
 _KEEPS: Mapping[tuple[str, int], bool] = MappingProxyType(
     {("Less", 0): True, ("GreaterOrEqual", 0): False, ("LessOrEqual", 1): True, ("Greater", 1): False}
 )
@@ -47,7 +47,7 @@ def lengths_among(graph: gs.Graph, analysis: Analysis) -> list[str]:
 
 
 def put_mask(graph: gs.Graph, analysis: Analysis, name: str) -> Lengths:
-    """Puts a new mask int64 [B,S] in the place of an input of lengths, in place: of comparisons, and as their sum."""
+    """Puts a new mask int64 [B,S] for an input of lengths, in place: of comparisons, and as their sum."""
     editor = Editor(graph)
     lengths_input = next(tensor for tensor in graph.inputs if tensor.name == name)
     mask = gs.Variable(editor.fresh(f"{name}_mask"), _INT64, ["B", "S"])

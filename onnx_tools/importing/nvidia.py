@@ -193,7 +193,7 @@ class _Conversion:
         self._nodes.append(copied)
 
     def _matrix(self, node: NodeProto, fields: Mapping[str, Any], name: str, rows: int | None) -> Any:
-        """A field as a matrix: of so many rows, or as wide as the norm behind it."""
+        """A field as a matrix: of so many rows, or as wide as the norm after it."""
         value = np.asarray(fields.get(name, ()), np.float32).ravel()
         width = (
             np.size(fields.get("bert_embeddings_layernorm_gamma", ())) if rows is None else value.size // max(rows, 1)

@@ -192,7 +192,7 @@ def _refused(node: NodeProto, version: int, reason: str) -> RewriteError:
 
 def _batch_norm_9(converter: _Converter, node: NodeProto) -> Nodes:
     if _integer(node, "spatial", 1) != 1:
-        raise _refused(node, converter.version, "it has statistics for every place (spatial=0)")
+        raise _refused(node, converter.version, "it has statistics for every position (spatial=0)")
     taken(node, "spatial")
     return [node]
 
@@ -234,7 +234,7 @@ def _upsample_10(_: _Converter, node: NodeProto) -> Nodes:
 
 
 def _resize_11(_: _Converter, node: NodeProto) -> Nodes:
-    """Places are rounded down and counted from the corner, as they were."""
+    """Coordinates are rounded down and counted from the corner, as they were."""
     scales = node.input[1]
     del node.input[1:]
     node.input.extend(["", scales])

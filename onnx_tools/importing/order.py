@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes behind those that they read, as ONNX asks for; some tools add nodes at the end, and onnxruntime sorts them."""
+"""Nodes after those that they read, as ONNX asks for; some tools add nodes at the end, and onnxruntime sorts them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def in_order(model: ModelProto) -> ModelProto:
 
 
 def _order(graph: GraphProto) -> list[int]:
-    """The places of a graph's nodes in an order in which each stands behind those that it reads."""
+    """The numbers of a graph's nodes in an order in which each comes after those that it reads."""
     makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     waiting, readers = dict[int, int](), defaultdict[int, list[int]](list)
     for index, node in enumerate(graph.node):

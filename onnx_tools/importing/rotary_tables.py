@@ -7,7 +7,7 @@ from onnx import ModelProto
 
 from .spreading import Spread
 
-_TABLES = (1, 2)  # places among the inputs
+_TABLES = (1, 2)  # positions among the inputs
 _POSITIONS = 3  # where there are positions, tables are looked up by them
 
 

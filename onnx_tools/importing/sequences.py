@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of tensors (SplitToSequence, SequenceConstruct) that are taken apart at known places are plain tensors."""
+"""Lists of tensors (SplitToSequence, SequenceConstruct) that are taken apart at known positions are plain tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def holds_sequences(graph: gs.Graph) -> bool:
 
 
 def take_apart(editor: Editor, lookup: Lookup, node: gs.Node) -> bool:
-    """Puts plain nodes in the place of one that reads a list, whose facts `lookup` knows; whether that was possible."""
+    """Puts plain nodes for one that reads a list, whose facts `lookup` knows; whether that was possible."""
     if not is_standard(node, *_TAKEN_APART):
         return False
     source, before = node.inputs[0], len(editor.graph.nodes)

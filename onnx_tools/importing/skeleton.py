@@ -20,7 +20,7 @@ Types = dict[str, onnx.TypeProto.Tensor]
 def skeleton_of(model: ModelProto, sizes: Mapping[str, Sequence[int | str]] | None = None) -> ModelProto:
     """The model without its large weights, of which only type and shape are left.
 
-    `sizes` are shapes of inputs that take the place of the declared ones. Outputs have their types, no shapes.
+    `sizes` are shapes of inputs that replace the declared ones. Outputs have their types, no shapes.
     """
     skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     skeleton.graph.name = "skeleton"
@@ -92,7 +92,7 @@ def subgraphs(node: NodeProto) -> Sequence[GraphProto]:
 
 
 def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """The nodes of a graph, those of subgraphs behind the node that holds them."""
+    """The nodes of a graph, those of subgraphs after the node that holds them."""
     for node in graph.node:
         yield node
         for inner in subgraphs(node):

@@ -15,14 +15,14 @@ from .skeleton import Names
 
 @dataclass(frozen=True)
 class Spread:
-    """An input of a node that gets as many rows as an axis of another tensor has, the last axes behind them kept.
+    """An input of a node that gets as many rows as an axis of another tensor has, the last axes after them kept.
 
     Attributes:
         node: the name of its first result.
-        place: among the node's inputs.
+        place: position among the node's inputs.
         like: a tensor that is there ahead of the node.
         axis: of `like`; from the end where it is below 0, and not the last one then.
-        kept: axes behind the rows.
+        kept: axes after the rows.
     """
 
     node: str

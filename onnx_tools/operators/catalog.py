@@ -72,9 +72,9 @@ _NUM_HEADS = AttributeSpec(
 _SCHEDULE = OperatorSpec(
     "PadfreeSchedule",
     "Prefix sum of the lengths: negative lengths count 0 and no sum exceeds T. With has_extent also the slot b*S+s of "
-    "every token (-1 for filler and for s >= S), with has_positions its place s in its sequence (0 for filler), with "
-    "has_tasks what the blocks of PadfreeAttention's Hopper kernel do, longest first, for all layers with that many "
-    "heads.",
+    "every token (-1 for filler and for s >= S), with has_positions its position s in its sequence (0 for filler), "
+    "with has_tasks what the blocks of PadfreeAttention's Hopper kernel do, longest first, for all layers with that "
+    "many heads.",
     inputs=(
         TensorSpec("seq_lens", "int32", "[B]"),
         TensorSpec("tokens", "int32", "[T]"),
@@ -202,7 +202,7 @@ _ATTENTION = OperatorSpec(
         AttributeSpec(
             "window_right",
             "int",
-            "keys behind its own that a query sees; -1: all, 0: causal",
+            "keys after its own that a query sees; -1: all, 0: causal",
             minimum=-1,
             maximum=INT32_MAX,
         ),

@@ -64,7 +64,7 @@ LINEAR = OperatorSpec(
     "for the variance. G = K/64, R = M = N/64, without remainder; G and R are at most 64. With gated, columns come in "
     "blocks of 16: 8 of u and the 8 of v that belong to them (N is a multiple of 16), and y, of F = N/2 columns, is "
     "activation(u) * v. The first C = rotary_features columns come in blocks of 16, 8 of x1 and the 8 of x2 that are "
-    "their pairs: behind norm and bias pair p = 8 * block + place is turned by positions[t] * frequencies[p] as "
+    "their pairs: after norm and bias pair p = 8 * block + index is rotated by positions[t] * frequencies[p] as "
     "PadfreeRotary's are.",
     inputs=(
         TensorSpec("x", "act", "[T,K]"),

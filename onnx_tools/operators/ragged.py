@@ -41,7 +41,7 @@ def grid_token(b: BodyBuilder, ragged: Ragged) -> str:
 
 
 def token_slot(b: BodyBuilder, ragged: Ragged) -> tuple[str, str]:
-    """int64 [N] and [N]: sequence and place in it of every token that is not filler."""
+    """int64 [N] and [N]: sequence and position in it of every token that is not filler."""
     slots = b.op("NonZero", ragged.mask)
     sequence, position = (b.op("Gather", slots, b.const(row), axis=0) for row in (0, 1))
     return sequence, position

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first or the last kept token of every sequence, where its place is computed and then gathered."""
+"""The first or the last kept token of every sequence, where its position is computed and then gathered."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _is_last(expr: Expr, mask: Mask) -> bool:
 
 
 def _with_number(expr: Expr, total: RowSum, number: int) -> Expr:
-    """The expression with a number in the place of the sum."""
+    """The expression with a number instead of the sum."""
     if expr == total:
         return Index(Poly.of(number), total.dtype) if total.dtype.startswith("int") else Number(number, total.dtype)
     if isinstance(expr, Apply):
@@ -197,7 +197,7 @@ def _favours_tokens(expr: Expr, mask: Mask, slot: Poly) -> bool:
 
 
 def _grows(expr: Expr, mask: Mask) -> bool:
-    """Whether an expression of the mask's own slot and its place grows along kept slots, and is nowhere larger."""
+    """Whether an expression of the mask's own slot and its position grows along kept slots, and is nowhere larger."""
     elements = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
     if len(elements) != 1 or mask.source is None or not mask.plain:
         return False
@@ -215,7 +215,7 @@ def _grows(expr: Expr, mask: Mask) -> bool:
 
 
 def _at(expr: Expr, index: int) -> Expr:
-    """The expression with its place along the sequence put in where it counts slots."""
+    """The expression with its position along the sequence put in where it counts slots."""
     if isinstance(expr, Index):
         values = {axis: Poly.of(index) for axis in axis_index(1).atoms()}
         return Index(expr.poly.substitute(values, {}), expr.dtype)

@@ -92,7 +92,7 @@ def expand_batch_norms(graph: gs.Graph, analysis: Analysis) -> bool:
 
 
 def _before_zeros(analysis: Analysis, x: gs.Tensor) -> tuple[gs.Tensor, tuple[int, int]]:
-    """Rows [B,C,S] before a Pad puts zeros ahead of them and behind them, and how many; themselves where none does."""
+    """Rows [B,C,S] before a Pad puts zeros ahead of them and after them, and how many; themselves where none does."""
     node = made_by(x, "Pad")
     if node is None or node.attrs.get("mode", "constant") != "constant" or argument(node, 3) is not None:
         return x, (0, 0)
@@ -104,7 +104,7 @@ def _before_zeros(analysis: Analysis, x: gs.Tensor) -> tuple[gs.Tensor, tuple[in
 
 
 def _pads(node: gs.Node, reach: int, zeros: tuple[int, int]) -> tuple[int, int] | None:
-    """Zeros ahead and behind; None unless the result is as long as the input, which `reach` zeros make it.
+    """Zeros ahead and after; None unless the result is as long as the input, which `reach` zeros make it.
 
     `zeros` are there already.
     """
@@ -137,7 +137,7 @@ def _write_product(
     *,
     by_channel: bool = False,
 ) -> None:
-    """Transpose, Pad, a Slice for every tap, Concat, MatMul, Add, Transpose, in the place of the node.
+    """Transpose, Pad, a Slice for every tap, Concat, MatMul, Add, Transpose, instead of the node.
 
     With one tap there is nothing beside a row. `by_channel`: each channel has weights of its own; then the numbers side
     by side are multiplied by them, and those of one channel summed up.

@@ -40,7 +40,7 @@ def expand_einsums(graph: gs.Graph, analysis: Analysis) -> bool:
 
 
 def _terms(node: gs.Node, ranks: Sequence[int | None]) -> tuple[list[str], str]:
-    """The labels of the operands and of the result, with letters in the place of dots. Raises NoMatch."""
+    """The labels of the operands and of the result, with letters instead of dots. Raises NoMatch."""
     equation = node.attrs["equation"]
     text = (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
     left, arrow, right = text.partition("->")

@@ -25,9 +25,9 @@ Rows = tuple[int, ...]
 
 
 def first_tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Lets nodes compute rows [B,...] of first tokens in the place of [T,...], if that saves products by weights.
+    """Lets nodes compute rows [B,...] of first tokens instead of [T,...], if that saves products by weights.
 
-    A PadfreePool behind such nodes has the row of each sequence then: it normalises, and keeps zeros for empty ones.
+    A PadfreePool after such nodes has the row of each sequence then: it normalises, and keeps zeros for empty ones.
     Others take first tokens of what the nodes read. What the nodes make of zeros is finite.
     """
     boundary = boundary_of(graph)
@@ -44,7 +44,7 @@ def _takes_first(node: gs.Node) -> bool:
 
 
 class _Rows:
-    """The rows [B,...] that take the place of tensors [T,...]; `pools` are those that take first tokens already."""
+    """The rows [B,...] that replace tensors [T,...]; `pools` are those that take first tokens already."""
 
     def __init__(self, graph: gs.Graph, boundary: Boundary, pools: list[gs.Node]) -> None:
         self._editor, self._boundary, self._pools = Editor(graph), boundary, pools
@@ -60,7 +60,7 @@ class _Rows:
         self._made |= {id(tensor): result for tensor, result in zip(tensors, node.outputs, strict=True)}
 
     def finish(self) -> int:
-        """Gives pools the rows that took the place of what they read; returns how many these are."""
+        """Gives pools the rows that replaced what they read; returns how many these are."""
         changed = [pool for pool in self._pools if id(pool.inputs[0]) in self._made]
         for pool in changed:
             pool.inputs[0] = self._made[id(pool.inputs[0])]

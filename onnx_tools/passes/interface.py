@@ -255,7 +255,7 @@ def _boundary_nodes(graph: gs.Graph, boundary: Boundary) -> list[gs.Node]:
 def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, tokens: gs.Tensor) -> gs.Tensor:
     """Places that were packed from a row of slots, or a column of sequences, are counted from the lengths.
 
-    Returns the tensor for every token's place in its sequence, which the schedule makes where it is read.
+    Returns the tensor for every token's position in its sequence, which the schedule makes where it is read.
     """
     positions = editor.variable("padfree_positions", _INT32)
     packs = [

@@ -133,7 +133,7 @@ def _replace(editor: Editor, node: gs.Node, reduced: gs.Node, axis: int, keepdim
 
 
 def _reduce(editor: Editor, node: gs.Node, op: str, source: gs.Tensor, axis: int, keepdims: bool) -> None:
-    """Puts a reduction in the place of a node."""
+    """Replaces a node by a reduction."""
     inputs, attrs = [source], dict[str, object](keepdims=int(keepdims))
     if op == "ReduceMean" and int(editor.graph.opset) < AXES_INPUT_OPSET:
         attrs["axes"] = [axis]

@@ -24,7 +24,7 @@ _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
 @dataclass(frozen=True)
 class _Neighbours:
-    """For every slot the rows of x this many slots behind it, side by side; 0 where the sequence's axis ends."""
+    """For every slot the rows of x this many slots after it, side by side; 0 where the sequence's axis ends."""
 
     x: gs.Tensor
     offsets: tuple[int, ...]
@@ -85,7 +85,7 @@ def _shifted(analysis: Analysis, tensor: gs.Tensor) -> tuple[gs.Tensor, int] | N
 
 
 def _zeros_around(analysis: Analysis, pad: gs.Node) -> tuple[int, int] | None:
-    """How many zeros a Pad puts before and behind the sequence; None where it does something else."""
+    """How many zeros a Pad puts before and after the sequence; None where it does something else."""
     mode, value = pad.attrs.get("mode", "constant"), argument(pad, 2)
     pads = analysis[pad.inputs[1]].plain_integers() if len(pad.inputs) > 1 else None
     if mode not in ("constant", b"constant") or (value is not None and analysis[value].scalar() != 0.0):
@@ -118,7 +118,7 @@ def _replace(
     node: gs.Node,
     padded: bool,
 ) -> None:
-    """Row t gets the rows t + d of tokens that are d slots from it, and zeros in the place of others."""
+    """Row t gets the rows t + d of tokens that are d slots from it, and zeros instead of others."""
     facts, count = analysis[match.x], len(match.offsets)
     dtype, offsets = (
         np.dtype(facts.dtype or np.float32),
@@ -132,7 +132,7 @@ def _replace(
         return editor.constant("number", np.asarray(value, kind))
 
     def at_distance(indices: gs.Tensor) -> gs.Tensor:
-        """[T,K]: whether a row's place is the token's own, and the offset."""
+        """[T,K]: whether a row is the token's own, and the offset."""
         wanted = op("Add", op("Unsqueeze", indices, number([1], _INT64)), offsets)
         return op("Equal", op("Gather", indices, rows, axis=0), wanted, dtype=np.dtype(np.bool_))
 

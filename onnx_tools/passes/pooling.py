@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One vector a sequence: first or last token, mean or maximum over the kept tokens, with L2 normalisation behind it."""
+"""One vector a sequence: first or last token, mean or maximum over the kept tokens, with L2 normalisation after it."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _maximum(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Ten
         if number is None or not _is_hidden(analysis, x):
             continue
         if number > _LOWEST:
-            raise NoMatch(f"'{node_name(node)}' puts {number} in the place of masked tokens, not below {_LOWEST}")
+            raise NoMatch(f"'{node_name(node)}' sets masked tokens to {number}, not below {_LOWEST}")
         if not _is_mask(analysis[choice.inputs[0]], mask, 3, token_value):
             raise NoMatch(f"'{node_name(node)}' leaves out other tokens than {_mask_name(mask)}")
         return "max", x, node.outputs[0]

@@ -15,7 +15,7 @@ from .shapes import is_square
 
 
 def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Multiplies queries in the place of the scores [...,S,S]; returns whether there was any such factor."""
+    """Multiplies queries instead of the scores [...,S,S]; returns whether there was any such factor."""
     editor, changed = Editor(graph), False
     for node in list(graph.nodes):
         index = _score_index(analysis, node)

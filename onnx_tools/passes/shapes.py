@@ -71,7 +71,7 @@ def is_of_sizes(shape: Shape) -> bool:
 def square_source(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
     """The first tensor [..., S, S] that a tensor [..., S, S] is a view of, by whatever others; None where it is none.
 
-    Numbers keep their order, and so their places in the last two axes.
+    Numbers keep their order, and so their indices in the last two axes.
     """
     source: gs.Tensor | None = None
     node = producer(tensor) if is_square(analysis[tensor].shape) else None

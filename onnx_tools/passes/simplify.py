@@ -51,7 +51,7 @@ _WRITTEN = (
 def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Folds constants and known shapes, takes shapes from the inputs, removes what does nothing.
 
-    Einsum, convolutions and pooling over all places are written out; what is a Softmax, or a mean, becomes one.
+    Einsum, convolutions and pooling over all positions are written out; what is a Softmax, or a mean, becomes one.
     """
     before = len(graph.nodes)
     for group in _WRITTEN:

@@ -25,7 +25,7 @@ _SUMS = ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare")
 def sums(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
     """The pass that reduces packed tokens over their sequence: by PadfreePool, and from the lengths.
 
-    Runs behind the pooling pass, which knows whole means. `padded`: for that interface, where masks have holes.
+    Runs after the pooling pass, which knows whole means. `padded`: for that interface, where masks have holes.
     """
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
@@ -125,7 +125,7 @@ class _Sums:
             self._finish(node, total, axis)
 
     def _total(self, node: gs.Node, x: gs.Tensor, axis: int) -> gs.Tensor | None:
-        """The sum [B,*rest] of what a node adds up; None where a division behind it has been rewritten with it."""
+        """The sum [B,*rest] of what a node adds up; None where a division after it has been rewritten with it."""
         rest, both, parts = self._rest(x), self._values.outcomes(x), x
         if both is not None:
             number = {"ReduceSum": both[0], "ReduceL1": abs(both[0])}.get(node.op, both[0] ** 2)

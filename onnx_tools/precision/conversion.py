@@ -135,7 +135,7 @@ class Conversion:
 
 
 def _float32_inputs(node: NodeProto) -> set[int]:
-    """Places of a padfree node's inputs that are float32 whatever the activations' type."""
+    """Positions of a padfree node's inputs that are float32 whatever the activations' type."""
     if node.domain != DOMAIN:
         return set()
     specs = OPERATORS[node.op_type].inputs_for(node_attributes(node))

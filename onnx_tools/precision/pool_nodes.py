@@ -43,7 +43,7 @@ def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
     if node_attributes(node)["mode"] == "first":
         tokens = op("Slice", "tokens", op("Shape", "shape", x), begin, second, begin)
         last_token = op("Sub", "last_token", op("Cast", "token_count", tokens, to=TensorProto.INT32), one)
-        indices = op("Min", "places", starts, last_token)  # empty ones may begin behind all tokens
+        indices = op("Min", "places", starts, last_token)  # empty ones may begin after all tokens
         rows = op("Gather", "rows", x, indices, axis=0)
     some = op("Unsqueeze", "some", op("Greater", "longer", lengths, zero), second)
     op("Where", "result", some, rows, constant("nothing", 0.0, np.float32), output=node.output[0])

@@ -22,7 +22,7 @@ def expand_unfit_nodes(model: ModelProto, unfit: Container[str]) -> None:
 
 
 def _expanded(model: ModelProto, node: NodeProto, unfit: Container[str]) -> tuple[list[NodeProto], list[TensorProto]]:
-    """Nodes and constants in the place of a node; others stay as they are."""
+    """Nodes and constants instead of a node; others stay as they are."""
     if node.op_type == "PadfreeLayerNorm" and any(name in unfit for name in (*node.input, *node.output)):
         return standard_norm(model, node)
     if node.op_type == "PadfreePool" and takes_rows(node) and node.input[0] in unfit:

@@ -25,7 +25,7 @@ _TYPE_ATTRIBUTES = ("to", "dtype")
 
 
 def widen(model: Model) -> Model:
-    """The model with float32 in the place of float16, bfloat16 and double; itself where it computes in none of them.
+    """The model with float32 instead of float16, bfloat16 and double; itself where it computes in none of them.
 
     Weights in the message stay there.
     """

@@ -18,9 +18,9 @@ from ..precision.rounding import with_rounding
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 Step = Callable[[], object]
-"""Called behind a step of something that shows its progress."""
+"""Called after a step of something that shows its progress."""
 BeginSteps = Callable[[int], Step]
-"""Gets how many steps there are, and gives what is called behind each of them."""
+"""Gets how many steps there are, and gives what is called after each of them."""
 
 
 def largest_numbers(
@@ -33,7 +33,7 @@ def largest_numbers(
         precision: its activations' type.
         tensors: floating point ones that its nodes make.
         batches: inputs of the model; one or more.
-        done: called behind each batch.
+        done: called after each batch.
 
     Raises:
         RewriteError: a tensor is not finite on a batch; the message names both.

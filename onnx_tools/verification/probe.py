@@ -33,7 +33,7 @@ _LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all
 _MORE = 2  # slots, all of them padding: a result that changes depends on the longest sequence of the batch
 _GARBAGE = 8.0  # size of numbers in masked slots, in parts of those in kept ones
 # What kept slots hold: numbers of both signs, and small positive ones. The first alone may hide what padding changes
-# behind a division by what should be a count, a root of a negative number, a tanh or an exponential.
+# after a division by what should be a count, a root of a negative number, a tanh or an exponential.
 _KINDS = ("normal", "positive")
 _POSITIVE = (0.02, 0.06)
 _TOLERANCE = 1e-4
@@ -293,7 +293,7 @@ def _advice(node: gs.Node) -> str:
 def _widened(
     part: _Part, analysis: Analysis, feed: Mapping[str, np.ndarray], rules: Mapping[str, IdRule]
 ) -> dict[str, np.ndarray] | None:
-    """The same tokens with more padding behind them; None where an input's size is no plain S."""
+    """The same tokens with more padding after them; None where an input's size is no plain S."""
     wide = {}
     for name, values in feed.items():
         shape = analysis.facts[name].shape or ()

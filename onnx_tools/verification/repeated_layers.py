@@ -4,7 +4,7 @@
 Two stretches of a model are alike where the same operators with the same attributes are wired in the same way, and
 only weights along features differ: matrices that rows are multiplied by, biases, and the factors of norms. Everything
 else (tables of positions, biases of scores, masks, windows, single numbers) is the same in both, bit by bit. A stretch
-is left out of both models at once, between places that `origins` has of both, and only where it follows what it is like
+is left out of both models at once, between cuts that `origins` has of both, and only where it follows what it is like
 in the original and in the rewritten model, as the one that it is like does.
 
 So all layers that differ in more than their weights stay. The weights are another matter: a layer whose weights were
@@ -24,7 +24,7 @@ from ..importing.control_flow import keep_needed
 from .stretches import Cut, Form, Stretches
 
 _LEAST_CUTS = 4
-_STARTS = 8  # places that are tried as the first one
+_STARTS = 8  # cuts that are tried as the first one
 _WORTHWHILE = 0.75  # of the nodes may stay
 
 
@@ -66,7 +66,7 @@ def without_repeated_layers(original: Model, rewritten: Model, origins: Mapping[
 
 @dataclass(frozen=True)
 class _Cuts:
-    """Places of both models in order, through which alone tokens go on.
+    """Cuts of both models in order, through which alone tokens go on.
 
     originals, packed: their tensors. shapes: of the packed ones. forms: what both models compute from one to the next.
     """
@@ -97,7 +97,7 @@ class _Cuts:
 
 
 def _matched(packed: Sequence[Cut], originals: Sequence[Cut], known: Mapping[str, str]) -> list[tuple[Cut, Cut]]:
-    """The places of both models that are the same, in the order that they have in both."""
+    """The cuts of both models that are the same, in the order that they have in both."""
     order = {frozenset(cut): at for at, cut in enumerate(originals)}
     pairs, last = list[tuple[Cut, Cut]](), -1
     for cut in packed:
@@ -110,7 +110,7 @@ def _matched(packed: Sequence[Cut], originals: Sequence[Cut], known: Mapping[str
 
 
 def _longest_repeat(forms: Sequence[tuple[Form, Form]], shapes: Sequence[object]) -> tuple[int, int] | None:
-    """Places between which both models may be left out: the most stretches that all repeat earlier ones.
+    """Cuts between which both models may be left out: the most stretches that all repeat earlier ones.
 
     Each of them follows one that it follows before, too, and so does what comes after them.
     """

@@ -19,7 +19,7 @@ from ..operators import DOMAIN, OPERATORS, node_attributes
 Form: TypeAlias = tuple[object, ...]
 Cut: TypeAlias = tuple[str, ...]
 
-_MOST_TENSORS = 2  # of a place: rows of tokens, and their sum with what the layer before has made of them
+_MOST_TENSORS = 2  # of a cut: rows of tokens, and their sum with what the layer before has made of them
 _MOST_STEPS = 32  # times a model's nodes: more are looked at where all stretches need the same long computation
 _NEVER = -1
 _MATRICES: Mapping[str, tuple[int, ...]] = MappingProxyType({"MatMul": (1,), "Gemm": (1, 2)})
@@ -29,7 +29,7 @@ _ROWS: Mapping[str, tuple[int, ...]] = MappingProxyType(
         **dict.fromkeys(("LayerNormalization", "RMSNormalization"), (1, 2)),
     }
 )
-"""Standard operators, and the places of what may be weights along features: matrices, and rows for every token."""
+"""Standard operators, and the positions of what may be weights along features: matrices, and rows for every token."""
 _OWN = frozenset({"gamma", "beta", "bias", "qkv_bias", "pooler_weight", "pooler_bias"})
 """The same of padfree's operators, by their names."""
 
@@ -83,7 +83,7 @@ class Stretches:
         return [cut for cut in unique if self._outputs.isdisjoint(cut)]
 
     def forms(self, start: str, cuts: Sequence[Cut]) -> list[Form] | None:
-        """What is computed from each of these places of `start` to the next; None where that takes too long to tell."""
+        """What is computed from each of these cuts of `start` to the next; None where that takes too long to tell."""
         self._flows = self._following(start)
         self._vary = self._weights_along_features()
         steps, all_forms = _MOST_STEPS * len(self._nodes), list[Form]()
@@ -96,7 +96,7 @@ class Stretches:
         return all_forms
 
     def between(self, first: Cut, last: Cut) -> set[str]:
-        """Tensors of tokens that are made behind `first` up to `last`."""
+        """Tensors of tokens that are made after `first` up to `last`."""
         nodes = self._nodes[self._end(first) + 1 : self._end(last) + 1]
         outputs = (name for node in nodes for name in node.output)
         return {name for name in outputs if name in self._flows}
@@ -113,7 +113,7 @@ class Stretches:
         return names
 
     def _form(self, first: Cut, last: Cut) -> Form:
-        """The nodes from one place to another, each with the numbers of what it reads, as met from the end on."""
+        """The nodes from one cut to another, each with the numbers of what it reads, as met from the end on."""
         numbers, described = {"": -1, **{name: at for at, name in enumerate(first)}}, list[object]()
         before, waiting = self._end(first), [(name, False) for name in last]
         while waiting:

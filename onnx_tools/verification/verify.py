@@ -167,7 +167,7 @@ def verify_assumed(
 class _Models:
     """The original and the rewritten model, open for any batches.
 
-    `shortened`: what has their place for long sequences, until these models differ or do not run.
+    `shortened`: what replaces them for long sequences, until these models differ or do not run.
     """
 
     def __init__(self, original: Model, rewritten: Model, metadata: Mapping[str, Any], *, whole: bool) -> None:

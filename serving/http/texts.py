@@ -160,7 +160,7 @@ class Texts:
             raise busy(f"{self._characters} characters of texts wait, allowed: {BACKLOG_CHARACTERS}; try again later")
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """What `work` returns, in the thread of large requests, behind those that came before."""
+        """What `work` returns, in the thread of large requests, after those that came before."""
         return await self._loop.run_in_executor(self._large, work)
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ SIMULATE = "simulate costs.json --trace batch.jsonl --lengths lengths"
         (f"{OPTIMIZE} new.onnx --report new.onnx", "--report new.onnx is the file that -o writes"),
         (f"{OPTIMIZE} new.onnx --report ./new.onnx", "is the file that -o writes"),
         (f"{OPTIMIZE} new.onnx --report model.onnx", "--report model.onnx is the model"),
-        (f"{OPTIMIZE} /dev/null", "-o /dev/null is a device, which no file may take the place of"),
+        (f"{OPTIMIZE} /dev/null", "-o /dev/null is a device, which no file may replace"),
         (f"{OPTIMIZE} pipe", "-o pipe is a pipe"),
         (f"{OPTIMIZE} folder", "-o folder is a folder"),
         ("build model.onnx -o model.onnx", "-o model.onnx is the model"),

@@ -140,7 +140,7 @@ def test_masked_maximum_over_the_sequence(interface: str, low: float, is_pooled:
     assert result.report.complete == is_pooled
     assert result.report.plugins.get("PadfreePool", 0) == int(is_pooled)
     reasons = [miss.reason for item in result.report.passes if item.name == "pooling" for miss in item.missed]
-    assert any("puts -50.0 in the place of masked tokens" in reason for reason in reasons) != is_pooled
+    assert any("sets masked tokens to -50.0" in reason for reason in reasons) != is_pooled
     assert_agree(model, result)
 
 

@@ -50,7 +50,7 @@ def _weights(wanted: ModelProto, actual: ModelProto) -> Iterator[str]:
             continue
         a, b = (np.asarray(numpy_helper.to_array(item)) for item in (source, tensor))
         if a.shape != b.shape:
-            yield f"weight '{tensor.name}' is changed: shape {list(b.shape)} in the place of {list(a.shape)}"
+            yield f"weight '{tensor.name}' is changed: shape {list(b.shape)} instead of {list(a.shape)}"
         elif not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
             wide = a.astype(np.float64), b.astype(np.float64)
             number = int((wide[0] != wide[1]).sum())

@@ -29,7 +29,7 @@ class _Distances:
 
     Attributes:
         rows: the table [2 R, E], normed where it is.
-        offsets: for every query and key the row of how far the query is behind the key, [S, S].
+        offsets: for every query and key the row of how far the query is after the key, [S, S].
         ahead: the row of how far it is ahead.
         scale: of all terms of scores.
     """

@@ -36,7 +36,7 @@ class Defaults:
         has_bias: whether queries, keys, values and the output have biases, where that is no entry.
         has_key_norms: whether heads of queries and keys have norms.
         window: how many tokens back a query sees; None for all.
-        is_causal: whether keys behind the query are not seen, unless `is_causal` says it.
+        is_causal: whether keys after the query are not seen, unless `is_causal` says it.
     """
 
     vocabulary: int

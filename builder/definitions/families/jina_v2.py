@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jina BERT (jina-embeddings-v2): slopes by distance in the place of positions, gated networks (arXiv 2310.19923)."""
+"""Jina BERT (jina-embeddings-v2): slopes by distance instead of positions, gated networks (arXiv 2310.19923)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def bounds(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
 
 
 def bounds_by_cases(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
-    """The same, the lowest and highest of all cases that comparisons of positions make: key behind query, or not.
+    """The same, the lowest and highest of all cases that comparisons of positions make: key after query, or not.
 
     So `where(causal + mask == 0, low, causal)` is low for a masked key in either case.
     """

@@ -161,7 +161,7 @@ def number(value: Any, dtype: str) -> Expr:
 
 
 def substitute(expr: Expr, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly]) -> Expr:
-    """Puts polynomials in the place of axes; `sizes` are those of the axes in the result."""
+    """Puts polynomials for axes; `sizes` are those of the axes in the result."""
     if isinstance(expr, Index):
         return Index(expr.poly.substitute(values, sizes), expr.dtype)
     if isinstance(expr, Element):
@@ -174,7 +174,7 @@ def substitute(expr: Expr, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly
 
 
 def replaced(expr: Expr, element: Element, value: Expr) -> Expr:
-    """The expression with another in the place of an element."""
+    """The expression with another instead of an element."""
     if isinstance(expr, Apply):
         return apply(expr.op, tuple(replaced(arg, element, value) for arg in expr.args), expr.dtype)
     return value if expr == element else expr

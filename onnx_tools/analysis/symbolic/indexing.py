@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that take or write elements at places that other tensors hold."""
+"""Operators that take or write elements at indices that other tensors hold."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def scatter_nd(node: gs.Node, known: Known, lookup: Lookup) -> list[Facts]:
 
 
 def eye_like(node: gs.Node, x: Facts) -> Facts:
-    """EyeLike: 1 where the column is the row, or `k` behind it; else 0."""
+    """EyeLike: 1 where the column is the row, or `k` after it; else 0."""
     dtype = dtype_name(node.attrs.get("dtype")) or x.dtype
     if dtype is None or x.shape is None or len(x.shape) != 2:
         return Facts(x.shape, dtype)

@@ -150,7 +150,7 @@ class Poly:
         return Poly._from(terms)
 
     def substitute(self, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly]) -> Poly:
-        """Puts polynomials in the place of atoms; `sizes` are those of the axes in the result."""
+        """Puts polynomials for atoms; `sizes` are those of the axes in the result."""
         total = Poly()
         for monomial, factor in self.terms:
             product = Poly.of(factor)

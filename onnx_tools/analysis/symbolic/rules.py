@@ -258,7 +258,7 @@ def _tile(_: gs.Node, known: Known) -> Results:
 
 
 def _cum_sum(node: gs.Node, known: Known) -> Results:
-    """Sums of one number up to each place; Keras counts places so."""
+    """Sums of one number up to each position; Keras counts positions so."""
     x, axis = known[0], known[1].plain_integers()
     facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in known))
     step = x.uniform()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of what less common operators make: nobody follows their values, but everything behind them needs sizes."""
+"""Sizes of what less common operators make: nobody follows their values, but everything after them needs sizes."""
 
 from __future__ import annotations
 

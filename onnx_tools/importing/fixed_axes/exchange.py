@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts sizes of the inputs in the place of the numbers and constants that stand for them."""
+"""Puts sizes of the inputs for the numbers and constants that stand for them."""
 
 from __future__ import annotations
 

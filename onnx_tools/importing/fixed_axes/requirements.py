@@ -60,12 +60,12 @@ class Requirements:
     def _contract(self, node: gs.Node, known: Known, first: Poly, second: Poly) -> None:
         self._findings.unify(node, first, second)
         if known[0].constant != known[1].constant and self._findings.is_axis(first):
-            raise self._findings.error(node, "has weights for every place of the sequence or the batch")
+            raise self._findings.error(node, "has weights for every position of the sequence or the batch")
 
     def _mean(self, node: gs.Node, known: Known) -> None:
         axes, shape = axes_of_node(node, known, 1), known[0].shape
         if shape is not None and any(self._findings.is_axis(shape[axis]) for axis in axes or range(len(shape))):
-            raise self._findings.error(node, "averages over all places, padding included")
+            raise self._findings.error(node, "averages over all positions, padding included")
 
     def _split(self, node: gs.Node, known: Known) -> None:
         shape = known[0].shape

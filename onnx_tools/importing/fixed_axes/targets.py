@@ -107,7 +107,7 @@ class Targets:
             elif (first, last) == (0, 1):
                 new.append(end)
             else:
-                raise self._findings.error(node, f"takes the places {first} to {last} of [{size}]")
+                raise self._findings.error(node, f"takes the positions {first} to {last} of [{size}]")
         if new == ends:
             return None
         if "ends" in node.attrs:

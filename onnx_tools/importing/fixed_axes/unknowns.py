@@ -80,7 +80,7 @@ class Unknowns:
                         "every batch")  # fmt: skip
 
     def grid(self, index: Poly, shape: Shape) -> np.ndarray:
-        """The values that an index has at every place of a tensor, at the sizes of the file."""
+        """The values that an index has for every element of a tensor, at the sizes of the file."""
         sizes = [self.value(size) for size in shape]
         total = np.zeros(sizes, np.int64)
         for monomial, factor in index.terms:

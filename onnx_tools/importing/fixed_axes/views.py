@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers that move nothing: their indices count through a tensor's own places."""
+"""Gathers that move nothing: their indices count through a tensor's own elements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Views:
         return None if shape is None else self._view(node, x, index.shape, shape + x.shape[1:])
 
     def _gather_nd(self, node: gs.Node, known: Known) -> Facts | None:
-        """Elements x[b, s] at the places b, s of a grid are x with more axes."""
+        """Elements x[b, s] at the indices b, s of a grid are x with more axes."""
         x, shape = known[0], known[1].shape
         columns = self._columns(node, known[1])
         if x.shape is None or shape is None or columns is None or len(columns) != len(x.shape) or x.constant:
@@ -64,7 +64,7 @@ class Views:
         return self._view(node, x, shape[:-1], tuple(target)) if numbers == list(columns[0].shape) else None
 
     def _columns(self, node: gs.Node, index: Facts) -> list[np.ndarray] | None:
-        """The places along each axis: of a constant, or of what a Concat put together."""
+        """The indices along each axis: of a constant, or of what a Concat put together."""
         tensor, shape = node.inputs[1], index.shape
         if isinstance(tensor, gs.Constant):
             return [tensor.values[..., column] for column in range(tensor.shape[-1])]

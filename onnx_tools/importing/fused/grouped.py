@@ -79,7 +79,7 @@ def _parts(e: Expansion, heads: int, groups: int) -> list[gs.Tensor]:
 
 
 def _padding(e: Expansion, like: gs.Tensor) -> gs.Tensor:
-    """[B,1,1,S]: 0 for the keys of a sequence, the lowest number behind its length."""
+    """[B,1,1,S]: 0 for the keys of a sequence, the lowest number after its length."""
     counts = e.reshape(_counts(e, e.input(_LENGTHS, "lengths")), -1, 1)
     is_token = e.op("Less", e.reshape(e.slots(like, 1), 1, -1), e.op("Cast", counts, to=TensorProto.INT64))
     return e.unsqueeze(e.op("Where", is_token, e.constant(0.0), e.constant(_LOWEST)), 1, 2)

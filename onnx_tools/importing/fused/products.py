@@ -12,7 +12,7 @@ from .expansion import Expansion, NotImportable
 
 
 def fused_matmul(e: Expansion) -> Sequence[gs.Tensor]:
-    """alpha * A B. transA/B swap the last two axes, transBatchA/B move the first axis behind the batch's."""
+    """alpha * A B. transA/B swap the last two axes, transBatchA/B move the first axis after the batch's."""
     a = _operand(e, e.input(0, "A"), "A")
     b = _operand(e, e.input(1, "B"), "B")
     product, alpha = e.op("MatMul", a, b), e.number("alpha", 1.0)

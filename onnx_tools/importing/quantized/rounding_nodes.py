@@ -48,7 +48,7 @@ def _role(node: NodeProto) -> str | None:
 
 
 def standard_rounding(model: ModelProto) -> ModelProto:
-    """The model with the standard's nodes in the place of TensorRT's own, which onnxruntime does not know.
+    """The model with the standard's nodes instead of TensorRT's own, which onnxruntime does not know.
 
     Itself where it has none. Raises RewriteError where a node has no equal in the first opset with e4m3.
     """

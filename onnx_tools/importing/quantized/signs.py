@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tensors may hold numbers below zero, as far as nodes and constants tell.
 
-onnxruntime's quantiser takes a Relu out where the QuantizeLinear behind it cuts off what is below zero anyway. Who
+onnxruntime's quantiser takes a Relu out where the QuantizeLinear after it cuts off what is below zero anyway. Who
 takes that node out as well has to put the Relu back, unless there is nothing to cut off.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a QuantizeLinear and the DequantizeLinear behind it do to numbers, by the type that they store."""
+"""What a QuantizeLinear and the DequantizeLinear after it do to numbers, by the type that they store."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Unquantized:
 
 
 def holds_quantization(model: ModelProto) -> bool:
-    """Whether activations or weights are rounded by QuantizeLinear and DequantizeLinear, one behind the other.
+    """Whether activations or weights are rounded by QuantizeLinear and DequantizeLinear, one after the other.
 
     Other files keep what they have: those whose weights alone are stored as integers, those that compute with quantised
     numbers (QLinearMatMul, MatMulInteger), and those whose scales are of blocks, or of a batch (DynamicQuantizeLinear).
@@ -68,7 +68,7 @@ def holds_quantization(model: ModelProto) -> bool:
 
 
 def without_quantization(model: Model) -> Unquantized:
-    """The model without these nodes, and with the factors of SmoothQuant in the weights behind them.
+    """The model without these nodes, and with the factors of SmoothQuant in the weights after them.
 
     Raises RewriteError for scales of weights that are no positive finite constants, for blocks, for numbers that are
     quantised by one scale and dequantised by another, and for a DequantizeLinear that reads neither a weight nor a
@@ -94,7 +94,7 @@ class _Removal:
     keeps_weights: bool = False
     _weights: dict[str, Array] = field(default_factory=dict)
     _renamed: dict[str, str] = field(default_factory=dict)
-    _cut: dict[str, str] = field(default_factory=dict)  # what a Relu takes the place of -> what it reads
+    _cut: dict[str, str] = field(default_factory=dict)  # what a Relu replaces -> what it reads
 
     def __post_init__(self) -> None:
         self.source = self.source.with_proto(in_order(self.source.proto))
@@ -130,7 +130,7 @@ class _Removal:
         return Unquantized(self._rewritten(), types, len(weights), len(activations), of_activations)
 
     def _take_out(self, node: NodeProto, x: str, before: str | None) -> None:
-        """A DequantizeLinear of x, perhaps behind another of the same numbers: what that one gives serves as well."""
+        """A DequantizeLinear of x, perhaps after another of the same numbers: what that one gives serves as well."""
         if before is not None:
             self._renamed[node.output[0]] = before
         elif self._cuts(node) and self._signs.may_be_negative(x):

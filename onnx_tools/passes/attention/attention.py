@@ -26,7 +26,7 @@ from .heads import TOKENS_FIRST
 from .projections import Projections
 
 NAME = "attention"
-TAKES_LENGTHS = "attention takes lengths in the place of a mask, as in the original"
+TAKES_LENGTHS = "attention takes lengths instead of a mask, as in the original"
 
 
 def attention(
@@ -143,7 +143,7 @@ def _excluded(rule: Keeping, rows: Rows) -> tuple[tuple[str, tuple[int, ...]], .
 
 
 class _Replacement:
-    """Puts PadfreeAttention, and PadfreeRotary before it, in the place of attentions of one graph."""
+    """Puts PadfreeAttention, and PadfreeRotary before it, for attentions of one graph."""
 
     def __init__(self, editor: Editor, analysis: Analysis, boundary: Boundary) -> None:
         self._editor = editor

@@ -175,7 +175,7 @@ def _is_known(positional: Positional, tensor: gs.Tensor) -> bool:
 
 
 def _chosen(analysis: Analysis, node: gs.Node) -> tuple[int, float] | None:
-    """Of a Where the place of the operand that is one number, and the number."""
+    """Of a Where the position of the operand that is one number, and the number."""
     for position in (2, 1):
         value = analysis[node.inputs[position]].scalar()
         if value is not None:

@@ -94,7 +94,7 @@ def _checked(possible: Sequence[gs.Tensor], rule: Keeping | None) -> Keeping | N
             raise RewriteError(
                 f"input '{tensor.name}' is {np.dtype(tensor.dtype).name} [batch, sequence], and not what masks "
                 "padding; inputs of one number a token must be integers or bool; export the encoder with its token "
-                "inputs alone, or, where the model makes its tokens itself, as of sound, the part behind that, with "
+                "inputs alone, or, where the model makes its tokens itself, as of sound, the part after that, with "
                 "embeddings [batch, sequence, N] and a mask"
             )
     return rule

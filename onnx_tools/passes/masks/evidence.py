@@ -212,7 +212,7 @@ class _Walk:
         if is_standard(node, "Transpose"):
             perm = list(node.attrs.get("perm", []))
             return bool(perm) and perm[-1] == len(perm) - 1
-        if is_standard(node, "Concat"):  # with further columns behind the keys', as attention sinks are
+        if is_standard(node, "Concat"):  # with further columns after the keys', as attention sinks are
             rank, first = self._analysis[node.outputs[0]].rank or 0, self._analysis[node.inputs[0]].shape or ()
             return int(node.attrs["axis"]) in (-1, rank - 1) and first[-1:] == (S,)
         if not is_standard(node, *_SAME_KEYS):

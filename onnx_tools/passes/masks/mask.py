@@ -174,7 +174,7 @@ def _said_of_two(use: MaskUse, values: np.ndarray, domain: Domain) -> str:
 
 
 def _slots_of_lengths(expr: Expr) -> Expr:
-    """The expression with the mask's own slot in the place of `key position < sum of the mask's row`."""
+    """The expression with the mask's own slot instead of `key position < sum of the mask's row`."""
     if not isinstance(expr, Apply):
         return expr
     if expr.op in _ORDERS:

@@ -53,7 +53,7 @@ def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
 
 
 def _traced_length(analysis: Analysis, node: gs.Node) -> int | None:
-    """The number in the place of the sequence's length that a Softmax over keys goes over; None where it is none."""
+    """The number instead of the sequence's length that a Softmax over keys goes over; None where it is none."""
     shape = analysis[node.inputs[0]].shape
     if shape is None or len(shape) < 3 or int(node.attrs.get("axis", -1)) not in (-1, len(shape) - 1):
         return None
@@ -62,7 +62,7 @@ def _traced_length(analysis: Analysis, node: gs.Node) -> int | None:
 
 
 def _traced_square(analysis: Analysis, node: gs.Node) -> int | None:
-    """The number in the place of both of a scores' last axes; None for others."""
+    """The number instead of both of a scores' last axes; None for others."""
     shape = analysis[node.inputs[0]].shape
     if shape is None or len(shape) < 3 or int(node.attrs.get("axis", -1)) not in (-1, len(shape) - 1):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What inputs of one shape may still be: tokens of two sequences, which attend to each other, or places of tokens."""
+"""What inputs of one shape may still be: tokens of two sequences, which attend to each other, or positions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sources = Mapping[str, frozenset[str]]
 
 
 def check_slots(graph: gs.Graph, analysis: Analysis) -> None:
-    """Raises RewriteError for an input whose values are places in the sequence, which a node takes tokens by.
+    """Raises RewriteError for an input whose values are positions in the sequence, which a node takes tokens by.
 
     Rows of a table of positions, which may be cut to the sequence's length, are no tokens.
     """
@@ -33,9 +33,9 @@ def check_slots(graph: gs.Graph, analysis: Analysis) -> None:
         named = sorted({leaf.source for leaf in leaves(indices) if isinstance(leaf, Element)})
         if named and _of(sources, node.inputs[0]) and axis < len(facts.shape) and facts.shape[axis] == S:
             raise RewriteError(
-                f"input {_listed(named)} holds places in the sequence: '{node_name(node)}' ({node.op}) takes tokens by "
-                "them; padfree's inputs hold values of tokens, at any place; export the encoder without that part, and "
-                "take the tokens from its output"
+                f"input {_listed(named)} holds positions in the sequence: '{node_name(node)}' ({node.op}) takes "
+                "tokens by them; padfree's inputs hold values of tokens, at any position; export the encoder without "
+                "that part, and take the tokens from its output"
             )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norms between products: the product ahead tells the rows' moments, and the products behind apply the norm."""
+"""Layer norms between products: the product ahead tells the rows' moments, and the products after apply the norm."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class _Folding:
             next_norm = self._norms.get(reader.outputs[0].name)
             if is_padfree(reader, "PadfreeLinear"):
                 if reader.attrs["activation"] != "none" and padfree_inputs(reader).get("residual") is norm.output:
-                    raise NoMatch(f"'{norm.name}' is added behind the activation of '{node_name(reader)}'")
+                    raise NoMatch(f"'{norm.name}' is added after the activation of '{node_name(reader)}'")
                 products.append(reader)
             elif next_norm is not None:
                 products.append(next_norm.product)  # which will add the residual
@@ -268,7 +268,7 @@ class _Folding:
 
 
 def _takes_rows(node: gs.Node) -> bool:
-    """Whether a node takes rows as they are, so that they may be normed behind it: first or last tokens."""
+    """Whether a node takes rows as they are, so that they may be normed after it: first or last tokens."""
     return is_padfree(node, "PadfreePool") and node.attrs["mode"] in ("first", "last") and not node.attrs["normalize"]
 
 

@@ -100,7 +100,7 @@ class _Counting:
         return True
 
     def skips_padding(self, tensor: gs.Tensor) -> bool:
-        """Whether padding that is told by an id has one number in all places: what goes on counting is no padding."""
+        """Whether padding that is told by an id has one number in all slots: what goes on counting is no padding."""
         if not self.padding:
             return True
         if self._at_padding is None:

@@ -35,7 +35,7 @@ _LINEAR = 1e-6  # the share by which slopes differ between distances: roundoff o
 
 
 def by_distance(expr: Expr, query: int, key: int) -> Expr | None:
-    """The expression with DISTANCE in the place of the indices along both axes; None where it reads them otherwise."""
+    """The expression with DISTANCE instead of the indices along both axes; None where it reads them otherwise."""
     if isinstance(expr, Apply):
         pair = [whole(arg) for arg in expr.args] if expr.op in _DIFFERENCES else []
         if len(pair) == 2 and pair[0] is not None and pair[1] is not None:
@@ -159,7 +159,7 @@ class Biases:
             raise NoMatch(f"'{tensor.name}' is added to the scores and differs between sequences")
 
     def _along_distances(self, tensor: gs.Tensor, length: int | None = None) -> Array | None:
-        """From all distances in the place of all queries and keys; None where that is not what nodes are made for.
+        """From all distances instead of all queries and keys; None where that is not what nodes are made for.
 
         Without a length they are those of any, on which nothing may depend.
         """

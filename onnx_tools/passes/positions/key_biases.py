@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Biases by a key's place alone, as BLOOM and MPT write ALiBi: slope * place.
+"""Biases by a key's position alone, as BLOOM and MPT write ALiBi: slope * position.
 
 A number that all keys of a query share changes no weight, so that slope * key is slope * (key - query). Nothing but a
 line along the keys is a function of the distance in this way. Tokens may be counted from slots or from the mask.
@@ -132,7 +132,7 @@ def _makes_pairs(positional: Positional, tensor: gs.Tensor) -> bool:
 
 
 class _Line:
-    """What a tensor is for rows of slots with padding in all places."""
+    """What a tensor is for rows of slots with padding alone."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ def _are_together(slots: npt.NDArray[np.int64]) -> bool:
 
 
 def _is_line(numbers: Array, slopes: Array, indices: npt.NDArray[np.int64]) -> bool:
-    """Whether numbers [H or 1,N] grow by the slopes from place to place."""
+    """Whether numbers [H or 1,N] grow by the slopes from position to position."""
     if not len(indices):
         return True
     grown = slopes[:, None] * (indices - indices[0])

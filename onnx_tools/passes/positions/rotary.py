@@ -286,7 +286,7 @@ def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:
 def _check(
     rotated_heads: _RotatedHeads, rotation: Rotation, x: Array, exact: float, indices: npt.NDArray[np.int64]
 ) -> None:
-    """Raises NoMatch where turned numbers [B,S,H,D] at places [B,S] are not what the rotation makes of them."""
+    """Raises NoMatch where turned numbers [B,S,H,D] at positions [B,S] are not what the rotation makes of them."""
     angle = (indices.astype(np.float32)[..., None] * np.asarray(rotation.frequencies, np.float32)).astype(np.float64)
     cosine, sine = (function(angle)[:, :, None] * rotation.factor for function in (np.cos, np.sin))
     one, two = x[..., list(rotation.first)], x[..., list(rotation.second)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of constants in other places, as PadfreeLinear's pairs ask for: bit by bit, whatever the type."""
+"""Columns of constants in another order, as PadfreeLinear's pairs ask for: bit by bit, whatever the type."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def indices_of_pairs(count: int) -> tuple[Indices, Indices]:
 
 @dataclass(frozen=True)
 class Part:
-    """Columns of a constant [K,N] or [N], and their places in another one; without a constant those are zeros."""
+    """Columns of a constant [K,N] or [N], and their indices in another one; without a constant those are zeros."""
 
     constant: gs.Constant | None
     columns: Indices

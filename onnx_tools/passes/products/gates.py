@@ -109,7 +109,7 @@ class _Gates:
         return replace(piece, bias=bias.added, bias_columns=every, output=bias.output, nodes=nodes)
 
     def _activated(self, branch: _Branch) -> _Branch:
-        """A branch with its activation, and the Cast behind it. Raises NoMatch for an unknown activation."""
+        """A branch with its activation, and the Cast after it. Raises NoMatch for an unknown activation."""
         activation = find_activation(self._graph, self._analysis, branch.output, any_type=True)
         if activation is not None:
             nodes = (*branch.nodes, *activation.nodes)
@@ -127,7 +127,7 @@ class _Gates:
         return reader if "float" in str(self._analysis[reader.outputs[0]].dtype) else None
 
     def _replace(self, gate: gs.Node, u: _Branch, v: _Branch) -> None:
-        """Puts PadfreeLinear in the place of a gate. Raises NoMatch where it cannot compute it."""
+        """Replaces a gate by PadfreeLinear. Raises NoMatch where it cannot compute it."""
         result, count = gate.outputs[0], u.columns.size
         for branch in (u, v):
             check(self._analysis, branch.product, self._precision)

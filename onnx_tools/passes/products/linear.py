@@ -20,7 +20,7 @@ def linear(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
     `precision` is the type that padfree operators compute in; products that stay float32 in a half precision model,
     because their numbers do not fit, are left to TensorRT.
 
-    The bias of a product comes from an Add behind it, or from the padfree operator that would add it. A residual goes
+    The bias of a product comes from an Add after it, or from the padfree operator that would add it. A residual goes
     to PadfreeLinear only where no PadfreeLayerNorm adds it: the norm reads its input once in any case, so that it adds
     the residual for one read, and has the sum in float32.
     """
@@ -42,7 +42,7 @@ def linear(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
 
 
 def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
-    """Puts PadfreeLinear in the place of a product and of what follows it; returns why an activation stays outside."""
+    """Replaces a product and what follows it by PadfreeLinear; returns why an activation stays outside."""
     graph, name, (x, weight) = editor.graph, node.name, node.inputs
     bias = _bias(graph, analysis, node.outputs[0])
     kind, activated, reason = "none", Step(bias.output), None

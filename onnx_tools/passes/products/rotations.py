@@ -34,7 +34,7 @@ class _Rotation:
 def rotations(graph: gs.Graph, precision: str) -> PassResult:
     """Removes every PadfreeRotary between a PadfreeLinear and PadfreeAttention alone; the product turns its columns.
 
-    Q K^T stays the same when the columns of a head change places in Q and K alike. They come in blocks of 16: 8, and
+    Q K^T stays the same when the columns of a head are permuted in Q and K alike. They come in blocks of 16: 8, and
     the 8 that are their pairs. What reads Q or K beside attention would see them in that order. `precision` is the
     graph's.
     """

@@ -164,7 +164,7 @@ class Views:
         return View(tensor, tuple(rest), groups, view.has_batch, view.has_sequence)
 
     def plain(self, view: View) -> View | None:
-        """The view with at most one axis behind batch and sequence in a group, all in order, none of size 1."""
+        """The view with at most one axis after batch and sequence in a group, all in order, none of size 1."""
         order, sizes, groups = list[int](), list[int](), list[tuple[int, ...]]()
         for axis, group in enumerate(view.groups):
             inner = [item for item in group if item >= 2 and view.rest[item - 2] != 1]

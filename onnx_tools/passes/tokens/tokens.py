@@ -84,7 +84,7 @@ def _elementwise(walk: Walk, node: gs.Node) -> list[View]:
 
 
 def _widths(walk: Walk, tensor: gs.Tensor, view: View | None, like: View) -> list[int]:
-    """The sizes behind batch and sequence of an operand along the axes of the result. Raises NoMatch: others."""
+    """The sizes after batch and sequence of an operand along the axes of the result. Raises NoMatch: others."""
     rank = len(like.groups)
     if view is None:
         shape = () if tensor.is_empty() else walk.facts(tensor).static_shape() or ()

@@ -119,7 +119,7 @@ def test_types_and_shapes_of_outputs(write_plan: PlanWriter, tmp_path: Path) -> 
         ({"shape": None}, "the metadata does not say its shape"),
         (
             {"shape": [None, None]},
-            r"'hidden' has shape \[None, None\], whose sizes behind the tokens are not all fixed",
+            r"'hidden' has shape \[None, None\], whose sizes after the tokens are not all fixed",
         ),
         ({"dtype": "complex64"}, "type complex64 cannot be served, allowed: float32, float16"),
     ],

@@ -184,7 +184,7 @@ def _turned(b: EncoderBuilder, x: str) -> str:
     ("tail", "words"),
     [
         (_by_sequence, "differs between the sequences of the batch"),
-        (_mean, "averages over all places, padding included"),
+        (_mean, "averages over all positions, padding included"),
         (_middle, r"takes the places 2 to 5 of \[S\]"),
         (_halves, "cuts the sequence or the batch into parts"),
         (_mixer, "has weights for every place of the sequence"),

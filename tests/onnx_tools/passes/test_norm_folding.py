@@ -317,7 +317,7 @@ def sum_of_a_product_that_is_needed(p: PackedGraph) -> list[str]:
         (other_reader, "'norm1' is read by 'relu3' (Relu), which cannot apply it"),
         (odd_width, "'norm1' is 72 wide, which is no multiple of 64"),
         (great_width, "'norm1' is 4160 wide; at most 4096 are folded"),
-        (behind_an_activation, "'norm1' is added behind the activation of 'linear2'"),
+        (behind_an_activation, "'norm1' is added after the activation of 'linear2'"),
         (sum_behind_an_activation, "'norm1' norms what 'linear0' makes by an activation"),
         (gates, "'norm1' norms what 'linear0' makes by gates or turns"),
         (second_residual, "'norm1' adds to what 'linear0' has added a residual to"),
