@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 _MOST_SIZE = 1 << 24
 """Larger than any width, vocabulary or number of layers."""
+_MOST_NUMBER = 3.4e38
+"""What float32 holds."""
 _NEUTRAL = frozenset(
     {
         "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "add_pooling_layer",
@@ -57,8 +59,13 @@ class Keys:
                            f"to {_MOST_SIZE}")  # fmt: skip
 
     def number(self, *names: str, default: float | None = None, above: float = 0.0) -> float:
-        """A finite number above a limit."""
-        checked = self._found(names, default, lambda value: _is_number(value) and value > above, f"above {above:g}")
+        """A number above a limit that float32 holds."""
+        checked = self._found(
+            names,
+            default,
+            lambda value: _is_number(value) and above < value <= _MOST_NUMBER,
+            f"above {above:g}, to {_MOST_NUMBER:g}",
+        )
         return float(checked)
 
     def truth(self, *names: str, default: bool) -> bool:

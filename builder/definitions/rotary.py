@@ -22,7 +22,13 @@ Frequencies = npt.NDArray[np.float32]
 
 
 def plain_frequencies(size: int, base: float) -> Frequencies:
-    """base^(-2 i / size) for i below size / 2, rounded as torch rounds them."""
+    """base^(-2 i / size) for i below size / 2, rounded as torch rounds them.
+
+    Raises:
+        NotDefinedError: float32 does not hold the base.
+    """
+    if base > float(np.finfo(np.float32).max):
+        raise NotDefinedError(f"the base of rotary embeddings is {base:g}, which float32 does not hold")
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     frequencies: Frequencies = np.float32(1) / np.power(np.float32(base), exponents)
     return frequencies

@@ -47,7 +47,8 @@ def _layer(parts: Tensors, sizes: Sizes, active: Activation) -> PostNormLayer:
 
 def _matches(keys: Keys, names: frozenset[str]) -> bool:
     is_jina = keys.raw.get("model_type") == "bert" and keys.raw.get("position_embedding_type") == "alibi"
-    return is_jina and keys.raw.get("feed_forward_type") in _GATES and any("mlp.gated_layers" in name for name in names)
+    is_gated = str(keys.raw.get("feed_forward_type")) in _GATES
+    return is_jina and is_gated and any("mlp.gated_layers" in name for name in names)
 
 
 JINA_V2 = Definition(

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations and weights that do not fit: a definition writes a model, or one clear line says why not."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.builder import BuildError
+from padfree.builder.definitions.errors import NotDefinedError
+from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.folder import read_folder
+
+from tests.support import defined
+from tests.support.folders import write_json
+from tests.support.safetensors_files import write_tensors
+
+ROUNDS = int(os.environ.get("PADFREE_TEST_CONFIGS", "20"))  # per family
+FAMILIES = {name.split("_")[0]: name for name in sorted(defined.names(), reverse=True)}
+VALUES: tuple[Any, ...] = (
+    None, 0, -1, 1, 3, 7, 10**9, 2**70, 0.0, -0.5, 1e300, float("inf"), True, False, "", "gelu", "no such thing", [],
+    [1, 2], ["a"], {}, {"type": "linear"}, {"rope_type": "llama3", "factor": 0}, {"full_attention": 3}, [[[]]],
+)  # fmt: skip
+MOST_LETTERS = 1000
+
+
+def changed(config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """One to three entries are others, or gone."""
+    made = dict(config)
+    for name in rng.sample(sorted(made), rng.randint(1, 3)):
+        if rng.random() < 0.25:
+            made.pop(name)
+        else:
+            made[name] = rng.choice(VALUES)
+    return made
+
+
+def reshaped(tensors: Mapping[str, tuple[int, ...]], rng: random.Random) -> dict[str, tuple[int, ...]]:
+    """Sometimes a tensor is gone, turned, longer, of another rank, or called otherwise."""
+    made = dict(tensors)
+    if rng.random() < 0.5:
+        return made
+    name = rng.choice(sorted(made))
+    shape = made.pop(name)
+    others = (None, shape[::-1], (shape[0] + 1, *shape[1:]), (*shape, 1), (0, *shape[1:]), ())
+    other = rng.choice(others)
+    if other is not None:
+        made[name if rng.random() < 0.8 else f"{name}.more"] = other
+    return made
+
+
+def outcome(folder: Path) -> str:
+    """What becomes of a folder; what is raised is a line that tells of it."""
+    try:
+        return write_defined(read_folder(folder)).name
+    except (BuildError, NotDefinedError) as error:
+        text = str(error)
+        assert text
+        assert "\n" not in text
+        assert len(text) < MOST_LETTERS
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_changed_folders(family: str, tmp_path: Path) -> None:
+    reference, rng = defined.read(FAMILIES[family]), random.Random(family)
+    seen = set()
+    for number in range(ROUNDS):
+        folder = tmp_path / str(number)
+        write_json(folder / "config.json", changed(reference.config, rng))
+        tensors = {name: np.zeros(shape, np.float32) for name, shape in reshaped(reference.tensors, rng).items()}
+        write_tensors(folder / "model.safetensors", tensors)
+        seen.add(outcome(folder))
+    assert {"BuildError", "NotDefinedError"} & seen
