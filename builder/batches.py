@@ -101,8 +101,8 @@ def _of_records(
     info = metadata.text
     if records and all(holds_texts(record.get("", record), info) for record in records):
         pairs = zip(records, numbers, strict=True)
-        found = [text_of(record.get("", record), info, path, number) for record, number in pairs]
-        request = _encoded(found, path, metadata, texts)
+        texts_of_records = [text_of(record.get("", record), info, path, number) for record, number in pairs]
+        request = _encoded(texts_of_records, path, metadata, texts)
         return request | _values(request, dict(zip(numbers, records, strict=True)), path, metadata)
     _check_are_no_texts(records, numbers, path)
     names = list(records[0]) if records else [metadata.ids_input().name]

@@ -42,11 +42,11 @@ class TextLengths:
 
     def buckets(self) -> list[tuple[int, int, int]]:
         """(fewest tokens, most tokens, texts), up to the longest text; each is twice as wide as the one before."""
-        found, low, high = list[tuple[int, int, int]](), 0, _FIRST_BUCKET
+        counts, low, high = list[tuple[int, int, int]](), 0, _FIRST_BUCKET
         while low <= max(self.lengths):
-            found.append((low, high, sum(low <= length <= high for length in self.lengths)))
+            counts.append((low, high, sum(low <= length <= high for length in self.lengths)))
             low, high = high + 1, 2 * high
-        return found
+        return counts
 
     def padding(self, batch: int, *, in_order_of_length: bool = False) -> float:
         """The share of slots that hold padding where so many texts are padded to the longest of them.

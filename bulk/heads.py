@@ -96,15 +96,15 @@ class LabelHead(DenseHead):
     def columns(self, rows: Array) -> Columns:
         """As Head."""
         values = self._found()[rows]
-        found = classified(values, self._info)
-        scores = np.asarray([list(item.scores.values()) for item in found], self._dtype).reshape(values.shape)
+        classes = classified(values, self._info)
+        scores = np.asarray([list(item.scores.values()) for item in classes], self._dtype).reshape(values.shape)
         columns = {
-            LABEL: pa.array([item.label for item in found], pa.string()),
-            SCORE: pa.array([item.score for item in found], pa.from_numpy_dtype(self._dtype)),
+            LABEL: pa.array([item.label for item in classes], pa.string()),
+            SCORE: pa.array([item.score for item in classes], pa.from_numpy_dtype(self._dtype)),
             SCORES: _vectors(scores),
         }
         if self._info.problem == SEVERAL_LABELS:
-            columns[LABELS] = pa.array([list(item.labels) for item in found], pa.list_(pa.string()))
+            columns[LABELS] = pa.array([list(item.labels) for item in classes], pa.list_(pa.string()))
         return columns
 
 

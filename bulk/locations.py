@@ -146,10 +146,10 @@ class Location:
     def _check_no_link(self) -> None:
         """Refuses a folder that leads elsewhere now: links were followed when the path was made."""
         folder = Path(self.path).parent
-        found = folder.resolve()
-        if found != folder:
+        resolved = folder.resolve()
+        if resolved != folder:
             raise BulkError(
-                f"{folder}: has become a link to {found} since the command began, and nothing is written there; put "
+                f"{folder}: has become a link to {resolved} since the command began, and nothing is written there; put "
                 "the folder back, then run the same command again: it goes on where it ended"
             )
 

@@ -53,11 +53,11 @@ class Parser(argparse.ArgumentParser):
             self._check_options(args)
         return super().parse_known_args(args, namespace)
 
-    def _check_options(self, given: Sequence[str]) -> None:
+    def _check_options(self, words: Sequence[str]) -> None:
         """Refuses options that are another tool's or nearly ours. Those that are neither are left to argparse."""
         if self._subparsers is not None:
             return  # its subcommands look at their own
-        for word in _options(given):
+        for word in _options(words):
             if any(known.startswith(word) for known in self._option_string_actions):
                 continue  # argparse takes beginnings
             ours = self.ours(word)
@@ -77,9 +77,9 @@ class Parser(argparse.ArgumentParser):
         return any(action.dest in ("model", "original") for action in self._actions if not action.option_strings)
 
 
-def _options(given: Sequence[str]) -> Iterator[str]:
+def _options(words: Sequence[str]) -> Iterator[str]:
     """The options among words, without their values."""
-    for word in given:
+    for word in words:
         if word == "--":
             return
         name = word.partition("=")[0]

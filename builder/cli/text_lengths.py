@@ -15,28 +15,31 @@ if TYPE_CHECKING:
 _BAR = 40  # letters of the longest
 
 
-def print_text_lengths(console: Console, found: TextLengths) -> None:
+def print_text_lengths(console: Console, text_lengths: TextLengths) -> None:
     """Prints lengths, and the share of padding by batch size."""
     from padfree.builder.text_lengths import BATCHES
 
-    count = len(found.lengths)
-    most = max(texts for _, _, texts in found.buckets())
-    rows = [(f"{low} to {high}", f"{texts}", "#" * round(_BAR * texts / most)) for low, high, texts in found.buckets()]
+    count = len(text_lengths.lengths)
+    most = max(texts for _, _, texts in text_lengths.buckets())
+    rows = [
+        (f"{low} to {high}", f"{texts}", "#" * round(_BAR * texts / most))
+        for low, high, texts in text_lengths.buckets()
+    ]
     console.print(make_table("lengths of the texts", ("tokens", "text count", ""), rows))
-    half, *others = (f"{percent} % have at most {most}" for percent, most in found.percentiles().items())
+    half, *others = (f"{percent} % have at most {most}" for percent, most in text_lengths.percentiles().items())
     print_line(
         console,
-        f"{counted(count, 'text')}, {sum(found.lengths)} tokens, {found.mean:.1f} on average; {half}, "
-        f"{', '.join(others)}; the longest {max(found.lengths)}",
+        f"{counted(count, 'text')}, {sum(text_lengths.lengths)} tokens, {text_lengths.mean:.1f} on average; {half}, "
+        f"{', '.join(others)}; the longest {max(text_lengths.lengths)}",
     )
-    if found.cut:
-        print_line(console, f"{counted(found.cut, 'text')} had more tokens than the model takes, and were cut")
+    if text_lengths.cut:
+        print_line(console, f"{counted(text_lengths.cut, 'text')} had more tokens than the model takes, and were cut")
     shares = [
-        (f"{batch}", *(f"{100 * found.padding(batch, in_order_of_length=each):.0f} %" for each in (False, True)))
+        (f"{batch}", *(f"{100 * text_lengths.padding(batch, in_order_of_length=each):.0f} %" for each in (False, True)))
         for batch in BATCHES
     ]
     console.print(make_table("padding, of all slots", ("texts in a batch", "as they come", "sorted by length"), shares))
-    saved = found.padding(32)
+    saved = text_lengths.padding(32)
     print_line(
         console,
         f"padded in batches of 32 as they come, {1 / (1 - saved):.1f} times as many tokens are computed: without "

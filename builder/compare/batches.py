@@ -226,4 +226,4 @@ def _values(item: Input, mask: Mask, original: Original, rng: np.random.Generato
     wide = mask.reshape(*mask.shape, *[1] * len(item.trailing_shape))
     values = np.where(wide, rng.choice(allowed, shape), rng.integers(0, item.limit, shape))
     ids = original.metadata.raw.get("id_rules", {}).get(item.name)
-    return values if ids is None else IdRule.of(ids).kept(values, mask)
+    return values if ids is None else IdRule.of(ids).at_tokens(values, mask)

@@ -125,9 +125,9 @@ class LowRank:
 
     def read(self, contents: Mapping[Path, memoryview | None]) -> Array:
         """The product in float32."""
-        made: Array = self.left.read(contents) @ self.right.read(contents)
-        made *= np.float32(self.scale)
-        return made
+        product: Array = self.left.read(contents) @ self.right.read(contents)
+        product *= np.float32(self.scale)
+        return product
 
 
 class Tensors:

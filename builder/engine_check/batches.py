@@ -170,4 +170,4 @@ def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Gene
     ):  # positions may choose from a table as long as the sequence
         values = np.minimum(values, np.arange(mask.shape[1]))
     ids = metadata.raw.get("id_rules", {}).get(item.original_name)
-    return (values if ids is None else IdRule.of(ids).kept(values, mask)).astype(np.int32)
+    return (values if ids is None else IdRule.of(ids).at_tokens(values, mask)).astype(np.int32)

@@ -161,10 +161,10 @@ def check_output(
 
 
 def _beyond_typical(
-    batches: Sequence[CheckedBatch], wanted: Sequence[Array], found: Sequence[Array], scale: Scale, bound: Bound
+    batches: Sequence[CheckedBatch], wanted: Sequence[Array], actual: Sequence[Array], scale: Scale, bound: Bound
 ) -> tuple[str, str] | None:
     """The batch whose median row is off by more than rounding costs, and that in words; None where there is none."""
-    for batch, a, b in zip(batches, wanted, found, strict=True):
+    for batch, a, b in zip(batches, wanted, actual, strict=True):
         if bound.typical is None or len(a) < SOME_ROWS:
             continue
         is_long = int(batch.seq_lens.max(initial=0)) > MIXED

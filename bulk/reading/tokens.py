@@ -113,10 +113,10 @@ class TextTokens:
         try:
             return good, self._encoder.encode(texts), {}
         except TextError:
-            made = [self._alone(text) for text in texts]
-        failed = {row: part for (row, _), part in zip(good, made, strict=True) if isinstance(part, str)}
-        kept = [part for part in made if isinstance(part, Encoded)]
-        encoded = Encoded.join(kept) if kept else self._encoder.encode([])
+            parts = [self._alone(text) for text in texts]
+        failed = {row: part for (row, _), part in zip(good, parts, strict=True) if isinstance(part, str)}
+        good_parts = [part for part in parts if isinstance(part, Encoded)]
+        encoded = Encoded.join(good_parts) if good_parts else self._encoder.encode([])
         return [item for item in good if item[0] not in failed], encoded, failed
 
     def _alone(self, text: Text) -> Encoded | str:

@@ -66,7 +66,7 @@ class IdRule:
         others = [value for value in range(self.limit) if value not in self.avoided and value != self.padding]
         return others[0] if others else self.padding
 
-    def kept(self, ids: Array, mask: Mask) -> Array:
+    def at_tokens(self, ids: Array, mask: Mask) -> Array:
         """Ids [B,S], any of them, as this rule has them in kept slots; `padding` in the others."""
         allowed = np.setdiff1d(np.arange(self.limit), self.avoided)
         result = np.where(np.isin(ids, self.avoided) | (ids >= self.limit), allowed[ids % allowed.size], ids)

@@ -131,9 +131,9 @@ def save_model(
     there before, such files are removed, if padfree wrote it and it refers to them. The model itself is left as it is.
     Raises ModelFileError when a file cannot be written (no space, no permission), or a device or a pipe stands there.
     """
-    file, given = Path(path), model if isinstance(model, Model) else Model(model)
+    file, source = Path(path), model if isinstance(model, Model) else Model(model)
     large = [
-        tensor for tensor in model_tensors(given.proto.graph) if _size(tensor, given.weights) > _SMALL_TENSOR_BYTES
+        tensor for tensor in model_tensors(source.proto.graph) if _size(tensor, source.weights) > _SMALL_TENSOR_BYTES
     ]
     data_file: Path | None = None
     paths: list[Path] = []
@@ -141,18 +141,18 @@ def save_model(
         if kind := kind_of(file):
             raise ModelFileError(f"'{file}' is {kind}; give the path of a file to write")
         stale = own_data_files(file)
-        if sum(_size(tensor, given.weights) for tensor in large) > external_data_bytes:
-            staged, data_file, ranges = _write_data(large, file, given.weights)
+        if sum(_size(tensor, source.weights) for tensor in large) > external_data_bytes:
+            staged, data_file, ranges = _write_data(large, file, source.weights)
             paths.append(staged)
             if not os.path.lexists(data_file):  # else a model that is there has the same weights
                 paths.append(data_file)
             staged.replace(data_file)
-            pieces: Iterable[Piece] = (_outside(given, data_file.name, ranges).SerializeToString(),)
+            pieces: Iterable[Piece] = (_outside(source, data_file.name, ranges).SerializeToString(),)
         elif isinstance(model, Model):
             _, pieces = bytes_in_pieces(model)
         else:
             pieces = (model.SerializeToString(),)
-        write_atomically(file, partial(_write_pieces, pieces, given.weights))
+        write_atomically(file, partial(_write_pieces, pieces, source.weights))
     except BaseException as error:
         for path_made in paths:
             path_made.unlink(missing_ok=True)
@@ -197,9 +197,9 @@ def _write_data(tensors: list[TensorProto], file: Path, weights: Weights) -> tup
     return staged, file.with_name(data_name(file, digest.hexdigest())), ranges
 
 
-def _outside(given: Model, location: str, ranges: list[tuple[int, int]]) -> ModelProto:
+def _outside(source: Model, location: str, ranges: list[tuple[int, int]]) -> ModelProto:
     """A copy of the model's message without its large tensors' bytes, which lie at `ranges` of the data file."""
-    model, weights = given.proto, given.weights
+    model, weights = source.proto, source.weights
     result = without_initializers(model)
     for tensor in model.graph.initializer:
         copy = result.graph.initializer.add()

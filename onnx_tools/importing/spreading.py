@@ -19,14 +19,14 @@ class Spread:
 
     Attributes:
         node: the name of its first result.
-        place: position among the node's inputs.
+        position: position among the node's inputs.
         like: a tensor that is there ahead of the node.
         axis: of `like`; from the end where it is below 0, and not the last one then.
         kept: axes after the rows.
     """
 
     node: str
-    place: int
+    position: int
     like: str
     axis: int
     kept: int
@@ -41,11 +41,11 @@ def spread(graph: GraphProto, spreads: Iterable[Spread], names: Names) -> None:
     nodes: list[NodeProto] = []
     for node in graph.node:
         for item in wanted.get(node.output[0], ()) if node.output else ():
-            key = (node.input[item.place], item.like)
+            key = (node.input[item.position], item.like)
             if key not in names_of_rows:
                 names_of_rows[key] = names.fresh(f"{key[0]}_rows")
                 nodes += _expanded(graph, item, key[0], names_of_rows[key], names)
-            node.input[item.place] = names_of_rows[key]
+            node.input[item.position] = names_of_rows[key]
         nodes.append(node)
     copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]

@@ -222,7 +222,7 @@ def _replace(
         elif position in form.of_slots:
             result = analysis[node.outputs[0]]
             sequence = token_axis(result.shape) or 1
-            inputs.append(positions.place(tensor, analysis[tensor], result.rank or 0, sequence))
+            inputs.append(positions.index_of(tensor, analysis[tensor], result.rank or 0, sequence))
         elif position in form.tokens:
             value = _kept_number(analysis[tensor], mask) if len(form.tokens) > 1 else None
             if value is not None:

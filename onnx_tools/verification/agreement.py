@@ -117,23 +117,23 @@ def largest_column_error(wanted: Array, actual: Array, *, largest: float = np.in
     return float(np.sqrt(squares.max() / len(wanted)))
 
 
-def typical_row_error(wanted: Array, found: Array, scale: Scale, *, largest: float = np.inf) -> float:
+def typical_row_error(wanted: Array, actual: Array, scale: Scale, *, largest: float = np.inf) -> float:
     """The median of rows' errors: lengths of differences in parts of the row's, or of a usual row's where that is more.
 
     What rounding costs is much the same for most rows, and what a wrong factor in one layer does reaches all of them.
 
     Args:
         wanted: [R, C].
-        found: of the same shape.
+        actual: of the same shape.
         scale: of the output's numbers.
-        largest: number of the type that `found` was computed in.
+        largest: number of the type that `actual` was computed in.
     """
     if not wanted.size:
         return 0.0
     found_errors = list[Floats]()
     for rows in row_blocks(wanted):
         lengths = np.linalg.norm(scale.parts(wanted[rows], of=wanted[rows]), axis=1)
-        differences = np.linalg.norm(scale.differences(wanted[rows], found[rows], largest=largest), axis=1)
+        differences = np.linalg.norm(scale.differences(wanted[rows], actual[rows], largest=largest), axis=1)
         found_errors.append(differences / np.maximum(lengths, wanted.shape[1] ** 0.5))
     return float(np.median(np.concatenate(found_errors)))
 

@@ -341,7 +341,7 @@ def _feeds(
             elif tensor.name == part.seq_lens:
                 values = mask.sum(1)
             elif rule is not None:
-                ids = rule.kept(generator.integers(0, rule.limit, size), mask) if ids is None else ids
+                ids = rule.at_tokens(generator.integers(0, rule.limit, size), mask) if ids is None else ids
                 values = np.where(mask, ids, rule.other_padding if varies and garbage else rule.padding)
             else:
                 values = noise[0] > 0  # all alike where numbers are positive: then a search finds the first slot

@@ -148,7 +148,7 @@ def feeds_of(
     feeds = _original_feeds(original, metadata, batch, rng)
     own = (metadata.get("mask") or {}).get("input")
     for name, entry in metadata.get("id_rules", {}).items():
-        ids = IdRule.of(entry).kept(feeds[name], batch.mask)
+        ids = IdRule.of(entry).at_tokens(feeds[name], batch.mask)
         padding = feeds[name] if name == own else ids  # the mask is computed from it
         feeds[name] = np.where(batch.mask, ids, padding).astype(feeds[name].dtype)
     return feeds, feeds if metadata["interface"] == "padded" else _packed_feeds(feeds, metadata, batch, rng)

@@ -46,13 +46,13 @@ def classified(values: npt.NDArray[Any], info: TextInfo) -> list[Classified]:
     numbers = np.asarray(values, np.float32).reshape(len(values), -1)
     shares = class_scores(numbers, info.problem, activated=info.is_activated)
     names = [label_name(info.labels, at) for at in range(shares.shape[1])]
-    found = []
+    results = []
     for row in shares:
         order = np.argsort(-row, kind="stable").tolist()
-        kept = [at for at in order if row[at] >= LEAST_SHARE] if info.problem == SEVERAL_LABELS else order[:1]
+        chosen = [at for at in order if row[at] >= LEAST_SHARE] if info.problem == SEVERAL_LABELS else order[:1]
         scores = {name: float(score) for name, score in zip(names, row, strict=True)}
-        found.append(Classified(names[order[0]], float(row[order[0]]), tuple(names[at] for at in kept), scores))
-    return found
+        results.append(Classified(names[order[0]], float(row[order[0]]), tuple(names[at] for at in chosen), scores))
+    return results
 
 
 def class_scores(values: Floats, problem: str, *, activated: bool) -> Floats:

@@ -49,21 +49,21 @@ def words_of(text: str, encoding: Encoding, rows: npt.NDArray[Any], labels: Sequ
         labels: names of the K labels.
     """
     shares: Floats = softmax(np.asarray(rows, np.float32))
-    found = list[Tagged]()
+    words = list[Tagged]()
     before: int | None = None
     for word, row, (start, end) in zip(encoding.word_ids, shares, encoding.offsets, strict=True):
         if word is None:  # a special token
             before = None
             continue
         if word == before:
-            last = found[-1]
-            found[-1] = Tagged(text[last.start : end], last.start, end, last.label, last.score)
+            last = words[-1]
+            words[-1] = Tagged(text[last.start : end], last.start, end, last.label, last.score)
         else:
             at = int(row.argmax())
             start += len(text[start:end]) - len(text[start:end].lstrip())  # byte-level tokens begin with a space
-            found.append(Tagged(text[start:end], start, end, label_name(labels, at), float(row[at])))
+            words.append(Tagged(text[start:end], start, end, label_name(labels, at), float(row[at])))
         before = word
-    return [word for word in found if word.text]  # tokens of spaces alone
+    return [word for word in words if word.text]  # tokens of spaces alone
 
 
 def joined(text: str, words: Sequence[Tagged]) -> list[Tagged]:

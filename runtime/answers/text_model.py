@@ -197,8 +197,8 @@ class TextModel:
         single = isinstance(texts, str) or _is_pair(texts)
         many: Any = [texts] if single else list(texts)
         values = self._stacked(output, self._rows(output, self._reader.read_packed(many), inputs))
-        found: list[Classified] = classified(values, self.info) if many else []
-        return found[0] if single else found
+        results: list[Classified] = classified(values, self.info) if many else []
+        return results[0] if single else results
 
     @overload
     def tag(self, texts: str, *, words: bool = False, inputs: Values = NOTHING) -> list[Tagged]: ...  # type: ignore[overload-overlap]
@@ -225,11 +225,11 @@ class TextModel:
             raise SessionError(f"{self._shown}: gives no labels of words, {self._what_it_gives()}")
         many = _listed(texts)
         rows = self._rows(output, self._reader.read_packed(many, prompt=""), inputs)
-        found = []
+        results = []
         for text, encoding, values in zip(many, self._reader.encodings(many), rows, strict=True):
             tagged = words_of(text, encoding, values, self.info.labels)
-            found.append(tagged if words else joined(text, tagged))
-        return found[0] if isinstance(texts, str) else found
+            results.append(tagged if words else joined(text, tagged))
+        return results[0] if isinstance(texts, str) else results
 
     @overload
     def tokens(self, texts: str, *, inputs: Values = NOTHING) -> TokenRows: ...  # type: ignore[overload-overlap]
@@ -248,16 +248,16 @@ class TextModel:
         output = next((item for item in self._outputs.values() if item.has_token_rows), None)
         tokens = self._reader.read_packed(many, prompt="")
         rows = [None] * len(many) if output is None else self._rows(output, tokens, inputs)
-        found = [
+        results = [
             TokenRows(tuple(item.tokens), tuple(item.offsets), None if row is None else np.asarray(row, np.float32))
             for item, row in zip(self._reader.encodings(many), rows, strict=True)
         ]
-        return found[0] if isinstance(texts, str) else found
+        return results[0] if isinstance(texts, str) else results
 
     def _scores(self) -> OutputInfo | None:
         """The output of scores of texts."""
-        found = (self._outputs.get(name) for name in (SCORES, LOGITS))
-        return next((item for item in found if item is not None and item.layout == "per_sequence"), None)
+        candidates = (self._outputs.get(name) for name in (SCORES, LOGITS))
+        return next((item for item in candidates if item is not None and item.layout == "per_sequence"), None)
 
     def _what_it_gives(self) -> str:
         """What to call instead, for messages."""
@@ -271,17 +271,17 @@ class TextModel:
 
     def _rows(self, output: OutputInfo, tokens: PackedTexts, inputs: Values) -> list[Array]:
         """The output's part of every text, in their order; the longest run first, with others of like lengths."""
-        found: list[Any] = [None] * len(tokens.seq_lens)
-        if not found:
-            return found
+        rows_in_order: list[Any] = [None] * len(tokens.seq_lens)
+        if not rows_in_order:
+            return rows_in_order
         ragged = read_packed({**tokens.columns, **inputs}, tokens.seq_lens, self._session.metadata)
         order = np.argsort(-ragged.seq_lens, kind="stable")
         for part in cut(ragged.seq_lens[order].tolist(), Budget(WINDOW_TOKENS)):
             chosen = order[part].tolist()
             rows = self._session.run_ragged(_taken(ragged, chosen))[output.name]
             for at, row in zip(chosen, rows, strict=True):
-                found[at] = row
-        return found
+                rows_in_order[at] = row
+        return rows_in_order
 
     def _stacked(self, output: OutputInfo, rows: Sequence[Array]) -> Floats:
         """Rows of texts as one array, finite numbers alone."""

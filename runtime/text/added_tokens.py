@@ -62,12 +62,12 @@ class AddedTokens:
         """Special tokens whose spaces beside them are not what other files say."""
         from tokenizers import AddedToken
 
-        kept = {self._given.get(name) for name in NAMED if isinstance(self._given.get(name), str)}
+        contents = {self._given.get(name) for name in NAMED if isinstance(self._given.get(name), str)}
         for value in self._special() if self._plain else ():
             token = _token(value)
             if token is not None and self._plain == ALL:
                 yield AddedToken(token.content, special=True)
-            elif token is not None and token.content not in kept:
+            elif token is not None and token.content not in contents:
                 yield token
 
     def _tokens(self) -> Iterator[AddedToken]:
@@ -75,11 +75,11 @@ class AddedTokens:
 
         by_id = sorted(dict(self._decoder()).items())
         yield from (token for _, token in by_id)
-        known, found = {token.content for _, token in by_id}, set[tuple[str, bool]]()
+        known, pairs = {token.content for _, token in by_id}, set[tuple[str, bool]]()
         for value in self._special():
             token, plain = _token(value), isinstance(value, str)  # one that comes as either is added twice
-            if token is not None and token.content not in known and (token.content, plain) not in found:
-                found.add((token.content, plain))
+            if token is not None and token.content not in known and (token.content, plain) not in pairs:
+                pairs.add((token.content, plain))
                 yield AddedToken(token.content, **{name: getattr(token, name) for name in _FLAGS}, special=True)
 
     def _special(self) -> Iterator[Any]:
@@ -108,11 +108,11 @@ class AddedTokens:
 
     def _decoder(self) -> Iterator[tuple[int, AddedToken]]:
         """Tokens by their ids: those of tokenizer_config.json, or else those of other files."""
-        given = self._given.get("added_tokens_decoder")
-        if given is not None:
-            if not isinstance(given, dict) or not all(str(at).isdecimal() for at in given):
+        decoder = self._given.get("added_tokens_decoder")
+        if decoder is not None:
+            if not isinstance(decoder, dict) or not all(str(at).isdecimal() for at in decoder):
                 raise self._wrong("added_tokens_decoder", "an object of ids and tokens")
-            for at, value in given.items():
+            for at, value in decoder.items():
                 token = _token(value, special=False)
                 if token is None:
                     raise self._wrong("added_tokens_decoder", "an object of ids and tokens")

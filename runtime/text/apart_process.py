@@ -32,19 +32,19 @@ def read_message(source: BinaryIO) -> Any:
 
 def _read(source: BinaryIO, length: int) -> bytes:
     """So many bytes, which may come in parts."""
-    found = bytearray()
-    while len(found) < length:
-        more = source.read(length - len(found))
+    data = bytearray()
+    while len(data) < length:
+        more = source.read(length - len(data))
         if not more:
             raise EOFError
-        found += more
-    return bytes(found)
+        data += more
+    return bytes(data)
 
 
 def write_message(target: BinaryIO, content: Any) -> None:
     """Sends a message."""
-    made = json.dumps(content).encode()
-    left = memoryview(LENGTH.pack(len(made)) + made)
+    message = json.dumps(content).encode()
+    left = memoryview(LENGTH.pack(len(message)) + message)
     while left:
         left = left[target.write(left) :]
     target.flush()
@@ -72,11 +72,11 @@ def _memory() -> int:
 
 def _row(tokenizer: Any, text: Any) -> Any:
     try:
-        (found,) = tokenizer.encode_batch([tuple(text) if isinstance(text, list) else text])
+        (encoding,) = tokenizer.encode_batch([tuple(text) if isinstance(text, list) else text])
     except BaseException as error:  # a panic of the library is no Exception
         return {"error": str(error)}
-    ends = bool(found.special_tokens_mask and found.special_tokens_mask[-1])
-    return [found.ids, found.type_ids, bool(found.overflowing), ends]
+    ends = bool(encoding.special_tokens_mask and encoding.special_tokens_mask[-1])
+    return [encoding.ids, encoding.type_ids, bool(encoding.overflowing), ends]
 
 
 def main() -> int:

@@ -120,7 +120,7 @@ class TextEncoder:
         looked, cut = looked_up or (Looked.of_rows([None] * len(texts)), np.zeros(len(texts), np.bool_))
         if left := looked.left:
             try:
-                made = self._made([texts[at] for at in left])
+                rows = self._made([texts[at] for at in left])
             except TextError as error:
                 raise TextError(left[error.text], error.reason) from None
             except TypeError:
@@ -129,8 +129,8 @@ class TextEncoder:
                     raise
                 reason = "holds half of a character (a lone surrogate, U+D800 to U+DFFF); send whole characters"
                 raise TextError(unfit, reason) from None
-            cut[left] = [is_cut for *_, is_cut in made]
-            looked = looked.completed([(ids, types) for ids, types, _ in made])
+            cut[left] = [is_cut for *_, is_cut in rows]
+            looked = looked.completed([(ids, types) for ids, types, _ in rows])
         return self._encoded(looked, cut)
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:

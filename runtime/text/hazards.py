@@ -71,8 +71,8 @@ def _state(part: Any) -> dict[str, Any]:
         return {}
     if hasattr(part, "max_input_chars_per_word"):
         return {"max_input_chars_per_word": part.max_input_chars_per_word}
-    found = json.loads(part.__getstate__())
-    return found if isinstance(found, dict) else {}
+    state = json.loads(part.__getstate__())
+    return state if isinstance(state, dict) else {}
 
 
 def _steps(state: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -101,10 +101,10 @@ def _is_linear(pattern: str) -> bool:
 def _branches(pattern: str) -> list[str]:
     """The alternatives of a pattern."""
     parts, start = list[str](), 0
-    for found in re.finditer(rf"\\.|{_SET}|\|", pattern):
-        if found.group() == "|":
-            parts.append(pattern[start : found.start()])
-            start = found.end()
+    for match in re.finditer(rf"\\.|{_SET}|\|", pattern):
+        if match.group() == "|":
+            parts.append(pattern[start : match.start()])
+            start = match.end()
     return [*parts, pattern[start:]]
 
 

@@ -35,12 +35,12 @@ def saved_object(content: bytes, path: Path) -> dict[str, Any]:
         SessionError: it is not JSON, or holds something else.
     """
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise SessionError(f"{path}: not a tokenizer file ({error}); {WANTED}") from error
-    if not isinstance(found, dict):
-        raise SessionError(f"{path}: not a tokenizer file, it holds a {type(found).__name__}; {WANTED}")
-    return found
+    if not isinstance(value, dict):
+        raise SessionError(f"{path}: not a tokenizer file, it holds a {type(value).__name__}; {WANTED}")
+    return value
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -52,9 +52,9 @@ def read_object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = decode(file.read_text(encoding="utf-8"))
+        value = decode(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SessionError(f"{file}: not JSON ({error}); download it again") from error
-    if not isinstance(found, dict):
-        raise SessionError(f"{file}: holds a {type(found).__name__}, not an object; download it again")
-    return found
+    if not isinstance(value, dict):
+        raise SessionError(f"{file}: holds a {type(value).__name__}, not an object; download it again")
+    return value

@@ -89,14 +89,14 @@ def parsed(content: bytes, source: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
-        made: Tokenizer = Tokenizer.from_buffer(content)
+        tokenizer: Tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises plain Exception
         raise SessionError(f"{source}: not a tokenizer file ({error}); {WANTED}") from error
-    if (most := growth(made)) > MOST_GROWTH:
+    if (most := growth(tokenizer)) > MOST_GROWTH:
         raise SessionError(
             f"{source}: its normalizers may make {most:,} characters of one, allowed: {MOST_GROWTH:,}; {WANTED}"
         )
-    return made
+    return tokenizer
 
 
 def plain(tokenizer: Tokenizer) -> Tokenizer:

@@ -118,13 +118,13 @@ class Sharing:
         """Queues a request; `caller.send` has its answer later, from another thread, or at once."""
         came = time.monotonic()
         item = attempt(read_item, request.tensors, self._metadata)
-        found = item if isinstance(item, Failure) else self._queue(item, caller.client)
-        if isinstance(found, Failure):
-            self._send(found, caller, came)
+        ticket = item if isinstance(item, Failure) else self._queue(item, caller.client)
+        if isinstance(ticket, Failure):
+            self._send(ticket, caller, came)
             return
         assert isinstance(item, Item)
-        self._waiting[found] = caller, came
-        found.add_done_callback(partial(self._done, request.wanted, item))
+        self._waiting[ticket] = caller, came
+        ticket.add_done_callback(partial(self._done, request.wanted, item))
 
     def close(self) -> None:
         """Answers what waits, and ends the threads."""

@@ -50,9 +50,9 @@ def _encode(writing: Writing) -> Encoded:
 def _adapters(keys: Keys, chosen: str) -> Adapters:
     names = keys.texts("lora_adaptations", ())
     rank = keys.size("lora_rank", default=4)
-    found = Adapters(names, rank, keys.number("lora_alpha", default=1.0) / rank, chosen)
-    found.check()
-    return found
+    adapters = Adapters(names, rank, keys.number("lora_alpha", default=1.0) / rank, chosen)
+    adapters.check()
+    return adapters
 
 
 def _frequencies(keys: Keys, size: int) -> Frequencies:

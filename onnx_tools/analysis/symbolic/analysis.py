@@ -31,7 +31,7 @@ class Step:
     node: gs.Node
     inputs: tuple[gs.Tensor, ...]
     known: tuple[Facts, ...]
-    found: tuple[Facts, ...]
+    results: tuple[Facts, ...]
 
 
 Constants = dict[int, tuple[np.ndarray, Facts]]
@@ -55,7 +55,7 @@ class Analysis:
         for old, new in zip(graph.nodes, copy.nodes, strict=True):
             step = self.steps.get(id(old))
             if step is not None:
-                steps[id(new)] = Step(new, tuple(new.inputs), step.known, step.found)
+                steps[id(new)] = Step(new, tuple(new.inputs), step.known, step.results)
         return Analysis(self.facts, steps, self.constants)
 
 
@@ -94,7 +94,7 @@ def _as_before(old: Analysis, name: str, item: Facts) -> Facts:
 def _taken_over(facts: dict[str, Facts], node: gs.Node, step: Step) -> bool:
     """Takes over what a step has found, where it would find the same again."""
     inputs, outputs = node.inputs, node.outputs
-    if len(inputs) != len(step.inputs) or len(outputs) != len(step.found):
+    if len(inputs) != len(step.inputs) or len(outputs) != len(step.results):
         return False
     for tensor, before, last in zip(inputs, step.inputs, step.known, strict=True):
         if not isinstance(tensor, gs.Constant):
@@ -104,7 +104,7 @@ def _taken_over(facts: dict[str, Facts], node: gs.Node, step: Step) -> bool:
             return False
         else:
             facts[tensor.name] = last
-    for tensor, item in zip(outputs, step.found, strict=True):
+    for tensor, item in zip(outputs, step.results, strict=True):
         facts[tensor.name] = item
     return True
 

@@ -13,14 +13,14 @@ from .expansion import Expansion
 
 def gelu(e: Expansion) -> Sequence[gs.Tensor]:
     """Gelu and BiasGelu: x / 2 * (1 + erf(x / sqrt(2)))."""
-    x = e.sum(e.input(0, "tensor"), e.given(1))
+    x = e.sum(e.input(0, "tensor"), e.optional_input(1))
     error = e.op("Erf", e.op("Div", x, e.constant(math.sqrt(2.0))))
     return [e.op("Mul", e.op("Mul", x, e.op("Add", error, e.constant(1.0))), e.constant(0.5))]
 
 
 def fast_gelu(e: Expansion) -> Sequence[gs.Tensor]:
     """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), with the constants of onnxruntime's kernels."""
-    x = e.sum(e.input(0, "tensor"), e.given(1))
+    x = e.sum(e.input(0, "tensor"), e.optional_input(1))
     factor = e.op(
         "Add", e.op("Mul", e.op("Mul", x, x), e.constant(0.035677408136300125)), e.constant(0.7978845608028654)
     )

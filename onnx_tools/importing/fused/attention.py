@@ -25,10 +25,10 @@ def attention(e: Expansion) -> Sequence[gs.Tensor]:
     sizes = e.node.attrs.get("qkv_hidden_sizes") or [total // 3] * 3
     if not isinstance(sizes, list) or len(sizes) != 3 or min(sizes) <= 0 or sum(sizes) != total:
         raise NotImportable(f"its weight has {total} columns, and Q, K and V have {sizes}")
-    qkv = e.sum(e.op("MatMul", e.input(0, "tensor"), weight), e.given(2))
+    qkv = e.sum(e.op("MatMul", e.input(0, "tensor"), weight), e.optional_input(2))
     ends = np.cumsum(sizes)
     q, k, v = (e.columns(qkv, int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True))
-    return [_attended(e, q, k, v, mask=e.given(3), bias=e.given(5))]
+    return [_attended(e, q, k, v, mask=e.optional_input(3), bias=e.optional_input(5))]
 
 
 def multi_head_attention(e: Expansion) -> Sequence[gs.Tensor]:
@@ -36,7 +36,7 @@ def multi_head_attention(e: Expansion) -> Sequence[gs.Tensor]:
     e.refuse_inputs(past_key=6, past_value=7, past_sequence_length=8, cache_indirection=9)
     e.refuse_outputs(present_key=1, present_value=2, scores=3)
     parts = _parts(e)
-    bias = e.given(3)
+    bias = e.optional_input(3)
     if bias is not None:
         ends = np.cumsum([e.width(part, "query, key or value") for part in parts])
         if not isinstance(bias, gs.Constant) or list(bias.shape) != [ends[-1]]:
@@ -46,12 +46,12 @@ def multi_head_attention(e: Expansion) -> Sequence[gs.Tensor]:
             e.op("Add", part, e.columns(bias, int(start), int(end)))
             for part, start, end in zip(parts, starts, ends, strict=True)
         ]
-    return [_attended(e, *parts, mask=e.given(4), bias=e.given(5))]
+    return [_attended(e, *parts, mask=e.optional_input(4), bias=e.optional_input(5))]
 
 
 def _parts(e: Expansion) -> list[gs.Tensor]:
     """Q, K and V as [B,S,E]."""
-    query, key, value = e.input(0, "query"), e.given(1), e.given(2)
+    query, key, value = e.input(0, "query"), e.optional_input(1), e.optional_input(2)
     if key is None:
         return _unpacked(e, query, 3)
     rank = len(e.shape(key, "key"))

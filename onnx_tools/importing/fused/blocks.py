@@ -26,7 +26,7 @@ def matmul_nbits(e: Expansion) -> Sequence[gs.Tensor]:
     """MatMulNBits: x [..., K] times the transpose of W [N, K], of which every row has its blocks."""
     if e.integer("accuracy_level") == _INT8_ACTIVATIONS:
         raise NotImportable("it rounds its activations to int8 (accuracy_level=4), by scales of every row")
-    if e.given(4) is not None:
+    if e.optional_input(4) is not None:
         raise NotImportable("its columns are in another order (input 4)")
     rows, width, block = (e.integer(name) for name in ("N", "K", "block_size"))
     bits = e.integer("bits", 4)
@@ -35,12 +35,12 @@ def matmul_nbits(e: Expansion) -> Sequence[gs.Tensor]:
     blocks = -(-width // block)
     stored = _unpacked(_values(e, 1, "weight"), bits, (rows, blocks, block))
     zero: Array = np.full((rows, blocks), 1 << (bits - 1), np.float32)
-    if e.given(3) is not None:
+    if e.optional_input(3) is not None:
         zero_points = _values(e, 3, "zero points")
         whole = zero_points.reshape(rows, -1)
         zero = _bits_of(whole, bits)[:, :blocks] if zero_points.dtype == np.uint8 else whole[:, :blocks]
     weight = _scaled(stored, zero, _values(e, 2, "scales").reshape(rows, blocks))[:, :width]
-    return [e.sum(e.op("MatMul", e.input(0, "A"), e.constant(np.ascontiguousarray(weight.T))), e.given(5))]
+    return [e.sum(e.op("MatMul", e.input(0, "A"), e.constant(np.ascontiguousarray(weight.T))), e.optional_input(5))]
 
 
 def gather_blocks(e: Expansion) -> Sequence[gs.Tensor]:
@@ -55,7 +55,7 @@ def gather_blocks(e: Expansion) -> Sequence[gs.Tensor]:
     rows, width = whole.shape
     blocks = -(-width // block)
     zero: Array = np.full((rows, blocks), 1 << (bits - 1) if is_packed else 0, np.float32)
-    if e.given(3) is not None:
+    if e.optional_input(3) is not None:
         zero_points = _values(e, 3, "zero points")
         zero = _bits_of(zero_points, bits)[:, :blocks] if is_packed else zero_points.astype(np.float32)
     stored = np.pad(whole, ((0, 0), (0, blocks * block - width))).reshape(rows, blocks, block)

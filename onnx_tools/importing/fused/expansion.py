@@ -31,13 +31,13 @@ class Expansion:
         self._facts = facts
         self.opset = opset(editor.graph)
 
-    def given(self, position: int) -> gs.Tensor | None:
+    def optional_input(self, position: int) -> gs.Tensor | None:
         """Input number `position`, or None where it is left out."""
         return argument(self.node, position)
 
     def input(self, position: int, what: str) -> gs.Tensor:
         """Input number `position`, which must be there."""
-        tensor = self.given(position)
+        tensor = self.optional_input(position)
         if tensor is None:
             raise NotImportable(f"it has no {what} (input {position})")
         return tensor
@@ -45,7 +45,7 @@ class Expansion:
     def refuse_inputs(self, **positions: int) -> None:
         """Refuses inputs that no encoder needs, by name."""
         for what, position in positions.items():
-            if self.given(position) is not None:
+            if self.optional_input(position) is not None:
                 raise NotImportable(f"it reads {what} (input {position}), which an encoder does not have")
 
     def is_read(self, position: int) -> bool:

@@ -33,7 +33,7 @@ def group_query_attention(e: Expansion) -> Sequence[gs.Tensor]:
     q, k, v = _parts(e, heads, groups)
     size = e.width(q, "query") // heads
     if e.integer("do_rotary"):
-        tables, positions = (e.input(_COSINES, "cosines"), e.input(_SINES, "sines")), e.given(_POSITIONS)
+        tables, positions = (e.input(_COSINES, "cosines"), e.input(_SINES, "sines")), e.optional_input(_POSITIONS)
         is_interleaved = bool(e.integer("rotary_interleaved"))
         q, k = (rotated(e, part, size, tables, positions, interleaved=is_interleaved) for part in (q, k))
     chosen = e.constant(np.repeat(np.arange(groups), heads // groups), np.int64)
@@ -41,7 +41,7 @@ def group_query_attention(e: Expansion) -> Sequence[gs.Tensor]:
     queries = e.op("Transpose", e.reshape(q, 0, 0, heads, size), perm=[0, 2, 1, 3])
     scale = e.number("scale", 0.0) or 1.0 / math.sqrt(size)
     scores = e.op("MatMul", queries, e.op("Transpose", k, perm=[0, 2, 3, 1]))
-    scores = e.sum(e.op("Mul", scores, e.constant(scale)), e.given(_BIAS))
+    scores = e.sum(e.op("Mul", scores, e.constant(scale)), e.optional_input(_BIAS))
     scores = e.op("Add", e.op("Add", scores, _padding(e, q)), _later(e, q))
     context = e.op("MatMul", e.op("Softmax", scores, axis=-1), e.op("Transpose", v, perm=[0, 2, 1, 3]))
     return [e.reshape(e.op("Transpose", context, perm=[0, 2, 1, 3]), 0, 0, heads * size)]
@@ -50,7 +50,7 @@ def group_query_attention(e: Expansion) -> Sequence[gs.Tensor]:
 def _check(e: Expansion) -> None:
     """Refuses what belongs to generating, and what changes the scores otherwise."""
     for what, position in (("keys", _KEYS), ("values", _VALUES)):
-        past = e.given(position)
+        past = e.optional_input(position)
         if past is not None and not (isinstance(past, gs.Constant) and 0 in past.shape):
             raise NotImportable(
                 f"it reads {what} of the past ('{past.name}'), as decoders do that generate token by token; export the "
@@ -61,13 +61,13 @@ def _check(e: Expansion) -> None:
             raise NotImportable(f"its {what} are given out (output {position}); leave them out with --outputs")
     if e.integer("local_window_size", -1) > 0 or e.number("softcap", 0.0) or e.integer("smooth_softmax"):
         raise NotImportable("it has a window, a cap or a smooth softmax (local_window_size, softcap, smooth_softmax)")
-    if any(e.given(position) is not None for position in range(_BIAS + 1, len(e.node.inputs))):
+    if any(e.optional_input(position) is not None for position in range(_BIAS + 1, len(e.node.inputs))):
         raise NotImportable(f"it has more than {_BIAS + 1} inputs")
 
 
 def _parts(e: Expansion, heads: int, groups: int) -> list[gs.Tensor]:
     """Q, K and V, which may stand in one tensor."""
-    query, key, value = e.input(0, "query"), e.given(1), e.given(2)
+    query, key, value = e.input(0, "query"), e.optional_input(1), e.optional_input(2)
     if key is not None and value is not None:
         return [query, key, value]
     width = e.width(query, "query")

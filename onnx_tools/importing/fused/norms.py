@@ -32,22 +32,22 @@ def norm(e: Expansion) -> Sequence[gs.Tensor]:
     axis = e.integer("axis", -1)
     if axis != -1 and axis != len(e.shape(x, "tensor")) - 1:
         raise NotImportable(f"it is not over the last axis alone (axis {axis})")
-    return [normalized(e, x, e.input(1, "scale"), None if rms else e.given(2), rms=rms)]
+    return [normalized(e, x, e.input(1, "scale"), None if rms else e.optional_input(2), rms=rms)]
 
 
 def skip_norm(e: Expansion) -> Sequence[gs.Tensor | None]:
     """SkipLayerNormalization, SkipSimplifiedLayerNormalization: the norm of input + bias + residual, and that sum."""
     e.refuse_outputs(mean=1, deviation=2)
     rms = e.node.op == "SkipSimplifiedLayerNormalization"
-    beta, bias = (None, e.given(3)) if rms else (e.given(3), e.given(4))
+    beta, bias = (None, e.optional_input(3)) if rms else (e.optional_input(3), e.optional_input(4))
     total = e.sum(e.input(0, "tensor"), bias, e.input(1, "residual"))
     return [normalized(e, total, e.input(2, "scale"), beta, rms=rms), None, None, total]
 
 
 def embedding(e: Expansion) -> Sequence[gs.Tensor | None]:
     """EmbedLayerNormalization: the norm of look-ups by ids, positions and token types; the mask's lengths; the sum."""
-    ids, mask, positions = e.uncast(e.input(0, "ids")), e.given(7), e.given(8)
-    types, type_table = e.given(1), e.given(4)
+    ids, mask, positions = e.uncast(e.input(0, "ids")), e.optional_input(7), e.optional_input(8)
+    types, type_table = e.optional_input(1), e.optional_input(4)
     terms = [e.op("Gather", e.input(2, "word table"), ids, axis=0)]
     if types is not None and type_table is not None:
         terms.append(e.op("Gather", type_table, e.uncast(types), axis=0))
@@ -59,4 +59,4 @@ def embedding(e: Expansion) -> Sequence[gs.Tensor | None]:
         lengths = e.op("Cast", e.reduce("ReduceSum", e.uncast(mask), 1, keep=False), to=TensorProto.INT32)
     elif e.is_read(1):
         raise NotImportable("its mask_index is read, but it has no mask (input 7)")
-    return [normalized(e, total, e.input(5, "scale"), e.given(6), rms=False), lengths, total]
+    return [normalized(e, total, e.input(5, "scale"), e.optional_input(6), rms=False), lengths, total]

@@ -55,7 +55,7 @@ def fused_gemm(e: Expansion) -> Sequence[gs.Tensor]:
     if names is None:
         raise NotImportable(f"its activation is '{activation}', known are {', '.join(_ACTIVATIONS)}")
     own = {name: e.node.attrs[name] for name in ("alpha", "beta", "transA", "transB") if name in e.node.attrs}
-    inputs = [e.input(0, "A"), e.input(1, "B"), *(item for item in [e.given(2)] if item is not None)]
+    inputs = [e.input(0, "A"), e.input(1, "B"), *(item for item in [e.optional_input(2)] if item is not None)]
     product = e.op("Gemm", *inputs, **own)
     keys = {name: f"activation_{name}" for name in names if f"activation_{name}" in e.node.attrs}
     return [e.op(activation, product, **{name: e.number(key, 0.0) for name, key in keys.items()})]

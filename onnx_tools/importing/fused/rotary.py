@@ -22,7 +22,7 @@ def rotary_embedding(e: Expansion) -> Sequence[gs.Tensor]:
     if e.number("scale", 1.0) != 1.0:
         raise NotImportable(f"it has a scale of {e.number('scale', 1.0)}")
     standard = e.node.domain in STANDARD_DOMAINS
-    x, positions = e.input(0, "tensor"), e.given(3) if standard else e.input(1, "positions")
+    x, positions = e.input(0, "tensor"), e.optional_input(3) if standard else e.input(1, "positions")
     tables = [e.input(position - standard, "table") for position in (2, 3)]
     half = e.width(tables[0], "table")
     split = len(e.shape(x, "tensor")) == 4

@@ -161,11 +161,11 @@ class _Replacement:
         if qkv_layout == "separate":
             parts = ((item.q, heads), (item.k, fewer))
             packed[:2] = [
-                self._turned(tensor, source.rotation, count, item.head_size)
+                self._rotated(tensor, source.rotation, count, item.head_size)
                 for tensor, (source, count) in zip(packed, parts, strict=False)
             ]
         else:
-            packed[0] = self._turned(packed[0], item.q.rotation, heads + fewer, item.head_size)
+            packed[0] = self._rotated(packed[0], item.q.rotation, heads + fewer, item.head_size)
         result = self._editor.variable("attention", None if dtype is None else np.dtype(dtype))
         window, bias = item.mask.window, item.bias
         self._editor.padfree(
@@ -203,7 +203,7 @@ class _Replacement:
         heads = self._editor.node("Reshape", [joined, sizes], stem=f"{output.name}_heads", dtype=joined.dtype)
         self._editor.node("Transpose", [heads], stem=output.name, attrs={"perm": list(TOKENS_FIRST)}, output=output)
 
-    def _turned(self, x: gs.Tensor, rotation: Rotation | None, heads: int, size: int) -> gs.Tensor:
+    def _rotated(self, x: gs.Tensor, rotation: Rotation | None, heads: int, size: int) -> gs.Tensor:
         """The tensor [T,...] with its first heads turned."""
         if rotation is None:
             return x
@@ -211,7 +211,7 @@ class _Replacement:
         frequencies = self._constant("frequencies", np.asarray([rotation.frequencies], np.float32))
         self._editor.padfree(
             "PadfreeRotary",
-            [x, self._places(rotation), frequencies],
+            [x, self._position_inputs(rotation), frequencies],
             [result],
             head_size=size,
             num_heads=heads,
@@ -219,7 +219,7 @@ class _Replacement:
         )
         return result
 
-    def _places(self, rotation: Rotation) -> gs.Tensor:
+    def _position_inputs(self, rotation: Rotation) -> gs.Tensor:
         """int32 [T]: the positions of tokens, counted or those that an input holds."""
         if rotation.positions is None:
             return self._positions.slots()

@@ -17,7 +17,7 @@ from ..masks.window import ALL
 from ..softmaxes import is_mask
 from .scores import joins_heads
 
-_KEYS, _TURNED = 4, (0, 1, 3, 2)  # axes of [B,H,S,S]; keys and queries in each other's place
+_KEYS, _SWAPPED = 4, (0, 1, 3, 2)  # axes of [B,H,S,S]; keys and queries in each other's place
 
 
 @dataclass(frozen=True)
@@ -115,4 +115,4 @@ def _transposed(use: MaskUse) -> MaskUse | None:
     """The use with queries and keys in each other's place."""
     if use.facts.rank != _KEYS:
         return None
-    return MaskUse(movement.transpose(use.facts, list(_TURNED)), use.kind, use.factor, use.keeps, use.masked_value)
+    return MaskUse(movement.transpose(use.facts, list(_SWAPPED)), use.kind, use.factor, use.keeps, use.masked_value)

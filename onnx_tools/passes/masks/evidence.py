@@ -133,7 +133,7 @@ def keys_masked_by(analysis: Analysis, node: gs.Node, tensor: gs.Tensor, rows: R
     while True:
         domain = domain_of(np.dtype(tensor.dtype).name, rows.get(source), exprs)
         walk = _Walk(analysis, source, domain.values)
-        high = (walk.kept(start) if truth else walk.scores(start))[1]
+        high = (walk.bounds_at_tokens(start) if truth else walk.scores(start))[1]
         if not walk.elements:
             return None
         if domain.complete or len(exprs) == len(walk.elements):
@@ -185,7 +185,11 @@ class _Walk:
             one, two = (self.scores(item) for item in node.inputs)
             return _added(one, two) if node.op == "Add" else _added(one, (-two[1], -two[0]))
         if is_standard(node, "Where"):
-            test, one, two = self.kept(node.inputs[0]), self.scores(node.inputs[1]), self.scores(node.inputs[2])
+            test, one, two = (
+                self.bounds_at_tokens(node.inputs[0]),
+                self.scores(node.inputs[1]),
+                self.scores(node.inputs[2]),
+            )
             low, high = (
                 np.where(test[0] > 0, a, np.where(test[1] > 0, pick(a, b), b))
                 for a, b, pick in zip(one, two, (np.minimum, np.maximum), strict=True)
@@ -200,7 +204,7 @@ class _Walk:
             return low * scaled[1], high * scaled[1]
         return _nothing()
 
-    def kept(self, tensor: gs.Tensor) -> Bounds:
+    def bounds_at_tokens(self, tensor: gs.Tensor) -> Bounds:
         """A boolean tensor [..., keys]; 0 or 1 where nothing is known."""
         known = self._own_elements(tensor)
         if known is None:

@@ -172,7 +172,7 @@ class Positions:
             rows.dtype = np.dtype(facts.dtype)
         return editor.node("Gather", [rows, self._sequences()], stem="own_row", dtype=rows.dtype, attrs={"axis": 0})
 
-    def place(self, tensor: gs.Tensor, facts: Facts, rank: int, sequence: int) -> gs.Tensor:
+    def index_of(self, tensor: gs.Tensor, facts: Facts, rank: int, sequence: int) -> gs.Tensor:
         """A tensor [...,S,...] without a batch as [T,...], with its slot's row for every token.
 
         `rank` and `sequence` are those of the tokens beside it, to whose axes its own belong.

@@ -124,7 +124,7 @@ class Walk:
         """The output of a new node, with the name and type of another tensor."""
         return self._editor.node(op, inputs, stem=f"{like.name}_tokens", dtype=like.dtype, attrs=attrs)
 
-    def several(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object]) -> list[gs.Tensor]:
+    def add_multiple(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object]) -> list[gs.Tensor]:
         """All outputs of a node with other inputs and attributes."""
         outputs = [self._editor.variable(f"{item.name}_tokens", item.dtype) for item in like.outputs]
         name = self._editor.fresh(f"{like.name or like.op}_tokens")

@@ -210,7 +210,7 @@ def _split(walk: Walk, node: gs.Node) -> list[View]:
     if sizes is None:
         raise NoMatch("Split has sizes that are not known")
     view, index = walk.axis_of(walk.whole(node.inputs[0]), int(node.attrs.get("axis", 0)) % rank)
-    results = walk.several(node, [view.tensor, *node.inputs[1:]], {"axis": index})
+    results = walk.add_multiple(node, [view.tensor, *node.inputs[1:]], {"axis": index})
     return [
         View(result, _set(view.rest, index, size), view.groups) for result, size in zip(results, sizes, strict=True)
     ]

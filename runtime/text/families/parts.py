@@ -49,10 +49,10 @@ class Settings:
 
     def truth(self, name: str, default: bool) -> bool:
         """True or false."""
-        found = self._fixed.get(name, self._given.get(name))
-        if found is not None and type(found) is not bool:
+        value = self._fixed.get(name, self._given.get(name))
+        if value is not None and type(value) is not bool:
             raise self._wrong(name, "true or false")
-        return default if found is None else bool(found)
+        return default if value is None else bool(value)
 
     def optional_truth(self, name: str) -> bool | None:
         """True, false or null."""
@@ -60,22 +60,22 @@ class Settings:
 
     def text(self, name: str, default: str) -> str:
         """A word, as of a language."""
-        found = self._given.get(name)
-        if found is not None and not isinstance(found, str):
+        value = self._given.get(name)
+        if value is not None and not isinstance(value, str):
             raise self._wrong(name, "a word")
-        return found or default
+        return value or default
 
     def count(self, name: str, default: int) -> int:
         """A number of tokens, 0 or more."""
-        found = self._given.get(name)
-        if found is not None and (type(found) is not int or not 0 <= found <= 1 << 16):
+        value = self._given.get(name)
+        if value is not None and (type(value) is not int or not 0 <= value <= 1 << 16):
             raise self._wrong(name, f"a number from 0 to {1 << 16}")
-        return default if found is None else found
+        return default if value is None else value
 
     def token(self, name: str) -> str:
         """The content of a special token; those that are one class's alone have other contents only as objects."""
-        given = self._given.get(name)
-        found = self._defaults.get(name) if not given or (name not in NAMED and isinstance(given, str)) else given
+        setting = self._given.get(name)
+        found = self._defaults.get(name) if not setting or (name not in NAMED and isinstance(setting, str)) else setting
         content = found.get("content") if isinstance(found, dict) else found
         if not isinstance(content, str):
             raise self._wrong(name, "a token")
@@ -118,12 +118,14 @@ class Saved:
         """The table of characters that tokenizers of SentencePiece have; nothing where there is none."""
         from tokenizers import Tokenizer, models
 
-        given = self.content.get("normalizer") or {}
-        found = next((step for step in given.get("normalizers", [given]) if step.get("type") == "Precompiled"), None)
-        if found is None:
+        outer = self.content.get("normalizer") or {}
+        precompiled = next(
+            (step for step in outer.get("normalizers", [outer]) if step.get("type") == "Precompiled"), None
+        )
+        if precompiled is None:
             return []
         plain = json.loads(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str())
-        return [Tokenizer.from_str(json.dumps({**plain, "normalizer": found})).normalizer]
+        return [Tokenizer.from_str(json.dumps({**plain, "normalizer": precompiled})).normalizer]
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,8 @@ class Frame:
         texts = (FIRST, SECOND)
         names = dict.fromkeys(_content(item) for item in (*self.single, *self.pair) if _content(item) not in texts)
         unknown = None if self.unknown is None else tokenizer.token_to_id(self.unknown)
-        found = ((name, self.numbers.get(name, tokenizer.token_to_id(name))) for name in names)
-        tokens = [(name, unknown if number is None else number) for name, number in found]
+        numbered = ((name, self.numbers.get(name, tokenizer.token_to_id(name))) for name in names)
+        tokens = [(name, unknown if number is None else number) for name, number in numbered]
         return processors.TemplateProcessing(single=list(self.single), pair=list(self.pair), special_tokens=tokens)
 
 
@@ -218,8 +220,8 @@ def bpe(saved: Saved, **settings: Any) -> dict[str, Any]:
     """A model of merges, of which nothing but vocabulary and merges is tokenizer.json's."""
     usual = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
     flags = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
-    kept = {"vocab": saved.model["vocab"], "merges": saved.model["merges"]}
-    return {"type": BPE, **usual, **flags, **settings, **kept}
+    model_parts = {"vocab": saved.model["vocab"], "merges": saved.model["merges"]}
+    return {"type": BPE, **usual, **flags, **settings, **model_parts}
 
 
 def unigram(saved: Saved, unknown: int | None) -> dict[str, Any]:

@@ -35,9 +35,9 @@ def rebuilt(family: Family, settings: Settings, saved: Saved) -> tuple[Tokenizer
 
     parts = family.build(settings, saved)
     content: dict[str, Any] = {**saved.content, "model": parts.model, "added_tokens": [], **dict.fromkeys(_LEFT_OUT)}
-    made = Tokenizer.from_str(json.dumps(content))
+    tokenizer = Tokenizer.from_str(json.dumps(content))
     if parts.normalizer is not None:
-        made.normalizer = parts.normalizer
+        tokenizer.normalizer = parts.normalizer
     if parts.pre_tokenizer is not None:
-        made.pre_tokenizer = parts.pre_tokenizer
-    return made, parts.frame
+        tokenizer.pre_tokenizer = parts.pre_tokenizer
+    return tokenizer, parts.frame

@@ -86,14 +86,14 @@ def _quotes(settings: Settings, saved: Saved, *, keeps_accents: bool, lower: boo
 
 
 def _albert(settings: Settings, saved: Saved) -> Parts:
-    kept = settings.truth("keep_accents", False)
-    normalizer = _quotes(settings, saved, keeps_accents=kept, lower=True)
+    keeps_accents = settings.truth("keep_accents", False)
+    normalizer = _quotes(settings, saved, keeps_accents=keeps_accents, lower=True)
     return Parts(unigram(saved, 1), normalizer, _between_spaces(_words(settings)), bert_frame(settings))
 
 
 def _rembert(settings: Settings, saved: Saved) -> Parts:
-    kept = settings.truth("keep_accents", True)
-    normalizer = _quotes(settings, saved, keeps_accents=kept, lower=False, spaces=True)
+    keeps_accents = settings.truth("keep_accents", True)
+    normalizer = _quotes(settings, saved, keeps_accents=keeps_accents, lower=False, spaces=True)
     return Parts(unigram(saved, 2), normalizer, _words(settings), bert_frame(settings))
 
 
