@@ -179,7 +179,7 @@ def test_ids_of_a_rule() -> None:
     mask = np.arange(4) < np.asarray([4, 2, 1])[:, None]
     ids = np.asarray([[0, 1, 2, 3], [2, 2, 2, 2], [5, 5, 5, 5]])
     rule = IdRule(2, 1, (1, 2), 6)
-    kept = rule.kept(ids, mask)
+    kept = rule.at_tokens(ids, mask)
     assert (kept[~mask] == 1).all()
     assert kept[0, 3] == kept[1, 1] == kept[2, 0] == 2
     assert not np.isin(kept[0, :3], (1, 2)).any()
