@@ -24,20 +24,20 @@ def test_every_shard_costs_the_same_however_many_there_are(
         inputs.append(tmp_path / f"{at:02d}.txt")
         inputs[-1].write_text("\n".join(texts(TEXTS_EACH, seed=at)), encoding="utf-8")
     calls: Counter[str] = Counter()
-    whole, place = Manifest.to_dict, InputFile.bind
+    whole, location = Manifest.to_dict, InputFile.location
 
     def counted_whole(self: Manifest) -> dict[str, object]:
         calls["whole manifest"] += 1
         return whole(self)
 
-    def counted_place(self: InputFile) -> Location:
-        calls["place of an input"] += 1
-        return place(self)
+    def counted_location(self: InputFile) -> Location:
+        calls["location of an input"] += 1
+        return location(self)
 
     monkeypatch.setattr(Manifest, "to_dict", counted_whole)
-    monkeypatch.setattr(InputFile, "place", counted_place)
+    monkeypatch.setattr(InputFile, "location", counted_location)
     job = Request([str(path) for path in inputs], str(tmp_path / "out"), embedder, shard_rows=SHARD_ROWS)
     report = run_here(job).report
     assert report.shards == INPUTS * TEXTS_EACH / SHARD_ROWS
     assert calls["whole manifest"] <= 4
-    assert calls["place of an input"] <= 2 * report.shards + 4 * INPUTS
+    assert calls["location of an input"] <= 2 * report.shards + 4 * INPUTS
