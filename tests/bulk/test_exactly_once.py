@@ -12,7 +12,7 @@ import pytest
 from padfree.bulk import BulkError, LocalWorkers, Request, Running, WorkerSpec, embed, on_cpu
 from pyarrow import parquet
 
-from tests.support.bulk_jobs import Command, parts_of, result_files, run_here, texts, write_lines
+from tests.support.bulk_jobs import Command, parts_of, result_files, run_here, texts, wait_until_steady, write_lines
 from tests.support.served_models import expected
 
 TEXTS, SHARD_ROWS, KILLS = 20_000, 10, 10
@@ -99,8 +99,10 @@ def test_an_output_folder_that_is_swapped_for_a_link_gets_nothing_elsewhere(tmp_
     arguments += ["--shard-rows", str(SHARD_ROWS), "--workers", "1", "--tokenizers", "1"]
     command = Command(*arguments)
     assert command.wait_for_parts(output, 2)
-    output.rename(tmp_path / "moved")
-    output.symlink_to(trap)
+    with command.stopped():  # no worker may meet the moment without a folder
+        wait_until_steady(output)
+        output.rename(tmp_path / "moved")
+        output.symlink_to(trap)
     code, errors = command.end()
     assert code == 1
     assert f"{output}: has become a link to {trap} since the command began" in " ".join(errors.split())

@@ -56,6 +56,15 @@ def parts_of(output: Path) -> int:
     return len(list(output.glob("part-*.parquet")))
 
 
+def wait_until_steady(output: Path, steady_s: float = 2.0) -> None:
+    """Until no part has come for so long: workers of a stopped driver have nothing left to do."""
+    count, since = parts_of(output), time.monotonic()
+    while time.monotonic() < since + steady_s:
+        time.sleep(0.05)
+        if parts_of(output) != count:
+            count, since = parts_of(output), time.monotonic()
+
+
 class Command:
     """`padfree embed` in a process of its own.
 
