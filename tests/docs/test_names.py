@@ -31,6 +31,7 @@ def sources() -> list[str]:
         "include",
         "integrations",
         "package",
+        "tools",
         "training",
         "tests",
     )

@@ -16,6 +16,8 @@ from padfree.contract.metadata import MaskInfo, Profile
 from padfree.runtime import Session
 from padfree.runtime.plan_files import open_plan, sidecar_path
 
+pytest.importorskip("pyarrow")
+
 from .make_fixtures import FILES, HALF_DONE, KEPT_PARTS, LENGTHS, ROWS, SHARD_ROWS, request
 from .surface import ROOT, importable
 

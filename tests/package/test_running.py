@@ -201,7 +201,12 @@ def test_reasons_say_what_to_install() -> None:
 
 def test_every_module_is_in_its_extra() -> None:
     """By the names of distributions, which differ from the modules' in a few places."""
-    names = {"cuda": "cuda-python", "yaml": "pyyaml", "llama_index": "llama-index-embeddings-openai"}
+    names = {
+        "cuda": "cuda-python",
+        "elftools": "pyelftools",
+        "yaml": "pyyaml",
+        "llama_index": "llama-index-embeddings-openai",
+    }
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     for module, extra in skips.EXTRAS.items():
         listed = re.search(rf"^{extra} = \[\n(.*?)^\]", project, re.MULTILINE | re.DOTALL)

@@ -171,6 +171,9 @@ def test_run_refuses_other_results_before_it_computes(
     source.write_text("[1, 2]\n")
     assert main(["run", str(packed), "--input", str(source), "-o", str(tmp_path / name)]) == 1
     message = " ".join(capsys.readouterr().err.split())
-    assert "run writes .npz files; name it out.npz, or take padfree embed, which writes parquet" in message
+    assert (
+        "run writes .npz files, and .jsonl of texts; name it out.npz, or take padfree embed, which writes parquet"
+        in message
+    )
     assert opened == []
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]

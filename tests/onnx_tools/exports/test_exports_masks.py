@@ -92,8 +92,8 @@ def _named_alike(name: str) -> ModelProto:
     [
         ("d_bart_encdec", "between two sequences: tokens made of 'decoder_input_ids' read those made of 'input_ids'"),
         ("d_crossatt", "between two sequences: tokens made of 'q_ids' read those made of 'd_ids'"),
-        ("d_masked_pos", "input 'masked_positions' holds places in the sequence"),
-        ("d_spans_dynamic", "input 'spans' holds places in the sequence"),
+        ("d_masked_pos", "input 'masked_positions' holds positions in the sequence"),
+        ("d_spans_dynamic", "input 'spans' holds positions in the sequence"),
     ],
 )
 @pytest.mark.parametrize("interface", INTERFACES)

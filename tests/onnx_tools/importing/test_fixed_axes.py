@@ -185,9 +185,9 @@ def _turned(b: EncoderBuilder, x: str) -> str:
     [
         (_by_sequence, "differs between the sequences of the batch"),
         (_mean, "averages over all positions, padding included"),
-        (_middle, r"takes the places 2 to 5 of \[S\]"),
+        (_middle, r"takes the positions 2 to 5 of \[S\]"),
         (_halves, "cuts the sequence or the batch into parts"),
-        (_mixer, "has weights for every place of the sequence"),
+        (_mixer, "has weights for every position of the sequence"),
         (_turned, r"makes \[7, 3, 16\] of \[B, S, 16\]"),
     ],
 )

@@ -142,7 +142,7 @@ def test_newer_opsets_whose_operators_mean_the_same(opset: int) -> None:
         (6, node("Relu"), "opset is 6, allowed is 7 or more"),
         (26, node("CumProd", "x places"), r"node 'n' \(CumProd\) is one of opset 26 and has no equal in opset 23"),
         (24, node("Attention", "x x x     places"), r"\(Attention\) is one of opset 24"),
-        (8, node("BatchNormalization", "x a b c d", spatial=0), "statistics for every place"),
+        (8, node("BatchNormalization", "x a b c d", spatial=0), "statistics for every position"),
         (28, node("Cast", to=16, round_mode="down"), r"\(Cast\) is one of opset 28"),
     ],
 )

@@ -150,9 +150,9 @@ def test_rows_of_every_shape() -> None:
     rows = token_numbers(weights, ("B", 4, "S", "S"), mask)
     assert rows.values.shape == (10, 4)
     assert rows.axes == ("B", "S", "S")
-    for place, row in zip(rows.cuts, rows.values, strict=True):
+    for place, row in zip(rows.indices, rows.values, strict=True):
         np.testing.assert_array_equal(row, weights[place[0], :, place[1], place[2]])
-    assert {tuple(place) for place in rows.cuts[-1:].tolist()} == {(1, 0, 0)}
+    assert {tuple(place) for place in rows.indices[-1:].tolist()} == {(1, 0, 0)}
     hidden = rng.standard_normal((2, 3, 5))
     tokens = hidden[mask]
     for values, dims in (
