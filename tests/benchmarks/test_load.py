@@ -231,7 +231,7 @@ def test_the_report(tmp_path: Path) -> None:
     assert "packed over the better padded server: 2.50" in text
     pytest.importorskip("matplotlib")
     load_plot.plot(servers, tmp_path / "load.svg")
-    assert "million tokens answered a second" in (tmp_path / "load.svg").read_text("utf-8")
+    assert "million tokens answered per second" in (tmp_path / "load.svg").read_text("utf-8")
 
 
 def test_texts_are_as_long_as_the_ids_of_the_same_traffic() -> None:

@@ -47,7 +47,7 @@ def other(LIMIT: int) -> int:
     return LIMIT
 '''
 READER = """from padfree.bulk import places
-from padfree.bulk.locations import LIMIT, Place, find
+from padfree.bulk.places import LIMIT, Place, find
 
 
 def use(place: Place) -> int:
@@ -57,7 +57,7 @@ def use(place: Place) -> int:
 
 def patch(monkeypatch: object) -> None:
     monkeypatch.setattr(places, "LIMIT", 4)
-    monkeypatch.setattr("padfree.bulk.locations.LIMIT", 4)
+    monkeypatch.setattr("padfree.bulk.places.LIMIT", 4)
 
 
 def lazily() -> int:

@@ -75,11 +75,15 @@ def test_damaged_plans_are_not_served(write_plan: PlanWriter, tmp_path: Path, ca
 
 
 def test_models_of_the_wrong_kind(packed_model: ModelWriter, tmp_path: Path, capsys: Capture) -> None:
-    exported = DEMO_DATA / "bert_tiny.onnx"
-    error = refused(capsys, tmp_path / "models", exported, "--name", "bert")
-    assert f"rewrite it first: padfree optimize {exported} -o packed.onnx" in error
     error = refused(capsys, tmp_path / "models", packed_model(), "--name", "bert", "--backend", "tensorrt")
     assert "--backend tensorrt needs a plan; build one with: padfree build" in error
+
+
+def test_an_exported_model_is_rewritten(tmp_path: Path, capsys: Capture) -> None:
+    exported = DEMO_DATA / "bert_tiny.onnx"
+    assert main(["triton", str(exported), "-o", str(tmp_path / "models"), "--name", "bert"]) == 0
+    assert f"{exported}: rewriting it for onnxruntime on the CPU" in capsys.readouterr().err
+    assert (tmp_path / "models" / "bert" / "config.pbtxt").is_file()
 
 
 def test_a_folder_of_somebody_elses(packed_model: ModelWriter, tmp_path: Path, capsys: Capture) -> None:
