@@ -70,7 +70,7 @@ def test_the_requests(folder: Path) -> None:
     from tests.support.triton_server import TritonServer
 
     (curl,) = commands("curl")
-    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    (example,) = re.findall(r"^```python\n(.*?)^```", text("triton"), re.M | re.S)
     with TritonServer(Path(os.environ["PADFREE_TRITON"]), [serve_on_the_cpu(folder)], folder) as server:
         words = shlex.split(curl)
         url = "http://" + words[2].replace("localhost:8000", server.url("http"))
