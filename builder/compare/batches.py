@@ -50,10 +50,6 @@ class ComparedBatch:
         """Valid tokens of every sequence, [B]."""
         return np.asarray(self.mask.sum(1), np.int64)
 
-    def token_slots(self) -> npt.NDArray[np.int64]:
-        """Sequence and slot of every valid token, [T, 2], in the order in which packed models have them."""
-        return np.argwhere(self.mask)
-
     def rows(self, name: str) -> list[Array]:
         """The valid tokens of one input, an array a sequence."""
         return [row[is_token] for row, is_token in zip(self.feeds[name], self.mask, strict=True)]
