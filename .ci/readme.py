@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stranger with the README and no GPU: gives its commands in order, and says why some are not given.
+"""A stranger without a GPU: gives the commands of the README and of the guide to ONNX files in order.
 
     .ci/readme.py        runs in the environment of the Python that runs it, where `pip install .` was done and no more
 
-The two commands of the start are `.ci/run`'s first steps. Models that would come from the hub are small ones here.
+It says why some are not given. The two commands of the start are `.ci/run`'s first steps. Models that would come from
+the hub are small ones here.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def main() -> int:
         1 after the first that fails, else 0.
     """
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    given = [shlex.join(words) for block in tour.blocks(tour.README, "sh") for words in tour.commands(block)]
+    blocks = [block for page in tour.TOUR for block in tour.blocks(page, "sh")]
+    given = [shlex.join(words) for block in blocks for words in tour.commands(block)]
     with tempfile.TemporaryDirectory(prefix="padfree-readme-") as scratch:
         folder = tour.write_start(Path(scratch))
         (folder / "example.py").write_text(tour.python_example(), encoding="utf-8")

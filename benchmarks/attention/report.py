@@ -31,8 +31,8 @@ POSITION_PEERS = {
     "flashdeberta, varlen": "flashdeberta, varlen",
 }
 """The same of the table of cases with positions."""
-PAGE_HEADINGS = ("us a call", "floor", "padfree", *PAGE_PEERS.values(), "goal")
-POSITION_HEADINGS = ("us a call", "floor", "padfree", *POSITION_PEERS.values(), "goal")
+PAGE_HEADINGS = ("us per call", "floor", "padfree", *PAGE_PEERS.values(), "goal")
+POSITION_HEADINGS = ("us per call", "floor", "padfree", *POSITION_PEERS.values(), "goal")
 PROFILE_HEADINGS = (
     "one launch, caches empty",
     "us",

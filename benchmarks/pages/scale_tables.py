@@ -30,7 +30,7 @@ def devices(records: Sequence[Record]) -> Table:
 def imbalance(records: Sequence[Record]) -> Table:
     """A row a number of ranks, a column a size of batches: mean and 99th percentile, balanced and by chance."""
     found = {(record["ranks"], record["batch"]): record for record in records if "steps" in record}
-    head = ["ranks", *(f"{batch} rows a rank, {way}" for batch in BY_BATCH for way in ("balanced", "by chance"))]
+    head = ["ranks", *(f"{batch} rows per rank, {way}" for batch in BY_BATCH for way in ("balanced", "by chance"))]
     rows = []
     for ranks in sorted({ranks for ranks, _ in found}):
         cells = []

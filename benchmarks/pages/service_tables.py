@@ -10,7 +10,7 @@ from benchmarks.records import Record
 
 OURS = "padfree"
 TASKS: Mapping[str, str] = {"encode": "`encode`, {} texts", "predict": "`predict`, {} pairs"}
-HTTP_HEAD = ("texts a request", "requests/s", "texts/s", "tokens/s", "p50 ms", "p99 ms", "commit")
+HTTP_HEAD = ("texts per request", "requests/s", "texts/s", "tokens/s", "p50 ms", "p99 ms", "commit")
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
@@ -33,7 +33,7 @@ def integrations(records: Sequence[Record]) -> Table:
 
 
 def http(records: Sequence[Record]) -> Table:
-    """A row a number of texts a request: the best step within the limit of latency."""
+    """A row a number of texts per request: the best step within the limit of latency."""
     rows = []
     for texts in sorted({record["texts"] for record in records}):
         step = best([record for record in records if record["texts"] == texts])

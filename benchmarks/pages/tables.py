@@ -136,7 +136,7 @@ def targets(records: Sequence[Record]) -> str:
     found = [times_of(record) for record in chosen]
     earlier = [earlier_times_of(record) for record in chosen]
     peers = sorted(peers_of([*found, *earlier]), key=lambda name: (not name.startswith(PADFREE), name != TENSORRT))
-    head = ["ms a batch", *(f"{batch_name(record)}, {record['tokens']} tokens" for record in chosen)]
+    head = ["ms per batch", *(f"{batch_name(record)}, {record['tokens']} tokens" for record in chosen)]
     shown = [
         {name: ms(time) for name, time in now.items()} | {name: in_earlier_run(ms(time)) for name, time in then.items()}
         for now, then in zip(found, earlier, strict=True)
@@ -180,7 +180,7 @@ def summary(records: Sequence[Record]) -> str:
         cells = [f"{batch_name(record)}, {padding:.0%} padding", ms(times[PADFREE])]
         cells += [ms(times.get(name)) for name in (TENSORRT, VARLEN, LIMIT)]
         rows.append([*cells, f"{ratio(times.get(TENSORRT), times[PADFREE])} x"])
-    head = ["ms a batch", "padfree", "padded TensorRT", "PyTorch varlen", "limit", "faster than TensorRT"]
+    head = ["ms per batch", "padfree", "padded TensorRT", "PyTorch varlen", "limit", "faster than TensorRT"]
     return noted(head, rows, chosen)
 
 
@@ -261,7 +261,7 @@ def positions(results: Path) -> str:
         shown = [ms(times.get(name)) for name in (PADFREE, *others, LIMIT)]
         over_limit = ratio(times[PADFREE], times.get(LIMIT))
         rows.append([named, *shown, over_limit, position_tables.reached(record, chosen)])
-    head = ["ms a batch", PADFREE, *others, "limit", "ours / limit", "aimed at: reached"]
+    head = ["ms per batch", PADFREE, *others, "limit", "ours / limit", "aimed at: reached"]
     return f"{table(head, rows)}\n{made_with(chosen)}\n"
 
 

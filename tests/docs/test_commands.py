@@ -15,7 +15,7 @@ from padfree.builder import cli
 
 from tests.support.folders import WIDTH
 from tests.support.pages import NOTES, page, pages
-from tests.support.tour import README, TEXTS, blocks, commands, python_example, write_start
+from tests.support.tour import README, TEXTS, TOUR, blocks, commands, python_example, write_start
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*pages(), *(ROOT / "examples").glob("**/*.md")])
@@ -122,14 +122,14 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that the README's tour starts in."""
+    """The folder that the tour starts in."""
     monkeypatch.chdir(write_start(tmp_path))
     return tmp_path
 
 
-def test_the_tour_of_the_readme_works_without_a_gpu(start: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tour_works_without_a_gpu(start: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = []
-    for words in commands("\n".join(blocks(README, "sh"))):
+    for words in commands("\n".join(block for path in TOUR for block in blocks(path, "sh"))):
         if words[0] == "padfree" and words[1] in ("optimize", "inspect", "run") and not words[2].endswith(".plan"):
             assert cli.main(words[1:]) == 0, f"{' '.join(words)}: {capsys.readouterr().err}"
             ran.append(words[1])
@@ -140,9 +140,9 @@ def test_the_tour_of_the_readme_works_without_a_gpu(start: Path, capsys: pytest.
         assert results["seq_lens"].shape == (TEXTS,)
 
 
-def test_the_python_of_the_readme_works(start: Path) -> None:
+def test_the_python_of_the_tour_works(start: Path) -> None:
     scope: dict[str, object] = {}
-    exec(compile(python_example(), "README.md", "exec"), scope)
+    exec(compile(python_example(), "onnx-files.md", "exec"), scope)
     outputs = scope["outputs"]
     assert isinstance(outputs, dict)
     assert all(len(rows) == 2 for rows in outputs.values())
@@ -151,11 +151,15 @@ def test_the_python_of_the_readme_works(start: Path) -> None:
 
 @pytest.mark.usefixtures("start")
 def test_three_lines_of_the_readme_give_vectors() -> None:
-    example, _ = blocks(README, "python")
+    (example,) = blocks(README, "python")
     assert len(list(filter(None, example.splitlines()))) == 3
     scope: dict[str, object] = {}
     exec(compile(example, "README.md", "exec"), scope)
     assert np.shape(scope["vectors"]) == (2, WIDTH)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text("utf-8").splitlines()) <= 120
 
 
 START = ("pip install . && padfree demo", "pip install '.[test]' && pytest")
@@ -171,9 +175,9 @@ def test_ci_begins_with_the_commands_of_the_readme() -> None:
     assert script.index("\nreadme 800") < script.index("\ntime pip install")
 
 
-def test_ci_knows_why_it_leaves_commands_of_the_readme_out() -> None:
+def test_ci_knows_why_it_leaves_commands_of_the_tour_out() -> None:
     """Its list names no command that is not there, and no reason for one that a machine without a GPU can run."""
-    given = [shlex.join(words) for block in blocks(README, "sh") for words in commands(block)]
+    given = [shlex.join(words) for path in TOUR for block in blocks(path, "sh") for words in commands(block)]
     spec = importlib.util.spec_from_file_location("stranger", ROOT / ".ci" / "readme.py")
     assert spec is not None
     assert spec.loader is not None
@@ -184,7 +188,7 @@ def test_ci_knows_why_it_leaves_commands_of_the_readme_out() -> None:
 
 
 def test_the_table_of_extras_is_the_projects() -> None:
-    table = re.search(r"^\| extra \|.*\n\|[-|:]+\|\n((?:\|.*\n)+)", README.read_text("utf-8"), re.MULTILINE)
+    table = re.search(r"^\| extra \|.*\n\|[-|:]+\|\n((?:\|.*\n)+)", page("build").read_text("utf-8"), re.MULTILINE)
     assert table is not None
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.group(1).splitlines()]
     listed = [name for row in rows for name in re.findall(r"`([\w-]+)`", row[0])]

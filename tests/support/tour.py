@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's commands as a program can give them, and the files that they start from."""
+"""The commands of the README and of the guide to ONNX files as a program can give them, and what they start from."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from pathlib import Path
 from .folders import ROOT, write_folder
 
 README = ROOT / "README.md"
+ONNX_FILES = ROOT / "docs" / "guide" / "onnx-files.md"
+TOUR = (README, ONNX_FILES)
+"""Pages whose commands run in this order in one folder."""
 OPERATORS = {"&&", "|", "||", ";"}
 TEXTS = 5
 
@@ -50,6 +53,6 @@ def write_start(folder: Path) -> Path:
 
 
 def python_example() -> str:
-    """The README's Python of token ids, of those that the small model has: its vocabulary has 930, BERT's 30,522."""
-    _, example = blocks(README, "python")
+    """The guide's Python of token ids, of those that the small model has: its vocabulary has 930, BERT's 30,522."""
+    (example,) = blocks(ONNX_FILES, "python")
     return re.sub(r"\b\d{4,}\b", "59", example)
