@@ -128,8 +128,9 @@ class Conversion:
         for name, wanted in self._outputs.items():
             if wanted != _FLOAT or self._types[name] == _FLOAT:
                 continue
-            inner = f"{name}.{self._precision}"
-            cast_output(self._nodes, name, inner, f"{name}.to_float", _FLOAT)
+            inner, cast = f"{name}.{self._precision}", f"{name}.to_float"
+            node_name = f"{name}.output" if cast in self._casts else cast  # one that readers of the output made
+            cast_output(self._nodes, name, inner, node_name, _FLOAT)
             self._types[inner] = self._types[name]
             self._types[name] = _FLOAT
 

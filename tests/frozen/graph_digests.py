@@ -1,47 +1,201 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests of rewritten graphs: `python -m tests.frozen.graph_digests` before and after a change that must keep them.
+"""Digests of what TensorRT's parser gets: `python -m tests.frozen.graph_digests` before and after a change.
 
-Names of tensors and nodes are left out, so that a pass may call them anew; operators, attributes, weights and edges
-count.
+For a dozen models, interfaces and precisions, as a build for Hopper lowers them. Every line has two digests: one of
+the graph without names of tensors and nodes, so that a pass may call them anew, while operators, attributes, weights,
+edges, inputs and outputs count; and one of its bytes. `--write FILE` keeps the lines, `--compare FILE` shows those that
+have changed since and ends with 1 if a graph has. `--rewriting` measures instead how long all committed fixtures take
+to rewrite, in seconds of this process on a CPU.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import hashlib
+import itertools
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from onnx import GraphProto
-from padfree.onnx_tools import load_model, rewrite
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto
+from padfree.builder.engine.linear import AUTO, FOLDED, apply_linear, choose_linear
+from padfree.builder.engine.network import for_parser
+from padfree.builder.errors import BuildError
+from padfree.onnx_tools import RewriteError, load_model, rewrite
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.fp8 import quantize_products
+from padfree.onnx_tools.rewrite import rewrite_model
+from padfree.runtime.gpu.device import Device
+
+from tests.support import exports
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-MODELS = ("bert_dynamo", "bert_eager_torchscript", "classifier_dynamo", "classifier_torchscript", "embedder_dynamo")
+MODELS = (
+    "bert_dynamo.onnx",
+    "classifier_torchscript.onnx",
+    "embedder_dynamo.onnx",
+    "families/bert_pooler_torchscript.onnx",
+    "families/bert_cls_l2_dynamo.onnx",
+    "families/deberta_v3_dynamo_eager.onnx",
+    "families/modernbert_cls_classification_dynamo.onnx",
+    "families/modernbert_mean_classification_torchscript.onnx",
+    "families/mpnet_torchscript_eager.onnx",
+    "families/nomic_bert_dynamo_sdpa.onnx",
+    "families/t5_torchscript_eager.onnx",
+    "optimum/bert_O4.onnx",
+    "exports/jina_v3_torchscript.onnx.gz",
+    "exports/bloom_torchscript.onnx.gz",
+    "exports/st_weightedmean_dn_ts.onnx.gz",
+    "exports/qwen3_embedding_dynamo.onnx.gz",
+    "folded/bert.onnx.gz",
+    "folded/gte.onnx.gz",
+)
 INTERFACES = ("packed", "padded")
+PRECISIONS = ("fp32", "fp16", "bf16")
+IN_FP8 = ("folded/bert.onnx.gz", "folded/gte.onnx.gz")
+LENGTHS = (64, 384)
+"""Longest sequences of builds: one that takes attention's kernel for short ones, and one that does not."""
+HOPPER = Device(0, "NVIDIA H200", 9, 0)
+CALIBRATED = (5, 3, 9)
+"""Lengths of the sequences whose numbers choose scales in e4m3."""
 
 
-def digest(graph: GraphProto) -> str:
-    """SHA-256 of a graph whose nodes are sorted, without names of its own."""
-    known = {value.name: f"input {value.name}" for value in graph.input}
+def canonical(graph: GraphProto) -> str:
+    """SHA-256 of a graph whose nodes are in any order, without names of its own."""
+    known = {"": "absent"} | {value.name: f"input {value.name}" for value in graph.input}
     known |= {
-        item.name: hashlib.sha256(item.raw_data + repr(list(item.dims)).encode()).hexdigest()
+        item.name: hashlib.sha256(
+            item.raw_data + f"{item.data_type} {list(item.dims)}".encode() + onnx.numpy_helper.to_array(item).tobytes()
+        ).hexdigest()
         for item in graph.initializer
     }
+    nodes = []
     for node in graph.node:
-        content = [node.op_type, node.domain, *(known.get(name, "") for name in node.input)]
+        content = [node.op_type, node.domain, str(len(node.output)), *(known[name] for name in node.input)]
         content += sorted(str(attribute) for attribute in node.attribute)
-        made_of = hashlib.sha256("\n".join(content).encode()).hexdigest()
-        known |= {name: f"{made_of} {at}" for at, name in enumerate(node.output)}
-    outputs = "\n".join(f"{value.name} {known.get(value.name, '')}" for value in graph.output)
-    return hashlib.sha256(outputs.encode()).hexdigest()
+        made_of = _sha("\n".join(content))
+        nodes.append(made_of)
+        known |= {name: f"{made_of} {at}" for at, name in enumerate(node.output) if name}
+    ends = [f"{value.name} {known[value.name]} {_kind(value)}" for value in graph.output]
+    begins = [f"{value.name} {_kind(value)}" for value in graph.input]
+    return _sha("\n".join([*begins, *ends, *sorted(nodes)]))
 
 
-def main() -> None:
-    """Prints a line for every model and interface."""
+def _kind(value: onnx.ValueInfoProto) -> str:
+    """Type and shape of an input or output; sizes that vary without their names."""
+    sizes = [dim.dim_value if dim.HasField("dim_value") else "?" for dim in value.type.tensor_type.shape.dim]
+    return f"{value.type.tensor_type.elem_type} {sizes}"
+
+
+def of_bytes(model: ModelProto) -> str:
+    """SHA-256 of a model's bytes, without the metadata that no parser reads."""
+    plain = ModelProto()
+    plain.CopyFrom(model)
+    del plain.metadata_props[:]
+    return hashlib.sha256(plain.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def loaded(path: Path) -> ModelProto:
+    """A committed model; those that are compressed have weights drawn from a seed."""
+    if path.suffix != ".gz":
+        return load_model(path)
+    return exports.load(path.name.removesuffix(".onnx.gz"), path.parent)
+
+
+def lines() -> Iterator[str]:
+    """One for every model, interface, precision and length: what is built, and its two digests or why there is none."""
     for name in MODELS:
-        for interface in INTERFACES:
-            result = rewrite(load_model(FIXTURES / f"{name}.onnx"), interface=interface, precision="fp32", verify=False)
-            sys.stdout.write(f"{name} {interface} {digest(result.model.graph)}\n")
+        original = loaded(FIXTURES / name)
+        for interface, precision in itertools.product(INTERFACES, PRECISIONS):
+            what = f"{name} {interface} {precision}"
+            try:
+                model = _rewritten(original, interface, precision)
+            except RewriteError as error:
+                yield f"{what} any {_refusal(error)}"
+                continue
+            for length in LENGTHS if precision == "fp16" else LENGTHS[-1:]:
+                yield f"{what} {length} {_lowered(model, precision, length)}"
+    for name in IN_FP8:
+        model = _rewritten(loaded(FIXTURES / name), "packed", "fp16")
+        tokens = np.arange(3, 3 + sum(CALIBRATED), dtype=np.int32)
+        batch = {value.name: tokens % 7 % 2 for value in model.proto.graph.input}
+        batch |= {"input_ids": tokens, "seq_lens": np.array(CALIBRATED, np.int32)}
+        narrow = quantize_products(model, [batch], verify=False)
+        yield f"{name} packed fp8 {LENGTHS[-1]} {_lowered(narrow, 'fp16', LENGTHS[-1])}"
+
+
+def _rewritten(original: ModelProto, interface: str, precision: str) -> Model:
+    model = Model.of(original)
+    return rewrite_model(model, interface=interface, precision=precision, strict=False, verify=False).model
+
+
+def _lowered(model: Model, precision: str, length: int) -> str:
+    """The digests of a rewritten model as a build with sequences up to this length lowers it, or why it refuses."""
+    try:
+        products = apply_linear(choose_linear(AUTO, model.proto, precision, HOPPER), model, norms=FOLDED)
+        lowered = products.with_proto(for_parser(products.proto, length)).whole()
+    except (BuildError, RewriteError) as error:
+        return _refusal(error)
+    return f"{canonical(lowered.graph)} {of_bytes(lowered)}"
+
+
+def _refusal(error: Exception) -> str:
+    return f"- refused: {' '.join(str(error).split())[:60]}"
+
+
+def rewriting_seconds() -> tuple[int, float]:
+    """How many committed files there are, and the CPU's seconds that rewriting all of them took, each unverified."""
+    models = [loaded(path) for path in sorted((*FIXTURES.rglob("*.onnx"), *FIXTURES.rglob("*.onnx.gz")))]
+    begun = time.process_time()
+    for model in models:
+        with contextlib.suppress(RewriteError):
+            rewrite(model, verify=False)
+    return len(models), time.process_time() - begun
+
+
+def _compare(before: list[str], after: list[str]) -> int:
+    """Prints the lines that differ; 1 where a graph does."""
+    known = {tuple(line.split()[:4]): line.split()[4:] for line in before}
+    changed = moved = 0
+    for line in after:
+        what, digests = tuple(line.split()[:4]), line.split()[4:]
+        was = known.pop(what, [])
+        changed += was[:1] != digests[:1]
+        moved += was[:1] == digests[:1] and was != digests
+        if was[:1] != digests[:1]:
+            sys.stdout.write(f"changed: {' '.join(what)}\n")
+    sys.stdout.write("".join(f"gone: {' '.join(what)}\n" for what in known))
+    sys.stdout.write(f"{len(after)} graphs, {changed} changed, {moved} equal except for names or order\n")
+    return int(bool(changed or known))
+
+
+def main() -> int:
+    """Prints a line for every graph, or keeps or compares them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    parser.add_argument("--compare", type=Path, metavar="FILE")
+    parser.add_argument("--rewriting", action="store_true")
+    options = parser.parse_args()
+    if options.rewriting:
+        count, seconds = rewriting_seconds()
+        sys.stdout.write(f"{count} files rewritten in {seconds:.1f} s of CPU\n")
+        return 0
+    after = list(lines())
+    if options.write is not None:
+        options.write.write_text("\n".join(after) + "\n", "utf-8")
+    if options.compare is not None:
+        return _compare(options.compare.read_text("utf-8").splitlines(), after)
+    sys.stdout.write("\n".join(after) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,6 +15,7 @@ from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 from padfree.onnx_tools.precision.element_types import check_element_types
 
 from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
+from tests.support.exports import load
 from tests.support.messages import with_linear
 
 from .agreement import assert_agree, run
@@ -273,3 +274,10 @@ def test_products_of_a_head_are_left_alone() -> None:
 def test_a_model_that_was_not_rewritten() -> None:
     with pytest.raises(RewriteError, match="carries no padfree metadata; rewrite it first"):
         with_linear(model_with(silu))
+
+
+def test_nodes_that_read_an_output_in_float32_keep_names_apart() -> None:
+    """Of this file's output of tokens both a weighted sum in float32 and the caller read what products made in fp16."""
+    plain = rewrite(load("st_weightedmean_dn_ts"), precision="fp16", verify=False).model
+    names = [node.name for node in with_linear(plain).graph.node]
+    assert len(names) == len(set(names))
