@@ -96,8 +96,8 @@ def test_a_row_of_the_page() -> None:
     (record,) = records([CASE], profiles(report()))
     cells = dict(zip(PROFILE_HEADINGS, profile_cells(record), strict=True))
     assert cells["k clocks: all, busiest, mean"] == "46.9, 43.5, 34.2"
-    assert cells["least k clocks: bytes, products, exponentials"] == "11.6, 8.3, 8.3"
-    assert cells["matrix unit, XU, issue slots"] == "31, 30, 35 %"
+    assert cells["least k clocks: bytes, GEMMs, exponentials"] == "11.6, 8.3, 8.3"
+    assert cells["tensor cores, XU, issue slots"] == "31, 30, 35 %"
     assert cells["memory, MB: read, written"] == "21.1, 0.5"
     assert cells["needed, MB: read, written"] == "21.0, 7.0"
     assert cells["warps wait for"].startswith("long scoreboard 45%, barrier 35%, ")
