@@ -12,7 +12,6 @@ from typing import Any
 import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.onnx_tools import without_functions
-from padfree.onnx_tools.files.metadata import is_rewritten, read_metadata
 from padfree.onnx_tools.files.model import Model, Piece, bytes_in_pieces
 from padfree.onnx_tools.operators import DOMAIN, padfree_nodes, set_attribute
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
@@ -20,6 +19,7 @@ from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 from ..errors import BuildError
 from .early_reads import mark_early_reads
 from .parser_gaps import spell_for_parser
+from .pass_through import compute_passed_through
 from .poolers import merge_poolers
 from .pools import merge_pools
 from .schedules import merge_schedules
@@ -30,7 +30,6 @@ from .wide_rows import widen_rows_of_norms
 MAX_PROTOBUF_BYTES = 2**31 - 1
 MAX_ERRORS_SHOWN = 3
 EXTERNAL_DATA_NAME = "weights.bin"
-_SAME_VALUES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 def name_plugin_nodes(model: onnx.ModelProto) -> None:
@@ -97,6 +96,7 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     merge_pools(plain)
     merge_schedules(plain)
     mark_early_reads(plain)
+    compute_passed_through(plain)
     bound_max_seqlen(plain, max_seq_len)
     if not _has_extent(plain):
         lengthen_short_axes(plain)
@@ -114,26 +114,6 @@ def _check_outputs(model: onnx.ModelProto) -> None:
             raise BuildError(
                 f"output '{value.name}' is {kind}, which an engine cannot give out; remove it from the outputs of the "
                 "original file and rewrite that, or run the rewritten file in onnxruntime"
-            )
-    if is_rewritten(model) and read_metadata(model)["interface"] == "padded":
-        _check_passed_through(model)
-
-
-def _check_passed_through(model: onnx.ModelProto) -> None:
-    """Raises BuildError for an output that is an input in another form.
-
-    A padded engine of TensorRT 10.6 was seen to give such an output the values of the run before.
-    """
-    producers = {output: node for node in model.graph.node for output in node.output}
-    inputs = {value.name for value in model.graph.input}
-    for value in model.graph.output:
-        name = value.name
-        while (node := producers.get(name)) is not None and node.op_type in _SAME_VALUES:
-            name = node.input[0]
-        if name in inputs:
-            raise BuildError(
-                f"output '{value.name}' is input '{name}' as it came, which padded engines of TensorRT may answer with "
-                f"the values of the run before; leave '{value.name}' out of --outputs, or choose --interface packed"
             )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
-from padfree.builder import BuildError, build_engine
+from padfree.builder import build_engine
 from padfree.onnx_tools import bind_inputs, save_model
 from padfree.runtime import Session, SessionError
 
@@ -18,15 +18,15 @@ from tests.onnx_tools.importing.test_lengths import model_of as lengths_model
 from tests.onnx_tools.test_notes import without_mask
 from tests.onnx_tools.verification.test_read_padding import trigrams, with_entities
 from tests.support.encoder import VOCABULARY
-from tests.support.sequence_models import alone, rows_of, with_rows, with_scalar, with_shared, without_output
+from tests.support.sequence_models import alone, rows_of, with_rows, with_scalar, with_shared
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 INTERFACES, LENGTHS = ("packed", "padded"), (5, 1, 9, 2, 16)
 # Of outputs of magnitude 1, in fp32: sums in another order, and products in TF32.
 TOLERANCE = 5e-3
-ROUNDS = 4
-"""A plain run, the one that is captured, and replays of the graph, with other values each."""
+ROUNDS = 24
+"""A plain run, the one that is captured, and replays of the graph, with other values each: enough to see a race."""
 
 
 def built(model: ModelProto, interface: str, folder: Path) -> Path:
@@ -51,12 +51,8 @@ def assert_same(session: Session, model: ModelProto, ids: list[np.ndarray], rows
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_rows_of_sequences(interface: str, tmp_path: Path) -> None:
-    """[B], [B,1], floats [B,3], and packed ids that go through, in plain runs and in CUDA graphs of rounded batches."""
+    """[B], [B,1], floats [B,3], and ids that go through, in plain runs and in CUDA graphs of rounded batches."""
     model = with_rows()
-    if interface == "padded":
-        with pytest.raises(BuildError, match="output 'row_id_out' is input 'row_id' as it came"):
-            built(model, interface, tmp_path)
-        model = without_output(model, "row_id_out")
     with Session(built(model, interface, tmp_path)) as session:
         for seed in range(ROUNDS):
             assert_same(session, model, ids_of(seed), rows_of(len(LENGTHS), seed))

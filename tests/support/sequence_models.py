@@ -67,14 +67,6 @@ def with_rows() -> ModelProto:
     return finished(b, inputs, outputs)
 
 
-def without_output(model: ModelProto, name: str) -> ModelProto:
-    """The model without an output; an input that only this output read stays, and nothing reads it."""
-    kept = [value for value in model.graph.output if value.name != name]
-    del model.graph.output[:]
-    model.graph.output.extend(kept)
-    return model
-
-
 def with_page() -> ModelProto:
     """Four integers of every sequence, as a page's box: [B,4], each of which chooses from a table of seven rows."""
     b = EncoderBuilder()

@@ -24,9 +24,6 @@ from padfree.builder.engine.network import (
     plugin_node_names,
     set_max_seq_len,
 )
-from padfree.onnx_tools import rewrite
-
-from tests.support.sequence_models import with_rows
 
 
 def model_of(*names_and_ops: tuple[str, str]) -> onnx.ModelProto:
@@ -176,15 +173,3 @@ def test_parser_errors_name_node_operator_and_next_step() -> None:
         parse(trt, SimpleNamespace(errors=["plugin: mode 'x' is unknown"]), None, model_of(("head", "PadfreePool")))
     for part in ("node 'head' (PadfreePool): no creator", "the plugin library lacks it", "mode 'x'", "padfree doctor"):
         assert part in str(caught.value)
-
-
-def test_a_padded_output_is_no_input_as_it_came() -> None:
-    """Seen on a GPU: such an output had the values of the run before. Packed engines give it rightly."""
-    for_parser(rewrite(with_rows(), interface="packed").model, 16)
-    padded = rewrite(with_rows(), interface="padded").model
-    with pytest.raises(BuildError, match=r"'row_id_out' is input 'row_id' as it came.*--interface packed"):
-        for_parser(padded, 16)
-    rest = [value for value in padded.graph.output if value.name != "row_id_out"]
-    del padded.graph.output[:]
-    padded.graph.output.extend(rest)
-    assert len(for_parser(padded, 16).graph.output) == 2

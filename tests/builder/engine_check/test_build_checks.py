@@ -26,7 +26,7 @@ from padfree.runtime import SessionError
 
 from tests.support.cpu_engines import use_cpu_engines
 from tests.support.folders import write_folder
-from tests.support.sequence_models import with_rows, with_shared, without_output
+from tests.support.sequence_models import with_rows, with_shared
 
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 LIMITS: dict[str, Any] = {"max_batch": 8, "max_seq_len": 64, "timing_cache": None}
@@ -214,14 +214,12 @@ def test_the_commands_table_and_refusal(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_rows_of_sequences_and_whole_numbers(interface: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inputs and outputs with a row for every sequence, in packed engines one of integers."""
+    """Inputs and outputs with a row for every sequence, one of them of integers."""
     use_cpu_engines(monkeypatch)
     limits = {**LIMITS, "max_seq_len": 32}
-    model = with_rows() if interface == "packed" else without_output(with_rows(), "row_id_out")
-    check = build_engine(model, tmp_path / "model.plan", interface=interface, precision="fp16", **limits)["check"]
-    if interface == "packed":
-        assert check["outputs"]["row_id_out"]["equal"] == 1.0
-        assert check["outputs"]["row_id_out"]["relative"] is None
+    check = build_engine(with_rows(), tmp_path / "model.plan", interface=interface, precision="fp16", **limits)["check"]
+    assert check["outputs"]["row_id_out"]["equal"] == 1.0
+    assert check["outputs"]["row_id_out"]["relative"] is None
     assert set(check["batches"][0]["of_sequences"]) == {"language", "source", "features", "row_id"}
 
 
