@@ -39,6 +39,7 @@ class Model(TextModel):
         pooling: one vector per text: ways of pooling, as ("mean",), instead of the folder's; for exported files, too.
         normalize: whether vectors have length 1, instead of what the folder says.
         verify: whether a model that is rewritten is compared with the original.
+        revision: a branch, tag or commit of a repository of the hub; the newest where it is not given.
         device: CUDA device, for plans.
         allow_other_gpu: run a plan that was built on another GPU model of the same compute capability.
         cpu_threads: threads of a run on the CPU; 0: every core.
@@ -67,6 +68,7 @@ class Model(TextModel):
         pooling: str | Sequence[str] = (),
         normalize: bool | None = None,
         verify: bool = True,
+        revision: str = "",
         device: int = 0,
         allow_other_gpu: bool = False,
         cpu_threads: int = 0,
@@ -74,7 +76,9 @@ class Model(TextModel):
         modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
         with ExitStack() as opened:
             options = HeadOptions(modes, normalize)
-            path = opened.enter_context(runnable(_named(model), options, verify=verify, say=_log.info))
+            path = opened.enter_context(
+                runnable(_named(model), options, verify=verify, revision=revision, say=_log.info)
+            )
             session = Session(path, device=device, allow_other_gpu=allow_other_gpu, cpu_threads=cpu_threads)
             self.session = opened.enter_context(session)
             super().__init__(session, path, None if tokenizer is None else Path(tokenizer), shown=str(model))

@@ -106,7 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
         print_line(console, f"on the CPU: engines need {', '.join(missing)}, which `padfree doctor` explains")
     fixed = fixed_inputs(arguments)
     with (
-        opened(case.model, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source,
+        opened(
+            case.model, head_options(arguments), mask=arguments.mask, fixed=fixed, revision=arguments.revision, say=say
+        ) as source,
         tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder,
         status(error_console(), "rewriting") as shown,
     ):

@@ -105,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.engine.shared_builder import SharedBuilder
 
+    _check_revision(arguments)
     engines = engines_of(arguments)
     if all(engine.precision != FP8 for engine in engines):
         calibration_of(engines[0])  # refuses options of fp8
@@ -117,6 +118,17 @@ def run(arguments: argparse.Namespace) -> int:
                 say(f"{engine.output}: from {engine.model}")  # whatever follows is about this one
             _build(engine, builder)
     return 0
+
+
+def _check_revision(arguments: argparse.Namespace) -> None:
+    """Refuses one revision for several repositories."""
+    from padfree.builder.errors import BuildError
+
+    if arguments.revision and len(arguments.model) > 1:
+        raise BuildError(
+            f"--revision {arguments.revision} is of one repository, and there are {len(arguments.model)} models; build "
+            "each in a call of its own"
+        )
 
 
 def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
@@ -132,6 +144,7 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     lazily = arguments.precision != FP8  # whose calibration needs a file
     check = (lambda: None) if lazily else partial(check_machine, arguments.device, operators=())
     head, told = head_options(arguments), {"say": say, "before_export": check, "lazily": lazily}
+    told["revision"] = arguments.revision
     with (
         opened(arguments.model, head, mask=arguments.mask, fixed=fixed, **told) as source,
         _quantized(arguments, source) as (model, asked),

@@ -12,7 +12,7 @@ from padfree.contract.names import ONNX_SUFFIX
 
 from .bulk_progress import shown_progress
 from .console import counted, make_table, output_console, print_line
-from .options import add_tokenizer_option, say
+from .options import add_revision_option, add_tokenizer_option, say
 from .profiles import PLAN_SUFFIX
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model_options(group: argparse._ArgumentGroup) -> None:
+    add_revision_option(group)
     add_tokenizer_option(group)
     group.add_argument("--head", metavar="NAME", help="the output to keep (default: what the model says)")
     group.add_argument("--max-length", type=int, metavar="S", help="most tokens of a text or pair; longer ones are cut")
@@ -101,7 +102,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
         from padfree.bulk import Request, embed
     except ImportError as error:
         raise _missing(error) or error from error
-    with runnable(_model(arguments), say=say) as model:
+    with runnable(_model(arguments), revision=arguments.revision, say=say) as model:
         request = Request(
             inputs=arguments.input,
             output=arguments.output,

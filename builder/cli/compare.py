@@ -124,7 +124,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.emit_polygraphy is not None:
         check_folder(arguments.emit_polygraphy, arguments.original, arguments.models, inputs)
     fixed = fixed_inputs(arguments)
-    with opened(arguments.original, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source:
+    with opened(
+        arguments.original,
+        head_options(arguments),
+        mask=arguments.mask,
+        fixed=fixed,
+        revision=arguments.revision,
+        say=say,
+    ) as source:
         if arguments.emit_polygraphy is not None and source.path != arguments.original:
             raise BuildError(
                 "--emit-polygraphy writes scripts that read the original again, and what is made of a folder, or by "

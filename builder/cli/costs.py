@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import error_console, make_table, output_console, print_line, status
-from .options import add_output_option, say
+from .options import add_output_option, add_revision_option, say
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,6 +23,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU"
     )
+    add_revision_option(parser)
     add_output_option(parser, "costs.json")
     parser.add_argument(
         "--lengths", metavar="LIST", help="by commas, growing (default: 16 to the longest that the model takes)"
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_destinations([("-o", arguments.output)], [("the model", arguments.model)])
     with (
-        runnable(arguments.model, say=say) as model,
+        runnable(arguments.model, revision=arguments.revision, say=say) as model,
         Session(model, device=arguments.device) as session,
         status(error_console(), "opening") as shown,
     ):

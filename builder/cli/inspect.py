@@ -89,7 +89,14 @@ def run(arguments: argparse.Namespace) -> int:
     fixed = fixed_inputs(arguments)
     try:
         with (
-            opened(arguments.model, head_options(arguments), mask=arguments.mask, fixed=fixed, say=say) as source,
+            opened(
+                arguments.model,
+                head_options(arguments),
+                mask=arguments.mask,
+                fixed=fixed,
+                revision=arguments.revision,
+                say=say,
+            ) as source,
             status(error_console(), f"reading {arguments.model}"),
         ):
             inspected = dataclasses.replace(inspect_file(source.path, arguments.mask), path=arguments.model)

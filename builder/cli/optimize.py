@@ -91,7 +91,9 @@ def run(arguments: argparse.Namespace) -> int:
     calibration = calibration_of(arguments)
     head, fixed, phases = head_options(arguments), fixed_inputs(arguments), Phases()
     with (
-        opened(arguments.model, head, mask=arguments.mask, fixed=fixed, say=say, lazily=True) as source,
+        opened(
+            arguments.model, head, mask=arguments.mask, fixed=fixed, revision=arguments.revision, say=say, lazily=True
+        ) as source,
         showing(console, "rewriting", bar=calibration is not None) as begin,
     ):
         model = _optimized(arguments, source, calibration, begin, phases)

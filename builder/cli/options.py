@@ -120,8 +120,19 @@ def fixed_inputs(arguments: argparse.Namespace) -> dict[str, int | float]:
     return inputs
 
 
+def add_revision_option(parser: argparse._ActionsContainer) -> None:
+    """--revision, for models that are repositories of the hub."""
+    parser.add_argument(
+        "--revision",
+        metavar="REV",
+        default="",
+        help="of a hub id: the branch, tag or commit to take (default: the newest)",
+    )
+
+
 def add_head_options(parser: argparse.ArgumentParser) -> None:
-    """--pooling, --normalize, --outputs, --adapter."""
+    """--pooling, --normalize, --outputs, --adapter, --revision."""
+    add_revision_option(parser)
     group = parser.add_argument_group("results of exported models and folders (default: as the folder says)")
     group.add_argument(
         "--pooling",

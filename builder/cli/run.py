@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from padfree.contract.text_inputs import PROMPT_LENGTH
 
 from .console import counted, make_table, output_console, print_line
-from .options import add_output_option, add_tokenizer_option, say
+from .options import add_output_option, add_revision_option, add_tokenizer_option, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,6 +48,7 @@ def add_parser(subparsers: Any) -> None:
         "--text-pair", action="append", metavar="TEXT", help="the second text of each --text, for pairs"
     )
     add_output_option(parser, "out.npz")
+    add_revision_option(parser)
     add_tokenizer_option(parser)
     parser.add_argument(
         "--truncate",
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     texts_of_user = _texts(arguments)
     with (
-        runnable(arguments.model, say=say) as model,
+        runnable(arguments.model, revision=arguments.revision, say=say) as model,
         Session(
             model,
             device=arguments.device,

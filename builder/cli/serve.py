@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import output_console, print_line
-from .options import add_tokenizer_option, say
+from .options import add_revision_option, add_tokenizer_option, say
 
 KEY_VARIABLE = "PADFREE_API_KEY"
 PACKAGES = ("starlette", "uvicorn", "orjson")
@@ -34,6 +34,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _add_model_options(group: argparse._ArgumentGroup) -> None:
+    add_revision_option(group)
     add_tokenizer_option(group)
     group.add_argument("--name", help="what callers call the model (default: the file's name)")
     group.add_argument("--task", choices=("embed", "rerank", "classify", "sparse"), help="what the model is for")
@@ -113,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise BuildError(f"--contexts {arguments.contexts}: allowed: 1 or more; leave it out for 2")
     options, choices = _options(arguments), _choices(arguments)
     console = output_console()
-    with runnable(arguments.model, say=say) as model:
+    with runnable(arguments.model, revision=arguments.revision, say=say) as model:
         serve(
             model,
             options,

@@ -175,8 +175,8 @@ def repeated_options(arguments: argparse.Namespace) -> list[str]:
     """The options that say what the original is, for a next command that reads it, too."""
     options = [
         word
-        for name in ("pooling", "outputs", "adapter", "mask")
-        if getattr(arguments, name) is not None
+        for name in ("pooling", "outputs", "adapter", "mask", "revision")
+        if getattr(arguments, name)
         for word in (f"--{name}", getattr(arguments, name))
     ]
     options += [word for text in arguments.fix for word in ("--fix", text)]

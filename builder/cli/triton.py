@@ -9,7 +9,7 @@ from shlex import join, quote
 from typing import TYPE_CHECKING, Any
 
 from .console import make_table, output_console, print_line
-from .options import say
+from .options import add_revision_option, say
 
 if TYPE_CHECKING:
     from padfree.builder.triton import Repository
@@ -30,6 +30,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id is served on the CPU"
     )
+    add_revision_option(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -149,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
         server_tensorrt=arguments.server_tensorrt,
     )
     protobuf()  # says what is missing before a model is exported or rewritten
-    with runnable(arguments.model, say=say) as model:
+    with runnable(arguments.model, revision=arguments.revision, say=say) as model:
         repository = write_repository(
             model, arguments.output, options, version=arguments.version, overwrite=arguments.overwrite
         )

@@ -1,15 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repositories on the Hugging Face Hub: downloaded where it is reached, refused with the reason where it is not."""
+"""Repositories on the Hugging Face Hub: what a model needs of one, in huggingface_hub's cache."""
 
 from __future__ import annotations
 
+import glob
+import json
 import re
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ..errors import BuildError
+from .defined import reason_without
+from .folder import read_folder
+from .hub_files import module_files, onnx_of, pickles_of, settings_of, weights_of
+from .hub_refusals import at, reason, refusal
+from .modules import MODULES, read_modules
+from .objects import Entries
+from .weights import INDEX
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "onnx/model.onnx*", "model.onnx*")
+_LISTED = 3
+_MISTAKES = (AttributeError, NameError, TypeError)
+"""Not what a hub answers, but calls that a release of huggingface_hub does not have."""
+_MB = 1_000_000
 
 
 def is_hub_id(source: Path) -> bool:
@@ -18,25 +34,187 @@ def is_hub_id(source: Path) -> bool:
     return bool(_ID.fullmatch(text)) and source.suffix.lower() not in (".onnx", ".plan") and not source.parent.is_dir()
 
 
-def download(name: str) -> Path:
-    """The folder of a repository, in huggingface_hub's cache.
+@dataclass(frozen=True)
+class Repository:
+    """One commit of a repository, in huggingface_hub's cache.
+
+    Attributes:
+        name: owner and name.
+        asked: the branch, tag or commit that was asked for; "" for none.
+        folder: of the commit, whose name is the commit's hash.
+        sizes: its files, and how many bytes they have, None where that is not known.
+        is_reached: whether the hub said so; otherwise these are the files that the cache has.
+    """
+
+    name: str
+    asked: str
+    folder: Path
+    sizes: Mapping[str, int | None]
+    is_reached: bool = True
+
+
+def download(name: str, revision: str = "", say: Callable[[str], object] = lambda _: None) -> Path:
+    """The folder of a repository's model in huggingface_hub's cache; only files that are missing are fetched.
+
+    What was interrupted goes on where it ended. Where the hub is not reached, the cache is taken.
+
+    Args:
+        name: owner and name.
+        revision: a branch, tag or commit; "" for the newest of the main branch.
+        say: is told what is fetched, and from which commit.
 
     Raises:
-        BuildError: huggingface_hub is not installed, the hub is not reached, or it has no such repository.
+        BuildError: the repository is not there, not open to this user, or has no weights that padfree reads; the hub is
+            not reached, and the cache does not have it; or huggingface_hub is not installed.
     """
     try:
-        from huggingface_hub import snapshot_download
+        import huggingface_hub
+        import huggingface_hub.utils
     except ImportError as error:
         raise BuildError(
             f"{name}: no such file or folder here, and to get it from the Hugging Face Hub needs huggingface_hub: pip "
             "install huggingface_hub, or download the repository, and give its folder"
         ) from error
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(_FILES)))
-    except Exception as error:  # its errors share no public base
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    repository = _looked_up(huggingface_hub, name, revision, say)
+    folder, names = repository.folder, repository.sizes
+    if "config.json" not in names and MODULES not in names:
         raise BuildError(
-            f"{name}: no such file or folder here, and the Hugging Face Hub does not give it ({type(error).__name__}: "
-            f"{reason}); check the name, a token for private ones (HF_TOKEN) and the network, or download the "
-            "repository elsewhere, and give its folder"
+            f"{name}: has no config.json{at(revision)}, so it is no model of transformers' on the Hugging Face Hub; "
+            "check the name, or give an .onnx file"
+        )
+    encoder, *others = _listed_modules(folder) or [""]
+    with _quiet(huggingface_hub):
+        settings = {*settings_of(names), *settings_of(names, encoder), *module_files(names, others)}
+        _fetch(huggingface_hub, repository, sorted(settings))
+    read_modules(folder, code_allowed=True)  # refuses what it does not know before gigabytes are fetched
+    weights = weights_of(names, encoder, _index(folder / encoder))
+    _check_weights(repository, weights)
+    _fetch_weights(huggingface_hub, repository, weights, say)
+    exported = onnx_of(names, encoder)
+    if exported and exported != weights and not _is_defined(folder):
+        say(f"{name}: padfree does not know this kind of model itself, so the ONNX file is taken")
+        _fetch_weights(huggingface_hub, repository, exported, say)
+    return folder
+
+
+def _fetch_weights(hub: Any, repository: Repository, wanted: Collection[str], say: Callable[[str], object]) -> None:
+    missing = [item for item in wanted if not (repository.folder / item).is_file()]
+    if missing:
+        total = sum(repository.sizes[item] or 0 for item in missing) / _MB
+        listed = f"{', '.join(missing[:_LISTED])}{' ...' if len(missing) > _LISTED else ''}"
+        say(f"{repository.name}: fetches {listed} ({total:.3g} MB) of commit {repository.folder.name}")
+        _fetch(hub, repository, missing)
+
+
+def _is_defined(folder: Path) -> bool:
+    """Whether padfree writes the graph itself; what is wrong with a folder is said where it is read."""
+    try:
+        return not reason_without(read_folder(folder))
+    except BuildError:
+        return True
+
+
+def _looked_up(hub: Any, name: str, revision: str, say: Callable[[str], object]) -> Repository:
+    """The repository at the revision, with the files that say what it is; the cache's where the hub is not reached."""
+    try:
+        with _quiet(hub):
+            first = ["config.json", MODULES]
+            folder = Path(hub.snapshot_download(name, revision=revision or None, allow_patterns=first))
+    except _MISTAKES:
+        raise
+    except Exception as error:  # its errors share no public base
+        refused = refusal(name, revision, error)
+        raise refused or BuildError(
+            f"{name}: no such file or folder here, huggingface_hub's cache does not have it{at(revision)}, and the "
+            f"Hugging Face Hub is not reached ({reason(error)}); connect, or download the repository elsewhere, and "
+            "give its folder"
         ) from error
+    try:
+        found = hub.HfApi().model_info(name, revision=folder.name, files_metadata=True)
+    except _MISTAKES:
+        raise
+    except Exception as error:
+        say(f"{name}: the Hugging Face Hub is not reached ({reason(error)}); takes {folder}")
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        there = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+        return Repository(name, revision, folder, there, is_reached=False)
+    sizes = {item.rfilename: getattr(item, "size", None) for item in found.siblings or ()}
+    return Repository(name, revision, folder, sizes)
+
+
+def _fetch(hub: Any, repository: Repository, wanted: Collection[str]) -> None:
+    """Makes these files of the repository be in its folder."""
+    missing = [item for item in wanted if not (repository.folder / item).is_file()]
+    if not missing:
+        return
+    try:
+        options = {"revision": repository.folder.name, "allow_patterns": [glob.escape(item) for item in missing]}
+        hub.snapshot_download(repository.name, **options)
+    except _MISTAKES:
+        raise
+    except Exception as error:
+        raise refusal(repository.name, repository.asked, error) or BuildError(
+            f"{repository.name}: the Hugging Face Hub did not give all of it ({reason(error)}); try again, which goes "
+            "on where this ended, or download the repository elsewhere, and give its folder"
+        ) from error
+
+
+@contextmanager
+def _quiet(hub: Any) -> Iterator[None]:
+    """Without bars of progress for files that are small."""
+    if hub.utils.are_progress_bars_disabled():
+        yield
+        return
+    hub.utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        hub.utils.enable_progress_bars()
+
+
+def _listed_modules(folder: Path) -> list[str]:
+    """Where modules.json says that modules lie; that it is no list is said elsewhere."""
+    file = folder / MODULES
+    try:
+        listed = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+        paths = [str(item.get("path", "")) for item in listed]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return []
+    return [path.strip("/") for path in paths]
+
+
+def _index(encoder: Path) -> Mapping[str, str]:
+    """Which part every tensor is in."""
+    found = Entries(encoder / INDEX).object("weight_map")
+    return {name: part for name, part in found.items() if isinstance(part, str) and not _leads_out(part)}
+
+
+def _leads_out(part: str) -> bool:
+    return ".." in PurePosixPath(part).parts or PurePosixPath(part).is_absolute()
+
+
+def _check_weights(repository: Repository, weights: Sequence[str]) -> None:
+    """Refuses a repository without weights, or not all of them, before anything large is fetched."""
+    missing = [item for item in weights if item not in repository.sizes]
+    if weights and not missing:
+        return
+    name = repository.name
+    if missing:
+        listed = f"lacks {', '.join(missing[:_LISTED])} ({len(missing)} in all) of its weights"
+        if not repository.is_reached:
+            raise BuildError(f"{name}: {repository.folder} {listed}, and the Hugging Face Hub is not reached; connect")
+        raise BuildError(f"{name}: {listed}{at(repository.asked)}; name another --revision")
+    if not repository.is_reached:
+        raise BuildError(
+            f"{name}: {repository.folder} has none of its weights, and the Hugging Face Hub is not reached; connect"
+        )
+    if pickles := pickles_of(repository.sizes):
+        raise BuildError(
+            f"{name}: has pickled weights alone ({', '.join(pickles[:_LISTED])}), and loading a pickle may run code; "
+            "where you trust them, load the model with transformers, write it again with save_pretrained, which makes "
+            "model.safetensors, and give that folder"
+        )
+    raise BuildError(
+        f"{name}: has neither weights (model.safetensors) nor an ONNX file (onnx/model.onnx){at(repository.asked)}; "
+        "check the name, or name another --revision"
+    )

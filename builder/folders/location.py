@@ -19,7 +19,7 @@ _CONFIG = "config.json"
 WANTED = "give a model's folder, an .onnx file or a plan"
 
 
-def located(source: str | Path, say: Callable[[str], object] = lambda _: None) -> Path:
+def located(source: str | Path, say: Callable[[str], object] = lambda _: None, *, revision: str = "") -> Path:
     """The file or folder that was given, or the folder of a repository of the Hugging Face Hub.
 
     Files that are not there but have a model's name, `.onnx` or `.plan`, are left to those who read them.
@@ -27,17 +27,23 @@ def located(source: str | Path, say: Callable[[str], object] = lambda _: None) -
     Args:
         source: what the user named.
         say: is told that the hub is asked.
+        revision: a branch, tag or commit of a repository; "" for the newest.
 
     Raises:
         BuildError: there is nothing of that name, or a file of a model's folder was given instead of the folder.
     """
     path = Path(source)
+    if not path.exists() and is_hub_id(path):
+        say(f"{path}: looking for it on the Hugging Face Hub")
+        return download(str(path), revision, say)
+    if revision:
+        raise BuildError(
+            f"{source}: --revision {revision} is for repositories of the Hugging Face Hub, and this is none; leave it "
+            "out"
+        )
     if path.exists():
         check_no_part(path)
         return path
-    if is_hub_id(path):
-        say(f"{path}: looking for it on the Hugging Face Hub")
-        return download(str(path))
     if path.suffix.lower() in _FILES:
         return path
     raise BuildError(

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TypeVar
 
 from onnx import ModelProto
 
@@ -17,6 +19,7 @@ QUANTIZED_OPERATORS = re.compile(
     r"QLinear|Dequantize|DynamicQuantize|MatMulInteger|ConvInteger|MatMulNBits|MatMulBnb4|QAttention"
 )
 _FOLDERS = ("onnx", "")
+AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,18 @@ def find_onnx(*folders: Path) -> OnnxFiles:
     """Looks for ONNX files in folders and in their folders `onnx`."""
     onnx_folders = dict.fromkeys(folder / name for folder in folders for name in _FOLDERS)
     files = [path for onnx_folder in onnx_folders for path in sorted(onnx_folder.glob("*.onnx")) if path.is_file()]
-    files = [path for path in files if not DECODER_NAME.search(path.stem)]
-    quantized = tuple(path for path in files if QUANTIZED_NAME.search(path.stem))
-    whole = sorted((path for path in files if path not in quantized), key=_rank)
-    return OnnxFiles(whole[0] if whole else None, tuple(whole[1:]), quantized)
+    whole, quantized = choose_onnx(files)
+    return OnnxFiles(whole[0] if whole else None, tuple(whole[1:]), tuple(quantized))
 
 
-def _rank(path: Path) -> tuple[int, int]:
+def choose_onnx(files: Sequence[AnyPath]) -> tuple[list[AnyPath], list[AnyPath]]:
+    """Of files by their names: those in full precision or half, the one to take first, and those that are quantised."""
+    files = [path for path in files if path.suffix == ".onnx" and not DECODER_NAME.search(path.stem)]
+    quantized = [path for path in files if QUANTIZED_NAME.search(path.stem)]
+    return sorted((path for path in files if path not in quantized), key=_rank), quantized
+
+
+def _rank(path: PurePath) -> tuple[int, int]:
     """The lower the better: model.onnx, other names, files that onnxruntime optimised, half precision."""
     name = path.stem
     kind = 3 if HALF_NAME.search(name) else 2 if OPTIMIZED_NAME.search(name) else int(name != "model")

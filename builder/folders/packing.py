@@ -32,6 +32,7 @@ def runnable(
     *,
     mask: str | None = None,
     verify: bool = True,
+    revision: str = "",
     say: Say = lambda _: None,
 ) -> Iterator[Path]:
     """A plan or rewritten file as it was given, or one made of what was given, which is removed with the context.
@@ -42,12 +43,13 @@ def runnable(
         options: as for `opened`.
         mask: as for `opened`.
         verify: whether original and rewritten model are compared in onnxruntime.
+        revision: as for `located`.
         say: as for `opened`.
 
     Raises:
         BuildError: as `opened`; padfree.onnx_tools.RewriteError: the model cannot be rewritten.
     """
-    path = located(model_or_folder, say)
+    path = located(model_or_folder, say, revision=revision)
     if not path.is_dir() and not _is_exported(path) and options.is_empty:
         yield path
         return

@@ -57,6 +57,7 @@ def opened(
     *,
     mask: str | None = None,
     fixed: Mapping[str, int | float] | None = None,
+    revision: str = "",
     say: Say = lambda _: None,
     before_export: Callable[[], object] = lambda: None,
     lazily: bool = False,
@@ -70,6 +71,7 @@ def opened(
         options: pooling, normalisation and outputs, where the user asks for others than the folder's.
         mask: the input that is the padding mask, for pooling, where it is not attention_mask.
         fixed: inputs that are bound to numbers.
+        revision: as for `located`.
         say: gets what was chosen and what is being done, a line each.
         before_export: is called before weights are exported, which takes a minute; raises where that would be in vain.
         lazily: leave a folder's model `unmade`, so that no file is written.
@@ -78,7 +80,7 @@ def opened(
         BuildError: the folder cannot be used, or the options do not fit the file; the message says why.
         RewriteError: an input cannot be bound.
     """
-    path, numbers = located(model_or_folder, say), fixed or {}
+    path, numbers = located(model_or_folder, say, revision=revision), fixed or {}
     if not path.is_dir() and options.is_empty and not numbers:
         yield Source(path)
         return

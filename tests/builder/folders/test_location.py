@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import padfree
 import pytest
-from padfree.builder import cli
-from padfree.builder.folders.hub import download, is_hub_id
+from padfree.builder import BuildError, cli
+from padfree.builder.folders import location
+from padfree.builder.folders.hub import is_hub_id
 from padfree.builder.folders.location import located
+from padfree.onnx_tools.files.model_file import load_model
 
 from tests.support.folders import VOCABULARY, WIDTH, write_folder, write_json, write_safetensors
 
@@ -27,43 +28,43 @@ def test_names_of_repositories() -> None:
     assert not is_hub_id(Path("/tmp/model"))
 
 
-def test_a_repository_is_downloaded_or_the_reason_told(
+def test_commands_ask_for_a_revision_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that take a model, and padfree.Model."""
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("pyarrow")
+    asked: list[tuple[str, str]] = []
+
+    def refuse(name: str, revision: str, _: Any) -> Path:
+        asked.append((name, revision))
+        raise BuildError(f"{name}: stop here")
+
+    monkeypatch.setattr(location, "download", refuse)
+    (tmp_path / "texts.txt").write_text("a cat\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    more = (["embed", "--input", "texts.txt", "-o", "out"], ["costs", "-o", "costs.json"])
+    for command, *arguments in (*COMMANDS, *more):
+        assert cli.main([command, "somebody/encoder", *arguments, "--revision", "v1.5"]) == 1
+    with pytest.raises(BuildError, match="stop here"):
+        padfree.Model("encoder", revision="v1.5")
+    wanted = [("somebody/encoder", "v1.5")] * (len(COMMANDS) + len(more))
+    assert asked == [*wanted, ("sentence-transformers/encoder", "v1.5")]
+
+
+def test_a_repository_is_built_as_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_folder(tmp_path / "cache", modules=[MEAN])
+    monkeypatch.setattr(location, "download", lambda *_: folder)
+    assert cli.main(["optimize", "somebody/encoder", "-o", str(tmp_path / "hub.onnx")]) == 0
+    assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "folder.onnx")]) == 0
+    by_hub, by_folder = (load_model(tmp_path / f"{name}.onnx").graph for name in ("hub", "folder"))
+    assert by_hub == by_folder
+
+
+def test_without_huggingface_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_folder(tmp_path / "cache", modules=[MEAN])
-    asked: list[str] = []
-
-    def snapshot_download(name: str, **_: Any) -> str:
-        asked.append(name)
-        if name == "somebody/private":
-            raise OSError("Repository Not Found")
-        return str(folder)
-
-    hub = types.ModuleType("huggingface_hub")
-    hub.snapshot_download = snapshot_download  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    arguments = ["-o", str(tmp_path / "packed.onnx")]
-    assert cli.main(["optimize", "somebody/small-encoder", *arguments]) == 0
-    assert cli.main(["optimize", "somebody/private", *arguments]) == 1
-    assert asked == ["somebody/small-encoder", "somebody/private"]
-    said = capsys.readouterr().err
-    assert "somebody/private: no such file or folder here, and the Hugging Face Hub does not give it (OSError:" in said
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert cli.main(["optimize", "somebody/small-encoder", *arguments]) == 1
+    assert cli.main(["optimize", "somebody/encoder", "-o", str(tmp_path / "packed.onnx")]) == 1
     assert "pip install huggingface_hub" in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_hub_is_called_as_it_wants_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    folder = write_folder(tmp_path / "cache", modules=[MEAN])
-    wanted = inspect.signature(hub.snapshot_download)
-
-    def snapshot_download(*arguments: Any, **options: Any) -> str:
-        wanted.bind(*arguments, **options)
-        return str(folder)
-
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    assert download("somebody/small-encoder") == folder
 
 
 COMMANDS = (
