@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a rewrite and a build goes: seconds by phase, in the order in which they began."""
+"""The phases of a rewrite and a build: which one has begun, how far it is, and how many seconds it took."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 IMPORTS = "imports"
 EXPORTING = "export"
@@ -15,33 +16,39 @@ HALVING = "half precision"
 WRITING = "writing"
 
 
-class Phases:
-    """Seconds of the parts of one piece of work, in their order."""
+class Watcher(Protocol):
+    """Hears where the work stands."""
 
-    def __init__(self) -> None:
+    def begun(self, phase: str) -> None:
+        """A phase begins."""
+
+    def moved(self, done: int, of: int) -> None:
+        """So many steps of the phase that began last are done."""
+
+
+class Phases:
+    """Seconds of the phases of one piece of work, in the order in which they began; `watcher` hears of each."""
+
+    def __init__(self, watcher: Watcher | None = None) -> None:
         self.seconds: dict[str, float] = {}
+        self._watcher = watcher
 
     @contextmanager
     def measured(self, phase: str) -> Iterator[None]:
         """Times what is inside; of a phase that comes again, the sum."""
+        if self._watcher is not None:
+            self._watcher.begun(phase)
         start = time.monotonic()
         try:
             yield
         finally:
             self.add(phase, time.monotonic() - start)
 
+    def moved(self, done: int, of: int) -> None:
+        """Tells the watcher how many steps of the phase are done."""
+        if self._watcher is not None:
+            self._watcher.moved(done, of)
+
     def add(self, phase: str, seconds: float) -> None:
         """Adds to a phase's seconds."""
         self.seconds[phase] = round(self.seconds.get(phase, 0.0) + seconds, 2)
-
-    def laps(self) -> Callable[[str], None]:
-        """Gives a function that adds what has passed since its last call, or since now, to a phase."""
-        last = time.monotonic()
-
-        def lap(phase: str) -> None:
-            nonlocal last
-            now = time.monotonic()
-            self.add(phase, now - last)
-            last = now
-
-        return lap

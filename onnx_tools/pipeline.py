@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,6 +36,12 @@ from .products import Products, products_of
 from .verification.probe import PaddingIsReadError, probe
 
 logger = logging.getLogger(__name__)
+
+PASSES = {
+    name: sum(map(len, (preparation(name), packing_passes(KEPT_MASKING[0]), interface_passes(name, {}, ()))))
+    for name in ("packed", "padded")
+}
+"""How many passes each interface has."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,14 @@ class GraphOptions:
         mask: the input that the user calls the padding mask.
         contiguous: no padding lies between tokens.
         padding_id: padded slots hold this id, and may be read; None: they may hold anything, and must not be.
+        moved: hears how many passes are done, and of how many.
     """
 
     interface: str
     mask: str | None = None
     contiguous: bool = False
     padding_id: int | None = None
+    moved: Callable[[int, int], object] = lambda _done, _of: None
 
 
 def rewrite_graph(model: Model, options: GraphOptions) -> PassedGraph:
@@ -154,6 +162,7 @@ class _Progress:
         self._graph = graph
         self._interface = options.interface
         self._padding_id = options.padding_id
+        self._moved = options.moved
         self._names = names  # of the original
         self._analysis: Analysis = analyse(graph)
         self.longest = longest_sequence(graph, self._analysis)
@@ -162,6 +171,7 @@ class _Progress:
         self._shared = {str(item.name): tuple(item.shape) for item in graph.inputs if is_shared_input(item)}
         self._products: Products | None = None
         self._results: list[PassResult] = []
+        self._passes_done = 0
         self._origins: dict[str, str] = {}
         self._tried: list[PassResult] = []  # results of the packing pass, of all copies
         self._mask = Mask(None)
@@ -185,6 +195,8 @@ class _Progress:
             if result.name == "attention":
                 self._mask = mask_of(self._analysis[boundary_of(self._graph).mask])
             self._results.append(result)
+            self._passes_done += 1
+            self._moved(self._passes_done, PASSES[self._interface])
             if self._products is None:  # the first pass has made sizes known and changed no product
                 self._products = products_of(self._graph, self._analysis)
 

@@ -33,7 +33,7 @@ from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
 from .padding_ids import ids_of_zeros
 from .passes.masks.choice import UnprovedMaskError, mask_advice
-from .pipeline import GraphOptions, rewrite_graph
+from .pipeline import GraphOptions, PassedGraph, rewrite_graph
 from .precision.widen import narrow_outputs, widen
 from .report import CoverageReport, coverage
 from .varseqlen import VARSEQLEN, take_varseqlen
@@ -42,7 +42,7 @@ from .verification.half_precision import ALLOWED, convert_and_check
 from .verification.probe import PaddingIsReadError, UnknownSizesError
 from .verification.sample_batches import sample_of
 from .verification.token_numbers import RELATIVE_TOLERANCE
-from .verification.verify import PaddingMattersError, verify_assumed, verify_ids
+from .verification.verify import PaddingMattersError, Verified, verify_assumed, verify_ids
 
 
 @dataclass(frozen=True)
@@ -282,42 +282,47 @@ def _with_any_padding(original: Model, asked: _Asked) -> _Rewriting:
 
 def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Rewriting:
     """Rewrites and verifies a model whose padded slots hold anything, or this id."""
-    lap = asked.phases.laps()
-    passed = rewrite_graph(original, replace(asked.options, padding_id=padding_id))
-    interface, assumed = asked.options.interface, passed.assumed
-    notes = [note_on_padding(assumed)] if assumed else []
-    report = replace(
-        coverage(passed.graph, passed.analysis, passed.results, passed.products),
-        notes=(*notes, *notes_on(passed, interface)),
-        every_slot_counts=every_slot_counts(passed, interface),
-    )
-    if asked.strict and not report.complete:
-        count, reasons = len(report.islands), "; ".join(report.reasons[:5])
-        raise RewriteError(
-            f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
+    interface = asked.options.interface
+    options = replace(asked.options, padding_id=padding_id, moved=asked.phases.moved)
+    with asked.phases.measured(REWRITING):
+        passed = rewrite_graph(original, options)
+        assumed = passed.assumed
+        notes = [note_on_padding(assumed)] if assumed else []
+        report = replace(
+            coverage(passed.graph, passed.analysis, passed.results, passed.products),
+            notes=(*notes, *notes_on(passed, interface)),
+            every_slot_counts=every_slot_counts(passed, interface),
         )
-    metadata = describe(
-        passed, report, original.proto, interface=interface, precision=asked.precision, masks=asked.masks
-    )
-    result = _exported(passed.graph, passed.analysis, original)
+        if asked.strict and not report.complete:
+            count, reasons = len(report.islands), "; ".join(report.reasons[:5])
+            raise RewriteError(
+                f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
+            )
+        metadata = describe(
+            passed, report, original.proto, interface=interface, precision=asked.precision, masks=asked.masks
+        )
+        result = _exported(passed.graph, passed.analysis, original)
     rules = assumed
-    lap(REWRITING)
     if asked.seed is not None:
-        runs = result.with_proto(with_functions(result.proto))
-        how: dict[str, Any] = {"seed": asked.seed, "whole": asked.whole}
-        if assumed:
-            verified = verify_assumed(original, runs, metadata, assumed, **how)
-        else:
-            verified = verify_ids(original, runs, metadata, special=passed.special, **how)
+        with asked.phases.measured(VERIFYING):
+            verified = _verified(original, result, metadata, passed, asked)
         rules = verified.rules
         metadata["verification"] = measured(verified.errors, RELATIVE_TOLERANCE)
         if verified.shortened is not None:
             counts = {"nodes": verified.shortened.nodes, "of": verified.shortened.of}
             metadata["verification"]["long_sequences"] = counts
-        lap(VERIFYING)
     if rules:
         metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
     return _Rewriting(result, metadata, report)
+
+
+def _verified(original: Model, result: Model, metadata: dict[str, Any], passed: PassedGraph, asked: _Asked) -> Verified:
+    """Compares original and rewritten model. Raises VerificationError."""
+    runs = result.with_proto(with_functions(result.proto))
+    how: dict[str, Any] = {"seed": asked.seed, "whole": asked.whole, "moved": asked.phases.moved}
+    if passed.assumed:
+        return verify_assumed(original, runs, metadata, passed.assumed, **how)
+    return verify_ids(original, runs, metadata, special=passed.special, **how)
 
 
 def _exported(graph: gs.Graph, analysis: Analysis, original: Model) -> Model:

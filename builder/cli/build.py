@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from padfree.contract.names import FP8, ONNX_SUFFIX
+from padfree.contract.phases import Phases
 
-from .calibrating import print_quantization, showing
-from .console import error_console, facts_table, output_console, print_phases
+from .calibrating import print_quantization, steps_of
+from .console import facts_table, output_console, print_phases
 from .coverage import print_coverage, print_kept_float32
 from .engine_check import engine_check_line, print_engine_check
 from .options import (
@@ -29,9 +30,9 @@ from .options import (
     calibration_of,
     fixed_inputs,
     head_options,
-    say,
 )
 from .profiles import engines_of, folder_for
+from .stages import add_quiet_option, sayer, stages
 from .summary import (
     Line,
     add_verbose_option,
@@ -46,6 +47,7 @@ from .summary import (
 )
 
 if TYPE_CHECKING:
+    from padfree.builder.engine.progress import StageProgress
     from padfree.builder.engine.shared_builder import SharedBuilder
     from padfree.builder.folders.folder_model import FolderModel
     from padfree.builder.folders.source import Source
@@ -94,6 +96,7 @@ def add_parser(subparsers: Any) -> None:
     add_norms_option(group)
     add_calibration_options(parser)
     group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    add_quiet_option(parser)
     add_verbose_option(parser, "where the time went, the engine's facts, what stays float32, and the coverage report")
     parser.set_defaults(function=run)
 
@@ -115,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         builder = SharedBuilder()
         for engine in engines:
             if len(engines) > 1:
-                say(f"{engine.output}: from {engine.model}")  # whatever follows is about this one
+                sayer(arguments)(f"{engine.output}: from {engine.model}")  # whatever follows is about this one
             _build(engine, builder)
     return 0
 
@@ -135,7 +138,6 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     """Builds one engine, and says what was written."""
     from padfree.builder.engine.build import build_engine, check_machine
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
-    from padfree.builder.engine.progress import make_progress
     from padfree.builder.folders.source import opened
     from padfree.runtime.plan_files import parse_metadata
 
@@ -143,12 +145,12 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     fixed = fixed_inputs(arguments)
     lazily = arguments.precision != FP8  # whose calibration needs a file
     check = (lambda: None) if lazily else partial(check_machine, arguments.device, operators=())
-    head, told = head_options(arguments), {"say": say, "before_export": check, "lazily": lazily}
+    head, told = head_options(arguments), {"say": sayer(arguments), "before_export": check, "lazily": lazily}
     told["revision"] = arguments.revision
     with (
         opened(arguments.model, head, mask=arguments.mask, fixed=fixed, **told) as source,
-        _quantized(arguments, source) as (model, asked),
-        make_progress(error_console()) as progress,
+        stages(arguments) as progress,
+        _quantized(arguments, source, progress) as (model, asked),
     ):
         metadata = build_engine(
             model,
@@ -166,6 +168,7 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
             device=arguments.device,
             progress=progress,
             builder=builder,
+            say=sayer(arguments),
             origin=None if model == arguments.model else [str(arguments.model), *repeated_options(arguments)],
         )
     console = output_console()
@@ -207,7 +210,9 @@ def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list
 
 
 @contextlib.contextmanager
-def _quantized(arguments: argparse.Namespace, source: Source) -> Iterator[tuple[Path | FolderModel, dict[str, Any]]]:
+def _quantized(
+    arguments: argparse.Namespace, source: Source, progress: StageProgress
+) -> Iterator[tuple[Path | FolderModel, dict[str, Any]]]:
     """What the engine is built from, and how it is to be rewritten: with --calibrate a file in fp8 made of the model.
 
     That file, with its tokenizer, is removed with the context.
@@ -240,9 +245,10 @@ def _quantized(arguments: argparse.Namespace, source: Source) -> Iterator[tuple[
     asked = {**rewriting, "interface": arguments.interface or "packed", "masks": arguments.masks or "any"}
     with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch:
         fp8_file = Path(scratch) / f"{path.stem}{ONNX_SUFFIX}"
-        with showing(output_console(), "rewriting", bar=True) as begin:
-            model_file = open_model(path, Storage.MEMORY)
-            model = fp8_model(model_file, path, calibration, norms=arguments.norms, begin=begin, **asked).whole()
+        model_file, begin = open_model(path, Storage.MEMORY), steps_of(progress)
+        model = fp8_model(
+            model_file, path, calibration, norms=arguments.norms, begin=begin, phases=Phases(progress), **asked
+        ).whole()
         save_model(model, fp8_file)
         write_files(kept_files(path, fp8_file, parse_metadata(metadata_of(model), str(path))))
         try:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from padfree.contract.names import ONNX_SUFFIX
 
-from .bulk_progress import shown_progress
 from .console import counted, make_table, output_console, print_line
-from .options import add_revision_option, add_tokenizer_option, say
+from .options import add_revision_option, add_tokenizer_option
 from .profiles import PLAN_SUFFIX
+from .row_progress import shown_progress
+from .stages import add_quiet_option, sayer
 
 if TYPE_CHECKING:
     from padfree.bulk import Finished, WorkerSpec
@@ -43,6 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder of the result, local or a URI")
     parser.add_argument("--engine", type=Path, metavar="MODEL", help="the model, as it may also be given")
     parser.add_argument("--verify", action="store_true", help="at the end, compare the result with the inputs")
+    add_quiet_option(parser)
     _add_model_options(parser.add_argument_group("the model"))
     _add_result_options(parser.add_argument_group("rows"))
     _add_worker_options(parser.add_argument_group("workers; none of this changes the result"))
@@ -102,7 +104,8 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
         from padfree.bulk import Request, embed
     except ImportError as error:
         raise _missing(error) or error from error
-    with runnable(_model(arguments), revision=arguments.revision, say=say) as model:
+    tell = sayer(arguments)
+    with runnable(_model(arguments), revision=arguments.revision, say=tell) as model:
         request = Request(
             inputs=arguments.input,
             output=arguments.output,
@@ -121,13 +124,18 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
         )
         workers = _Workers(arguments, model)
         if arguments.ray is None and word_table.find() is None:
-            say(
+            tell(
                 f"{word_table.LIBRARY_NAME} is missing, so that tokens of BERT's tokenizers take ten times as long; "
                 "install padfree where there is a C++ compiler"
             )
-        with shown_progress() as on_progress:
+        with shown_progress(quiet=arguments.quiet) as on_progress:
             finished = embed(
-                request, workers.running, workers.make, read_back=arguments.verify, on_progress=on_progress, say=say
+                request,
+                workers.running,
+                workers.make,
+                read_back=arguments.verify,
+                on_progress=on_progress,
+                say=tell,
             )
     _print(finished, arguments.output)
     return int(not finished.report.texts)

@@ -3,42 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import itertools
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from .console import error_console, make_table, print_line, status
+from .console import make_table, print_line
 
 if TYPE_CHECKING:
+    from padfree.builder.engine.progress import StageProgress
     from padfree.contract.quantization import QuantizationInfo
     from padfree.onnx_tools.quantization.calibration import BeginSteps, Step
 
 LAYERS_SHOWN = 24
 
 
-@contextmanager
-def showing(console: Console, text: str, *, bar: bool) -> Iterator[BeginSteps]:
-    """Shows that something is being done; gives a function that begins a calibration of so many batches.
+def steps_of(progress: StageProgress) -> BeginSteps:
+    """A function that begins the stage of a calibration of so many batches, and returns what ends one of them."""
 
-    With `bar` it returns what moves that calibration's bar by one batch.
-    """
-    from padfree.builder.engine.progress import make_progress
+    def begin(batches: int) -> Step:
+        progress.begun("calibrating")
+        done = itertools.count(1)
+        progress.moved(0, batches)
+        return lambda: progress.moved(next(done), batches)
 
-    if not bar:
-        with status(console, text):
-            yield lambda _: lambda: None
-        return
-    with make_progress(error_console()) as progress:
-        first = progress.add_task(text, total=1)
-
-        def begin(batches: int) -> Step:
-            progress.update(first, completed=1)
-            task = progress.add_task("calibrating", total=batches)
-            return lambda: progress.advance(task)
-
-        yield begin
+    return begin
 
 
 def print_quantization(console: Console, quantization: QuantizationInfo | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from padfree.contract.phases import WRITING, Phases
 
-from .calibrating import print_quantization, showing
+from .calibrating import print_quantization, steps_of
 from .console import output_console, print_phases
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .options import (
@@ -24,8 +24,8 @@ from .options import (
     calibration_of,
     fixed_inputs,
     head_options,
-    say,
 )
+from .stages import add_quiet_option, sayer, stages
 from .summary import (
     Line,
     add_verbose_option,
@@ -39,9 +39,9 @@ from .summary import (
 
 if TYPE_CHECKING:
     from padfree.builder.calibration import Calibration
+    from padfree.builder.engine.progress import StageProgress
     from padfree.builder.folders.source import Source
     from padfree.onnx_tools.files.model import Model
-    from padfree.onnx_tools.quantization.calibration import BeginSteps
 
 
 def add_parser(subparsers: Any) -> None:
@@ -69,6 +69,7 @@ def add_parser(subparsers: Any) -> None:
     add_calibration_options(parser)
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the coverage report as JSON")
     add_length_options(parser)
+    add_quiet_option(parser)
     add_verbose_option(parser, "outputs, what stays float32, every pass and what it missed, and the roofline")
     parser.set_defaults(function=run)
 
@@ -89,14 +90,21 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
     check_destinations([*outputs, ("--report", arguments.report)], [("the model", arguments.model)])
     calibration = calibration_of(arguments)
-    head, fixed, phases = head_options(arguments), fixed_inputs(arguments), Phases()
+    head, fixed = head_options(arguments), fixed_inputs(arguments)
     with (
         opened(
-            arguments.model, head, mask=arguments.mask, fixed=fixed, revision=arguments.revision, say=say, lazily=True
+            arguments.model,
+            head,
+            mask=arguments.mask,
+            fixed=fixed,
+            revision=arguments.revision,
+            say=sayer(arguments),
+            lazily=True,
         ) as source,
-        showing(console, "rewriting", bar=calibration is not None) as begin,
+        stages(arguments) as progress,
     ):
-        model = _optimized(arguments, source, calibration, begin, phases)
+        phases = Phases(progress)
+        model = _optimized(arguments, source, calibration, progress, phases)
         metadata = metadata_of(model.proto)
         cut = (metadata.get("text") or {}).get("max_length")
         asked = (arguments.batch, arguments.mean_length, arguments.max_length)
@@ -133,7 +141,11 @@ def _summary(
 
 
 def _optimized(
-    arguments: argparse.Namespace, source: Source, calibration: Calibration | None, begin: BeginSteps, phases: Phases
+    arguments: argparse.Namespace,
+    source: Source,
+    calibration: Calibration | None,
+    progress: StageProgress,
+    phases: Phases,
 ) -> Model:
     """The model as the file will hold it."""
     from padfree.builder.calibration import fp8_model
@@ -144,9 +156,10 @@ def _optimized(
 
     asked = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "padding_id")}
     asked["masks"] = arguments.masks or "any"
-    model_file = source.open(Storage.MEMORY, phases, say)
+    model_file = source.open(Storage.MEMORY, phases, sayer(arguments))
     if calibration is not None:
-        model = fp8_model(model_file, source.path, calibration, norms=arguments.norms, begin=begin, **asked)
+        shown: dict[str, Any] = {"begin": steps_of(progress), "phases": phases}
+        model = fp8_model(model_file, source.path, calibration, norms=arguments.norms, **shown, **asked)
         return with_bodies(model, metadata_of(model.proto)["precision"])
     result = rewrite_model(model_file, precision=arguments.precision, **asked, phases=phases)
     return with_bodies(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from padfree.contract.text_inputs import PROMPT_LENGTH
 
 from .console import counted, make_table, output_console, print_line
-from .options import add_output_option, add_revision_option, add_tokenizer_option, say
+from .options import add_output_option, add_revision_option, add_tokenizer_option
+from .row_progress import shown_batches
+from .stages import add_quiet_option, sayer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +65,7 @@ def add_parser(subparsers: Any) -> None:
         "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
     )
     parser.add_argument("--no-cuda-graphs", action="store_true", help="never capture CUDA graphs")
+    add_quiet_option(parser)
     parser.set_defaults(function=run)
 
 
@@ -74,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.errors import BuildError
     from padfree.builder.folders.packing import runnable
     from padfree.runtime import Session
+    from padfree.runtime.request import read_request
+    from padfree.runtime.windows import run_windows
 
     inputs = [("the model", arguments.model), ("--input", arguments.input), ("--tokenizer", arguments.tokenizer)]
     check_destinations([("-o", arguments.output)], inputs)
@@ -84,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     texts_of_user = _texts(arguments)
     with (
-        runnable(arguments.model, revision=arguments.revision, say=say) as model,
+        runnable(arguments.model, revision=arguments.revision, say=sayer(arguments)) as model,
         Session(
             model,
             device=arguments.device,
@@ -99,8 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
             request = read_texts(texts_of_user, session.metadata, texts)
         if arguments.output.suffix == ANSWER_SUFFIX:
             return _write_answers(arguments, session, model, texts_of_user, request)
+        ragged = read_request(request, session.metadata)
         start = time.perf_counter()
-        results = session.run(request)
+        with shown_batches(ragged.seq_lens.tolist(), quiet=arguments.quiet) as ran:
+            results = run_windows(session, ragged, ran)
         elapsed_ms = 1000 * (time.perf_counter() - start)
         metadata = session.metadata
     write_results(arguments.output, results, metadata)
@@ -126,10 +133,13 @@ def _write_answers(
 
     metadata = session.metadata
     texts = read_text_rows(arguments.input, metadata.text) if arguments.text is None else source
-    answering = TextModel(session, model, arguments.tokenizer, shown=str(arguments.model), truncate=arguments.truncate)
     rows = {name for item in metadata.sequence_inputs() for name in (item.name, item.original_name)}
     inputs = {name: values for name, values in request.items() if name in rows - {PROMPT_LENGTH}}
-    answers = answers_of(answering, texts, inputs, arguments.prompt)
+    lengths = [len(ids) for ids in request[metadata.ids_input().name]]
+    with shown_batches(lengths, quiet=arguments.quiet) as ran:
+        told = {"shown": str(arguments.model), "truncate": arguments.truncate, "ran": ran}
+        answering = TextModel(session, model, arguments.tokenizer, **told)
+        answers = answers_of(answering, texts, inputs, arguments.prompt)
     write_answers(arguments.output, texts, answers)
     print_line(output_console(), f"{counted(len(texts), 'text')} ({answering.kind}); wrote {arguments.output}")
     return 0

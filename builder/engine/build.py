@@ -23,14 +23,17 @@ from ..engine_check.reference import Reference
 from ..errors import BuildError
 from ..folders.companions import kept_files, tokenizer_destination
 from ..folders.folder_model import FolderModel
+from ..folders.source import Say
 from . import linear_tables
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem, linear_of, norms_of
 from .phases import COMPARING, REFERENCE, WAITING, Phases
 from .plan_writing import describe_plan, write_described
 from .preparation import Products, metadata_of
+from .preparation_messages import to_stderr
 from .preparation_process import Source, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
+from .progress import watcher_of
 from .shared_builder import SharedBuilder
 
 
@@ -58,6 +61,7 @@ def build_engine(
     progress: Progress | None = None,
     builder: EngineBuilder | SharedBuilder | None = None,
     origin: Sequence[str] | None = None,
+    say: Say = to_stderr,
 ) -> dict[str, Any]:
     """Builds a plan, with its metadata in `<plan>.json` beside it.
 
@@ -88,12 +92,13 @@ def build_engine(
         norms: what becomes of layer norms between products of PadfreeLinear: "folded" (the products compute them)
             or "separate".
         device: CUDA device number.
-        progress: rich bars that show the build's phases.
+        progress: rich bars that show the build's phases; those of `make_progress` also the stages around them.
         builder: TensorRT's builder of an earlier build in this process, as it takes seconds to start; its GPU, its
             timing cache and its options count, not those given here. A SharedBuilder starts with the first build that
             it is given to.
         origin: where users do not know `model`, the words that name what it was made from in a command, options that
             belong to it included.
+        say: gets what the user is to know of a folder's model.
 
     Returns:
         The metadata object that was written beside the plan; with `verify`, "check" in it has the engine's errors.
@@ -110,12 +115,12 @@ def build_engine(
     wanted = ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens)
     rewriting: dict[str, Any] = {"interface": interface, "precision": precision, "strict": strict, "verify": verify}
     rewriting |= {"mask": mask, "masks": masks, "padding_id": padding_id}
-    with preparing(model, products=products, profile=wanted, **rewriting) as prepared:
+    with preparing(model, products=products, profile=wanted, progress=progress, say=say, **rewriting) as prepared:
         started = builder if isinstance(builder, EngineBuilder) else shared.get(device, options, progress)
         if isinstance(started, Exception) and isinstance(model, FolderModel) and model.exports:
             check_machine(device, operators=())  # before an export in vain
             raise started
-        waited = Phases()
+        waited = Phases(watcher_of(progress))
         with waited.measured(WAITING):
             preparation = prepared()
         raw = metadata_of(preparation.model)

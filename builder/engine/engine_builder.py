@@ -19,7 +19,7 @@ from .inspection import count_engine_plugins, engine_layer_names
 from .network import count_plugin_layers, needed_plugin_names, parse, plugin_node_names
 from .phases import BUILDING, CHECKING, PARSING, STARTING, Phases
 from .profile import ShapeRange
-from .progress import PhaseBars, make_monitor
+from .progress import PhaseBars, make_monitor, watcher_of
 
 DEFAULT_CACHE = "default"
 MAX_OPTIMIZATION_LEVEL = 5
@@ -68,7 +68,7 @@ class EngineBuilder:
         self._logger = shared_logger(self._trt)
         self._logger.forget()
         self._bars = PhaseBars(progress) if progress else None
-        self.phases = Phases()
+        self.phases = Phases(watcher_of(progress))
         try:
             with self.phases.measured(STARTING):
                 self._builder = self._trt.Builder(self._logger)
@@ -80,7 +80,7 @@ class EngineBuilder:
     def begin(self, progress: Progress | None) -> None:
         """Begins another engine: its times and its bars are its own."""
         self._bars = PhaseBars(progress) if progress else None
-        self.phases = Phases()
+        self.phases = Phases(watcher_of(progress))
 
     def build(
         self,

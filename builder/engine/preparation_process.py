@@ -30,13 +30,17 @@ from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.plan_files import parse_metadata
+from rich.progress import Progress
 
 from ..engine_check.reference import Reference, compute_reference
 from ..errors import BuildError
 from ..folders.folder_model import FolderModel
+from ..folders.source import Say
 from .network import serialized
 from .preparation import Products, metadata_of, prepare
+from .preparation_messages import Teller, heard, to_stderr
 from .profile import ProfileOptions, choose_profile
+from .progress import watcher_of
 
 _CHILD = """
 import os, sys
@@ -73,17 +77,24 @@ class Prepared:
 
 @contextlib.contextmanager
 def preparing(
-    model: Source, *, products: Products, profile: ProfileOptions, **options: Any
+    model: Source,
+    *,
+    products: Products,
+    profile: ProfileOptions,
+    progress: Progress | None = None,
+    say: Say = to_stderr,
+    **options: Any,
 ) -> Iterator[Callable[[], Prepared]]:
     """Begins `prepare`, and gives a function that waits for what it returns or raises.
 
     A file that is there, and a folder, are prepared by another process, which ends with the context, and the reference
-    with it.
+    with it. `progress` shows its stages, `say` gets what the user is to know.
     """
+    watcher = watcher_of(progress)
 
     def here() -> Prepared:
-        phases = Phases()
-        source = _opened(model, Storage.MEMORY, phases)
+        phases = Phases(watcher)
+        source = _opened(model, Storage.MEMORY, phases, say)
         prepared = prepare(source, products=products, profile=profile, **options, phases=phases)
         whole = prepared.model.whole()
         prepared.model.weights.check_files()
@@ -112,7 +123,7 @@ def preparing(
         command = [sys.executable, "-c", _CHILD, request, *paths]
 
         def wait() -> Prepared:
-            prepared = _answer(child, told, answer, model) or here()
+            prepared = _answer(child, answer, model, partial(heard, told, watcher, say)) or here()
             return (
                 replace(prepared, reference=partial(_told_reference, child, reference))
                 if options["verify"]
@@ -134,14 +145,10 @@ def _is_for_another_process(model: Source) -> TypeGuard[str | Path | FolderModel
     return isinstance(model, FolderModel) or Path(model).is_file()
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-
-
-def _opened(model: Source, storage: Storage, phases: Phases) -> Model:
+def _opened(model: Source, storage: Storage, phases: Phases, say: Say) -> Model:
     if isinstance(model, onnx.ModelProto):
         return Model.of(model)
-    return model.make(storage, phases, _say) if isinstance(model, FolderModel) else open_model(model, storage)
+    return model.make(storage, phases, say) if isinstance(model, FolderModel) else open_model(model, storage)
 
 
 def _started(
@@ -177,11 +184,14 @@ def _shared_file() -> IO[bytes]:
 
 
 def _answer(
-    child: subprocess.Popen[bytes], told: IO[bytes], answer: IO[bytes], model: str | Path | FolderModel
+    child: subprocess.Popen[bytes],
+    answer: IO[bytes],
+    model: str | Path | FolderModel,
+    hear: Callable[[], int | None],
 ) -> Prepared | None:
     """What the process made of the model; None where that is too large to be handed on."""
-    early = told.read(1)  # nothing, where the process has ended
-    code = early[0] if early else child.wait()
+    early = hear()
+    code = child.wait() if early is None else early
     answer.seek(0)
     if code == _FAILED:
         error: Exception = pickle.load(answer)
@@ -230,9 +240,9 @@ def serve(request: str, answer: int) -> NoReturn:
     Where the model is verified, it tells of that first, and ends when it has written what an engine has to answer.
     """
     options = json.loads(request)
-    phases = Phases()
+    teller, reference = Teller(options.pop("told")), options.pop("reference")
+    phases = Phases(teller)
     phases.add(IMPORTS, time.time() - options.pop("since"))
-    told, reference = options.pop("told"), options.pop("reference")
     products = Products(options.pop("linear"), options.pop("norms"), _told_device)
     profile = ProfileOptions(**options.pop("profile"))
     code = 0
@@ -240,7 +250,7 @@ def serve(request: str, answer: int) -> NoReturn:
         try:
             folder = options.pop("folder", None)
             asked = options.pop("model") if folder is None else FolderModel.of(folder)
-            source = _opened(asked, Storage.MAPPED, phases)
+            source = _opened(asked, Storage.MAPPED, phases, teller.said)
             prepared = prepare(source, **options, products=products, profile=profile, phases=phases)
             model = prepared.model
             content = serialized(model)
@@ -258,7 +268,7 @@ def serve(request: str, answer: int) -> NoReturn:
             file.truncate()
             pickle.dump(error, file)
     if code != _FAILED and prepared.exact is not None:
-        os.write(told, bytes([code]))
+        teller.ended(code)
         exact, metadata = prepared.exact, parse_metadata(metadata_of(prepared.model.proto), "the rewritten model")
         del prepared, model, content  # the weights that TensorRT gets; TensorRT takes memory of its own now
         with contextlib.suppress(OSError):

@@ -1,25 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of a build: TensorRT's IProgressMonitor shown as rich progress bars."""
+"""Progress of a rewrite or a build: its stages, and in them TensorRT's IProgressMonitor, as rich progress bars."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
+from padfree.contract.phases import EXPORTING, HALVING, IMPORTS, REWRITING, VERIFYING, WRITING
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from .phases import BUILDING, CHECKING, COMPARING, PARSING, REFERENCE, STARTING, WAITING
+
+LINE_S = 10.0
+"""Between two lines about one stage."""
+STAGES = MappingProxyType(
+    {
+        IMPORTS: "importing libraries",
+        EXPORTING: "reading the weights",
+        REWRITING: "rewriting the graph",
+        VERIFYING: "comparing it with the original in onnxruntime",
+        HALVING: "converting it to half precision",
+        WRITING: "writing the file",
+        STARTING: "starting TensorRT",
+        WAITING: "preparing the model",
+        PARSING: "handing the model to TensorRT",
+        BUILDING: "building the engine",
+        CHECKING: "loading the engine",
+        REFERENCE: "waiting for onnxruntime's answers",
+        COMPARING: "comparing the engine's answers with onnxruntime's",
+    }
+)
+"""What stages are called, by their phases."""
 
 
-def make_progress(console: Console) -> Progress:
-    """Bars for a terminal; where there is none, rich prints them once, at the end."""
-    return Progress(
-        TextColumn("{task.description}", markup=False),  # names of layers have brackets
-        BarColumn(bar_width=30),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=console.is_terminal,
-        disable=not console.is_terminal,
-    )
+class StageProgress(Progress):
+    """The stages of a rewrite or a build: bars on a terminal, and lines elsewhere (`contract.phases.Watcher`).
+
+    A line says which stage begins; while one lasts, another line now and then says how far it is. `said` gets them;
+    without it there are none.
+    """
+
+    def __init__(self, console: Console, said: Callable[[str], object] | None, *, quiet: bool) -> None:
+        super().__init__(
+            SpinnerColumn(finished_text=" "),
+            TextColumn("{task.description}", markup=False),  # names of layers have brackets
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+        self._said = None if quiet or console.is_terminal else said
+        self._line_s = time.monotonic()
+        self._stage: TaskID | None = None
+
+    def begun(self, phase: str) -> None:
+        """A stage begins, and the one before it has ended."""
+        self.ended()
+        self._stage = self.add_task(STAGES.get(phase, phase), total=None)
+        self._say(STAGES.get(phase, phase))
+
+    def moved(self, done: int, of: int) -> None:
+        """So many steps of the stage are done."""
+        if self._stage is not None:
+            self.update(self._stage, completed=done, total=of)
+
+    def ended(self) -> None:
+        """The stage has ended; its bar stays, full."""
+        if self._stage is not None:
+            task = self._tasks[self._stage]
+            total = task.total or 1
+            super().update(self._stage, completed=total, total=total, count="")
+            self._stage = None
+
+    def add_task(self, description: str, *arguments: Any, **options: Any) -> TaskID:
+        """As rich's; steps are counted beside the bar where there are any."""
+        return super().add_task(description, *arguments, count=_count(0, options.get("total")), **options)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """As rich's; where there are lines, now and then one says how far the task is."""
+        if "completed" in changes:
+            task = self._tasks[task_id]
+            changes["count"] = _count(changes["completed"], changes.get("total", task.total))
+            if changes["count"] and time.monotonic() - self._line_s >= LINE_S:
+                self._say(f"{task.description.strip()}: {changes['count'].replace('/', ' of ')}")
+        super().update(task_id, **changes)
+
+    def _say(self, line: str) -> None:
+        self._line_s = time.monotonic()
+        if self._said is not None:
+            self._said(line)
+
+
+def _count(done: float, total: float | None) -> str:
+    return "" if total is None else f"{done:.0f}/{total:.0f}"
+
+
+def watcher_of(progress: Progress | None) -> StageProgress | None:
+    """What hears of stages; bars of rich's own hear of none."""
+    return progress if isinstance(progress, StageProgress) else None
+
+
+def make_progress(
+    console: Console, said: Callable[[str], object] | None = None, *, quiet: bool = False
+) -> StageProgress:
+    """Bars for a terminal; where there is none, `said` gets lines; with `quiet` neither."""
+    return StageProgress(console, said, quiet=quiet)
 
 
 class PhaseBars:
@@ -32,7 +122,7 @@ class PhaseBars:
 
     def start(self, phase: str, parent: str | None, steps: int) -> None:
         """Opens a phase's bar, indented below its parent's."""
-        depth = self._tasks[parent][1] + 1 if parent in self._tasks else 0
+        depth = self._tasks[parent][1] + 1 if parent in self._tasks else 1
         self._tasks[phase] = (self._progress.add_task("  " * depth + phase, total=steps), depth)
 
     def step(self, phase: str, step: int) -> bool:

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Result = TypeVar("Result")
+Moved = Callable[[int, int], object]
+"""Hears how many batches of a comparison have run, and of how many."""
 
 _MIXES = (
     "the original's answers for a sequence change with the others of its batch, as where it takes a mean over the "
@@ -87,6 +89,7 @@ def verify_ids(
     seed: int = 0,
     whole: bool = False,
     special: Mapping[str, SpecialIds] | None = None,
+    moved: Moved = lambda _done, _of: None,
 ) -> Verified:
     """As verify, and finds how ids have to be for that.
 
@@ -95,7 +98,7 @@ def verify_ids(
     Where it knows none, such an original is refused. So is one that is to be packed and whose answers change with how
     much padding a batch has: packed batches have none.
     """
-    models = _Models(original, rewritten, metadata, whole=whole)
+    models = _Models(original, rewritten, metadata, whole=whole, moved=moved)
     try:
         worst = models.compare(metadata, seed)
     except VerificationError as error:
@@ -154,9 +157,10 @@ def verify_assumed(
     *,
     seed: int = 0,
     whole: bool = False,
+    moved: Moved = lambda _done, _of: None,
 ) -> Verified:
     """As verify, with ids as these rules have them, in padding too. Raises VerificationError."""
-    models = _Models(original, rewritten, metadata, whole=whole)
+    models = _Models(original, rewritten, metadata, whole=whole, moved=moved)
     described = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
     worst = models.compare(described, seed)
     if metadata["interface"] == "packed":
@@ -170,7 +174,9 @@ class _Models:
     `shortened`: what replaces them for long sequences, until these models differ or do not run.
     """
 
-    def __init__(self, original: Model, rewritten: Model, metadata: Mapping[str, Any], *, whole: bool) -> None:
+    def __init__(
+        self, original: Model, rewritten: Model, metadata: Mapping[str, Any], *, whole: bool, moved: Moved
+    ) -> None:
         self._original = original.proto
         self._fixed = fixed_sizes(original.proto, token_inputs_of(original.proto))
         self._sessions = (_session(original, "original"), _session(rewritten, "rewritten"))
@@ -181,6 +187,7 @@ class _Models:
         self._shared = shared_inputs_of(original.proto)
         self._rows = {**sequence_inputs_of(original.proto), **self._shared}
         self._long = self._sessions
+        self._moved = moved
         self.shortened: Shortened | None = None
         if not whole and not self._fixed:
             self._shorten(without_repeated_layers(original, rewritten, metadata.get("origins", {})))
@@ -219,7 +226,8 @@ class _Models:
             [ComparedOutput(item, metadata["interface"]) for item in metadata["outputs"]] for _ in ("whole", "long")
         )
         batches = make_batches(metadata, rng)
-        for batch in batches:
+        for done, batch in enumerate(batches):
+            self._moved(done, len(batches))
             feeds, packed_feeds = feeds_of(self._original, metadata, batch, rng)
             is_short = batch.name != LONGEST or self.shortened is None
             sessions = self._sessions if is_short else self._long

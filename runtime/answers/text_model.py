@@ -14,20 +14,18 @@ import numpy.typing as npt
 from padfree.contract import texts as contract
 from padfree.contract.metadata import OutputInfo
 
-from ..budget import Budget, cut
 from ..errors import SessionError
 from ..request import Ragged, read_packed
 from ..session import Session
 from ..text.encoder import Text
 from ..texts import PackedTexts, TextReader
+from ..windows import Ran, windows
 from .scores import Classified, Floats, classified, normalized
 from .tags import Tagged, joined, words_of
 
 Array = npt.NDArray[Any]
 Values = Mapping[str, Any]
 
-WINDOW_TOKENS = 1 << 18
-"""Tokens that run before their answers are put aside: outputs of tokens are large."""
 VECTORS, SCORES, LOGITS = contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits"
 ENCODE, SCORE, CLASSIFY, TAG, TOKENS = "encode", "rerank", "classify", "tag", "tokens"
 """What a model is for: the method that answers."""
@@ -76,6 +74,7 @@ class TextModel:
         tokenizer: a tokenizer.json, instead of that one.
         shown: what the model is called in messages.
         truncate: of models that came from no folder: whether texts are cut to the model's positions.
+        ran: hears of texts that have run: how many, and their tokens.
 
     Raises:
         SessionError: the tokenizer is not there, or another model's, or texts do not give what the model reads.
@@ -89,10 +88,12 @@ class TextModel:
         *,
         shown: str | None = None,
         truncate: bool = True,
+        ran: Ran = lambda _texts, _tokens: None,
     ) -> None:
         self._session = session
         self._reader = TextReader(path, session.metadata, tokenizer, truncate=truncate)
         self._shown = shown or str(path)
+        self._ran = ran
         self._outputs = {item.name: item for item in session.metadata.outputs}
 
     @property
@@ -276,9 +277,10 @@ class TextModel:
             return rows_in_order
         ragged = read_packed({**tokens.columns, **inputs}, tokens.seq_lens, self._session.metadata)
         order = np.argsort(-ragged.seq_lens, kind="stable")
-        for part in cut(ragged.seq_lens[order].tolist(), Budget(WINDOW_TOKENS)):
-            chosen = order[part].tolist()
+        for window in windows(self._session, ragged.seq_lens[order].tolist()):
+            chosen = order[window].tolist()
             rows = self._session.run_ragged(_taken(ragged, chosen))[output.name]
+            self._ran(len(chosen), int(ragged.seq_lens[chosen].sum()))
             for at, row in zip(chosen, rows, strict=True):
                 rows_in_order[at] = row
         return rows_in_order

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from padfree.builder.cli import bulk, bulk_progress, main, make_parser
+from padfree.builder.cli import bulk, main, make_parser, row_progress
 from padfree.contract.installation import install_command
 from pyarrow import parquet
 
@@ -168,7 +168,7 @@ def test_a_tokenizer_may_be_a_folder(arguments: list[str], tmp_path: Path) -> No
 def test_lines_tell_where_it_stands_where_there_is_no_terminal(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_progress, "LINE_S", 0.0)
+    monkeypatch.setattr(row_progress, "LINE_S", 0.0)
     assert main([*arguments, "--shard-rows", "4"]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if " of 33 rows, " in line]
     assert lines

@@ -9,12 +9,14 @@ from typing import Any
 import onnx
 import pytest
 from padfree.builder.engine import build, shared_builder
-from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder
+from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
 from padfree.builder.engine.phases import BUILDING, STARTING, Phases
+from padfree.builder.engine.progress import watcher_of
 from padfree.builder.engine_check import checking
 from padfree.builder.errors import BuildError
 from padfree.contract.metadata import Metadata
 from padfree.runtime.gpu.device import Device
+from rich.progress import Progress
 
 from .cpu_engines import CpuEngine
 
@@ -30,10 +32,10 @@ class FakeBuilder(EngineBuilder):
     built: list[dict[str, Any]]
     models: list[onnx.ModelProto]
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, _device: int, _options: TacticOptions, progress: Progress | None) -> None:
         type(self).starts += 1
         self.device, self.tensorrt_version = Device(0, "NVIDIA H200", 9, 0), "10.6.0"
-        self.phases = Phases()
+        self.phases = Phases(watcher_of(progress))
         with self.phases.measured(STARTING):
             pass
 

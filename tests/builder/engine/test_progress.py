@@ -21,13 +21,13 @@ def test_phases_nest_and_disappear() -> None:
     bars.start("Tactics", "Building Engine", 10)
     assert bars.step("Tactics", 4)
     assert [(task.description, task.completed, task.total) for task in progress.tasks] == [
-        ("Building Engine", 0, 6),
-        ("  Tactics", 5, 10),
+        ("  Building Engine", 0, 6),
+        ("    Tactics", 5, 10),
     ]
     bars.finish("Tactics")
     bars.finish("never started")
     assert bars.step("never started", 1)
-    assert [task.description for task in progress.tasks] == ["Building Engine"]
+    assert [task.description for task in progress.tasks] == ["  Building Engine"]
 
 
 def test_interrupts_stop_the_build_without_an_exception() -> None:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where work on rows stands (`run`, `embed`, `rerank`): a bar on a terminal, lines elsewhere, nothing with --quiet."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from .console import error_console
+from .options import say
+
+LINE_S = 10.0
+
+
+class RowsDone(Protocol):
+    """Where the work stands; padfree.bulk's Progress is one."""
+
+    @property
+    def rows(self) -> int:
+        """That are done."""
+
+    @property
+    def all_rows(self) -> int:
+        """That there are."""
+
+    @property
+    def tokens_now(self) -> int:
+        """That were done in `seconds`."""
+
+    @property
+    def seconds(self) -> float:
+        """Since this run began."""
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the end; None before anything is done."""
+
+
+@dataclass(frozen=True)
+class TokensDone:
+    """RowsDone of work whose tokens are all known."""
+
+    rows: int
+    all_rows: int
+    tokens_now: int
+    all_tokens: int
+    seconds: float
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the end, at the rate of now."""
+        return (self.all_tokens - self.tokens_now) * self.seconds / self.tokens_now if self.tokens_now else None
+
+
+@contextmanager
+def shown_progress(*, quiet: bool = False) -> Iterator[Callable[[RowsDone], None]]:
+    """A bar on a terminal, and elsewhere a line now and then."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = error_console()
+    if quiet or not console.is_terminal:
+        yield _ignore if quiet else _Lines().update
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rows  {task.fields[rate]}"))
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("", total=None, rate="")
+
+        def update(progress: RowsDone) -> None:
+            shown.update(task, total=progress.all_rows, completed=progress.rows, rate=_rate(progress))
+
+        yield update
+
+
+@contextmanager
+def shown_batches(lengths: list[int], *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Shows the progress of batches of sequences of these `lengths`; each tells its sequences and tokens."""
+    start, all_tokens, rows, tokens = time.perf_counter(), sum(lengths), 0, 0
+
+    with shown_progress(quiet=quiet) as show:
+        show(TokensDone(0, len(lengths), 0, all_tokens, 0.0))
+
+        def ran(more_rows: int, more_tokens: int) -> None:
+            nonlocal rows, tokens
+            rows, tokens = rows + more_rows, tokens + more_tokens
+            show(TokensDone(rows, len(lengths), tokens, all_tokens, time.perf_counter() - start))
+
+        yield ran
+
+
+def _ignore(_progress: RowsDone) -> None:
+    pass
+
+
+class _Lines:
+    """Progress where there is no terminal: a line every LINE_S."""
+
+    def __init__(self) -> None:
+        self._last_s = 0.0
+
+    def update(self, progress: RowsDone) -> None:
+        """Shows where the work stands, if it is time."""
+        if progress.rows < progress.all_rows and progress.seconds - self._last_s >= LINE_S:
+            self._last_s = progress.seconds
+            say(f"{progress.rows} of {progress.all_rows} rows, {_rate(progress)}")
+
+
+def _rate(progress: RowsDone) -> str:
+    rate = progress.tokens_now / progress.seconds if progress.seconds else 0.0
+    return f"{rate:,.0f} tokens/s" + ("" if progress.left_s is None else f", {_duration(progress.left_s)} left")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

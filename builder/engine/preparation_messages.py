@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the process that prepares a model tells while it works: lines of JSON in a pipe, each with one message."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import IO, Any
+
+from padfree.contract.phases import Watcher
+
+_BEGUN, _MOVED, _SAID, _ENDED = "begun", "moved", "said", "ended"
+
+
+class Teller:
+    """Writes messages into the pipe with the file descriptor `pipe`; who reads may have gone."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+
+    def begun(self, phase: str) -> None:
+        """A phase begins."""
+        self._tell(_BEGUN, phase)
+
+    def moved(self, done: int, of: int) -> None:
+        """So many steps of the phase are done."""
+        self._tell(_MOVED, done, of)
+
+    def said(self, line: str) -> None:
+        """Something that the user is to know."""
+        self._tell(_SAID, line)
+
+    def ended(self, code: int) -> None:
+        """The model is prepared, or not, as the exit code will say, and work goes on."""
+        self._tell(_ENDED, code)
+
+    def _tell(self, *message: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, json.dumps(message).encode() + b"\n")
+
+
+def to_stderr(line: str) -> None:
+    """Tells the user something."""
+    sys.stderr.write(f"{line}\n")
+
+
+def heard(pipe: IO[bytes], watcher: Watcher | None, say: Callable[[str], object]) -> int | None:
+    """Passes messages on until the model is prepared: the exit code, or None where the process has ended."""
+    for line in pipe:
+        kind, *values = json.loads(line)
+        if kind == _ENDED:
+            return int(values[0])
+        if kind == _SAID:
+            say(values[0])
+        elif watcher is not None and kind == _BEGUN:
+            watcher.begun(values[0])
+        elif watcher is not None and kind == _MOVED:
+            watcher.moved(values[0], values[1])
+    return None
