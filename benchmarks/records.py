@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-TENSORRT, PADFREE, LIMIT = "TensorRT, padded", "padfree", "limit: matrix products of packed tokens alone"
+TENSORRT, PADFREE, LIMIT = "TensorRT, padded", "padfree", "limit: GEMMs of packed tokens alone"
 Record = Mapping[str, Any]
 
 EARLIER, EARLIER_COMMITS = "earlier_peers", "earlier_commits"

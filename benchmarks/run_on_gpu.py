@@ -122,6 +122,7 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
         "biases": (measured(*positions, "bert-base|mpnet|t5|deberta", *recorded("end_to_end"), *cache), 8),
         "small encoders": (measured("sweep", "--sets", "small", *recorded("end_to_end"), *cache), 8),
         "products of e4m3 in encoders": (measured("sweep", "--sets", "fp8", *recorded("end_to_end"), *cache), 8),
+        "precisions": (measured("sweep", "--sets", "precisions", *recorded("end_to_end"), *cache), 4),
         "sentence-transformers": (measured("integrations.sentence_transformers", *recorded("integrations")), 4),
         "trained models": (measured("accuracy", *recorded("trained")), 9),
     }

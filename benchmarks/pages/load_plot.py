@@ -17,6 +17,12 @@ from benchmarks.records import Record
 
 from .style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save
 
+LABELS = {
+    OWN: "padfree",
+    "padded": "TensorRT, padded",
+    "padded-sorted": "TensorRT, padded, similar lengths together",
+}
+
 
 def plot(servers: Mapping[str, Sequence[Record]], path: Path) -> None:
     """The 99th percentile over the tokens answered a second; a line ends where the server could not keep up."""
@@ -32,12 +38,18 @@ def plot(servers: Mapping[str, Sequence[Record]], path: Path) -> None:
             steps = sorted((r for r in records if r["latency_ms"]["p99"]), key=lambda r: r["offered_per_s"])
             colour = OURS if name == OWN else next(colours)
             across = [step["tokens_per_s"] / 1e6 for step in steps]
-            axes.plot(across, [step["latency_ms"]["p99"] for step in steps], marker=marker, color=colour, label=name)
+            axes.plot(
+                across,
+                [step["latency_ms"]["p99"] for step in steps],
+                marker=marker,
+                color=colour,
+                label=LABELS.get(name, name),
+            )
         limits = {record["p99_limit_ms"] for records in servers.values() for record in records}
         for limit in limits:
             axes.axhline(limit, color=GREY, linestyle=":", linewidth=1)
             axes.annotate(
-                f"allowed: {limit:g} ms", (0.99, limit), xycoords=("axes fraction", "data"), ha="right", va="bottom"
+                f"allowed: {limit:g} ms", (0.55, limit), xycoords=("axes fraction", "data"), ha="center", va="bottom"
             )
         first = next(iter(servers.values()))
         axes.set(

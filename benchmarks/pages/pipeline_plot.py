@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .style import GREY, OURS, STYLE, save
+from .style import GREY, OURS, STYLE, readable_ink, save
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "attention_pipeline.svg"
 WARPGROUPS, STAGES, QUERY_SLOTS = 3, 4, 2
@@ -23,15 +23,17 @@ LATENCY, COPY, PRODUCT, SOFTMAX, OUTPUT = 2.0, 1.1, 1.3, 5.6, 2.2
 """Durations without a unit: until a copy arrives, issuing one, a product, a step's softmax, storing the output."""
 END = 58.5
 """Where the picture is cut off."""
-Q_COLOUR, K_COLOUR, V_COLOUR, STAGE_COLOUR = "#8b949e", "#a371f7", "#2f95a5", "#64748b"
-SOFTMAX_COLOUR, OUTPUT_COLOUR = "#b7801d", "#3a9d4b"
+LIGHTER = 0.45
+"""Opacity of every other task."""
+Q_COLOUR, K_COLOUR, V_COLOUR, STAGE_COLOUR = "#5c6670", "#7048c0", "#1b6f77", "#64748b"
+SOFTMAX_COLOUR, OUTPUT_COLOUR = "#8a5f10", "#2a7a38"
 ROWS = (
-    "loading warp: jobs, Q",
+    "loading warp: work items, Q",
     "loading warp: K",
     "loading warp: V",
     *(f"stage {number}" for number in range(STAGES)),
     *(f"warpgroup {number}" for number in range(WARPGROUPS)),
-    "matrix unit",
+    "tensor cores",
 )
 
 
@@ -78,7 +80,7 @@ class Pipeline:
     def _load_queries(self, task: int) -> None:
         """The Q of all warpgroups, once the buffers are free."""
         begin = max(self._warp_free["Q"], self._released.get(("Q", task - QUERY_SLOTS), 0.0))
-        self._warp_free["Q"] = self._add("loading warp: jobs, Q", begin, begin + 2 * COPY, "Q", Q_COLOUR, task)
+        self._warp_free["Q"] = self._add("loading warp: work items, Q", begin, begin + 2 * COPY, "Q", Q_COLOUR, task)
         self._arrived["Q", task] = begin + 2 * COPY + LATENCY
 
     def _load_stage(self, task: int, number: int) -> None:
@@ -101,7 +103,7 @@ class Pipeline:
         end = begin + PRODUCT * len(products)
         row = f"warpgroup {group}"
         self._add(row, begin, end, " ".join(products), OURS, task)
-        self._matrix_free = self._add("matrix unit", begin, end, str(group), OURS, task)
+        self._matrix_free = self._add("tensor cores", begin, end, str(group), OURS, task)
         if step < STEPS:
             self._ready[group] = self._add(row, end, end + SOFTMAX, f"softmax {step}", SOFTMAX_COLOUR, task)
         else:
@@ -127,10 +129,11 @@ def draw(path: Path) -> None:
             if span.begin >= END:
                 continue
             y, width = ROWS.index(span.row), min(span.end, END) - span.begin
-            opacity = 1.0 if span.task % 2 == 0 else 0.7
+            opacity = 1.0 if span.task % 2 == 0 else LIGHTER
             axes.barh(y, width, 0.78, span.begin, color=span.colour, alpha=opacity, linewidth=0)
             if width > 0.3 * len(span.text):  # not in what is cut off
-                axes.text(span.begin + width / 2, y, span.text, color="white", size=6.5, ha="center", va="center")
+                ink = readable_ink(span.colour, opacity)
+                axes.text(span.begin + width / 2, y, span.text, color=ink, size=6.5, ha="center", va="center")
         for border in (2.5, 6.5, 9.5):
             axes.axhline(border, color=GREY, linewidth=0.5, alpha=0.5)
         axes.set_yticks(range(len(ROWS)), ROWS)
@@ -139,7 +142,7 @@ def draw(path: Path) -> None:
         axes.set_xlim(0, END)
         axes.set_ylim(len(ROWS) - 0.4, -0.6)
         axes.spines[["left", "bottom"]].set_visible(False)
-        axes.set_xlabel("time, not to scale; the shade changes from task to task", loc="left")
+        axes.set_xlabel("time, not to scale; tasks are dark and light in turn", loc="left")
         save(figure, path)
 
 

@@ -3,9 +3,9 @@
 
     python -m benchmarks.pages.plots --results benchmarks/results/h200 --images docs/images
 
-Reads attention.jsonl and end_to_end.jsonl, where they exist (of lines with the same case the last counts), and writes
-attention.svg, end_to_end.svg (the targets) and sweep.svg (the other sets of cases). Needs
-matplotlib.
+Reads attention.jsonl, end_to_end.jsonl and trained.jsonl, where they exist (of lines with the same case the last
+counts), and writes attention.svg, end_to_end.svg (the targets), sweep.svg (the sets of cases that are curves) and
+precisions.svg (accuracy against speed). Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from benchmarks.attention.report import PAGE_PEERS
 from benchmarks.pages.tables import NAMES
 from benchmarks.records import EARLIER, LIMIT, PADFREE, Record, read, times_of
 
+from .precision_plot import draw_precisions
 from .style import INK, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save, styles_of
-from .sweep_plot import draw_sweep
+from .sweep_plot import CURVES, draw_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
-BAR_NAMES = {LIMIT: "limit: the matrix products"}
+BAR_NAMES = {LIMIT: "limit: the GEMMs alone"}
 """Names that are too long to stand beside a bar."""
 
 
@@ -78,7 +79,11 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
         axes.grid(axis="both")
         axes.set_xlabel("time of a peer / time of padfree (to the right of 1: padfree is faster)")
         hollow = "; hollow: from an earlier run" if any(then) else ""
-        axes.set_title(f"Attention alone, fp16, {machine(records)}{hollow}", loc="left")
+        axes.set_title(
+            f"Attention alone, fp16, {machine(records)}{hollow}\n"
+            "left: heads (H), texts (B), size of a head (D, 64 unless given), and the time of padfree",
+            loc="left",
+        )
         figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4)
         save(figure, path)
 
@@ -104,13 +109,13 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
             axes.margins(x=0.12)
             axes.tick_params(axis="y", length=0)
             padding = 1 - record["tokens"] / record["slots"]
-            texts = "one text" if record["batch"] == 1 else f"{record['batch']} texts of up to"
+            texts = "one text of" if record["batch"] == 1 else f"{record['batch']} texts of up to"
             model = NAMES.get(record["model"], record["model"])
             axes.set_title(f"{model}: {texts} {record['seq_len']} tokens, {padding:.0%} padding", loc="left")
             axes.set_xlabel("ms per batch, lower is better")
         for axes in panels[len(records) :]:
             axes.remove()
-        figure.suptitle(f"Time of a batch, fp16, {machine(records)}", x=0.01, ha="left", fontsize=10)
+        figure.suptitle(f"Time per batch, fp16, {machine(records)}", x=0.01, ha="left", fontsize=10)
         figure.tight_layout()
         save(figure, path)
 
@@ -127,7 +132,7 @@ class Picture:
 PICTURES: Mapping[str, Picture] = {
     "attention": Picture("attention", lambda _: True, draw_attention),
     "end_to_end": Picture("end_to_end", lambda record: record["set"] == "targets", draw_end_to_end),
-    "sweep": Picture("end_to_end", lambda record: record["set"] != "targets", draw_sweep),
+    "sweep": Picture("end_to_end", lambda record: record["set"] in CURVES, draw_sweep),
 }
 
 
@@ -140,6 +145,12 @@ def draw_all(results: Path, images: Path) -> list[Path]:
         if shown:
             picture.draw(shown, images / f"{name}.svg")
             written.append(images / f"{name}.svg")
+    timed, trained = (
+        read(results / f"{name}.jsonl") if (results / f"{name}.jsonl").exists() else []
+        for name in ("end_to_end", "trained")
+    )
+    if draw_precisions(timed, trained, images / "precisions.svg"):
+        written.append(images / "precisions.svg")
     return written
 
 

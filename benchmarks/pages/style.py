@@ -67,6 +67,31 @@ def styles_of(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     }
 
 
+def luminance(colour: str) -> float:
+    """Relative luminance of "#rrggbb", as the guidelines for accessible pages define it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(colour: str, other: str) -> float:
+    """How much two colours differ, from 1 to 21; text needs 4.5."""
+    darker, lighter = sorted((luminance(colour), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def on_white(colour: str, opacity: float) -> str:
+    """A colour of this opacity as it looks on white."""
+    mixed = (255 + (int(colour[at : at + 2], 16) - 255) * opacity for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part):02x}" for part in mixed)
+
+
+def readable_ink(colour: str, opacity: float = 1.0) -> str:
+    """White or INK, whichever stands out more on this colour."""
+    ground = on_white(colour, opacity)
+    return max(("#ffffff", INK), key=lambda ink: contrast(ink, ground))
+
+
 def machine(records: Sequence[Record]) -> str:
     """What the records were measured on, for the title."""
     return ", ".join(dict.fromkeys(str(record["gpu"]) for record in records if "gpu" in record))

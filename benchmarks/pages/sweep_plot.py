@@ -10,8 +10,11 @@ from typing import Any
 from benchmarks.records import LIMIT, PADFREE, Record, times_of
 
 from .style import OURS, STYLE, machine, save, styles_of
+from .tables import NAMES
 
 Number = Callable[[Record], float]
+CURVES = ("length", "fill", "tokens", "model")
+"""Sets of cases that the picture shows."""
 
 
 def ratios(record: Record) -> dict[str, float]:
@@ -29,15 +32,20 @@ def panels(records: Sequence[Record]) -> list[tuple[str, str, list[Record], Numb
         name = record["set"]
         sets.setdefault(f"{name} {record['batch']}" if name == "length" else name, []).append(record)
     wanted: tuple[tuple[str, str, str, Number], ...] = (
-        ("length 16", "16 texts, mean length 0.6 S", "S: tokens of the longest text", lambda record: record["seq_len"]),
-        ("length 1", "One text of 0.6 S tokens", "S", lambda record: record["seq_len"]),
+        ("length 16", "16 texts, 40 % padding", "tokens of the longest text", lambda record: record["seq_len"]),
+        ("length 1", "One text, 40 % padding", "tokens with padding", lambda record: record["seq_len"]),
         (
             "fill",
-            "16 texts of up to 512 tokens",
-            "mean length / 512",
+            "16 texts of up to 512 tokens, less and less padding",
+            "share of the batch that is no padding",
             lambda record: record["tokens"] / record["slots"],
         ),
-        ("tokens", "More texts of up to 512 tokens", "tokens of the batch", lambda record: record["tokens"]),
+        (
+            "tokens",
+            "More and more texts of up to 512 tokens",
+            "tokens per batch, without padding",
+            lambda record: record["tokens"],
+        ),
     )
     return [(title, label, sets[name], x) for name, title, label, x in wanted if name in sets]
 
@@ -67,7 +75,12 @@ def draw_sweep(records: Sequence[Record], path: Path) -> None:
             text: handle for panel in axes for handle, text in zip(*panel.get_legend_handles_labels(), strict=True)
         }
         figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=3, bbox_to_anchor=(0.5, -0.06))
-        figure.suptitle(f"BERT-base and others, fp16, {machine(records)}", x=0.01, ha="left", fontsize=10)
+        figure.suptitle(
+            f"Time of others divided by the time of padfree: BERT-base, fp16, {machine(records)}",
+            x=0.01,
+            ha="left",
+            fontsize=10,
+        )
         figure.tight_layout()
         save(figure, path)
 
@@ -90,12 +103,12 @@ def _draw_lines(panel: Any, records: Sequence[Record], x: Number, styles: dict[s
 
 def _draw_models(panel: Any, records: Sequence[Record], styles: dict[str, tuple[str, str]]) -> None:
     for name, (colour, marker) in styles.items():
-        points = [(place, ratios(record)[name]) for place, record in enumerate(records) if name in ratios(record)]
+        points = [(column, ratios(record)[name]) for column, record in enumerate(records) if name in ratios(record)]
         if points:
             panel.plot(*zip(*points, strict=True), ls="none", color=colour, marker=marker, label=name)
     panel.axhline(1.0, color=OURS, linewidth=1.5, label="padfree")
-    labels = [f"{record['model']}\n{record['ours_ms']:.2f} ms" for record in records]
+    labels = [f"{NAMES.get(record['model'], record['model'])}\n{record['ours_ms']:.2f} ms" for record in records]
     panel.set_xticks(range(len(records)), labels, fontsize=7)
     panel.set_ylim(bottom=0)
     panel.grid(axis="y")
-    panel.set_title("Models: 16 texts of up to 512 tokens", loc="left")
+    panel.set_title("Other models (and the time of padfree)", loc="left")

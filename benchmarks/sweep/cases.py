@@ -158,6 +158,12 @@ def fp8() -> Iterator[SweepCase]:
             yield SweepCase("fp8", model, batch, seq_len, mean, peers, precision=precision)
 
 
+def precisions() -> Iterator[SweepCase]:
+    """One batch in every precision, alone."""
+    for precision in ("fp32", "fp16", "bf16", "fp8"):
+        yield SweepCase("precisions", "bert-base", 16, 512, FILL * 512, (), precision=precision)
+
+
 SETS: Mapping[str, tuple[SweepCase, ...]] = {
     "targets": tuple(targets()),
     "length": tuple(by_length()),
@@ -167,4 +173,5 @@ SETS: Mapping[str, tuple[SweepCase, ...]] = {
     "positions": tuple(with_positions()),
     "small": tuple(small()),
     "fp8": tuple(fp8()),
+    "precisions": tuple(precisions()),
 }

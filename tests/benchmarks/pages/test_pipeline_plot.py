@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.pages import pipeline_plot
+from benchmarks.pages import pipeline_plot, style
 
 SPANS = pipeline_plot.Pipeline().play()
 
@@ -22,8 +22,15 @@ def test_a_row_does_one_thing_at_a_time(row: str) -> None:
 
 
 def test_warpgroups_multiply_in_turns() -> None:
-    spans = sorted((span for span in SPANS if span.row == "matrix unit"), key=lambda span: span.begin)
+    spans = sorted((span for span in SPANS if span.row == "tensor cores"), key=lambda span: span.begin)
     assert [span.text for span in spans] == ["0", "1", "2"] * (len(spans) // 3)
+
+
+def test_text_stands_out_from_its_bar() -> None:
+    for span in SPANS:
+        for opacity in (1.0, pipeline_plot.LIGHTER):
+            ground = style.on_white(span.colour, opacity)
+            assert style.contrast(style.readable_ink(span.colour, opacity), ground) >= 4.5, (span.row, opacity)
 
 
 def test_the_picture_is_readable_svg(tmp_path: Path) -> None:

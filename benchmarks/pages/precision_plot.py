@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The picture of accuracy against speed: one point per precision.
+
+Speed is that of BERT-base at 16 x 512 (sets precisions and fp8 of the sweep), accuracy that of the model that
+`benchmarks.accuracy` trained: how many answers in a hundred are not those of fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.records import Record
+
+from .style import GREY, INK, OURS, PEER_COLOURS, STYLE, machine, save
+
+PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
+BATCH = ("bert-base", 16, 512)
+"""Model, B and S that are timed."""
+SETS = ("fp8", "precisions")
+"""Sets of the sweep that have such records; a later one counts more."""
+COLOURS = dict(zip(PRECISIONS, (GREY, OURS, *PEER_COLOURS), strict=False))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One precision: milliseconds per batch, and how many per cent of the answers change."""
+
+    precision: str
+    time_ms: float
+    changed_percent: float
+
+
+def times_of(records: Sequence[Record]) -> dict[str, float]:
+    """Milliseconds per batch by precision."""
+    chosen = [record for record in records if (record["model"], record["batch"], record["seq_len"]) == BATCH]
+    return {record["precision"]: record["ours_ms"] for name in SETS for record in chosen if record["set"] == name}
+
+
+def changes_of(record: Record) -> dict[str, float]:
+    """Per cent of the answers that change, in the task where most do, by precision; of fp32, 0 by definition."""
+    scores = {name.removeprefix("packed "): score for name, score in record["scores"].items()}
+    changed = {name: max(scores[name]["changed_percent"].values()) for name in PRECISIONS if name in scores}
+    return {"fp32": 0.0, **changed}
+
+
+def points(timed: Sequence[Record], trained: Sequence[Record]) -> list[Point]:
+    """The precisions that were both timed and scored.
+
+    Args:
+        timed: records of the sweep.
+        trained: records of `benchmarks.accuracy`, of which the last one of the plain variant counts.
+    """
+    plain = [record for record in trained if record["variant"] == "plain"]
+    if not plain:
+        return []
+    times, changes = times_of(timed), changes_of(plain[-1])
+    return [Point(name, times[name], changes[name]) for name in PRECISIONS if name in times and name in changes]
+
+
+def draw_precisions(timed: Sequence[Record], trained: Sequence[Record], path: Path) -> bool:
+    """Draws the picture; False where fewer than two precisions have records."""
+    found = points(timed, trained)
+    if len(found) < 2:
+        return False
+    from matplotlib import pyplot
+
+    missing = [name for name in PRECISIONS if name not in {point.precision for point in found}]
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots(figsize=(6.4, 3.6))
+        for point in found:
+            axes.scatter(point.time_ms, point.changed_percent, s=70, color=COLOURS[point.precision], zorder=3)
+            label = f"{point.precision}: {point.time_ms:.2f} ms, {point.changed_percent:.2g} %"
+            right = point.time_ms > 0.7 * max(each.time_ms for each in found)
+            axes.annotate(
+                label,
+                (point.time_ms, point.changed_percent),
+                xytext=(-9 if right else 9, 5),
+                textcoords="offset points",
+                ha="right" if right else "left",
+                color=INK,
+            )
+        axes.set_xlim(0, 1.08 * max(point.time_ms for point in found))
+        axes.set_ylim(-0.15, 1.2 * max(point.changed_percent for point in found))
+        axes.grid(visible=True)
+        axes.set_xlabel("ms per batch, BERT-base, 16 texts of up to 512 tokens (lower is better)")
+        axes.set_ylabel("answers that differ from\nfp32, % (lower is better)")
+        note = f"; not timed yet: {', '.join(missing)}" if missing else ""
+        axes.set_title(f"Accuracy against speed, {machine(timed)}{note}", loc="left")
+        save(figure, path)
+    return True
