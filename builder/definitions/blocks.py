@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from .attention import Heads, Projections, Scoring, attention
 from .errors import NotDefinedError
@@ -41,13 +42,21 @@ def even_heads(width: int, count: int, keys: int | None = None) -> Heads:
     return Heads(count, keys or count, width // count)
 
 
+class Network(Protocol):
+    """A feed-forward network, or a mixture of several."""
+
+    def apply(self, graph: EncoderGraph, x: str) -> str:
+        """The network of x [B, S, E]."""
+        ...
+
+
 @dataclass(frozen=True)
 class PostNormLayer:
     """norm(y + feed_forward(y)) with y = attention_norm(x + attention(x))."""
 
     attention: Projections
     attention_norm: Norm
-    feed_forward: FeedForward
+    feed_forward: Network
     norm: Norm
 
     def apply(self, graph: EncoderGraph, x: str, heads: Heads, scoring: Scoring) -> str:

@@ -80,6 +80,16 @@ class Keys:
         """A list of texts."""
         return tuple(self._found((name,), default, _are_texts, "a list of texts"))
 
+    def numbers(self, name: str, count: int) -> tuple[float, ...]:
+        """A list of so many numbers above 0; it must be there."""
+        allowed = f"{count} numbers above 0"
+
+        def fits(value: Any) -> bool:
+            is_list = isinstance(value, list) and len(value) == count
+            return is_list and all(_is_number(item) and item > 0 for item in value)
+
+        return tuple(self._found((name,), None, fits, allowed))
+
     def inner(self, name: str) -> Keys | None:
         """The object under a name; None where there is none."""
         self._read.add(name)

@@ -6,59 +6,16 @@ The first half of a head is turned with the second, element by element.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from .errors import NotDefinedError
 from .graph import EncoderGraph
 from .keys import Keys
+from .scalings import SCALINGS, Frequencies, plain_frequencies
 
-Frequencies = npt.NDArray[np.float32]
-
-
-def plain_frequencies(size: int, base: float) -> Frequencies:
-    """base^(-2 i / size) for i below size / 2, rounded as torch rounds them.
-
-    Raises:
-        NotDefinedError: float32 does not hold the base.
-    """
-    if base > float(np.finfo(np.float32).max):
-        raise NotDefinedError(f"the base of rotary embeddings is {base:g}, which float32 does not hold")
-    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    frequencies: Frequencies = np.float32(1) / np.power(np.float32(base), exponents)
-    return frequencies
-
-
-def _linear(plain: Frequencies, keys: Keys, _positions: int) -> Frequencies:
-    frequencies: Frequencies = plain / np.float32(keys.number("factor"))
-    return frequencies
-
-
-def _llama3(plain: Frequencies, keys: Keys, positions: int) -> Frequencies:
-    """Low frequencies are divided, high ones stay, and what lies between goes from the one to the other."""
-    factor = keys.number("factor")
-    low, high = keys.number("low_freq_factor"), keys.number("high_freq_factor")
-    trained = keys.size("original_max_position_embeddings", default=positions)
-    if high <= low:
-        raise NotDefinedError(f"'high_freq_factor' {high:g} is not above 'low_freq_factor' {low:g}")
-    rotations = trained * plain.astype(np.float64) / (2 * math.pi)
-    weight = np.clip((rotations - low) / (high - low), 0, 1)
-    return (plain * ((1 - weight) / factor + weight)).astype(np.float32)
-
-
-def _as_it_is(plain: Frequencies, _keys: Keys, _positions: int) -> Frequencies:
-    return plain
-
-
-_SCALINGS: Mapping[str, Callable[[Frequencies, Keys, int], Frequencies]] = MappingProxyType(
-    {"default": _as_it_is, "linear": _linear, "llama3": _llama3}
-)
-"""By transformers' names. Those that depend on the length of a batch ("dynamic") are not among them."""
+__all__ = ["Frequencies", "Rotary", "frequencies", "plain_frequencies", "scaled"]
 
 
 def frequencies(keys: Keys, size: int, base: float, positions: int) -> Frequencies:
@@ -86,14 +43,12 @@ def scaled(parameters: Keys | None, size: int, base: float, positions: int) -> F
     if parameters is None:
         return plain_frequencies(size, base)
     kind = parameters.text("rope_type", "type", default="default")
-    if kind not in _SCALINGS:
-        raise NotDefinedError(f"'rope_type' is '{kind[:60]}', and {', '.join(_SCALINGS)} alone are known")
+    if kind not in SCALINGS:
+        raise NotDefinedError(f"'rope_type' is '{kind[:60]}', and {', '.join(SCALINGS)} alone are known")
     parameters.only(partial_rotary_factor=1.0)
-    frequencies = _SCALINGS[kind](
-        plain_frequencies(size, parameters.number("rope_theta", default=base)), parameters, positions
-    )
+    found = SCALINGS[kind](parameters.number("rope_theta", default=base), size, parameters, positions)
     parameters.check_all_read()
-    return frequencies
+    return found
 
 
 @dataclass(frozen=True)
@@ -106,12 +61,21 @@ class Rotary:
 
     @classmethod
     def of(cls, graph: EncoderGraph, frequencies: Frequencies) -> Rotary:
-        """Those of positions 0 to S - 1."""
+        """Those of positions 0 to S - 1; of sequences that are longer than frequencies hold for there are none."""
         with graph.scope("rotary"):
-            positions = graph.op("Unsqueeze", graph.op("Cast", graph.positions(), to=1), graph.integers(1))
-            half = graph.op("Mul", positions, graph.constant(frequencies[None]))
+            numbers = graph.positions()
+            if frequencies.longest is None:
+                numbers = graph.op("Cast", numbers, to=1)
+            else:
+                numbers = graph.op("Gather", graph.constant(np.arange(frequencies.longest)), numbers)
+            positions = graph.op("Unsqueeze", numbers, graph.integers(1))
+            half = graph.op("Mul", positions, graph.constant(frequencies.numbers[None]))
             angles = graph.op("Concat", half, half, axis=-1)
-            return cls(graph.op("Cos", angles), graph.op("Sin", angles), 2 * frequencies.size)
+            cosines, sines = graph.op("Cos", angles), graph.op("Sin", angles)
+            if frequencies.scale != 1:
+                scale = graph.constant(frequencies.scale)
+                cosines, sines = graph.op("Mul", cosines, scale), graph.op("Mul", sines, scale)
+            return cls(cosines, sines, 2 * frequencies.numbers.size)
 
     def rotate(self, graph: EncoderGraph, x: str) -> str:
         """Queries or keys [B, H, S, D], turned."""

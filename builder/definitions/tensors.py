@@ -39,6 +39,7 @@ class Weight:
         is_transposed: whether rows and columns change places.
         plus: what is added to every number.
         delta: what is added to the tensor itself, before rows and columns change places.
+        part: which rows are read, where those of several tensors take turns; None for all.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Weight:
     is_transposed: bool = False
     plus: float = 0.0
     delta: LowRank | None = None
+    part: Part | None = None
 
     def item(self, number: int) -> Weight:
         """One of several tensors that lie one after the other along the first axis."""
@@ -62,6 +64,11 @@ class Weight:
         delta = None if self.delta is None else replace(self.delta, left=self.delta.left.rows(begin, end))
         name = f"{self.name}/{begin}:{end}"
         return replace(self, name=name, shape=shape, begin=self.begin + begin * size, delta=delta)
+
+    def interleaved(self, groups: int, count: int, number: int) -> Weight:
+        """One of `count` tensors of which this one has the rows by turns, in groups: the first's, the second's ..."""
+        shape = (self.shape[0] // count, *self.shape[1:])
+        return replace(self, name=f"{self.name}/{number} of {count}", shape=shape, part=Part(groups, count, number))
 
     def transposed(self) -> Weight:
         """[in, out] of [out, in], as products take it."""
@@ -86,7 +93,8 @@ class Weight:
             contents: the files in memory; None where one is not, so that only this tensor is read of it.
         """
         stored = self.shape[::-1] if self.is_transposed else self.shape
-        raw = self._stored(contents[self.file]).reshape(stored)
+        raw = self._stored(contents[self.file])
+        raw = raw.reshape(stored) if self.part is None else self.part.of(raw, stored)
         if self.delta is not None:
             raw = _widened(raw, self.dtype) + self.delta.read(contents)
         raw = raw.T if self.is_transposed else raw
@@ -95,7 +103,7 @@ class Weight:
 
     def _stored(self, content: memoryview | None) -> npt.NDArray[np.generic]:
         """The numbers one after the other, as the file has them."""
-        dtype, count = _TYPES[self.dtype], math.prod(self.shape)
+        dtype, count = _TYPES[self.dtype], math.prod(self.shape) * (1 if self.part is None else self.part.count)
         if content is not None:
             return np.frombuffer(content[self.begin : self.begin + count * dtype.itemsize], dtype)
         with self.file.open("rb") as stream:
@@ -113,6 +121,20 @@ def _widened(raw: npt.NDArray[np.generic], dtype: str) -> Array:
     wide = raw.astype(np.uint32, order="C")
     wide <<= 16
     return wide.view(np.float32)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one of `count` tensors that take turns in `groups` groups."""
+
+    groups: int
+    count: int
+    number: int
+
+    def of(self, raw: npt.NDArray[np.generic], shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+        """Them, in this shape, of the numbers of all."""
+        rows = shape[0] // self.groups
+        return raw.reshape(self.groups, self.count, rows, *shape[1:])[:, self.number].reshape(shape)
 
 
 @dataclass(frozen=True)

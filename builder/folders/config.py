@@ -73,10 +73,9 @@ def read_config(folder: Path) -> ModelConfig:
             "folder that save_pretrained wrote, or an .onnx file"
         )
     entries = Entries(file)
-    model_type = entries.text("model_type")
-    if model_type is None:
+    model_type, architectures = entries.text("model_type"), entries.texts("architectures")
+    if model_type is None and not (architectures and "auto_map" in entries.raw):  # code of its own may leave it out
         raise BuildError(f"{file}: has no 'model_type', so it describes no model of transformers; download it again")
-    architectures = entries.texts("architectures")
     task = next((task for name, task in _HEADS.items() if any(item.endswith(name) for item in architectures)), FEATURES)
     labels = _labels(entries) if task in (CLASSES, TOKENS) else ()
     theirs = entries.object("sentence_transformers")
@@ -89,7 +88,7 @@ def read_config(folder: Path) -> ModelConfig:
     positions = (entries.integer(name) for name in _POSITIONS if entries.raw.get(name) != -1)
     return ModelConfig(
         file=file,
-        model_type=model_type,
+        model_type=model_type or "",
         architectures=architectures,
         task=task,
         vocab_size=entries.integer("vocab_size"),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ _TERMS = {"c2p", "p2c"}
 
 
 @dataclass(frozen=True)
-class _Distances:
+class Distances:
     """Embeddings of distances.
 
     Attributes:
@@ -48,13 +48,13 @@ def _encode(writing: Writing) -> Encoded:
     keys.only(attention_head_size=sizes.heads.size, pooler_hidden_size=sizes.width)
     tensors = writing.tensors.below("", "deberta.", there="embeddings.word_embeddings.weight")
     is_token = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
-    x = embedded = graph.op("Mul", _embedded(writing, tensors, sizes), is_token)
-    seen, terms = mask(graph), _terms(keys)
+    x = embedded = graph.op("Mul", embedded_of(writing, tensors, sizes), is_token)
+    seen, terms = mask(graph), terms_of(keys)
     distances = _distances(writing, tensors, sizes, terms)
     for number in range(keys.size("num_hidden_layers", default=24)):
         with graph.scope(f"layer.{number}"):
             parts = tensors.below(f"encoder.layer.{number}.", there="attention.self.query_proj.weight")
-            more = _more(writing, parts, sizes, distances, terms)
+            more = terms_by_distance(graph, distances, sizes.heads, _projections(keys, parts, sizes, terms))
             x = _layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
         if number == 0 and keys.size("conv_kernel_size", default=0, least=0):
             x = _convolved(writing, tensors, sizes, embedded, x)
@@ -73,7 +73,7 @@ def _sizes(keys: Keys) -> Sizes:
     )
 
 
-def _terms(keys: Keys) -> tuple[str, ...]:
+def terms_of(keys: Keys) -> tuple[str, ...]:
     """Which terms scores have besides the product of queries and keys."""
     said = keys.raw.get("pos_att_type")
     terms = tuple(item.strip() for item in said.lower().split("|")) if isinstance(said, str) else None
@@ -84,23 +84,23 @@ def _terms(keys: Keys) -> tuple[str, ...]:
     return terms
 
 
-def _embedded(writing: Writing, tensors: Tensors, sizes: Sizes) -> str:
+def embedded_of(writing: Writing, tensors: Tensors, sizes: Sizes, vocabulary: int = _VOCABULARY) -> str:
     """Word embeddings and, where the model has them, those of positions and types, through a norm."""
     keys, graph = writing.keys, writing.graph
     narrow = keys.size("embedding_size", default=sizes.width)
     with graph.scope("embeddings"):
-        count, rows = keys.size("vocab_size", default=_VOCABULARY), keys.size("max_position_embeddings", default=512)
+        count, rows = keys.size("vocab_size", default=vocabulary), keys.size("max_position_embeddings", default=512)
         x = words(graph, tensors.take("embeddings.word_embeddings.weight", count, narrow))
         if keys.truth("position_biased_input", default=True):
             x = add(graph, x, position_rows(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow)))
-        if kinds := _token_types(keys):
+        if kinds := token_types(keys):
             x = add(graph, x, types(graph, tensors.take("embeddings.token_type_embeddings.weight", kinds, narrow)))
         if narrow != sizes.width:
             x = Linear.of(tensors, "embeddings.embed_proj", sizes.width, narrow, bias=False).apply(graph, x)
         return Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
 
 
-def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[str, ...]) -> _Distances:
+def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[str, ...]) -> Distances:
     keys, graph = writing.keys, writing.graph
     furthest = keys.raw.get("max_relative_positions", -1)
     keys.ignore("max_relative_positions", "position_buckets")
@@ -125,22 +125,21 @@ def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[st
         bucket = log_buckets(offsets, span, furthest) if has_buckets else offsets
         index, across = (np.clip(sign * bucket + span, 0, 2 * span - 1) for sign in (1, -1))
         scale = (sizes.heads.size * (1 + len(terms))) ** -0.5
-        return _Distances(table, by_distance(graph, index, reach), by_distance(graph, across, reach), scale)
+        return Distances(table, by_distance(graph, index, reach), by_distance(graph, across, reach), scale)
 
 
-def _more(
-    writing: Writing, parts: Tensors, sizes: Sizes, distances: _Distances, terms: tuple[str, ...]
+def _projections(keys: Keys, parts: Tensors, sizes: Sizes, terms: tuple[str, ...]) -> dict[str, Linear]:
+    """What makes keys and queries of the embeddings of distances, for every term."""
+    kind = "" if keys.truth("share_att_key", default=False) else "pos_"
+    names = {"c2p": f"attention.self.{kind}key_proj", "p2c": f"attention.self.{kind}query_proj"}
+    return {term: Linear.of(parts, names[term], sizes.width, sizes.width) for term in terms}
+
+
+def terms_by_distance(
+    graph: EncoderGraph, distances: Distances, heads: Heads, layers: Mapping[str, Linear]
 ) -> Callable[[str, str], str]:
-    """What adds the terms of queries and keys [B, H, S, D]: [B, H, S, S]."""
-    graph, is_shared = writing.graph, writing.keys.truth("share_att_key", default=False)
-
-    def projected(name: str) -> str:
-        own = f"attention.self.{name}_proj" if is_shared else f"attention.self.pos_{name}_proj"
-        rows = Linear.of(parts, own, sizes.width, sizes.width).apply(graph, distances.rows)
-        return _turned(graph, rows, sizes.heads)
-
-    tables = {"c2p": projected("key")} if "c2p" in terms else {}
-    tables |= {"p2c": projected("query")} if "p2c" in terms else {}
+    """What adds the terms of queries and keys [B, H, S, D] with embeddings of distances: [B, H, S, S]."""
+    tables = {term: _turned(graph, layer.apply(graph, distances.rows), heads) for term, layer in layers.items()}
 
     def made(q: str, k: str) -> str:
         terms = []
@@ -169,9 +168,14 @@ def _chosen(graph: EncoderGraph, x: str, table: str, index: str) -> str:
 
 
 def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
-    width, inner = sizes.width, sizes.inner
-    names = ("query", "key", "value")
+    width, names = sizes.width, ("query", "key", "value")
     query, key, value = (Linear.of(parts, f"attention.self.{name}_proj", width, width) for name in names)
+    return layer_of(parts, sizes, query, key, value)
+
+
+def layer_of(parts: Tensors, sizes: Sizes, query: Linear, key: Linear, value: Linear) -> PostNormLayer:
+    """A layer with these projections."""
+    width, inner = sizes.width, sizes.inner
     up, down = Linear.of(parts, "intermediate.dense", inner, width), Linear.of(parts, "output.dense", width, inner)
     return PostNormLayer(
         Projections(query, key, value, Linear.of(parts, "attention.output.dense", width, width)),
@@ -201,7 +205,7 @@ def _convolved(writing: Writing, tensors: Tensors, sizes: Sizes, embedded: str, 
         return graph.op("Mul", norm.apply(graph, add(graph, x, rows)), graph.op("Cast", is_kept, to=1))
 
 
-def _classes(writing: Writing, encoded: Encoded) -> Outputs:
+def classes(writing: Writing, encoded: Encoded) -> Outputs:
     """The first token through the pooler, whose activation config.json names, and the classifier."""
     graph, active = writing.graph, activation(writing.keys, "pooler_hidden_act", default="gelu")
     dense = Linear.of(writing.tensors, "pooler.dense", encoded.width, encoded.width)
@@ -210,7 +214,8 @@ def _classes(writing: Writing, encoded: Encoded) -> Outputs:
     return {LOGITS: (last.apply(graph, vector), (writing.labels,))}
 
 
-def _token_types(keys: Keys) -> int:
+def token_types(keys: Keys) -> int:
+    """How many token types there are."""
     return keys.size("type_vocab_size", default=0, least=0)
 
 
@@ -218,6 +223,6 @@ DEBERTA = Definition(
     "DeBERTa v2",
     lambda keys, _: keys.raw.get("model_type") == "deberta-v2",
     _encode,
-    _token_types,
-    heads(_classes),
+    token_types,
+    heads(classes),
 )

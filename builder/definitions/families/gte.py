@@ -65,9 +65,7 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     inner.check_all_read()
     if factor <= 1 or size % 2:
         raise NotDefinedError(f"'rope_scaling.factor' is {factor:g} for heads of {size} numbers")
-    scaled_frequencies: Frequencies = plain_frequencies(size, base * factor)
-    scaled_frequencies /= np.float32(factor ** (2 / size))
-    return scaled_frequencies
+    return Frequencies(plain_frequencies(size, base * factor).numbers / np.float32(factor ** (2 / size)))
 
 
 def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:

@@ -39,7 +39,7 @@ def _encode(writing: Writing) -> Encoded:
     x = embedded(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=250_002), _token_types(keys))
 
     def layer(number: int) -> PostNormLayer:
-        return _layer(tensors.below(f"encoder.layers.{number}.", there="mixer.Wqkv.weight"), sizes)
+        return layer_of(tensors.below(f"encoder.layers.{number}.", there="mixer.Wqkv.weight"), sizes)
 
     count = keys.size("num_hidden_layers", default=24)
     x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
@@ -62,7 +62,8 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     return plain_frequencies(size, keys.number("rotary_emb_base"))
 
 
-def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+def layer_of(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+    """One layer's tensors, under the names that Jina's code has for fused projections."""
     width, inner = sizes.width, sizes.inner
     up, down = Linear.of(parts, "mlp.fc1", inner, width), Linear.of(parts, "mlp.fc2", width, inner)
     return PostNormLayer(

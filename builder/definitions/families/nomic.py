@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nomic BERT (nomic-embed-text v1 and v1.5): rotary embeddings, gated networks, few biases (arXiv 2402.01613).
+"""nomic BERT (nomic-embed-text v1 to v2): rotary embeddings, gated networks or experts (arXiv 2402.01613, 2502.07972).
 
 Its config.json has GPT-2's names, or those of transformers 5, or both.
 """
@@ -12,8 +12,9 @@ from types import MappingProxyType
 from padfree.contract.texts import FEATURES, SENTENCES
 
 from ..attention import Projections
-from ..blocks import PostNormLayer, Sizes, even_heads
+from ..blocks import Network, PostNormLayer, Sizes, even_heads
 from ..errors import NotDefinedError
+from ..experts import Experts
 from ..heads import rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation_of
@@ -36,8 +37,8 @@ _NEUTRAL = (
 def _encode(writing: Writing) -> Encoded:
     keys, tensors = writing.keys, writing.tensors.below("", "bert.", there="embeddings.word_embeddings.weight")
     keys.only(prenorm=False, parallel_block=False, parallel_block_tied_norm=False, causal=False, use_rms_norm=False)
-    keys.only(rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None, num_experts=0)
-    keys.only(rotary_scaling_factor=None, rope_scaling=None, scale_attn_weights=True, moe_every_n_layers=0)
+    keys.only(rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None)
+    keys.only(rotary_scaling_factor=None, rope_scaling=None, scale_attn_weights=True)
     keys.only(scale_attn_by_inverse_layer_idx=False, is_decoder=False, add_cross_attention=False)
     keys.ignore(*_NEUTRAL)
     width = keys.size("n_embd", "hidden_size", default=768)
@@ -49,7 +50,7 @@ def _encode(writing: Writing) -> Encoded:
 
     def layer(number: int) -> PostNormLayer:
         parts = tensors.below(f"encoder.layers.{number}.", there="attn.Wqkv.weight")
-        return _layer(keys, parts, sizes)
+        return _layer(keys, parts, sizes, _network(keys, parts, sizes, number))
 
     count = keys.size("n_layer", "num_hidden_layers", default=12)
     return Encoded(rotary_layers(writing, x, sizes, _frequencies(keys, heads.size), count, layer), width, tensors)
@@ -70,18 +71,39 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     return scaled(parameters, size, base, positions)
 
 
-def _layer(keys: Keys, parts: Tensors, sizes: Sizes) -> PostNormLayer:
+def _layer(keys: Keys, parts: Tensors, sizes: Sizes, network: Network) -> PostNormLayer:
     width, heads = sizes.width, sizes.heads
     bias = keys.truth("qkv_proj_bias", default="attn.Wqkv.bias" in parts)
     return PostNormLayer(
         Projections.fused(parts, "attn.Wqkv", "attn.out_proj", heads, width, bias=bias),
         Norm.of(parts, "norm1", width, sizes.epsilon),
-        _network(keys, parts, sizes),
+        network,
         Norm.of(parts, "norm2", width, sizes.epsilon),
     )
 
 
-def _network(keys: Keys, parts: Tensors, sizes: Sizes) -> FeedForward:
+def _network(keys: Keys, parts: Tensors, sizes: Sizes, number: int) -> Network:
+    """A feed-forward network; in every n-th layer a mixture of experts."""
+    every, experts = keys.size("moe_every_n_layers", default=0, least=0), keys.size("num_experts", default=0, least=0)
+    keys.only(num_shared_experts=0, expert_choice_router=False, moe_normalize_expert_weights=False, ffn_div=1)
+    chosen = keys.size("moe_top_k", default=1)
+    keys.ignore("moe_resid_pdrop", "router_aux_loss_coef")
+    if not every or number % every != 1:
+        return _feed_forward(keys, parts, sizes)
+    if chosen > experts:
+        raise NotDefinedError(f"'moe_top_k' is {chosen} of {experts} experts")
+    rows = experts * sizes.inner
+    return Experts(
+        parts.take("mlp.router.layer.weight", experts, sizes.width),
+        parts.take("mlp.experts.mlp.w1", rows, sizes.width),
+        activation_of(keys.text("activation_function", default="gelu")),
+        parts.take("mlp.experts.mlp.w2", rows, sizes.width),
+        parts.take("mlp.experts.bias", sizes.width),
+        chosen,
+    )
+
+
+def _feed_forward(keys: Keys, parts: Tensors, sizes: Sizes) -> FeedForward:
     width, inner = sizes.width, sizes.inner
     is_gated = "mlp.fc11.weight" in parts
     first = keys.truth("mlp_fc1_bias", default=("mlp.fc11.bias" if is_gated else "mlp.fc1.bias") in parts)

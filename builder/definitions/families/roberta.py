@@ -47,8 +47,10 @@ def tanh(graph: EncoderGraph, x: str) -> str:
     return graph.op("Tanh", x)
 
 
-def _matches(keys: Keys, _names: frozenset[str]) -> bool:
-    return keys.raw.get("model_type") in _VOCABULARY and keys.raw.get("position_embedding_type") != "rotary"
+def _matches(keys: Keys, names: frozenset[str]) -> bool:
+    is_fused = any("mixer.Wqkv" in name for name in names)  # of Jina's
+    is_plain = keys.raw.get("position_embedding_type") != "rotary" and not is_fused
+    return keys.raw.get("model_type") in _VOCABULARY and is_plain
 
 
 ROBERTA = Definition(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""T5's encoder: RMS norms ahead, one bias by distance for all layers, scores without a scale (arXiv 1910.10683)."""
+"""T5's encoder: RMS norms ahead, a bias by distance, scores without a scale (arXiv 1910.10683, 2304.09151).
+
+All layers share one table of biases; those of umT5 have one each.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from ..tensors import Tensors
 
 _TABLES = ("encoder.embed_tokens.weight", "shared.weight")
 _GATED = "gated-"
+_OWN_BIASES = "umt5"
 
 
 def _encode(writing: Writing) -> Encoded:
@@ -25,29 +29,31 @@ def _encode(writing: Writing) -> Encoded:
     keys.ignore("decoder_start_token_id", "dropout_rate", "is_encoder_decoder", "n_positions", "num_decoder_layers")
     keys.ignore("scale_decoder_outputs", "tie_encoder_decoder", "tie_word_embeddings")
     keys.only(is_decoder=False, scalable_attention=True)
-    sizes, is_gated = _sizes(keys)
+    has_own_biases = keys.raw["model_type"] == _OWN_BIASES
+    sizes, is_gated = _sizes(keys, "gated-gelu" if has_own_biases else "relu")
     table = next((name for name in _TABLES if name in tensors), _TABLES[1])
     with graph.scope("embeddings"):
         x = words(graph, tensors.take(table, keys.size("vocab_size"), sizes.width))
-    first = tensors.below("encoder.block.0.layer.0.SelfAttention.", there="relative_attention_bias.weight")
     buckets = keys.size("relative_attention_num_buckets", default=32)
-    numbers = first.take("relative_attention_bias.weight", buckets, sizes.heads.queries)
     furthest = keys.size("relative_attention_max_distance", default=128)
     if buckets < 4 or furthest <= buckets // 4:
         raise NotDefinedError(f"{buckets} buckets for distances up to {furthest} are no buckets of T5's")
-    scoring = Scoring(1.0, mask(graph), bucket_bias(graph, numbers, furthest))
+    scoring, seen = Scoring(1.0, ""), mask(graph)
     for number in range(keys.size("num_layers")):
         with graph.scope(f"block.{number}"):
             parts = tensors.below(f"encoder.block.{number}.layer.", there="0.SelfAttention.q.weight")
+            if number == 0 or has_own_biases:
+                numbers = parts.take("0.SelfAttention.relative_attention_bias.weight", buckets, sizes.heads.queries)
+                scoring = Scoring(1.0, seen, bucket_bias(graph, numbers, furthest))
             x = _layer(parts, sizes, is_gated=is_gated).apply(graph, x, sizes.heads, scoring)
     x = Norm.rms(tensors, "encoder.final_layer_norm", sizes.width, sizes.epsilon).apply(graph, x)
     tensors.ignore("decoder.", "lm_head.", *_TABLES)
     return Encoded(x, sizes.width, tensors)
 
 
-def _sizes(keys: Keys) -> tuple[Sizes, bool]:
+def _sizes(keys: Keys, network: str) -> tuple[Sizes, bool]:
     """The sizes, and whether networks are gated."""
-    count, name = keys.size("num_heads"), keys.text("feed_forward_proj", default="relu")
+    count, name = keys.size("num_heads"), keys.text("feed_forward_proj", default=network)
     is_gated = name.startswith(_GATED)
     active = name.removeprefix(_GATED)
     active = "gelu_new" if name == "gated-gelu" else active  # as the code of T5 1.1 has it
@@ -81,7 +87,7 @@ def _layer(parts: Tensors, sizes: Sizes, *, is_gated: bool) -> PreNormLayer:
 
 T5 = Definition(
     "T5",
-    lambda keys, _: keys.raw.get("model_type") in ("t5", "mt5"),
+    lambda keys, _: keys.raw.get("model_type") in ("t5", "mt5", _OWN_BIASES),
     _encode,
     lambda _: 0,
     {FEATURES: rows, SENTENCES: rows},

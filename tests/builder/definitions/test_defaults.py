@@ -15,8 +15,8 @@ from padfree.builder.definitions.model import Definition, Writing
 from padfree.builder.definitions.tensors import Tensors, Weight
 
 NAMES = frozenset({"attn.Wqkv", "attention.qkv_proj", "mixer.Wqkv"})  # by which some families are told apart
-TYPES = ("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "eurobert", "gemma3_text", "gte",
-         "llama", "mistral", "modernbert", "mpnet", "nomic_bert", "qwen2", "qwen3", "roberta",
+TYPES = ("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "eurobert", "gemma3_text",
+         "gte", "llama", "mistral", "modernbert", "mpnet", "nomic_bert", "qwen2", "qwen3", "roberta",
          "xlm-roberta")  # fmt: skip
 NOT_OF_TRANSFORMERS = frozenset(
     {
@@ -28,7 +28,8 @@ NOT_OF_TRANSFORMERS = frozenset(
         "embedding_size", "share_att_key", "norm_rel_ebd", "conv_kernel_size", "is_causal", "head_dim",
     }
 )  # fmt: skip
-SAID = {"deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}}
+_RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+SAID = {"deberta": _RELATIVE, "deberta-v2": _RELATIVE}
 """Entries without which there is no definition."""
 DERIVED = frozenset({"layer_types", "num_key_value_heads", "head_dim", "rope_type"})
 """Of which None means what the definition's default says."""

@@ -17,12 +17,13 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import save_model
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.rewrite import finished, rewrite_model
-from padfree.runtime import Session
+from padfree.runtime import Session, SessionError
 
 from tests.support import defined
 
 TOLERANCE = 1e-5  # of the largest number of an answer; orders of sums differ
-SAME_WHATEVER = ("old_norms", "float16", "three_types", "own_names", "old_entries", "gelu_fast", "gelu_tanh")
+SAME_WHATEVER = ("old_norms", "float16", "three_types", "own_names", "old_entries", "gelu_fast", "gelu_tanh",
+                 "dynamic")  # fmt: skip
 """Parts of names of references that are others in how weights are written, not in what is computed."""
 
 
@@ -83,6 +84,18 @@ def test_packed(name: str, tmp_path: Path) -> None:
     for output, rows in reference.outputs.items():
         for answer, wanted in zip(found[output], rows, strict=True):
             assert_same(answer, wanted)
+
+
+@pytest.mark.parametrize(("name", "longest"), [("llama_longrope", 12), ("llama_dynamic", 40)])
+def test_texts_for_which_frequencies_would_be_others_are_refused(name: str, longest: int, tmp_path: Path) -> None:
+    """Those of transformers depend on the longest text of a batch there."""
+    given = written(name, tmp_path / "model")
+    made = rewrite_model(given, interface="packed", precision="fp32", strict=True, verify=False)
+    save_model(finished(made.model, made.precision), tmp_path / "packed.onnx")
+    with Session(tmp_path / "packed.onnx") as session:
+        session.run([[1] * longest])
+        with pytest.raises(SessionError, match=f"the model has {longest} positions"):
+            session.run([[1] * (longest + 1)])
 
 
 @pytest.mark.parametrize("name", ["bert", "bert_float16", "bert_bfloat16"])

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixtures of experts (arXiv 2101.03961): of several feed-forward networks those count that a router chooses.
+
+All of them are computed, and the others multiplied by 0: every token has the same products, as packed tokens need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .graph import EncoderGraph
+from .layers import Activation
+from .tensors import Weight
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The sum of active(x @ up_i^T) @ down_i over the chosen experts, each times its probability, and a bias.
+
+    Attributes:
+        router: [X, E], without a bias.
+        up: [X * inner, E], one expert's rows after the other's.
+        active: the activation.
+        down: [X * inner, E].
+        bias: [E].
+        chosen: how many experts count for a token.
+    """
+
+    router: Weight
+    up: Weight
+    active: Activation
+    down: Weight
+    bias: Weight
+    chosen: int
+
+    def apply(self, graph: EncoderGraph, x: str) -> str:
+        """The mixture of x [B, S, E]."""
+        with graph.scope("experts"):
+            count, inner = self.router.shape[0], self.up.shape[0] // self.router.shape[0]
+            share = graph.op("Unsqueeze", self._shares(graph, x), graph.integers(3))
+            hidden = self.active(graph, graph.op("MatMul", x, graph.weight(self.up.transposed())))
+            each = graph.op("Mul", graph.op("Reshape", hidden, graph.integers(0, 0, count, inner)), share)
+            rows = graph.op("Reshape", each, graph.integers(0, 0, count * inner))
+            return graph.op("Add", graph.op("MatMul", rows, graph.weight(self.down)), graph.weight(self.bias))
+
+    def _shares(self, graph: EncoderGraph, x: str) -> str:
+        """The probabilities [B, S, X] of the chosen experts, and 0 for the others."""
+        shares = graph.op("Softmax", graph.op("MatMul", x, graph.weight(self.router.transposed())), axis=-1)
+        left, least = shares, graph.op("ReduceMax", shares, axes=[-1], keepdims=1)
+        for _ in range(self.chosen - 1):
+            left = graph.op("Where", graph.op("Less", left, least), left, graph.constant(0.0))
+            least = graph.op("ReduceMax", left, axes=[-1], keepdims=1)
+        return graph.op("Where", graph.op("Less", shares, least), graph.constant(0.0), shares)

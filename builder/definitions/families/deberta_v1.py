@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeBERTa's first version: distances without buckets, and one projection whose heads take turns (arXiv 2006.03654)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..attention import Scoring, mask
+from ..blocks import PostNormLayer, Sizes, even_heads
+from ..distances import by_distance
+from ..graph import MASK
+from ..heads import heads
+from ..keys import Keys
+from ..layers import Linear, activation
+from ..model import Definition, Encoded, Writing
+from ..tensors import Tensors
+from .deberta import Distances, classes, embedded_of, layer_of, terms_by_distance, terms_of, token_types
+
+_VOCABULARY = 50265
+
+
+def _encode(writing: Writing) -> Encoded:
+    keys, graph, sizes = writing.keys, writing.graph, _sizes(writing.keys)
+    keys.ignore("pooler_dropout", "pooler_hidden_act", "legacy", "tie_word_embeddings", "padding_idx")
+    keys.only(is_decoder=False, talking_head=False, pooler_hidden_size=sizes.width)
+    tensors = writing.tensors.below("", "deberta.", there="embeddings.word_embeddings.weight")
+    is_token = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
+    x = graph.op("Mul", embedded_of(writing, tensors, sizes, _VOCABULARY), is_token)
+    seen, terms = mask(graph), terms_of(keys)
+    distances = _distances(writing, tensors, sizes, terms)
+    for number in range(keys.size("num_hidden_layers", default=12)):
+        with graph.scope(f"layer.{number}"):
+            parts = tensors.below(f"encoder.layer.{number}.", there="attention.self.in_proj.weight")
+            tables = {"c2p": ("pos_proj", False), "p2c": ("pos_q_proj", True)}
+            layers = {
+                term: Linear.of(parts, f"attention.self.{name}", sizes.width, sizes.width, bias=bias)
+                for term, (name, bias) in tables.items()
+                if term in terms
+            }
+            more = terms_by_distance(graph, distances, sizes.heads, layers)
+            x = _layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
+    tensors.ignore("position_ids", "lm_predictions.", "mask_predictions.", "pooler.", "lm_head.", "cls.")
+    return Encoded(x, sizes.width, tensors)
+
+
+def _sizes(keys: Keys) -> Sizes:
+    width = keys.size("hidden_size", default=768)
+    return Sizes(
+        width,
+        even_heads(width, keys.size("num_attention_heads", default=12)),
+        keys.size("intermediate_size", default=3072),
+        activation(keys, "hidden_act", default="gelu"),
+        keys.number("layer_norm_eps", default=1e-7),
+    )
+
+
+def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[str, ...]) -> Distances:
+    keys, graph = writing.keys, writing.graph
+    furthest = keys.raw.get("max_relative_positions", -1)
+    keys.ignore("max_relative_positions")
+    if not isinstance(furthest, int) or furthest < 1:
+        furthest = keys.size("max_position_embeddings", default=512)
+    with graph.scope("distances"):
+        table = graph.weight(tensors.take("encoder.rel_embeddings.weight", 2 * furthest, sizes.width))
+        offsets = np.arange(-furthest, furthest + 1)
+        index, across = (np.clip(sign * offsets + furthest, 0, 2 * furthest - 1) for sign in (1, -1))
+        scale = (sizes.heads.size * (1 + len(terms))) ** -0.5
+        return Distances(table, by_distance(graph, index, furthest), by_distance(graph, across, furthest), scale)
+
+
+def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+    width, count = sizes.width, sizes.heads.queries
+    all_rows = parts.take("attention.self.in_proj.weight", 3 * width, width)
+    query, key, value = (all_rows.interleaved(count, 3, number) for number in range(3))
+    q_bias, v_bias = (parts.take(f"attention.self.{name}_bias", width) for name in "qv")
+    return layer_of(parts, sizes, Linear(query, q_bias), Linear(key, None), Linear(value, v_bias))
+
+
+DEBERTA_V1 = Definition(
+    "DeBERTa",
+    lambda keys, _: keys.raw.get("model_type") == "deberta",
+    _encode,
+    token_types,
+    heads(classes),
+)
