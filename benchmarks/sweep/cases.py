@@ -158,6 +158,18 @@ def fp8() -> Iterator[SweepCase]:
             yield SweepCase("fp8", model, batch, seq_len, mean, peers, precision=precision)
 
 
+DEFINED = ("nomic-v1.5", "gte-base", "jina-v3")
+"""Encoders of benchmarks.defined, whose code transformers does not have or users do not run."""
+
+
+def by_definition() -> Iterator[SweepCase]:
+    """Folders that refer to code of their own: a full batch, and one short text."""
+    for model in DEFINED:
+        for batch, seq_len in ((16, 512), (1, 32)):
+            mean = seq_len if batch == 1 else FILL * seq_len
+            yield SweepCase("folders", model, batch, seq_len, mean, TENSORRT)
+
+
 def precisions() -> Iterator[SweepCase]:
     """One batch in every precision, alone."""
     for precision in ("fp32", "fp16", "bf16", "fp8"):
@@ -173,5 +185,6 @@ SETS: Mapping[str, tuple[SweepCase, ...]] = {
     "positions": tuple(with_positions()),
     "small": tuple(small()),
     "fp8": tuple(fp8()),
+    "folders": tuple(by_definition()),
     "precisions": tuple(precisions()),
 }

@@ -78,14 +78,20 @@ def model_reader(folder: Path) -> Callable[..., Any]:
     """Gives models by their name and precision, exported once into the folder, read once."""
     from padfree.builder.peers.setup import Model
 
-    from benchmarks.models import make
+    from benchmarks import defined
 
     folder.mkdir(parents=True, exist_ok=True)
 
-    files_of = functools.cache(lambda name: make(name, folder))
+    @functools.cache
+    def files_of(name: str) -> Any:
+        from benchmarks.models import make  # needs torch
+
+        return make(name, folder)
 
     @functools.cache
     def read(name: str, precision: str = "fp16") -> Model:
+        if name in defined.CONFIGS:
+            return Model(defined.make(name, folder), precision)
         files = files_of(name)
         return Model(files.onnx, precision, files.folder)
 

@@ -27,7 +27,8 @@ def _encode(writing: Writing) -> Encoded:
     keys.ignore("emb_pooler", "load_trained_adapters", "lora_dropout_p", "lora_main_params_trainable",
                 "task_instructions", "tie_word_embeddings", "use_flash_attn", "use_reentrant")  # fmt: skip
     adapters = _adapters(keys, writing.adapter)
-    tensors = AdaptedTensors(writing.tensors, adapters).below("", "roberta.", there="embeddings.word_embeddings.weight")
+    kept = AdaptedTensors(writing.tensors, adapters) if adapters.names else writing.tensors
+    tensors = kept.below("", "roberta.", there="embeddings.word_embeddings.weight")
     width = keys.size("hidden_size", default=1024)
     sizes = Sizes(
         width,

@@ -14,7 +14,8 @@ from padfree.builder.definitions.keys import Keys
 from padfree.builder.definitions.model import Definition, Writing
 from padfree.builder.definitions.tensors import Tensors, Weight
 
-NAMES = frozenset({"attn.Wqkv", "attention.qkv_proj", "mixer.Wqkv"})  # by which some families are told apart
+NAMES = {"nomic_bert": "attn.Wqkv", "gte": "attention.qkv_proj"}
+"""A part of a tensor's name, by which some families are told apart."""
 TYPES = ("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "eurobert", "gemma3_text",
          "gte", "llama", "mistral", "modernbert", "mpnet", "nomic_bert", "qwen2", "qwen3", "roberta",
          "xlm-roberta")  # fmt: skip
@@ -23,6 +24,7 @@ NOT_OF_TRANSFORMERS = frozenset(
         # Names of the hub's files, which transformers reads under its own.
         "activation_function", "global_rope_theta", "local_rope_theta", "mlp_fc1_bias", "mlp_fc2_bias", "qkv_proj_bias",
         "rotary_emb_base", "rope_theta", "rope_local_base_freq", "global_attn_every_n_layers", "sliding_window_pattern",
+        "moe_every_n_layers", "moe_top_k", "num_experts",
         "lora_adaptations", "lora_alpha", "lora_rank",
         # What classes take of a configuration that may not have it.
         "embedding_size", "share_att_key", "norm_rel_ebd", "conv_kernel_size", "is_causal", "head_dim",
@@ -63,7 +65,9 @@ class AnyTensors(Tensors):
 
 def definition_of(model_type: str) -> Definition:
     keys = Keys(Path("config.json"), {"model_type": model_type})
-    (found,) = [definition for definition in DEFINITIONS if definition.matches(keys, NAMES)]
+    (found,) = [
+        definition for definition in DEFINITIONS if definition.matches(keys, frozenset({NAMES.get(model_type, "")}))
+    ]
     return found
 
 

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders that padfree's definitions write, at the sizes of the hub's, with random weights: torch is not needed.
+
+Names and shapes of tensors are those that a definition takes, and weights are drawn as those of benchmarks.models.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.builder.definitions.families import DEFINITIONS
+from padfree.builder.definitions.graph import EncoderGraph
+from padfree.builder.definitions.keys import Keys
+from padfree.builder.definitions.model import Writing
+from padfree.builder.definitions.tensors import Tensors, Weight
+from padfree.builder.folders.source import opened
+from padfree.onnx_tools import load_model, save_model
+
+from tests.support.safetensors_files import write_tensors
+
+SCORE_GAIN = 3.5
+"""As in benchmarks.models: scores spread, so that a wrong scale or mask cannot hide in a uniform softmax."""
+_VOCABULARY = 30_528
+_GTE = {
+    "model_type": "gte", "vocab_size": _VOCABULARY, "hidden_size": 768, "num_hidden_layers": 12,
+    "num_attention_heads": 12, "intermediate_size": 3072, "type_vocab_size": 0, "max_position_embeddings": 8192,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
+}  # fmt: skip
+CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "nomic-v1.5": {
+            "model_type": "nomic_bert", "activation_function": "swiglu", "n_embd": 768, "n_head": 12, "n_layer": 12,
+            "n_inner": 3072, "n_positions": 8192, "vocab_size": _VOCABULARY, "qkv_proj_bias": False,
+            "mlp_fc1_bias": False, "mlp_fc2_bias": False, "rotary_emb_base": 1000, "type_vocab_size": 2,
+        },
+        "gte-base": _GTE,
+        "jina-v3": {
+            "model_type": "jina_embeddings_v3", "vocab_size": _VOCABULARY, "hidden_size": 1024,
+            "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "type_vocab_size": 1,
+            "max_position_embeddings": 8194,
+        },
+    }
+)  # fmt: skip
+"""Sizes of the hub's nomic-embed-text-v1.5, gte-base-en-v1.5 and jina-embeddings-v3; of the last, fewer words."""
+_FAMILIES = ("mlp.fc11.weight", "attn.Wqkv.weight", "attention.qkv_proj.weight", "mixer.Wqkv.weight")
+"""Names by which definitions tell files apart."""
+
+
+class WantedTensors(Tensors):
+    """Tensors of any name, which keeps what is taken."""
+
+    def __init__(self, wanted: dict[str, tuple[int, ...]], prefix: str = "") -> None:
+        super().__init__(())
+        self._wanted, self._place = wanted, prefix
+
+    def below(self, *prefixes: str, there: str) -> WantedTensors:
+        """Those under the first prefix."""
+        del there
+        return WantedTensors(self._wanted, self._place + prefixes[0])
+
+    def __contains__(self, name: str) -> bool:
+        return name in _FAMILIES
+
+    def take(self, name: str, *shape: int) -> Weight:
+        """A tensor of this shape."""
+        self._wanted[self._place + name] = shape
+        return Weight(self._place + name, shape, Path(), "F32", 0)
+
+
+def shapes_of(config: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
+    """Names and shapes of the tensors that a definition takes."""
+    keys, wanted = Keys(Path("config.json"), config), dict[str, tuple[int, ...]]()
+    (definition,) = [item for item in DEFINITIONS if item.matches(keys, frozenset(_FAMILIES))]
+    graph = EncoderGraph(takes_types=definition.types(keys) > 1)
+    definition.encode(Writing(keys, WantedTensors(wanted), graph, labels=2))
+    return wanted
+
+
+def drawn(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """A tensor's numbers, the same ones each time."""
+    numbers = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, np.float32)
+    if len(shape) == 1:
+        numbers *= np.float32(0.2 if name.endswith("weight") else 0.1)
+        numbers += np.float32(name.endswith("weight"))
+    elif "embeddings" in name:
+        numbers *= np.float32(0.1)
+    else:
+        numbers *= np.float32(0.02 * (SCORE_GAIN if "qkv" in name.lower() else 1))
+    return numbers
+
+
+def write_folder(config: Mapping[str, Any], folder: Path) -> Path:
+    """A model's folder."""
+    tensors = {name: drawn(name, shape) for name, shape in shapes_of(config).items()}
+    write_tensors(folder / "model.safetensors", tensors)
+    (folder / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+    return folder
+
+
+def make(name: str, folder: Path) -> Path:
+    """Writes a model's folder and its padded graph into `folder`, once; the graph's file."""
+    file = folder / f"{name}.onnx"
+    if not file.exists():
+        with opened(write_folder(CONFIGS[name], folder / name)) as source:
+            save_model(load_model(source.path), file)
+    return file
