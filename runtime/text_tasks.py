@@ -16,8 +16,8 @@ from .text.inputs import TextInputs
 from .text.source import text_source
 from .text.tokenizer_file import TokenizerFile
 
-EMBED, RERANK, CLASSIFY, SPARSE = "embed", "rerank", "classify", "sparse"
-TASKS = (EMBED, RERANK, CLASSIFY, SPARSE)
+EMBED, RERANK, CLASSIFY, SPARSE, TAG = "embed", "rerank", "classify", "sparse", "tag"
+TASKS = (EMBED, RERANK, CLASSIFY, SPARSE, TAG)
 TOKENS = "tokens"
 """A row for every token, where those are asked for."""
 ANSWERS = (contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits")
@@ -38,6 +38,7 @@ class Choices:
         default_prompt: the name of the prompt for who asks for none.
         name: what the model is called.
         token_rows: an output that has a row a token, not one a text, answers too; its task is TOKENS.
+        tags: likewise an output with labels of words; its task is TAG.
         output_option: what the user calls `output`, for messages.
         task_option: likewise `task`; None: it is not asked for.
     """
@@ -50,6 +51,7 @@ class Choices:
     default_prompt: str | None = None
     name: str | None = None
     token_rows: bool = False
+    tags: bool = False
     output_option: str = "--output"
     task_option: str | None = "--task"
 
@@ -61,7 +63,7 @@ class Served:
     Attributes:
         name: what callers call it.
         task: one of TASKS, or TOKENS.
-        output: the output that answers it, with a row a text, or, for TOKENS, a row a token.
+        output: the output that answers it, with a row a text, or, for TOKENS and TAG, a row a token.
         pooling: how that was made of rows of tokens; "" where it is not known.
         activated: scores have gone through what makes shares of them; otherwise they are logits.
         precision: of the model.
@@ -96,6 +98,11 @@ class Served:
     default_prompt: str | None
     labels: tuple[str, ...]
     problem: str = ""
+
+    @property
+    def has_token_rows(self) -> bool:
+        """Whether the output has a row a token, not one a text."""
+        return self.task in (TOKENS, TAG)
 
     def encoder(self) -> TextEncoder:
         """What makes tokens of texts, at most `max_length` of each; of the very bytes that were checked."""
@@ -132,7 +139,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
         known = ", ".join(prompts) or "none"
         raise SessionError(f"--default-prompt {default}: the model's prompts are {known}; choose one of them")
     inputs = TextInputs(metadata, str(model))
-    task = TOKENS if output.layout != "per_sequence" else _task(model, output, info, choices.task)
+    task = _task_of_tokens(choices) if output.layout != "per_sequence" else _task(model, output, info, choices.task)
     source = text_source(model, metadata, choices.tokenizer, pairs=task == RERANK or info.takes_pairs)
     return Served(
         name=choices.name or model.stem,
@@ -171,18 +178,31 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
             f"was made with --pooling, or of its folder, or pass {choices.output_option} NAME{task}"
         )
     output = outputs[choices.output or known[0]]
-    info = metadata.text
-    if output.has_token_rows and info is not None and info.task == contract.TOKENS and not choices.token_rows:
-        raise SessionError(
-            f"'{output.name}' has labels for words ({', '.join(info.labels)}), and a server answers texts; padfree run "
-            "-o words.jsonl gives words with labels and places, and so does padfree.Model(...).tag"
-        )
-    if output.layout != "per_sequence" and not (choices.token_rows and output.has_token_rows):
-        raise SessionError(
-            f"'{output.name}' has no row a text, its layout is '{output.layout}'; make the model with --pooling mean, "
-            "or of its folder, which says how its vectors are made"
-        )
-    return output
+    if output.layout == "per_sequence" or (output.has_token_rows and _takes_token_rows(output, metadata, choices)):
+        return output
+    tags = output.has_token_rows and output.name in ANSWERS and choices.tags
+    raise SessionError(
+        f"'{output.name}' has no row a text, its layout is '{output.layout}'; make the model with --pooling mean, "
+        "or of its folder, which says how its vectors are made"
+        + (f", or pass --task {TAG} if it has labels of words" if tags else "")
+    )
+
+
+def _takes_token_rows(output: OutputInfo, metadata: Metadata, choices: Choices) -> bool:
+    """Whether rows of tokens answer: those of all tokens, or labels of words, which the folder or the user tells."""
+    told = metadata.text is not None and metadata.text.task == contract.TOKENS and output.name in ANSWERS
+    return choices.token_rows or (choices.tags and (told or choices.task == TAG))
+
+
+def _task_of_tokens(choices: Choices) -> str:
+    """The task of an output with a row a token.
+
+    Raises:
+        SessionError: the user asks for one that needs a row a text.
+    """
+    if choices.tags and choices.task not in (None, TAG):
+        raise SessionError(f"--task {choices.task}: the model has labels of words; leave --task out, or pass {TAG}")
+    return TAG if choices.tags else TOKENS
 
 
 def _task(model: Path, output: OutputInfo, info: contract.TextInfo, asked: str | None) -> str:
@@ -210,6 +230,11 @@ def _task(model: Path, output: OutputInfo, info: contract.TextInfo, asked: str |
         raise SessionError(
             f"--task {asked}: '{output.name}' of {model} {_shown(output)}, which is for {' or '.join(told)}; leave "
             "--task out, or serve a model that was made for it"
+        )
+    if asked == TAG:
+        raise SessionError(
+            f"--task {asked}: '{output.name}' of {model} has a row a text, and labels of words need a row a token; "
+            f"pass --task {CLASSIFY} for labels of texts, or serve a model for words"
         )
     if asked == RERANK and width not in (1, None):
         raise SessionError(

@@ -120,7 +120,8 @@ class Engine:
             if error is not None:
                 return _error(ticket, error)
             run_s = self._model.last_s
-            values = np.stack(done.result()[self._served.output])
+            rows = done.result()[self._served.output]
+            values = np.concatenate(rows) if self._served.has_token_rows else np.stack(rows)
             return wire.pack_rows(ticket, values, max(0.0, time.perf_counter() - came - run_s), run_s)
         except Exception as error:
             return _error(ticket, error)

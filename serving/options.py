@@ -10,6 +10,15 @@ from padfree.runtime import SessionError
 
 MOST_PORT = 65535
 LONG_TEXTS = ("truncate", "refuse")
+LIMIT_OPTIONS = {
+    "body_bytes": "--max-body-bytes",
+    "texts": "--max-texts",
+    "text_bytes": "--max-text-bytes",
+    "concurrency": "--max-concurrent-requests",
+    "waiting_tokens": "--max-waiting-tokens",
+    "seconds": "--request-seconds",
+}
+"""What the command calls the limits."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,10 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not value > 0:
-                raise SessionError(f"the limit {name} is {value}, allowed: above 0; leave it out for the default")
+                option = LIMIT_OPTIONS[name]
+                raise SessionError(
+                    f"the limit {name} ({option}) is {value}, allowed: above 0; leave it out for the default"
+                )
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,9 @@ class ServeOptions:
         long_texts: "truncate" cuts texts beyond the model's length, "refuse" answers with an error; callers of TEI's
             routes choose with `truncate`.
         grace_seconds: how long the end of the server waits for answers under way.
+        drain_seconds: how long after the first signal /health says that the server ends, while it takes requests.
+        access_log: where a line of JSON per request goes: a file, or "-" for stdout; None: nowhere.
+        docs: whether /docs and /openapi.json describe the routes.
         limits: of requests.
     """
 
@@ -61,6 +76,9 @@ class ServeOptions:
     accept_token_ids: bool = False
     long_texts: str = LONG_TEXTS[0]
     grace_seconds: float = 30.0
+    drain_seconds: float = 0.0
+    access_log: str | None = None
+    docs: bool = True
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -70,6 +88,8 @@ class ServeOptions:
             raise SessionError(f"--port {self.port}: allowed: 1 to {MOST_PORT}, or 0 for a free one; choose another")
         if not self.grace_seconds >= 0:
             raise SessionError(f"--grace-seconds {self.grace_seconds}: allowed: 0 or more; leave it out for 30")
+        if not self.drain_seconds >= 0:
+            raise SessionError(f"--drain-seconds {self.drain_seconds}: allowed: 0 or more; leave it out for none")
         if self.processes < 0:
             raise SessionError(f"processes is {self.processes}, allowed: 1 or more, or 0 for a choice by the cores")
         if any(not key or not key.isascii() for key in self.api_keys):

@@ -8,13 +8,14 @@ sockets belong to this process: connections that come while a front-end is start
 from __future__ import annotations
 
 import asyncio
-import logging
 import multiprocessing
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -27,18 +28,19 @@ from padfree.runtime.session import Session
 from padfree.runtime.text_tasks import Choices, Served, describe
 
 from . import wire
+from .access_log import check as check_access_log
 from .engine import Channel, Engine, Inbox, group_budget
 from .http.process import FrontEnd, main
 from .listening import listen
 from .loops import new_loop
 from .metrics import WIDTH, Row
 from .options import ServeOptions, cores
+from .reporter import Reporter
 from .speed import measure
+from .summary import summary
 
 RESTART_S = 1.0
 """A front-end that ends by itself is started again, but not more often."""
-REPORT_S = 1.0
-"""The log gets a line in so many seconds at most."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """The first one ends the server in good order, the second at once; others change nothing."""
 PING_S = 1.0
@@ -47,8 +49,6 @@ HANG_S = 5.0
 """A front-end that has not answered for so long is ended, and another one is started."""
 START_S = 60.0
 """How long front-ends may take to start."""
-
-_log = logging.getLogger(__name__)
 
 
 def serve(
@@ -62,6 +62,7 @@ def serve(
     cuda_graphs: bool = False,
     ends_process: bool = False,
     on_ready: Callable[[str], None],
+    on_summary: Callable[[Mapping[str, str]], None] | None = None,
 ) -> None:
     """Serves a plan or a rewritten .onnx file until SIGTERM or SIGINT comes, and answers what was taken before.
 
@@ -75,14 +76,16 @@ def serve(
         cuda_graphs: capture sizes that come back, for loads of few sizes: whatever waits for a capture waits for 80 ms.
         ends_process: the process has nothing else to do afterwards, so that signals that come then are of no use.
         on_ready: is told the address when requests are taken.
+        on_summary: is told next what is served, and how.
 
     Raises:
         SessionError: the model, the tokenizer or the address cannot be used.
     """
+    check_access_log(options.access_log)
     with _opened(
         model, devices, allow_other_gpu=allow_other_gpu, contexts=contexts, cuda_graphs=cuda_graphs
     ) as session:
-        served = describe(model, session.metadata, choices)
+        served = describe(model, session.metadata, replace(choices, tags=True))
         numbers = multiprocessing.get_context("spawn").RawArray("d", (options.front_ends + 1) * WIDTH)
         runs = session.runs if isinstance(session, DevicePool) else contexts
         speed = measure(session, served, runs)
@@ -96,13 +99,26 @@ def serve(
         try:
             asyncio.set_event_loop(loop)
             supervisor = _Supervisor(engine, served, options, numbers, budget)
-            loop.run_until_complete(supervisor.run(on_ready))
+            shown = summary(served, session.metadata, options, budget, speed.tokens_a_second)
+            loop.run_until_complete(supervisor.run(partial(_begin, on_ready, on_summary, shown)))
         finally:
             engine.close()
             asyncio.set_event_loop(None)
             loop.close()
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_IGN if ends_process else handler)
+
+
+def _begin(
+    on_ready: Callable[[str], None],
+    on_summary: Callable[[Mapping[str, str]], None] | None,
+    shown: Mapping[str, str],
+    url: str,
+) -> None:
+    """Tells whoever started the server that it serves, and what."""
+    on_ready(url)
+    if on_summary is not None:
+        on_summary(shown)
 
 
 def _opened(
@@ -134,8 +150,9 @@ class _Supervisor:
         self._ending = asyncio.Event()
         self._changed = asyncio.Event()
         self._all_started = False
+        self._leaving = False
         self._forced = False
-        self._reporter = _Reporter(Row(numbers, options.front_ends))
+        self._reporter = Reporter(Row(numbers, options.front_ends))
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serves until a signal comes."""
@@ -165,8 +182,17 @@ class _Supervisor:
                 signal.signal(number, signal.SIG_IGN)  # the end is on its way, and one more signal would break it
 
     def _stop(self) -> None:
-        """The first signal ends the server in good order, the second at once."""
-        self._forced = self._ending.is_set()
+        """The first signal ends the server in good order, after a while if that was asked for, the second at once."""
+        self._forced = self._leaving
+        self._leaving = True
+        if self._forced or not (self._options.drain_seconds and self._all_started):
+            self._end_now()
+            return
+        for channel in self._channels.values():
+            channel.send(wire.pack(wire.LEAVE, 0))
+        asyncio.get_running_loop().call_later(self._options.drain_seconds, self._end_now)
+
+    def _end_now(self) -> None:
         self._ending.set()
         self._changed.set()
 
@@ -238,8 +264,8 @@ class _Supervisor:
         ours.setblocking(False)
         await loop.create_unix_connection(lambda: channel, sock=ours)
         self._processes[at] = process
-        if self._ending.is_set():
-            channel.send(wire.pack(wire.DRAIN, 0))
+        if self._leaving:
+            channel.send(wire.pack(wire.DRAIN if self._ending.is_set() else wire.LEAVE, 0))
         ended: asyncio.Future[int] = loop.create_future()
 
         def end() -> None:
@@ -278,36 +304,3 @@ class _Supervisor:
                 for process in self._processes.values():
                     process.kill()
             await asyncio.sleep(0.02)
-
-
-class _Reporter:
-    """Writes the log: one line in REPORT_S at most, whatever happens."""
-
-    def __init__(self, row: Row) -> None:
-        self._row = row
-        self._lines: list[str] = []
-        self._failures: dict[str, int] = {}
-
-    def say(self, line: str) -> None:
-        """Says something the next time."""
-        self._lines.append(line)
-
-    async def run(self) -> None:
-        """Says what there is to say, until it is cancelled."""
-        while True:
-            await asyncio.sleep(REPORT_S)
-            self.report()
-
-    def report(self) -> None:
-        """Writes what there is to say, in one line."""
-        failures = self._row.failures()
-        new = {label: count - self._failures.get(label, 0) for label, count in failures.items()}
-        parts = self._lines[-1:]
-        if len(self._lines) > 1:
-            parts.append(f"and {len(self._lines) - 1} more like it")
-        if count := sum(new.values()):
-            kinds = ", ".join(f"{number} {label}" for label, number in new.items() if number)
-            parts.append(f"{count} request{'s' * (count != 1)} ended with an error ({kinds})")
-        self._lines, self._failures = [], failures
-        if parts:
-            _log.warning("%s", "; ".join(parts))

@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 HEADER = struct.Struct("<IBQ")  # bytes of the payload, kind, ticket
 INFER, DRAIN, CANCEL = 0, 1, 2  # to the model; to a front-end; to the model: nobody waits for this ticket any more
 PING, PONG = 3, 4  # to a front-end, every PING_S; and back
+LEAVE = 5  # to a front-end: the server ends soon, and callers had better go elsewhere
 ROWS, REFUSED, FAILED, BUSY = 10, 11, 12, 13  # answers
 READY, LOG = 20, 21  # to the model's process: a front-end serves; a line for the log
 _INFER = struct.Struct("<fIQI")  # seconds left, sequences, client, shares
@@ -39,7 +40,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the model made of a group: an array [sequences, ...], and how long that took."""
+    """What the model made of a group: an array [sequences, ...], or [tokens, ...], and how long that took."""
 
     values: Array
     queue_s: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -42,8 +43,25 @@ PEERS: Mapping[str, tuple[str, ...]] = {
 the subcommand has."""
 
 
+SWITCHES: Mapping[str, bool] = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+"""Values of variables that stand for options without a value."""
+SERVICE_ADDRESS = re.compile(r"tcp://\S+")
+"""What Kubernetes puts into PADFREE_PORT where a Service is called padfree."""
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors name options that exist."""
+    """A parser whose errors name options that exist.
+
+    Attributes:
+        variables: arguments that environment variables may set, by the variables' names.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.variables: dict[str, argparse.Action] = {}
+        super().__init__(*args, **kwargs)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -51,7 +69,55 @@ class Parser(argparse.ArgumentParser):
         """As argparse; what a subcommand does not know is named by it, before what it lacks."""
         if args is not None:
             self._check_options(args)
+            self._take_variables(args)
         return super().parse_known_args(args, namespace)
+
+    def add_variables(self, prefix: str) -> None:
+        """Lets an environment variable set every argument that has been added: PREFIX_MAX_TEXTS for --max-texts.
+
+        Options win over variables; one that may be repeated takes both. Help names the variables.
+        """
+        for action in self._actions:
+            if action.dest != "help":
+                variable = f"{prefix}_{action.dest.upper()}"
+                self.variables[variable] = action
+                action.help = f"{action.help} [{variable}]"
+
+    def _take_variables(self, words: Sequence[str]) -> None:
+        """Makes the values of variables the defaults of their arguments. Empty variables count as not set."""
+        found = {name: action for name, action in self.variables.items() if os.environ.get(name)}
+        for group in self._mutually_exclusive_groups:
+            names = [name for name, action in found.items() if action in group._group_actions]
+            if any(self._is_given(action, words) for action in group._group_actions):
+                for name in names:
+                    del found[name]
+            elif len(names) > 1:
+                self.error(f"{' and '.join(names)} are set, and exclude each other; unset one of them")
+        for name, action in found.items():
+            action.default = self._value_of_variable(name, action, os.environ[name])
+            action.required = False
+            if not action.option_strings:
+                action.nargs = argparse.OPTIONAL
+        self.set_defaults(from_environment={action.dest: name for name, action in found.items()})
+
+    def _is_given(self, action: argparse.Action, words: Sequence[str]) -> bool:
+        """Whether an option is among words, perhaps by its beginning, as argparse takes it."""
+        given = list(_options(words))
+        return any(option.startswith(word) for option in action.option_strings for word in given)
+
+    def _value_of_variable(self, name: str, action: argparse.Action, text: str) -> Any:
+        if action.nargs == 0:
+            if text.lower() not in SWITCHES:
+                self.error(f"{name} is {text!r}, allowed: {', '.join(SWITCHES)}; correct it, or unset it")
+            return SWITCHES[text.lower()]
+        try:
+            value = self._get_value(action, text)
+            self._check_value(action, value)
+        except argparse.ArgumentError as error:
+            why = " (Kubernetes sets it for a Service of that name; enableServiceLinks: false turns that off)"
+            hint = why if SERVICE_ADDRESS.fullmatch(text) else ""
+            self.error(f"{name}: {error.message}; correct it, or unset it{hint}")
+        return [value] if isinstance(action, argparse._AppendAction) else value
 
     def _check_options(self, words: Sequence[str]) -> None:
         """Refuses options that are another tool's or nearly ours. Those that are neither are left to argparse."""

@@ -46,6 +46,21 @@ def print_line(console: Console, text: str) -> None:
     console.print(Text(visible(text)), soft_wrap=True)
 
 
+def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
+    """Prints names with what belongs to them, indented, one below the other; a terminal breaks long ones in columns."""
+    if not console.is_terminal:
+        width = max(map(len, pairs), default=0)
+        for name, text in pairs.items():
+            print_line(console, f"  {name:<{width}}  {text}")
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, text in pairs.items():
+        grid.add_row(f"  {name}", Text(visible(text)))
+    console.print(grid)
+
+
 def status(console: Console, text: str) -> Working:
     """Shows what is being done until the context ends; `update` changes it."""
     return Working(console.status(Text(visible(text))))

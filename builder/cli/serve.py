@@ -4,25 +4,28 @@
 from __future__ import annotations
 
 import argparse
-import os
+import re
 from pathlib import Path
 from typing import Any
 
-from .console import output_console, print_line
+from .arguments import Parser
+from .console import output_console, print_line, print_pairs
 from .options import add_revision_option, add_tokenizer_option, say
 
+PREFIX = "PADFREE"
 KEY_VARIABLE = "PADFREE_API_KEY"
 PACKAGES = ("starlette", "uvicorn", "orjson")
 
 
 def add_parser(subparsers: Any) -> None:
     """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
+    parser: Parser = subparsers.add_parser(
         "serve",
         help="serve a model over HTTP",
         description="Serves an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) over HTTP: OpenAI's "
         "/v1/embeddings, Cohere's /v1/rerank, and the routes of text-embeddings-inference. Ends at SIGTERM and Ctrl-C, "
         "when all that was taken is answered.",
+        epilog="Environment variables, named in brackets, set what the command line does not.",
     )
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id is served on the CPU"
@@ -30,6 +33,7 @@ def add_parser(subparsers: Any) -> None:
     _add_model_options(parser.add_argument_group("the model"))
     _add_server_options(parser.add_argument_group("the server"))
     _add_limit_options(parser.add_argument_group("limits"))
+    parser.add_variables(PREFIX)
     parser.set_defaults(function=run)
 
 
@@ -37,7 +41,7 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     add_revision_option(group)
     add_tokenizer_option(group)
     group.add_argument("--name", help="what callers call the model (default: the file's name)")
-    group.add_argument("--task", choices=("embed", "rerank", "classify", "sparse"), help="what the model is for")
+    group.add_argument("--task", choices=("embed", "rerank", "classify", "sparse", "tag"), help="what the model is for")
     group.add_argument("--output", metavar="NAME", help="the output that answers a text")
     group.add_argument(
         "--max-length", type=int, metavar="S", help="most tokens of a text (default: what the model takes)"
@@ -76,6 +80,12 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         "arguments",
     )
     group.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="more keys, one per line, as secrets are mounted in containers",
+    )
+    group.add_argument(
         "--accept-token-ids", action="store_true", help="take ids of the model's own tokenizer instead of texts"
     )
     group.add_argument(
@@ -84,6 +94,15 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--grace-seconds", type=float, default=30.0, metavar="S", help="the longest wait for answers at the end (30)"
     )
+    group.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="after SIGTERM, answer requests for so long while /health says that the server ends (0)",
+    )
+    group.add_argument("--access-log", metavar="FILE", help="a line of JSON per request, without texts; - for stdout")
+    group.add_argument("--no-docs", action="store_true", help="no pages at /docs and /openapi.json")
 
 
 def _add_limit_options(group: argparse._ArgumentGroup) -> None:
@@ -98,7 +117,25 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the subcommand."""
+    """Runs the subcommand; what is wrong with an option that a variable sets is said of the variable, too."""
+    from padfree.builder.errors import BuildError
+    from padfree.runtime import SessionError
+
+    try:
+        return _run(arguments)
+    except (BuildError, SessionError) as error:
+        options = {f"--{name.replace('_', '-')}": variable for name, variable in arguments.from_environment.items()}
+        named = [f"{option} is from {variable}" for option, variable in options.items() if _names(str(error), option)]
+        if not named:
+            raise
+        raise BuildError(f"{error} ({', '.join(named)})") from error
+
+
+def _names(text: str, option: str) -> bool:
+    return re.search(rf"{re.escape(option)}(?![\w-])", text) is not None
+
+
+def _run(arguments: argparse.Namespace) -> int:
     from padfree.builder.errors import BuildError
     from padfree.builder.folders.packing import runnable
     from padfree.contract.installation import install_command
@@ -125,6 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
             cuda_graphs=arguments.cuda_graphs,
             ends_process=True,
             on_ready=lambda url: print_line(console, f"serving {arguments.model} at {url}"),
+            on_summary=lambda shown: print_pairs(console, shown),
         )
     return 0
 
@@ -137,15 +175,17 @@ def _options(arguments: argparse.Namespace) -> Any:
         raise BuildError(
             f"--processes {arguments.processes}: allowed: 1 or more; leave it out for a choice by the cores"
         )
-    keys = [*arguments.api_key, *filter(None, [os.environ.get(KEY_VARIABLE)])]
     return ServeOptions(
         host=arguments.host,
         port=arguments.port,
         processes=arguments.processes or 0,
-        api_keys=tuple(keys),
+        api_keys=(*arguments.api_key, *_keys_of_file(arguments.api_key_file)),
         accept_token_ids=arguments.accept_token_ids,
         long_texts=arguments.long_texts,
         grace_seconds=arguments.grace_seconds,
+        drain_seconds=arguments.drain_seconds,
+        access_log=arguments.access_log,
+        docs=not arguments.no_docs,
         limits=Limits(
             body_bytes=arguments.max_body_bytes,
             texts=arguments.max_texts,
@@ -155,6 +195,24 @@ def _options(arguments: argparse.Namespace) -> Any:
             seconds=arguments.request_seconds,
         ),
     )
+
+
+def _keys_of_file(path: Path | None) -> list[str]:
+    from padfree.builder.errors import BuildError
+
+    if path is None:
+        return []
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise BuildError(
+            f"--api-key-file {path}: cannot be read ({reason}); name a file with one key per line"
+        ) from error
+    keys = [line.strip() for line in lines if line.strip()]
+    if not keys:
+        raise BuildError(f"--api-key-file {path}: has no key; write one per line, or leave it out to answer everybody")
+    return keys
 
 
 def _choices(arguments: argparse.Namespace) -> Any:

@@ -67,6 +67,22 @@ class Body:
             raise malformed(f"'{name}' is {value!r:.60}, allowed: {', '.join(allowed)}")
         return str(value)
 
+    def part(self, name: str) -> Body:
+        """An object among the fields; an empty one where there is none, or null."""
+        value = self._fields.get(name)
+        if value is None:
+            return Body.of({})
+        if not isinstance(value, dict):
+            raise malformed(f"'{name}' is {_kind(value)}, allowed: an object")
+        return Body.of(value)
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Body:
+        """An object that is read already."""
+        body = cls.__new__(cls)
+        body._fields = fields
+        return body
+
     def truth(self, name: str, default: bool) -> bool:
         """True or false; the default where there is none, or null."""
         value = self._fields.get(name)

@@ -14,18 +14,21 @@ from typing import Any
 import numpy as np
 import orjson
 from padfree.runtime.text.encoder import Text
-from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, Served
+from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..errors import TOO_SLOW, UNAUTHORIZED, VALIDATION, ApiError, busy, failed, too_large
+from ..errors import TOO_SLOW, UNAUTHORIZED, VALIDATION, ApiError, busy, failed
 from ..metrics import Row
 from ..options import ServeOptions
+from ..summary import TASK_ROUTES
 from .body import Body
 from .connection import Connection
 from .cuts import CutLog
 from .link import Link
+from .reading import read_body
+from .requests import Noted, noted
 from .texts import Answer, Ids, Texts
 from .values import values_of_texts
 
@@ -36,8 +39,6 @@ MOST_UNREAD_BYTES = 1 << 26
 """Of answers in a front-end process that callers have not read yet; then it takes no more requests."""
 RETRY_S = 1.0
 """When it is worth another try where nothing is measured."""
-BODY_S, BODY_BYTES_A_SECOND = 5.0, 1 << 12
-"""A body has so much time, and as much more as it takes at so many bytes a second."""
 
 
 @dataclass(eq=False)
@@ -76,15 +77,8 @@ MODELS = {
     SPARSE: "a sparse embedding model",
     RERANK: "a re-ranker model",
     CLASSIFY: "a classifier model",
+    TAG: "a token classification model",
 }
-ROUTES = {
-    EMBED: "/v1/embeddings, /embed",
-    SPARSE: "/embed_sparse",
-    RERANK: "/v1/rerank, /v2/rerank, /rerank, /predict",
-    CLASSIFY: "/predict",
-}
-"""What a model of each task is asked by."""
-
 Work = Callable[[Call], Awaitable[Any]]
 Style = Callable[[ApiError], Any]
 """How an API writes errors."""
@@ -116,24 +110,30 @@ class Calls:
         """Answers a request; it is under way until its answer is read."""
         start = time.perf_counter()
         is_open = False
+        says = noted(request.scope)
         try:
             call: Call | None = None
             try:
-                client = self.check_key(request) or self._client(connection)
+                key = self.check_key(request)
+                says.key = key or None
+                client = key or self._client(connection)
                 if self._open >= self.options.limits.concurrency or self.unread > MOST_UNREAD_BYTES:
                     raise busy("the model is overloaded: too many requests are under way; try again later", RETRY_S)
                 self._open += 1
                 is_open = True
                 until = start + self.options.limits.seconds
-                call = Call(Body(await self._read_in_time(request, until)), client, until)
+                call = Call(Body(await read_body(request, self.options.limits.body_bytes, until)), client, until)
                 response = self._respond(call, start, await work(call))
             except ApiError as error:
                 response = self._refuse(call, error, error.label, style)
+                says.error = error.label
             except ClientDisconnect:
                 return
             except Exception as error:  # a defect: its caller gets an answer all the same
-                self._link.log(f"a request failed with {error!r}")
+                self._link.log(f"a request failed with {error!r} ({says.id})")
                 response = self._refuse(call, failed(f"the server failed: {error!r}"), "internal", style, INTERNAL)
+                says.error = "internal"
+            _note(call, says)
             await response(request.scope, request.receive, send)
             await connection.drained()
         finally:
@@ -180,7 +180,8 @@ class Calls:
         task = self.served.task
         if task not in wanted:
             raise failed(
-                f"model is not {MODELS[wanted[0]]}, it is {MODELS[task]} and answers {ROUTES[task]}", "model_type"
+                f"model is not {MODELS[wanted[0]]}, it is {MODELS[task]} and answers {', '.join(TASK_ROUTES[task])}",
+                "model_type",
             )
 
     async def rows(
@@ -212,52 +213,13 @@ class Calls:
             headers["connection"] = "close"  # the rest of the body may still come
         return Response(orjson.dumps(style(error)), status or error.status, headers, media_type=JSON)
 
-    async def _read_in_time(self, request: Request, until: float) -> bytes:
-        """The body, as late as it may be."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        start, late = time.perf_counter(), False
-        parts: list[bytes] = []
-        timer: asyncio.TimerHandle
 
-        def expire() -> None:
-            nonlocal late, timer
-            allowed = start + BODY_S + sum(map(len, parts)) / BODY_BYTES_A_SECOND
-            left = min(until, allowed) - time.perf_counter()
-            if left > 0:
-                timer = loop.call_later(left, expire)
-                return
-            late = True
-            task.cancel()
-
-        # As asyncio.timeout, which Python 3.10 lacks; wait_for would make a task for every request.
-        timer = loop.call_later(min(BODY_S, until - start), expire)
-        try:
-            return await self._read(request, parts)
-        except asyncio.CancelledError:
-            if not late:
-                raise
-            raise ApiError(TOO_SLOW, VALIDATION, "the body did not come in time; send it faster") from None
-        finally:
-            timer.cancel()
-
-    async def _read(self, request: Request, parts: list[bytes]) -> bytes:
-        """The body, as large as it may be."""
-        most = self.options.limits.body_bytes
-        declared = request.headers.get("content-length", "0")
-        if not declared.isdecimal() or int(declared) > most:
-            raise _body_too_large(most)
-        size, more = 0, True
-        while more:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            more = message.get("more_body", False)
-            if size > most:
-                raise _body_too_large(most)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+def _note(call: Call | None, says: Noted) -> None:
+    """What the access log says of a call."""
+    if call is not None:
+        says.texts = call.texts or None
+        if call.answer is not None:
+            says.tokens, says.truncated = call.answer.tokens, int(call.answer.cut.sum()) or None
 
 
 class Endpoint:
@@ -280,10 +242,6 @@ class Endpoint:
             self._calls.gone()
         finally:
             connection.end(task)
-
-
-def _body_too_large(most: int) -> ApiError:
-    return too_large(f"the body is larger than {most} bytes, the most that is taken; send fewer texts a request")
 
 
 def _headers(call: Call, start: float) -> Mapping[str, str] | None:

@@ -36,10 +36,19 @@ class Link(asyncio.Protocol):
         group: the most that small requests of one moment make together.
         on_drain: is called when the server ends, and the front-end is to finish what it has.
         on_end: is called when the process with the model is gone.
+        token_rows: answers have a row per token, not one per sequence.
     """
 
-    def __init__(self, at: int, group: Budget, on_drain: Callable[[], None], on_end: Callable[[], None]) -> None:
-        self._budget = group
+    def __init__(
+        self,
+        at: int,
+        group: Budget,
+        on_drain: Callable[[], None],
+        on_end: Callable[[], None],
+        *,
+        token_rows: bool = False,
+    ) -> None:
+        self._budget, self._token_rows = group, token_rows
         self._on_drain, self._on_end = on_drain, on_end
         self._clients = count(CONNECTIONS + at * NUMBERS)
         self._frames = wire.Frames()
@@ -49,6 +58,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._pinged = time.monotonic()
+        self.is_leaving = False  # the server ends soon, and takes requests until then
 
     @property
     def is_silent(self) -> bool:
@@ -73,7 +83,11 @@ class Link(asyncio.Protocol):
         """Hands out answers."""
         for frame in self._frames.feed(data):
             if frame.kind == wire.DRAIN:
+                self.is_leaving = True
                 self._on_drain()
+                continue
+            if frame.kind == wire.LEAVE:
+                self.is_leaving = True
                 continue
             if frame.kind == wire.PING:
                 self._pinged = time.monotonic()
@@ -81,13 +95,21 @@ class Link(asyncio.Protocol):
                 continue
             groups = self._waiting.pop(frame.ticket, [])
             if frame.kind == wire.ROWS:
-                _hand_out(wire.unpack_rows(frame.payload), groups)
+                self._hand_out(wire.unpack_rows(frame.payload), groups)
             elif len(groups) > 1 and frame.kind != wire.BUSY:
                 for group in groups:  # one of them is at fault, and is not to take the others with it
                     self._send([group])
             else:
                 for group in groups:
                     group.settle(_error(frame))
+
+    def _hand_out(self, rows: wire.Rows, groups: Sequence[_Group]) -> None:
+        """Gives every group its own rows."""
+        start = 0
+        for group in groups:
+            stop = start + int(group.seq_lens.sum() if self._token_rows else group.seq_lens.size)
+            group.settle(wire.Rows(rows.values[start:stop], rows.queue_s, rows.run_s))
+            start = stop
 
     def give_up(self) -> None:
         """Fails groups that have waited for too long; called now and then."""
@@ -199,15 +221,6 @@ class _Group:
             self.future.set_exception(outcome)
         else:
             self.future.set_result(outcome)
-
-
-def _hand_out(rows: wire.Rows, groups: Sequence[_Group]) -> None:
-    """Gives every group its own rows."""
-    start = 0
-    for group in groups:
-        stop = start + group.seq_lens.size
-        group.settle(wire.Rows(rows.values[start:stop], rows.queue_s, rows.run_s))
-        start = stop
 
 
 def _error(frame: wire.Frame) -> ApiError:

@@ -22,16 +22,20 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from .. import wire
+from ..access_log import AccessLog
 from ..listening import BACKLOG
 from ..metrics import Row
 from ..options import ServeOptions
 from .calls import Calls
 from .cohere import Cohere
 from .connection import Connection
+from .docs import Docs
 from .link import Link
 from .missing import no_route
 from .openai import OpenAI
+from .requests import Requests
 from .status import Status
+from .tags import Tags
 from .tei import Tei
 from .texts import Texts
 
@@ -104,7 +108,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         def end() -> None:
             server.should_exit = True
 
-        link = Link(front_end.at, front_end.group, on_drain=end, on_end=end)
+        link = Link(front_end.at, front_end.group, on_drain=end, on_end=end, token_rows=served.has_token_rows)
         await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
         row = Row(numbers, front_end.at)
         texts = Texts(front_end.served, link, row, front_end.options.limits.waiting_tokens)
@@ -113,18 +117,25 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
             OpenAI(calls),
             Cohere(calls),
             Tei(calls, texts, whole_tokenizer),
-            Status(calls, texts, row, front_end.max_batch_tokens, link.new_client()),
+            Tags(calls, texts),
+            Status(calls, texts, row, front_end.max_batch_tokens, link),
+            Docs(front_end.served, front_end.options),
         ):
             app.router.routes.extend(part.routes())
         app.router.redirect_slashes = False  # to the Host that the caller names, whichever that is
-        looking = asyncio.create_task(_look(link, calls, server))
+        if front_end.options.access_log is not None:
+            requests.log = AccessLog(front_end.options.access_log, link.log)
+        looking = asyncio.create_task(_look(link, calls, requests, server))
         link.ready()
         yield
         looking.cancel()
         texts.close()
+        if requests.log is not None:
+            requests.log.close()
 
+    requests = Requests(Starlette(lifespan=lifespan, exception_handlers={HTTPException: no_route}))
     config = uvicorn.Config(
-        Starlette(lifespan=lifespan, exception_handlers={HTTPException: no_route}),
+        requests,
         http=Connection,
         ws="none",
         proxy_headers=False,
@@ -150,11 +161,14 @@ def _wake_when_left_alone() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
-async def _look(link: Link, calls: Calls, server: uvicorn.Server) -> None:
+async def _look(link: Link, calls: Calls, requests: Requests, server: uvicorn.Server) -> None:
     """Looks now and then for what takes too long."""
     while True:
         signal.setitimer(signal.ITIMER_REAL, HUNG_S)  # SIGALRM, which nobody handles, ends the process
         await asyncio.sleep(LOOK_S)
         link.give_up()
+        requests.is_leaving = link.is_leaving
+        if requests.log is not None:
+            requests.log.tell_lost()
         connections: list[Any] = list(server.server_state.connections)
         calls.unread = sum(one.look(ending=server.should_exit) for one in connections)

@@ -9,7 +9,7 @@ from typing import Any
 
 import padfree
 from padfree.runtime.answers.scores import label_name
-from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, Served
+from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -18,6 +18,7 @@ from ..errors import DOWN, UNHEALTHY, ApiError
 from ..metrics import Row
 from ..options import ServeOptions
 from .calls import Calls
+from .link import Link
 from .tei import error_body
 from .texts import Texts
 
@@ -35,11 +36,11 @@ class Status:
         texts: answers the text that /health sends.
         row: the numbers.
         max_batch_tokens: what one run of the model takes; None: any number.
-        client: who asks for the text that /health sends.
+        link: to the process with the model.
     """
 
-    def __init__(self, calls: Calls, texts: Texts, row: Row, max_batch_tokens: int | None, client: int) -> None:
-        self._client = client
+    def __init__(self, calls: Calls, texts: Texts, row: Row, max_batch_tokens: int | None, link: Link) -> None:
+        self._link, self._client = link, link.new_client()
         self._calls, self._texts, self._row = calls, texts, row
         self._max_batch_tokens = max_batch_tokens
         self._well = -FRESH_S
@@ -52,6 +53,8 @@ class Status:
 
     async def _health(self, _request: Request) -> Response:
         """Open to everybody, for load balancers have no keys; it costs one short text a second at most."""
+        if self._link.is_leaving:
+            return JSONResponse({"error": "the server ends soon", "error_type": UNHEALTHY}, DOWN)
         if time.perf_counter() - self._well < FRESH_S:
             return Response()
         if self._check is None or self._check.done():
@@ -107,7 +110,7 @@ def info(served: Served, options: ServeOptions, max_batch_tokens: int | None) ->
 def _model_type(served: Served) -> dict[str, Any]:
     if served.task in (EMBED, SPARSE):
         return {"embedding": {"pooling": "splade" if served.task == SPARSE else served.pooling or "unknown"}}
-    assert served.task in (RERANK, CLASSIFY)
+    kind = {RERANK: "reranker", CLASSIFY: "classifier", TAG: "token_classifier"}[served.task]
     names = {str(at): label_name(served.labels, at) for at in range(max(1, len(served.labels)))}
     classes = {"id2label": names, "label2id": {name: int(at) for at, name in names.items()}}
-    return {"reranker" if served.task == RERANK else "classifier": classes}
+    return {kind: classes}

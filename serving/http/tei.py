@@ -54,9 +54,9 @@ class Tei:
             "/tokenize": self._tokenize,
         }
         # Hugging Face's clients post to the root, which is the route of the model's task.
-        works["/"] = {EMBED: self._embed, SPARSE: self._embed_sparse, RERANK: self._rerank, CLASSIFY: self._predict}[
-            self._calls.served.task
-        ]
+        tasks = {EMBED: self._embed, SPARSE: self._embed_sparse, RERANK: self._rerank, CLASSIFY: self._predict}
+        if self._calls.served.task in tasks:
+            works["/"] = tasks[self._calls.served.task]
         return [Route(path, self._calls.endpoint(work, error_body), methods=["POST"]) for path, work in works.items()]
 
     async def _rows(self, call: Call, task: str) -> Any:
@@ -65,7 +65,7 @@ class Tei:
         self._calls.check_task(task)
         prompt = prompt_text(self._calls, call.body)
         prompted = [prompt + text for text in texts] if prompt else texts
-        truncate = self._truncate(call.body)
+        truncate = truncates(self._calls, call.body)
         return floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids, prompt=prompt))
 
     async def _embed(self, call: Call) -> Any:
@@ -90,7 +90,7 @@ class Tei:
         query, texts = body.text("query"), read_texts(body.raw("texts"), "texts", self._calls.options)
         raw, shown = body.truth("raw_scores", False), body.truth("return_text", False)
         check_texts([query], "query", self._calls.options)
-        ranks = await ranked(self._calls, call, query, texts, truncate=self._truncate(body), raw=raw)
+        ranks = await ranked(self._calls, call, query, texts, truncate=truncates(self._calls, body), raw=raw)
         return [{"index": at, "score": score, **({"text": texts[at]} if shown else {})} for at, score in ranks]
 
     async def _predict(self, call: Call) -> Any:
@@ -103,7 +103,7 @@ class Tei:
             raise malformed("'inputs' has a text by itself, and the model scores pairs; send [query, text]")
         prompt = served.prompt(None)
         pairs = [item if isinstance(item, str) else prompted(item, prompt) for item in pairs]
-        rows = await self._calls.rows(call, pairs, kind="predict", truncate=self._truncate(body), ids=[])
+        rows = await self._calls.rows(call, pairs, kind="predict", truncate=truncates(self._calls, body), ids=[])
         logits = floats(rows).reshape(len(pairs), -1)
         scores = logits if raw else class_scores(logits, served.problem, activated=served.activated)
         answers = [
@@ -152,8 +152,9 @@ class Tei:
         ]
         return orjson.dumps(items)[1:-1]
 
-    def _truncate(self, body: Body) -> bool:
-        """Whether long texts are cut, at the end that the tokenizer's settings say: who asks for another is told."""
-        side = self._calls.served.truncation_side
-        body.choice("truncation_direction", (side, side.capitalize()))
-        return body.truth("truncate", self._calls.options.long_texts == "truncate")
+
+def truncates(calls: Calls, body: Body) -> bool:
+    """Whether long texts are cut, at the end that the tokenizer's settings say: who asks for another is told."""
+    side = calls.served.truncation_side
+    body.choice("truncation_direction", (side, side.capitalize()))
+    return body.truth("truncate", calls.options.long_texts == "truncate")

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from padfree.runtime.text_tasks import Served
 from ..errors import ApiError, busy, failed, not_tokenized, too_large
 from ..metrics import Row
 from .link import Link
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
 
 Array = npt.NDArray[Any]
 Ids = list[int]
@@ -158,6 +161,10 @@ class Texts:
         """Raises ApiError where so many more characters would be too much to make tokens of."""
         if self._characters and self._characters + characters > BACKLOG_CHARACTERS:
             raise busy(f"{self._characters} characters of texts wait, allowed: {BACKLOG_CHARACTERS}; try again later")
+
+    def encodings(self, texts: Sequence[str]) -> list[Encoding]:
+        """Words and places of the tokens of texts that `rows` has taken; for `aside`."""
+        return self._encoder.encodings(texts)
 
     async def aside(self, work: Callable[[], T]) -> T:
         """What `work` returns, in the thread of large requests, after those that came before."""

@@ -87,13 +87,3 @@ def test_prompts_are_for_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert cli.main(["run", str(model), *pair, "-o", str(tmp_path / "out.jsonl")]) == 1
     assert "prompt" in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_a_server_says_what_taggers_are_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("starlette")
-    folder = small_folder(tmp_path / "model", "token", ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
-    assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "ner.onnx"), "--no-verify"]) == 0
-    assert cli.main(["serve", str(tmp_path / "ner.onnx"), "--port", "0"]) == 1
-    told = " ".join(capsys.readouterr().err.split())
-    assert "has labels for words (O, B-PER, I-PER, B-LOC, I-LOC)" in told
-    assert "padfree run -o words.jsonl gives words with labels and places" in told

@@ -2,7 +2,7 @@
 """Attacks a server of a small model with everything at once, and says what came of it.
 
     python -m tests.hostile                                      # 20,000 requests, 3 minutes at most
-    python -m tests.hostile --requests 1000000 --seconds 3600    # the long one
+    python -m tests.hostile --requests 1800000 --seconds 3600 --spread    # the long one
 
 Good and bad requests, callers who hang up, who read or write slowly, who ask for much, who come all at once; front-ends
 and the process with the model killed, stopped, and started again; other files in the places of model and tokenizer, and
@@ -38,12 +38,14 @@ BACK_S = 30.0
 """A server that was killed is there again within so long, on cores that others use, too."""
 
 
-def attack(folder: Path, requests: int, seconds: float, seed: int, products: int = 0) -> tuple[Tally, str]:
+def attack(
+    folder: Path, requests: int, seconds: float, seed: int, products: int = 0, *, spread: bool = False
+) -> tuple[Tally, str]:
     """What came, and the server's log."""
     files = Files(folder, products)
     service = Service(files, "--processes", str(PROCESSES), "--request-seconds", "10")
     try:
-        tally = asyncio.run(Attack(service, files, requests, seconds, seed).run())
+        tally = asyncio.run(Attack(service, files, requests, seconds, seed, spread=spread).run())
     finally:
         log = service.end()
     return tally, log
@@ -86,11 +88,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--products", type=int, default=0, help="how slow the model is")
+    parser.add_argument("--spread", action="store_true", help="send the requests in waves over all of the time")
     parser.add_argument("-o", "--output", type=Path, help="a file for what is printed")
     parser.add_argument("--log", type=Path, help="a file for the log of all servers")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        tally, log = attack(Path(folder), arguments.requests, arguments.seconds, arguments.seed, arguments.products)
+        tally, log = attack(
+            Path(folder),
+            arguments.requests,
+            arguments.seconds,
+            arguments.seed,
+            arguments.products,
+            spread=arguments.spread,
+        )
     found = {"processor": machine(), "model": f"rows of a table, {arguments.products} products", **summary(tally, log)}
     found["checks"] = checks(tally, found)
     text = json.dumps(found, indent=1) + "\n"

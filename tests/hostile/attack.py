@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -27,7 +28,9 @@ from .tally import Look, Tally, resident
 BUSY = (408, 429, 503)
 """What a good request may be told, too, while others attack."""
 ASKERS, BURST, MANY, BUNCHES = 16, 100, 500, 8
-DISTURB_EVERY_S, LOOK_EVERY_S = 10.0, 2.0
+DISTURB_EVERY_S, LOOK_EVERY_S, TELL_EVERY_S = 10.0, 2.0, 60.0
+WAVE_S = 10.0
+"""Where requests are spread over the time, their waves begin so far apart."""
 RESTLESS = 0.25
 """The share of the time in which the process with the model is killed, too. Then it gets warm, for as long again, and
 in the second half its memory is compared."""
@@ -42,14 +45,18 @@ class Attack:
         requests: of the askers; others come on top.
         seconds: the longest that it lasts.
         seed: of what is sent, and when.
+        spread: send equal waves of requests over all of the time, each as fast as answers come.
     """
 
-    def __init__(self, service: Service, files: Files, requests: int, seconds: float, seed: int) -> None:
+    def __init__(
+        self, service: Service, files: Files, requests: int, seconds: float, seed: int, *, spread: bool = False
+    ) -> None:
         self.tally = Tally()
         self._service = service
         self._rng = random.Random(seed)
         self._disturber = Disturber(service, files, self.tally, random.Random(seed + 1))
         self._left: Iterator[int] = iter(range(requests))
+        self._wave = requests * WAVE_S / seconds if spread else float(requests)
         self._start = time.monotonic()
         self._seconds = seconds
         self._pool = questions(self._rng)
@@ -70,6 +77,7 @@ class Attack:
                 (self._come_at_once, 10.0),
                 (self._disturb, DISTURB_EVERY_S),
                 (self._look, LOOK_EVERY_S),
+                (self._tell, TELL_EVERY_S),
             )
         ]
         await asyncio.gather(*(self._ask() for _ in range(ASKERS)))
@@ -108,7 +116,8 @@ class Attack:
         """One connection after the other, with good and bad requests."""
         streams: Streams | None = None
         rng = random.Random(self._rng.random())
-        while not self._over() and next(self._left, None) is not None:
+        while not self._over() and (index := next(self._left, None)) is not None:
+            await self._until_wave(index)
             question = rng.choice(self._pool)
             streams = streams or await self._connect()
             try:
@@ -126,6 +135,12 @@ class Attack:
                 streams = None
             else:
                 self._judge(question, status, body)
+
+    async def _until_wave(self, index: int) -> None:
+        """Waits until the wave of this request begins."""
+        begin = self._start + WAVE_S * (index // self._wave)
+        while not self._over() and (wait := begin - time.monotonic()) > 0:
+            await asyncio.sleep(min(0.5, wait))
 
     def _judge(self, question: Question, status: int, body: bytes) -> None:
         if status == 424 and ENDED.encode() in body:
@@ -185,6 +200,11 @@ class Attack:
     async def _disturb(self) -> None:
         self._disturber.is_calm = time.monotonic() - self._start > RESTLESS * self._seconds
         await self._disturber.disturb()
+
+    async def _tell(self) -> None:
+        """A line of how it goes, for those who watch an hour of it."""
+        seconds, wrong = time.monotonic() - self._start, len(self.tally.wrong)
+        sys.stderr.write(f"{seconds:.0f} s: {self.tally.requests} requests, {wrong} wrong\n")
 
     async def _look(self) -> None:
         model, kept = self._service.server.process.pid, self._disturber.kept

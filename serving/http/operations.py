@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""POST routes as the OpenAPI description has them: fields, answers and an example that the server answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
+
+from ..options import ServeOptions
+from .schemas import (
+    BOOLEAN,
+    ERROR,
+    NUMBER,
+    OPENAI_ERROR,
+    STRING,
+    VECTOR,
+    Schema,
+    choice,
+    count,
+    objects,
+    one_of,
+    optional,
+    texts_or_one,
+)
+
+TEXT, OTHER_TEXT = "the cat sat on the mat", "it rained all day"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A POST route.
+
+    Attributes:
+        summary: what it does.
+        fields: of the body, by name.
+        required: names of those that must be there.
+        answer: schema of the answer.
+        example: a body that the server answers.
+        error: schema of its errors.
+    """
+
+    summary: str
+    fields: Mapping[str, Schema]
+    required: tuple[str, ...]
+    answer: Schema
+    example: Mapping[str, Any]
+    error: Schema
+
+
+def operations(served: Served, options: ServeOptions) -> dict[str, Operation]:
+    """POST routes that fit the model, by path."""
+    texts = texts_or_one(options.limits.texts, ids=options.accept_token_ids)
+    truncate = {"truncate": optional(BOOLEAN, options.long_texts == "truncate")}
+    prompts = _prompts(served)
+    found: dict[str, Operation] = {}
+    if served.task == EMBED:
+        found["/v1/embeddings"] = _openai(texts, prompts)
+        found["/embed"] = Operation(
+            "Vectors of texts, as text-embeddings-inference gives them",
+            {"inputs": texts, "normalize": optional(BOOLEAN, True), "dimensions": count(), **truncate, **prompts},
+            ("inputs",),
+            {"type": "array", "items": VECTOR},
+            {"inputs": [TEXT, OTHER_TEXT]},
+            ERROR,
+        )
+    elif served.task == SPARSE:
+        entry = objects({"index": count(0), "value": NUMBER})
+        found["/embed_sparse"] = Operation(
+            "Sparse vectors of texts: every number that is not zero",
+            {"inputs": texts, **truncate, **prompts},
+            ("inputs",),
+            {"type": "array", "items": {"type": "array", "items": entry}},
+            {"inputs": [TEXT]},
+            ERROR,
+        )
+    elif served.task == RERANK:
+        found.update(_rerank(options, truncate))
+        found["/predict"] = _predict(served, truncate)
+    elif served.task == CLASSIFY:
+        found["/predict"] = _predict(served, truncate)
+    else:
+        assert served.task == TAG
+        found["/tag"] = _tag(options, truncate)
+    token = objects(
+        {
+            "id": count(0),
+            "text": STRING,
+            "special": BOOLEAN,
+            "start": {"type": ["integer", "null"]},
+            "stop": {"type": ["integer", "null"]},
+        }
+    )
+    found["/tokenize"] = Operation(
+        "Tokens of texts, and where they are in them",
+        {
+            "inputs": texts_or_one(options.limits.texts, ids=False),
+            "add_special_tokens": optional(BOOLEAN, True),
+            **prompts,
+        },
+        ("inputs",),
+        {"type": "array", "items": {"type": "array", "items": token}},
+        {"inputs": TEXT},
+        ERROR,
+    )
+    return found
+
+
+def _openai(texts: Schema, prompts: Mapping[str, Schema]) -> Operation:
+    item = objects({"object": STRING, "index": count(0), "embedding": one_of(VECTOR, STRING)})
+    usage = objects({"prompt_tokens": count(0), "total_tokens": count(0)})
+    return Operation(
+        "Vectors of texts, of length 1, as OpenAI gives them",
+        {
+            "input": texts,
+            "model": {**STRING, "description": "is not looked at: the server has one model"},
+            "encoding_format": choice("float", "base64"),
+            "dimensions": count(),
+            **prompts,
+        },
+        ("input",),
+        objects({"object": STRING, "data": {"type": "array", "items": item}, "model": STRING, "usage": usage}),
+        {"input": [TEXT, OTHER_TEXT]},
+        OPENAI_ERROR,
+    )
+
+
+def _rerank(options: ServeOptions, truncate: Mapping[str, Schema]) -> dict[str, Operation]:
+    many = {"type": "array", "minItems": 1, "maxItems": options.limits.texts}
+    document = one_of(STRING, objects({"text": STRING}))
+    result = objects({"index": count(0), "relevance_score": NUMBER, "document": objects({"text": STRING})}, 2)
+    cohere = Operation(
+        "Documents by how well they answer a query, as Cohere gives them; relevance from 0 to 1",
+        {
+            "query": STRING,
+            "documents": {**many, "items": document},
+            "top_n": count(),
+            "return_documents": optional(BOOLEAN, False),
+        },
+        ("query", "documents"),
+        objects({"id": STRING, "results": {"type": "array", "items": result}, "meta": {"type": "object"}}),
+        {"query": "rain", "documents": [TEXT, OTHER_TEXT]},
+        objects({"message": STRING}),
+    )
+    tei = Operation(
+        "Texts by how well they answer a query, as text-embeddings-inference gives them",
+        {
+            "query": STRING,
+            "texts": {**many, "items": STRING},
+            "raw_scores": optional(BOOLEAN, False),
+            "return_text": optional(BOOLEAN, False),
+            **truncate,
+        },
+        ("query", "texts"),
+        {"type": "array", "items": objects({"index": count(0), "score": NUMBER, "text": STRING}, 2)},
+        {"query": "rain", "texts": [TEXT, OTHER_TEXT]},
+        ERROR,
+    )
+    return {"/v1/rerank": cohere, "/v2/rerank": cohere, "/rerank": tei}
+
+
+def _predict(served: Served, truncate: Mapping[str, Schema]) -> Operation:
+    single = {"type": "array", "items": STRING, "minItems": 1, "maxItems": 2}
+    scores = {"type": "array", "items": objects({"score": NUMBER, "label": STRING})}
+    pairs = served.takes_pairs or served.task == RERANK
+    return Operation(
+        "Scores of labels, the best first, as text-embeddings-inference gives them",
+        {
+            "inputs": one_of(STRING, single, {"type": "array", "items": single}),
+            "raw_scores": optional(BOOLEAN, False),
+            **truncate,
+        },
+        ("inputs",),
+        one_of(scores, {"type": "array", "items": scores}),
+        {"inputs": [[TEXT, OTHER_TEXT]] if pairs else [[TEXT], [OTHER_TEXT]]},
+        ERROR,
+    )
+
+
+def _tag(options: ServeOptions, truncate: Mapping[str, Schema]) -> Operation:
+    word = objects({"text": STRING, "start": count(0), "end": count(0), "label": STRING, "score": NUMBER})
+    words = {"type": "array", "items": word}
+    return Operation(
+        "Words of texts with labels and places; with `words`, every word by itself",
+        {
+            "inputs": texts_or_one(options.limits.texts, ids=False),
+            "words": optional(BOOLEAN, False),
+            **truncate,
+        },
+        ("inputs",),
+        one_of(words, {"type": "array", "items": words}),
+        {"inputs": [TEXT], "words": True},
+        ERROR,
+    )
+
+
+def _prompts(served: Served) -> dict[str, Schema]:
+    if not served.prompts:
+        return {}
+    kinds = choice("query", "search_query", "document", "passage", "search_document")
+    return {"prompt_name": choice(*served.prompts), "input_type": kinds}

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bodies of requests, no larger and no slower than they may be."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from starlette.requests import ClientDisconnect, Request
+
+from ..errors import TOO_SLOW, VALIDATION, ApiError, too_large
+
+BODY_S, BODY_BYTES_A_SECOND = 5.0, 1 << 12
+"""A body has so much time, and as much more as it takes at so many bytes a second."""
+
+
+async def read_body(request: Request, most: int, until: float) -> bytes:
+    """The body of a request.
+
+    Args:
+        request: the request.
+        most: bytes that are taken.
+        until: time.perf_counter() at which it has taken too long.
+
+    Raises:
+        ApiError: it is too large, or too slow; ClientDisconnect: the caller has gone.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    start, late = time.perf_counter(), False
+    parts: list[bytes] = []
+    timer: asyncio.TimerHandle
+
+    def expire() -> None:
+        nonlocal late, timer
+        allowed = start + BODY_S + sum(map(len, parts)) / BODY_BYTES_A_SECOND
+        left = min(until, allowed) - time.perf_counter()
+        if left > 0:
+            timer = loop.call_later(left, expire)
+            return
+        late = True
+        task.cancel()
+
+    # As asyncio.timeout, which Python 3.10 lacks; wait_for would make a task for every request.
+    timer = loop.call_later(min(BODY_S, until - start), expire)
+    try:
+        return await _read(request, most, parts)
+    except asyncio.CancelledError:
+        if not late:
+            raise
+        raise ApiError(TOO_SLOW, VALIDATION, "the body did not come in time; send it faster") from None
+    finally:
+        timer.cancel()
+
+
+async def _read(request: Request, most: int, parts: list[bytes]) -> bytes:
+    """The body, as large as it may be."""
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared) > most:
+        raise _body_too_large(most)
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+        if size > most:
+            raise _body_too_large(most)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _body_too_large(most: int) -> ApiError:
+    return too_large(f"the body is larger than {most} bytes, the most that is taken; send fewer texts a request")

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/tag: words of texts with labels and places, as `padfree.Model.tag` and `padfree run` give them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import orjson
+from padfree.runtime.answers.tags import Tagged, joined, words_of
+from padfree.runtime.budget import Budget, cut
+from padfree.runtime.text_tasks import TAG
+from starlette.routing import Route
+
+from ..errors import malformed
+from .body import Body, read_texts
+from .calls import Call, Calls
+from .tei import error_body, truncates
+from .texts import BATCH_CHARACTERS, Texts
+from .vectors import Floats, floats
+
+STRATEGIES = ("simple", "none")
+"""Of Hugging Face's `aggregation_strategy`: words that belong together are one, or every word is by itself."""
+
+Shown = Callable[[Tagged], dict[str, Any]]
+
+
+class Tags:
+    """The routes.
+
+    Args:
+        calls: makes endpoints.
+        texts: has the thread for large requests.
+    """
+
+    def __init__(self, calls: Calls, texts: Texts) -> None:
+        self._calls, self._texts = calls, texts
+
+    def routes(self) -> list[Route]:
+        """Paths and endpoints; the root is that of Hugging Face's clients, where the model has labels of words."""
+        works = {"/tag": self._tag}
+        if self._calls.served.task == TAG:
+            works["/"] = self._token_classification
+        return [Route(path, self._calls.endpoint(work, error_body), methods=["POST"]) for path, work in works.items()]
+
+    async def _tag(self, call: Call) -> Any:
+        return await self._answer(call, every_word=call.body.truth("words", False), shown=asdict)
+
+    async def _token_classification(self, call: Call) -> Any:
+        """As the `token-classification` pipeline of transformers answers."""
+        every_word = call.body.part("parameters").choice("aggregation_strategy", STRATEGIES) == "none"
+        key = "entity" if every_word else "entity_group"
+        return await self._answer(call, every_word=every_word, shown=partial(_as_pipeline, key))
+
+    async def _answer(self, call: Call, *, every_word: bool, shown: Shown) -> AsyncIterator[bytes]:
+        texts, single = _read(call.body, self._calls)
+        call.method = "single" if single else "batch"
+        self._calls.check_task(TAG)
+        rows = floats(
+            await self._calls.rows(call, texts, kind="predict", truncate=truncates(self._calls, call.body), ids=[])
+        )
+        assert call.answer is not None
+        ends = list(accumulate(call.answer.seq_lens.tolist()))
+        tag = partial(self._json, every_word=every_word, shown=shown)
+        return self._parts(texts, rows, ends, tag, single)
+
+    async def _parts(
+        self, texts: Sequence[str], rows: Floats, ends: Sequence[int], tag: Callable[..., bytes], single: bool
+    ) -> AsyncIterator[bytes]:
+        """The answer in parts, each made when the one before is on its way: it is much larger than the texts."""
+        mark = b"" if single else b"["
+        for part in cut(map(len, texts), Budget(max_tokens=BATCH_CHARACTERS)):
+            start = ends[part.start - 1] if part.start else 0
+            bounds = [start, *ends[part]]
+            yield mark + await self._texts.aside(partial(tag, texts[part], rows, bounds))
+            mark = b","
+        if not single:
+            yield b"]"
+
+    def _json(
+        self, texts: Sequence[str], rows: Floats, bounds: Sequence[int], *, every_word: bool, shown: Shown
+    ) -> bytes:
+        """Words of some texts, whose tokens' rows lie between the bounds, without the brackets around all of them."""
+        items = []
+        encodings = self._texts.encodings(texts)
+        for text, encoding, start, stop in zip(texts, encodings, bounds[:-1], bounds[1:], strict=True):
+            words = words_of(text, encoding, rows[start:stop], self._calls.served.labels)
+            items.append([shown(word) for word in (words if every_word else joined(text, words))])
+        return orjson.dumps(items)[1:-1]
+
+
+def _read(body: Body, calls: Calls) -> tuple[list[str], bool]:
+    """Texts, and whether there was one alone."""
+    value = body.raw("inputs")
+    if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
+        raise malformed("'inputs' has ids in it, and words have places in texts alone; send texts")
+    single = isinstance(value, str)
+    return read_texts([value] if single else value, "inputs", calls.options), single
+
+
+def _as_pipeline(key: str, word: Tagged) -> dict[str, Any]:
+    return {key: word.label, "score": word.score, "word": word.text, "start": word.start, "end": word.end}

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server says of itself when it starts: model, routes, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from padfree.contract.metadata import Metadata
+from padfree.runtime.budget import Budget
+from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
+
+from .options import ServeOptions
+
+TASK_ROUTES: Mapping[str, tuple[str, ...]] = {
+    EMBED: ("/v1/embeddings", "/embed"),
+    SPARSE: ("/embed_sparse",),
+    RERANK: ("/v1/rerank", "/v2/rerank", "/rerank", "/predict"),
+    CLASSIFY: ("/predict",),
+    TAG: ("/tag",),
+}
+"""What a model of each task is asked by."""
+OTHER_ROUTES = ("/tokenize", "/info", "/health", "/metrics")
+DOCS_ROUTES = ("/docs", "/openapi.json")
+SHOWN_LABELS = 8
+_TASKS = {
+    EMBED: "embeddings",
+    SPARSE: "sparse embeddings",
+    RERANK: "reranking: one score per pair of texts",
+    CLASSIFY: "labels of texts",
+    TAG: "labels of words",
+}
+
+
+def summary(
+    served: Served, metadata: Metadata, options: ServeOptions, budget: Budget, tokens_a_second: float | None
+) -> dict[str, str]:
+    """What is served and how: name -> text, in the order in which they are shown.
+
+    Args:
+        served: the model.
+        metadata: of its file.
+        options: where and how.
+        budget: what one run takes.
+        tokens_a_second: what was measured; None: nothing.
+    """
+    limits = options.limits
+    long = "truncated" if options.long_texts == "truncate" else "refused"
+    prompts = ", ".join(served.prompts)
+    default = f" (default {served.default_prompt})" if served.default_prompt is not None else ""
+    speed = "not measured" if tokens_a_second is None else f"{tokens_a_second:,.0f} tokens/s measured"
+    runs = "" if budget.max_tokens is None else f", at most {budget.max_tokens:,} tokens per run"
+    keys = len(options.api_keys)
+    return {
+        "model": f"{served.name}, {served.precision}",
+        "task": _TASKS[served.task] + _shape(served, metadata),
+        "texts": f"up to {served.max_length:,} tokens, longer ones are {long}",
+        **({"prompts": prompts + default} if prompts else {}),
+        "routes": ", ".join((*TASK_ROUTES[served.task], *OTHER_ROUTES, *(DOCS_ROUTES if options.docs else ()))),
+        "limits": f"{limits.texts:,} texts and {limits.body_bytes / 2**20:.3g} MiB per request, "
+        f"{limits.waiting_tokens:,} waiting tokens, {limits.seconds:g} s",
+        "speed": speed + runs,
+        "access": f"{keys} API key{'s' * (keys != 1)}" if keys else "no API key: everybody who reaches the port",
+        "processes": f"{options.front_ends} for HTTP",
+    }
+
+
+def _shape(served: Served, metadata: Metadata) -> str:
+    if served.task in (CLASSIFY, TAG):
+        shown = ", ".join(served.labels[:SHOWN_LABELS])
+        more = len(served.labels) - SHOWN_LABELS
+        return f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
+    shape = next(item.shape for item in metadata.outputs if item.name == served.output)
+    width = shape[-1] if shape else None
+    pooling = f", pooling {served.pooling}" if served.pooling else ""
+    return f" of {width:,} numbers{pooling}" if width is not None and served.task != RERANK else ""

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server says what it serves when it starts: what it says is what /info and requests show."""
+
+from __future__ import annotations
+
+import re
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.support.classifiers import small_folder
+from tests.support.http_requests import get, post
+from tests.support.served_models import PROMPTS, Server, write_embedder, write_reranker
+
+LAST = "processes"
+SOON_S = 10.0
+
+
+def said(server: Server) -> dict[str, str]:
+    """The lines after the first, which has the address, up to the last one."""
+    assert server.process.stdout is not None
+    found = dict[str, str]()
+    while LAST not in found:
+        line = re.fullmatch(r"  (\w+) +(\S.*)\n", server.process.stdout.readline())
+        assert line
+        found[line[1]] = line[2]
+    return found
+
+
+def test_it_says_task_model_lengths_routes_and_limits(tmp_path: Path) -> None:
+    model = write_embedder(tmp_path / "small.onnx")
+    options = ["--processes", "1", "--max-length", "9", "--long-texts", "refuse", "--max-texts", "5"]
+    with Server(model, *options, "--api-key", "secret", "--api-key", "another", "--request-seconds", "7") as server:
+        shown = said(server)
+        info = get(server, "/info", key="secret")[1]
+        assert shown["model"] == f"{info['model_id']}, fp32"
+        assert shown["task"] == "embeddings of 8 numbers, pooling mean"
+        assert len(post(server, "/embed", key="secret", inputs="a")[1][0]) == 8
+        assert shown["texts"] == f"up to {info['max_input_length']} tokens, longer ones are refused"
+        assert shown["prompts"] == ", ".join(PROMPTS)
+        assert shown["limits"].startswith("5 texts and 8 MiB per request, ")
+        assert shown["limits"].endswith(" waiting tokens, 7 s")
+        assert shown["access"] == "2 API keys"
+        assert shown["processes"] == "1 for HTTP"
+        assert f"at most {info['max_batch_tokens']:,} tokens per run" in shown["speed"]
+        assert "secret" not in str(shown)
+        for path in shown["routes"].split(", "):
+            assert 200 in (get(server, path, key="secret")[0], post(server, path, key="secret", **body(path))[0]), path
+
+
+def body(path: str) -> dict[str, str]:
+    return {"input" if path.startswith("/v1") else "inputs": "a"}
+
+
+def test_labels_of_taggers_are_named(tmp_path: Path) -> None:
+    labels = ["O", *(f"B-KIND{at}" for at in range(10))]
+    with Server(small_folder(tmp_path / "ner", "token", labels[:3]), "--processes", "1") as server:
+        shown = said(server)
+    assert shown["task"] == f"labels of words: {', '.join(labels[:3])}"
+    assert shown["routes"].startswith("/tag, ")
+
+
+def test_rerankers_and_no_key(tmp_path: Path) -> None:
+    with Server(write_reranker(tmp_path / "small.onnx"), "--processes", "1", "--no-docs") as server:
+        shown = said(server)
+    assert shown["task"] == "reranking: one score per pair of texts"
+    assert shown["routes"].startswith("/v1/rerank, /v2/rerank, /rerank, /predict, ")
+    assert "/docs" not in shown["routes"]
+    assert "everybody" in shown["access"]
+
+
+def test_a_server_that_drains_answers_and_says_that_it_ends(embedder_file: Path) -> None:
+    with Server(embedder_file, "--processes", "2", "--drain-seconds", "3") as server:
+        assert get(server, "/health")[0] == 200
+        begin = time.monotonic()
+        server.process.terminate()
+        statuses = []
+        while time.monotonic() - begin < 2:
+            assert post(server, "/embed", inputs="a")[0] == 200
+            statuses.append(get(server, "/health"))
+            time.sleep(0.05)
+        assert statuses[-1] == (503, {"error": "the server ends soon", "error_type": "Unhealthy"})
+        assert [status for status, _ in statuses[10:]] == [503] * len(statuses[10:])
+        server.process.wait(SOON_S)
+        assert time.monotonic() - begin >= 3
+        assert server.process.returncode == 0
+
+
+def test_answers_of_a_server_that_drains_close_their_connections(embedder_file: Path) -> None:
+    with Server(embedder_file, "--processes", "1", "--drain-seconds", "30") as server:
+        connection = HTTPConnection(*server.address, timeout=SOON_S)
+        for wanted in (None, "close"):
+            connection.request("POST", "/embed", '{"inputs": "a"}')
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == 200
+            assert answer.headers["connection"] == wanted
+            if wanted is None:
+                server.process.terminate()
+                time.sleep(1)
+        begin = time.monotonic()
+        server.process.terminate()  # the second signal ends it at once
+        server.process.wait(SOON_S)
+        assert time.monotonic() - begin < SOON_S
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan"])
+def test_no_time_below_none(embedder_file: Path, seconds: str) -> None:
+    with pytest.raises(RuntimeError, match="--drain-seconds"):
+        Server(embedder_file, "--drain-seconds", seconds)
