@@ -106,7 +106,8 @@ class AccessLog:
 
 
 def _opened(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    # A named pipe that nobody reads is an error and not a wait.
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
 
 
 def _is_same(file: int, path: str) -> bool:

@@ -125,7 +125,8 @@ from padfree.serving.http import process
 
 async def hang():
     server = SimpleNamespace(server_state=SimpleNamespace(connections=()), should_exit=False)
-    looking = asyncio.create_task(process._look(SimpleNamespace(give_up=lambda: None), SimpleNamespace(), server))
+    link, requests = SimpleNamespace(give_up=lambda: None, is_leaving=False), SimpleNamespace(log=None)
+    looking = asyncio.create_task(process._look(link, SimpleNamespace(), requests, server))
     await asyncio.sleep(0.1)
     time.sleep(60)
 

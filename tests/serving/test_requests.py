@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections import Counter
@@ -155,6 +156,29 @@ def test_a_file_that_cannot_be_written_is_said_before_the_start(
         check(str(tmp_path / place))
     with pytest.raises(RuntimeError, match="--access-log"):
         Server(embedder_file, "--access-log", str(tmp_path / place))
+
+
+def test_a_pipe_that_nobody_reads_is_refused_and_one_that_is_read_gets_lines(
+    embedder_file: Path, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(SessionError, match="--access-log"):
+        check(str(pipe))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with Server(embedder_file, "--processes", "1", "--access-log", str(pipe)) as server:
+        get(server, "/info")
+    assert json.loads(os.read(reader, 1 << 16))["path"] == "/info"
+    os.close(reader)
+
+
+def test_paths_of_any_bytes_are_one_line(embedder_file: Path, tmp_path: Path) -> None:
+    log = tmp_path / "access.jsonl"
+    paths = ["/%ed%a0%80", "/%00%0a%22%7d", "/" + "x" * 5000, "/%ff", "//embed"]
+    with Server(embedder_file, "--processes", "1", "--access-log", str(log)) as server:
+        assert [get(server, path)[0] for path in paths] == [404] * len(paths)
+        wait_until(lambda: len(lines(log)) == len(paths), SOON_S)
+    assert max(map(len, log.read_bytes().splitlines())) < 1000
 
 
 def test_lines_that_find_no_room_are_counted() -> None:
