@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import ContractError
 from .fields import MOST_INT64, Fields
-from .names import FORMAT, FP8, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PER_SEQUENCE, PRECISIONS
+from .names import FORMAT, FP8, HELD, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PER_SEQUENCE, PRECISIONS
 from .quantization import QuantizationInfo, parse_quantization
 from .text_inputs import ids_among, positions_among, types_among
 from .texts import DIGEST, TextInfo, parse_text
@@ -37,6 +37,7 @@ class InputInfo:
     With `shared` the model has it once for a whole batch: sequences that run together have the same. Packed, it is
     [B] or [B, width] nevertheless, of which the first row is read; padded, it is [] or [width].
     With `fills_padding` padded slots hold `padding` and nothing else, for the model reads them.
+    `holds` is one of names.HELD where the graph has proved what the values are; None: not known, so names tell.
     `original` is the name in the original model, where the interface gives it another. An input of the role "unread" is
     there because callers pass it: [T] or [B, S], of any values.
     """
@@ -51,6 +52,7 @@ class InputInfo:
     original: str | None = None
     fills_padding: bool = False
     shared: bool = False
+    holds: str | None = None
 
     @property
     def original_name(self) -> str:
@@ -297,7 +299,8 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
         role, dtype = item.text("role", INPUT_ROLES), item.text("dtype", TYPE_NAMES)
         width = item.optional_integer("width", least=1, most=MOST_WIDTH)
         shared = "shared" in item and item.truth("shared")
-        return InputInfo(name, role, limit, dtype, excluded_ids, padding, width, original, fills, shared)
+        holds = item.text("holds", HELD) if "holds" in item else None
+        return InputInfo(name, role, limit, dtype, excluded_ids, padding, width, original, fills, shared, holds)
 
     def read_output(item: Fields) -> OutputInfo:
         name, layout, dtype = item.text("name"), item.text("layout", OUTPUT_LAYOUTS), item.text("dtype", TYPE_NAMES)

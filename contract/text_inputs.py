@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
+from .names import OTHER_VALUES, POSITIONS
+
 ID_NAMES = ("input_ids", "input_word_ids", "token_ids", "word_ids", "ids", "tokens")
 TYPE_NAMES = ("token_type_ids", "segment_ids", "input_type_ids", "type_ids", "token_types", "segments", "sentence_ids")
 POSITION_NAMES = ("position_ids", "pos_ids", "positions", "position_id")
@@ -27,6 +29,10 @@ class TableInput(Protocol):
     def limit(self) -> int | None:
         """Rows of the table."""
 
+    @property
+    def holds(self) -> str | None:
+        """One of names.HELD, where the graph proves it."""
+
 
 Item = TypeVar("Item", bound=TableInput)
 
@@ -43,18 +49,21 @@ def ids_among(items: Sequence[Item]) -> Item | None:
 
 def types_among(items: Sequence[Item], ids: Item | None) -> Item | None:
     """The input of token types: the one that is named so, or else the one with a table of so few rows."""
-    others = [item for item in items if item is not ids and not _is_of_positions(item)]
+    others = [item for item in items if item is not ids and not _is_of_positions(item) and item.holds != OTHER_VALUES]
     named = next((item for name in TYPE_NAMES for item in others if item.original_name == name), None)
     return named or next((item for item in others if 0 < _rows(item) <= MOST_TYPES), None)
 
 
 def positions_among(items: Sequence[Item]) -> Item | None:
-    """The input of positions."""
+    """The input of positions, by the graph before names."""
+    items = [item for item in items if item.holds == POSITIONS] or items
     return next((item for item in items if _is_of_positions(item)), None)
 
 
 def _is_of_positions(item: TableInput) -> bool:
-    """Whether a word of an input's name is "pos", or begins so, and its table has more rows than one of types."""
+    """What the graph proves; or else whether a word of the name begins with "pos" and the table is not one of types."""
+    if item.holds is not None:
+        return item.holds == POSITIONS
     words = re.split("[^a-z]+", item.original_name.lower())
     has_word = any(word.startswith("pos") for word in words)
     return item.original_name in POSITION_NAMES or (has_word and not 0 < _rows(item) <= MOST_TYPES)

@@ -12,6 +12,7 @@ from onnx import ModelProto
 from padfree.contract.names import FORMAT, PER_SEQUENCE
 
 from .analysis.graph import dtype_name
+from .analysis.held_positions import holds_entry
 from .analysis.limits import first_width, limit_of
 from .analysis.token_elements import dims_of_shape
 from .errors import RewriteError
@@ -128,4 +129,5 @@ def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, passed: PassedGra
         trailing = sizes[1:]
     else:
         trailing = sizes[2 if interface == "padded" and role != PER_SEQUENCE else 1 :] if has_values else []
+    entry |= holds_entry(passed.held, tensor.name) if role == "tokens" else {}
     return {**entry, "width": int(trailing[0])} if trailing else entry

@@ -16,6 +16,7 @@ from onnx import ModelProto
 from .analysis.check import check_graph
 from .analysis.copies import Wiring, copy_of
 from .analysis.graph import add_domain, is_padfree, names_in_use, tidy, unread_inputs
+from .analysis.held_positions import held_positions
 from .analysis.layout import is_shared_input, is_token_input
 from .analysis.limits import limit_of
 from .analysis.position_limits import longest_sequence
@@ -52,7 +53,8 @@ class PassedGraph:
     `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
     `special` which ids it looks for, and `unread` are the inputs whose values no output depends on.
     `lengths`: an input of lengths has the mask's place in the original. `assumed`: what padded slots have to hold.
-    `shared` are the inputs that are the same for a whole batch of the original, with their shapes.
+    `shared` are the inputs that are the same for a whole batch of the original, with their shapes. `held`: what inputs
+    are positions, and what are none, where that is proved.
     """
 
     graph: gs.Graph
@@ -68,6 +70,7 @@ class PassedGraph:
     lengths: Lengths | None = None
     assumed: Mapping[str, IdRule] = field(default_factory=dict)
     shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    held: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,7 @@ class _Progress:
         self._analysis: Analysis = analyse(graph)
         self.longest = longest_sequence(graph, self._analysis)
         self._special = special_ids(graph)
+        self._held = held_positions(graph, self._analysis)
         self._unread = unread_inputs(graph)
         self._shared = {str(item.name): tuple(item.shape) for item in graph.inputs if is_shared_input(item)}
         self._products: Products | None = None
@@ -238,6 +242,7 @@ class _Progress:
             unread=self._unread,
             assumed={} if self._padding_id is None else rules,
             shared=self._shared,
+            held=self._held,
         )
 
     def _assumed(self, padding_id: int) -> Mapping[str, IdRule]:

@@ -14,7 +14,8 @@ from padfree.runtime.text.encoder import Encoded
 from padfree.runtime.text.inputs import TextInputs
 
 from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder, with_output
-from tests.support.exports import metadata_of
+from tests.support.exports import load, metadata_of
+from tests.support.torch_folders import rename_input
 
 SHAPE: list[Any] = ["batch", "sequence", HIDDEN]
 
@@ -46,6 +47,8 @@ def metadata(ids: str, types: str, positions: str, *, rows: int = 16, reverse: b
         ("a", "b", "pos"),
         ("tokens", "segment", "text_positions"),
         ("token_type_ids", "input_ids", "position"),
+        ("in_1", "in_2", "in_3"),
+        ("words", "kinds", "order"),
     ],
 )
 def test_tables_tell_ids_types_and_positions(names: tuple[str, str, str], reverse: bool) -> None:
@@ -62,3 +65,47 @@ def test_positions_that_begin_later_are_not_guessed() -> None:
     """RoBERTa's table has 512 rows and two more, and its first token stands at 2."""
     with pytest.raises(SessionError, match=r"'position_ids' has 514 rows, .* begin at 2"):
         TextInputs(metadata("input_ids", "token_type_ids", "position_ids", rows=514), "model")
+
+
+def tagged(*, causal: bool = False) -> Metadata:
+    """That of a model that counts positions itself, or sees no later tokens, and reads tags of 9 kinds as `pos_ids`."""
+    b = EncoderBuilder()
+    words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids") if causal else b.embedding()
+    x = b.norm(b.op("Add", words, b.op("Gather", b.weight(9, HIDDEN), "pos_ids")))
+    mask = b.op("Add", b.padding_mask(), b.causal_mask()) if causal else b.padding_mask()
+    model = with_output(b.layer(x, mask), b, SHAPE, "pos_ids")
+    return parse_metadata(metadata_of(rewrite(model, verify=False)), "model")
+
+
+def test_parts_of_speech_are_not_taken_for_positions() -> None:
+    with pytest.raises(SessionError, match="texts do not give the model's input 'pos_ids'"):
+        TextInputs(tagged(), "model")
+
+
+def test_where_the_graph_proves_nothing_names_tell() -> None:
+    """A decoder's table of positions is beside its mask, which tells the order, too."""
+    found = tagged(causal=True)
+    assert [item.holds for item in found.token_inputs()] == [None, None]
+    assert TextInputs(found, "model").token_names == ("input_ids", "pos_ids")
+
+
+@pytest.mark.parametrize("name", ["position_ids", "x_3"])
+def test_numbers_that_become_angles_are_positions(name: str) -> None:
+    model = load("w_qwen3_pos_ts17")
+    rename_input(model, "position_ids", name)
+    found = parse_metadata(metadata_of(rewrite(model, verify=False)), "model").positions_input()
+    assert found is not None
+    assert (found.name, found.holds) == (name, "positions")
+
+
+@pytest.mark.parametrize("first", [np.cos, np.sin])
+def test_rows_of_cosines_are_chosen_by_positions(first: Any) -> None:
+    """A table of angles' cosines or sines beside a causal mask, which tells the order, too."""
+    b = EncoderBuilder()
+    angles = np.arange(24)[:, None] / 100 ** (np.arange(HIDDEN) / HIDDEN)
+    turned = b.op("Gather", b.constant(first(angles)), "x_2")
+    x = b.norm(b.op("Mul", b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids"), turned))
+    model = with_output(b.layer(x, b.op("Add", b.padding_mask(), b.causal_mask())), b, SHAPE, "x_2")
+    found = parse_metadata(metadata_of(rewrite(model, verify=False)), "model").positions_input()
+    assert found is not None
+    assert found.name == "x_2"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which inputs of a model are positions, told by what the model does with them, not by what they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from padfree.contract.names import OTHER_VALUES, POSITIONS
+from padfree.contract.text_inputs import MOST_TYPES, ids_among
+
+from .computation import Computation, NotComputedError
+from .graph import is_standard
+from .layout import S, is_token_input
+from .limits import limit_of
+from .positional import Positional
+from .symbolic import Analysis
+
+_ANGLES = (
+    "Cast", "Concat", "Div", "Einsum", "Expand", "Identity", "MatMul", "Mul", "Reshape", "Squeeze", "Transpose",
+    "Unsqueeze",
+)  # fmt: skip
+"""What lies between a position and the cosines of its angles."""
+_TURNS = ("Sin", "Cos")
+_MIXING = ("CumSum", "Conv", "ConvTranspose", "GRU", "LSTM", "RNN", "Scan", "Loop")
+"""What may tell tokens by their order, beside positions."""
+_LENGTH = 5  # tokens of the sequence that order is looked for in
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An input of integers, and the rows of the table that it chooses from."""
+
+    original_name: str
+    limit: int | None
+    holds: str | None = None
+
+
+def held_positions(graph: gs.Graph, analysis: Analysis) -> dict[str, str]:
+    """Of inputs [B,S] that are neither ids nor types: POSITIONS, or OTHER_VALUES where the graph proves either.
+
+    Positions are turned into angles, or choose from the only thing that tells the model in which order tokens are.
+    Where the model counts positions itself and adds a row for each, an input with a table of its own is none.
+    """
+    items = [_Input(tensor.name, limit_of(graph, tensor.name)) for tensor in graph.inputs if _is_of_integers(tensor)]
+    ids = ids_among(items)
+    others = [item.original_name for item in items if item is not ids]
+    tables = [item.original_name for item in items if item is not ids and (item.limit or 0) > MOST_TYPES]
+    turned = [tensor.name for tensor in graph.inputs if tensor.name in others and _is_turned(tensor)]
+    if turned or not tables:
+        return dict.fromkeys(turned, POSITIONS)
+    order = list(_order(graph, analysis))
+    if any(isinstance(rows, bool) and rows for rows in order):
+        return dict.fromkeys(tables, OTHER_VALUES)
+    return {tables[0]: POSITIONS} if not order and len(tables) == 1 else {}
+
+
+def _is_of_integers(tensor: gs.Tensor) -> bool:
+    return is_token_input(tensor) and len(tensor.shape) == 2 and np.dtype(tensor.dtype).kind in "iu"
+
+
+def _is_turned(tensor: gs.Tensor) -> bool:
+    """Whether an input's numbers become angles, by their sines and cosines or by a table of these."""
+    waiting, seen = [tensor], {tensor.name}
+    while waiting:
+        current = waiting.pop()
+        for node in current.outputs:
+            if is_standard(node, *_TURNS):
+                return True
+            if is_standard(node, "Gather") and node.inputs[1] is current:
+                if _holds_turns(node.inputs[0]):
+                    return True
+            elif is_standard(node, *_ANGLES):
+                waiting += [item for item in node.outputs if item.name not in seen]
+                seen.update(item.name for item in node.outputs)
+    return False
+
+
+def _holds_turns(table: gs.Tensor) -> bool:
+    """Whether rows are cosines or sines of multiples of their numbers: the first is that of 0, all ones or zeros."""
+    if not isinstance(table, gs.Constant) or len(table.shape) < 2 or np.dtype(table.dtype).kind != "f":
+        return False
+    rows = np.asarray(table.values, np.float64).reshape(len(table.values), -1)
+    if len(rows) <= MOST_TYPES or np.abs(rows).max(initial=0) > 1 or not np.ptp(rows):
+        return False
+    # cos 2x = 2 cos^2 x - 1, and sin 2x = 2 sin x cos x, of which the square is known
+    if np.all(rows[0] == 1):
+        doubled = 2 * rows[1] ** 2 - 1
+        return bool(np.allclose(rows[2], doubled, atol=1e-3))
+    doubled = 4 * rows[1] ** 2 * (1 - rows[1] ** 2)
+    return bool(np.all(rows[0] == 0) and np.allclose(rows[2] ** 2, doubled, atol=1e-3))
+
+
+def _order(graph: gs.Graph, analysis: Analysis) -> Iterator[bool]:
+    """What tells the model in which order tokens are, beside inputs; True: rows that are added to those of tokens."""
+    positional, known = Positional(graph, analysis, None), dict[str, bool]()
+    for node in graph.nodes:
+        if is_standard(node, *_MIXING):
+            yield False
+        for tensor in node.inputs:
+            leaves = not tensor.is_empty() and tensor in positional and node.outputs[0] not in positional
+            if leaves and isinstance(tensor, gs.Variable) and _grows(analysis, tensor):
+                formula = positional.computation(tensor)
+                if formula is None:
+                    yield False
+                elif known.setdefault(formula.key, _differs(formula)):
+                    yield _has_rows(analysis, tensor) and is_standard(node, "Add")
+
+
+def _grows(analysis: Analysis, tensor: gs.Tensor) -> bool:
+    """Whether a tensor has an element for every slot, or may have."""
+    shape = analysis[tensor].shape
+    return shape is None or any("S" in size.atoms() for size in shape)
+
+
+def _has_rows(analysis: Analysis, tensor: gs.Tensor) -> bool:
+    """[S, E] or [.., S, E] of numbers, E no size of the batch: not a bias of pairs of slots."""
+    facts = analysis[tensor]
+    shape = facts.shape or ()
+    is_rows = len(shape) > 1 and shape[-2] == S and (shape[-1].constant() or 0) > 1
+    return is_rows and (facts.dtype or "").startswith("float")
+
+
+def _differs(formula: Computation) -> bool:
+    """Whether not all elements are the same; sizes alone are no order."""
+    try:
+        return bool(np.ptp(np.asarray(formula.run(1, _LENGTH, {}), np.float64)) > 0)
+    except NotComputedError:
+        return True
+
+
+def holds_entry(held: Mapping[str, str], name: str) -> dict[str, str]:
+    """What the metadata says of an input."""
+    return {"holds": held[name]} if name in held else {}
