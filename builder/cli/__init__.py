@@ -60,14 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         the signal's number after SIGTERM and SIGHUP.
     """
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+    signals = list[int]()
     try:
-        arguments = make_parser().parse_args(argv)
+        with _stopping(signals):
+            arguments = make_parser().parse_args(argv)
+            _configure_logging(debug)
+            return int(arguments.function(arguments))
     except SystemExit as stop:  # argparse has printed help or usage
         return stop.code if isinstance(stop.code, int) else EXIT_FAILURE
-    _configure_logging(debug)
-    try:
-        with _stopping():
-            return int(arguments.function(arguments))
     except StoppedError as stopped:
         print_error(f"stopped by {signal.Signals(stopped.number).name}; no file is half written")
         return EXIT_SIGNAL + stopped.number
@@ -79,6 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     except Exception as error:
+        if signal.SIGINT in signals:  # what a library made of Ctrl-C, as while it was imported
+            print_error("interrupted; no file is half written")
+            return EXIT_INTERRUPTED
         if debug:
             raise
         print_error(describe(error))
@@ -86,29 +89,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _stopping() -> Iterator[None]:
+def _stopping(signals: list[int]) -> Iterator[None]:
     """Turns signals that would end the process at once into StoppedError, which lets it remove what it began.
 
-    A signal that somebody ignores (nohup) or handles stays theirs.
+    A signal that somebody ignores (nohup) or handles stays theirs. `signals` gets those that came, Ctrl-C's too.
     """
 
-    def stop(number: int, _frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        if number == signal.SIGINT:
+            signal.default_int_handler(number, frame)
         raise StoppedError(number)
 
-    ours = [
-        number
-        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None))
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL
-    ]
+    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    ours = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
     if threading.current_thread() is not threading.main_thread():
-        ours = []
+        ours = {}
     try:
         for number in ours:
             signal.signal(number, stop)
         yield
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in ours.items():
+            signal.signal(number, handler)
 
 
 def describe(error: Exception) -> str:
