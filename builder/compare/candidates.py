@@ -82,7 +82,7 @@ def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *
                 raise
             result = rewrite(original, **options, verify=False)  # what differs is what the comparison is to tell
         save_model(result.model, path)
-        files = [path]
+        return [Candidate(path, "the rewritten model", _metadata(path))]
     names = [path.name for path in files]
     labels = [path.name if names.count(path.name) == 1 else str(path) for path in files]
     if len(set(labels)) < len(labels):

@@ -10,7 +10,8 @@ from html import escape
 
 WIDTH, HEIGHT = 860, 300
 LEFT_MARGIN, RIGHT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN = 70, 20, 30, 46
-COLOURS = ("#2563a8", "#b4512b", "#3c7d3f", "#7a4fa3", "#8a6d1b")
+COLOURS = tuple(f"var(--series-{number})" for number in range(5))  # of the page, for light and dark
+LEGENDS_A_ROW, LEGEND_HEIGHT = 3, 18
 SMALLEST = 1e-8  # zero has no logarithm: exact values lie on the lower edge
 MAX_LABELS = 12
 
@@ -39,9 +40,11 @@ def plot(title: str, labels: Sequence[str], ticks: Mapping[int, str], series: Se
     high = max(low + 1, math.ceil(math.log10(max(limits, default=1.0)) + 0.05))
     axes = _Axes(len(labels), low, high)
     parts = [_grid(axes), _labels(axes, ticks)]
-    parts += [_line(axes, item, COLOURS[at % len(COLOURS)], at, labels) for at, item in enumerate(series)]
+    parts += [_line(axes, item, COLOURS[at % len(COLOURS)], labels) for at, item in enumerate(series)]
+    above = LEGEND_HEIGHT * max(0, math.ceil(len(series) / LEGENDS_A_ROW) - 1)
+    parts.append(_legend(series, above))
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg">'
+        f'<svg viewBox="0 {-above} {WIDTH} {HEIGHT + above}" role="img" xmlns="http://www.w3.org/2000/svg">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
     )
 
@@ -83,7 +86,7 @@ def _labels(axes: _Axes, ticks: Mapping[int, str]) -> str:
     )
 
 
-def _line(axes: _Axes, series: Series, colour: str, number: int, labels: Sequence[str]) -> str:
+def _line(axes: _Axes, series: Series, colour: str, labels: Sequence[str]) -> str:
     points = [(at, v) for at, v in enumerate(series.values) if v is not None]
     path, pen = [], "M"
     for at, value in enumerate(series.values):
@@ -94,23 +97,33 @@ def _line(axes: _Axes, series: Series, colour: str, number: int, labels: Sequenc
         pen = "L"
     allowed = axes.y(series.tolerance)
     marks = [_mark(axes, at, v, colour, f"{series.name}, {labels[at]}: {v:.2e}") for at, v in points]
-    legend = LEFT_MARGIN + 230 * number
     return (
         f'<line x1="{LEFT_MARGIN}" x2="{WIDTH - RIGHT_MARGIN}" y1="{allowed:.1f}" y2="{allowed:.1f}" '
-        f'stroke="{colour}" stroke-dasharray="6 4" opacity="0.7"/>'
-        f'<path d="{"".join(path)}" fill="none" stroke="{colour}" stroke-width="1.6"/>{"".join(marks)}'
-        f'<rect x="{legend}" y="8" width="10" height="10" fill="{colour}"/>'
-        f'<text x="{legend + 16}" y="17">{escape(series.name)}</text>'
+        f'style="stroke: {colour}" stroke-dasharray="6 4" opacity="0.7"/>'
+        f'<path d="{"".join(path)}" fill="none" style="stroke: {colour}" stroke-width="1.6"/>{"".join(marks)}'
     )
+
+
+def _legend(series: Sequence[Series], above: int) -> str:
+    """Names of lines, in rows that begin so far above the plot."""
+    parts = []
+    for number, item in enumerate(series):
+        row, column = divmod(number, LEGENDS_A_ROW)
+        x, y = LEFT_MARGIN + column * (WIDTH - LEFT_MARGIN) // LEGENDS_A_ROW, 8 - above + row * LEGEND_HEIGHT
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="10" height="10" style="fill: {COLOURS[number % len(COLOURS)]}"/>'
+            f'<text x="{x + 16}" y="{y + 9}">{escape(item.name)}</text>'
+        )
+    return "".join(parts)
 
 
 def _mark(axes: _Axes, at: int, value: float, colour: str, text: str) -> str:
     x = axes.x(at)
     tip = f"<title>{escape(text)}</title>"
     if math.isfinite(value):
-        return f'<circle cx="{x:.1f}" cy="{axes.y(value):.1f}" r="3" fill="{colour}">{tip}</circle>'
+        return f'<circle cx="{x:.1f}" cy="{axes.y(value):.1f}" r="3" style="fill: {colour}">{tip}</circle>'
     y = TOP_MARGIN
     return (
         f'<path d="M{x - 4:.1f} {y - 4}L{x + 4:.1f} {y + 4}M{x + 4:.1f} {y - 4}L{x - 4:.1f} {y + 4}" '
-        f'stroke="{colour}" stroke-width="2">{tip}</path>'
+        f'style="stroke: {colour}" stroke-width="2">{tip}</path>'
     )

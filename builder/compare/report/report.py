@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,10 @@ class RunnerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """A comparison. passed: every runner agrees with the original. notes: what the original is compared without."""
+    """A comparison. passed: every runner agrees with the original. notes: what the original is compared without.
+
+    `date`: when it was made, in ISO 8601, UTC.
+    """
 
     original: str
     passed: bool
@@ -59,6 +63,12 @@ class Report:
     batches: tuple[BatchFacts, ...]
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    date: str = ""
+
+    def naming(self, file: Path, shown: Path) -> Report:
+        """The same, with what the user gave in place of the temporary file that was made of it."""
+        renamed: Report = _renamed(self, {str(file): str(shown), file.name: shown.name or str(shown)})
+        return renamed
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; numbers that are not finite become strings, which JSON can hold."""
@@ -80,7 +90,11 @@ def make_report(
     facts = tuple(
         BatchFacts(item.name, item.kind, len(item.mask), int(item.mask.sum()), item.mask.size) for item in batches
     )
-    return Report(str(original), not failed, verdict, tuple(runners), facts, tuple(notes), environment())
+    return Report(str(original), not failed, verdict, tuple(runners), facts, tuple(notes), environment(), _now())
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def _difference(runner: RunnerReport) -> str:
@@ -117,6 +131,20 @@ def environment() -> dict[str, str]:
     """Versions and machine; the GPU and its driver where there is one."""
     facts = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     return facts | gpu_and_driver() | dict.fromkeys(PACKAGES, "not installed") | installed_versions(PACKAGES)
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Strings in a report with other names, the longest first, and everything else as it is."""
+    if isinstance(value, str):
+        for name, other in names.items():
+            value = value.replace(name, other)
+        return value
+    if isinstance(value, tuple):
+        return tuple(_renamed(item, names) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {item.name: _renamed(getattr(value, item.name), names) for item in fields(value)}
+        return replace(value, **changed)
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -6,11 +6,15 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tempfile
+from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from padfree.builder.cli import main
+
+from tests.support.folders import write_folder
 
 from . import planted
 
@@ -92,10 +96,80 @@ def test_the_page_says_what_was_found_and_needs_no_network(page: Path) -> None:
     assert not re.search(r"<(script|link|img|iframe)", content)
 
 
-def test_a_browser_shows_it(page: Path, tmp_path: Path) -> None:
+def test_it_says_when_it_was_made(page: Path) -> None:
+    (made,) = (attributes for tag, attributes in Page(page.read_text()).tags if tag == "time")
+    age = datetime.now(timezone.utc) - datetime.fromisoformat(str(made["datetime"]))
+    assert timedelta(0) <= age < timedelta(hours=1)
+
+
+def test_a_folders_report_names_no_file_that_is_gone(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "encoder")
+    files = [tmp_path / "report.html", tmp_path / "report.json"]
+    command = ["compare", str(folder), "--max-seq-len", "20", "--html", str(files[0]), "--json", str(files[1])]
+    assert main(command) == 0
+    for file in files:
+        content = file.read_text()
+        assert str(folder) in content
+        for word in re.findall(r"[\w./-]+\.onnx\b", content):
+            assert (folder / word).exists(), word
+        assert tempfile.gettempdir() not in content.replace(str(folder), "")
+
+
+def colours(content: str, *, dark: bool) -> dict[str, str]:
+    """The page's colours by their names."""
+    light_part, dark_part = content.split("@media (prefers-color-scheme: dark)")
+    found = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", light_part))
+    return found | dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", dark_part)) if dark else found
+
+
+def luminance(colour: str) -> float:
+    """Of sRGB, as WCAG 2 has it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * letter for letter in colour[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_everything_stands_out(page: Path, *, dark: bool) -> None:
+    """Text has 4.5 : 1 as WCAG asks for, and lines of plots 3 : 1."""
+    palette = colours(page.read_text(), dark=dark)
+    assert (luminance(palette["page"]) < 0.1) == dark
+    for name, least in {
+        "text": 4.5,
+        "quiet": 4.5,
+        "good": 4.5,
+        "bad": 4.5,
+        **{f"series-{at}": 3 for at in range(5)},
+    }.items():
+        for back in ("page", "soft"):
+            high, low = sorted((luminance(palette[name]), luminance(palette[back])), reverse=True)
+            assert (high + 0.05) / (low + 0.05) >= least, (name, back)
+
+
+def found_browser() -> str:
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         pytest.skip(f"no browser here, looked for {', '.join(BROWSERS)}; install Debian's chromium")
+    return browser
+
+
+def test_it_fits_a_narrow_window(page: Path, tmp_path: Path) -> None:
+    """The page is not wider than 500 pixels; tables and plots scroll inside it."""
+    content = page.read_text().replace(
+        "</body>", "<script>document.body.dataset.wide = document.documentElement.scrollWidth</script></body>"
+    )
+    (tmp_path / "measured.html").write_text(content)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--window-size=500,900"]
+    command = [found_browser(), *options, "--dump-dom", (tmp_path / "measured.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    match = re.search(r'data-wide="(\d+)"', done.stdout)
+    assert match is not None
+    assert int(match[1]) <= 500
+
+
+def test_a_browser_shows_it(page: Path, tmp_path: Path) -> None:
+    browser = found_browser()
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--window-size=1100,3000"]
     picture = tmp_path / "page.png"
     for command in (["--dump-dom"], [f"--screenshot={picture}"]):
