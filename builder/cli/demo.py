@@ -80,29 +80,17 @@ def _print_batch(console: Console, model: DemoModel) -> None:
 
 
 def _print_comparisons(console: Console, comparisons: list[Comparison]) -> None:
-    columns = (
-        "model",
-        "runs in",
-        "tokens",
-        "padded tokens",
-        "saved",
-        "agree",
-        "padded ms",
-        "packed ms",
-        "faster x",
-    )
-    rows = [
-        (
-            item.name,
-            item.engine,
-            str(item.tokens),
-            str(item.padded_tokens),
-            f"{100 * item.tokens_saved:.0f} %",
-            f"within {item.largest_error:.1e}",
-            f"{item.padded_ms:.2f}",
-            f"{item.packed_ms:.2f}",
-            f"{item.speedup:.2f}",
-        )
-        for item in comparisons
-    ]
-    console.print(make_table("original (padded) and rewritten (packed): same answers, fewer tokens", columns, rows))
+    """A column for each comparison, which fits 80 columns of a terminal."""
+    rows = {
+        "runs in": [item.engine for item in comparisons],
+        "tokens": [f"{item.tokens}" for item in comparisons],
+        "with padding": [f"{item.padded_tokens}" for item in comparisons],
+        "saved": [f"{100 * item.tokens_saved:.0f} %" for item in comparisons],
+        "largest error": [f"{item.largest_error:.1e}" for item in comparisons],
+        "padded": [f"{item.padded_ms:.2f} ms" for item in comparisons],
+        "packed": [f"{item.packed_ms:.2f} ms" for item in comparisons],
+        "faster": [f"{item.speedup:.2f} times" for item in comparisons],
+    }
+    columns = ("", *(item.name for item in comparisons))
+    table = [(name, *values) for name, values in rows.items()]
+    console.print(make_table("original (padded) and rewritten (packed): same answers, fewer tokens", columns, table))

@@ -140,7 +140,7 @@ def compare_on_cpu(model: DemoModel) -> Comparison:
         results, packed_ms = timed(partial(packed.run, model.request))
     error = largest_error(expected, results)
     require_agreement(model.name, error, FP32_TOLERANCE)
-    return comparison(model, "onnxruntime, fp32", error, padded_ms, packed_ms)
+    return comparison(model, "onnxruntime fp32", error, padded_ms, packed_ms)
 
 
 def compare_on_gpu(model: DemoModel, folder: Path, progress: Progress | None) -> Comparison:
@@ -170,7 +170,7 @@ def compare_on_gpu(model: DemoModel, folder: Path, progress: Progress | None) ->
         packed_ms = measure_ms(packed, model.batch, GPU_TIMED_RUNS)
     error = largest_error(expected, results)
     require_agreement(model.name, error, FP16_TOLERANCE)
-    return comparison(model, "TensorRT, fp16", error, padded_ms, packed_ms)
+    return comparison(model, "TensorRT fp16", error, padded_ms, packed_ms)
 
 
 def comparison(model: DemoModel, engine: str, error: float, padded_ms: float, packed_ms: float) -> Comparison:

@@ -140,7 +140,7 @@ def test_a_model_without_attention(tmp_path: Path, capsys: Capture) -> None:
 def test_demo(capsys: Capture) -> None:
     assert main(["demo", "--quick"]) == 0
     output = capsys.readouterr().out
-    for part in ("bert-tiny", "bert-base", "saved", "within", "onnxruntime, fp32"):
+    for part in ("bert-tiny", "bert-base", "saved", "largest error", "onnxruntime fp32"):
         assert part in output
 
 

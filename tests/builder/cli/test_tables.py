@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables fit a terminal of 80 columns: no word is broken, no line wraps."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from padfree.builder.cli import demo
+from padfree.builder.demo.demo import DEMO_DATA, Comparison
+from rich.console import Console
+
+from tests.support.folders import write_folder
+from tests.support.terminal import padfree_in_terminal
+
+COLUMNS = 80
+MODEL, TOKENIZER, TEXTS = (str(DEMO_DATA / name) for name in ("bert_tiny.onnx", "tokenizer.json", "texts.txt"))
+FRAME = "┏┃┡│└"
+
+
+def check_tables(text: str) -> None:
+    """Every line of a table has one width, of at most 80; no row has part of a word that begins in the one above."""
+    lines = [line for line in text.splitlines() if line and line[0] in FRAME]
+    assert lines
+    assert max(map(len, lines)) <= COLUMNS, max(lines, key=len)
+    headers = [line for line in lines if line[0] == "┃"]
+    words = {word for line in headers for word in re.findall(r"[^┃ ]+", line)}
+    assert words <= WORDS | {word for word in words if word.isdigit()}, words - WORDS
+
+
+WORDS = set(
+    [
+        "bert-tiny",
+        "bert-base",
+        "output",
+        "layout",
+        "shape",
+        "of",
+        "the",
+        "first",
+        "batch",
+        "mask",
+        "sequence",
+        "count",
+        "tokens",
+        "padded",
+        "lengths",
+        "row",
+        "absolute",
+        "relative",
+        "cosine",
+        "part",
+        "packed",
+        "share",
+        "original",
+        "rewritten",
+        "FLOPs",
+        "these",
+        "input",
+        "role",
+        "type",
+        "values",
+        "fact",
+        "value",
+        "operator",
+        "pass",
+        "replaced",
+        "missed",
+        "reason",
+        "node",
+        "texts",
+        "in",
+        "a",
+        "as",
+        "they",
+        "come",
+        "sorted",
+        "by",
+        "length",
+        "text",
+        "phase",
+        "seconds",
+        "holds",
+        "where",
+        "time",
+    ]
+)
+"""What columns are called."""
+
+
+def test_the_demo_with_engines() -> None:
+    tiny = Comparison("bert-tiny", "onnxruntime fp32", 40, 12345, 123456, 1.2e-5, 12345.67, 1234.56)
+    base = Comparison("bert-base", "onnxruntime fp32", 10, 12345, 123456, 1.2e-5, 12345.67, 1234.56)
+    engine = Comparison("bert-base", "TensorRT fp16", 40, 12345, 123456, 1.2e-3, 123.45, 12.34)
+    file = io.StringIO()
+    demo._print_comparisons(Console(file=file, width=COLUMNS), [tiny, base, engine])
+    shown = file.getvalue()
+    check_tables(shown)
+    for word in ("onnxruntime fp32", "TensorRT fp16", "largest error", "12345.67 ms", "10.00 times"):
+        assert word in shown
+
+
+@pytest.mark.parametrize("command", ["inspect", "compare", "run", "optimize"])
+def test_commands_in_a_terminal(command: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "encoder")
+    arguments = {
+        "inspect": [str(folder), "--texts", TEXTS, "--verbose"],
+        "compare": [MODEL, "--max-seq-len", "20", "--bisect"],
+        "run": [str(folder), "--text", "a day", "-o", str(tmp_path / "out.npz")],
+        "optimize": [MODEL, "-o", str(tmp_path / "out.onnx"), "--verbose"],
+    }[command]
+    shown = padfree_in_terminal([command, *arguments])
+    assert shown.code == 0, shown.text
+    check_tables(shown.text.replace("\r", "\n"))
