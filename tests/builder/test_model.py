@@ -256,7 +256,7 @@ def test_async_forms_give_the_same(embedder: padfree.Model) -> None:
 def test_examples_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name without an owner is one of sentence-transformers."""
     asked: list[str] = []
-    monkeypatch.setattr(location, "download", lambda name: asked.append(name) or folder)
+    monkeypatch.setattr(location, "download", lambda name, *_: asked.append(name) or folder)
     results = doctest.testmod(model_module)
     assert results.attempted > 4
     assert not results.failed
