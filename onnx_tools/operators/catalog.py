@@ -21,8 +21,8 @@ def _early_lengths(tensors: str) -> AttributeSpec:
     return AttributeSpec(
         "early_lengths",
         "int",
-        f"1: {tensors} are inputs of the model, or what the tokens are computed from: complete before the kernel ahead "
-        "begins. Builds write it, files have 0",
+        f"1: {tensors} are inputs of the model, or the tokens are computed from them, so that they are complete before "
+        "the previous kernel begins. Builds write it, files have 0",
         allowed=(0, 1),
     )
 
@@ -30,13 +30,13 @@ def _early_lengths(tensors: str) -> AttributeSpec:
 _EPSILON = AttributeSpec("epsilon", "float", "added to the variance (or mean square)", minimum=0.0)
 
 _ROUNDED = (
-    " y_e4m3 is y, as it is rounded to the type of the activations, divided by y_scale and rounded to nearest even; "
-    "beyond 448 it is 448. The plugin has it of FP16 and BF16."
+    " y_e4m3 is y, rounded to the type of the activations, divided by y_scale and rounded to nearest even; beyond 448 "
+    "it is 448. The plugin has this output for FP16 and BF16."
 )
 
 _INDEX = OperatorSpec(
     "PadfreeIndex",
-    "Lists the kept slots of a mask, in order. The one place where the number of tokens T depends on data.",
+    "Lists the kept slots of a mask, in order. This is the only operator whose number of tokens T depends on data.",
     inputs=(TensorSpec("mask", "int32", "[B,S]"),),
     outputs=(
         TensorSpec("token_index", "int32", "[T]"),  # b*S+s, ascending
@@ -54,8 +54,8 @@ _PACK = OperatorSpec(
 
 _UNPACK = OperatorSpec(
     "PadfreeUnpack",
-    "Scatters tokens to the slots of token_index (b*S+s), zeros elsewhere; an index of -1, or one out of range, goes "
-    "nowhere. B and S come from dimensions: of seq_lens, and the last one of extent.",
+    "Scatters tokens to the slots of token_index (b*S+s), with zeros elsewhere; a token whose index is -1 or out of "
+    "range is dropped. B is the size of seq_lens, and S the last size of extent.",
     inputs=(
         TensorSpec("packed", "act or int32", "[T,...]"),
         TensorSpec("token_index", "int32", "[T]"),
@@ -66,15 +66,15 @@ _UNPACK = OperatorSpec(
 )
 
 _NUM_HEADS = AttributeSpec(
-    "num_heads", "int", "H of the attention that reads tasks, without them any", minimum=1, maximum=INT32_MAX
+    "num_heads", "int", "H of the attention that reads tasks; any number without tasks", minimum=1, maximum=INT32_MAX
 )
 
 _SCHEDULE = OperatorSpec(
     "PadfreeSchedule",
-    "Prefix sum of the lengths: negative lengths count 0 and no sum exceeds T. With has_extent also the slot b*S+s of "
-    "every token (-1 for filler and for s >= S), with has_positions its position s in its sequence (0 for filler), "
-    "with has_tasks what the blocks of PadfreeAttention's Hopper kernel do, longest first, for all layers with that "
-    "many heads.",
+    "Computes the prefix sums of the lengths: negative lengths count as 0, and no sum exceeds T. With has_extent it "
+    "also gives the slot b*S+s of every token (-1 for filler and for s >= S). With has_positions it also gives every "
+    "token's position s in its sequence (0 for filler). With has_tasks it also gives the tasks of PadfreeAttention's "
+    "Hopper kernel, longest first, for all layers with num_heads heads.",
     inputs=(
         TensorSpec("seq_lens", "int32", "[B]"),
         TensorSpec("tokens", "int32", "[T]"),
@@ -87,17 +87,17 @@ _SCHEDULE = OperatorSpec(
         TensorSpec("tasks", "int32", "[L,4]", when("has_tasks")),
     ),
     attributes=(
-        flag("has_extent", "whether extent and token_index are there"),
-        flag("has_positions", "whether positions are an output too"),
-        flag("has_tasks", "whether tasks are there; only plugins make and read them: the function body gives [1,4]"),
+        flag("has_extent", "whether extent and token_index exist"),
+        flag("has_positions", "whether positions are an output, too"),
+        flag("has_tasks", "whether tasks exist; only plugins make and read them: the ONNX body gives [1,4]"),
         _NUM_HEADS,
     ),
 )
 
 _EMBEDDING = OperatorSpec(
     "PadfreeEmbedding",
-    "Layer norm of word + position + token type embedding. An id out of its table's range contributes zeros; filler "
-    f"tokens give zeros. Without positions they count from position_offset in every sequence.{_ROUNDED}",
+    "Computes the layer norm of word + position + token type embedding. An id out of its table's range contributes "
+    f"zeros; filler tokens give zeros. Without positions they count from position_offset in every sequence.{_ROUNDED}",
     inputs=(
         TensorSpec("ids", "int32", "[T]"),
         TensorSpec("token_types", "int32", "[T]", when("has_token_types")),
@@ -125,23 +125,23 @@ _EMBEDDING = OperatorSpec(
             minimum=0,
             maximum=INT32_MAX,
         ),
-        flag("has_token_types", "whether token_types and type_table are there"),
+        flag("has_token_types", "whether token_types and type_table exist"),
         flag("has_positions", "whether positions are given"),
-        flag("has_position_table", "whether position_table is there"),
-        flag("has_beta", "whether beta is there"),
+        flag("has_position_table", "whether position_table exists"),
+        flag("has_beta", "whether beta exists"),
         flag(
             "schedules",
-            "1: cu_seqlens are made here, of seq_lens, as PadfreeSchedule makes them. Builds write it, files have 0",
+            "1: computes cu_seqlens from seq_lens, as PadfreeSchedule does. Builds write it, files have 0",
         ),
-        flag("has_tasks", "whether tasks are there, as those of PadfreeSchedule"),
+        flag("has_tasks", "whether tasks exist, as those of PadfreeSchedule"),
         _NUM_HEADS,
         RESULTS,
         Y_SCALE,
         AttributeSpec(
             "early_ids",
             "int",
-            "1: ids and token_types are inputs of the model, or what cu_seqlens are made of: complete before the "
-            "kernel ahead begins. Builds write it, files have 0",
+            "1: ids and token_types are inputs of the model, or cu_seqlens are made of them, so that they are complete "
+            "before the previous kernel begins. Builds write it, files have 0",
             allowed=(0, 1),
         ),
     ),
@@ -152,11 +152,12 @@ _DISENTANGLED = Condition("bias", ("disentangled",))
 
 _ATTENTION = OperatorSpec(
     "PadfreeAttention",
-    "softmax(Q K^T * scale + bias) V inside each sequence, head and window, softmax in float32. Filler rows are zeros. "
-    "Query i sees the keys j from i - window_left to i + window_right; i and j count from 0 in every sequence. bias is "
-    "-slopes[h] * |j - i|, or distance_bias[h, t] where t is j - i + R, but not below 0 nor above 2R, or, "
-    "disentangled, scale * (q_i k_position[t] + k_j q_position[t]), where each head has columns of its own and either "
-    "table may be missing. Head h reads head h / (H / KVH) of K and V; with a disentangled bias KVH is H.",
+    "Computes softmax(Q K^T * scale + bias) V within each sequence, head and window, with the softmax in float32. "
+    "Filler rows are zeros. Query i sees the keys j from i - window_left to i + window_right; i and j count from 0 in "
+    "every sequence. A slope bias is -slopes[h] * |j - i|. A distance bias is distance_bias[h, t], where t is j - i + "
+    "R, limited to 0 to 2R. A disentangled bias is scale * (q_i k_position[t] + k_j q_position[t]), where each head "
+    "has its own columns, and either table may be missing. Head h reads head h / (H / KVH) of K and V; with a "
+    "disentangled bias KVH is H.",
     inputs=(
         TensorSpec("qkv", "act", "[T,H*D+2*KVH*D]", Condition("qkv_layout", _FUSED_QKV)),
         TensorSpec("q", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
@@ -182,27 +183,27 @@ _ATTENTION = OperatorSpec(
         AttributeSpec(
             "qkv_layout",
             "string",
-            "one tensor with the heads of Q, then those of K, then those of V; or, where KVH is H, as [T,H,3,D]; or "
-            "three; the bias in the same order (separate: q, k, v one after the other)",
+            "3HD: one tensor with the heads of Q, then those of K, then those of V; H3D: one tensor [T,H,3,D], if KVH "
+            "is H; separate: three tensors. The bias has the same order (separate: q, then k, then v)",
             allowed=(*_FUSED_QKV, "separate"),
             selects_body=True,
         ),
-        flag("has_qkv_bias", "whether qkv_bias is there"),
-        flag("has_tasks", "whether tasks are there, of a PadfreeSchedule with the same lengths, T and num_heads"),
+        flag("has_qkv_bias", "whether qkv_bias exists"),
+        flag("has_tasks", "whether tasks exist, from a PadfreeSchedule with the same lengths, T and num_heads"),
         AttributeSpec(
             "max_seq_len",
             "int",
-            "longest sequence that the engine is built for, to choose among kernels; 0: unknown",
+            "the longest sequence for which the engine is built, which selects the kernel; 0: unknown",
             minimum=0,
             maximum=INT32_MAX,
         ),
         AttributeSpec(
-            "window_left", "int", "keys before its own that a query sees; -1: all", minimum=-1, maximum=INT32_MAX
+            "window_left", "int", "how many keys before its own a query sees; -1: all", minimum=-1, maximum=INT32_MAX
         ),
         AttributeSpec(
             "window_right",
             "int",
-            "keys after its own that a query sees; -1: all, 0: causal",
+            "how many keys after its own a query sees; -1: all, 0: causal",
             minimum=-1,
             maximum=INT32_MAX,
         ),
@@ -216,14 +217,15 @@ _ATTENTION = OperatorSpec(
         AttributeSpec(
             "bias_range",
             "int",
-            "R of distance_bias, k_position and q_position, without them any",
+            "R of distance_bias, k_position and q_position; any number without them",
             minimum=0,
             maximum=MAX_BIAS_RANGE,
         ),
-        flag("has_k_position", "whether k_position, which rows of Q are multiplied by, is there"),
-        flag("has_q_position", "whether q_position, which rows of K are multiplied by, is there"),
+        flag("has_k_position", "whether k_position exists, by which rows of Q are multiplied"),
+        flag("has_q_position", "whether q_position exists, by which rows of K are multiplied"),
         flag(
-            "quantized", "whether y is e4m3: results divided by y_scale, beyond 448 as 448; not of fp32 in the plugin"
+            "quantized",
+            "whether y is e4m3: results divided by y_scale, beyond 448 as 448; the plugin has this for FP16 and BF16",
         ),
         Y_SCALE,
         _early_lengths("cu_seqlens and tasks"),
@@ -238,9 +240,9 @@ _ATTENTION = OperatorSpec(
 
 _ROTARY = OperatorSpec(
     "PadfreeRotary",
-    "Rotary embedding of the first num_heads * head_size columns; the others are copied. A pair x1, x2 of a head with "
-    "the angle a = positions[t] * frequencies[0,p] (in float32) becomes x1 cos(a) - x2 sin(a) and x2 cos(a) + "
-    "x1 sin(a): a frequency of 0 leaves a pair as it is.",
+    "Applies a rotary embedding to the first num_heads * head_size columns; the others are copied. A pair x1, x2 of a "
+    "head with the angle a = positions[t] * frequencies[0,p] (in float32) becomes x1 cos(a) - x2 sin(a) and x2 cos(a) "
+    "+ x1 sin(a). A frequency of 0 leaves its pair unchanged.",
     inputs=(
         TensorSpec("x", "act", "[T,W]"),
         TensorSpec("positions", "int32", "[T]"),
@@ -249,13 +251,11 @@ _ROTARY = OperatorSpec(
     outputs=(TensorSpec("y", "act", "[T,W]"),),
     attributes=(
         AttributeSpec("head_size", "int", "D, an even number", minimum=2, maximum=INT32_MAX),
-        AttributeSpec(
-            "num_heads", "int", "how many heads, from column 0 on, are rotated", minimum=1, maximum=INT32_MAX
-        ),
+        AttributeSpec("num_heads", "int", "how many heads are rotated, from column 0 on", minimum=1, maximum=INT32_MAX),
         AttributeSpec(
             "pairing",
             "string",
-            "the columns of a head that make pair p: half: p and p + D/2; interleaved: 2p and 2p + 1",
+            "which columns of a head form pair p; half: p and p + D/2; interleaved: 2p and 2p + 1",
             allowed=("half", "interleaved"),
             selects_body=True,
         ),
@@ -265,7 +265,7 @@ _ROTARY = OperatorSpec(
 _NORM_RESULTS = AttributeSpec(
     "results",
     "string",
-    "the types that rows leave in: that of the activations, e4m3, or both; float32, or act and float32",
+    "the types in which rows are written: act, e4m3, both of these, float32, or act and float32",
     allowed=("act", "e4m3", "both", "fp32", "act_fp32"),
     selects_body=True,
 )
@@ -274,10 +274,10 @@ _WRITES_FP32 = Condition("results", ("fp32", "act_fp32"))
 
 _LAYER_NORM = OperatorSpec(
     "PadfreeLayerNorm",
-    f"Layer norm, or RMS norm, of x + bias + residual over the last axis, statistics in float32.{_ROUNDED} y_fp32 is y "
-    "before it is rounded; the plugin has it of FP16 and BF16, too. y_first are the rows of y of sequences' first "
-    "tokens, zeros for an empty sequence, as PadfreePool gives them; x is [T,E] then. pooled is "
-    "tanh(y_first pooler_weight^T + pooler_bias) in their place, E a multiple of 8.",
+    f"Computes the layer norm, or RMS norm, of x + bias + residual over the last axis, with statistics in float32."
+    f"{_ROUNDED} y_fp32 is y before it is rounded; the plugin has this output for FP16 and BF16, too. y_first has the "
+    "rows of y of each sequence's first token, and zeros for an empty sequence, as PadfreePool gives them; x is then "
+    "[T,E]. pooled replaces y_first and is tanh(y_first pooler_weight^T + pooler_bias), where E is a multiple of 8.",
     inputs=(
         TensorSpec("x", "act", "[...,E]"),
         TensorSpec("bias", "act", "[E]", when("has_bias")),
@@ -298,15 +298,15 @@ _LAYER_NORM = OperatorSpec(
     ),
     attributes=(
         _EPSILON,
-        flag("rms", "1: RMS norm, no mean is taken away"),
-        flag("has_bias", "whether bias is there"),
-        flag("has_residual", "whether residual is there"),
-        flag("has_beta", "whether beta is there"),
-        flag("has_sum", "whether x + bias + residual is an output too"),
-        flag("has_first", "whether cu_seqlens and y_first are there. Builds write it, files have 0"),
+        flag("rms", "1: RMS norm, without subtracting the mean"),
+        flag("has_bias", "whether bias exists"),
+        flag("has_residual", "whether residual exists"),
+        flag("has_beta", "whether beta exists"),
+        flag("has_sum", "whether x + bias + residual is an output, too"),
+        flag("has_first", "whether cu_seqlens and y_first exist. Builds write it, files have 0"),
         flag(
             "has_pooler",
-            "whether the pooler's weights are there, and pooled; all but x and cu_seqlens are constants then. Builds "
+            "whether the pooler's weights and pooled exist; then all inputs but x and cu_seqlens are constants. Builds "
             "write it, files have 0",
         ),
         _early_lengths("cu_seqlens"),
@@ -325,10 +325,10 @@ _OF_TOKENS = ("first", "last", "mean", "max")
 
 _POOL = OperatorSpec(
     "PadfreePool",
-    "One row a sequence: its first or last token, the mean or the maximum over its tokens, or the one that x has for "
-    "each; zeros for an empty sequence. "
-    "With has_norm the tokens are those of PadfreeLayerNorm's y before it is rounded, E a multiple of 8 up to 1024. "
-    "y_fp32 is y before it is rounded; the plugin has that and norms of FP16 and BF16.",
+    "Gives one row per sequence: that of its first or last token, the mean or the maximum over its tokens, or the row "
+    "that x already has for each sequence. An empty sequence gives zeros. With has_norm, the tokens are normalised "
+    "first, as by PadfreeLayerNorm before its result is rounded; E is then a multiple of 8 up to 1024. y_fp32 is y "
+    "before it is rounded; the plugin has this output, and norms, for FP16 and BF16.",
     inputs=(
         TensorSpec("x", "act", "[T,E]", Condition("mode", _OF_TOKENS)),
         TensorSpec("x", "act", "[B,E]", Condition("mode", ("each",))),
@@ -342,18 +342,18 @@ _POOL = OperatorSpec(
     ),
     attributes=(
         _EPSILON,
-        AttributeSpec("mode", "string", "what is taken", allowed=(*_OF_TOKENS, "each"), selects_body=True),
+        AttributeSpec("mode", "string", "which row", allowed=(*_OF_TOKENS, "each"), selects_body=True),
         flag("normalize", "1: divide by max(L2 norm over E, 1e-12)"),
         flag(
             "has_norm",
-            "whether gamma, a constant as beta is, is there, and rows are normed first. Builds write it, files have 0",
+            "whether rows are normalised first, by gamma and beta, which are constants. Builds write it, files have 0",
         ),
-        flag("has_beta", "whether beta is there"),
-        flag("rms", "1: RMS norm, no mean is taken away"),
+        flag("has_beta", "whether beta exists"),
+        flag("rms", "1: RMS norm, without subtracting the mean"),
         AttributeSpec(
             "results",
             "string",
-            "the type of the rows: that of the activations, or float32. Builds write it, files have 'act'",
+            "the type of the rows: act, or float32. Builds write it, files have 'act'",
             allowed=("act", "fp32"),
             selects_body=True,
         ),

@@ -18,27 +18,29 @@ _ROTATES = Condition("rotary_features")
 _ACTIVATION = AttributeSpec(
     "activation",
     "string",
-    "of the product and its bias; gelu by erf, gelu_tanh by the approximation with tanh",
+    "applied to the product and its bias; gelu uses erf, gelu_tanh the approximation by tanh",
     allowed=ACTIVATIONS,
     selects_body=True,
 )
 _FINISH = (
-    flag("has_residual", "whether residual is there"),
-    flag("has_x_moments", "whether x_moments are there"),
-    flag("has_residual_moments", "whether residual_moments and residual_scale are there"),
-    flag("has_moments", "whether moments are an output too"),
+    flag("has_residual", "whether residual exists"),
+    flag("has_x_moments", "whether x_moments exist"),
+    flag("has_residual_moments", "whether residual_moments and residual_scale exist"),
+    flag("has_moments", "whether moments are an output, too"),
     flag("gated", "whether columns come in blocks of u and v, and y is activation(u) * v"),
-    flag("rms", "1: RMS norm of x and of the residual, no mean is taken away"),
+    flag("rms", "1: RMS norm of x and of the residual, without subtracting the mean"),
     AttributeSpec(
         "rotary_features",
         "int",
-        "how many columns, from the first on, are turned in pairs: a multiple of 16 up to N, or 0",
+        "how many columns, from the first on, are rotated in pairs: a multiple of 16 up to N, or 0",
         minimum=0,
         maximum=INT32_MAX,
         selects_body=True,
     ),
     AttributeSpec("x_epsilon", "float", "added to the variance of x, with x_moments", minimum=0.0),
-    AttributeSpec("residual_epsilon", "float", "that of the residual, with residual_moments", minimum=0.0),
+    AttributeSpec(
+        "residual_epsilon", "float", "added to the variance of the residual, with residual_moments", minimum=0.0
+    ),
 )
 """What else both operators have."""
 _FINISH_REQUIRES = (
@@ -56,16 +58,16 @@ _FINISH_REQUIRES = (
 
 LINEAR = OperatorSpec(
     "PadfreeLinear",
-    "activation(x weight + bias) + residual, everything after the product in float32. K and N are multiples of 8. "
-    "moments[g,t] are the mean of y[t,64g:64g+64] and the sum of squared deviations from it. With x_moments, those of "
-    "x, x weight becomes x weight / sqrt(variance + x_epsilon), with the variance of each row of x: where every column "
-    "of the weight sums to 0, the row's mean adds nothing; with residual_moments the residual becomes (residual - mean)"
-    " / sqrt(variance + residual_epsilon) * residual_scale; with rms no mean is taken away, and the mean square stands "
-    "for the variance. G = K/64, R = M = N/64, without remainder; G and R are at most 64. With gated, columns come in "
-    "blocks of 16: 8 of u and the 8 of v that belong to them (N is a multiple of 16), and y, of F = N/2 columns, is "
-    "activation(u) * v. The first C = rotary_features columns come in blocks of 16, 8 of x1 and the 8 of x2 that are "
-    "their pairs: after norm and bias pair p = 8 * block + index is rotated by positions[t] * frequencies[p] as "
-    "PadfreeRotary's are.",
+    "Computes activation(x weight + bias) + residual, with everything after the product in float32. K and N are "
+    "multiples of 8. moments[g,t] are the mean of y[t,64g:64g+64] and the sum of squared deviations from it. With "
+    "x_moments, which are those of x, the product becomes x weight / sqrt(variance + x_epsilon), with the variance of "
+    "each row of x. If every column of the weight sums to 0, the row's mean adds nothing. With residual_moments, the "
+    "residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * residual_scale. With rms, no mean is "
+    "subtracted, and the mean square replaces the variance. G = K/64, R = M = N/64, without remainder; G and R are at "
+    "most 64. With gated, columns come in blocks of 16: 8 of u and the 8 of v that belong to them (N is a multiple of "
+    "16), and y, of F = N/2 columns, is activation(u) * v. The first C = rotary_features columns come in blocks of 16: "
+    "8 of x1 and the 8 of x2 that are their pairs. After norm and bias, pair p = 8 * block + index is rotated by "
+    "positions[t] * frequencies[p], as by PadfreeRotary.",
     inputs=(
         TensorSpec("x", "act", "[T,K]"),
         TensorSpec("weight", "act", "[K,N]"),
@@ -82,20 +84,18 @@ LINEAR = OperatorSpec(
         TensorSpec("y", "act", "[T,F]", when("gated")),
         TensorSpec("moments", "float32", "[M,T,2]", when("has_moments")),
     ),
-    attributes=(_ACTIVATION, flag("has_bias", "whether bias is there"), *_FINISH),
+    attributes=(_ACTIVATION, flag("has_bias", "whether bias exists"), *_FINISH),
     requires=_FINISH_REQUIRES,
     plugin_precisions=("fp16", "bf16"),
 )
 
 MAX_SCALE = 2.0**14
 """Of y_scale, whose inverse is no larger: e4m3 itself reaches from 2^-9 to 448."""
-Y_SCALE = AttributeSpec(
-    "y_scale", "float", "what results in e4m3 are divided by", minimum=1 / MAX_SCALE, maximum=MAX_SCALE
-)
+Y_SCALE = AttributeSpec("y_scale", "float", "the divisor of results in e4m3", minimum=1 / MAX_SCALE, maximum=MAX_SCALE)
 RESULTS = AttributeSpec(
     "results",
     "string",
-    "the types that results leave in: that of the activations, e4m3, or both",
+    "the types in which results are written: act, e4m3, or both",
     allowed=("act", "e4m3", "both"),
     selects_body=True,
 )
@@ -104,9 +104,10 @@ WRITES_E4M3 = Condition("results", ("e4m3", "both"))
 
 LINEAR_FP8 = OperatorSpec(
     "PadfreeLinearFp8",
-    "PadfreeLinear of e4m3 numbers: x weight is x weight^T * scale, where scale[n] is that of x times that of row n of "
-    "the weight; x_moments are those of the rows that x was rounded from. y_e4m3 are the results divided by y_scale "
-    "and rounded to nearest even; beyond 448 they become 448. K and N are multiples of 16, N of 32 with gated.",
+    "PadfreeLinear for e4m3 numbers. The product is x weight^T * scale, where scale[n] is the scale of x times that of "
+    "row n of the weight. x_moments are those of the rows before they were rounded to x. y_e4m3 are the results "
+    "divided by y_scale and rounded to nearest even; beyond 448 they become 448. K and N are multiples of 16, and N of "
+    "32 with gated.",
     inputs=(
         TensorSpec("x", "fp8", "[T,K]"),
         TensorSpec("weight", "fp8", "[N,K]"),

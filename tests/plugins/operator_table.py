@@ -6,6 +6,7 @@ python -m tests.plugins.operator_table      writes it anew
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from padfree.onnx_tools.operators import OPERATORS
@@ -34,13 +35,31 @@ def _attribute(spec: AttributeSpec) -> str:
 def _precisions(spec: OperatorSpec) -> str:
     if spec.plugin_precisions == PRECISIONS:
         return ""
-    return f" The plugin takes {' and '.join(name.upper() for name in spec.plugin_precisions)} alone."
+    return f" The plugin takes only {' and '.join(name.upper() for name in spec.plugin_precisions)}."
+
+
+def _filled(text: str, indent: str = "", first: str = "") -> str:
+    return textwrap.fill(
+        text,
+        _LINE,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _sentences(text: str) -> list[str]:
+    """The first sentence as a paragraph, the others as a list."""
+    first, *others = re.split(r"(?<=\.) ", text)
+    return [_filled(first), *([""] if others else []), *(_filled(other, "  ", "- ") for other in others)]
 
 
 def _operator(spec: OperatorSpec) -> list[str]:
     return [
         f"### {spec.name}",
-        textwrap.fill(spec.doc + _precisions(spec), _LINE, break_on_hyphens=False, break_long_words=False),
+        "",
+        *_sentences(spec.doc + _precisions(spec)),
         "",
         "| | name | type | present when, or meaning |",
         "|---|---|---|---|",
