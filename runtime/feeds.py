@@ -93,7 +93,8 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
 def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata) -> dict[str, list[Any]]:
     """One result a sequence, without its padding: [len, ...] of [T, ...] and [B, S, ...], [...] of [B, ...].
 
-    Of other axes likewise, [H, len, len] of [B, H, S, S]; constant outputs are the same for every sequence.
+    Of other axes likewise, [H, len, len] of [B, H, S, S]; constant outputs are the same for every sequence. Results are
+    views, also of single numbers ([] of [B]): a run that is under way may still write them.
 
     Raises:
         SessionError: an output's shape does not fit its layout.
@@ -120,12 +121,15 @@ def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata
                 f"output '{item.name}' has shape {list(array.shape)}, which is not {item.layout} for {len(seq_lens)} "
                 f"sequences of {tokens} tokens; make the model again with this version of padfree"
             )
+        view = (...,) if isinstance(array, np.ndarray) else ()  # NumPy copies single numbers otherwise
         if item.layout == "packed":
             results[item.name] = [array[end - size : end] for end, size in zip(ends, seq_lens, strict=True)]
         elif item.rows_of == "B":
-            results[item.name] = [array[at] for at in range(len(seq_lens))]
+            results[item.name] = [array[index] for index in [(at, *view) for at in range(len(seq_lens))]]
         else:
-            results[item.name] = [array[_own_part(item, at, length)] for at, length in enumerate(seq_lens)]
+            results[item.name] = [
+                array[index] for index in [(*_own_part(item, at, size), *view) for at, size in enumerate(seq_lens)]
+            ]
     return results
 
 

@@ -19,7 +19,6 @@ from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 from ..errors import BuildError
 from .early_reads import mark_early_reads
 from .parser_gaps import spell_for_parser
-from .pass_through import compute_passed_through
 from .poolers import merge_poolers
 from .pools import merge_pools
 from .schedules import merge_schedules
@@ -96,7 +95,6 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     merge_pools(plain)
     merge_schedules(plain)
     mark_early_reads(plain)
-    compute_passed_through(plain)
     bound_max_seqlen(plain, max_seq_len)
     if not _has_extent(plain):
         lengthen_short_axes(plain)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from padfree.runtime.arrays.device_arrays import CallerStream, DeviceInput
 from padfree.runtime.arrays.dlpack_exchange import exchange_of_type
 
 from ..arrays.test_dlpack_exchange import Library
+from . import fake_gpu
 from .test_device_inputs import IN_PLACE_COMES
 from .test_device_inputs import on_gpu as aligned
 
@@ -190,3 +192,36 @@ def test_calls_with_arrays_on_the_gpu_are_checked_once(setup: Any, monkeypatch: 
                 session.run_packed({"input_ids": ids, "token_type_ids": ids}, ids)
         assert len(checked) == 4, "what is refused is never known"
     exchange_of_type.cache_clear()
+
+
+def test_single_numbers_are_read_when_the_run_is_over(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output [B] is one number per sequence: also those come from the run, not from the one before.
+
+    Results are cut into rows while the run goes on; copies to the host are done when it is waited for, as on a GPU.
+    """
+    hidden, lengths = setup.metadata.outputs
+    setup.metadata = replace(setup.metadata, outputs=(hidden, replace(lengths, shape=(None,))))
+    shape_of = fake_gpu.Context.get_tensor_shape
+    monkeypatch.setattr(
+        fake_gpu.Context, "get_tensor_shape", lambda self, name: shape_of(self, name)[: 1 if name == "lengths" else 2]
+    )
+    stream = setup.cuda.Stream
+    copy, synchronize, late = stream.copy, stream.synchronize, list[Any]()
+
+    def copy_late(self: Any, to: int, source: int, size_bytes: int) -> None:
+        (block,) = (arena.block for arena in backend._pool._arenas)
+        is_result = 0 <= source - block.address < fake_gpu.RESERVED_BYTES
+        late.append((self, to, source, size_bytes)) if is_result else copy(self, to, source, size_bytes)
+
+    def synchronize_and_copy(self: Any) -> None:
+        while late:
+            copy(*late.pop(0))
+        synchronize(self)
+
+    monkeypatch.setattr(stream, "copy", copy_late)
+    monkeypatch.setattr(stream, "synchronize", synchronize_and_copy)
+    backend = setup.open()
+    with session_over(backend, setup.metadata) as session:
+        for sizes in ([1, 2], [3, 1], [2, 3], [1, 1], [2, 2]):
+            results = session.run([[7] * size for size in sizes])
+            assert [float(value) for value in results["lengths"]] == sizes
