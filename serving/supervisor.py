@@ -30,6 +30,7 @@ from padfree.runtime.text_tasks import Choices, Served, describe
 from . import wire
 from .access_log import check as check_access_log
 from .engine import Channel, Engine, Inbox, group_budget
+from .garbage import leave_out_what_stays
 from .http.process import FrontEnd, main
 from .listening import listen
 from .loops import new_loop
@@ -165,6 +166,7 @@ class _Supervisor:
         watching = [asyncio.create_task(self._keep(at, listener)) for at, listener in enumerate(listeners)]
         try:
             await self._until_ready(watching)
+            leave_out_what_stays()
             if not self._ending.is_set():
                 on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
             await self._ending.wait()

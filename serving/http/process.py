@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 
 from .. import wire
 from ..access_log import AccessLog
+from ..garbage import leave_out_what_stays
 from ..listening import BACKLOG
 from ..metrics import Row
 from ..options import ServeOptions
@@ -126,6 +127,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         if front_end.options.access_log is not None:
             requests.log = AccessLog(front_end.options.access_log, link.log)
         looking = asyncio.create_task(_look(link, calls, requests, server))
+        leave_out_what_stays()
         link.ready()
         yield
         looking.cancel()

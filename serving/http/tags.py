@@ -72,11 +72,15 @@ class Tags:
     ) -> AsyncIterator[bytes]:
         """The answer in parts, each made when the one before is on its way: it is much larger than the texts."""
         mark = b"" if single else b"["
-        for part in cut(map(len, texts), Budget(max_tokens=BATCH_CHARACTERS)):
-            start = ends[part.start - 1] if part.start else 0
-            bounds = [start, *ends[part]]
-            yield mark + await self._texts.aside(partial(tag, texts[part], rows, bounds))
-            mark = b","
+        self._calls.held += rows.nbytes
+        try:
+            for part in cut(map(len, texts), Budget(max_tokens=BATCH_CHARACTERS)):
+                start = ends[part.start - 1] if part.start else 0
+                bounds = [start, *ends[part]]
+                yield mark + await self._texts.aside(partial(tag, texts[part], rows, bounds))
+                mark = b","
+        finally:
+            self._calls.held -= rows.nbytes
         if not single:
             yield b"]"
 

@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import padfree
 import pytest
 from padfree.builder import cli
 from padfree.runtime.answers.tags import Tagged
+from padfree.serving.http.tags import Tags
 
 from tests.support.classifiers import small_folder
 from tests.support.http_requests import get, post
@@ -116,6 +120,29 @@ def test_what_is_refused(tagger: Server, path: str, fields: dict[str, Any], stat
     found, answer = post(tagger, path, **fields)
     assert found == status
     assert said in answer["error"]
+
+
+@pytest.mark.parametrize("ends", ["read", "left"])
+def test_rows_of_answers_that_are_not_read_yet_are_counted(ends: str) -> None:
+    """More requests are refused while a process holds too much of them."""
+
+    async def aside(work: Any) -> bytes:
+        return bytes(work())
+
+    async def read() -> tuple[int, int]:
+        calls, rows = SimpleNamespace(held=0), np.zeros((6, 5), np.float32)
+        tags = Tags(cast(Any, calls), cast(Any, SimpleNamespace(aside=aside)))
+        parts = tags._parts(["a" * 10_000] * 3, rows, [2, 4, 6], lambda *_: b"[]", single=False)
+        found = [await anext(parts)]
+        held = calls.held
+        if ends == "read":
+            found += [part async for part in parts]
+            assert b"".join(found) == b"[[],[],[]]"
+        else:
+            await parts.aclose()  # type: ignore[attr-defined]
+        return held, calls.held
+
+    assert asyncio.run(read()) == (6 * 5 * 4, 0)
 
 
 def test_info_has_the_labels(tagger: Server) -> None:
