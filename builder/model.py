@@ -18,8 +18,11 @@ from padfree.runtime.answers.tags import Tagged
 from padfree.runtime.answers.text_model import Ranked, TextModel, TokenRows
 from padfree.runtime.text.encoder import Text
 
+from .errors import BuildError
 from .folders.head import HeadOptions
+from .folders.location import located
 from .folders.packing import runnable
+from .kept_engines import AUTO, EngineOptions, kept_engine, runs_on_gpu
 
 __all__ = ["Classified", "Model", "Ranked", "Tagged", "TokenRows"]
 
@@ -31,16 +34,20 @@ class Model(TextModel):
     """A model that answers texts. Any number of threads may call it; `session` is what lies beneath.
 
     Args:
-        model: a plan, which runs in TensorRT; a rewritten .onnx file, a folder, a repository of the Hugging Face Hub or
-            an exported .onnx file, which run in onnxruntime on the CPU. What is not rewritten yet is, in fp32: keep the
-            result of `padfree optimize` or `padfree build` where that takes too long. A name without an owner is one of
-            sentence-transformers.
+        model: a plan; a model's folder, a repository of the Hugging Face Hub, or an .onnx file, exported or rewritten.
+            A name without an owner is one of sentence-transformers. On a machine with a GPU what is no plan becomes an
+            engine, which is built once and kept; elsewhere it runs in onnxruntime, rewritten in fp32.
         tokenizer: a tokenizer.json, instead of the one that the model keeps.
         pooling: one vector per text: ways of pooling, as ("mean",), instead of the folder's; for exported files, too.
         normalize: whether vectors have length 1, instead of what the folder says.
         verify: whether a model that is rewritten is compared with the original.
         revision: a branch, tag or commit of a repository of the hub; the newest where it is not given.
-        device: CUDA device, for plans.
+        backend: "tensorrt" for an engine on the GPU, "onnxruntime" for the CPU; "auto": an engine where this machine
+            can build one. A plan always runs in TensorRT.
+        precision: of an engine that is built: "fp32", "fp16" or "bf16"; None: fp16, or bf16 where fp16 cannot hold the
+            numbers. On the CPU it is fp32.
+        engines: where engines that are built are kept; None: padfree/engines in the user's cache folder.
+        device: CUDA device.
         allow_other_gpu: run a plan that was built on another GPU model of the same compute capability.
         cpu_threads: threads of a run on the CPU; 0: every core.
 
@@ -69,16 +76,23 @@ class Model(TextModel):
         normalize: bool | None = None,
         verify: bool = True,
         revision: str = "",
+        backend: str = AUTO,
+        precision: str | None = None,
+        engines: str | Path | None = None,
         device: int = 0,
         allow_other_gpu: bool = False,
         cpu_threads: int = 0,
     ) -> None:
         modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
         with ExitStack() as opened:
-            options = HeadOptions(modes, normalize)
-            path = opened.enter_context(
-                runnable(_named(model), options, verify=verify, revision=revision, say=_log.info)
-            )
+            found = located(_named(model), _log.info, revision=revision)
+            options = EngineOptions(HeadOptions(modes, normalize), precision, verify)
+            if _makes_engines(found) and runs_on_gpu(backend, device, model):
+                kept = None if engines is None else Path(engines)
+                path = opened.enter_context(kept_engine(found, options, device=device, folder=kept))
+            else:
+                _check_cpu(precision, model)
+                path = opened.enter_context(runnable(found, options.head, verify=verify, say=_log.info))
             session = Session(path, device=device, allow_other_gpu=allow_other_gpu, cpu_threads=cpu_threads)
             self.session = opened.enter_context(session)
             super().__init__(session, path, None if tokenizer is None else Path(tokenizer), shown=str(model))
@@ -115,6 +129,20 @@ class Model(TextModel):
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _makes_engines(path: Path) -> bool:
+    """Whether an engine can be built of it: it is there, and no plan."""
+    return path.is_dir() or (path.is_file() and path.suffix.lower() == ONNX_SUFFIX)
+
+
+def _check_cpu(precision: str | None, model: object) -> None:
+    """Raises BuildError where a type is asked for that a model on the CPU does not get."""
+    if precision not in (None, "fp32"):
+        raise BuildError(
+            f"{model}: precision {precision} is for engines on a GPU, and this one runs as it is, or on the CPU in "
+            "fp32; leave it out"
+        )
 
 
 def _named(model: str | Path) -> str | Path:

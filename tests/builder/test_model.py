@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import doctest
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,26 @@ def test_async_forms_give_the_same(embedder: padfree.Model) -> None:
     plain, unit = asyncio.run(both())
     np.testing.assert_array_equal(plain, embedder.encode(TEXTS))
     np.testing.assert_array_equal(unit, embedder.encode(TEXTS, normalize=True))
+
+
+def test_async_forms_leave_the_loop_free(embedder: padfree.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one waits for a run, others go on."""
+    run, released = embedder.session.run_ragged, threading.Event()
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        assert released.wait(60)
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(embedder.session, "run_ragged", slow)
+
+    async def beside() -> Array:
+        under_way = asyncio.create_task(embedder.encode_async(TEXTS))
+        await asyncio.sleep(0.05)  # comes back only if the loop is free
+        assert not under_way.done()
+        released.set()
+        return await under_way
+
+    np.testing.assert_allclose(asyncio.run(beside()), means(TEXTS), atol=TOLERANCE)
 
 
 def test_examples_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

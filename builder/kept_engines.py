@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that `padfree.Model` builds on a machine with a GPU, kept so that the next start needs no build.
+
+An engine is found again by what it was made of (the model's files by their content, the options), by what built it
+(padfree, its plugin library, TensorRT), and by the GPU. The folder is the user's cache: it may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import padfree
+from padfree.onnx_tools.files.data_files import locations
+from padfree.runtime import SessionError
+from padfree.runtime.gpu import plugin_library
+from padfree.runtime.gpu.device import Device
+from padfree.runtime.gpu.trt import import_tensorrt
+from padfree.runtime.plan_files import HASH_CHUNK_BYTES, open_plan
+
+from .engine.build import build_engine, check_machine, open_gpu
+from .errors import BuildError
+from .folders.folder import read_folder
+from .folders.head import HeadOptions
+from .folders.source import opened
+
+_log = logging.getLogger("padfree")
+
+AUTO, TENSORRT, ONNXRUNTIME = "auto", "tensorrt", "onnxruntime"
+BACKENDS = (AUTO, TENSORRT, ONNXRUNTIME)
+OPERATORS = (plugin_library.PROBE_PLUGIN,)
+"""Of every packed engine: where the library has no code of it for the GPU, there are no engines."""
+_PLAN = "model.plan"
+_SMALL_BYTES = 1 << 25
+"""Files of a folder that are smaller all count: settings, vocabularies, small weights."""
+_PROSE = (".md", ".png", ".jpg", ".gitattributes", ".lock")
+_KEY_LETTERS = 20
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an engine is made.
+
+    Attributes:
+        head: pooling, normalisation and outputs.
+        precision: None: fp16, or bf16 where fp16 cannot hold the numbers; of rewritten files theirs.
+        verify: whether the rewritten model and the engine are compared with the original.
+    """
+
+    head: HeadOptions
+    precision: str | None = None
+    verify: bool = True
+
+
+def runs_on_gpu(backend: str, device: int, model: object) -> bool:
+    """Whether a model is to run as an engine: where that was asked for, or where this machine can build one.
+
+    A machine with a GPU on which no engine can be built is told of in the log, with what is missing.
+
+    Raises:
+        BuildError: an unknown backend, or engines were asked for and cannot be built here.
+    """
+    if backend not in BACKENDS:
+        raise BuildError(f"backend is {backend!r}, allowed: {', '.join(BACKENDS)}; leave it out for {AUTO}")
+    if backend == ONNXRUNTIME:
+        return False
+    try:
+        check_machine(device, operators=OPERATORS)
+    except BuildError as error:
+        if backend == TENSORRT:
+            raise
+        if _has_gpu(device):
+            _log.warning("%s: runs on the CPU although there is a GPU: %s", model, error)
+        return False
+    return True
+
+
+def _has_gpu(device: int) -> bool:
+    """Whether there is a GPU, also where the packages that talk to it are missing."""
+    try:
+        open_gpu(device)
+    except (SessionError, ImportError):
+        return shutil.which("nvidia-smi") is not None and Path("/dev/nvidiactl").exists()
+    return True
+
+
+def default_folder() -> Path:
+    """Where engines are kept: in XDG_CACHE_HOME, or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "padfree" / "engines"
+
+
+@contextmanager
+def kept_engine(model: Path, options: EngineOptions, *, device: int, folder: Path | None = None) -> Iterator[Path]:
+    """The plan of a model's engine on this machine: the one that is kept, or a new one.
+
+    Of processes that want the same engine, one builds it, and the others wait. Where the folder cannot be written, the
+    engine is there until the context ends.
+
+    Args:
+        model: a model's folder, or an exported or rewritten .onnx file.
+        options: how it is made.
+        device: CUDA device.
+        folder: where engines are kept; None: `default_folder`.
+
+    Raises:
+        BuildError, RewriteError, SessionError: as `build_engine`.
+    """
+    gpu = open_gpu(device)
+    name = model.resolve().name if model.is_dir() else model.stem
+    place = (folder or default_folder()) / f"{name}-{_key(model, options, gpu)[:_KEY_LETTERS]}"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        lock = (place / ".lock").open("w")
+    except OSError as error:
+        with tempfile.TemporaryDirectory(prefix="padfree-engine-") as scratch:
+            _log.warning("%s: building an engine for %s, which cannot be kept: %s", model, gpu.name, error)
+            _build(model, Path(scratch) / _PLAN, options, device)
+            yield Path(scratch) / _PLAN
+        return
+    plan = place / _PLAN
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_whole(plan):
+            _log.warning("%s: building an engine for %s, once; it is kept in %s", model, gpu.name, place)
+            _build(model, plan, options, device)
+    yield plan
+
+
+def _build(model: Path, plan: Path, options: EngineOptions, device: int) -> None:
+    with opened(model, options.head, say=_log.info, lazily=True) as source:
+        build_engine(
+            source.unmade or source.path,
+            plan,
+            precision=options.precision,
+            verify=options.verify,
+            device=device,
+            origin=[str(model)],
+            say=_log.info,
+        )
+
+
+def _is_whole(plan: Path) -> bool:
+    """Whether a kept engine can be used: there, and as it was written."""
+    if not plan.exists():
+        return False
+    try:
+        open_plan(plan)
+    except SessionError as error:
+        _log.warning("%s; it is built anew", error)
+        return False
+    return True
+
+
+def _key(model: Path, options: EngineOptions, gpu: Device) -> str:
+    """What tells an engine from every other, as letters."""
+    library = plugin_library.find()
+    status = library.stat()
+    facts = {
+        "model": _content(model),
+        "options": asdict(options),
+        "padfree": padfree.__version__,
+        "library": [str(library), status.st_size, status.st_mtime_ns],
+        "tensorrt": import_tensorrt().__version__,
+        "gpu": [gpu.name, gpu.compute_capability],
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _content(model: Path) -> Mapping[str, str]:
+    """The digests of the files that a model is made of, by their names."""
+    if not model.is_dir():
+        return {path.name: _digest(path) for path in _with_data(model)}
+    found = read_folder(model)
+    weights = found.weights if found.onnx.chosen is None else _with_data(found.onnx.chosen)
+    files = sorted(path for path in model.rglob("*") if path.is_file() and not _is_prose(path.relative_to(model)))
+    return {
+        str(path.relative_to(model)): _digest(path)
+        for path in files
+        if path.stat().st_size < _SMALL_BYTES or not weights or path in weights
+    }
+
+
+def _with_data(file: Path) -> list[Path]:
+    """An .onnx file, and those that hold its weights."""
+    return [path for path in (file, *(file.parent / name for name in locations(file))) if path.is_file()]
+
+
+def _is_prose(path: Path) -> bool:
+    return path.suffix.lower() in _PROSE or any(part.startswith(".") for part in path.parts)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
