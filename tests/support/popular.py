@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Popular folders at tiny sizes, with the hub's entries and names of tensors, and what padfree makes of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.folder import read_folder
+from padfree.builder.folders.source import opened
+from padfree.contract.phases import Phases
+from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.operators import node_attributes, padfree_nodes
+from padfree.onnx_tools.rewrite import rewrite_model
+
+from . import defined
+from .folders import write_json
+from .safetensors_files import write_tensors
+
+FOLDERS: tuple[Mapping[str, Any], ...] = tuple(
+    json.loads((defined.FOLDER.parent / "popular_folders.json").read_text("utf-8"))
+)
+_KIND = "sentence_transformers.models"
+_LARGEST_HEAD = 128
+"""Of the attention kernels for Hopper."""
+
+
+def write_entry(entry: Mapping[str, Any], path: Path) -> Path:
+    """The folder, with sentence-transformers' chain where it has one."""
+    if entry["config"] is not None:
+        write_json(path / "config.json", entry["config"])
+    tensors = {name: defined.drawn(name, tuple(shape)) for name, shape in entry["tensors"].items()}
+    write_tensors(path / "model.safetensors", tensors)
+    pooling = entry["pooling"]
+    if pooling == "splade":
+        _write_modules(path, ("", f"{_KIND}.MLMTransformer"), ("1_SpladePooling", f"{_KIND}.SpladePooling"))
+        write_json(path / "1_SpladePooling" / "config.json", {"pooling_strategy": "max"})
+    elif pooling:
+        _write_modules(path, ("", entry.get("encoder", f"{_KIND}.Transformer")), ("1_Pooling", f"{_KIND}.Pooling"))
+        write_json(path / "1_Pooling" / "config.json", {"pooling_mode": pooling})
+    elif "dense" in entry:
+        _write_modules(path, ("", f"{_KIND}.Transformer"), ("1_Dense", entry["dense"]))
+    return path
+
+
+def _write_modules(path: Path, *listed: tuple[str, str]) -> None:
+    modules = [
+        {"idx": number, "name": str(number), "path": place, "type": kind} for number, (place, kind) in enumerate(listed)
+    ]
+    write_json(path / "modules.json", modules)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What becomes of a folder.
+
+    Attributes:
+        family: the definition's name.
+        gives: the names of its outputs.
+        is_complete: whether everything is packed.
+        attention: the class of its attentions: A, B or C.
+        has_experts: whether experts are computed that the router does not choose.
+    """
+
+    family: str
+    gives: tuple[str, ...]
+    is_complete: bool
+    attention: str
+    has_experts: bool
+
+
+def outcome(entry: Mapping[str, Any], path: Path) -> Outcome:
+    """What padfree makes of a folder, as `padfree optimize` does.
+
+    Raises:
+        NotDefinedError, BuildError: it is refused.
+    """
+    folder = write_entry(entry, path)
+    family = write_defined(read_folder(folder)).name
+    with opened(folder, lazily=True) as source:
+        model = source.open(Storage.MEMORY, Phases(), lambda _: None)
+        made = rewrite_model(model, interface="packed", precision="fp32", strict=False, verify=False)
+    graph = made.model.proto.graph
+    attentions = [node_attributes(node) for node in padfree_nodes(graph) if node.op_type == "PadfreeAttention"]
+    return Outcome(
+        family,
+        tuple(item.name for item in graph.output),
+        made.report.complete,
+        max(_class_of(item, entry["head_size"]) for item in attentions),
+        bool(entry["config"].get("num_experts")),
+    )
+
+
+def _class_of(attention: Mapping[str, Any], head_size: int) -> str:
+    """A: full or causal, heads of up to 128; B: windows, biases by distance, wider heads; C: disentangled biases."""
+    if attention["bias"] == "disentangled":
+        return "C"
+    has_window = attention["window_left"] >= 0 or attention["window_right"] > 0
+    return "B" if has_window or attention["bias"] != "none" or head_size > _LARGEST_HEAD else "A"
