@@ -26,8 +26,9 @@ h1 { font-size: 1.4rem; } h3 { font-size: 1rem; margin: 1rem 0 .2rem; }
 details { border: 1px solid var(--line); border-radius: 6px; margin: .5rem 0; padding: .4rem .8rem; }
 summary { cursor: pointer; } code, pre, textarea { font: 14px/1.45 ui-monospace, monospace; }
 pre { background: var(--soft); padding: .6rem; margin: .3rem 0; overflow: auto; max-height: 24rem; }
-textarea { width: 100%; box-sizing: border-box; min-height: 7rem; }
-table { border-collapse: collapse; } td, th { text-align: left; vertical-align: top; padding: .15rem .8rem .15rem 0; }
+textarea { width: 100%; box-sizing: border-box; min-height: 9rem; }
+table { border-collapse: collapse; } th, td:first-child { white-space: nowrap; }
+td, th { text-align: left; vertical-align: top; padding: .15rem .8rem .15rem 0; }
 input { width: 100%; max-width: 24rem; box-sizing: border-box; }
 """
 SCRIPT = """
@@ -111,17 +112,21 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[st
         yield "<h3>Body</h3><table><tr><th>field</th><th>takes</th></tr>"
         for name, schema in content["schema"]["properties"].items():
             needed = " (required)" if name in content["schema"]["required"] else ""
-            yield f"<tr><td><code>{escape(name)}</code>{needed}</td><td>{escape(takes(schema))}</td></tr>"
+            yield f"<tr><td><code>{escape(name)}</code>{needed}</td><td>{escape(_explained(schema))}</td></tr>"
         yield "</table>"
     yield "<h3>Answers</h3><table><tr><th>status</th><th>when</th></tr>"
     for status, response in operation["responses"].items():
         yield f"<tr><td>{status}</td><td>{escape(response['description'])}</td></tr>"
     contents = operation["responses"]["200"].get("content", {})
     schema = next((content["schema"] for content in contents.values()), None)
-    yield "</table>" + (f"<p>200 has {escape(takes(schema))}.</p>" if schema else "")
+    yield "</table>" + (f"<p>200 gives {escape(takes(schema))}.</p>" if schema else "")
     body = f"<textarea spellcheck=false aria-label=body>{escape(example)}</textarea>" if example else ""
     yield f'<form data-method="{method}" data-path="{escape(path.lstrip("/"))}">{body}'
     yield "<button>Send</button><pre hidden></pre></form></details>"
+
+
+def _explained(schema: dict[str, Any]) -> str:
+    return takes(schema) + (f": {schema['description']}" if "description" in schema else "")
 
 
 def takes(schema: dict[str, Any]) -> str:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from http.client import HTTPConnection
@@ -31,6 +33,7 @@ OWN = {
 OF_ALL = {"/tokenize", "/v1/models", "/info", "/health", "/metrics"}
 ALIASES = {"/", "/embeddings", "/ping", "/docs", "/openapi.json"}
 KEY = "a-secret"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +170,32 @@ def test_the_page_shows_every_route_and_needs_nothing_from_elsewhere(server: Ser
     forms = re.findall(r'<form data-method="(\w+)" data-path="([^"]+)">', page)
     wanted = [(method.upper(), path[1:]) for path, methods in described(server)["paths"].items() for method in methods]
     assert forms == wanted
+
+
+def test_a_browser_sends_every_example(embedder_file: Path, tmp_path: Path) -> None:
+    """The page as it is, but with a script that gives a key and presses all buttons, in a window of 500 pixels."""
+    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip(f"no browser here, looked for {', '.join(BROWSERS)}; install Debian's chromium")
+    with Server(embedder_file, "--api-key", KEY, "--processes", "1") as server:
+        routes = sum(map(len, described(server)["paths"].values()))
+        page = get(server, "/docs")[1].replace("<head>", f'<head><base href="{server.url}/">')
+        press = "document.querySelectorAll('details').forEach(one => one.open = true);"
+        press += f"document.querySelector('#key').value = '{KEY}';"
+        press += "document.querySelectorAll('form').forEach(form => form.requestSubmit());"
+        press += "document.body.dataset.wide = document.documentElement.scrollWidth;"
+        file = tmp_path / "docs.html"
+        file.write_text(page.replace("</body>", f"<script>{press}</script></body>"))
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-web-security", "--window-size=500,900"]
+        options += [f"--user-data-dir={tmp_path}", "--virtual-time-budget=20000", "--dump-dom"]
+        done = subprocess.run(
+            [browser, *options, file.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        )
+    shown = re.findall(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)
+    assert [text.split("\n")[0] for text in shown] == ["200 OK"] * routes
+    wide = re.search(r'data-wide="(\d+)"', done.stdout)
+    assert wide
+    assert int(wide[1]) <= 500
 
 
 def test_names_cannot_write_into_the_page(embedder_file: Path) -> None:
