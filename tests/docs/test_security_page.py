@@ -17,6 +17,7 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime.gpu import plugin_library
 from padfree.runtime.triton.parameters import TokenizerParameters
 
+from tests.hostile import __main__ as hostile
 from tests.support.pages import page
 
 PAGE = page("security").read_text("utf-8")
@@ -31,6 +32,7 @@ def test_options_and_variables_exist() -> None:
     assert parsers is not None
     choices: dict[str, Any] = parsers._group_actions[0].choices  # type: ignore[assignment]
     known = {option for parser in choices.values() for option in parser._option_string_actions}
+    known |= set(hostile.make_parser()._option_string_actions)
     assert {"--data", "--torch-model", "--timing-cache"} <= named <= known
     assert plugin_library.ENVIRONMENT_VARIABLE in PAGE
 

@@ -81,8 +81,8 @@ def machine() -> str:
     return found[1] if found else platform.machine()
 
 
-def main() -> int:
-    """The command."""
+def make_parser() -> argparse.ArgumentParser:
+    """The command's options."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=180.0)
@@ -91,7 +91,12 @@ def main() -> int:
     parser.add_argument("--spread", action="store_true", help="send the requests in waves over all of the time")
     parser.add_argument("-o", "--output", type=Path, help="a file for what is printed")
     parser.add_argument("--log", type=Path, help="a file for the log of all servers")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """The command."""
+    arguments = make_parser().parse_args()
     with tempfile.TemporaryDirectory() as folder:
         tally, log = attack(
             Path(folder),
