@@ -3,9 +3,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from tests.support.pages import text
+import pytest
+
+from tests.support.pages import ROOT, text
+
+PACKAGES = {"package/padfree": "padfree", "onnx_tools": "padfree/onnx_tools", "contract": "padfree/contract"}
+"""Folders of a checkout that rewriting needs, and where they are in an installation."""
 
 
 def test_the_first_pass() -> None:
@@ -13,3 +25,105 @@ def test_the_first_pass() -> None:
     scope: dict[str, object] = {}
     exec(compile(source, "docs/contribute/first-pass.md", "exec"), scope)
     assert "double_negation" in scope
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Lines for a file of the checkout; `how` is new, before or after, the latter two of `anchor`."""
+
+    file: str
+    how: str
+    anchor: str
+    lines: str
+
+    def apply(self, checkout: Path) -> None:
+        """Changes the file; the anchor occurs in it."""
+        path = checkout / self.file
+        if self.how == "new":
+            assert not path.exists()
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(self.lines, encoding="utf-8")
+            return
+        before = path.read_text("utf-8")
+        assert before.count(self.anchor) >= 1, f"{self.file} has no {self.anchor!r}"
+        at, lines = before.rindex(self.anchor), self.lines
+        if self.how == "before":
+            at = before.rfind("\n", 0, at) + 1
+        else:
+            at, lines = at + len(self.anchor), f"\n{lines.rstrip()}"
+        path.write_text(before[:at] + lines + before[at:], encoding="utf-8")
+
+
+def edits() -> Iterator[Edit]:
+    """Those of the page on the first plugin, in its order."""
+    for block in re.findall(r"^```(?:python|cpp|cuda)\n(.*?)^```", text("first-plugin"), re.MULTILINE | re.DOTALL):
+        head, _, lines = block.partition("\n")
+        found = re.fullmatch(r"(?:#|//) (\S+), (new|before: |after: )(.*)", head)
+        if found is not None:
+            yield Edit(found[1], found[2].rstrip(": "), found[3], lines)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the sources with the page's edits."""
+    for folder in (*PACKAGES, "plugins", "include"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for edit in edits():
+        edit.apply(tmp_path)
+    return tmp_path
+
+
+def test_the_page_on_the_first_plugin_has_an_edit_for_every_file() -> None:
+    assert len(list(edits())) == 12
+    assert {edit.file.split("/")[0] for edit in edits()} == {"onnx_tools", "plugins"}
+
+
+def test_the_first_plugin_runs_in_onnxruntime(checkout: Path) -> None:
+    installed = checkout / "installed"
+    for folder, place in PACKAGES.items():
+        (installed / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(checkout / folder, installed / place)
+    (program,) = re.findall(r"^```python\n# run\n(.*?)^```", text("first-plugin"), re.MULTILINE | re.DOTALL)
+    program += "from padfree.onnx_tools.analysis.check import _ON_TOKENS\nassert 'PadfreeScale' in _ON_TOKENS\n"
+    program += f"import padfree.onnx_tools\nassert padfree.onnx_tools.__file__.startswith({str(installed)!r})\n"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=installed, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def headers() -> list[Path] | None:
+    """Folders with TensorRT's and CUDA's headers, where a build on this machine has left or found them."""
+    roots = [Path(os.environ.get("TENSORRT_ROOT", "/nowhere")), ROOT / "build"]
+    roots += [Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")) / "registry" / "src"]
+    tensorrt = [path.parent for root in roots for path in sorted(root.rglob("TRT-Enterprise-*/NvInferRuntime.h"))]
+    cuda = [path.parent for folder in sys.path for path in Path(folder).glob("nvidia/*/include/cuda_runtime_api.h")]
+    cuda += [path.parent for root in roots for path in sorted(root.rglob("TensorRT-Headers/cuda_runtime_api.h"))]
+    return [tensorrt[-1], cuda[0]] if tensorrt and cuda else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["scale/plugin.cpp", "shell/library.cpp", "no_device/launchers.cpp"])
+def test_the_first_plugin_compiles(checkout: Path, source: str) -> None:
+    """As far as a C++ compiler goes; the kernel needs nvcc."""
+    compiler, folders = shutil.which("g++"), headers()
+    if compiler is None or folders is None:
+        pytest.skip("needs g++ and TensorRT's headers: apt-get install g++ cargo && pip install .")
+    includes = [flag for folder in (checkout / "plugins", checkout / "include") for flag in ("-I", str(folder))]
+    includes += [flag for folder in folders for flag in ("-isystem", str(folder))]
+    command = [compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", *includes]
+    done = subprocess.run([*command, str(checkout / "plugins" / source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_the_kernel_of_the_first_plugin_compiles(checkout: Path) -> None:
+    beside = [str(path.parent) for folder in sys.path for path in Path(folder).glob("nvidia/*/bin/nvcc")]
+    compiler = shutil.which("nvcc", path=os.pathsep.join([os.environ["PATH"], *beside]))
+    if compiler is None:
+        pytest.skip("needs nvcc: pip install nvidia-cuda-nvcc")
+    command = [compiler, "-std=c++17", "-arch=sm_80", "-I", str(checkout / "plugins"), "-c"]
+    source = checkout / "plugins" / "scale" / "kernel.cu"
+    done = subprocess.run([*command, str(source), "-o", str(checkout / "kernel.o")], check=False)
+    assert done.returncode == 0
