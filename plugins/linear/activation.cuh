@@ -70,8 +70,11 @@ __device__ inline float timesSigmoid(float x, float z) {
 }
 
 // The tanh form: 0.5 * (1 + tanh(u)) is the sigmoid of 2u.
+__device__ inline float twiceTanhArgument(float x) {
+  return 1.5957691216057308f * fmaf(0.044715f * x * x, x, x);
+}
 __device__ inline float geluTanh(float x) {
-  return timesSigmoid(x, 1.5957691216057308f * fmaf(0.044715f * x * x, x, x));
+  return timesSigmoid(x, twiceTanhArgument(x));
 }
 
 __device__ inline float activate(float x, Activation activation) {
@@ -92,6 +95,24 @@ __device__ inline float activate(float x, Activation activation) {
   return x;
 }
 
+// Of several numbers, where the activation may be known only as the kernel runs: the branches are taken once for all,
+// and those that multiply by a sigmoid share it. An epilogue with a switch for every number has three times as much
+// code, which its tiles wait for.
+template <int kPairs>
+__device__ inline void activate(float (&values)[kPairs][2], Activation activation) {
+  const auto forEach = [&](auto function) {
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) values[i / 2][i % 2] = function(values[i / 2][i % 2]);
+  };
+  if (activation == Activation::kNone) return;
+  if (activation == Activation::kRelu) return forEach([](float x) { return fmaxf(x, 0.f); });
+  if (activation == Activation::kGelu) return forEach([](float x) { return gelu(x); });
+  forEach([activation](float x) {
+    return timesSigmoid(activation == Activation::kSigmoid ? 1.f : x,
+                        activation == Activation::kGeluTanh ? twiceTanhArgument(x) : x);
+  });
+}
+
 // Of two numbers, rounded to T and packed.
 template <typename T>
 __device__ inline unsigned activatePair(float x, float y, Activation activation) {
@@ -100,37 +121,16 @@ __device__ inline unsigned activatePair(float x, float y, Activation activation)
 }
 
 // activation(u) * v of two numbers each, rounded to T and packed. Where GELU computes in fp16 v is rounded too.
-template <typename T, Activation kActivation>
-__device__ inline unsigned gatePair(const float (&u)[2], const float (&v)[2]) {
-  if constexpr (std::is_same_v<T, half> && kActivation == Activation::kGelu) {
+template <typename T>
+__device__ inline unsigned gatePair(const float (&u)[2], const float (&v)[2], Activation activation) {
+  if (std::is_same_v<T, half> && activation == Activation::kGelu) {
     const unsigned gate = geluPair<half>(u[0], u[1]);
     const half2 result = __hmul2(reinterpret_cast<const half2&>(gate), __floats2half2_rn(v[0], v[1]));
     return reinterpret_cast<const unsigned&>(result);
   }
-  return packPair<T>(activate(u[0], kActivation) * v[0], activate(u[1], kActivation) * v[1]);
-}
-
-// The same of two pairs, u and v alternating; the activation is looked at once for all of them.
-template <typename T>
-__device__ inline void gatePairs(unsigned (&packed)[2], const float (&value)[4][2], Activation activation) {
-  const auto gate = [&](auto tag) {
-#pragma unroll
-    for (int k = 0; k < 2; ++k) packed[k] = gatePair<T, decltype(tag)::value>(value[2 * k], value[2 * k + 1]);
-  };
-  switch (activation) {
-    case Activation::kNone:
-      return gate(std::integral_constant<Activation, Activation::kNone>());
-    case Activation::kGelu:
-      return gate(std::integral_constant<Activation, Activation::kGelu>());
-    case Activation::kGeluTanh:
-      return gate(std::integral_constant<Activation, Activation::kGeluTanh>());
-    case Activation::kRelu:
-      return gate(std::integral_constant<Activation, Activation::kRelu>());
-    case Activation::kSilu:
-      return gate(std::integral_constant<Activation, Activation::kSilu>());
-    case Activation::kSigmoid:
-      return gate(std::integral_constant<Activation, Activation::kSigmoid>());
-  }
+  float gate[1][2] = {{u[0], u[1]}};
+  activate(gate, activation);
+  return packPair<T>(gate[0][0] * v[0], gate[0][1] * v[1]);
 }
 
 }  // namespace padfree

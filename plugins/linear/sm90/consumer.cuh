@@ -188,8 +188,7 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
       if (epilogue_.shares_tile) load(box);
       float value[4][2];
       biased(value, box, of, scales);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) value[i / 2][i % 2] = activate(value[i / 2][i % 2], epilogue_.activation);
+      activate(value, epilogue_.activation);
       if (epilogue_.residual) addResidual(value, residual_ahead, of, scales);
       if (!epilogue_.shares_tile && box + 1 < kBoxes) load(box + 1);
       Results::template store<kTokens>(value, out_, box, warp(), lane_, epilogue_, work_);

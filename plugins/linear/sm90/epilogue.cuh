@@ -22,6 +22,19 @@ inline __host__ __device__ bool sharesTile(const Work& work) {
 template <typename Epilogue>
 using ScaleOf = std::conditional_t<leavesInChunks(Epilogue::out), float, float2>;
 
+// Whether blocks share a tile. Where they may, it is looked at as the kernel runs; elsewhere there is no code for it,
+// which would be a branch for each box of the tile and the sums of all blocks.
+template <bool kMayShare>
+struct Sharing {
+  static constexpr bool shares_tile = false;
+  explicit __device__ Sharing(const Work&) {}
+};
+template <>
+struct Sharing<true> {
+  const bool shares_tile;
+  explicit __device__ Sharing(const Work& work) : shares_tile(sharesTile(work)) {}
+};
+
 // What most epilogues leave alone.
 struct Separate {
   static constexpr bool gated = false, rotates = false;
@@ -39,14 +52,14 @@ struct InChunks : Separate {
 };
 
 // The same with seldom activations.
-template <Activation kActivation>
-struct AnyInChunks : Separate {
+template <Activation kActivation, bool kMayShare = false>
+struct AnyInChunks : Separate, Sharing<kMayShare> {
   static constexpr Out out = Out::kChunks;
   static constexpr Activation activation = kActivation;
   static constexpr bool residual = false;
-  const bool norms_input, normed, shares_tile;
+  const bool norms_input, normed;
   explicit __device__ AnyInChunks(const Work& work)
-      : norms_input(work.normed == Normed::kInput), normed(norms_input), shares_tile(sharesTile(work)) {}
+      : Sharing<kMayShare>(work), norms_input(work.normed == Normed::kInput), normed(norms_input) {}
 };
 
 // The first features of a GEMM are rotated in pairs. Its input is normed, as in nearly all encoders, or scaled by 1.
@@ -97,18 +110,18 @@ struct Activated {
 };
 
 // Everything that a GEMM may ask for.
-template <typename Activating>
-struct AnyInPlace : Separate, Activating {
+template <typename Activating, bool kMayShare = false>
+struct AnyInPlace : Separate, Activating, Sharing<kMayShare> {
   static constexpr Out out = Out::kTile;
-  const bool norms_input, residual, norms_residual, normed, moments, shares_tile;
+  const bool norms_input, residual, norms_residual, normed, moments;
   explicit __device__ AnyInPlace(const Work& work)
       : Activating(work),
+        Sharing<kMayShare>(work),
         norms_input(work.normed == Normed::kInput),
         residual(work.residual),
         norms_residual(work.normed == Normed::kResidual),
         normed(norms_input || norms_residual),
-        moments(work.moments_out != nullptr),
-        shares_tile(sharesTile(work)) {}
+        moments(work.moments_out != nullptr) {}
 };
 
 template <EpilogueKind kKind>
@@ -157,7 +170,7 @@ auto withEpilogue(EpilogueKindTag<EpilogueKind::kInPlace>, const Work& work, Run
 }
 template <bool kMayShare, typename Run>
 auto withEpilogue(EpilogueKindTag<EpilogueKind::kAnyInPlace>, const Work&, Run run) {
-  return run(TypeTag<AnyInPlace<NotActivated>>());
+  return run(TypeTag<AnyInPlace<NotActivated, kMayShare>>());
 }
 template <bool kMayShare, typename Run>
 auto withEpilogue(EpilogueKindTag<EpilogueKind::kActivated>, const Work&, Run run) {

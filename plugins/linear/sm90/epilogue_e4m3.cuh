@@ -37,13 +37,13 @@ struct PairedInPlace : InPlace<kNormsResidual, false> {
   static constexpr bool paired = true, moments = kMoments, writes_e4m3 = kBoth;
   using InPlace<kNormsResidual, false>::InPlace;
 };
-template <typename Activating>
-struct AnyBothInPlace : AnyInPlace<Activating> {
+template <typename Activating, bool kMayShare = false>
+struct AnyBothInPlace : AnyInPlace<Activating, kMayShare> {
   static constexpr Out out = Out::kBothTiles;
   static constexpr bool paired = true;
   const bool writes_y, writes_e4m3;
   explicit __device__ AnyBothInPlace(const Work& work)
-      : AnyInPlace<Activating>(work), writes_y(work.writes_y), writes_e4m3(work.writes_e4m3) {}
+      : AnyInPlace<Activating, kMayShare>(work), writes_y(work.writes_y), writes_e4m3(work.writes_e4m3) {}
 };
 
 // As withEpilogue, of GEMMs in e4m3. Kernels of their own have those that add in place, of post-norm encoders: the
@@ -53,7 +53,7 @@ auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, 
   if (work.activation == Activation::kGelu) return run(TypeTag<InBytes<Activation::kGelu>>());
   if (work.activation == Activation::kGeluTanh) return run(TypeTag<InBytes<Activation::kGeluTanh>>());
   return work.normed == Normed::kInput ? run(TypeTag<InChunks<Activation::kNone, true, false>>())
-                                       : run(TypeTag<AnyInChunks<Activation::kNone>>());
+                                       : run(TypeTag<AnyInChunks<Activation::kNone, kMayShare>>());
 }
 template <bool kMayShare, typename Run>
 auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyChunks>, const Work&, Run run) {
@@ -77,7 +77,7 @@ auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kInPlace>, const Work& work,
 }
 template <bool kMayShare, typename Run>
 auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kAnyInPlace>, const Work&, Run run) {
-  return run(TypeTag<AnyBothInPlace<NotActivated>>());
+  return run(TypeTag<AnyBothInPlace<NotActivated, kMayShare>>());
 }
 template <bool kMayShare, typename Run>
 auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kActivated>, const Work&, Run run) {

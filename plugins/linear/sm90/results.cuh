@@ -33,7 +33,8 @@ struct HalfResults {
                                         const Epilogue& epilogue, const Work&, LoadNext loadNext) {
     unsigned packed[Epilogue::gated ? 2 : 4];
     if constexpr (Epilogue::gated) {
-      gatePairs<T>(packed, value, epilogue.activation);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) packed[k] = gatePair<T>(value[2 * k], value[2 * k + 1], epilogue.activation);
     } else {
 #pragma unroll
       for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], epilogue.activation);

@@ -59,21 +59,22 @@ __device__ inline void activatePairedE4m3(unsigned (&packed)[2], BoxValues& valu
     }
     return;
   }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) value[i / 2][i % 2] = activate(value[i / 2][i % 2], activation);
+  activate(value, activation);
   packPairedE4m3(packed, value, factor);
 }
 
 // activation(u) * v of two numbers each. Where GELU computes in fp16, the products stay in float32.
 template <typename T>
 __device__ inline unsigned gatePairE4m3(const float (&u)[2], const float (&v)[2], Activation activation, float factor) {
-  float2 gate;
+  float gate[1][2] = {{u[0], u[1]}};
   if (std::is_same_v<T, half> && activation == Activation::kGelu) {
-    gate = __half22float2(geluCoarse(__floats2half2_rn(u[0], u[1])));
+    const float2 gelus = __half22float2(geluCoarse(__floats2half2_rn(u[0], u[1])));
+    gate[0][0] = gelus.x;
+    gate[0][1] = gelus.y;
   } else {
-    gate = {activate(u[0], activation), activate(u[1], activation)};
+    activate(gate, activation);
   }
-  return packE4m3(gate.x * v[0] * factor, gate.y * v[1] * factor);
+  return packE4m3(gate[0][0] * v[0] * factor, gate[0][1] * v[1] * factor);
 }
 
 // Stores a gate's results as e4m3 to rows of 32 features, 8 of them a warp's: value[2 * half] is u and value[2 * half +
