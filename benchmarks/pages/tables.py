@@ -385,6 +385,7 @@ TABLES: Mapping[str, Table] = {
     "fp8": fp8,
     "fp8_accuracy": past_one_gpu("cpu/fp8", fp8_tables.accuracy),
     "build_time": of_cases("build_time", account(account_tables.build_time)),
+    "folder_time": of_cases("folder_time", account(account_tables.build_time)),
     "timeline": of_cases("timeline", account(account_tables.timeline, account_tables.OURS)),
     "padded": of_cases("layers", account(account_tables.padded, account_tables.PADDED)),
     "memory": of_cases("memory", account(account_tables.memory)),

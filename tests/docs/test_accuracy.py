@@ -23,6 +23,7 @@ COMMANDS = re.findall(r"^padfree .*$", "\n".join(re.findall(r"^```sh\n(.*?)^```"
 POLYGRAPHY = [line for line in DOCUMENT.splitlines() if line.startswith("polygraphy run")]
 
 
+@pytest.mark.slow
 def test_the_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(DEMO_DATA / "bert_tiny.onnx", tmp_path / "model.onnx")
     shutil.copy(DEMO_DATA / "tokenizer.json", tmp_path)

@@ -137,6 +137,7 @@ def test_a_model_without_attention(tmp_path: Path, capsys: Capture) -> None:
     assert not (tmp_path / "out.onnx").exists()
 
 
+@pytest.mark.slow  # and the README's first command
 def test_demo(capsys: Capture) -> None:
     assert main(["demo", "--quick"]) == 0
     output = capsys.readouterr().out

@@ -84,7 +84,7 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
     assert not children
 
 
-@pytest.mark.parametrize("norms", ["folded", "separate"])
+@pytest.mark.parametrize("norms", ["folded", pytest.param("separate", marks=pytest.mark.slow)])
 def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
     plain = rewritten(open_model(EXPORTED), **{**REWRITING, "precision": "fp16"})
     products = Products("auto", norms, lambda: Device(0, "NVIDIA H200", 9, 0))

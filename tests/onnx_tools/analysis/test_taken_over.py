@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -22,8 +22,6 @@ from tests.onnx_tools.random_models.random_graphs import RandomGraph
 from tests.onnx_tools.random_models.random_search import case
 from tests.support.encoder import HIDDEN, one_layer, with_output
 
-PROGRAMS = 40
-
 
 def assert_same_facts(found: Mapping[str, Facts], wanted: Mapping[str, Facts]) -> None:
     assert found.keys() == wanted.keys()
@@ -38,7 +36,10 @@ def random_model(number: int) -> tuple[ModelProto, str]:
     return graph.finished(outputs, pooling), interface
 
 
-def test_after_every_pass_the_same_is_known_as_from_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("programs", [range(10), pytest.param(range(10, 40), marks=pytest.mark.slow)])
+def test_after_every_pass_the_same_is_known_as_from_scratch(
+    monkeypatch: pytest.MonkeyPatch, programs: Sequence[int]
+) -> None:
     taken_over = list[int]()
 
     def both(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
@@ -48,12 +49,12 @@ def test_after_every_pass_the_same_is_known_as_from_scratch(monkeypatch: pytest.
         return found
 
     monkeypatch.setattr(check, "analyse", both)
-    for number in range(PROGRAMS):
+    for number in programs:
         model, interface = random_model(number)
         with contextlib.suppress(RewriteError):  # of what reads padding, after all passes
             rewrite(model, interface=interface, verify=False)
-    assert len(taken_over) > 4 * PROGRAMS
-    assert sum(taken_over) > 100 * PROGRAMS
+    assert len(taken_over) > 4 * len(programs)
+    assert sum(taken_over) > 100 * len(programs)
 
 
 def imported(model: ModelProto) -> gs.Graph:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,18 @@ BATCHES: dict[str, tuple[list[int], int]] = {
 }
 batches = pytest.mark.parametrize("batch", list(BATCHES))
 opsets = pytest.mark.parametrize("opset", OPSETS)
+
+
+def with_batches(*choices: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Every combination of the choices with three of the batches: each choice, and most pairs, meet all of them."""
+    names = list(BATCHES)
+    return [
+        (*combination, names[(number + step) % len(names)])
+        for number, combination in enumerate(itertools.product(*choices))
+        for step in (0, 2, 5)
+    ]
+
+
 _ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int32": TensorProto.INT32}
 
 

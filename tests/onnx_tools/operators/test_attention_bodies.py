@@ -25,6 +25,7 @@ from .bodies import (
     poison,
     rng,
     run,
+    with_batches,
 )
 
 
@@ -61,11 +62,13 @@ def test_attention(batch: str, qkv_layout: str, bias: int) -> None:
         check(y, ref.attention(q, k, v, cu, num_heads=HEADS, head_size=SIZE, scale=scale))
 
 
-@batches
-@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (0, 0), (2, 1), (3, -1), (100, 100)])
-@pytest.mark.parametrize("kind", ["none", "slope", "distance"])
-@pytest.mark.parametrize("ratio", [1, 2, 6])
-def test_attention_with_positions(batch: str, window: tuple[int, int], kind: str, ratio: int) -> None:
+WINDOWS = ((-1, -1), (-1, 0), (0, 0), (2, 1), (3, -1), (100, 100))
+
+
+@pytest.mark.parametrize(
+    ("window", "kind", "ratio", "batch"), with_batches(WINDOWS, ("none", "slope", "distance"), (1, 2, 6))
+)
+def test_attention_with_positions(window: tuple[int, int], kind: str, ratio: int, batch: str) -> None:
     heads = 6
     for opset, qkv_layout in itertools.product(OPSETS if batch == "filler and empty" else (17,), ("3HD", "separate")):
         cu, tokens = cu_of(batch)
@@ -91,10 +94,11 @@ def test_attention_with_positions(batch: str, window: tuple[int, int], kind: str
         check(y, expected)
 
 
-@batches
-@pytest.mark.parametrize("reach", [0, 1, 2, 40])
-@pytest.mark.parametrize("tables", [("k_position", "q_position"), ("k_position",), ("q_position",)])
-def test_disentangled_attention(batch: str, reach: int, tables: tuple[str, ...]) -> None:
+TABLES = (("k_position", "q_position"), ("k_position",), ("q_position",))
+
+
+@pytest.mark.parametrize(("reach", "tables", "batch"), with_batches((0, 1, 2, 40), TABLES))
+def test_disentangled_attention(reach: int, tables: tuple[str, ...], batch: str) -> None:
     for opset, qkv_layout in itertools.product(OPSETS if batch == "filler and empty" else (17,), ("H3D", "separate")):
         cu, tokens = cu_of(batch)
         r = rng()

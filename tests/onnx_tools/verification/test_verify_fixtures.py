@@ -37,7 +37,9 @@ def test_rewritten_exports_agree(file: Path, interface: str) -> None:
     assert max(errors.values()) < 1e-4
 
 
-@pytest.mark.parametrize("file", FILES[:3], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [FILES[0], *(pytest.param(file, marks=pytest.mark.slow) for file in FILES[1:3])], ids=lambda file: file.stem
+)
 def test_every_weight_is_watched(file: Path) -> None:
     original = load_model(file)
     result = rewrite(original, verify=False)
