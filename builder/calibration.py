@@ -14,7 +14,7 @@ from padfree.contract.names import FP8, HALF
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.fp8 import QUANTIZATION, quantize, quantize_products
+from padfree.onnx_tools.fp8 import QUANTIZATION, quantize, quantize_gemms
 from padfree.onnx_tools.quantization.calibration import BeginSteps
 from padfree.onnx_tools.quantization.options import QuantizationOptions
 from padfree.onnx_tools.rewrite import rewrite_model
@@ -25,7 +25,7 @@ from padfree.runtime.request import Ragged, read_request
 
 from .batches import TextOptions, read_batch
 from .engine.linear import FOLDED, linear_of
-from .engine.linear import PADFREE as PADFREE_PRODUCTS
+from .engine.linear import PADFREE as PADFREE_GEMMS
 from .engine.preparation import metadata_of
 from .errors import BuildError
 
@@ -152,10 +152,10 @@ def fp8_model(
         model = rewrite_model(model, precision=HALF, verify=verify, **rewriting).model
     written = metadata_of(model.proto)
     batches = calibration_batches(calibration, parse_metadata(written, "the rewritten model"), path)
-    if linear_of(model.proto) == PADFREE_PRODUCTS or written["precision"] == "fp32":
+    if linear_of(model.proto) == PADFREE_GEMMS or written["precision"] == "fp32":
         return quantize(model, batches, calibration.options, begin=begin, verify=bool(verify))
     folded = norms == FOLDED
-    return quantize_products(model, batches, calibration.options, fold_norms=folded, begin=begin, verify=bool(verify))
+    return quantize_gemms(model, batches, calibration.options, fold_norms=folded, begin=begin, verify=bool(verify))
 
 
 def is_fp8(path: Path) -> bool:

@@ -18,8 +18,8 @@ from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.fp8 import QUANTIZATION
+from padfree.onnx_tools.gemms import GemmShape
 from padfree.onnx_tools.operators import check_nodes
-from padfree.onnx_tools.products import Product
 from padfree.onnx_tools.report import IN_BETWEEN
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.plan_files import open_plan, parse_metadata
@@ -156,7 +156,7 @@ def report(coverage: Mapping[str, Any], lengths: Lengths, gpu: str = DEFAULT_GPU
         return {**coverage, "costs": None}
     try:
         original, rewritten = (
-            [Product.from_dict(item) for item in products[name]] for name in ("original", "rewritten")
+            [GemmShape.from_dict(item) for item in products[name]] for name in ("original", "rewritten")
         )
         if coverage.get("every_slot_counts"):  # tokens are as many as slots
             lengths = replace(lengths, mean=float(lengths.maximum))

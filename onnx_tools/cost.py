@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .products import OWN_LENGTH, PARTS, Product
+from .gemms import OWN_LENGTH, PARTS, GemmShape
 
 FP16_BYTES = 2
 
@@ -107,32 +107,31 @@ def volume(sizes: tuple[str, ...], lengths: Lengths, padded: bool = False) -> fl
     return total
 
 
-def flops(product: Product, lengths: Lengths, padded: bool = False) -> float:
+def flops(gemm: GemmShape, lengths: Lengths, padded: bool = False) -> float:
     """Floating-point operations, two for a multiplication and its addition."""
-    return 2 * product.count * volume((product.batch, product.rows, product.inner, product.columns), lengths, padded)
+    return 2 * gemm.count * volume((gemm.batch, gemm.rows, gemm.inner, gemm.columns), lengths, padded)
 
 
-def moved_bytes(product: Product, lengths: Lengths) -> float:
+def moved_bytes(gemm: GemmShape, lengths: Lengths) -> float:
     """Bytes that the operands and the result have in fp16, each moved once.
 
     Attention's scores, which have a token in both axes, are left out: fused kernels keep them on the chip.
     """
-    matrices = ((product.rows, product.inner), (product.inner, product.columns), (product.rows, product.columns))
+    matrices = ((gemm.rows, gemm.inner), (gemm.inner, gemm.columns), (gemm.rows, gemm.columns))
     elements = 0.0
     for matrix in matrices:
-        scores = not product.weights and all({"S", OWN_LENGTH} & set(text.split("*")) for text in matrix)
-        elements += 0.0 if scores else volume((product.batch, *matrix), lengths)
-    return FP16_BYTES * product.count * elements
+        scores = not gemm.weights and all({"S", OWN_LENGTH} & set(text.split("*")) for text in matrix)
+        elements += 0.0 if scores else volume((gemm.batch, *matrix), lengths)
+    return FP16_BYTES * gemm.count * elements
 
 
-def roofline_s(products: Iterable[Product], lengths: Lengths, gpu: Gpu) -> float:
+def roofline_s(gemms: Iterable[GemmShape], lengths: Lengths, gpu: Gpu) -> float:
     """Seconds below which a GPU cannot do the products one by one: each waits for its FLOPs or for its bytes.
 
     Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
     """
     return sum(
-        max(flops(item, lengths) / (1e12 * gpu.tflops), moved_bytes(item, lengths) / (1e9 * gpu.gb_s))
-        for item in products
+        max(flops(item, lengths) / (1e12 * gpu.tflops), moved_bytes(item, lengths) / (1e9 * gpu.gb_s)) for item in gemms
     )
 
 
@@ -149,7 +148,7 @@ class Figures:
     packed_share: float | None
 
 
-def figures(original: Sequence[Product], rewritten: Sequence[Product], lengths: Lengths) -> Figures:
+def figures(original: Sequence[GemmShape], rewritten: Sequence[GemmShape], lengths: Lengths) -> Figures:
     """The figures of some products of both models."""
     return Figures(
         sum(flops(item, lengths) for item in original),
@@ -159,19 +158,19 @@ def figures(original: Sequence[Product], rewritten: Sequence[Product], lengths: 
     )
 
 
-def packed_share(products: Iterable[Product], lengths: Lengths) -> float | None:
+def packed_share(gemms: Iterable[GemmShape], lengths: Lengths) -> float | None:
     """The part of a rewritten model's products that computes no padding, counted with every sequence at the maximum.
 
     Products of constants and of positions alone, which one sequence needs as much as a batch, do not count. None where
     there is no work.
     """
-    counted = [(flops(item, lengths, padded=True), item.padded) for item in products if item.letters - {"S"}]
+    counted = [(flops(item, lengths, padded=True), item.padded) for item in gemms if item.letters - {"S"}]
     at_most = sum(work for work, _ in counted)
     return sum(work for work, padded in counted if not padded) / at_most if at_most else None
 
 
 def costs(
-    original: Sequence[Product], rewritten: Sequence[Product], lengths: Lengths, gpu: str = DEFAULT_GPU
+    original: Sequence[GemmShape], rewritten: Sequence[GemmShape], lengths: Lengths, gpu: str = DEFAULT_GPU
 ) -> dict[str, Any]:
     """What rewriting saves at these lengths, by part of the model; plain values, for JSON."""
     parts = {

@@ -27,7 +27,7 @@ from .quantization.e4m3 import activation_scale
 from .quantization.effect import Effect, measure_effect
 from .quantization.layers import Layer, Layers, choose_layers, reads_stream
 from .quantization.losses import measure_losses
-from .quantization.narrowing import narrow_products
+from .quantization.narrowing import narrow_gemms
 from .quantization.options import AS_MEASURED, LARGEST_STREAM_LOSS, QuantizationOptions
 from .quantization.weights import QuantizedWeights
 from .report import plugin_counts
@@ -87,7 +87,7 @@ def quantize(
         return _quantized(_measured(model, batches, options, begin), batches, options, verify=verify)
 
 
-def quantize_products(
+def quantize_gemms(
     model: Model,
     batches: Sequence[Feeds],
     options: QuantizationOptions = AS_MEASURED,
@@ -141,7 +141,7 @@ def _quantized(measured: _Measured, batches: Sequence[Feeds], options: Quantizat
             f"every product loses too much in fp8, '{name}' most: {plan.layers.kept[name]}; choose precision fp16, or "
             "allow more with --largest-loss"
         )
-    result = narrow_products(graph, precision, plan.layers.chosen, plan.scales, measured.weights)
+    result = narrow_gemms(graph, precision, plan.layers.chosen, plan.scales, measured.weights)
     tidy(graph)
     check_graph(graph, result.name)
     names = names_in_use(graph)

@@ -19,14 +19,14 @@ from .errors import RewriteError
 from .files.graph_io import export_model, import_graph
 from .files.metadata import is_rewritten, read_metadata, write_metadata
 from .files.model import Model
+from .gemms import gemms_of
 from .operators import check_nodes, without_functions
 from .passes import Pass, PassResult
+from .passes.linear.gates import gates
+from .passes.linear.linear import linear
+from .passes.linear.rotations import rotations
 from .passes.norms.norm_folding import norm_folding
-from .passes.products.gates import gates
-from .passes.products.linear import linear
-from .passes.products.rotations import rotations
 from .precision.element_types import check_element_types
-from .products import products_of
 from .report import plugin_counts
 
 _NAMED_ALWAYS = ("linear", "norm folding")
@@ -61,7 +61,7 @@ def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = T
         missed = [asdict(miss) for miss in result.missed]
         coverage["passes"].append({"name": result.name, "replaced": result.replaced, "missed": missed})
     if "products" in coverage:
-        coverage["products"]["rewritten"] = [item.to_dict() for item in products_of(graph, analysis).items]
+        coverage["products"]["rewritten"] = [item.to_dict() for item in gemms_of(graph, analysis).items]
     coverage["plugins"] = metadata["plugins"] = plugin_counts(graph)
     metadata["origins"] = {name: origin for name, origin in metadata.get("origins", {}).items() if name in names}
 

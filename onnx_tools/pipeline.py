@@ -25,6 +25,7 @@ from .analysis.symbolic import Analysis, analyse
 from .analysis.token_elements import Dims, dims_of_shape
 from .errors import RewriteError
 from .files.model import Model
+from .gemms import Gemms, gemms_of
 from .importing.axes import check_axes
 from .importing.canonical import name_outputs
 from .importing.importing import import_model
@@ -33,7 +34,6 @@ from .importing.lengths import Lengths, lengths_among, put_mask, take_lengths
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
 from .passes.base import boundary_of
 from .passes.masks.mask_values import Mask, mask_of
-from .products import Products, products_of
 from .verification.probe import PaddingIsReadError, probe
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ PASSES = {
 class PassedGraph:
     """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
 
-    `products` are the original's matrix products, `longest` is the longest sequence's length that tables allow,
+    `gemms` are the original's matrix products, `longest` is the longest sequence's length that tables allow,
     `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
     `special` which ids it looks for, and `unread` are the inputs whose values no output depends on.
     `lengths`: an input of lengths has the mask's place in the original. `assumed`: what padded slots have to hold.
@@ -61,7 +61,7 @@ class PassedGraph:
     analysis: Analysis
     results: tuple[PassResult, ...]
     origins: Mapping[str, str]
-    products: Products
+    gemms: Gemms
     longest: int | None
     original_dims: tuple[Dims | None, ...]
     mask: Mask
@@ -173,7 +173,7 @@ class _Progress:
         self._held = held_positions(graph, self._analysis)
         self._unread = unread_inputs(graph)
         self._shared = {str(item.name): tuple(item.shape) for item in graph.inputs if is_shared_input(item)}
-        self._products: Products | None = None
+        self._gemms: Gemms | None = None
         self._results: list[PassResult] = []
         self._passes_done = 0
         self._origins: dict[str, str] = {}
@@ -201,8 +201,8 @@ class _Progress:
             self._results.append(result)
             self._passes_done += 1
             self._moved(self._passes_done, PASSES[self._interface])
-            if self._products is None:  # the first pass has made sizes known and changed no product
-                self._products = products_of(self._graph, self._analysis)
+            if self._gemms is None:  # the first pass has made sizes known and changed no product
+                self._gemms = gemms_of(self._graph, self._analysis)
 
     def _tidied(self, after: str) -> None:
         """Sorts and checks the graph that a pass has changed, and learns about it."""
@@ -224,7 +224,7 @@ class _Progress:
         dims = tuple(dims_of_shape(self._analysis[tensor].shape) for tensor in self._graph.outputs)
         fillers = {name: rule.padding for name, rule in rules.items()}
         self.run(interface_passes(self._interface, fillers, self._unread))
-        if self._products is None:
+        if self._gemms is None:
             raise AssertionError("there is no pass")
         names = names_in_use(self._graph)
         origins = {name: origin for name, origin in self._origins.items() if name in names}
@@ -234,7 +234,7 @@ class _Progress:
             analysis=self._analysis,
             results=results,
             origins=origins,
-            products=self._products,
+            gemms=self._gemms,
             longest=self.longest,
             original_dims=dims,
             mask=self._mask,

@@ -15,8 +15,8 @@ from .analysis.graph import is_padfree, is_standard, node_name, producer
 from .analysis.layout import layout_of
 from .analysis.symbolic import Analysis, Facts
 from .cost import Lengths, packed_share
+from .gemms import LINEAR, Gemms, gemms_of
 from .passes import Miss, PassResult
-from .products import LINEAR, Products, products_of
 
 IN_BETWEEN = "works between nodes that stay padded"
 REFERENCE = Lengths(batch=1, mean=512.0, maximum=512)
@@ -37,8 +37,8 @@ class CoverageReport:
     islands: tuple[Miss, ...]
     outputs: Mapping[str, str]
     plugins: Mapping[str, int]
-    original: Products
-    rewritten: Products
+    original: Gemms
+    rewritten: Gemms
     notes: tuple[str, ...] = ()
     every_slot_counts: bool = False
 
@@ -136,7 +136,7 @@ def plugin_counts(graph: gs.Graph) -> dict[str, int]:
     return dict(Counter(node.op for node in graph.nodes if is_padfree(node, node.op)))
 
 
-def coverage(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...], original: Products) -> CoverageReport:
+def coverage(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...], original: Gemms) -> CoverageReport:
     """The report for a rewritten graph; `original` are the products of the graph that it was."""
     return CoverageReport(
         passes,
@@ -144,7 +144,7 @@ def coverage(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
         {tensor.name: layout_of(analysis[tensor]).value for tensor in graph.outputs},
         plugin_counts(graph),
         original,
-        products_of(graph, analysis),
+        gemms_of(graph, analysis),
     )
 
 

@@ -289,7 +289,7 @@ def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Re
         assumed = passed.assumed
         notes = [note_on_padding(assumed)] if assumed else []
         report = replace(
-            coverage(passed.graph, passed.analysis, passed.results, passed.products),
+            coverage(passed.graph, passed.analysis, passed.results, passed.gemms),
             notes=(*notes, *notes_on(passed, interface)),
             every_slot_counts=every_slot_counts(passed, interface),
         )

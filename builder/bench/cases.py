@@ -90,7 +90,7 @@ def measure(
         "slots": batch.slots,
         "precision": case.precision,
         "device": "cpu" if on_cpu else "gpu",
-        "packed_flops_share": figures([], model.products, setup.lengths).packed_share,
+        "packed_flops_share": figures([], model.gemms, setup.lengths).packed_share,
         **results.to_dict(),
         "seconds": round(time.monotonic() - start, 1),
         **environment(),

@@ -40,8 +40,8 @@ class Linear:
 
     def apply(self, graph: EncoderGraph, x: str) -> str:
         """The layer of x [..., in]: [..., out]."""
-        product = graph.op("MatMul", x, graph.weight(self.weight.transposed()))
-        return product if self.bias is None else graph.op("Add", product, graph.weight(self.bias))
+        matmul = graph.op("MatMul", x, graph.weight(self.weight.transposed()))
+        return matmul if self.bias is None else graph.op("Add", matmul, graph.weight(self.bias))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOpt
 from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem, linear_of, norms_of
 from .phases import COMPARING, REFERENCE, WAITING, Phases
 from .plan_writing import describe_plan, write_described
-from .preparation import Products, metadata_of
+from .preparation import LinearOptions, metadata_of
 from .preparation_messages import to_stderr
 from .preparation_process import Source, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
@@ -111,11 +111,13 @@ def build_engine(
     check_plan_destination(model, Path(plan_path), timing_cache)
     shared = builder if isinstance(builder, SharedBuilder) else SharedBuilder()
     options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
-    products = Products(linear, norms, partial(_gpu, device))
+    linear_options = LinearOptions(linear, norms, partial(_gpu, device))
     wanted = ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens)
     rewriting: dict[str, Any] = {"interface": interface, "precision": precision, "strict": strict, "verify": verify}
     rewriting |= {"mask": mask, "masks": masks, "padding_id": padding_id}
-    with preparing(model, products=products, profile=wanted, progress=progress, say=say, **rewriting) as prepared:
+    with preparing(
+        model, linear_options=linear_options, profile=wanted, progress=progress, say=say, **rewriting
+    ) as prepared:
         started = builder if isinstance(builder, EngineBuilder) else shared.get(device, options, progress)
         if isinstance(started, Exception) and isinstance(model, FolderModel) and model.exports:
             check_machine(device, operators=())  # before an export in vain

@@ -15,7 +15,7 @@ from ..errors import BuildError
 
 AUTO, PADFREE, TENSORRT = CHOICES = ("auto", "padfree", "tensorrt")
 FOLDED, SEPARATE = NORMS = ("folded", "separate")
-OPERATOR, FP8_OPERATOR = OPERATORS_OF_PRODUCTS = ("PadfreeLinear", "PadfreeLinearFp8")
+OPERATOR, FP8_OPERATOR = LINEAR_OPERATORS = ("PadfreeLinear", "PadfreeLinearFp8")
 E4M3_CAPABILITY = (8, 9)
 """The least that multiplies e4m3."""
 TUNED_MAJOR = 9
@@ -36,7 +36,7 @@ def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: D
         raise BuildError(f"linear is '{wanted}', allowed are {', '.join(CHOICES)}; choose one of them")
     problem = _problem(precision)
     if linear_of(model) == PADFREE:
-        in_fp8 = any(node.op_type == FP8_OPERATOR for node in _products(model))
+        in_fp8 = any(node.op_type == FP8_OPERATOR for node in _linear_nodes(model))
         if in_fp8 and (reason := fp8_problem(device) or (wanted == TENSORRT and f"--linear {TENSORRT} was asked for")):
             raise BuildError(f"the model is in fp8, and {reason}; build from the original with --precision fp16")
         if wanted == TENSORRT or problem:
@@ -78,16 +78,16 @@ def apply_linear(choice: str, model: Model, *, norms: str) -> Model:
 
 def linear_of(model: onnx.ModelProto) -> str:
     """Whose products a rewritten model has, "padfree" or "tensorrt"."""
-    return PADFREE if _products(model) else TENSORRT
+    return PADFREE if _linear_nodes(model) else TENSORRT
 
 
 def norms_of(model: onnx.ModelProto) -> str:
     """Whether norms are folded into a rewritten model's products: one of NORMS."""
-    return FOLDED if any(node_attributes(node)["has_moments"] for node in _products(model)) else SEPARATE
+    return FOLDED if any(node_attributes(node)["has_moments"] for node in _linear_nodes(model)) else SEPARATE
 
 
-def _products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [node for node in padfree_nodes(model.graph) if node.op_type in OPERATORS_OF_PRODUCTS]
+def _linear_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in padfree_nodes(model.graph) if node.op_type in LINEAR_OPERATORS]
 
 
 def fp8_problem(device: Device) -> str:

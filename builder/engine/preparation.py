@@ -29,7 +29,7 @@ from .profile import ProfileOptions, choose_profile
 
 
 @dataclass(frozen=True)
-class Products:
+class LinearOptions:
     """Whose matrix products and norms a build asks for (linear.py).
 
     `device` finds its GPU, and is asked once, beside the rewriting or after it: without a GPU, products stay.
@@ -68,7 +68,7 @@ def prepare(
     precision: str | None,
     strict: bool,
     verify: bool | str,
-    products: Products,
+    linear_options: LinearOptions,
     profile: ProfileOptions,
     mask: str | None = None,
     masks: str | None = None,
@@ -97,10 +97,10 @@ def prepare(
     )
     metadata = parse_metadata(metadata_of(rewriting.proto), "the rewritten model")
     longest = choose_profile(metadata, profile).max_seq_len
-    device = products.device()
+    device = linear_options.device()
     if device is not None:
-        choice = choose_linear(products.linear, rewriting.proto, metadata.precision, device)
-        rewriting = apply_linear(choice, rewriting, norms=products.norms)
+        choice = choose_linear(linear_options.linear, rewriting.proto, metadata.precision, device)
+        rewriting = apply_linear(choice, rewriting, norms=linear_options.norms)
     check_nodes(rewriting.proto)
     check_scales(rewriting)
     return Preparation(rewriting.with_proto(for_parser(rewriting.proto, longest)), exact)

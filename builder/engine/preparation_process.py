@@ -37,7 +37,7 @@ from ..errors import BuildError
 from ..folders.folder_model import FolderModel
 from ..folders.source import Say
 from .network import serialized
-from .preparation import Products, metadata_of, prepare
+from .preparation import LinearOptions, metadata_of, prepare
 from .preparation_messages import Teller, heard, to_stderr
 from .profile import ProfileOptions, choose_profile
 from .progress import watcher_of
@@ -79,7 +79,7 @@ class Prepared:
 def preparing(
     model: Source,
     *,
-    products: Products,
+    linear_options: LinearOptions,
     profile: ProfileOptions,
     progress: Progress | None = None,
     say: Say = to_stderr,
@@ -95,7 +95,7 @@ def preparing(
     def here() -> Prepared:
         phases = Phases(watcher)
         source = _opened(model, Storage.MEMORY, phases, say)
-        prepared = prepare(source, products=products, profile=profile, **options, phases=phases)
+        prepared = prepare(source, linear_options=linear_options, profile=profile, **options, phases=phases)
         whole = prepared.model.whole()
         prepared.model.weights.check_files()
         if prepared.exact is None:
@@ -108,7 +108,7 @@ def preparing(
     if not _is_for_another_process(model):
         yield here
         return
-    asked = {"linear": products.linear, "norms": products.norms, "profile": asdict(profile)}
+    asked = {"linear": linear_options.linear, "norms": linear_options.norms, "profile": asdict(profile)}
     paths = [path or str(Path.cwd()) for path in sys.path]
     with (
         # Removed here: that process is killed, and large models lie in files while they are checked.
@@ -133,7 +133,7 @@ def preparing(
         with _started(command, answer, scratch, tuple(kept_open.values())) as child:
             tells.close()  # that process has it now, and tells by its end, too
             try:
-                _tell(child, products.device())
+                _tell(child, linear_options.device())
                 yield wait
             finally:
                 child.kill()
@@ -243,7 +243,7 @@ def serve(request: str, answer: int) -> NoReturn:
     teller, reference = Teller(options.pop("told")), options.pop("reference")
     phases = Phases(teller)
     phases.add(IMPORTS, time.time() - options.pop("since"))
-    products = Products(options.pop("linear"), options.pop("norms"), _told_device)
+    linear_options = LinearOptions(options.pop("linear"), options.pop("norms"), _told_device)
     profile = ProfileOptions(**options.pop("profile"))
     code = 0
     with os.fdopen(answer, "wb") as file:
@@ -251,7 +251,7 @@ def serve(request: str, answer: int) -> NoReturn:
             folder = options.pop("folder", None)
             asked = options.pop("model") if folder is None else FolderModel.of(folder)
             source = _opened(asked, Storage.MAPPED, phases, teller.said)
-            prepared = prepare(source, **options, products=products, profile=profile, phases=phases)
+            prepared = prepare(source, **options, linear_options=linear_options, profile=profile, phases=phases)
             model = prepared.model
             content = serialized(model)
             if content is None:

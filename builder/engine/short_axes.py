@@ -29,7 +29,7 @@ def lengthen_short_axes(model: ModelProto) -> None:
     for node in model.graph.node:
         lengthened = None
         if node.op_type == "MatMul" and not node.domain and weights.isdisjoint(node.input):
-            lengthened = _product(node, shapes)
+            lengthened = _matmul(node, shapes)
         if lengthened is None:
             nodes.append(node)
         else:
@@ -54,7 +54,7 @@ def _shapes(model: ModelProto) -> dict[str, Sizes]:
     return shapes
 
 
-def _product(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
+def _matmul(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
     """The product [..., M, K] x [..., K, N] with padded operands and the result cut back; None where none varies."""
     (a, b), result = node.input, node.output[0]
     of_a, of_b = shapes.get(a, ()), shapes.get(b, ())

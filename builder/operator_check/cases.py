@@ -44,7 +44,7 @@ class Case:
 
 def all_cases() -> list[Case]:
     """All of them, those that others build on first."""
-    return [*_layout(), *_rows(), *_attention(), *_products(), *_e4m3()]
+    return [*_layout(), *_rows(), *_attention(), *_linear(), *_e4m3()]
 
 
 def _layout() -> Iterator[Case]:
@@ -241,7 +241,7 @@ def _positions(graph: CaseGraph, attributes: dict[str, Any], heads: int, width: 
     return {name: graph.weight(name, 2 * RANGE + 1, width) for name in ("k_position", "q_position")}
 
 
-def _products() -> Iterator[Case]:
+def _linear() -> Iterator[Case]:
     tokens = CaseGraph("fp32").tokens
     flops = 2.0 * tokens * WIDTH * FEATURES
     for kind in HALVES:
@@ -286,7 +286,7 @@ def _e4m3() -> Iterator[Case]:
     flops = 2.0 * CaseGraph("fp32").tokens * WIDTH * FEATURES
     yield Case("PadfreeLinearFp8", "bias, GELU", FP8, _bound(linear_fp8, activation="gelu"), flops)
     yield Case("PadfreeLinearFp8", "gated, SiLU", FP8, _bound(linear_fp8, activation="silu", gated=1), flops)
-    yield Case("PadfreeLinearFp8", "two products", FP8, two_products, 2 * flops)
+    yield Case("PadfreeLinearFp8", "two products", FP8, two_gemms, 2 * flops)
 
 
 def linear_fp8(**attributes: Any) -> CaseGraph:
@@ -298,7 +298,7 @@ def linear_fp8(**attributes: Any) -> CaseGraph:
     return graph
 
 
-def two_products() -> CaseGraph:
+def two_gemms() -> CaseGraph:
     """The first one's results are e4m3."""
     graph = CaseGraph(FP8)
     inputs = {"x": _e4m3_rows(graph), **_e4m3_operands(graph, WIDTH, FEATURES, "_up")}

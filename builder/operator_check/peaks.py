@@ -12,7 +12,7 @@ from padfree.contract.names import FP8
 
 COPIED_BYTES = 256 << 20
 COPIES = 10
-MAKES_PRODUCTS = ("PadfreeLinear", "PadfreeLinearFp8", "PadfreeAttention")
+HAS_GEMMS = ("PadfreeLinear", "PadfreeLinearFp8", "PadfreeAttention")
 
 # Floating-point operations of one multiprocessor in one cycle, dense, with fp16 or bf16 on tensor cores; e4m3, where
 # there is any, does twice as many. They give the figures of NVIDIA's data sheets: A100 312 TFLOPS, L4 121, H100 989,
@@ -53,8 +53,8 @@ class Peaks:
         by_bytes = moved_bytes / self.copy_gb_s * 1e-3
         # Attention in e4m3 rounds its results alone.
         rate = self.tflops("fp16" if kind == FP8 and operator == "PadfreeAttention" else kind)
-        by_products = flops / rate * 1e-6 if rate and operator in MAKES_PRODUCTS else 0.0
-        return (by_products, "products") if by_products > by_bytes else (by_bytes, "bytes")
+        by_flops = flops / rate * 1e-6 if rate and operator in HAS_GEMMS else 0.0
+        return (by_flops, "products") if by_flops > by_bytes else (by_bytes, "bytes")
 
 
 def measure_peaks(device: Any) -> Peaks:

@@ -22,7 +22,7 @@ from ..engine.build import build_engine
 from ..engine.linear import TENSORRT
 from ..errors import BuildError
 from .contender import Contender, UnavailableError, Way
-from .e4m3_products import activation_scales, with_e4m3_products
+from .e4m3_gemms import activation_scales, with_e4m3_gemms
 from .padded import Typing, build_padded_engine, to_fp16
 from .setup import Model, Setup
 
@@ -63,7 +63,7 @@ def e4m3_of_packed(setup: Setup) -> onnx.ModelProto:
     plain, half = without_functions(setup.model.packed), setup.model.half
     feeds = packed_feeds(setup.batch.ragged, setup.model.metadata)
     scales = activation_scales(plain, half, [feeds], attention=False)
-    return finished(OnnxModel.of(with_e4m3_products(plain, scales, attention=False)), half)
+    return finished(OnnxModel.of(with_e4m3_gemms(plain, scales, attention=False)), half)
 
 
 def padded_e4m3(setup: Setup, *, attention: bool) -> Contender:
@@ -80,7 +80,7 @@ def e4m3_of_padded(original: onnx.ModelProto, setup: Setup, *, attention: bool) 
     grids = setup.batch.padded(setup.model.original_metadata)
     batches = [{name: grid[at : at + 1] for name, grid in grids.items()} for at, _ in enumerate(setup.batch.seq_lens)]
     scales = activation_scales(original, "fp32", batches, attention=attention)
-    return with_e4m3_products(to_fp16(original), scales, attention=attention)
+    return with_e4m3_gemms(to_fp16(original), scales, attention=attention)
 
 
 def _require_fp8(setup: Setup) -> None:

@@ -16,8 +16,8 @@ from padfree.onnx_tools import load_model, rewrite
 from padfree.onnx_tools.cost import Lengths
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model import Model as OnnxModel
-from padfree.onnx_tools.fp8 import quantize_products
-from padfree.onnx_tools.products import Product
+from padfree.onnx_tools.fp8 import quantize_gemms
+from padfree.onnx_tools.gemms import GemmShape
 from padfree.onnx_tools.rewrite import finished
 from padfree.runtime.feeds import packed_feeds
 from padfree.runtime.plan_files import parse_metadata
@@ -77,9 +77,9 @@ class Model:
         return parse_metadata(padded_metadata(self.original, self.metadata.raw["mask"]), str(self.path))
 
     @cached_property
-    def products(self) -> list[Product]:
+    def gemms(self) -> list[GemmShape]:
         """The rewritten model's matrix products."""
-        return [Product.from_dict(item) for item in self.metadata.raw["coverage"]["products"]["rewritten"]]
+        return [GemmShape.from_dict(item) for item in self.metadata.raw["coverage"]["products"]["rewritten"]]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Setup:
         if self.model.precision != FP8:
             return self.model.packed
         feeds = packed_feeds(self.batch.ragged, self.model.metadata)
-        quantized = quantize_products(OnnxModel.of(self.model.packed), [feeds], verify=False)
+        quantized = quantize_gemms(OnnxModel.of(self.model.packed), [feeds], verify=False)
         return finished(quantized, self.model.half)
 
     @property

@@ -13,7 +13,7 @@ from padfree.contract.names import FP8
 from padfree.onnx_tools.cost import size
 
 from .contender import Answers, Contender, UnavailableError, Way
-from .e4m3_products import MULTIPLE as E4M3_MULTIPLE
+from .e4m3_gemms import MULTIPLE as E4M3_MULTIPLE
 from .setup import Setup
 
 
@@ -127,32 +127,32 @@ def gemm_limit(setup: Setup) -> Contender:
     types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     options = {"device": "cuda", "dtype": types[setup.model.half]}
     layers: list[list[Callable[[], object]]] = []
-    for item in setup.model.products:
+    for item in setup.model.gemms:
         if item.weights:
             rows, inner = (round(size(text, setup.lengths, False)) for text in (item.rows, item.inner))
             columns, count = int(item.columns), item.count * int(item.batch)
             narrow = setup.model.precision == FP8 and inner % E4M3_MULTIPLE == columns % E4M3_MULTIPLE == 0
             x, results = torch.randn(rows, inner, **options), torch.empty(rows, columns, **options)
             weights = [torch.randn(inner, columns, **options) for _ in range(count)]
-            layers.append(_e4m3_products(torch, x, weights) if narrow else _products(torch, x, weights, results))
+            layers.append(_e4m3_gemms(torch, x, weights) if narrow else _gemms(torch, x, weights, results))
     if not layers:
         raise UnavailableError("the model has no matrix products with weights")
 
     def run() -> None:
-        for products in itertools.zip_longest(*layers):
-            for product in products:
-                if product is not None:
-                    product()
+        for gemms in itertools.zip_longest(*layers):
+            for gemm in gemms:
+                if gemm is not None:
+                    gemm()
 
     return Contender({}, {"CUDA graph": ways_of(run)["CUDA graph"]})
 
 
-def _products(torch: Any, x: Any, weights: list[Any], results: Any) -> list[Callable[[], object]]:
+def _gemms(torch: Any, x: Any, weights: list[Any], results: Any) -> list[Callable[[], object]]:
     """x [M,K] by every weight [K,N]."""
     return [partial(torch.mm, x, weight, out=results) for weight in weights]
 
 
-def _e4m3_products(torch: Any, x: Any, weights: list[Any]) -> list[Callable[[], object]]:
+def _e4m3_gemms(torch: Any, x: Any, weights: list[Any]) -> list[Callable[[], object]]:
     """The same in e4m3, results in the type of x; factors and weights are rounded beforehand."""
     e4m3, one = torch.float8_e4m3fn, torch.ones((), device=x.device, dtype=torch.float32)
     rows = [weight.t().contiguous().to(e4m3).t() for weight in weights]  # cuBLASLt wants [K,N] by columns

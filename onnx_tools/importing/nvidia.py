@@ -146,7 +146,7 @@ class _Conversion:
     def linear(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
         """A linear layer whose weights are fields, [N,K]."""
         bias = np.asarray(fields["B"], np.float32).ravel() if np.size(fields.get("B", ())) else None
-        self._product(node, self._matrix(node, fields, "W", int(fields["out_dims"])), bias)
+        self._gemm(node, self._matrix(node, fields, "W", int(fields["out_dims"])), bias)
 
     def convolution(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
         """A linear layer as a convolution of one element."""
@@ -157,7 +157,7 @@ class _Conversion:
             bias = self._arrays.get(node.input[2])
             if bias is None:
                 raise _error(node, "has a bias that is no constant")
-        self._product(node, weight[:, :, 0, 0], bias)
+        self._gemm(node, weight[:, :, 0, 0], bias)
 
     def gelu(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
         """The plugin's formula, by tanh, with a bias before it or without."""
@@ -209,13 +209,13 @@ class _Conversion:
         gamma, beta = self._constant(scale), self._constant(shift)
         self._op("LayerNormalization", x, gamma, beta, output=node.output[0], axis=-1, epsilon=_EPSILON)
 
-    def _product(self, node: NodeProto, weight: Any, bias: Any) -> None:
+    def _gemm(self, node: NodeProto, weight: Any, bias: Any) -> None:
         x, matrix = self._read(node, 0), self._constant(np.asarray(weight, np.float32).T)
         if bias is None:
             self._op("MatMul", x, matrix, output=node.output[0])
         else:
-            product = self._op("MatMul", x, matrix)
-            self._op("Add", product, self._constant(np.asarray(bias, np.float32)), output=node.output[0])
+            gemm = self._op("MatMul", x, matrix)
+            self._op("Add", gemm, self._constant(np.asarray(bias, np.float32)), output=node.output[0])
 
     def _read(self, node: NodeProto, position: int) -> str:
         """An input that holds tokens."""

@@ -116,10 +116,10 @@ def _add_disentangled(b: BodyBuilder, scores: str, q: str, k: str, distance: str
     def gathered(rows: str, table: str, index: str, perm: list[int]) -> str:
         """[B,H,1,Smax,Smax] of rows [H,1,B,Smax,D]; perm is of [H,B,Smax,Smax], the last axis along the index's."""
         by_head = b.op("Transpose", b.reshape(b.load(table), b.dim(table, 0), heads, size), perm=[1, 2, 0])
-        products = b.op("MatMul", b.reshape(rows, heads, b.op("Mul", batch, length), size), by_head)
-        products = b.reshape(products, heads, batch, length, b.dim(table, 0))
+        dot_products = b.op("MatMul", b.reshape(rows, heads, b.op("Mul", batch, length), size), by_head)
+        dot_products = b.reshape(dot_products, heads, batch, length, b.dim(table, 0))
         everywhere = b.op("Expand", index, b.op("Concat", heads, batch, length, length, axis=0))
-        near = b.op("GatherElements", products, everywhere, axis=-1)
+        near = b.op("GatherElements", dot_products, everywhere, axis=-1)
         return b.unsqueeze(b.op("Transpose", near, perm=perm), 2)
 
     if b.attributes["has_k_position"]:

@@ -137,8 +137,8 @@ def _layer_norm(b: BodyBuilder) -> None:
         ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
         first = _rows_of_sequences(b, y, ragged, ragged.starts)
         if b.attributes["has_pooler"]:
-            product = b.op("MatMul", first, b.op("Transpose", b.load("pooler_weight"), perm=[1, 0]))
-            b.output_as_is("pooled", b.op("Tanh", b.op("Add", product, b.load("pooler_bias"))))
+            matmul = b.op("MatMul", first, b.op("Transpose", b.load("pooler_weight"), perm=[1, 0]))
+            b.output_as_is("pooled", b.op("Tanh", b.op("Add", matmul, b.load("pooler_bias"))))
         else:
             b.output("y_first", first)
 

@@ -44,7 +44,7 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
         if groups != 1 and weight.values.shape[:2] != (groups, 1):
             continue
         node.inputs[0] = x
-        _write_product(editor, node, weight.values, bias, pads, step, by_channel=groups != 1)
+        _write_gemm(editor, node, weight.values, bias, pads, step, by_channel=groups != 1)
         graph.nodes.remove(node)
         changed = True
     return changed
@@ -127,7 +127,7 @@ def _is_transpose(node: gs.Node) -> bool:
     return is_standard(node, "Transpose") and list(node.attrs.get("perm", ())) == _TRANSPOSE
 
 
-def _write_product(
+def _write_gemm(
     editor: Editor,
     node: gs.Node,
     weight: np.ndarray,

@@ -28,7 +28,7 @@ def expand_einsums(graph: gs.Graph, analysis: Analysis) -> bool:
             later = set(result).union(*terms[index + 1 :])
             both = labels + terms[index]
             remaining = "".join(label for label in _ordered(result, both) if label in later and label in both)
-            tensor = expansion.product(tensor, labels, node.inputs[index], terms[index], remaining)
+            tensor = expansion.contract(tensor, labels, node.inputs[index], terms[index], remaining)
             labels = remaining
         tensor = expansion.arranged(expansion.summed(tensor, labels, result), _without(labels, result), result)
         editor.redirect(node.outputs[0], tensor)
@@ -99,7 +99,7 @@ class _Expansion:
         self._name = node.name or "einsum"
         self._dtype = node.outputs[0].dtype
 
-    def product(self, a: gs.Tensor, a_labels: str, b: gs.Tensor, b_labels: str, result: str) -> gs.Tensor:
+    def contract(self, a: gs.Tensor, a_labels: str, b: gs.Tensor, b_labels: str, result: str) -> gs.Tensor:
         """The sum over the labels that are not in `result` of a * b, with axes as `result` names them."""
         a, a_labels = self.summed(a, a_labels, result + b_labels), _without(a_labels, result + b_labels)
         b, b_labels = self.summed(b, b_labels, result + a_labels), _without(b_labels, result + a_labels)

@@ -106,7 +106,7 @@ def _movable(graph: gs.Graph, analysis: Analysis, pools: list[gs.Node]) -> dict[
         for node in reversed(graph.nodes):
             if id(node) in row_inputs and not fits(node):
                 del row_inputs[id(node)]
-    return _with_products(graph, row_inputs)
+    return _with_gemms(graph, row_inputs)
 
 
 def _can_be_pooled(analysis: Analysis, tensor: gs.Tensor) -> bool:
@@ -114,7 +114,7 @@ def _can_be_pooled(analysis: Analysis, tensor: gs.Tensor) -> bool:
     return facts.rank == 2 and facts.dtype == "float32"
 
 
-def _with_products(graph: gs.Graph, movable: Mapping[int, Rows]) -> dict[int, Rows]:
+def _with_gemms(graph: gs.Graph, movable: Mapping[int, Rows]) -> dict[int, Rows]:
     """The nodes that hang together with a product."""
     needed, waiting = dict[int, Rows](), [node for node in graph.nodes if id(node) in movable and node.op == "MatMul"]
     while waiting:
@@ -159,7 +159,7 @@ def _layer_norm(_: Analysis, node: gs.Node, _rows: Rows) -> bool:
     return bool(node.attrs["epsilon"] > 0)
 
 
-def _product(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+def _gemm(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
     x, weight = node.inputs
     return rows == (0,) and isinstance(weight, gs.Constant) and (analysis[x].rank or 0) > 1 and len(weight.shape) < 3
 
@@ -221,7 +221,7 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "Concat": _along_axis,
         "Div": _quotient,
-        "MatMul": _product,
+        "MatMul": _gemm,
         "PadfreeLayerNorm": _layer_norm,
         "Pow": _power,
         "Reshape": _reshape,

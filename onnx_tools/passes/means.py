@@ -22,7 +22,7 @@ _ROUNDING = 2.0**-23  # the share by which one over a number misses it in float3
 def write_sums(graph: gs.Graph, analysis: Analysis) -> bool:
     """Makes a ReduceSum or a ReduceMean of products with columns of equal numbers; returns whether there was any."""
     editor = Editor(graph)
-    changes = [_write_product(editor, analysis, node) for node in list(graph.nodes)]
+    changes = [_write_matmul(editor, analysis, node) for node in list(graph.nodes)]
     return any(changes)
 
 
@@ -42,7 +42,7 @@ def write_means(graph: gs.Graph, analysis: Analysis) -> bool:
     return changed
 
 
-def _write_product(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
+def _write_matmul(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
     """A product with a column of ones is a sum, and with one of 1 / W the mean of W numbers."""
     column = node.inputs[1] if is_standard(node, "MatMul") else None
     rank = None if column is None else analysis[node.inputs[0]].rank

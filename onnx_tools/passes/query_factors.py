@@ -19,14 +19,14 @@ def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:
     editor, changed = Editor(graph), False
     for node in list(graph.nodes):
         index = _score_index(analysis, node)
-        product = None if index is None else _product(graph, analysis, node.inputs[index])
-        if index is None or product is None:
+        matmul = None if index is None else _matmul(graph, analysis, node.inputs[index])
+        if index is None or matmul is None:
             continue
-        factor, queries = node.inputs[1 - index], product.inputs[0]
+        factor, queries = node.inputs[1 - index], matmul.inputs[0]
         shape = analysis[queries].shape
         if shape is None or broadcast_shape([shape, analysis[factor].shape]) != shape:
             continue
-        product.inputs[0] = editor.node(node.op, [queries, factor], stem=f"{queries.name}_times", dtype=queries.dtype)
+        matmul.inputs[0] = editor.node(node.op, [queries, factor], stem=f"{queries.name}_times", dtype=queries.dtype)
         editor.redirect(node.outputs[0], node.inputs[index])
         changed = True
     return changed
@@ -44,7 +44,7 @@ def _score_index(analysis: Analysis, node: gs.Node) -> int | None:
     return None
 
 
-def _product(graph: gs.Graph, analysis: Analysis, scores: gs.Tensor) -> gs.Node | None:
+def _matmul(graph: gs.Graph, analysis: Analysis, scores: gs.Tensor) -> gs.Node | None:
     """The MatMul of queries and keys that scores are, perhaps times a number; None where others read it, too."""
     while True:
         node = producer(scores)

@@ -31,12 +31,10 @@ def transpose_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
     softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_transposed(analysis, node)]
     for node in softmaxes:
         transposing(node)
-    products = [
-        node for node in graph.nodes if is_standard(node, "Transpose") and _transposes_a_product(analysis, node)
-    ]
-    for node in products:
+    matmuls = [node for node in graph.nodes if is_standard(node, "Transpose") and _transposes_a_matmul(analysis, node)]
+    for node in matmuls:
         editor.redirect(node.outputs[0], transposing.swapped(node.inputs[0]))
-    return bool(softmaxes or products)
+    return bool(softmaxes or matmuls)
 
 
 def _is_transposed(analysis: Analysis, node: gs.Node) -> bool:
@@ -46,15 +44,15 @@ def _is_transposed(analysis: Analysis, node: gs.Node) -> bool:
     return int(node.attrs.get("axis", -1)) % len(shape) == len(shape) - 2
 
 
-def _transposes_a_product(analysis: Analysis, node: gs.Node) -> bool:
+def _transposes_a_matmul(analysis: Analysis, node: gs.Node) -> bool:
     """Whether a node swaps the last two axes of K Q^T, perhaps times numbers: it is Q K^T then."""
     shape, current = analysis[node.inputs[0]].shape, node.inputs[0]
     if shape is None or len(shape) < 3 or shape[-2:] != (S, S) or node.attrs.get("perm") != _swap(len(shape)):
         return False
     while (scaled := scale_of(analysis, current)) is not None:
         current = scaled[0]
-    product = made_by(current, "MatMul")
-    return product is not None and all(analysis[item].rank == len(shape) for item in product.inputs)
+    matmul = made_by(current, "MatMul")
+    return matmul is not None and all(analysis[item].rank == len(shape) for item in matmul.inputs)
 
 
 class _Transposed:

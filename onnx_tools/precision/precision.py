@@ -28,7 +28,7 @@ from .constants import Constants
 from .conversion import Conversion
 from .element_types import check_element_types
 from .rounded_weights import check_weights
-from .type_choice import PRODUCTS
+from .type_choice import GEMM_OPERATORS
 from .unfit_nodes import expand_unfit_nodes
 
 
@@ -53,7 +53,7 @@ def convert(model: Model, precision: str, unfit: Mapping[str, str] | None = None
             )
     expand_unfit_nodes(result.proto, unfit or {})
     constants = Constants(result, model, precision)
-    multiplied = {name for node in result.proto.graph.node if node.op_type in PRODUCTS for name in node.input}
+    multiplied = {name for node in result.proto.graph.node if node.op_type in GEMM_OPERATORS for name in node.input}
     all_unfit = {**(unfit or {}), **constants.find_unfit(multiplied)}
     Conversion(result.proto, constants, precision, all_unfit).run()
     check_element_types(result.proto, precision)

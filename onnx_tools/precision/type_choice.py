@@ -15,7 +15,7 @@ from .element_types import takes
 from .rounded_weights import survives, to_float32
 
 _FLOAT = TensorProto.FLOAT
-PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention"})
+GEMM_OPERATORS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention"})
 _FLOAT32_ONLY = frozenset(
     (
         *("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceProd"),
@@ -58,7 +58,7 @@ class TypeChoice:
             return self._act
         if node.domain != "" or node.op_type in _FLOAT32_ONLY or not takes(node, self._act, self._opset):
             return _FLOAT
-        if node.op_type in PRODUCTS:
+        if node.op_type in GEMM_OPERATORS:
             return _FLOAT if self._reads_counts_alone(floats) else self._act
         if node.op_type == "Cast":
             # Whole numbers may be too large for the type; what was float already keeps its type.

@@ -40,9 +40,9 @@ class Layers:
 
 def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
     """Raises RewriteError for a pattern that no product fits, and where no product is left."""
-    products = [node for node in graph.nodes if is_padfree(node, HALF_OPERATOR)]
-    names = [node_name(node) for node in products]
-    if not products:
+    gemms = [node for node in graph.nodes if is_padfree(node, HALF_OPERATOR)]
+    names = [node_name(node) for node in gemms]
+    if not gemms:
         raise RewriteError(
             "the model has no product of tokens that padfree's kernels compute, so that nothing can be in fp8; "
             "see the near misses of the pass 'linear' (padfree inspect), or choose precision fp16"
@@ -51,12 +51,12 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
         if not fnmatch.filter(names, pattern):
             raise RewriteError(f"no product is named '{pattern}', the products are {_listed(names)}; correct it")
     reasons = dict[str, str]()
-    for name, node in zip(names, products, strict=True):
+    for name, node in zip(names, gemms, strict=True):
         if reason := _reason(name, node, options):
             reasons[name] = reason
     chosen = tuple(
         Layer(name, padfree_inputs(node)["x"].name, node)
-        for name, node in zip(names, products, strict=True)
+        for name, node in zip(names, gemms, strict=True)
         if name not in reasons
     )
     if not chosen:

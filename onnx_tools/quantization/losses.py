@@ -59,7 +59,7 @@ def measure_losses(
 def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: QuantizedWeight) -> float:
     """Of one product of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
     narrow = rounded(x / np.float32(scale)) * np.float32(scale)
-    exact, approximate = (_normed(node, x, product) for product in (x @ weight, narrow @ quantized.dequantized().T))
+    exact, approximate = (_normed(node, x, result) for result in (x @ weight, narrow @ quantized.dequantized().T))
     length = float(np.linalg.norm(exact))
     off = float(np.linalg.norm(approximate - exact))
     if not np.isfinite(off):
@@ -67,11 +67,11 @@ def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: Quan
     return off / length if length else 0.0
 
 
-def _normed(node: gs.Node, x: Floats, product: Floats) -> Floats:
+def _normed(node: gs.Node, x: Floats, result: Floats) -> Floats:
     """The product with the norm of the rows of x, where it has one: its moments are those of the exact rows."""
     if not node.attrs["has_x_moments"]:
-        return product
+        return result
     epsilon = np.float32(node.attrs["x_epsilon"])
     squares = (x * x).mean(axis=1, keepdims=True) if node.attrs["rms"] else x.var(axis=1, keepdims=True)
-    normed: Floats = product / np.sqrt(squares + epsilon)
+    normed: Floats = result / np.sqrt(squares + epsilon)
     return normed

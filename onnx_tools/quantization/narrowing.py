@@ -20,7 +20,7 @@ _E4M3 = TensorProto.FLOAT8E4M3FN
 _NORMS = ("PadfreeLayerNorm", "PadfreeEmbedding")
 
 
-def narrow_products(
+def narrow_gemms(
     graph: gs.Graph, precision: str, layers: Sequence[Layer], scales: Mapping[str, float], weights: QuantizedWeights
 ) -> PassResult:
     """Makes PadfreeLinear nodes of a graph PadfreeLinearFp8, in place.

@@ -26,7 +26,7 @@ from onnx import ModelProto
 from padfree.builder import BuildError, build_engine
 from padfree.builder.engine.build import open_gpu
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
-from padfree.builder.engine.preparation import Products, prepare_model
+from padfree.builder.engine.preparation import LinearOptions, prepare_model
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError, rewrite, save_model
 from padfree.onnx_tools.files.model import Model
@@ -215,7 +215,7 @@ def made_of(entry: Entry, source: Path) -> str:
     Empty where nothing is made: the build says why.
     """
     kind = {"interface": entry.interface, "precision": entry.precision, "strict": False, "verify": False}
-    products, profile = Products("auto", "folded", _gpu), ProfileOptions(MAX_BATCH, MAX_SEQ_LEN)
+    products, profile = LinearOptions("auto", "folded", _gpu), ProfileOptions(MAX_BATCH, MAX_SEQ_LEN)
     try:
         prepared = prepare_model(source, products=products, profile=profile, **kind)
     except (RewriteError, BuildError):

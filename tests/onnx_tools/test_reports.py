@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto
 from padfree.builder.cli.coverage import verdict
 from padfree.onnx_tools import CoverageReport, RewriteError, rewrite
 from padfree.onnx_tools.analysis.symbolic import analyse
-from padfree.onnx_tools.products import Product, products_of
+from padfree.onnx_tools.gemms import GemmShape, gemms_of
 from padfree.onnx_tools.report import percent
 
 from tests.support import exports
@@ -144,7 +144,7 @@ def test_convolutions_are_linear_layers(interface: str) -> None:
 
 
 def test_nothing_counted_is_no_share() -> None:
-    report = CoverageReport((), (), {}, {}, *(products_of(gs.Graph(), analyse(gs.Graph())) for _ in range(2)))
+    report = CoverageReport((), (), {}, {}, *(gemms_of(gs.Graph(), analyse(gs.Graph())) for _ in range(2)))
     assert report.packed_gemm_share is None
     assert report.to_dict()["packed_gemm_share"] is None
     assert "100" not in str(report)
@@ -168,7 +168,7 @@ def test_quantised_products_are_counted(op: str) -> None:
     names, attributes = QUANTISED[op]
     y = gs.Variable("y", np.int32 if op == "MatMulInteger" else np.uint8, ["B", "S", 4])
     graph = gs.Graph([gs.Node(op, "p", attributes, [tensors[name] for name in names], [y])], [x], [y], opset=17)
-    assert products_of(graph, analyse(graph)).items == (Product("linear", op, True, "1", "B*S", "8", "4"),)
+    assert gemms_of(graph, analyse(graph)).items == (GemmShape("linear", op, True, "1", "B*S", "8", "4"),)
 
 
 @pytest.mark.parametrize("op", ["ConvInteger", "QLinearConv"])
@@ -179,7 +179,7 @@ def test_quantised_convolutions_are_counted(op: str) -> None:
     inputs = [x, w] if op == "ConvInteger" else [x, scale, zero, w, scale, zero, scale, zero]
     y = gs.Variable("y", np.int32 if op == "ConvInteger" else np.uint8, ["B", 6, "S"])
     graph = gs.Graph([gs.Node(op, "p", {"group": 2, "kernel_shape": [1]}, inputs, [y])], [x], [y], opset=17)
-    assert products_of(graph, analyse(graph)).items == (Product("linear", op, True, "2", "B*S", "4", "3"),)
+    assert gemms_of(graph, analyse(graph)).items == (GemmShape("linear", op, True, "2", "B*S", "4", "3"),)
 
 
 def test_reasons_name_nodes_once() -> None:

@@ -59,12 +59,12 @@ def _linear(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
     width = columns[0].constant() if columns else None
     if node.attrs["gated"]:
         return [Facts(None if width is None else (tokens, Poly.of(width // 2)), known[0].dtype)]
-    product = Facts((tokens, *columns), known[0].dtype)
+    gemm = Facts((tokens, *columns), known[0].dtype)
     if not node.attrs["has_moments"]:
-        return [product]
+        return [gemm]
     if width is None:
-        return [product, Facts(dtype="float32")]
-    return [product, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]
+        return [gemm, Facts(dtype="float32")]
+    return [gemm, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]
 
 
 def _linear_fp8(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:

@@ -18,9 +18,9 @@ from .arguments import axes_of_node, slice_arguments, split_sizes
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
 from .facts import MAX_ELEMENTS, Facts, Known, broadcast_shape, elementwise, from_elements
 from .indexing import Lookup, eye_like, gather_nd, scatter_nd, trilu
+from .matmul import attention, conv, gemm, matmul
 from .own import padfree
 from .poly import Poly
-from .products import attention, conv, gemm, matmul
 from .sizes import sizes
 
 Results = list[Facts] | None

@@ -10,8 +10,8 @@ import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name
 from .facts import Facts, Known, Shape, broadcast_shape
+from .matmul import matmul_shape
 from .poly import Poly
-from .products import product_shape
 
 # Shape and type of the first input.
 LIKE_FIRST = frozenset(
@@ -118,11 +118,11 @@ def _dynamic_quantize(_: gs.Node, known: Known) -> list[Facts]:
 
 
 def _matmul_integer(_: gs.Node, known: Known) -> list[Facts]:
-    return [Facts(product_shape(known[0].shape, known[1].shape), "int32")]
+    return [Facts(matmul_shape(known[0].shape, known[1].shape), "int32")]
 
 
 def _qlinear_matmul(_: gs.Node, known: Known) -> list[Facts]:
-    return [Facts(product_shape(known[0].shape, known[3].shape), known[7].dtype)]
+    return [Facts(matmul_shape(known[0].shape, known[3].shape), known[7].dtype)]
 
 
 def _global_pool(_: gs.Node, known: Known) -> list[Facts]:

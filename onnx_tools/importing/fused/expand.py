@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, helper
 from ...analysis.graph import STANDARD_DOMAINS, Editor, node_name
 from ...analysis.symbolic import Facts
 from ...errors import RewriteError
-from . import activations, attention, blocks, grouped, norms, products, rotary
+from . import activations, attention, blocks, gemms, grouped, norms, rotary
 from .expansion import Expansion, NotImportable
 
 DOMAIN = "com.microsoft"
@@ -25,8 +25,8 @@ IMPORTERS: Mapping[str, Callable[[Expansion], Sequence[gs.Tensor | None]]] = Map
         "BiasGelu": activations.gelu,
         "EmbedLayerNormalization": norms.embedding,
         "FastGelu": activations.fast_gelu,
-        "FusedGemm": products.fused_gemm,
-        "FusedMatMul": products.fused_matmul,
+        "FusedGemm": gemms.fused_gemm,
+        "FusedMatMul": gemms.fused_matmul,
         "GatherBlockQuantized": blocks.gather_blocks,
         "Gelu": activations.gelu,
         "GroupQueryAttention": grouped.group_query_attention,

@@ -56,7 +56,7 @@ class _Folding:
                 continue
             x, factors = pair
             readers = self._readers[node.output[0]]
-            if readers and all(self._is_product(reader, node.output[0], len(factors)) for reader in readers):
+            if readers and all(self._is_gemm(reader, node.output[0], len(factors)) for reader in readers):
                 folded |= {reader.output[0]: (x, reader.input[1], factors) for reader in readers}
                 gone.add(node.output[0])
         return self._rewritten(folded, gone) if folded else self._model
@@ -88,7 +88,7 @@ class _Folding:
             maker = self._makers.get(maker.input[0])
         return maker
 
-    def _is_product(self, node: NodeProto, x: str, width: int) -> bool:
+    def _is_gemm(self, node: NodeProto, x: str, width: int) -> bool:
         if node.op_type != "MatMul" or node.domain not in _STANDARD or node.input[0] != x or node.input[1] == x:
             return False
         weight = self._weight(node.input[1])

@@ -100,19 +100,19 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
     if int(node.attrs.get("axis", -1)) not in (-1, (rank or 0) - 1):
         raise NoMatch(f"Softmax '{name}' is not over the last axis")
     _check_length(analysis[node.inputs[0]].shape, name)
-    product, scores = scores_of(around.positional, node)
+    matmul, scores = scores_of(around.positional, node)
     readers = readers_of(analysis, node.outputs[0])
     if len(readers) != 1:
         raise NoMatch(f"the weights of Softmax '{name}' are read by {len(readers)} MatMuls instead of one")
-    values, again = readers[0].product, list(readers[0].uses)
-    q, k, v = _heads(around, product.inputs[0], product.inputs[1], values.inputs[1], keys=KEYS_LAST)
+    values, again = readers[0].matmul, list(readers[0].uses)
+    q, k, v = _heads(around, matmul.inputs[0], matmul.inputs[1], values.inputs[1], keys=KEYS_LAST)
     k, v = (_repeated(item, q.num_heads) if item.num_heads == 1 and not q.by_head else item for item in (k, v))
     _check_heads(q, k, v)
     if scores.parted and q.by_head:
         raise NoMatch(f"the scores of '{name}' have batch and heads merged in another order than Q has")
-    shape = _four_axes(analysis[product.outputs[0]].shape, q)
+    shape = _four_axes(analysis[matmul.outputs[0]].shape, q)
     scores.sort_positions(shape, name, around.rows, analysis)
-    if analysis[product.outputs[0]].rank == 3:
+    if analysis[matmul.outputs[0]].rank == 3:
         scores.uses, again = ([_with_heads(use, q) for use in uses] for uses in (scores.uses, again))
     mask = prove(scores.uses, shape, name, around.rows)
     check_masked_alike(again, mask, shape, name, around.rows)

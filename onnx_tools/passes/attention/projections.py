@@ -99,14 +99,14 @@ class Projections:
             if len(constants) != 1 or len(constants[0].shape) != 1:
                 return None
             bias, tensor = constants[0], others[0]
-        product = made_by(tensor, "MatMul")
-        if product is None or not isinstance(product.inputs[1], gs.Constant) or len(product.inputs[1].shape) != 2:
+        matmul = made_by(tensor, "MatMul")
+        if matmul is None or not isinstance(matmul.inputs[1], gs.Constant) or len(matmul.inputs[1].shape) != 2:
             return None
-        if bias is not None and tuple(bias.shape) != tuple(product.inputs[1].shape[1:]):
+        if bias is not None and tuple(bias.shape) != tuple(matmul.inputs[1].shape[1:]):
             return None
-        if self._analysis[product.inputs[0]].rank != 3:
+        if self._analysis[matmul.inputs[0]].rank != 3:
             return None
-        return Linear(product.inputs[0], product.inputs[1], bias, source.columns.reshape(-1))
+        return Linear(matmul.inputs[0], matmul.inputs[1], bias, source.columns.reshape(-1))
 
     def _behind_a_bias(self, source: HeadsSource) -> Linear | None:
         """The product of heads that get their bias after they are split, as DeBERTa does it, with that bias."""

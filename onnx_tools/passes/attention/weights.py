@@ -24,7 +24,7 @@ _KEYS, _SWAPPED = 4, (0, 1, 3, 2)  # axes of [B,H,S,S]; keys and queries in each
 class Reader:
     """A MatMul that multiplies the weights with V, and what masks them on the way."""
 
-    product: gs.Node
+    matmul: gs.Node
     uses: tuple[MaskUse, ...]
 
 

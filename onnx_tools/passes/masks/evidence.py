@@ -22,7 +22,7 @@ from ..base import NoMatch
 from .mask import VERY_NEGATIVE, Rows
 from .mask_values import Keeping, domain_of, is_binary, keeping
 
-_PRODUCTS = ("MatMul", "Einsum", "Gemm", "Conv", "MatMulInteger", "QLinearMatMul")
+_GEMM_OPERATORS = ("MatMul", "Einsum", "Gemm", "Conv", "MatMulInteger", "QLinearMatMul")
 _RELATIONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sub")
 _ON_WEIGHTS = ("Cast", "Dropout", "Identity", "Mul", "Where")
 _SAME_KEYS = ("Reshape", "Unsqueeze", "Squeeze", "Expand", "Flatten")
@@ -49,7 +49,7 @@ def inputs_in_weights(analysis: Analysis, node: gs.Node) -> set[str]:
     while waiting:
         weights = waiting.pop()
         for reader in weights.outputs:
-            if id(reader) not in seen and is_standard(reader, *_ON_WEIGHTS) and not is_product(analysis, reader):
+            if id(reader) not in seen and is_standard(reader, *_ON_WEIGHTS) and not is_gemm(analysis, reader):
                 seen.add(id(reader))
                 sources |= _inputs_in(analysis, [item for item in reader.inputs if item is not weights])
                 waiting += reader.outputs
@@ -69,7 +69,7 @@ def inputs_in_running_sums(analysis: Analysis, node: gs.Node) -> set[str]:
         if is_summed and not tensor.inputs and isinstance(tensor, gs.Variable):
             sources.add(str(tensor.name))
         for maker in tensor.inputs:
-            if not (is_standard(maker, "Shape", "Size") or is_product(analysis, maker)):
+            if not (is_standard(maker, "Shape", "Size") or is_gemm(analysis, maker)):
                 waiting += [(item, is_summed or is_standard(maker, "CumSum")) for item in maker.inputs]
     return sources
 
@@ -90,7 +90,7 @@ def _inputs_in(analysis: Analysis, tensors: list[gs.Tensor]) -> set[str]:
             names |= {source for source in sources if not _is_relative(expr, source)}
             continue
         for maker in tensor.inputs:
-            if is_standard(maker, "Shape", "Size", "CumSum") or is_product(analysis, maker) or _is_look_up(maker):
+            if is_standard(maker, "Shape", "Size", "CumSum") or is_gemm(analysis, maker) or _is_look_up(maker):
                 continue
             waiting += list(maker.inputs)
     return names
@@ -106,9 +106,9 @@ def _is_relative(expr: Expr, source: str) -> bool:
     return all(_is_relative(arg, source) for arg in expr.args)
 
 
-def is_product(analysis: Analysis, node: gs.Node) -> bool:
+def is_gemm(analysis: Analysis, node: gs.Node) -> bool:
     """Whether a node multiplies hidden states: not tensors that are known from the inputs alone, as masks are."""
-    is_multiple = is_standard(node, *_PRODUCTS) and len(node.inputs) > 1
+    is_multiple = is_standard(node, *_GEMM_OPERATORS) and len(node.inputs) > 1
     return is_multiple and any(analysis[tensor].expr is None for tensor in node.inputs)
 
 

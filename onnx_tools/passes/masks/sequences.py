@@ -12,7 +12,7 @@ from ...analysis.layout import S
 from ...analysis.symbolic import Analysis, Element
 from ...analysis.symbolic.expr import leaves
 from ...errors import RewriteError
-from .evidence import is_product
+from .evidence import is_gemm
 
 Sources = Mapping[str, frozenset[str]]
 
@@ -85,7 +85,7 @@ def _operands(analysis: Analysis, node: gs.Node) -> list[tuple[gs.Tensor, gs.Ten
         if id(maker) in seen:
             continue
         seen.add(id(maker))
-        if is_product(analysis, maker):
+        if is_gemm(analysis, maker):
             operands.append((maker.inputs[0], maker.inputs[1]))
         elif not is_standard(maker, "Shape", "Size"):
             waiting += [item for tensor in maker.inputs for item in tensor.inputs]

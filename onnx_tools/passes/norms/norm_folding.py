@@ -30,27 +30,27 @@ _Match = TypeVar("_Match")
 
 @dataclass(frozen=True)
 class _Norm:
-    """A norm of `z`, which `product` makes, as soon as that adds what the norm adds now.
+    """A norm of `z`, which `gemm` makes, as soon as that adds what the norm adds now.
 
     Of `inputs`, "x" is what the product makes now, whichever of two summands the norm calls so. A norm ahead of a layer
     gives z, too: `has_sum`.
     """
 
     node: gs.Node
-    product: gs.Node
+    gemm: gs.Node
     z: gs.Tensor
     output: gs.Tensor
     inputs: dict[str, gs.Tensor]
     has_sum: bool
 
     @staticmethod
-    def of(node: gs.Node, product: gs.Node) -> _Norm:
+    def of(node: gs.Node, gemm: gs.Node) -> _Norm:
         """The norm of a product, which makes one of the two summands of the node."""
-        inputs, (produced,) = padfree_inputs(node), product.outputs
+        inputs, (produced,) = padfree_inputs(node), gemm.outputs
         if inputs["x"] is not produced:
             inputs |= {"x": produced, "residual": inputs["x"]}
         output, *sums = node.outputs
-        return _Norm(node, product, sums[0] if sums else produced, output, inputs, bool(sums))
+        return _Norm(node, gemm, sums[0] if sums else produced, output, inputs, bool(sums))
 
     @property
     def name(self) -> str:
@@ -95,20 +95,20 @@ class _Folding:
         self._find_norms()
         self._decide()
         folded = [self._norms[output] for output in self._after]
-        makers = {id(norm.product) for norm in folded}
-        products = [
-            *(norm.product for norm in folded),
-            *(product for later_products in self._after.values() for product in later_products),
+        makers = {id(norm.gemm) for norm in folded}
+        gemms = [
+            *(norm.gemm for norm in folded),
+            *(gemm for later_gemms in self._after.values() for gemm in later_gemms),
         ]
-        changed = {id(product): product for product in products}
-        for key, product in changed.items():
-            self._change(product, gives_moments=key in makers)
+        changed = {id(gemm): gemm for gemm in gemms}
+        for key, gemm in changed.items():
+            self._change(gemm, gives_moments=key in makers)
         for norm in self._norms.values():
             if norm.output.name in self._after:
                 self._norm_taken_rows(norm)
                 norm.node.inputs.clear()
                 norm.node.outputs.clear()
-            elif norm.adds and self._taken_over(norm.product):
+            elif norm.adds and self._taken_over(norm.gemm):
                 inputs = norm.inputs | {"x": norm.z}
                 set_padfree_inputs(norm.node, inputs, has_bias=0, has_residual=0, has_sum=0)
         return PassResult(NAME, len(folded), tuple(self._missed))
@@ -123,12 +123,12 @@ class _Folding:
 
     def _find_norms(self) -> None:
         for node in self._graph.nodes:
-            norms = [_Norm.of(node, product) for product in _products_ahead(node)]
+            norms = [_Norm.of(node, gemm) for gemm in _gemms_ahead(node)]
             norm = self._first_possible(norms)
             if norm is not None:
                 self._norms[norm.output.name] = norm
                 if norm.adds:
-                    self._adding[id(norm.product)] = norm
+                    self._adding[id(norm.gemm)] = norm
 
     def _first_possible(self, norms: list[_Norm]) -> _Norm | None:
         """The first whose product can make z; the reason against the first where none can."""
@@ -143,9 +143,9 @@ class _Folding:
         A product's constants depend on every norm that it takes in, so that all are tried again without that one.
         """
         for output, norm in self._norms.items():
-            products = self._try(norm, self._products_after)
-            if products is not None:
-                self._after[output] = products
+            gemms = self._try(norm, self._gemms_after)
+            if gemms is not None:
+                self._after[output] = gemms
         while (unfit := self._first_unfit()) is not None:
             del self._after[unfit]
 
@@ -158,17 +158,17 @@ class _Folding:
 
     def _check_norm(self, norm: _Norm) -> bool:
         """Whether the product can make all of z and its moments."""
-        product, width = norm.product, int(norm.inputs["gamma"].shape[0])
+        gemm, width = norm.gemm, int(norm.inputs["gamma"].shape[0])
         if width % MOMENTS_GROUP:
             raise NoMatch(f"'{norm.name}' is {width} wide, which is no multiple of {MOMENTS_GROUP}")
         if width > MAX_NORMED_WIDTH:
             raise NoMatch(f"'{norm.name}' is {width} wide; at most {MAX_NORMED_WIDTH} are folded")
-        if product.attrs["gated"] or product.attrs["rotary_features"]:
-            raise NoMatch(f"'{norm.name}' norms what '{node_name(product)}' makes by gates or turns")
-        if product.attrs["activation"] != "none":
-            raise NoMatch(f"'{norm.name}' norms what '{node_name(product)}' makes by an activation")
-        if product.attrs["has_residual"] and "residual" in norm.inputs:
-            raise NoMatch(f"'{norm.name}' adds to what '{node_name(product)}' has added a residual to")
+        if gemm.attrs["gated"] or gemm.attrs["rotary_features"]:
+            raise NoMatch(f"'{norm.name}' norms what '{node_name(gemm)}' makes by gates or turns")
+        if gemm.attrs["activation"] != "none":
+            raise NoMatch(f"'{norm.name}' norms what '{node_name(gemm)}' makes by an activation")
+        if gemm.attrs["has_residual"] and "residual" in norm.inputs:
+            raise NoMatch(f"'{norm.name}' adds to what '{node_name(gemm)}' has added a residual to")
         normed = norm.inputs["x"]
         if not self._streams and (norm.has_sum or not used_once(self._graph, normed)):
             raise NoMatch(f"'{norm.name}' norms '{norm.z.name}', which goes on beside it: fp8 takes the norm's result")
@@ -176,11 +176,11 @@ class _Folding:
             raise NoMatch(f"'{norm.name}' adds to '{normed.name}', which something else needs too")
         return True
 
-    def _products_after(self, norm: _Norm) -> list[gs.Node]:
+    def _gemms_after(self, norm: _Norm) -> list[gs.Node]:
         """The products that would apply the norm. Raises NoMatch where something else needs it."""
         if is_output(self._graph, norm.output):
             raise NoMatch(f"'{norm.name}' makes the output '{norm.output.name}'")
-        products = []
+        gemms = []
         of_zeros = norm.node.attrs["epsilon"] > 0  # which are taken of empty sequences, and must give numbers
         others = [reader for reader in norm.output.outputs if not (of_zeros and _takes_rows(reader))]
         for reader in others or norm.output.outputs:
@@ -188,31 +188,31 @@ class _Folding:
             if is_padfree(reader, "PadfreeLinear"):
                 if reader.attrs["activation"] != "none" and padfree_inputs(reader).get("residual") is norm.output:
                     raise NoMatch(f"'{norm.name}' is added after the activation of '{node_name(reader)}'")
-                products.append(reader)
+                gemms.append(reader)
             elif next_norm is not None:
-                products.append(next_norm.product)  # which will add the residual
+                gemms.append(next_norm.gemm)  # which will add the residual
             else:
                 raise NoMatch(f"'{norm.name}' is read by '{node_name(reader)}' ({reader.op}), which cannot apply it")
-        return products
+        return gemms
 
     def _check_constants(self, norm: _Norm) -> bool:
         """Whether the type holds the constants of all products that the norm changes."""
         try:
-            for product in (norm.product, *self._after[norm.output.name]):
-                self._inputs(product)
+            for gemm in (norm.gemm, *self._after[norm.output.name]):
+                self._inputs(gemm)
         except NoMatch as reason:
             raise NoMatch(f"'{norm.name}' cannot go into the products around it: {reason}") from reason
         return True
 
-    def _inputs(self, product: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, AttributeValue]]:
+    def _inputs(self, gemm: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, AttributeValue]]:
         """The inputs that a product gets, and its norm's attributes. Raises NoMatch where a constant does not fit."""
-        inputs, taken = padfree_inputs(product), self._taken_over(product)
+        inputs, taken = padfree_inputs(gemm), self._taken_over(gemm)
         terms = [source["bias"] for source in (inputs, taken) if "bias" in source]
         inputs |= taken
         weight, beta, numbers = inputs["weight"], None, dict[str, AttributeValue]()
         ahead, beside = self._folded(inputs["x"]), self._folded(inputs.get("residual"))
         if ahead is not None and beside is not None:
-            raise NoMatch(f"'{node_name(product)}' would norm what it multiplies and what it adds")
+            raise NoMatch(f"'{node_name(gemm)}' would norm what it multiplies and what it adds")
         if ahead is not None:
             beta = ahead.inputs.get("beta")
             gamma, takes_mean = ahead.inputs["gamma"], not ahead.node.attrs["rms"]
@@ -227,9 +227,9 @@ class _Folding:
         bias = self._weights.bias(terms, weight, beta)
         return (inputs if bias is None else inputs | {"bias": bias}), numbers
 
-    def _taken_over(self, product: gs.Node) -> dict[str, gs.Tensor]:
+    def _taken_over(self, gemm: gs.Node) -> dict[str, gs.Tensor]:
         """The bias and the residual that a norm leaves to the product: where it is folded, or what it adds is."""
-        norm = self._adding.get(id(product))
+        norm = self._adding.get(id(gemm))
         if norm is None:
             return {}
         taken = {name: tensor for name, tensor in norm.inputs.items() if name in ("bias", "residual")}
@@ -246,25 +246,25 @@ class _Folding:
 
     def _moments_of(self, norm: _Norm) -> gs.Tensor:
         """The moments [E/64,T,2] of a norm's z."""
-        key = id(norm.product)
+        key = id(norm.gemm)
         if key not in self._moments:
             self._moments[key] = self._editor.variable(f"{norm.z.name}_moments", np.dtype(np.float32))
         return self._moments[key]
 
-    def _change(self, product: gs.Node, *, gives_moments: bool) -> None:
+    def _change(self, gemm: gs.Node, *, gives_moments: bool) -> None:
         """Gives a product its new inputs, and the moments as an output."""
-        inputs, numbers = self._inputs(product)
-        if self._taken_over(product):
-            norm, output = self._adding[id(product)], product.outputs[0]
+        inputs, numbers = self._inputs(gemm)
+        if self._taken_over(gemm):
+            norm, output = self._adding[id(gemm)], gemm.outputs[0]
             if norm.has_sum:
-                product.outputs = [self._editor.take_over(norm.z)]
+                gemm.outputs = [self._editor.take_over(norm.z)]
             else:
                 output.name = self._editor.fresh(f"{output.name}_sum")  # the old one is a tensor's of the original
         names = ("bias", "residual", "x_moments", "residual_moments")
         flags = {f"has_{name}": int(name in inputs) for name in names}
-        set_padfree_inputs(product, inputs, **flags, **numbers, has_moments=int(gives_moments))
+        set_padfree_inputs(gemm, inputs, **flags, **numbers, has_moments=int(gives_moments))
         if gives_moments:
-            product.outputs.append(self._moments[id(product)])
+            gemm.outputs.append(self._moments[id(gemm)])
 
 
 def _takes_rows(node: gs.Node) -> bool:
@@ -272,7 +272,7 @@ def _takes_rows(node: gs.Node) -> bool:
     return is_padfree(node, "PadfreePool") and node.attrs["mode"] in ("first", "last") and not node.attrs["normalize"]
 
 
-def _products_ahead(node: gs.Node) -> list[gs.Node]:
+def _gemms_ahead(node: gs.Node) -> list[gs.Node]:
     """The products that make what a norm adds up; for other nodes none."""
     if not is_padfree(node, "PadfreeLayerNorm"):
         return []

@@ -119,11 +119,11 @@ class Tables:
 
     def _term(self, item: Gathered, q: HeadsSource, k: HeadsSource) -> _Term:
         """Checks that rows of Q are multiplied, or of K where the result is transposed. Raises NoMatch."""
-        product = made_by(item.node.inputs[0], "MatMul")
+        matmul = made_by(item.node.inputs[0], "MatMul")
         what, name = "K" if item.transposed else "Q", node_name(item.node)
-        if product is None or product.inputs[1] not in self._positional:
+        if matmul is None or matmul.inputs[1] not in self._positional:
             raise NoMatch(f"'{name}' chooses among numbers that are no product of {what} with a constant table")
-        rows, own = trace_heads(self._positional.analysis, product.inputs[0], what), k if item.transposed else q
+        rows, own = trace_heads(self._positional.analysis, matmul.inputs[0], what), k if item.transposed else q
         alike = rows.tensor is own.tensor and rows.order == own.order and not rows.by_head
         if not alike or not np.array_equal(rows.columns, own.columns):
             raise NoMatch(f"'{name}' chooses among products of a table with something else than {what}")
@@ -132,7 +132,7 @@ class Tables:
             index = node.inputs[0]
         if index not in self._positional:
             raise NoMatch(f"'{name}' chooses by an index that is not made of positions alone")
-        table = product.inputs[1]
+        table = matmul.inputs[1]
         computation = self._positional.computation(table, fixed=True)
         return _Term(index, table, computation, item.factor * rows.factor, item.transposed)
 

@@ -20,7 +20,7 @@ from padfree.builder.engine import build
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
 from padfree.builder.engine.phases import STARTING, Phases
 from padfree.builder.engine.plan_writing import write_plan
-from padfree.builder.engine.preparation import Products, prepare_model, rewritten
+from padfree.builder.engine.preparation import LinearOptions, prepare_model, rewritten
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools.files.model import Model
 from padfree.runtime import Profile, SessionError
@@ -45,7 +45,7 @@ def test_a_rewritten_model_keeps_interface_and_precision(packed_model: ModelWrit
 def test_the_callers_model_is_not_changed(packed_model: ModelWriter) -> None:
     model = onnx.load(str(packed_model()))
     before = model.SerializeToString(deterministic=True)
-    products, profile = Products("auto", "folded", lambda: None), ProfileOptions(max_seq_len=8)
+    products, profile = LinearOptions("auto", "folded", lambda: None), ProfileOptions(max_seq_len=8)
     made = prepare_model(
         model, interface=None, precision=None, strict=False, verify=True, products=products, profile=profile
     )

@@ -21,7 +21,7 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine import network, preparation_process
 from padfree.builder.engine.linear import apply_linear, linear_of
 from padfree.builder.engine.network import for_parser, serialized
-from padfree.builder.engine.preparation import Products, prepare_model, rewritten
+from padfree.builder.engine.preparation import LinearOptions, prepare_model, rewritten
 from padfree.builder.engine.preparation_process import preparing
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.builder.folders.folder_model import FolderModel
@@ -41,7 +41,7 @@ REWRITING: dict[str, Any] = {"interface": None, "precision": None, "strict": Fal
 MAX_SEQ_LEN = 16
 OPTIONS: dict[str, Any] = {
     **REWRITING,
-    "products": Products("auto", "folded", lambda: None),
+    "products": LinearOptions("auto", "folded", lambda: None),
     "profile": ProfileOptions(max_seq_len=MAX_SEQ_LEN),
 }
 
@@ -87,17 +87,17 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
 @pytest.mark.parametrize("norms", ["folded", pytest.param("separate", marks=pytest.mark.slow)])
 def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
     plain = rewritten(open_model(EXPORTED), **{**REWRITING, "precision": "fp16"})
-    products = Products("auto", norms, lambda: Device(0, "NVIDIA H200", 9, 0))
+    products = LinearOptions("auto", norms, lambda: Device(0, "NVIDIA H200", 9, 0))
     made = prepared(EXPORTED, precision="fp16", products=products)
     assert made == for_parser(apply_linear("padfree", plain, norms=norms).whole(), MAX_SEQ_LEN)
     assert linear_of(made) == "padfree"
     assert len(children) == 1
     elsewhere = Device(0, "NVIDIA A100", 8, 0)
     for device in (elsewhere, None):
-        asked = Products("auto", norms, lambda device=device: device)
+        asked = LinearOptions("auto", norms, lambda device=device: device)
         assert prepared(EXPORTED, precision="fp16", products=asked) == for_parser(plain.whole(), MAX_SEQ_LEN)
     with pytest.raises(BuildError, match="--linear padfree: PadfreeLinear computes in fp16 or bf16, the model is fp32"):
-        prepared(EXPORTED, precision="fp32", products=Products("padfree", norms, lambda: elsewhere))
+        prepared(EXPORTED, precision="fp32", products=LinearOptions("padfree", norms, lambda: elsewhere))
 
 
 def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subprocess.Popen[bytes]]) -> None:

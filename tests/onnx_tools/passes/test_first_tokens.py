@@ -14,7 +14,7 @@ from padfree.onnx_tools.analysis.symbolic import analyse
 from padfree.onnx_tools.files.graph_io import import_graph
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.fp8 import quantize_products
+from padfree.onnx_tools.fp8 import quantize_gemms
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes, without_functions
 from padfree.onnx_tools.precision.element_types import check_element_types
 from padfree.onnx_tools.quantization.layers import choose_layers, reads_stream
@@ -406,7 +406,7 @@ def test_fp8(name: str) -> None:
     """Products of tokens are in e4m3, those of first tokens alone in half precision."""
     plain = rewrite(first_token_of(folded.load(name)), precision="fp16", verify=False).model
     feeds = {item.name: _values(item) for item in plain.graph.input}
-    made = quantize_products(Model(plain), [feeds])
+    made = quantize_gemms(Model(plain), [feeds])
     assert rows(made.proto, "PadfreeLinearFp8") == ["T"] * 5
     assert rows(made.proto, "PadfreeLinear") == ["B"] * 3
     assert not rows(made.proto, "MatMul", "Gemm")

@@ -12,7 +12,7 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteResult, rewrite
 from padfree.onnx_tools.cost import Lengths, flops
-from padfree.onnx_tools.products import Product
+from padfree.onnx_tools.gemms import GemmShape
 
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
@@ -231,7 +231,7 @@ def test_one_weight_for_both_factors() -> None:
 def test_the_work_is_that_of_two_products() -> None:
     plain = rewrite(model_of(two_products, ACTIVATIONS["gelu"][0]), verify=False).model
     counted = [
-        [Product.from_dict(item) for item in metadata(one)["coverage"]["products"]["rewritten"]]
+        [GemmShape.from_dict(item) for item in metadata(one)["coverage"]["products"]["rewritten"]]
         for one in (plain, with_linear(plain))
     ]
     assert sum(item.count for item in counted[0]) == sum(item.count for item in counted[1]) + 1

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from padfree.onnx_tools.passes import PassResult
+from padfree.onnx_tools.passes.linear.rotations import rotations
 from padfree.onnx_tools.passes.norms.norm_folding import norm_folding
-from padfree.onnx_tools.passes.products.rotations import rotations
 
 from . import packed_graphs
 from .packed_graphs import WIDTH, PackedGraph, activations, operators, passed

@@ -15,7 +15,7 @@ from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.errors import VerificationError
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.fp8 import LEAST_COSINE, OPSET, QUANTIZATION, USUAL_COSINE, quantize, quantize_products
+from padfree.onnx_tools.fp8 import LEAST_COSINE, OPSET, QUANTIZATION, USUAL_COSINE, quantize, quantize_gemms
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import node_attributes, opset_of, padfree_nodes
 from padfree.onnx_tools.quantization.e4m3 import LARGEST
@@ -308,7 +308,7 @@ def test_streams_whose_rows_differ_in_length(longer: float) -> None:
         begun.append(batches)
         return lambda: None
 
-    found = quantize_products(plain, [feeds], begin=begin, verify=False)
+    found = quantize_gemms(plain, [feeds], begin=begin, verify=False)
     assert begun == [1] * (1 if longer == 1 else 2)
     assert (norms_in_e4m3(found) > 2) == (longer > 1)
     assert not described(found)["kept"]

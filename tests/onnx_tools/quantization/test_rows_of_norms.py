@@ -16,7 +16,7 @@ from padfree.onnx_tools.importing.newer_opsets import raise_opset
 from padfree.onnx_tools.operators import check_nodes, node_attributes, with_functions
 from padfree.onnx_tools.precision.element_types import check_element_types
 from padfree.onnx_tools.quantization.layers import choose_layers
-from padfree.onnx_tools.quantization.narrowing import narrow_products
+from padfree.onnx_tools.quantization.narrowing import narrow_gemms
 from padfree.onnx_tools.quantization.options import QuantizationOptions
 from padfree.onnx_tools.quantization.weights import QuantizedWeights
 
@@ -95,7 +95,7 @@ def narrowed(model: ModelProto, *keep: str) -> ModelProto:
     source = Model(model)
     graph = import_graph(source)
     layers = choose_layers(graph, QuantizationOptions(keep=keep)).chosen
-    narrow_products(graph, "fp16", layers, {layer.x: SCALE for layer in layers}, QuantizedWeights())
+    narrow_gemms(graph, "fp16", layers, {layer.x: SCALE for layer in layers}, QuantizedWeights())
     tidy(graph)
     made = export_model(graph, source).whole()
     check_nodes(made)

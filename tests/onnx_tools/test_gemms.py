@@ -11,7 +11,7 @@ import pytest
 from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.analysis.symbolic import analyse
 from padfree.onnx_tools.cost import GPUS, Gpu, Lengths, costs, flops, moved_bytes, roofline_s
-from padfree.onnx_tools.products import Product, products_of
+from padfree.onnx_tools.gemms import GemmShape, gemms_of
 from padfree.onnx_tools.report import CoverageReport
 from padfree.onnx_tools.synthetic import bert_model
 
@@ -61,8 +61,8 @@ def test_without_padding_both_models_do_the_same_work(name: str) -> None:
 
 
 def test_islands_cost_what_padding_costs() -> None:
-    linear = Product("linear", "MatMul", True, "1", "T", "32", "96")
-    island = Product("attention", "MatMul", False, "4*B", "S", "8", "S")
+    linear = GemmShape("linear", "MatMul", True, "1", "T", "32", "96")
+    island = GemmShape("attention", "MatMul", False, "4*B", "S", "8", "S")
     figures = costs([linear, island], [linear, island], LENGTHS)["parts"]
     assert figures["attention"]["packed_share"] == 0
     assert figures["attention"]["padded_flops"] == figures["attention"]["rewritten_flops"] == 2 * 32 * 40 * 8 * 40
@@ -91,12 +91,12 @@ def test_lengths_have_the_moments_of_what_they_stand_for() -> None:
 
 
 def test_bytes_and_roofline_by_hand() -> None:
-    linear = Product("linear", "MatMul", True, "1", "T", "32", "96", count=3)
+    linear = GemmShape("linear", "MatMul", True, "1", "T", "32", "96", count=3)
     tokens = LENGTHS.tokens
     assert flops(linear, LENGTHS) == 3 * 2 * tokens * 32 * 96
     assert moved_bytes(linear, LENGTHS) == 3 * 2 * (tokens * 32 + 32 * 96 + tokens * 96)
     assert flops(linear, LENGTHS, padded=True) == 3 * 2 * LENGTHS.slots * 32 * 96
-    scores = Product("attention", "MatMul", False, "4*B", "S", "8", "S")
+    scores = GemmShape("attention", "MatMul", False, "4*B", "S", "8", "S")
     assert moved_bytes(scores, LENGTHS) == 2 * 4 * 8 * 2 * 40 * 8  # both operands, no scores
     slow_memory, slow_cores = Gpu(1e6, 1.0), Gpu(1e-3, 1e9)
     assert roofline_s([linear], LENGTHS, slow_memory) == pytest.approx(moved_bytes(linear, LENGTHS) / 1e9)
@@ -124,8 +124,8 @@ def test_products_of_unknown_size_are_named() -> None:
         gs.Node("Concat", "joined", {"axis": 2}, inputs=[known, unknown], outputs=[y]),
     ]
     graph = gs.Graph(nodes, [x], [y])
-    found = products_of(graph, analyse(graph))
-    assert found.items == (Product("linear", "MatMul", True, "1", "B*S", "8", "4"),)
+    found = gemms_of(graph, analyse(graph))
+    assert found.items == (GemmShape("linear", "MatMul", True, "1", "B*S", "8", "4"),)
     assert found.uncounted == ("of unknown size",)
 
 
@@ -143,6 +143,6 @@ def test_positions_cut_to_the_length_are_no_weights() -> None:
         gs.Node("MatMul", "layer", inputs=[x, table], outputs=[z]),
     ]
     graph = gs.Graph(nodes, [x], [y, z], opset=17)
-    assert {(item.part, item.columns) for item in products_of(graph, analyse(graph)).items} == {
+    assert {(item.part, item.columns) for item in gemms_of(graph, analyse(graph)).items} == {
         ("attention", "S"), ("linear", "64"),
     }  # fmt: skip

@@ -20,7 +20,7 @@ class _Rotation:
     """A PadfreeRotary of what a product makes, for an attention alone."""
 
     node: gs.Node
-    product: gs.Node
+    gemm: gs.Node
 
     @property
     def heads(self) -> int:
@@ -88,26 +88,26 @@ def _rotary(tensor: gs.Tensor) -> gs.Node | None:
 def _rotation(graph: gs.Graph, node: gs.Node) -> _Rotation:
     """A PadfreeRotary with its product. Raises NoMatch where the product cannot do what it does."""
     name, x = node_name(node), node.inputs[0]
-    product = producer(x)
-    if product is None or not is_padfree(product, "PadfreeLinear"):
+    gemm = producer(x)
+    if gemm is None or not is_padfree(gemm, "PadfreeLinear"):
         raise NoMatch(f"'{name}' turns '{x.name}', which no PadfreeLinear makes")
     if any(not used_once(graph, tensor) for tensor in (x, node.outputs[0])):
         raise NoMatch(f"'{name}' turns what something else than one attention needs, which would see other columns")
-    if product.attrs["activation"] != "none" or product.attrs["has_residual"] or product.attrs["gated"]:
-        raise NoMatch(f"'{name}' turns what '{node_name(product)}' makes by an activation, a gate or a residual")
+    if gemm.attrs["activation"] != "none" or gemm.attrs["has_residual"] or gemm.attrs["gated"]:
+        raise NoMatch(f"'{name}' turns what '{node_name(gemm)}' makes by an activation, a gate or a residual")
     if int(node.attrs["head_size"]) % PAIR_BLOCK:
         raise NoMatch(
             f"'{name}' turns heads of {node.attrs['head_size']} columns, which are no multiple of {PAIR_BLOCK}"
         )
     if not isinstance(node.inputs[2], gs.Constant):
         raise NoMatch(f"'{name}' turns by frequencies that are no constant")
-    return _Rotation(node, product)
+    return _Rotation(node, gemm)
 
 
 def _replace(editor: Editor, columns: Columns, rotation: _Rotation) -> None:
     """Lets the product turn its columns, which it has in another order then."""
-    product, (_, positions, frequencies) = rotation.product, rotation.node.inputs
-    inputs = padfree_inputs(product)
+    gemm, (_, positions, frequencies) = rotation.gemm, rotation.node.inputs
+    inputs = padfree_inputs(gemm)
     order = _order(rotation, int(inputs["weight"].shape[-1]))
     for name in ("weight", "bias"):
         if name in inputs:
@@ -120,8 +120,8 @@ def _replace(editor: Editor, columns: Columns, rotation: _Rotation) -> None:
     output.name = editor.fresh(f"{output.name}_pairs")
     rotation.node.inputs.clear()
     rotation.node.outputs.clear()
-    product.outputs = [output]
-    set_padfree_inputs(product, inputs, rotary_features=features)
+    gemm.outputs = [output]
+    set_padfree_inputs(gemm, inputs, rotary_features=features)
 
 
 def _order(rotation: _Rotation, width: int) -> Indices:

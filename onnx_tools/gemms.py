@@ -33,7 +33,7 @@ _COUNTED = frozenset({*_STANDARD, "PadfreeAttention", "PadfreeLinear"})
 
 
 @dataclass(frozen=True)
-class Product:
+class GemmShape:
     """`count` equal products of matrices [rows, inner] x [inner, columns], each done `batch` times.
 
     Sizes are sums of products of integers and letters: B sequences, S their padded length, T tokens in all; with L,
@@ -65,16 +65,16 @@ class Product:
         return asdict(self)
 
     @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> Product:
+    def from_dict(values: Mapping[str, Any]) -> GemmShape:
         """What to_dict gave. Raises TypeError for other keys."""
-        return Product(**values)
+        return GemmShape(**values)
 
 
 @dataclass(frozen=True)
-class Products:
+class Gemms:
     """The products of one graph, equal ones joined, and the nodes that multiply matrices and could not be counted."""
 
-    items: tuple[Product, ...]
+    items: tuple[GemmShape, ...]
     uncounted: tuple[str, ...]
 
 
@@ -83,9 +83,9 @@ def factors(size: str) -> set[str]:
     return {factor for term in size.split(" + ") for factor in term.split("*") if factor.isalpha()}
 
 
-def products_of(graph: gs.Graph, analysis: Analysis) -> Products:
+def gemms_of(graph: gs.Graph, analysis: Analysis) -> Gemms:
     """The matrix products of a sorted graph."""
-    products: list[tuple[int, gs.Node, Product]] = []
+    gemms: list[tuple[int, gs.Node, GemmShape]] = []
     uncounted: list[str] = []
     below: dict[str, int] = {}  # tensor -> bits of the products that it is computed from
     body = 0
@@ -94,22 +94,22 @@ def products_of(graph: gs.Graph, analysis: Analysis) -> Products:
         bits = 0
         for tensor in node.inputs:
             bits |= below.get(tensor.name, 0)
-        product = _product(node, analysis)
-        if product is not None:
-            bit = 1 << len(products)
-            products.append((bit, node, product))
+        gemm = _gemm(node, analysis)
+        if gemm is not None:
+            bit = 1 << len(gemms)
+            gemms.append((bit, node, gemm))
             bits |= bit
         elif _multiplies(node, analysis):
             uncounted.append(node_name(node))
         if _is_residual_sum(node, analysis, below):
             body, residual = body | bits, True
         below.update((tensor.name, bits) for tensor in node.outputs)
-    counts: Counter[Product] = Counter()
-    for bit, node, product in products:
+    counts: Counter[GemmShape] = Counter()
+    for bit, node, gemm in gemms:
         per_sequence = layout_of(analysis[node.outputs[0]]) is Layout.PER_SEQUENCE
         head = not body & bit if residual else per_sequence
-        counts[replace(product, part=HEAD) if head else product] += product.count
-    return Products(tuple(replace(item, count=count) for item, count in counts.items()), tuple(uncounted))
+        counts[replace(gemm, part=HEAD) if head else gemm] += gemm.count
+    return Gemms(tuple(replace(item, count=count) for item, count in counts.items()), tuple(uncounted))
 
 
 def _multiplies(node: gs.Node, analysis: Analysis) -> bool:
@@ -136,7 +136,7 @@ def _letters(shape: Shape) -> set[str]:
     return {str(atom) for size in shape for atom in size.atoms()}
 
 
-def _product(node: gs.Node, analysis: Analysis) -> Product | None:
+def _gemm(node: gs.Node, analysis: Analysis) -> GemmShape | None:
     """The product that a node is; None for other nodes, and for those whose sizes are not known."""
     if node.op not in _COUNTED:
         return None
@@ -144,7 +144,7 @@ def _product(node: gs.Node, analysis: Analysis) -> Product | None:
     out = analysis[node.outputs[0]].shape if node.outputs else None
     if is_padfree(node, "PadfreeAttention"):
         heads, head_size = (str(int(node.attrs[name])) for name in ("num_heads", "head_size"))
-        return Product(ATTENTION, node.op, False, heads, OWN_LENGTH, head_size, OWN_LENGTH, 2)
+        return GemmShape(ATTENTION, node.op, False, heads, OWN_LENGTH, head_size, OWN_LENGTH, 2)
     second = MATMULS.get(node.op, CONVOLUTIONS.get(node.op, 1))
     if len(facts) <= second:
         return None
@@ -158,7 +158,7 @@ def _product(node: gs.Node, analysis: Analysis) -> Product | None:
     return _convolution(node, right.shape, out) if is_standard(node, *CONVOLUTIONS) else None
 
 
-def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> Product | None:
+def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> GemmShape | None:
     assert left.shape is not None
     assert right.shape is not None
     if not left.shape or not right.shape:
@@ -180,7 +180,7 @@ def _is_weight(facts: Facts) -> bool:
     return facts.constant and (facts.rank or 0) > 1 and facts.static_shape() is not None
 
 
-def _attention(node: gs.Node, query: Shape, key: Shape) -> Product | None:
+def _attention(node: gs.Node, query: Shape, key: Shape) -> GemmShape | None:
     """The standard Attention operator: query [B,H,S,D], or [B,S,H*D] with the number of heads as an attribute."""
     if len(query) == 4:
         sizes = (query[0] * query[1], query[2], query[3], key[2])
@@ -192,7 +192,7 @@ def _attention(node: gs.Node, query: Shape, key: Shape) -> Product | None:
     return _sized(ATTENTION, node, False, sizes, count=2)
 
 
-def _convolution(node: gs.Node, weight: Shape, out: Shape) -> Product | None:
+def _convolution(node: gs.Node, weight: Shape, out: Shape) -> GemmShape | None:
     """A convolution over the tokens: [N,C,S] by weights [M, C / groups, kernel]."""
     groups = int(node.attrs.get("group", 1))
     columns = weight[0].constant()
@@ -204,12 +204,12 @@ def _convolution(node: gs.Node, weight: Shape, out: Shape) -> Product | None:
 
 def _sized(
     part: str, node: gs.Node, weights: bool, sizes: tuple[Poly, Poly, Poly, Poly], count: int = 1
-) -> Product | None:
+) -> GemmShape | None:
     """The product of these sizes, unless one depends on something else than the batch."""
     if any(not {str(atom) for atom in size.atoms()} <= LETTERS for size in sizes):
         return None
     batch, rows, inner, columns = (str(size) for size in sizes)
-    return Product(part, node.op, weights, batch, rows, inner, columns, count)
+    return GemmShape(part, node.op, weights, batch, rows, inner, columns, count)
 
 
 def _multiplied(sizes: Shape) -> Poly:

@@ -45,7 +45,7 @@ def activation_scales(model: ModelProto, precision: str, batches: Sequence[Feeds
     """
     constants = _constants(model)
     tensors = dict.fromkeys(
-        name for node in _products(model, constants, attention) for name in _factors(node, constants)
+        name for node in _matmuls(model, constants, attention) for name in _factors(node, constants)
     )
     if not tensors:
         raise BuildError(f"the model has no product with K and N in multiples of {MULTIPLE}; measure it in fp16")
@@ -53,7 +53,7 @@ def activation_scales(model: ModelProto, precision: str, batches: Sequence[Feeds
     return {name: activation_scale(value, MARGIN) for name, value in largest.items()}
 
 
-def with_e4m3_products(model: ModelProto, scales: Scales, *, attention: bool) -> ModelProto:
+def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> ModelProto:
     """A copy of a model in fp16 whose products read what QuantizeLinear and DequantizeLinear made.
 
     Args:
@@ -69,7 +69,7 @@ def with_e4m3_products(model: ModelProto, scales: Scales, *, attention: bool) ->
     raise_opset(result, OPSET)
     constants, changes = _constants(result), _Changes(result)
     nodes = list[NodeProto]()
-    chosen = {node.output[0] for node in _products(result, constants, attention)}
+    chosen = {node.output[0] for node in _matmuls(result, constants, attention)}
     for node in result.graph.node:
         if node.output[0] in chosen:
             for position, name in enumerate(node.input):
@@ -162,7 +162,7 @@ def _constants(model: ModelProto) -> dict[str, TensorProto]:
     return constants
 
 
-def _products(model: ModelProto, constants: Mapping[str, TensorProto], attention: bool) -> Iterator[NodeProto]:
+def _matmuls(model: ModelProto, constants: Mapping[str, TensorProto], attention: bool) -> Iterator[NodeProto]:
     """MatMul of an activation by a weight [K,N], and with `attention` those of two activations."""
     for node in model.graph.node:
         if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):

@@ -15,8 +15,8 @@ def fused_matmul(e: Expansion) -> Sequence[gs.Tensor]:
     """alpha * A B. transA/B swap the last two axes, transBatchA/B move the first axis after the batch's."""
     a = _operand(e, e.input(0, "A"), "A")
     b = _operand(e, e.input(1, "B"), "B")
-    product, alpha = e.op("MatMul", a, b), e.number("alpha", 1.0)
-    return [product if alpha == 1.0 else e.op("Mul", product, e.constant(alpha))]
+    matmul, alpha = e.op("MatMul", a, b), e.number("alpha", 1.0)
+    return [matmul if alpha == 1.0 else e.op("Mul", matmul, e.constant(alpha))]
 
 
 def _operand(e: Expansion, tensor: gs.Tensor, which: str) -> gs.Tensor:
@@ -56,6 +56,6 @@ def fused_gemm(e: Expansion) -> Sequence[gs.Tensor]:
         raise NotImportable(f"its activation is '{activation}', known are {', '.join(_ACTIVATIONS)}")
     own = {name: e.node.attrs[name] for name in ("alpha", "beta", "transA", "transB") if name in e.node.attrs}
     inputs = [e.input(0, "A"), e.input(1, "B"), *(item for item in [e.optional_input(2)] if item is not None)]
-    product = e.op("Gemm", *inputs, **own)
+    gemm = e.op("Gemm", *inputs, **own)
     keys = {name: f"activation_{name}" for name in names if f"activation_{name}" in e.node.attrs}
-    return [e.op(activation, product, **{name: e.number(key, 0.0) for name, key in keys.items()})]
+    return [e.op(activation, gemm, **{name: e.number(key, 0.0) for name, key in keys.items()})]

@@ -16,7 +16,7 @@ from padfree.builder.peers import engines, onnxruntime_peers
 from padfree.builder.peers.batch import random_batch
 from padfree.builder.peers.catalog import GPU_PEERS
 from padfree.builder.peers.contender import Answers, UnavailableError, relative_error, rows_of
-from padfree.builder.peers.e4m3_products import activation_scales, with_e4m3_products
+from padfree.builder.peers.e4m3_gemms import activation_scales, with_e4m3_gemms
 from padfree.builder.peers.setup import Model, Setup
 from padfree.onnx_tools import save_model, standard_model
 from padfree.onnx_tools.files.model import Model as OnnxModel
@@ -108,7 +108,7 @@ def test_weights_of_any_size_keep_their_numbers(size: float) -> None:
     """Scales of small ones are fp16's smallest numbers, which are rounded up: nothing is cut off."""
     feeds = {X: np.eye(SIZE, dtype=np.float16)}
     model = product(weight=size)
-    made = with_e4m3_products(model, {X: 2.0**-8}, attention=False)
+    made = with_e4m3_gemms(model, {X: 2.0**-8}, attention=False)
     (wanted,), (found,) = (open_session(OnnxModel.of(each)).run(None, feeds) for each in (model, made))
     off = np.abs(found.astype(np.float64) - wanted).max()
     assert off <= np.abs(wanted).max() * (2**-4 + 2**-7)
@@ -120,7 +120,7 @@ def test_products_that_do_not_fit_are_refused_by_name() -> None:
     with pytest.raises(BuildError, match="no product with K and N in multiples of 16"):
         activation_scales(product(columns=24), "fp16", [{X: np.eye(SIZE, dtype=np.float16)}], attention=True)
     with pytest.raises(BuildError, match="reads 'x', which has no scale"):
-        with_e4m3_products(product(), {"y": 1.0}, attention=False)
+        with_e4m3_gemms(product(), {"y": 1.0}, attention=False)
 
 
 @pytest.mark.parametrize("name", ["tensorrt-fp8", "tensorrt-fp8-attention", "packed-tensorrt-fp8"])

@@ -28,7 +28,7 @@ class _Branch:
     `is_piece`: the product is cut into pieces, and this is one.
     """
 
-    product: gs.Node
+    matmul: gs.Node
     columns: Indices
     bias: gs.Tensor | None
     bias_columns: Indices
@@ -60,8 +60,8 @@ class _Gates:
     def run(self) -> PassResult:
         """Finds what products lead to, then replaces the gates."""
         factors: dict[int, list[_Branch]] = {}  # by the id of the node that reads them
-        for product in self._graph.nodes:
-            for branch in self._branches(product) if is_candidate(self._analysis, product) else ():
+        for matmul in self._graph.nodes:
+            for branch in self._branches(matmul) if is_candidate(self._analysis, matmul) else ():
                 for reader in branch.output.outputs:
                     factors.setdefault(id(reader), []).append(branch)
         replaced = 0
@@ -76,18 +76,18 @@ class _Gates:
                 self._missed.append(Miss(node_name(node), str(reason)))
         return PassResult(NAME, replaced, tuple(self._missed))
 
-    def _branches(self, product: gs.Node) -> Iterator[_Branch]:
+    def _branches(self, matmul: gs.Node) -> Iterator[_Branch]:
         """What becomes of a product [T,N]: of all its columns, or of the two pieces that it is cut into."""
-        bias = added_bias(self._graph, self._analysis, product.outputs[0])
+        bias = added_bias(self._graph, self._analysis, matmul.outputs[0])
         shape = self._analysis[bias.output].shape
         width = shape[-1].constant() if shape is not None and len(shape) == 2 else None
         if width is None:
             return
         every = np.arange(width)
-        whole = _Branch(product, every, bias.added, every, bias.output, bias.nodes)
+        whole = _Branch(matmul, every, bias.added, every, bias.output, bias.nodes)
         cuts = [(reader, _cut_columns(self._analysis, reader, every)) for reader in bias.output.outputs]
         if not cuts or is_output(self._graph, bias.output) or any(pieces is None for _, pieces in cuts):
-            if sum(is_candidate(self._analysis, reader) for reader in product.inputs[0].outputs) > 1:
+            if sum(is_candidate(self._analysis, reader) for reader in matmul.inputs[0].outputs) > 1:
                 with contextlib.suppress(NoMatch):  # which the pass on products says
                     yield self._activated(whole)
             return
@@ -100,7 +100,7 @@ class _Gates:
             try:
                 yield self._activated(piece if bias.added is not None else self._biased(piece))
             except NoMatch as reason:
-                self._missed.append(Miss(node_name(product), str(reason)))
+                self._missed.append(Miss(node_name(matmul), str(reason)))
 
     def _biased(self, piece: _Branch) -> _Branch:
         """A piece with the bias that is added to it alone."""
@@ -130,25 +130,25 @@ class _Gates:
         """Replaces a gate by PadfreeLinear. Raises NoMatch where it cannot compute it."""
         result, count = gate.outputs[0], u.columns.size
         for branch in (u, v):
-            check(self._analysis, branch.product, self._precision)
+            check(self._analysis, branch.matmul, self._precision)
             if not used_once(self._graph, branch.output):
                 raise NoMatch(f"'{node_name(gate)}' multiplies '{branch.output.name}', which something else needs too")
         if count % MULTIPLE:
             raise NoMatch(
                 f"'{node_name(gate)}' multiplies [T,{count}] of products, and {count} is no multiple of {MULTIPLE}"
             )
-        act = self._analysis[u.product.outputs[0]].dtype
+        act = self._analysis[u.matmul.outputs[0]].dtype
         cast = self._cast_behind(result) if self._analysis[result].dtype != act else None
         result = result if cast is None else cast.outputs[0]
         if self._analysis[result].dtype != act:
             raise NoMatch(f"'{node_name(gate)}' makes {self._analysis[result].dtype} of products in {act}")
-        x, name = u.product.inputs[0], u.product.name
-        weight = self._pairs("gated_weight", (u.product.inputs[1], u.columns), (v.product.inputs[1], v.columns))
+        x, name = u.matmul.inputs[0], u.matmul.name
+        weight = self._pairs("gated_weight", (u.matmul.inputs[1], u.columns), (v.matmul.inputs[1], v.columns))
         bias = None
         if u.bias is not None or v.bias is not None:
             bias = self._pairs("gated_bias", (u.bias, u.bias_columns), (v.bias, v.bias_columns))
         output = self._editor.take_over(result)
-        for gone in (u.product, v.product, *u.nodes, *v.nodes, gate, *((cast,) if cast is not None else ())):
+        for gone in (u.matmul, v.matmul, *u.nodes, *v.nodes, gate, *((cast,) if cast is not None else ())):
             gone.inputs.clear()
             gone.outputs.clear()
         padfree_linear(self._editor, name, [x, weight, bias, None], output, activation=u.activation, gated=True)
@@ -177,8 +177,8 @@ def _belong_together(one: _Branch, other: _Branch) -> bool:
     """Whether both multiply the same rows, are as wide, and leave nothing of their products over."""
     if one is other or one.columns.size != other.columns.size:
         return False
-    same_rows = one.product.inputs[0] is other.product.inputs[0]
-    return same_rows and one.is_piece == other.is_piece == (one.product is other.product)
+    same_rows = one.matmul.inputs[0] is other.matmul.inputs[0]
+    return same_rows and one.is_piece == other.is_piece == (one.matmul is other.matmul)
 
 
 def _ordered(gate: gs.Node, one: _Branch, other: _Branch) -> tuple[_Branch, _Branch]:

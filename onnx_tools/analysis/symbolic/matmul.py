@@ -11,7 +11,7 @@ from .poly import Poly
 
 def matmul(_: gs.Node, known: Known) -> list[Facts]:
     """[..., M, K] by [..., K, N]."""
-    shape = product_shape(known[0].shape, known[1].shape)
+    shape = matmul_shape(known[0].shape, known[1].shape)
     return [Facts(shape, known[0].dtype, constant=known[0].constant and known[1].constant)]
 
 
@@ -53,7 +53,7 @@ def gemm(node: gs.Node, known: Known) -> list[Facts]:
     return [Facts((rows, columns), known[0].dtype, constant=all(item.constant for item in known))]
 
 
-def product_shape(a: Shape | None, b: Shape | None) -> Shape | None:
+def matmul_shape(a: Shape | None, b: Shape | None) -> Shape | None:
     """The shape of MatMul's result; vectors lose the axis that is summed over."""
     if not a or not b:
         return None
