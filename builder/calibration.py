@@ -140,7 +140,7 @@ def fp8_model(
         model: an exported one, which is rewritten first, or a rewritten one in fp16 or bf16.
         path: its file.
         calibration: data and options.
-        norms: whether products compute the norms between them, where fp8 allows it.
+        norms: whether GEMMs compute the norms between them, where fp8 allows it.
         verify: whether results are compared, of rewriting and of fp8.
         begin: for progress; the steps are calibration batches.
         **rewriting: interface, strict, mask, masks of rewrite_model, for exported models.

@@ -47,7 +47,7 @@ class Inspected:
 
     @property
     def quantization(self) -> QuantizationInfo | None:
-        """Which products are in fp8; None where none is."""
+        """Which GEMMs are in fp8; None where none is."""
         raw = self.metadata.get(QUANTIZATION)
         return None if raw is None else parse_quantization(Fields(raw, str(self.path), QUANTIZATION, BuildError))
 
@@ -146,10 +146,10 @@ def _check_entry(fields: Fields) -> None:
 
 
 def report(coverage: Mapping[str, Any], lengths: Lengths, gpu: str = DEFAULT_GPU) -> dict[str, Any]:
-    """A recorded coverage with its costs at these lengths; they are null where products were not recorded.
+    """A recorded coverage with its costs at these lengths; they are null where GEMMs were not recorded.
 
     Raises:
-        BuildError: the recorded products are damaged.
+        BuildError: the recorded GEMMs are damaged.
     """
     products = coverage.get("products")
     if not products:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What matrix products cost at given lengths: FLOPs before and after rewriting, and a GPU's roofline of both."""
+"""What GEMMs cost at given lengths: FLOPs before and after rewriting, and a GPU's roofline of both."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ DEFAULT_GPU = "h200"
 
 
 def size(text: str, lengths: Lengths, padded: bool) -> float:
-    """A size of a product as a number; with `padded`, every sequence has the maximum length. L counts as 1."""
+    """A size of a GEMM as a number; with `padded`, every sequence has the maximum length. L counts as 1."""
     values = {
         "B": float(lengths.batch),
         "S": float(lengths.maximum),
@@ -126,7 +126,7 @@ def moved_bytes(gemm: GemmShape, lengths: Lengths) -> float:
 
 
 def roofline_s(gemms: Iterable[GemmShape], lengths: Lengths, gpu: Gpu) -> float:
-    """Seconds below which a GPU cannot do the products one by one: each waits for its FLOPs or for its bytes.
+    """Seconds below which a GPU cannot do the GEMMs one by one: each waits for its FLOPs or for its bytes.
 
     Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
     """
@@ -149,7 +149,7 @@ class Figures:
 
 
 def figures(original: Sequence[GemmShape], rewritten: Sequence[GemmShape], lengths: Lengths) -> Figures:
-    """The figures of some products of both models."""
+    """The figures of some GEMMs of both models."""
     return Figures(
         sum(flops(item, lengths) for item in original),
         sum(flops(item, lengths) for item in rewritten),
@@ -159,9 +159,9 @@ def figures(original: Sequence[GemmShape], rewritten: Sequence[GemmShape], lengt
 
 
 def packed_share(gemms: Iterable[GemmShape], lengths: Lengths) -> float | None:
-    """The part of a rewritten model's products that computes no padding, counted with every sequence at the maximum.
+    """The part of a rewritten model's GEMMs that computes no padding, counted with every sequence at the maximum.
 
-    Products of constants and of positions alone, which one sequence needs as much as a batch, do not count. None where
+    GEMMs of constants and of positions alone, which one sequence needs as much as a batch, do not count. None where
     there is no work.
     """
     counted = [(flops(item, lengths, padded=True), item.padded) for item in gemms if item.letters - {"S"}]

@@ -51,9 +51,9 @@ def _unseen(_: int) -> Step:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which products go to e4m3, their tensors' scales, and what was measured.
+    """Which GEMMs go to e4m3, their tensors' scales, and what was measured.
 
-    stream_loss: the most that a product loses which reads a stream, whether it goes to e4m3 or not.
+    stream_loss: the most that a GEMM loses which reads a stream, whether it goes to e4m3 or not.
     """
 
     layers: Layers
@@ -71,7 +71,7 @@ def quantize(
     begin: BeginSteps = _unseen,
     verify: bool = True,
 ) -> Model:
-    """A copy of a rewritten model whose products of packed tokens are in e4m3.
+    """A copy of a rewritten model whose GEMMs of packed tokens are in e4m3.
 
     Args:
         model: in fp16 or bf16, as `with_linear` gives it, without function bodies.
@@ -96,10 +96,10 @@ def quantize_gemms(
     begin: BeginSteps = _unseen,
     verify: bool = True,
 ) -> Model:
-    """The same of a model whose products are not PadfreeLinear yet: chooses who computes norms, too.
+    """The same of a model whose GEMMs are not PadfreeLinear yet: chooses who computes norms, too.
 
-    With `fold_norms` products do, from rows in e4m3. Where norms stand ahead of layers, these are rows of a stream, to
-    which every layer adds. If a product loses more than LARGEST_STREAM_LOSS by that, such norms stay, and their results
+    With `fold_norms` GEMMs do, from rows in e4m3. Where norms stand ahead of layers, these are rows of a stream, to
+    which every layer adds. If a GEMM loses more than LARGEST_STREAM_LOSS by that, such norms stay, and their results
     are what is rounded: the model is calibrated again then.
     """
     with G_LOGGER.suppress(G_LOGGER.ERROR):
@@ -138,7 +138,7 @@ def _quantized(measured: _Measured, batches: Sequence[Feeds], options: Quantizat
     if not plan.layers.chosen:
         name = max(losses, key=losses.__getitem__)
         raise RewriteError(
-            f"every product loses too much in fp8, '{name}' most: {plan.layers.kept[name]}; choose precision fp16, or "
+            f"every GEMM loses too much in fp8, '{name}' most: {plan.layers.kept[name]}; choose precision fp16, or "
             "allow more with --largest-loss"
         )
     result = narrow_gemms(graph, precision, plan.layers.chosen, plan.scales, measured.weights)
@@ -190,7 +190,7 @@ def _planned(
     weights: QuantizedWeights,
     done: Step,
 ) -> _Plan:
-    """Chooses products and scales; those that lose too much, or see nothing but zeros, stay."""
+    """Chooses GEMMs and scales; those that lose too much, or see nothing but zeros, stay."""
     layers = choose_layers(graph, options)
     tensors = list(dict.fromkeys(layer.x for layer in layers.chosen))
     largest = largest_numbers(model, precision, tensors, batches, done)
@@ -248,7 +248,7 @@ def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float]) -
         problem = (
             f"in fp8 the cosine of output '{name}' to that of the model in half precision is {effect.mean_cosine:.4f} "
             f"on average over {effect.sequences} sequences of the calibration data, trained models keep 0.997; the "
-            f"products that lose most are {shown}: keep them with --keep, or choose precision fp16"
+            f"GEMMs that lose most are {shown}: keep them with --keep, or choose precision fp16"
         )
         if not effect.mean_cosine >= LEAST_COSINE:
             raise VerificationError(f"{problem}; allowed is {LEAST_COSINE}")

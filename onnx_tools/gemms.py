@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix products of a graph, and how their sizes follow from the batch: what its work is counted from."""
+"""The GEMMs of a graph, and how their sizes follow from the batch: what its work is counted from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONVOLUTIONS: Mapping[str, int] = MappingProxyType({"Conv": 1, "ConvInteger": 1,
 UNCOUNTED = ("ConvTranspose", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
 """Operators that multiply matrices and that are named in the report instead of being counted.
 
-Of Einsum, those that are not written out as other products.
+Of Einsum, those that are not written out as other GEMMs.
 """
 _STANDARD = (*MATMULS, *CONVOLUTIONS, "Attention")
 _COUNTED = frozenset({*_STANDARD, "PadfreeAttention", "PadfreeLinear"})
@@ -34,10 +34,10 @@ _COUNTED = frozenset({*_STANDARD, "PadfreeAttention", "PadfreeLinear"})
 
 @dataclass(frozen=True)
 class GemmShape:
-    """`count` equal products of matrices [rows, inner] x [inner, columns], each done `batch` times.
+    """`count` equal GEMMs [rows, inner] x [inner, columns], each done `batch` times.
 
     Sizes are sums of products of integers and letters: B sequences, S their padded length, T tokens in all; with L,
-    each sequence's own length, the product is done once for every sequence. `part` is where in the model it stands:
+    each sequence's own length, the GEMM is done once for every sequence. `part` is where in the model it stands:
     "linear" (weights), "attention" (activations by activations) or "head" (no residual sum depends on it).
     """
 
@@ -72,7 +72,7 @@ class GemmShape:
 
 @dataclass(frozen=True)
 class Gemms:
-    """The products of one graph, equal ones joined, and the nodes that multiply matrices and could not be counted."""
+    """The GEMMs of one graph, equal ones joined, and the nodes that multiply matrices and could not be counted."""
 
     items: tuple[GemmShape, ...]
     uncounted: tuple[str, ...]
@@ -84,10 +84,10 @@ def factors(size: str) -> set[str]:
 
 
 def gemms_of(graph: gs.Graph, analysis: Analysis) -> Gemms:
-    """The matrix products of a sorted graph."""
+    """The GEMMs of a sorted graph."""
     gemms: list[tuple[int, gs.Node, GemmShape]] = []
     uncounted: list[str] = []
-    below: dict[str, int] = {}  # tensor -> bits of the products that it is computed from
+    below: dict[str, int] = {}  # tensor -> bits of the GEMMs that it is computed from
     body = 0
     residual = False
     for node in graph.nodes:
@@ -120,7 +120,7 @@ def _multiplies(node: gs.Node, analysis: Analysis) -> bool:
 
 
 def _is_residual_sum(node: gs.Node, analysis: Analysis, below: Mapping[str, int]) -> bool:
-    """x + f(x) over tokens or sequences, with matrix products in f: the sums that make an encoder's layers."""
+    """x + f(x) over tokens or sequences, with GEMMs in f: the sums that make an encoder's layers."""
     if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear"):
         return bool(node.attrs.get("has_residual"))
     if not is_standard(node, "Add"):
@@ -137,7 +137,7 @@ def _letters(shape: Shape) -> set[str]:
 
 
 def _gemm(node: gs.Node, analysis: Analysis) -> GemmShape | None:
-    """The product that a node is; None for other nodes, and for those whose sizes are not known."""
+    """The GEMM that a node is; None for other nodes, and for those whose sizes are not known."""
     if node.op not in _COUNTED:
         return None
     facts = [analysis[tensor] for tensor in node.inputs]
@@ -169,7 +169,7 @@ def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> GemmShape |
     if is_padfree(node, "PadfreeLinear"):
         columns = right.shape[-1]  # gated ones make half as many
     leading = out[:-1] if len(right.shape) > 1 else out
-    # One weight for all rows: however many axes they are in, it is one product.
+    # One weight for all rows: however many axes they are in, it is one GEMM.
     alone = len(right.shape) == 2 or len(leading) < 2
     batch, rows = (Poly.of(1), _multiplied(leading)) if alone else (_multiplied(leading[:-1]), leading[-1])
     return _sized(LINEAR if weights else ATTENTION, node, weights, (batch, rows, inner, columns))
@@ -205,7 +205,7 @@ def _convolution(node: gs.Node, weight: Shape, out: Shape) -> GemmShape | None:
 def _sized(
     part: str, node: gs.Node, weights: bool, sizes: tuple[Poly, Poly, Poly, Poly], count: int = 1
 ) -> GemmShape | None:
-    """The product of these sizes, unless one depends on something else than the batch."""
+    """The GEMM of these sizes, unless one depends on something else than the batch."""
     if any(not {str(atom) for atom in size.atoms()} <= LETTERS for size in sizes):
         return None
     batch, rows, inner, columns = (str(size) for size in sizes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a rewritten model padfree's own matrix products, for GPUs that PadfreeLinear has a kernel for.
+"""Gives a rewritten model padfree's own GEMMs, for GPUs that PadfreeLinear has a kernel for.
 
 It starts from a message, as files that were rewritten before come as one, and as types are converted on messages, whose
 types ONNX infers. The way to the graph and back takes 14 ms for BERT-base.
@@ -34,9 +34,9 @@ _NAMED_ALWAYS = ("linear", "norm folding")
 
 
 def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = True) -> Model:
-    """A copy of a rewritten model of any precision whose products of tokens are PadfreeLinear.
+    """A copy of a rewritten model of any precision whose GEMMs of tokens are PadfreeLinear.
 
-    With `fold_norms` the products apply the layer norms between them, where these have no other reader; without
+    With `fold_norms` the GEMMs apply the layer norms between them, where these have no other reader; without
     `fold_streams` not those whose input goes on beside them (norm_folding). The copy has no function bodies. Its
     metadata tell: number of operators, what the passes replaced and why not more. Raises RewriteError for a model that
     `rewrite` did not make.
@@ -73,7 +73,7 @@ def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = T
 
 
 def _steps(precision: str, *, fold_norms: bool, streams: bool) -> Iterator[Pass]:
-    """The passes in their order: norms see all products."""
+    """The passes in their order: norms see all GEMMs."""
     yield lambda graph, analysis: gates(graph, analysis, precision)
     yield lambda graph, analysis: linear(graph, analysis, precision)
     yield lambda graph, _: rotations(graph, precision)

@@ -49,7 +49,7 @@ PASSES = {
 class PassedGraph:
     """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
 
-    `gemms` are the original's matrix products, `longest` is the longest sequence's length that tables allow,
+    `gemms` are the original's GEMMs, `longest` is the longest sequence's length that tables allow,
     `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
     `special` which ids it looks for, and `unread` are the inputs whose values no output depends on.
     `lengths`: an input of lengths has the mask's place in the original. `assumed`: what padded slots have to hold.
@@ -201,7 +201,7 @@ class _Progress:
             self._results.append(result)
             self._passes_done += 1
             self._moved(self._passes_done, PASSES[self._interface])
-            if self._gemms is None:  # the first pass has made sizes known and changed no product
+            if self._gemms is None:  # the first pass has made sizes known and changed no GEMM
                 self._gemms = gemms_of(self._graph, self._analysis)
 
     def _tidied(self, after: str) -> None:

@@ -29,7 +29,7 @@ class CoverageReport:
 
     `islands` are the nodes that compute or deliver padded tokens, each with the reason. `notes` are what callers have
     to know that names do not tell. `every_slot_counts`: no input tells what is padding, and padding is computed as
-    tokens are, as in the original. `original` and `rewritten` are the matrix products of both graphs, which cost.py
+    tokens are, as in the original. `original` and `rewritten` are the GEMMs of both graphs, which cost.py
     turns into FLOPs for given lengths.
     """
 
@@ -137,7 +137,7 @@ def plugin_counts(graph: gs.Graph) -> dict[str, int]:
 
 
 def coverage(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...], original: Gemms) -> CoverageReport:
-    """The report for a rewritten graph; `original` are the products of the graph that it was."""
+    """The report for a rewritten graph; `original` are the GEMMs of the graph that it was."""
     return CoverageReport(
         passes,
         _islands(graph, analysis, passes),

@@ -85,7 +85,7 @@ def rewrite(
         interface: "packed" (tokens [T] and lengths), "padded" (the original inputs and outputs), or "varseqlen"
             (packed, with the inputs of NVIDIA's variable-length BERT engines).
         precision: type of weights and activations in the result: "fp32", "fp16", "bf16", or "half" for fp16 unless it
-            costs products their kernels, and bf16 then.
+            costs GEMMs their kernels, and bf16 then.
         strict: whether anything that stays padded is an error.
         verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared; long
             sequences without layers that repeat others, but for "whole".

@@ -52,7 +52,7 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--precision",
         choices=(*PRECISIONS, FP8),
-        help="fp8: our products in e4m3, scales from the measured batch, beside peers in e4m3 and fp16. Default: fp16 "
+        help="fp8: our GEMMs in e4m3, scales from the measured batch, beside peers in e4m3 and fp16. Default: fp16 "
         "on a GPU, fp32 on the CPU",
     )
     add_mask_option(group)
@@ -142,7 +142,7 @@ def print_measurement(console: Console, record: Mapping[str, Any], measurement: 
     for title, timings in sorted(measurement.peers.items(), key=lambda item: best(item[1])):
         rows += [row(title, way, timing, measurement.errors[title]) for way, timing in timings.items()]
     if measurement.limit is not None:
-        rows.append(row("limit: matrix products alone", "CUDA graph", measurement.limit, None))
+        rows.append(row("limit: GEMMs alone", "CUDA graph", measurement.limit, None))
     print_line(
         console,
         f"{record['case']}: {record['batch']} sequences, {record['tokens']} tokens in {record['slots']} slots, "

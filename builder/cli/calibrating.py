@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line shows of fp8: the calibration's progress, and what became of the products."""
+"""What the command line shows of fp8: the calibration's progress, and what became of the GEMMs."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def steps_of(progress: StageProgress) -> BeginSteps:
 
 
 def print_quantization(console: Console, quantization: QuantizationInfo | None) -> None:
-    """Prints which products are in e4m3, those that lose most first, which are not and why; nothing without fp8."""
+    """Prints which GEMMs are in e4m3, those that lose most first, which are not and why; nothing without fp8."""
     if quantization is None:
         return
     layers = sorted(quantization.layers, key=lambda layer: layer.loss, reverse=True)
     rows = [
         (layer.name, f"{layer.largest:.4g}", f"{layer.scale:g}", f"{layer.loss:.4f}") for layer in layers[:LAYERS_SHOWN]
     ]
-    console.print(make_table(f"products in {quantization.type}", ("product", "largest input", "scale", "loss"), rows))
+    console.print(make_table(f"GEMMs in {quantization.type}", ("GEMM", "largest input", "scale", "loss"), rows))
     if len(layers) > LAYERS_SHOWN:
         print_line(console, f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
     if quantization.kept:
-        console.print(make_table("products in half precision", ("product", "reason"), list(quantization.kept.items())))
+        console.print(make_table("GEMMs in half precision", ("GEMM", "reason"), list(quantization.kept.items())))
     for name, cosine in quantization.cosines.items():
         print_line(console, f"'{name}': cosine {cosine:.5f} to half precision, mean over calibration sequences")
     print_line(

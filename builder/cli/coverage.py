@@ -81,7 +81,7 @@ def verdict(report: Mapping[str, Any]) -> str:
 
 
 def shares(report: Mapping[str, Any]) -> str:
-    """How much of the products is packed, by the count that the table shows, too."""
+    """How much of the GEMMs is packed, by the count that the table shows, too."""
     from padfree.onnx_tools.report import percent
 
     linear, whole = report["packed_gemm_share"], None
@@ -93,7 +93,7 @@ def shares(report: Mapping[str, Any]) -> str:
         if share is not None
     ]
     if not shares:
-        return "no matrix product is counted"
+        return "no GEMM is counted"
     return f"{' and '.join(shares)} {'are' if len(shares) > 1 else 'is'} packed"
 
 
@@ -122,7 +122,7 @@ def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
             f"the file was quantised ({', '.join(unquantized['types'])}): {unquantized['weights']} weights are the "
             "numbers that its own stand for"
             f"{f', and {activations} activations are not rounded any more' * bool(activations)}; "
-            "--precision fp8 with --calibrate puts products into e4m3",
+            "--precision fp8 with --calibrate puts GEMMs into e4m3",
         )
     if "bf16_because" in metadata:
         print_line(console, f"bf16, as fp16 does not fit: {metadata['bf16_because']}")
@@ -157,7 +157,7 @@ def _print_costs(console: Console, costs: Mapping[str, Any], uncounted: list[str
         if part["original_flops"] or part["rewritten_flops"]
     ]
     columns = ("part", "packed share", "original FLOPs", "rewritten FLOPs", "of these padded")
-    console.print(make_table("matrix products", columns, rows))
+    console.print(make_table("GEMMs", columns, rows))
     if uncounted:
         more = f" and {len(uncounted) - 1} more" if len(uncounted) > 1 else ""
         print_line(console, f"not counted, for their sizes are not known: {uncounted[0]}{more}")
@@ -168,7 +168,7 @@ def _print_speed_up(console: Console, costs: Mapping[str, Any]) -> None:
     times = " to ".join(microseconds(roofline[name]) for name in ("original_us", "rewritten_us"))
     print_line(
         console,
-        f"expected of the matrix products alone: {costs['flop_ratio']:.2f} x fewer FLOPs; {roofline['ratio']:.2f} x "
+        f"expected of the GEMMs alone: {costs['flop_ratio']:.2f} x fewer FLOPs; {roofline['ratio']:.2f} x "
         f"faster by the roofline of one {roofline['gpu'].upper()} in fp16 ({times} at {roofline['tflops']:g} TFLOP/s, "
         f"{roofline['gb_s']:g} GB/s); `padfree bench` measures the whole",
     )

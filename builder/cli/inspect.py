@@ -204,6 +204,4 @@ def _print(console: Console, inspected: Inspected, shown: Mapping[str, Any]) -> 
 def _types(inspected: Inspected) -> str:
     """What numbers it computes with."""
     precision = str(inspected.metadata["precision"])
-    return (
-        precision if inspected.quantization is None else f"products in {inspected.quantization.type}, else {precision}"
-    )
+    return precision if inspected.quantization is None else f"GEMMs in {inspected.quantization.type}, else {precision}"

@@ -63,7 +63,7 @@ def add_parser(subparsers: Any) -> None:
         choices=LINEAR[1:],
         default="tensorrt",
         help="padfree: write PadfreeLinear into the model, which then builds into engines for Hopper alone in fp16 or "
-        "bf16; default tensorrt: plain products, and `padfree build --linear` chooses",
+        "bf16; default tensorrt: plain GEMMs, and `padfree build --linear` chooses",
     )
     add_norms_option(parser)
     add_calibration_options(parser)

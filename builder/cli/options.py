@@ -44,7 +44,7 @@ def add_rewrite_options(
         action=action,
         choices=(*PRECISIONS, FP8),
         default=precision,
-        help=f"fp8: products in e4m3, everything else in fp16 or bf16, with --calibrate. Default: {shown}{again}",
+        help=f"fp8: GEMMs in e4m3, everything else in fp16 or bf16, with --calibrate. Default: {shown}{again}",
     )
     group.add_argument("--strict", action="store_true", help="fail unless the whole model could be packed")
     verify = group.add_mutually_exclusive_group()
@@ -210,14 +210,13 @@ def add_norms_option(parser: argparse._ActionsContainer) -> None:
         "--norms",
         choices=NORMS,
         default=NORMS[0],
-        help="layer norms between padfree's products: folded into these (default), or separate, with kernels of their "
-        "own",
+        help="layer norms between padfree's GEMMs: folded into these (default), or separate, with kernels of their own",
     )
 
 
 def add_calibration_options(parser: argparse.ArgumentParser) -> None:
     """--calibrate, --tokenizer, --margin, --keep, --quantize, --largest-loss."""
-    group = parser.add_argument_group("products in e4m3 (--precision fp8)")
+    group = parser.add_argument_group("GEMMs in e4m3 (--precision fp8)")
     group.add_argument(
         "--calibrate",
         type=Path,
@@ -230,14 +229,14 @@ def add_calibration_options(parser: argparse.ArgumentParser) -> None:
         "--margin", type=float, metavar="X", help="room above the largest number of the data, 1 to 64 (default 2)"
     )
     group.add_argument(
-        "--keep", action="append", metavar="NAMES", help="products that stay in half precision, by name or pattern (*)"
+        "--keep", action="append", metavar="NAMES", help="GEMMs that stay in half precision, by name or pattern (*)"
     )
-    group.add_argument("--quantize", action="append", metavar="NAMES", help="the only products to be in e4m3, likewise")
+    group.add_argument("--quantize", action="append", metavar="NAMES", help="the only GEMMs to be in e4m3, likewise")
     group.add_argument(
         "--largest-loss",
         type=float,
         metavar="X",
-        help="products that are off by more, in parts of their result, stay in half precision (default 0.1)",
+        help="GEMMs whose relative error is larger stay in half precision (default 0.1)",
     )
 
 

@@ -115,7 +115,7 @@ def _fp8(quantization: Mapping[str, Any]) -> str:
     layers, unquantized = quantization["layers"], quantization.get("kept") or {}
     cosines = [item["mean_cosine"] for item in (quantization.get("outputs") or {}).values()]
     cosine = f", cosine {min(cosines):.5f} to half precision" if cosines else ""
-    return f"{len(layers)} of {len(layers) + len(unquantized)} products in e4m3{cosine} {_MORE}"
+    return f"{len(layers)} of {len(layers) + len(unquantized)} GEMMs in e4m3{cosine} {_MORE}"
 
 
 def errors(metadata: Mapping[str, Any]) -> str:

@@ -123,7 +123,7 @@ def inside_on_cpu(path: Path, precision: str) -> Inside:
 
 
 def inside_engine(path: Path, precision: str, build: Callable[[ModelProto], Path], device: int) -> Inside:
-    """The inside of the engine that a rewritten file becomes, with padfree's products and norms where it can be."""
+    """The inside of the engine that a rewritten file becomes, with padfree's GEMMs and norms where it can be."""
     from padfree.runtime.gpu.cuda import open_device
 
     model = load_model(path)

@@ -150,7 +150,7 @@ def _measure(batch: ComparedBatch, wanted: Array, actual: Array, scale: Scale, d
 
 
 def _sequence_cosines(sequences: npt.NDArray[np.int64], dot: Floats, length: Floats, other: Floats) -> Floats:
-    """For every row [R], the cosine of its whole sequence, from the rows' products and lengths; 1 between zeros."""
+    """For every row [R], the cosine of its whole sequence, from the rows' dot products and lengths; 1 between zeros."""
     with np.errstate(invalid="ignore", over="ignore"):
         together, a, b = (np.bincount(sequences, weights=item) for item in (dot, length**2, other**2))
         lengths = np.sqrt(a * b)

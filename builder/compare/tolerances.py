@@ -34,8 +34,8 @@ class Tolerance:
 # deeper models may have ten times that. The others round every tensor to 11 or 8 bits: each rounding is off by at most
 # 2^-11 or 2^-8, and the errors of some 100 roundings one after the other add up like a random walk (x 10), of which the
 # worst of many rows has up to four times the average. On an H200 BERT-base was off by up to 0.025 absolute and 0.0054
-# relative in fp16 (padded TensorRT), by 0.08 and 0.017 in bf16. e4m3 rounds both factors of a product to 3 bits, which
-# costs each product about 0.04 of its result; MiniLM's sentence vectors were up to 0.10 off relative and 0.36 absolute,
+# relative in fp16 (padded TensorRT), by 0.08 and 0.017 in bf16. e4m3 rounds both factors of a GEMM to 3 bits, which
+# costs each GEMM about 0.04 of its result; MiniLM's sentence vectors were up to 0.10 off relative and 0.36 absolute,
 # with a cosine of 0.9947 at least, and those of random weights, whose attention is sharper, up to 0.20, 0.94 and 0.979
 # (docs/guide/fp8.md). A cosine is asked for as well, as the others must allow so much that they would let a wrong row
 # of a long sequence pass.

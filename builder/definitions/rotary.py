@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embeddings (arXiv 2104.09864): which frequencies config.json asks for, and heads turned by them.
+"""Rotary embeddings (arXiv 2104.09864): which frequencies config.json asks for, and heads rotated by them.
 
-The first half of a head is turned with the second, element by element.
+The first half of a head is rotated with the second, element by element.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Rotary:
             return cls(cosines, sines, 2 * frequencies.numbers.size)
 
     def rotate(self, graph: EncoderGraph, x: str) -> str:
-        """Queries or keys [B, H, S, D], turned."""
+        """Queries or keys [B, H, S, D], rotated."""
         half, end = self.size // 2, graph.integers(self.size)
         axis = graph.integers(-1)
         first = graph.op("Slice", x, graph.integers(0), graph.integers(half), axis)

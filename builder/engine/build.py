@@ -71,7 +71,7 @@ def build_engine(
         model: an exported model (it is rewritten first), one that `rewrite` made, or what makes that of a folder.
         plan_path: where the plan goes; written whole or not at all.
         interface: "packed" (default) or "padded"; of a rewritten model it can only be what the model is.
-        precision: "fp32", "fp16" or "bf16"; None for fp16, or bf16 where fp16 cannot hold what products of tokens make
+        precision: "fp32", "fp16" or "bf16"; None for fp16, or bf16 where fp16 cannot hold what GEMMs of tokens make
             or read. Of a rewritten model it can only be what the model is.
         strict: rewriting fails unless everything could be packed.
         verify: rewriting compares original and rewritten model in onnxruntime (with "whole", long sequences go through
@@ -89,7 +89,7 @@ def build_engine(
         optimization_level: TensorRT's builder effort, 0..5; None is TensorRT's default.
         linear: who multiplies packed tokens by weights: "padfree" (PadfreeLinear, which takes bias and activation
             along), "tensorrt", or "auto": padfree where it has a kernel for GPU and precision.
-        norms: what becomes of layer norms between products of PadfreeLinear: "folded" (the products compute them)
+        norms: what becomes of layer norms between GEMMs of PadfreeLinear: "folded" (the GEMMs compute them)
             or "separate".
         device: CUDA device number.
         progress: rich bars that show the build's phases; those of `make_progress` also the stages around them.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose matrix products an engine uses for packed tokens, TensorRT's or padfree's, and who computes its layer norms."""
+"""Whose GEMMs an engine uses for packed tokens, TensorRT's or padfree's, and who computes its layer norms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: Device) -> str:
-    """Whose products the engine uses, "padfree" or "tensorrt"; `wanted` is one of CHOICES.
+    """Whose GEMMs the engine uses, "padfree" or "tensorrt"; `wanted` is one of CHOICES.
 
     Auto is padfree where its kernel fits the precision and is made for the GPU, which is Hopper.
 
@@ -53,12 +53,12 @@ def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: D
 
 
 def apply_linear(choice: str, model: Model, *, norms: str) -> Model:
-    """The model with the products of `choice`; a model that has PadfreeLinear is left as it is.
+    """The model with the GEMMs of `choice`; a model that has PadfreeLinear is left as it is.
 
     Args:
         choice: "padfree" or "tensorrt".
         model: rewritten.
-        norms: one of NORMS: whether PadfreeLinear computes the layer norms between products, where it can.
+        norms: one of NORMS: whether PadfreeLinear computes the layer norms between GEMMs, where it can.
 
     Raises:
         BuildError: `norms` is something else, or not what the model has.
@@ -77,12 +77,12 @@ def apply_linear(choice: str, model: Model, *, norms: str) -> Model:
 
 
 def linear_of(model: onnx.ModelProto) -> str:
-    """Whose products a rewritten model has, "padfree" or "tensorrt"."""
+    """Whose GEMMs a rewritten model has, "padfree" or "tensorrt"."""
     return PADFREE if _linear_nodes(model) else TENSORRT
 
 
 def norms_of(model: onnx.ModelProto) -> str:
-    """Whether norms are folded into a rewritten model's products: one of NORMS."""
+    """Whether norms are folded into a rewritten model's GEMMs: one of NORMS."""
     return FOLDED if any(node_attributes(node)["has_moments"] for node in _linear_nodes(model)) else SEPARATE
 
 
@@ -91,7 +91,7 @@ def _linear_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def fp8_problem(device: Device) -> str:
-    """Why products in e4m3 cannot run on a GPU, empty where they can."""
+    """Why GEMMs in e4m3 cannot run on a GPU, empty where they can."""
     if (device.major, device.minor) >= E4M3_CAPABILITY:
         return ""
     needed = "{}.{}".format(*E4M3_CAPABILITY)

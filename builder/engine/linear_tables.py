@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PadfreeLinear measured, kept between builds beside TensorRT's timing cache, which holds nothing of plugins.
 
-The plugin library measures every kind of product once in a process (plugins/linear/tables.h); a build gives it what the
+The plugin library measures every kind of GEMM once in a process (plugins/linear/tables.h); a build gives it what the
 last one left, and writes down what it has then. A table belongs to one GPU model and one build of the library.
 """
 
@@ -29,7 +29,7 @@ def path_beside(timing_cache: Path) -> Path:
 
 
 def give(path: Path, device: Device) -> None:
-    """Gives the library the tables in a file. Without one that fits and is whole, products are measured."""
+    """Gives the library the tables in a file. Without one that fits and is whole, GEMMs are measured."""
     library_and_origin = _find()
     if library_and_origin is None:
         return
@@ -41,12 +41,12 @@ def give(path: Path, device: Device) -> None:
     except FileNotFoundError:
         return
     except (OSError, ValueError, TypeError, KeyError) as error:
-        _log.warning("%s: cannot be used (%s); products are measured anew", path, error)
+        _log.warning("%s: cannot be used (%s); GEMMs are measured anew", path, error)
         return
     if not is_ours:
         _log.debug("%s: of another GPU or plugin library", path)
     elif not library.padfreeTakeLinearTables(device.index, tables):
-        _log.warning("%s: damaged; products are measured anew", path)
+        _log.warning("%s: damaged; GEMMs are measured anew", path)
 
 
 def keep(path: Path, device: Device) -> None:
@@ -60,7 +60,7 @@ def keep(path: Path, device: Device) -> None:
     if size == 0 or library.padfreeLinearTables(device.index, text, size) != size or not text.value:
         return
     content = {"gpu": device.name, "library": origin, "tables": text.value.decode()}
-    keep_cache(path, json.dumps(content).encode(), "measurements of products")
+    keep_cache(path, json.dumps(content).encode(), "measurements of GEMMs")
 
 
 def _find() -> tuple[Any, list[int]] | None:
@@ -72,7 +72,7 @@ def _find() -> tuple[Any, list[int]] | None:
         library.padfreeLinearTables.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64]
         library.padfreeTakeLinearTables.argtypes = [ctypes.c_int32, ctypes.c_char_p]
     except (SessionError, OSError, AttributeError) as error:  # none, or an older one
-        _log.debug("no measurements of products are kept: %s", error)
+        _log.debug("no measurements of GEMMs are kept: %s", error)
         return None
     status = file.stat()
     return library, [status.st_size, status.st_mtime_ns]

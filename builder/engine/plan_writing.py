@@ -31,7 +31,7 @@ def write_plan(
 ) -> dict[str, Any]:
     """Writes a plan, its metadata and what else is `more_files` beside it, all or nothing; returns the metadata.
 
-    `chosen` tells whose products ("linear": "padfree" or "tensorrt") and what became of norms ("norms": "folded" or
+    `chosen` tells whose GEMMs ("linear": "padfree" or "tensorrt") and what became of norms ("norms": "folded" or
     "separate").
 
     Raises:

@@ -30,9 +30,9 @@ from .profile import ProfileOptions, choose_profile
 
 @dataclass(frozen=True)
 class LinearOptions:
-    """Whose matrix products and norms a build asks for (linear.py).
+    """Whose GEMMs and norms a build asks for (linear.py).
 
-    `device` finds its GPU, and is asked once, beside the rewriting or after it: without a GPU, products stay.
+    `device` finds its GPU, and is asked once, beside the rewriting or after it: without a GPU, GEMMs stay.
     """
 
     linear: str
@@ -44,7 +44,7 @@ class LinearOptions:
 class Preparation:
     """A model as TensorRT's parser gets it, and the one whose answers its engine has to give.
 
-    `exact` is the rewritten model before its types and products were chosen, or the rewritten file as it was given;
+    `exact` is the rewritten model before its types and GEMMs were chosen, or the rewritten file as it was given;
     None where nothing is verified.
     """
 
@@ -75,14 +75,14 @@ def prepare(
     padding_id: int | None = None,
     phases: Phases | None = None,
 ) -> Preparation:
-    """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these products.
+    """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these GEMMs.
 
     `mask` is the padding mask's input where attention does not prove which one that is, `masks` says what masks may be
     where distances between tokens count (None: any, or as the model was rewritten); `phases` gets the seconds.
 
     Raises:
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
-            or products that are not to be had; RewriteError: the model.
+            or GEMMs that are not to be had; RewriteError: the model.
     """
     rewriting, exact = _rewritten(
         model,

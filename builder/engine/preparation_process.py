@@ -58,7 +58,7 @@ _NICENESS = 5
 _LENGTH = struct.Struct("<q")
 _ENVIRONMENT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "OPENBLAS_NUM_THREADS": "1"}
 """Makes glibc use freed memory again instead of giving it back, as memory that comes anew costs a page fault every 4
-KB; and numpy multiply without threads, which wait longer for each other than the few products take."""
+KB; and numpy multiply without threads, which wait longer for each other than the few GEMMs take."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Axes of one token in the padded interface: kept away from TensorRT where it computes nothing along them.
 
-TensorRT 10.6 leaves the result of a batched product unwritten where an axis that varies is 1 (S = 1 in Q K^T [B,H,S,S]
-and in its product with V): docs/notes/2026-11-22-extent-of-one.md, with a network that shows it without any plugin.
+TensorRT 10.6 leaves the result of a batched GEMM unwritten where an axis that varies is 1 (S = 1 in Q K^T [B,H,S,S]
+and in the one with V): docs/notes/2026-11-22-extent-of-one.md, with a network that shows it without any plugin.
 In the packed interface padded islands have two slots at least
 (network.bound_max_seqlen). The padded interface has the caller's S, so that operands get a second row and column of
 zeros there, which is cut off again; nothing is added where S is 2 or more.
@@ -22,7 +22,7 @@ Sizes = Sequence[int | str]  # names, or "?", for those that vary
 
 
 def lengthen_short_axes(model: ModelProto) -> None:
-    """Gives products of two activations LEAST along axes that vary, in place; results keep shapes."""
+    """Gives GEMMs of two activations LEAST along axes that vary, in place; results keep shapes."""
     weights = {tensor.name for tensor in model.graph.initializer}
     shapes = _shapes(model)
     nodes: list[NodeProto] = []
@@ -55,7 +55,7 @@ def _shapes(model: ModelProto) -> dict[str, Sizes]:
 
 
 def _matmul(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
-    """The product [..., M, K] x [..., K, N] with padded operands and the result cut back; None where none varies."""
+    """The GEMM [..., M, K] x [..., K, N] with padded operands and the result cut back; None where none varies."""
     (a, b), result = node.input, node.output[0]
     of_a, of_b = shapes.get(a, ()), shapes.get(b, ())
     if min(len(of_a), len(of_b)) < 3:

@@ -43,7 +43,7 @@ class Bound:
 # by 7 times that at most. Where that is little, what is allowed is three times compare's tolerance. A row that a kernel
 # left out, wrote elsewhere or computed with another one's operand has a relative error of 0.7 to 1.4, and what a wrong
 # weight or scale does to all rows shows in the cosine. fp8 is compared with its own e4m3 numbers; where a last bit
-# differs, the next product rounds to another one: 0.9983 was the smallest cosine on an H200.
+# differs, the next GEMM rounds to another one: 0.9983 was the smallest cosine on an H200.
 BOUNDS: Mapping[str, Bound] = MappingProxyType(
     {
         "fp32": Bound(relative=3e-3, cosine=0.9999, equal=0.98),
@@ -62,7 +62,7 @@ TYPICAL: Mapping[str, float] = MappingProxyType({"fp16": 8.0, "bf16": 3.0})
 """Times what rounding was measured to cost the median row.
 
 An engine in bf16 rounds where onnxruntime was made to, or less often, and sums in float32: the median of BERT's rows is
-the same within a sixth whether norms are folded or not, and where one product of 12 layers is off by a fifth it is four
+the same within a sixth whether norms are folded or not, and where one GEMM of 12 layers is off by a fifth it is four
 times as large. TensorRT may also sum in fp16, and a fifth is 40 times what fp16 costs.
 """
 OTHER_LENGTH = 2.0
@@ -93,7 +93,7 @@ class OutputCheck:
 
 
 def bound_of(metadata: Metadata, output: str) -> Bound:
-    """What is allowed in an output: by what products compute in, or by the type of results where that is coarser."""
+    """What is allowed in an output: by what GEMMs compute in, or by the type of results where that is coarser."""
     rounded = {"float16": "fp16", "bfloat16": "bf16"}
     kinds = [rounded[item.dtype] for item in metadata.outputs if item.dtype in rounded]
     kind = kinds[0] if kinds and metadata.precision == "fp32" else metadata.arithmetic

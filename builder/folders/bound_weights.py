@@ -81,7 +81,7 @@ def _transposed(graph: ModelProto, weights: Mapping[str, Array], names: Collecti
 
 
 def _transposes(node: NodeProto, weights: Mapping[str, Array], names: Collection[str]) -> bool:
-    """Whether a node turns a weight's two axes."""
+    """Whether a node transposes a weight."""
     if node.op_type != "Transpose" or node.domain not in ("", "ai.onnx") or node.input[0] not in names:
         return False
     axes = [helper.get_attribute_value(item) for item in node.attribute if item.name == "perm"]

@@ -139,7 +139,7 @@ def _check_usable(path: Path, config: ModelConfig, chain: Chain, onnx: OnnxFiles
     if onnx.quantized:
         names = ", ".join(str(file.relative_to(path)) for file in onnx.quantized)
         raise BuildError(
-            f"{path}: has quantised ONNX files alone ({names}), whose integer products padfree does not pack; download "
+            f"{path}: has quantised ONNX files alone ({names}), whose integer GEMMs padfree does not pack; download "
             "model.safetensors or onnx/model.onnx of the model, too"
         )
     if pickles := pickled_files(path):

@@ -153,7 +153,7 @@ def _check_file(model: ModelProto, folder: Folder) -> None:
     operator = quantized_operator(model)
     if operator is not None:
         raise BuildError(
-            f"{file}: is quantised ({operator}), and padfree does not pack integer products; download "
+            f"{file}: is quantised ({operator}), and padfree does not pack integer GEMMs; download "
             "model.safetensors or the float onnx/model.onnx of the model, too"
         )
     said = folder.config.vocab_size

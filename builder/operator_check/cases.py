@@ -95,7 +95,7 @@ def _rows() -> Iterator[Case]:
 
 
 def embedding(kind: str) -> CaseGraph:
-    """Words, positions and types; in e4m3 the numbers are widened by a product with 1."""
+    """Words, positions and types; in e4m3 the numbers are widened by a GEMM with 1."""
     graph = CaseGraph(kind)
     cu_seqlens = graph.schedule(num_heads=1)["cu_seqlens"]
     inputs = {"ids": "ids", "token_types": graph.ids("types", 2), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}
@@ -253,7 +253,7 @@ def _linear() -> Iterator[Case]:
 
 
 def linear(kind: str, **attributes: Any) -> CaseGraph:
-    """A product and what follows it."""
+    """A GEMM and what follows it."""
     graph = CaseGraph(kind)
     scheduled = graph.schedule(has_positions=1, num_heads=1) if attributes.get("rotary_features") else {}
     _lengths(graph)
@@ -267,7 +267,7 @@ def linear(kind: str, **attributes: Any) -> CaseGraph:
 
 
 def folded(kind: str) -> CaseGraph:
-    """Two products: the second one norms its input with the moments that the first one gives."""
+    """Two GEMMs: the second one norms its input with the moments that the first one gives."""
     graph = CaseGraph(kind)
     _lengths(graph)
     inputs = {"x": graph.rows("x", WIDTH), **_operands(graph, WIDTH, FEATURES, "_up")}
@@ -286,11 +286,11 @@ def _e4m3() -> Iterator[Case]:
     flops = 2.0 * CaseGraph("fp32").tokens * WIDTH * FEATURES
     yield Case("PadfreeLinearFp8", "bias, GELU", FP8, _bound(linear_fp8, activation="gelu"), flops)
     yield Case("PadfreeLinearFp8", "gated, SiLU", FP8, _bound(linear_fp8, activation="silu", gated=1), flops)
-    yield Case("PadfreeLinearFp8", "two products", FP8, two_gemms, 2 * flops)
+    yield Case("PadfreeLinearFp8", "two GEMMs", FP8, two_gemms, 2 * flops)
 
 
 def linear_fp8(**attributes: Any) -> CaseGraph:
-    """A product of rows that a norm gives in e4m3."""
+    """A GEMM of rows that a norm gives in e4m3."""
     graph = CaseGraph(FP8)
     rows = _e4m3_rows(graph)
     inputs = {"x": rows, **_e4m3_operands(graph, WIDTH, FEATURES, "")}
@@ -331,7 +331,7 @@ def _finish(graph: CaseGraph, outputs: dict[str, str]) -> None:
 
 
 def _widened(graph: CaseGraph, rows: str, width: int) -> None:
-    """Gives out rows in e4m3: an engine cannot, so that a product with 1 makes fp16 of them."""
+    """Gives out rows in e4m3: an engine cannot, so that a GEMM with 1 makes fp16 of them."""
     inputs = {
         "x": rows,
         "weight": graph.constant("one", np.eye(width, dtype=np.float32).astype(ml_dtypes.float8_e4m3fn)),

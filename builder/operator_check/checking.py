@@ -29,7 +29,7 @@ class CaseResult:
     """What came of a case.
 
     relative: the worst row's error, None where nothing ran; allowed: how much it may be.
-    time_us, floor_us: of the operator, and the least that this GPU can take; floor_by: "bytes" or "products".
+    time_us, floor_us: of the operator, and the least that this GPU can take; floor_by: "bytes" or "flops".
     detail: why it is wrong, failed or is not for this GPU.
     """
 

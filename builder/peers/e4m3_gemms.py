@@ -23,7 +23,7 @@ from padfree.onnx_tools.quantization.options import MARGIN
 from ..errors import BuildError
 
 MULTIPLE = 16
-"""Of K and N, which products in e4m3 need."""
+"""Of K and N, which GEMMs in e4m3 need."""
 _E4M3 = TensorProto.FLOAT8E4M3FN
 _STEM = "e4m3_products"
 _LEAST_HALF = np.finfo(np.float16).smallest_subnormal
@@ -32,29 +32,29 @@ Scales = Mapping[str, float]
 
 
 def activation_scales(model: ModelProto, precision: str, batches: Sequence[Feeds], *, attention: bool) -> Scales:
-    """The scale of every activation that a product multiplies, by its name.
+    """The scale of every activation that a GEMM multiplies, by its name.
 
     Args:
         model: the original in fp32, or a rewritten one.
         precision: its activations' type.
         batches: inputs of the model.
-        attention: whether products of two activations count, too.
+        attention: whether GEMMs of two activations count, too.
 
     Raises:
-        BuildError: there is no product for e4m3.
+        BuildError: there is no GEMM for e4m3.
     """
     constants = _constants(model)
     tensors = dict.fromkeys(
         name for node in _matmuls(model, constants, attention) for name in _factors(node, constants)
     )
     if not tensors:
-        raise BuildError(f"the model has no product with K and N in multiples of {MULTIPLE}; measure it in fp16")
+        raise BuildError(f"the model has no GEMM with K and N in multiples of {MULTIPLE}; measure it in fp16")
     largest = largest_numbers(Model.of(model), precision, list(tensors), batches, lambda: None)
     return {name: activation_scale(value, MARGIN) for name, value in largest.items()}
 
 
 def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> ModelProto:
-    """A copy of a model in fp16 whose products read what QuantizeLinear and DequantizeLinear made.
+    """A copy of a model in fp16 whose GEMMs read what QuantizeLinear and DequantizeLinear made.
 
     Args:
         model: in fp16; its tensors have the names of the model that `scales` is of.
@@ -62,7 +62,7 @@ def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> Mo
         attention: as there.
 
     Raises:
-        BuildError: a product's activation has no scale.
+        BuildError: a GEMM's activation has no scale.
     """
     result = ModelProto()
     result.CopyFrom(model)
@@ -79,7 +79,7 @@ def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> Mo
                     node.input[position] = changes.activation(name, scales[name])
                 else:
                     raise BuildError(
-                        f"product '{node.name}' reads '{name}', which has no scale, as conversion to fp16 renamed it; "
+                        f"GEMM '{node.name}' reads '{name}', which has no scale, as conversion to fp16 renamed it; "
                         "leave the peer out"
                     )
             nodes += changes.taken()
@@ -94,7 +94,7 @@ def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> Mo
 
 
 class _Changes:
-    """Adds constants to a model, and collects the nodes that have to stand ahead of a product."""
+    """Adds constants to a model, and collects the nodes that have to stand ahead of a GEMM."""
 
     def __init__(self, model: ModelProto) -> None:
         self._model = model
@@ -117,7 +117,7 @@ class _Changes:
         return self._made[name]
 
     def weight(self, name: str, values: npt.NDArray[Any]) -> str:
-        """[K,N] as e4m3 [N,K], scaled and turned."""
+        """[K,N] as e4m3 [N,K], scaled and transposed."""
         if name not in self._made:
             rows = np.ascontiguousarray(values.astype(np.float32).T)
             scale = _row_scales(rows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorRT's contenders: our packed engine, the original as a padded engine, and both with products by TensorRT."""
+"""TensorRT's contenders: our packed engine, the original as a padded engine, and both with GEMMs by TensorRT."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _tuned(setup: Setup) -> dict[str, Any]:
 
 
 def packed_e4m3(setup: Setup) -> Contender:
-    """The rewritten model with products in e4m3 by TensorRT; attention and norms are ours."""
+    """The rewritten model with GEMMs in e4m3 by TensorRT; attention and norms are ours."""
     _require_fp8(setup)
     return _contender(
         setup,
@@ -59,7 +59,7 @@ def packed_e4m3(setup: Setup) -> Contender:
 
 
 def e4m3_of_packed(setup: Setup) -> onnx.ModelProto:
-    """The rewritten model with Q/DQ around its products."""
+    """The rewritten model with Q/DQ around its GEMMs."""
     plain, half = without_functions(setup.model.packed), setup.model.half
     feeds = packed_feeds(setup.batch.ragged, setup.model.metadata)
     scales = activation_scales(plain, half, [feeds], attention=False)
@@ -67,7 +67,7 @@ def e4m3_of_packed(setup: Setup) -> onnx.ModelProto:
 
 
 def padded_e4m3(setup: Setup, *, attention: bool) -> Contender:
-    """The original with products in e4m3 by TensorRT, tuned for B x S."""
+    """The original with GEMMs in e4m3 by TensorRT, tuned for B x S."""
     _require_fp8(setup)
     convert = partial(e4m3_of_padded, setup=setup, attention=attention)
     make = partial(build_padded_engine, setup.model.original, typing="strong", convert=convert, **setup.shape)
@@ -76,7 +76,7 @@ def padded_e4m3(setup: Setup, *, attention: bool) -> Contender:
 
 
 def e4m3_of_padded(original: onnx.ModelProto, setup: Setup, *, attention: bool) -> onnx.ModelProto:
-    """The original, of standard operators, in fp16 with Q/DQ around its products; sequences go one by one."""
+    """The original, of standard operators, in fp16 with Q/DQ around its GEMMs; sequences go one by one."""
     grids = setup.batch.padded(setup.model.original_metadata)
     batches = [{name: grid[at : at + 1] for name, grid in grids.items()} for at, _ in enumerate(setup.batch.seq_lens)]
     scales = activation_scales(original, "fp32", batches, attention=attention)
@@ -85,7 +85,7 @@ def e4m3_of_padded(original: onnx.ModelProto, setup: Setup, *, attention: bool) 
 
 def _require_fp8(setup: Setup) -> None:
     if setup.model.precision != FP8:
-        raise UnavailableError(f"has products in e4m3, this is a comparison in {setup.model.precision}")
+        raise UnavailableError(f"has GEMMs in e4m3, this is a comparison in {setup.model.precision}")
 
 
 def padded(setup: Setup, typing: Typing) -> Contender:

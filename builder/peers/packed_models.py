@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoders of transformers over packed tokens, written anew for torch.compile.
 
-Q, K and V are one product, and so are the two halves of a gated feed-forward network; everything else is left to the
+Q, K and V are one GEMM, and so are the two halves of a gated feed-forward network; everything else is left to the
 compiler.
 """
 
@@ -101,7 +101,7 @@ def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
 
 
 def joined(torch: Any, linears: Sequence[Any]) -> Any:
-    """The weights of some products of the same rows as one."""
+    """The weights of some GEMMs of the same rows as one."""
     return torch.cat([item.weight for item in linears]).detach()
 
 

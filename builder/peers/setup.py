@@ -45,7 +45,7 @@ class Model:
 
     @property
     def half(self) -> str:
-        """The precision of everything but our products: peers of fp8 compute in fp16."""
+        """The precision of everything but our GEMMs: peers of fp8 compute in fp16."""
         return "fp16" if self.precision == FP8 else self.precision
 
     @cached_property
@@ -62,7 +62,7 @@ class Model:
     def packed(self) -> onnx.ModelProto:
         """The rewritten model, packed interface, not verified: the answers are compared before anything is timed.
 
-        Of fp8 it is what has no product in e4m3 yet.
+        Of fp8 it is what has no GEMM in e4m3 yet.
         """
         return rewrite(self.original, precision=self.half, verify=False, mask=self.mask).model
 
@@ -78,7 +78,7 @@ class Model:
 
     @cached_property
     def gemms(self) -> list[GemmShape]:
-        """The rewritten model's matrix products."""
+        """The rewritten model's GEMMs."""
         return [GemmShape.from_dict(item) for item in self.metadata.raw["coverage"]["products"]["rewritten"]]
 
 

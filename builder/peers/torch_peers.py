@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's contenders: a transformers model padded, compiled, and the time of the matrix products alone."""
+"""PyTorch's contenders: a transformers model padded, compiled, and the time of the GEMMs alone."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ def ways_of(run: Callable[[], object], *, graph: bool = True) -> dict[str, Way]:
 
 
 def gemm_limit(setup: Setup) -> Contender:
-    """The packed matrix products with weights alone, by cuBLAS through PyTorch, in one CUDA graph.
+    """The packed GEMMs with weights alone, by cuBLAS through PyTorch, in one CUDA graph.
 
-    Every layer has a weight of its own, so that none is in the cache when its turn comes. In fp8 the products whose K
+    Every layer has a weight of its own, so that none is in the cache when its turn comes. In fp8 the GEMMs whose K
     and N allow it are in e4m3, with scales of one number a tensor, which is the fastest that cuBLASLt has.
     """
     torch = torch_module()
@@ -136,7 +136,7 @@ def gemm_limit(setup: Setup) -> Contender:
             weights = [torch.randn(inner, columns, **options) for _ in range(count)]
             layers.append(_e4m3_gemms(torch, x, weights) if narrow else _gemms(torch, x, weights, results))
     if not layers:
-        raise UnavailableError("the model has no matrix products with weights")
+        raise UnavailableError("the model has no GEMMs with weights")
 
     def run() -> None:
         for gemms in itertools.zip_longest(*layers):

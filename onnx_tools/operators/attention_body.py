@@ -104,9 +104,9 @@ def _table_index(b: BodyBuilder, distance: str) -> str:
 
 
 def _add_disentangled(b: BodyBuilder, scores: str, q: str, k: str, distance: str) -> str:
-    """The scores [B,H,1,Smax,Smax] and the products of q and k with rows of the tables.
+    """The scores [B,H,1,Smax,Smax] and the dot products of q and k with rows of the tables.
 
-    q is [B,H,1,Smax,D] and scaled, k [B,H,1,D,Smax] and not. Batch and positions are one axis in the products:
+    q is [B,H,1,Smax,D] and scaled, k [B,H,1,D,Smax] and not. Batch and positions are one axis in the dot products:
     onnxruntime's MatMul does not repeat a table for a batch of none.
     """
     heads, size = (b.as_vector(b.attribute(name)) for name in ("num_heads", "head_size"))

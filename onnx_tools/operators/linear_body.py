@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What products compute, in standard ONNX operators: x in the activations' type or in e4m3."""
+"""What GEMMs compute, in standard ONNX operators: x in the activations' type or in e4m3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .spec import AttributeValue
 
 
 def rotated_pairs(b: BodyBuilder, pairs: str, angle: str, axis: int) -> str:
-    """`pairs`, of which `axis` holds first and second, turned by `angle`, which lacks that axis; float32."""
+    """`pairs`, of which `axis` holds first and second, rotated by `angle`, which lacks that axis; float32."""
     first, second = (b.op("Gather", pairs, b.const(i), axis=axis) for i in range(2))
     cosine, sine = b.op("Cos", angle), b.op("Sin", angle)
     x = b.op("Sub", b.op("Mul", first, cosine), b.op("Mul", second, sine))
@@ -78,7 +78,7 @@ def _blocks(b: BodyBuilder, columns: str) -> str:
 
 
 def _rotated_columns(b: BodyBuilder, columns: str) -> str:
-    """[T,N] float32 with the pairs among the first rotary_features turned."""
+    """[T,N] float32 with the pairs among the first rotary_features rotated."""
     count, end = b.as_vector(b.attribute("rotary_features")), b.const([np.iinfo(np.int64).max])
     blocks = _blocks(b, b.op("Slice", columns, b.const([0]), count, b.const([1])))
     angle = b.op("Mul", b.unsqueeze(b.op("Cast", "positions", to=TensorProto.FLOAT), 1), "frequencies")  # [T,P]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of products: PadfreeLinear, and PadfreeLinearFp8 with operands in e4m3."""
+"""The operators of GEMMs: PadfreeLinear, and PadfreeLinearFp8 with operands in e4m3."""
 
 from __future__ import annotations
 

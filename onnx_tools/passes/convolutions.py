@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions along one axis as what they are: a product of neighbouring rows, side by side, with all taps' weights.
+"""Convolutions along one axis as what they are: a GEMM of neighbouring rows, side by side, with all taps' weights.
 
-A product runs in half precision whatever the opset, and TensorRT 10.6 gets it right along axes of one
+A GEMM runs in half precision whatever the opset, and TensorRT 10.6 gets it right along axes of one
 (docs/notes/2026-11-22-extent-of-one.md).
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes sequences' first tokens ahead of what computes every token by itself, where nothing else reads the others.
 
-Classifiers and embedding models that pool by the first token need of the last layer's products one row a sequence.
+Classifiers and embedding models that pool by the first token need one row per sequence of the last layer's GEMMs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Rows = tuple[int, ...]
 
 
 def first_tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Lets nodes compute rows [B,...] of first tokens instead of [T,...], if that saves products by weights.
+    """Lets nodes compute rows [B,...] of first tokens instead of [T,...], if that saves work in GEMMs.
 
     A PadfreePool after such nodes has the row of each sequence then: it normalises, and keeps zeros for empty ones.
     Others take first tokens of what the nodes read. What the nodes make of zeros is finite.
@@ -115,7 +115,7 @@ def _can_be_pooled(analysis: Analysis, tensor: gs.Tensor) -> bool:
 
 
 def _with_gemms(graph: gs.Graph, movable: Mapping[int, Rows]) -> dict[int, Rows]:
-    """The nodes that hang together with a product."""
+    """The nodes that are connected with a GEMM."""
     needed, waiting = dict[int, Rows](), [node for node in graph.nodes if id(node) in movable and node.op == "MatMul"]
     while waiting:
         node = waiting.pop()

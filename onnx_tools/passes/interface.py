@@ -148,7 +148,7 @@ def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> Non
 
 
 def _in_token_order(output: gs.Tensor, analysis: Analysis) -> gs.Tensor | None:
-    """The tensor [B,S,...] that an output is, or that it merges as [B*S,...] or turns to [S,B,...]."""
+    """The tensor [B,S,...] that an output is, or that it merges as [B*S,...] or transposes to [S,B,...]."""
     shape = analysis[output].shape
     if is_token_shape(shape):
         return output

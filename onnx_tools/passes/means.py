@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means over one axis that are written as sums divided by a number, as products, or without their axis."""
+"""Means over one axis that are written as sums divided by a number, as MatMuls, or without their axis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROUNDING = 2.0**-23  # the share by which one over a number misses it in float3
 
 
 def write_sums(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Makes a ReduceSum or a ReduceMean of products with columns of equal numbers; returns whether there was any."""
+    """Makes a ReduceSum or a ReduceMean of MatMuls with columns of equal numbers; returns whether there was any."""
     editor = Editor(graph)
     changes = [_write_matmul(editor, analysis, node) for node in list(graph.nodes)]
     return any(changes)
@@ -43,7 +43,7 @@ def write_means(graph: gs.Graph, analysis: Analysis) -> bool:
 
 
 def _write_matmul(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
-    """A product with a column of ones is a sum, and with one of 1 / W the mean of W numbers."""
+    """A MatMul with a column of ones is a sum, and with one of 1 / W the mean of W numbers."""
     column = node.inputs[1] if is_standard(node, "MatMul") else None
     rank = None if column is None else analysis[node.inputs[0]].rank
     if not isinstance(column, gs.Constant) or tuple(column.shape[1:]) not in ((), (1,)) or rank is None or rank < 2:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores and attention weights [..., keys, queries] as [..., queries, keys].
 
-They are those of a Softmax over its last axis but one, or products that are turned before the Softmax.
-Optimisers of graphs move transpositions through a Softmax: tf2onnx does so where Keras multiplies K by Q.
+They are those of a Softmax over its last axis but one, or of a MatMul whose result is transposed before the Softmax.
+Graph optimisers move transpositions through a Softmax: tf2onnx does so where Keras multiplies K by Q.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZES = ((2, 3), (3, 5))  # B, S to try movements with
 
 
 def transpose_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Lets every Softmax over [..., S, S] go over its last axis, and turns products; returns whether there was any."""
+    """Lets every Softmax over [..., S, S] go over its last axis, and swaps MatMuls' operands; returns if it did."""
     editor = Editor(graph)
     transposing = _Transposed(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
     softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_transposed(analysis, node)]
@@ -75,7 +75,7 @@ class _Transposed:
         softmax.outputs.clear()
 
     def _join(self, weights: gs.Tensor, result: gs.Tensor) -> None:
-        """Gives what turns the weights back a Reshape of them."""
+        """Replaces what transposes the weights back by a Reshape of them."""
         for first in list(weights.outputs):
             chain, last = list[gs.Node](), first
             best: gs.Node | None = None

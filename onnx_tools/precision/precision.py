@@ -2,12 +2,12 @@
 """Gives a rewritten float32 model another activation type, with every cast written out (strong typing).
 
 Rules, node by node in order:
-- padfree operators and matrix products compute in the new type (their statistics and sums are float32 inside), but for
+- padfree operators and GEMMs compute in the new type (their statistics and sums are float32 inside), but for
   inputs that are float32 by their description: angles' frequencies, biases of attention;
 - reductions, softmax, norms, exponentials and logarithms that stand outside padfree operators stay float32, and so does
-  what is computed element by element from their results, up to the next matrix product or padfree operator;
+  what is computed element by element from their results, up to the next GEMM or padfree operator;
 - a constant that the new type cannot hold (a mask's finfo.min, an epsilon of 1e-12) keeps the nodes that read it in
-  float32 in the same way, and so does a weight of a matrix product that would overflow or vanish;
+  float32 in the same way, and so does a weight of a GEMM that would overflow or vanish;
 - products of positions and other whole numbers (rotary angles, as some exporters write them) stay float32;
 - operators that have no such type in the model's opset stay float32 (bfloat16 convolutions before opset 22);
 - nodes that make or read an activation known not to fit (see ranges.py) stay float32; PadfreeLayerNorm, and PadfreePool

@@ -46,9 +46,10 @@ def rounded(values: Floats, precision: str) -> npt.NDArray[Any]:
 def moved_to_keep_sums(exact: Floats, rounding: Callable[[Floats], Floats], axis: int) -> Floats:
     """Numbers that have, after `rounding`, the sums along an axis that `exact` has, but for a few roundings.
 
-    A weight's product by rows of a mean other than 0 is off by that mean times the sum of K rounding errors of random
-    signs. So all numbers move by the same small part of themselves, which takes some of them to their other neighbour:
-    of K 384 three tenths of the sum are left, of 4096 one, and no number's error grows by more than that part.
+    Where rows have a mean other than 0, a GEMM's result is off by that mean times the sum of K rounding errors of
+    random signs. So all numbers move by the same small part of themselves, which takes some of them to their other
+    neighbour: three tenths of the sum are left at K 384, one at 4096, and no number's error grows by more than that
+    part.
     """
     sizes = np.abs(exact)
     total = sizes.sum(axis=axis, keepdims=True, dtype=np.float64)

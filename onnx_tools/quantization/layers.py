@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which products of a graph can be in e4m3, and which of them were asked for."""
+"""Which GEMMs of a graph can be in e4m3, and which of them were asked for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_ASKED_FOR = "not asked for"
 
 @dataclass(frozen=True)
 class Layer:
-    """A product of a graph: its name, and that of the tensor that it multiplies."""
+    """A GEMM of a graph: its name, and that of the tensor that it multiplies."""
 
     name: str
     x: str
@@ -39,17 +39,17 @@ class Layers:
 
 
 def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
-    """Raises RewriteError for a pattern that no product fits, and where no product is left."""
+    """Raises RewriteError for a pattern that no GEMM fits, and where no GEMM is left."""
     gemms = [node for node in graph.nodes if is_padfree(node, HALF_OPERATOR)]
     names = [node_name(node) for node in gemms]
     if not gemms:
         raise RewriteError(
-            "the model has no product of tokens that padfree's kernels compute, so that nothing can be in fp8; "
+            "the model has no GEMM of tokens that padfree's kernels compute, so that nothing can be in fp8; "
             "see the near misses of the pass 'linear' (padfree inspect), or choose precision fp16"
         )
     for pattern in (*options.keep, *options.quantize):
         if not fnmatch.filter(names, pattern):
-            raise RewriteError(f"no product is named '{pattern}', the products are {_listed(names)}; correct it")
+            raise RewriteError(f"no GEMM is named '{pattern}', the GEMMs are {_listed(names)}; correct it")
     reasons = dict[str, str]()
     for name, node in zip(names, gemms, strict=True):
         if reason := _reason(name, node, options):
@@ -62,13 +62,13 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
     if not chosen:
         reason = next((reason for reason in reasons.values() if reason != _NOT_ASKED_FOR), _NOT_ASKED_FOR)
         raise RewriteError(
-            f"no product is left to be in fp8: {reason}; change --keep and --quantize, or choose precision fp16"
+            f"no GEMM is left to be in fp8: {reason}; change --keep and --quantize, or choose precision fp16"
         )
     return Layers(chosen, reasons)
 
 
 def reads_stream(layer: Layer) -> bool:
-    """Whether a product norms rows that others add as they are: a stream, which goes past norms ahead of layers."""
+    """Whether a GEMM norms rows that others add as they are: a stream, which goes past norms ahead of layers."""
     if not layer.node.attrs["has_x_moments"]:
         return False
     rows = layer.node.inputs[0]
@@ -89,7 +89,7 @@ def _sums(reader: gs.Node) -> bool:
 
 
 def _reason(name: str, node: gs.Node, options: QuantizationOptions) -> str:
-    """Why a product stays in half precision; empty where it need not."""
+    """Why a GEMM stays in half precision; empty where it need not."""
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.keep):
         return "asked for"
     if options.quantize and not any(fnmatch.fnmatchcase(name, pattern) for pattern in options.quantize):

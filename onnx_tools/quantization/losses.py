@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each product loses in e4m3: its result from rounded factors, beside the one that it has, on calibration data."""
+"""What each GEMM loses in e4m3: its result from rounded factors, beside the one that it has, on calibration data."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def measure_losses(
     weights: QuantizedWeights,
     feeds: Feeds,
 ) -> dict[str, float]:
-    """By the names of products, how far their results are off, in parts of the results' lengths.
+    """By the names of GEMMs, how far their results are off, in parts of the results' lengths.
 
     Args:
-        model: what the products stand in, in half precision, without function bodies.
+        model: what the GEMMs stand in, in half precision, without function bodies.
         precision: its type.
-        layers: products, PadfreeLinear.
+        layers: GEMMs, PadfreeLinear.
         scales: of the tensors that they multiply.
         weights: theirs, in e4m3.
         feeds: one batch.
 
-    The result is the product, with the norm that it applies, but without bias and what follows, which may hide or
-    repeat a loss.
+    The result is what the GEMM sums up, with the norm that it applies, but without bias and what follows, which may
+    hide or repeat a loss.
     """
     losses = dict[str, float]()
     for first in range(0, len(layers), _TENSORS_AT_ONCE):
@@ -57,7 +57,7 @@ def measure_losses(
 
 
 def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: QuantizedWeight) -> float:
-    """Of one product of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
+    """Of one GEMM of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
     narrow = rounded(x / np.float32(scale)) * np.float32(scale)
     exact, approximate = (_normed(node, x, result) for result in (x @ weight, narrow @ quantized.dequantized().T))
     length = float(np.linalg.norm(exact))
@@ -68,7 +68,7 @@ def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: Quan
 
 
 def _normed(node: gs.Node, x: Floats, result: Floats) -> Floats:
-    """The product with the norm of the rows of x, where it has one: its moments are those of the exact rows."""
+    """The result with the norm of the rows of x, where the GEMM has one: its moments are those of the exact rows."""
     if not node.attrs["has_x_moments"]:
         return result
     epsilon = np.float32(node.attrs["x_epsilon"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts products in e4m3 into a graph: their weights, what they multiply, and who makes that."""
+"""Puts GEMMs in e4m3 into a graph: their weights, what they multiply, and who makes that."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def narrow_gemms(
     Args:
         graph: of a model in half precision.
         precision: fp16 or bf16.
-        layers: the products.
+        layers: the GEMMs.
         scales: of each tensor that they multiply, by its name: a power of two.
         weights: theirs in e4m3, or what makes them.
 
-    A tensor that such a product, a norm or an embedding makes, or attention for it alone, comes from there in e4m3;
+    A tensor that such a GEMM, a norm or an embedding makes, or attention for it alone, comes from there in e4m3;
     others go through QuantizeLinear. Residuals stay in half precision. A tensor has one scale, whoever reads it: no
     maker is asked for e4m3 twice.
     """
@@ -59,8 +59,8 @@ class _Narrowing:
         self._rows: dict[str, gs.Constant] = {}  # by the weight's name
 
     def run(self) -> None:
-        """Decides who makes what, then changes every product."""
-        narrow_results = dict[int, gs.Tensor]()  # by the id of the product that makes it
+        """Decides who makes what, then changes every GEMM."""
+        narrow_results = dict[int, gs.Tensor]()  # by the id of the GEMM that makes it
         for layer in self._layers:
             x = layer.node.inputs[0]
             if x.name in self._narrow:
@@ -87,13 +87,13 @@ class _Narrowing:
         maker.outputs = [*([x] if wide else []), narrow, *maker.outputs[1:]]
 
     def _gives(self, maker: gs.Node, x: gs.Tensor) -> bool:
-        """Whether a product can make its result in e4m3: what is turned cannot, and gates make one result alone."""
+        """Whether a GEMM can make its result in e4m3: what is rotated cannot, and gates make only one result."""
         if maker.attrs["rotary_features"] or maker.outputs[0] is not x:
             return False
         return not maker.attrs["gated"] or not self._read_wide(x)
 
     def _read_wide(self, tensor: gs.Tensor) -> bool:
-        """Whether anything but products in e4m3 needs the tensor in half precision."""
+        """Whether anything but GEMMs in e4m3 needs the tensor in half precision."""
         if is_output(self._graph, tensor):
             return True
         return any(
@@ -115,7 +115,7 @@ class _Narrowing:
         editor.node("QuantizeLinear", [x, held, zero], stem=narrow.name, output=narrow)
 
     def _change(self, node: gs.Node, narrow: gs.Tensor | None) -> None:
-        """Gives a product its weights and inputs in e4m3, and the results that are asked for."""
+        """Gives a GEMM its weights and inputs in e4m3, and the results that are asked for."""
         inputs = padfree_inputs(node)
         x, weight = inputs["x"], inputs["weight"]
         result, *moments = node.outputs

@@ -14,7 +14,7 @@ _POSITIONS = {OPERATOR: 2, "QuantizeLinear": 1, "DequantizeLinear": 1}
 
 
 def check_scales(model: Model) -> None:
-    """Raises RewriteError for a product in e4m3, or a node around it, whose scale is not finite and above 0."""
+    """Raises RewriteError for a GEMM in e4m3, or a node around it, whose scale is not finite and above 0."""
     constants = {tensor.name: tensor for tensor in model.proto.graph.initializer}
     for node in model.proto.graph.node:
         position = _POSITIONS.get(node.op_type)

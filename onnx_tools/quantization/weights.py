@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of products in e4m3, each quantised once."""
+"""Weights of GEMMs in e4m3, each quantised once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .e4m3 import Bytes, Floats, quantized_rows
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """e4m3 [N,K] with a scale a row, float32 [N]: the transpose of a product's weight [K,N]."""
+    """e4m3 [N,K] with a scale a row, float32 [N]: the transpose of a GEMM's weight [K,N]."""
 
     rows: Bytes
     scale: Floats

@@ -53,7 +53,7 @@ def convert_and_check(model: Model, precision: str, sample: Sample | None) -> Ha
 
     Args:
         model: without function bodies.
-        precision: "fp16", "bf16", or "half": fp16, unless products of tokens would have to stay float32 for it, whose
+        precision: "fp16", "bf16", or "half": fp16, unless GEMMs of tokens would have to stay float32 for it, whose
             kernels are several times slower.
         sample: inputs; None skips what needs them, so that only weights are looked at.
 
@@ -78,7 +78,7 @@ def convert_and_check(model: Model, precision: str, sample: Sample | None) -> Ha
 
 
 def _reason_against_fp16(model: ModelProto, unfit: Mapping[str, str]) -> str:
-    """The first tensor that does not fit and that a product of tokens or a padfree operator makes or reads, and why."""
+    """The first tensor that does not fit and that a GEMM of tokens or a padfree operator makes or reads, and why."""
     weights = {tensor.name for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.domain == DOMAIN or (node.op_type == "MatMul" and node.input[1] in weights):

@@ -105,7 +105,7 @@ def test_optimize_writes_what_runs_and_is_inspected(fp8: Path, tmp_path: Path, c
     capsys.readouterr()
     assert main(["inspect", str(fp8), "--verbose"]) == 0
     shown = capsys.readouterr().out
-    for text in ("products in e4m3, else fp16", "largest input", "PadfreeLinearFp8", "scales from 100 tokens"):
+    for text in ("GEMMs in e4m3, else fp16", "largest input", "PadfreeLinearFp8", "scales from 100 tokens"):
         assert text in shown
     data = ids(tmp_path / "run.jsonl", (5, 12))
     assert main(["run", str(fp8), "--input", str(data), "-o", str(tmp_path / "out.npz")]) == 0

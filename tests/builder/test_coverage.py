@@ -126,7 +126,7 @@ def test_inspect_of_an_original_shows_what_rewriting_gives(capsys: Capture) -> N
         "an exported model",
         "one row a token [T, ...]",
         "linear layers",
-        "expected of the matrix products alone",
+        "expected of the GEMMs alone",
         "x fewer FLOPs",
         "at most 64 (1229 tokens, 2048 slots with padding)",
         "complete: nothing computes padding",

@@ -215,9 +215,9 @@ def made_of(entry: Entry, source: Path) -> str:
     Empty where nothing is made: the build says why.
     """
     kind = {"interface": entry.interface, "precision": entry.precision, "strict": False, "verify": False}
-    products, profile = LinearOptions("auto", "folded", _gpu), ProfileOptions(MAX_BATCH, MAX_SEQ_LEN)
+    linear_options, profile = LinearOptions("auto", "folded", _gpu), ProfileOptions(MAX_BATCH, MAX_SEQ_LEN)
     try:
-        prepared = prepare_model(source, products=products, profile=profile, **kind)
+        prepared = prepare_model(source, linear_options=linear_options, profile=profile, **kind)
     except (RewriteError, BuildError):
         return ""
     found = hashlib.sha256(source.read_bytes())

@@ -249,7 +249,7 @@ def linear(
 ) -> Floats:
     """activation(x weight + bias) + residual, [T,N], for x and a residual that may be rows before a layer norm.
 
-    Or, gated, activation(u) * v, [T,N/2]; or with the first 2 * len(frequencies) columns turned in pairs.
+    Or, gated, activation(u) * v, [T,N/2]; or with the first 2 * len(frequencies) columns rotated in pairs.
     """
     total = f64(x) @ f64(weight)
     if x_moments is not None:

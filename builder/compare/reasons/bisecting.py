@@ -102,7 +102,7 @@ def find_departure(
 
 
 def _largest_step(trace: Sequence[TensorError]) -> str:
-    """Where in the model's order the mean error grows most: in fp8 every product adds some."""
+    """Where in the model's order the mean error grows most: in fp8 every GEMM adds some."""
     steps = [(after.errors.mean_relative - before.errors.mean_relative, after) for before, after in pairwise(trace)]
     if not steps:
         return ""

@@ -57,7 +57,7 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
     if item.metadata.quantization is None:
         facts = f"with every tensor rounded to {precision}, and {plain:.2g} with its weights alone"
     else:
-        facts = f"of which its products in fp8 alone make {plain:.2g}, {_most_lossy(item.metadata.quantization)}"
+        facts = f"of which its GEMMs in fp8 alone make {plain:.2g}, {_most_lossy(item.metadata.quantization)}"
     facts = f"in onnxruntime the same file is {rounded:.2g} relative off {facts}"
     if error > EXPLAINED * rounded:
         verdict = f"{precision} does not explain it: {facts}; what runs here is {error:.2g} off; please report it"
@@ -70,7 +70,7 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
 
 
 def _most_lossy(quantization: QuantizationInfo) -> str:
-    """Which products lost most on the calibration data, and what to do about it."""
+    """Which GEMMs lost most on the calibration data, and what to do about it."""
     layers = sorted(quantization.layers, key=lambda layer: layer.loss, reverse=True)[:LAYERS_SHOWN]
     shown = ", ".join(f"'{layer.name}' ({layer.loss:.3f} of its result)" for layer in layers)
     return f"most of all {shown}, which --keep leaves in half precision"

@@ -160,7 +160,7 @@ def _turned(graph: EncoderGraph, rows: str, sizes: Heads) -> str:
 
 
 def _chosen(graph: EncoderGraph, x: str, table: str, index: str) -> str:
-    """Products of x [B, H, S, D] with the rows of the table that the index [S, S] names: [B, H, S, S]."""
+    """Dot products of x [B, H, S, D] with the rows of the table that the index [S, S] names: [B, H, S, S]."""
     products = graph.op("MatMul", x, table)
     size = graph.op("Shape", products, start=0, end=3)
     shape = graph.op("Concat", size, graph.op("Shape", index, start=1, end=2), axis=0)

@@ -27,7 +27,7 @@ def embedded(writing: Writing, tensors: Tensors, norm: str, sizes: Sizes, vocabu
 def rotary_layers(
     writing: Writing, x: str, sizes: Sizes, turning: Frequencies, count: int, layer: Callable[[int], PostNormLayer]
 ) -> str:
-    """Layers of x [B, S, E] whose queries and keys are turned."""
+    """Layers of x [B, S, E] whose queries and keys are rotated."""
     graph, rotary = writing.graph, Rotary.of(writing.graph, turning)
 
     def turn(heads: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes of what matrix products, convolutions and standard attention make."""
+"""The sizes of what GEMMs, convolutions and standard attention make."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _results(node: gs.Node, rows: Facts) -> list[Facts]:
 
 
 def _linear(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
-    """The product [T,N], gated [T,N/2], and the moments [N/64,T,2] of its rows; T is B for first tokens."""
+    """The result [T,N], gated [T,N/2], and the moments [N/64,T,2] of its rows; T is B for first tokens."""
     columns = (known[1].shape or ())[1:]
     width = columns[0].constant() if columns else None
     if node.attrs["gated"]:

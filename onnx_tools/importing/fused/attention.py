@@ -19,7 +19,7 @@ def attention(e: Expansion) -> Sequence[gs.Tensor]:
     e.refuse_inputs(past=4, past_sequence_length=6)
     e.refuse_outputs(present=1)
     if e.integer("do_rotary"):
-        raise NotImportable("it turns Q and K itself (do_rotary=1)")
+        raise NotImportable("it rotates Q and K itself (do_rotary=1)")
     weight = e.input(1, "weight")
     total = e.width(weight, "weight")
     sizes = e.node.attrs.get("qkv_hidden_sizes") or [total // 3] * 3

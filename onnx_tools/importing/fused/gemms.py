@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products with a scale, transposed operands or an activation: FusedMatMul and FusedGemm."""
+"""GEMMs with a scale, transposed operands or an activation: FusedMatMul and FusedGemm."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RotaryEmbedding: pairs of elements of every head turned by angles that tables hold for each position."""
+"""RotaryEmbedding: pairs of elements of every head rotated by angles that tables hold for each position."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rotated(
     *,
     interleaved: bool,
 ) -> gs.Tensor:
-    """Heads [B,S,H*D] of this size turned by the rows of two tables; positions [B,S], None: 0, 1, 2, ..."""
+    """Heads [B,S,H*D] of this size rotated by the rows of two tables; positions [B,S], None: 0, 1, 2, ..."""
     positions = e.reshape(e.slots(x, 1), 1, -1) if positions is None else positions
     width, half = e.width(x, "tensor"), e.width(tables[0], "table")
     heads = e.reshape(x, 0, 0, width // size, size)
@@ -54,7 +54,7 @@ def rotated(
 def _rotated_heads(
     e: Expansion, heads: gs.Tensor, size: int, angles: tuple[gs.Tensor, gs.Tensor], half: int, *, interleaved: bool
 ) -> gs.Tensor:
-    """Heads [B,S,H,D] or [B,H,S,D], of whose elements the first 2 * half are turned."""
+    """Heads [B,S,H,D] or [B,H,S,D], of whose elements the first 2 * half are rotated."""
     cosine, sine = angles
     whole = e.columns(heads, 0, 2 * half) if 2 * half < size else heads
     if interleaved:
@@ -82,7 +82,7 @@ def _head_size(e: Expansion, width: int, rotary: int) -> int:
         raise NotImportable("it has rotary_embedding_dim without num_heads")
     size = rotary if heads <= 0 else width // heads
     if size < rotary or width % size:
-        raise NotImportable(f"{width} columns are no heads of {size} elements with {rotary} turned ones")
+        raise NotImportable(f"{width} columns are no heads of {size} elements of which {rotary} are rotated")
     return size
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a model's tensors is constant: weights, Constants, and what is only handed on, turned or cast of them.
+"""What of a model's tensors is constant: weights, Constants, and what is only handed on, transposed or cast of them.
 
 torch's exporter writes weights of equal values once, with an Identity for every other name.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factors in front of products, which SmoothQuant and AWQ write to even out activations, as part of the weights.
+"""Factors in front of GEMMs, which SmoothQuant and AWQ write to even out activations, as part of the weights.
 
-ModelOpt multiplies what a quantised product reads by a number for each feature, and divides the rows of the weight by
-it. Where nothing is rounded in between, the weight takes the factors again; products that read the same tensor are
-one product again then.
+ModelOpt multiplies what a quantised GEMM reads by a number for each feature, and divides the rows of the weight by
+it. Where nothing is rounded in between, the weight takes the factors again; GEMMs that read the same tensor are
+one GEMM again then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .constants import Constants
 _STANDARD = ("", "ai.onnx")
 _ROOTS = ("Sqrt", "Reciprocal", "Pow", "Div")
 _MOST_AXES = 2
-"""Of factors, and the fewest of what a product makes rows of: more would give the product another axis."""
+"""Of factors, and the fewest of what a GEMM makes rows of: more would give the GEMM another axis."""
 
 Array = npt.NDArray[np.float32]
 
@@ -114,7 +114,7 @@ class _Folding:
             x, name, factors = folded[node.output[0]]
             weight = self._weight(name)
             if weight is None:
-                raise AssertionError("products have constant weights")
+                raise AssertionError("GEMMs have constant weights")
             values = np.ascontiguousarray(weight * factors[:, np.newaxis], np.float32)
             tensor = result.graph.initializer.add(name=names.fresh(f"{node.name or node.output[0]}_weight"))
             if values.nbytes >= LARGE_BYTES:

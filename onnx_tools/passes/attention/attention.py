@@ -204,7 +204,7 @@ class _Replacement:
         self._editor.node("Transpose", [heads], stem=output.name, attrs={"perm": list(TOKENS_FIRST)}, output=output)
 
     def _rotated(self, x: gs.Tensor, rotation: Rotation | None, heads: int, size: int) -> gs.Tensor:
-        """The tensor [T,...] with its first heads turned."""
+        """The tensor [T,...] with its first heads rotated."""
         if rotation is None:
             return x
         result = self._editor.variable("rotated", x.dtype)

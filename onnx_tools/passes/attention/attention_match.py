@@ -140,7 +140,7 @@ def _check_length(shape: Shape | None, name: str) -> None:
 def _heads(
     around: Surroundings, *tensors: gs.Tensor, keys: tuple[int, ...] = HEADS_FIRST
 ) -> tuple[HeadsSource, HeadsSource, HeadsSource]:
-    """Where Q, K and V come from; before their rotations, where Q and K are turned alike.
+    """Where Q, K and V come from; before their rotations, where Q and K are rotated alike.
 
     `keys` makes [B,H,S,D] of K. Raises NoMatch.
     """
@@ -155,7 +155,7 @@ def _heads(
 def _rotated(
     around: Surroundings, q: gs.Tensor, k: gs.Tensor, keys: tuple[int, ...]
 ) -> tuple[HeadsSource, HeadsSource]:
-    """Where Q and K come from before their rotations. Raises NoMatch where there is none, or they are turned apart."""
+    """Where Q and K come from before their rotations. Raises NoMatch unless both are rotated alike."""
     queries = trace_heads(around.analysis, q, "Q", rotations=around.rotations)
     heads_of_keys = trace_heads(around.analysis, k, "K", perm=keys, rotations=around.rotations)
     if (
@@ -163,7 +163,7 @@ def _rotated(
         or heads_of_keys.rotation is None
         or queries.rotation.pairs != heads_of_keys.rotation.pairs
     ):
-        raise NoMatch("Q and K are not turned alike")
+        raise NoMatch("Q and K are not rotated alike")
     return queries.in_pairs(), heads_of_keys.in_pairs()
 
 

@@ -30,7 +30,7 @@ class HeadsSource:
 
     Where heads are worked on before the scores, as norms of Q and K do it, there is no such tensor: then `order` is
     the permutation that makes [B,S,H,D] of the tensor, and N is H*D. `by_head`: heads are [H*B,S,D] and not [B*H,S,D].
-    `rotation`: how heads are turned after they were read.
+    `rotation`: how heads are rotated after they were read.
     """
 
     tensor: gs.Tensor
@@ -70,7 +70,7 @@ def trace_heads(
     perm: tuple[int, ...] = HEADS_FIRST,
     rotations: Rotations | None = None,
 ) -> HeadsSource:
-    """Where Q, K or V [B,H,S,D] comes from, which `perm` makes of the tensor; with `rotations` before what turns them.
+    """Where Q, K or V [B,H,S,D] comes from, which `perm` makes of the tensor; with `rotations`, before these.
 
     Batch and heads may be merged, in either order. Raises NoMatch with the reason.
     """
@@ -113,12 +113,12 @@ def trace_heads(
 
 
 def _before(analysis: Analysis, after: HeadsSource, heads: gs.Tensor, rotation: Rotation, what: str) -> HeadsSource:
-    """Where heads come from that a rotation turns before they are read as `after` says."""
+    """Where heads come from that are rotated before they are read as `after` says."""
     first = token_axis(analysis[heads].shape) == 1
     before = trace_heads(analysis, heads, what, perm=TOKENS_FIRST if first else HEADS_FIRST)
     head, element = np.divmod(after.columns, before.columns.shape[1])
     if not np.array_equal(element, np.broadcast_to(np.arange(before.columns.shape[1]), element.shape)):
-        raise NoMatch(f"{what} mixes elements of heads that are turned")
+        raise NoMatch(f"{what} mixes elements of rotated heads")
     factor = after.factor * before.factor * rotation.factor
     return HeadsSource(before.tensor, before.columns[head, element], factor, before.order, after.by_head, rotation)
 

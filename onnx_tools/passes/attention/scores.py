@@ -98,7 +98,7 @@ def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores
     while True:
         node = producer(current)
         if node is None:
-            raise NoMatch(f"the scores of '{node_name(softmax)}' are no product of Q and K: they are an input")
+            raise NoMatch(f"the scores of '{node_name(softmax)}' are not computed from Q and K: they are an input")
         if is_standard(node, "MatMul"):
             return node, scores
         scaled = scale_of(analysis, current)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated feed-forwards (GeGLU, SwiGLU): activation(u) * v, of two products of the same rows or two pieces of one."""
+"""Gated feed-forwards (GeGLU, SwiGLU): activation(u) * v, of two GEMMs of the same rows or two pieces of one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NAME = "gates"
 
 @dataclass(frozen=True)
 class _Branch:
-    """A factor of a gate: columns of a product with their bias and their activation, which `nodes` make.
+    """A factor of a gate: columns of a GEMM with their bias and their activation, which `nodes` make.
 
-    `is_piece`: the product is cut into pieces, and this is one.
+    `is_piece`: the GEMM is cut into pieces, and this is one.
     """
 
     matmul: gs.Node
@@ -39,7 +39,7 @@ class _Branch:
 
 
 def gates(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
-    """Replaces products of tokens whose results gate each other by one PadfreeLinear.
+    """Replaces GEMMs of tokens whose results gate each other by one PadfreeLinear.
 
     The weights' columns come in blocks of 16: 8 of u and the 8 of v that belong to them. `precision` is the graph's.
     """
@@ -58,7 +58,7 @@ class _Gates:
         self._missed: list[Miss] = []
 
     def run(self) -> PassResult:
-        """Finds what products lead to, then replaces the gates."""
+        """Finds what GEMMs lead to, then replaces the gates."""
         factors: dict[int, list[_Branch]] = {}  # by the id of the node that reads them
         for matmul in self._graph.nodes:
             for branch in self._branches(matmul) if is_candidate(self._analysis, matmul) else ():
@@ -77,7 +77,7 @@ class _Gates:
         return PassResult(NAME, replaced, tuple(self._missed))
 
     def _branches(self, matmul: gs.Node) -> Iterator[_Branch]:
-        """What becomes of a product [T,N]: of all its columns, or of the two pieces that it is cut into."""
+        """What becomes of a GEMM [T,N]: of all its columns, or of the two pieces that it is cut into."""
         bias = added_bias(self._graph, self._analysis, matmul.outputs[0])
         shape = self._analysis[bias.output].shape
         width = shape[-1].constant() if shape is not None and len(shape) == 2 else None
@@ -88,7 +88,7 @@ class _Gates:
         cuts = [(reader, _cut_columns(self._analysis, reader, every)) for reader in bias.output.outputs]
         if not cuts or is_output(self._graph, bias.output) or any(pieces is None for _, pieces in cuts):
             if sum(is_candidate(self._analysis, reader) for reader in matmul.inputs[0].outputs) > 1:
-                with contextlib.suppress(NoMatch):  # which the pass on products says
+                with contextlib.suppress(NoMatch):  # which the pass on GEMMs says
                     yield self._activated(whole)
             return
         pieces = [
@@ -135,13 +135,13 @@ class _Gates:
                 raise NoMatch(f"'{node_name(gate)}' multiplies '{branch.output.name}', which something else needs too")
         if count % MULTIPLE:
             raise NoMatch(
-                f"'{node_name(gate)}' multiplies [T,{count}] of products, and {count} is no multiple of {MULTIPLE}"
+                f"'{node_name(gate)}' multiplies [T,{count}] of GEMMs, and {count} is no multiple of {MULTIPLE}"
             )
         act = self._analysis[u.matmul.outputs[0]].dtype
         cast = self._cast_behind(result) if self._analysis[result].dtype != act else None
         result = result if cast is None else cast.outputs[0]
         if self._analysis[result].dtype != act:
-            raise NoMatch(f"'{node_name(gate)}' makes {self._analysis[result].dtype} of products in {act}")
+            raise NoMatch(f"'{node_name(gate)}' makes {self._analysis[result].dtype} of GEMMs in {act}")
         x, name = u.matmul.inputs[0], u.matmul.name
         weight = self._pairs("gated_weight", (u.matmul.inputs[1], u.columns), (v.matmul.inputs[1], v.columns))
         bias = None
@@ -174,7 +174,7 @@ def _cut_columns(analysis: Analysis, node: gs.Node, every: Indices) -> list[Indi
 
 
 def _belong_together(one: _Branch, other: _Branch) -> bool:
-    """Whether both multiply the same rows, are as wide, and leave nothing of their products over."""
+    """Whether both multiply the same rows, are as wide, and leave nothing of their GEMMs over."""
     if one is other or one.columns.size != other.columns.size:
         return False
     same_rows = one.matmul.inputs[0] is other.matmul.inputs[0]

@@ -15,12 +15,12 @@ NAME = "linear"
 
 
 def linear(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
-    """Replaces every product [T,K] x [K,N], or [B,K] x [K,N] of first tokens, with a constant weight by PadfreeLinear.
+    """Replaces every GEMM [T,K] x [K,N], or [B,K] x [K,N] of first tokens, with a constant weight by PadfreeLinear.
 
-    `precision` is the type that padfree operators compute in; products that stay float32 in a half precision model,
+    `precision` is the type that padfree operators compute in; GEMMs that stay float32 in a half precision model,
     because their numbers do not fit, are left to TensorRT.
 
-    The bias of a product comes from an Add after it, or from the padfree operator that would add it. A residual goes
+    The bias of a GEMM comes from an Add after it, or from the padfree operator that would add it. A residual goes
     to PadfreeLinear only where no PadfreeLayerNorm adds it: the norm reads its input once in any case, so that it adds
     the residual for one read, and has the sum in float32.
     """
@@ -42,7 +42,7 @@ def linear(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
 
 
 def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
-    """Replaces a product and what follows it by PadfreeLinear; returns why an activation stays outside."""
+    """Replaces a GEMM and what follows it by PadfreeLinear; returns why an activation stays outside."""
     graph, name, (x, weight) = editor.graph, node.name, node.inputs
     bias = _bias(graph, analysis, node.outputs[0])
     kind, activated, reason = "none", Step(bias.output), None
@@ -64,7 +64,7 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
 
 
 def _bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> Step:
-    """The bias [N] that the only reader of a product adds: an Add, or a padfree operator, which then adds none."""
+    """The bias [N] that the only reader of a GEMM adds: an Add, or a padfree operator, which then adds none."""
     if not used_once(graph, y):
         return Step(y)
     reader = y.outputs[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes are products of tokens by a weight, and what is added to them."""
+"""Which nodes are GEMMs of tokens by a weight, and what is added to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MULTIPLE = 8
 
 @dataclass(frozen=True)
 class Step:
-    """A value that a product leads to, what was added for it, and the nodes that are not needed then."""
+    """A value that a GEMM leads to, what was added for it, and the nodes that are not needed then."""
 
     output: gs.Tensor
     added: gs.Tensor | None = None
@@ -76,7 +76,7 @@ def padfree_linear(
     activation: str,
     gated: bool = False,
 ) -> gs.Node:
-    """A PadfreeLinear without norms under the name of the product that it replaces: profiles tell layers by it.
+    """A PadfreeLinear without norms under the name of the GEMM that it replaces: profiles tell layers by it.
 
     `tensors` are x, weight, bias and residual; the last two may be None.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embeddings in the finish of the products that make Q and K: columns in another order, so that pairs meet."""
+"""Rotary embeddings in the epilogue of the GEMMs that make Q and K: columns are permuted, so that pairs meet."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...analysis.graph import Editor, is_padfree, node_name, padfree_inputs, pro
 from ..base import Miss, NoMatch, PassResult
 from .columns import PAIR_BLOCK, Columns, Indices, Part, indices_of_pairs
 
-NAME = "turns"
+NAME = "rotations"
 
 
 @dataclass(frozen=True)
 class _Rotation:
-    """A PadfreeRotary of what a product makes, for an attention alone."""
+    """A PadfreeRotary of what a GEMM makes, for an attention alone."""
 
     node: gs.Node
     gemm: gs.Node
@@ -32,7 +32,7 @@ class _Rotation:
 
 
 def rotations(graph: gs.Graph, precision: str) -> PassResult:
-    """Removes every PadfreeRotary between a PadfreeLinear and PadfreeAttention alone; the product turns its columns.
+    """Removes every PadfreeRotary between a PadfreeLinear and PadfreeAttention alone; the GEMM rotates its columns.
 
     Q K^T stays the same when the columns of a head are permuted in Q and K alike. They come in blocks of 16: 8, and
     the 8 that are their pairs. What reads Q or K beside attention would see them in that order. `precision` is the
@@ -56,7 +56,7 @@ def rotations(graph: gs.Graph, precision: str) -> PassResult:
 
 
 def _match(graph: gs.Graph, attention: gs.Node) -> list[_Rotation]:
-    """What turns the Q and K of an attention. Raises NoMatch where not all of them can go into products."""
+    """What rotates Q and K of an attention. Raises NoMatch where not all of them can go into GEMMs."""
     inputs = padfree_inputs(attention)
     sources = [inputs[name] for name in ("qkv", "q", "k") if name in inputs]
     rotaries = [_rotary(source) for source in sources]
@@ -65,18 +65,18 @@ def _match(graph: gs.Graph, attention: gs.Node) -> list[_Rotation]:
     name = node_name(attention)
     rotations = [_rotation(graph, node) for node in rotaries if node is not None]
     if len(rotations) != len(sources):
-        raise NoMatch(f"'{name}' reads a Q and a K of which one alone is turned")
+        raise NoMatch(f"'{name}' reads a Q and a K of which only one is rotated")
     heads, of_keys = (int(attention.attrs[key]) for key in ("num_heads", "num_kv_heads"))
     wanted = [heads + of_keys] if len(sources) == 1 else [heads, of_keys]
     size = int(attention.attrs["head_size"])
     if [rotation.heads for rotation in rotations] != wanted or any(
         rotation.head_size != size for rotation in rotations
     ):
-        raise NoMatch(f"'{name}' has other heads than those that are turned ahead of it")
+        raise NoMatch(f"'{name}' has other heads than those that are rotated before it")
     if len({rotation.node.attrs["pairing"] for rotation in rotations}) > 1:
         raise NoMatch(f"'{name}' reads a Q and a K whose pairs are different columns")
     if attention.attrs["has_qkv_bias"] or attention.attrs["qkv_layout"] == "H3D":
-        raise NoMatch(f"'{name}' adds a bias to what is turned, or has Q, K and V of each head side by side")
+        raise NoMatch(f"'{name}' adds a bias to what is rotated, or has Q, K and V of each head side by side")
     return rotations
 
 
@@ -86,26 +86,26 @@ def _rotary(tensor: gs.Tensor) -> gs.Node | None:
 
 
 def _rotation(graph: gs.Graph, node: gs.Node) -> _Rotation:
-    """A PadfreeRotary with its product. Raises NoMatch where the product cannot do what it does."""
+    """A PadfreeRotary with its GEMM. Raises NoMatch where the GEMM cannot do what it does."""
     name, x = node_name(node), node.inputs[0]
     gemm = producer(x)
     if gemm is None or not is_padfree(gemm, "PadfreeLinear"):
-        raise NoMatch(f"'{name}' turns '{x.name}', which no PadfreeLinear makes")
+        raise NoMatch(f"'{name}' rotates '{x.name}', which no PadfreeLinear makes")
     if any(not used_once(graph, tensor) for tensor in (x, node.outputs[0])):
-        raise NoMatch(f"'{name}' turns what something else than one attention needs, which would see other columns")
+        raise NoMatch(f"'{name}' rotates what others read beside one attention, who would see permuted columns")
     if gemm.attrs["activation"] != "none" or gemm.attrs["has_residual"] or gemm.attrs["gated"]:
-        raise NoMatch(f"'{name}' turns what '{node_name(gemm)}' makes by an activation, a gate or a residual")
+        raise NoMatch(f"'{name}' rotates what '{node_name(gemm)}' makes by an activation, a gate or a residual")
     if int(node.attrs["head_size"]) % PAIR_BLOCK:
         raise NoMatch(
-            f"'{name}' turns heads of {node.attrs['head_size']} columns, which are no multiple of {PAIR_BLOCK}"
+            f"'{name}' rotates heads of {node.attrs['head_size']} columns, which are no multiple of {PAIR_BLOCK}"
         )
     if not isinstance(node.inputs[2], gs.Constant):
-        raise NoMatch(f"'{name}' turns by frequencies that are no constant")
+        raise NoMatch(f"'{name}' rotates by frequencies that are not constant")
     return _Rotation(node, gemm)
 
 
 def _replace(editor: Editor, columns: Columns, rotation: _Rotation) -> None:
-    """Lets the product turn its columns, which it has in another order then."""
+    """Lets the GEMM rotate its columns, which are permuted then."""
     gemm, (_, positions, frequencies) = rotation.gemm, rotation.node.inputs
     inputs = padfree_inputs(gemm)
     order = _order(rotation, int(inputs["weight"].shape[-1]))
@@ -125,7 +125,7 @@ def _replace(editor: Editor, columns: Columns, rotation: _Rotation) -> None:
 
 
 def _order(rotation: _Rotation, width: int) -> Indices:
-    """Which of `width` columns stand where: those of turned heads in pairs, the others as they are."""
+    """Which of `width` columns stand where: those of rotated heads in pairs, the others as they are."""
     pairs, every = rotation.head_size // 2, np.arange(rotation.head_size)
     firsts, seconds = every.reshape(2, -1) if rotation.node.attrs["pairing"] == "half" else every.reshape(-1, 2).T
     head, positions = np.empty(rotation.head_size, np.int64), indices_of_pairs(pairs)

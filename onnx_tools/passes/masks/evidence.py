@@ -34,7 +34,7 @@ def scores_of(node: gs.Node) -> gs.Tensor | None:
 
 
 def inputs_in_scores(analysis: Analysis, node: gs.Node) -> set[str]:
-    """The inputs that reach the scores of an attention otherwise than through products, as a mask does.
+    """The inputs that reach the scores of an attention otherwise than through GEMMs, as a mask does.
 
     Sizes do not count, nor do rows of tables, which are no numbers that a mask is made of. Running sums and what is
     compared between a query and a key, as positions and segments are, say nothing of the key alone.

@@ -79,7 +79,7 @@ def domain_of(dtype: str, rows: int | None, exprs: Iterable[Expr]) -> Domain:
 
 
 def _with_neighbours(values: tuple[int, ...], exprs: Iterable[Expr]) -> npt.NDArray[np.int64]:
-    """The values, and those at which comparisons with constants of the expressions may turn."""
+    """The values, and those at which comparisons with constants of the expressions may change."""
     numbers = set(values)
     for leaf in set().union(*(leaves(expr) for expr in exprs)):
         value = leaf.poly.constant() if isinstance(leaf, Index) else leaf.value if isinstance(leaf, Number) else None

@@ -76,7 +76,7 @@ def _of(sources: Sources, tensor: gs.Tensor) -> frozenset[str]:
 
 
 def _operands(analysis: Analysis, node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor]]:
-    """The operands of every product that the scores of an attention are made of."""
+    """The operands of every GEMM that the scores of an attention are made of."""
     if is_standard(node, "Attention"):
         return [(node.inputs[0], node.inputs[1])]
     operands, seen, waiting = list[tuple[gs.Tensor, gs.Tensor]](), set[int](), list(node.inputs[0].inputs)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norms: on packed tokens, and folded into the products around them."""
+"""Layer norms: on packed tokens, and folded into the GEMMs around them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The constants of products that apply a layer norm, from those of product and norm."""
+"""The constants of GEMMs that apply a layer norm, from those of GEMM and norm."""
 
 from __future__ import annotations
 

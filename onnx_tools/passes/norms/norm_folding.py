@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norms between products: the product ahead tells the rows' moments, and the products after apply the norm."""
+"""Layer norms between GEMMs: the GEMM ahead tells the rows' moments, and the GEMMs after apply the norm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Match = TypeVar("_Match")
 class _Norm:
     """A norm of `z`, which `gemm` makes, as soon as that adds what the norm adds now.
 
-    Of `inputs`, "x" is what the product makes now, whichever of two summands the norm calls so. A norm ahead of a layer
+    Of `inputs`, "x" is what the GEMM makes now, whichever of two summands the norm calls so. A norm ahead of a layer
     gives z, too: `has_sum`.
     """
 
@@ -45,7 +45,7 @@ class _Norm:
 
     @staticmethod
     def of(node: gs.Node, gemm: gs.Node) -> _Norm:
-        """The norm of a product, which makes one of the two summands of the node."""
+        """The norm of a GEMM, which makes one of the two summands of the node."""
         inputs, (produced,) = padfree_inputs(node), gemm.outputs
         if inputs["x"] is not produced:
             inputs |= {"x": produced, "residual": inputs["x"]}
@@ -58,7 +58,7 @@ class _Norm:
 
     @property
     def adds(self) -> bool:
-        """Whether the norm adds something to what the product makes."""
+        """Whether the norm adds something to what the GEMM makes."""
         return "bias" in self.inputs or "residual" in self.inputs
 
 
@@ -66,8 +66,8 @@ def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> Pa
     """Removes layer norms whose input a PadfreeLinear makes and whose output none but PadfreeLinear needs.
 
     With z the rows before the norm, W' = diag(gamma) W less the mean of each of its columns, and b' = b + beta W,
-    LN(z) W + b is z W' / deviation(z) + b': a row's mean adds to z W' what rounding leaves of 0. A product
-    that adds LN(z) to its result adds beta with its bias and computes the rest from z. The product that makes z takes
+    LN(z) W + b is z W' / deviation(z) + b': a row's mean adds to z W' what rounding leaves of 0. A GEMM
+    that adds LN(z) to its result adds beta with its bias and computes the rest from z. The GEMM that makes z takes
     over what the norm adds, and gives the moments of z. With RMS norms no mean is taken away, neither of rows nor of
     columns. Where first or last tokens' rows of LN(z) are taken, a norm of these rows of z is left. `precision` is the
     graph's: the new weights must fit it. Without `streams`, norms stay whose z goes on beside them, as it does where
@@ -78,17 +78,17 @@ def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> Pa
 
 
 class _Folding:
-    """Which norms of one graph are folded, and what its products become."""
+    """Which norms of one graph are folded, and what its GEMMs become."""
 
     def __init__(self, graph: gs.Graph, precision: str, *, streams: bool) -> None:
         self._graph, self._streams = graph, streams
         self._editor = Editor(graph)
         self._weights = FoldedWeights(self._editor, precision)
         self._missed: list[Miss] = []
-        self._norms: dict[str, _Norm] = {}  # by output: those whose z a product can make
-        self._adding: dict[int, _Norm] = {}  # of these, by the id of the product, those that add something
-        self._after: dict[str, list[gs.Node]] = {}  # by a folded norm's output, the products that apply it
-        self._moments: dict[int, gs.Tensor] = {}  # by the id of the product that gives them
+        self._norms: dict[str, _Norm] = {}  # by output: those whose z a GEMM can make
+        self._adding: dict[int, _Norm] = {}  # of these, by the id of the GEMM, those that add something
+        self._after: dict[str, list[gs.Node]] = {}  # by a folded norm's output, the GEMMs that apply it
+        self._moments: dict[int, gs.Tensor] = {}  # by the id of the GEMM that gives them
 
     def run(self) -> PassResult:
         """Decides, then changes the graph."""
@@ -131,16 +131,16 @@ class _Folding:
                     self._adding[id(norm.gemm)] = norm
 
     def _first_possible(self, norms: list[_Norm]) -> _Norm | None:
-        """The first whose product can make z; the reason against the first where none can."""
+        """The first whose GEMM can make z; the reason against the first where none can."""
         missed = len(self._missed)
         first = next((norm for norm in norms if self._try(norm, self._check_norm)), None)
         del self._missed[missed + (first is None) :]
         return first
 
     def _decide(self) -> None:
-        """Chooses all norms that only products need, but for those whose constants do not fit.
+        """Chooses all norms that only GEMMs need, but for those whose constants do not fit.
 
-        A product's constants depend on every norm that it takes in, so that all are tried again without that one.
+        A GEMM's constants depend on every norm that it takes in, so that all are tried again without that one.
         """
         for output, norm in self._norms.items():
             gemms = self._try(norm, self._gemms_after)
@@ -157,14 +157,14 @@ class _Folding:
         return self._norms[tensor.name] if tensor is not None and tensor.name in self._after else None
 
     def _check_norm(self, norm: _Norm) -> bool:
-        """Whether the product can make all of z and its moments."""
+        """Whether the GEMM can make all of z and its moments."""
         gemm, width = norm.gemm, int(norm.inputs["gamma"].shape[0])
         if width % MOMENTS_GROUP:
             raise NoMatch(f"'{norm.name}' is {width} wide, which is no multiple of {MOMENTS_GROUP}")
         if width > MAX_NORMED_WIDTH:
             raise NoMatch(f"'{norm.name}' is {width} wide; at most {MAX_NORMED_WIDTH} are folded")
         if gemm.attrs["gated"] or gemm.attrs["rotary_features"]:
-            raise NoMatch(f"'{norm.name}' norms what '{node_name(gemm)}' makes by gates or turns")
+            raise NoMatch(f"'{norm.name}' norms what '{node_name(gemm)}' makes by a gate or a rotation")
         if gemm.attrs["activation"] != "none":
             raise NoMatch(f"'{norm.name}' norms what '{node_name(gemm)}' makes by an activation")
         if gemm.attrs["has_residual"] and "residual" in norm.inputs:
@@ -177,7 +177,7 @@ class _Folding:
         return True
 
     def _gemms_after(self, norm: _Norm) -> list[gs.Node]:
-        """The products that would apply the norm. Raises NoMatch where something else needs it."""
+        """The GEMMs that would apply the norm. Raises NoMatch where something else needs it."""
         if is_output(self._graph, norm.output):
             raise NoMatch(f"'{norm.name}' makes the output '{norm.output.name}'")
         gemms = []
@@ -196,16 +196,16 @@ class _Folding:
         return gemms
 
     def _check_constants(self, norm: _Norm) -> bool:
-        """Whether the type holds the constants of all products that the norm changes."""
+        """Whether the type holds the constants of all GEMMs that the norm changes."""
         try:
             for gemm in (norm.gemm, *self._after[norm.output.name]):
                 self._inputs(gemm)
         except NoMatch as reason:
-            raise NoMatch(f"'{norm.name}' cannot go into the products around it: {reason}") from reason
+            raise NoMatch(f"'{norm.name}' cannot go into the GEMMs around it: {reason}") from reason
         return True
 
     def _inputs(self, gemm: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, AttributeValue]]:
-        """The inputs that a product gets, and its norm's attributes. Raises NoMatch where a constant does not fit."""
+        """The inputs that a GEMM gets, and its norm's attributes. Raises NoMatch where a constant does not fit."""
         inputs, taken = padfree_inputs(gemm), self._taken_over(gemm)
         terms = [source["bias"] for source in (inputs, taken) if "bias" in source]
         inputs |= taken
@@ -228,7 +228,7 @@ class _Folding:
         return (inputs if bias is None else inputs | {"bias": bias}), numbers
 
     def _taken_over(self, gemm: gs.Node) -> dict[str, gs.Tensor]:
-        """The bias and the residual that a norm leaves to the product: where it is folded, or what it adds is."""
+        """The bias and the residual that a norm leaves to the GEMM: where it is folded, or what it adds is."""
         norm = self._adding.get(id(gemm))
         if norm is None:
             return {}
@@ -252,7 +252,7 @@ class _Folding:
         return self._moments[key]
 
     def _change(self, gemm: gs.Node, *, gives_moments: bool) -> None:
-        """Gives a product its new inputs, and the moments as an output."""
+        """Gives a GEMM its new inputs, and the moments as an output."""
         inputs, numbers = self._inputs(gemm)
         if self._taken_over(gemm):
             norm, output = self._adding[id(gemm)], gemm.outputs[0]
@@ -273,7 +273,7 @@ def _takes_rows(node: gs.Node) -> bool:
 
 
 def _gemms_ahead(node: gs.Node) -> list[gs.Node]:
-    """The products that make what a norm adds up; for other nodes none."""
+    """The GEMMs that make what a norm adds up; for other nodes none."""
     if not is_padfree(node, "PadfreeLayerNorm"):
         return []
     inputs = padfree_inputs(node)

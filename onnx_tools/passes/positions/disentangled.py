@@ -101,9 +101,11 @@ class Tables:
         if not terms:
             return None
         if q.by_head or q.rotation is not None or k.columns.shape != q.columns.shape:
-            raise NoMatch("products of Q and K with tables are added to the scores of turned, shared or swapped heads")
+            raise NoMatch("scores of rotated, shared or swapped heads get dot products of Q and K with tables added")
         if (size := q.columns.shape[1]) > _MOST_HEAD_SIZE:
-            raise NoMatch(f"products with tables are added to scores of heads of {size}; up to {_MOST_HEAD_SIZE} go")
+            raise NoMatch(
+                f"dot products with tables are added to scores of heads of {size}, at most {_MOST_HEAD_SIZE} go"
+            )
         parts = [self._term(item, q, k) for item in terms]
         longest = self._positional.longest
         last = min(longest or FARTHEST, FARTHEST)
@@ -122,11 +124,11 @@ class Tables:
         matmul = made_by(item.node.inputs[0], "MatMul")
         what, name = "K" if item.transposed else "Q", node_name(item.node)
         if matmul is None or matmul.inputs[1] not in self._positional:
-            raise NoMatch(f"'{name}' chooses among numbers that are no product of {what} with a constant table")
+            raise NoMatch(f"'{name}' chooses among numbers that are no dot products of {what} with a constant table")
         rows, own = trace_heads(self._positional.analysis, matmul.inputs[0], what), k if item.transposed else q
         alike = rows.tensor is own.tensor and rows.order == own.order and not rows.by_head
         if not alike or not np.array_equal(rows.columns, own.columns):
-            raise NoMatch(f"'{name}' chooses among products of a table with something else than {what}")
+            raise NoMatch(f"'{name}' chooses among dot products of a table with something else than {what}")
         index = item.node.inputs[1]
         while (node := made_by(index, "Expand", *_THROUGH)) is not None:
             index = node.inputs[0]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embeddings, however they are written: heads whose pairs of elements are turned by position * frequency.
+"""Rotary embeddings, however they are written: heads whose pairs of elements are rotated by position * frequency.
 
-No chain of operators is compared with known ones. What stands between heads and turned heads is linear in them (sums,
+No chain of operators is compared with known ones. What stands between heads and rotated heads is linear in them (sums,
 products with what is made of positions, movements), so that it is what it does to one element after the other; that is
 tried with the model's own nodes, and the result compared with cosines and sines of position * frequency.
 """
@@ -24,7 +24,7 @@ from ..masks.mask_values import table_rows
 Array = npt.NDArray[np.float64]
 
 _MOVEMENTS = ("Concat", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
-_MOST_NODES = 64  # between heads and turned heads
+_MOST_NODES = 64  # between heads and rotated heads
 _FEW = 6  # positions that show which elements are pairs
 _FAR = 256  # the last positions, at which frequencies differ most
 # A cosine's error, and the share of an angle by which it may be another one: both are rounded to float32. Tables that
@@ -34,7 +34,7 @@ _ROUNDING, _ANGLE_ROUNDING, _HALF_ROUNDING = 2e-6, 2.0**-22, 2.0**-10
 
 @dataclass(frozen=True)
 class Rotation:
-    """Element `first[k]` of a head and element `second[k]` are turned by position * frequencies[k], times `factor`.
+    """Element `first[k]` of a head and element `second[k]` are rotated by position * frequencies[k], times `factor`.
 
     Elements that stay as they are belong to pairs of frequency 0. `positions` is the input [B,S] that holds positions;
     None: they are counted.
@@ -48,7 +48,7 @@ class Rotation:
 
     @property
     def pairs(self) -> frozenset[tuple[int, int]]:
-        """Which elements are turned with which."""
+        """Which elements are pairs."""
         return frozenset(zip(self.first, self.second, strict=True))
 
     @property
@@ -73,7 +73,7 @@ class Rotations:
         self._of_input: dict[str, frozenset[str]] = {}
 
     def of(self, tensor: gs.Tensor) -> tuple[gs.Tensor, Rotation] | None:
-        """The heads that a tensor [B,H,S,D] or [B,S,H,D] is turned from, and how; None where it is something else."""
+        """The heads that a tensor [B,H,S,D] or [B,S,H,D] is rotated from, and how; None where it is something else."""
         for positions in (None, *self._inputs):
             match = self._by(tensor, positions)
             if match is not None:
@@ -182,7 +182,7 @@ class _RotatedHeads:
             values[self.positions] = counted if positions is None else positions
         result = self.computation.run(x.shape[0], x.shape[1], values)
         if result.shape != source_values.shape:
-            raise NoMatch("turned heads have another shape")
+            raise NoMatch("rotated heads have another shape")
         heads = result if self.sequence == 1 else result.transpose(0, 2, 1, 3)
         return np.asarray(heads[:, :, : x.shape[2]], np.float64)
 
@@ -201,7 +201,7 @@ def _rotation(rotated_heads: _RotatedHeads, length: int) -> Rotation:
     factor = float(np.median(both)) if first else 1.0
     exact = _ROUNDING if not _is_half(angles) else _HALF_ROUNDING
     if factor <= 0 or np.abs(both - factor).max(initial=0) > 4 * exact * factor or len(alone) % 2:
-        raise NoMatch("pairs are not turned alone")
+        raise NoMatch("pairs are not rotated by themselves")
     if alone and np.abs(angles[:, alone] - factor).max() > 4 * exact * factor:
         raise NoMatch("elements without a partner are scaled otherwise")
     frequencies = [_frequency(cosine[:, k] / factor, sine[:, k] / factor) for k in range(len(first))]
@@ -286,7 +286,7 @@ def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:
 def _check(
     rotated_heads: _RotatedHeads, rotation: Rotation, x: Array, exact: float, indices: npt.NDArray[np.int64]
 ) -> None:
-    """Raises NoMatch where turned numbers [B,S,H,D] at positions [B,S] are not what the rotation makes of them."""
+    """Raises NoMatch where rotated numbers [B,S,H,D] at positions [B,S] are not what the rotation makes of them."""
     angle = (indices.astype(np.float32)[..., None] * np.asarray(rotation.frequencies, np.float32)).astype(np.float64)
     cosine, sine = (function(angle)[:, :, None] * rotation.factor for function in (np.cos, np.sin))
     one, two = x[..., list(rotation.first)], x[..., list(rotation.second)]
@@ -298,4 +298,4 @@ def _check(
         exact + _ANGLE_ROUNDING * np.abs(angle)
     )
     if not np.all(np.abs(rotated_heads(x, indices) - expected) <= allowed[:, :, None] * rotation.factor):
-        raise NoMatch("elements are not turned by position * frequency")
+        raise NoMatch("elements are not rotated by position * frequency")

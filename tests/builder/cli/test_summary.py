@@ -27,7 +27,7 @@ from tests.support.folders import write_folder
 Capture = pytest.CaptureFixture[str]
 MOST_LINES, WIDTH = 8, 80
 INCOMPLETE = "bert_relkey_tf4_p160_ts17"  # attention that stays padded for four reasons, and a mask that is no fp16
-LONG = ("passes", "roofline", "matrix products")
+LONG = ("passes", "roofline", "GEMMs")
 
 
 @pytest.fixture(autouse=True)

@@ -22,11 +22,11 @@ def test_prepared(name: str, tmp_path: Path) -> None:
     folder = defined.write_reference(defined.read(name), tmp_path)
     options = {"interface": "packed", "precision": "fp32", "strict": True, "verify": False, "mask": None}
     options |= {"masks": "any", "padding_id": None}
-    products = LinearOptions("tensorrt", "separate", lambda: None)
+    linear_options = LinearOptions("tensorrt", "separate", lambda: None)
     with opened(folder, lazily=True) as source:
         assert source.unmade is not None
         assert not source.unmade.exports  # torch is not waited for
-        with preparing(source.unmade, linear_options=products, profile=ProfileOptions(), **options) as wait:
+        with preparing(source.unmade, linear_options=linear_options, profile=ProfileOptions(), **options) as wait:
             made = wait()
     assert made.content is not None
     model = onnx.load_model_from_string(bytes(made.content))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose matrix products an engine uses: what the option means on which GPU and for which model."""
+"""Whose GEMMs an engine uses: what the option means on which GPU and for which model."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_damaged_file_is_dropped_with_a_warning(
     library.taken.clear()
     linear_tables.give(path, GPU)
     assert not library.taken
-    assert "products are measured anew" in caplog.text
+    assert "GEMMs are measured anew" in caplog.text
 
 
 def test_an_unwritable_folder_costs_a_warning(
@@ -107,7 +107,7 @@ def test_an_unwritable_folder_costs_a_warning(
 ) -> None:
     library.taken[GPU.index] = TABLES
     linear_tables.keep(tmp_path / "libpadfree.so" / "tables.json", GPU)
-    assert "measurements of products not kept" in caplog.text
+    assert "measurements of GEMMs not kept" in caplog.text
 
 
 def test_without_a_library_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

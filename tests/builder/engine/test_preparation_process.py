@@ -41,7 +41,7 @@ REWRITING: dict[str, Any] = {"interface": None, "precision": None, "strict": Fal
 MAX_SEQ_LEN = 16
 OPTIONS: dict[str, Any] = {
     **REWRITING,
-    "products": LinearOptions("auto", "folded", lambda: None),
+    "linear_options": LinearOptions("auto", "folded", lambda: None),
     "profile": ProfileOptions(max_seq_len=MAX_SEQ_LEN),
 }
 
@@ -87,17 +87,17 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
 @pytest.mark.parametrize("norms", ["folded", pytest.param("separate", marks=pytest.mark.slow)])
 def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
     plain = rewritten(open_model(EXPORTED), **{**REWRITING, "precision": "fp16"})
-    products = LinearOptions("auto", norms, lambda: Device(0, "NVIDIA H200", 9, 0))
-    made = prepared(EXPORTED, precision="fp16", products=products)
+    linear_options = LinearOptions("auto", norms, lambda: Device(0, "NVIDIA H200", 9, 0))
+    made = prepared(EXPORTED, precision="fp16", linear_options=linear_options)
     assert made == for_parser(apply_linear("padfree", plain, norms=norms).whole(), MAX_SEQ_LEN)
     assert linear_of(made) == "padfree"
     assert len(children) == 1
     elsewhere = Device(0, "NVIDIA A100", 8, 0)
     for device in (elsewhere, None):
         asked = LinearOptions("auto", norms, lambda device=device: device)
-        assert prepared(EXPORTED, precision="fp16", products=asked) == for_parser(plain.whole(), MAX_SEQ_LEN)
+        assert prepared(EXPORTED, precision="fp16", linear_options=asked) == for_parser(plain.whole(), MAX_SEQ_LEN)
     with pytest.raises(BuildError, match="--linear padfree: PadfreeLinear computes in fp16 or bf16, the model is fp32"):
-        prepared(EXPORTED, precision="fp32", products=LinearOptions("padfree", norms, lambda: elsewhere))
+        prepared(EXPORTED, precision="fp32", linear_options=LinearOptions("padfree", norms, lambda: elsewhere))
 
 
 def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subprocess.Popen[bytes]]) -> None:
@@ -209,7 +209,7 @@ import pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 from padfree.builder import cli
 from padfree.builder.engine import preparation_process
-from padfree.builder.engine.preparation import Products
+from padfree.builder.engine.preparation import LinearOptions
 from padfree.builder.engine.profile import ProfileOptions
 
 class Recorded(subprocess.Popen):
@@ -228,9 +228,9 @@ def device():
         raise
 
 def build(arguments):
-    products, profile = Products("auto", "folded", device), ProfileOptions()
+    linear_options, profile = LinearOptions("auto", "folded", device), ProfileOptions()
     options = dict(interface=None, precision=None, strict=False, verify=False)
-    with preparation_process.preparing(arguments.model[0], products=products, profile=profile, **options):
+    with preparation_process.preparing(arguments.model[0], linear_options=linear_options, profile=profile, **options):
         raise AssertionError("not stopped")
 
 preparation_process.subprocess.Popen = Recorded

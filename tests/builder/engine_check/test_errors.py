@@ -142,7 +142,7 @@ def rounded_answers(model: Model, precision: str, feeds: Any) -> Array:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("layer", [0, 3, 5])
 def test_one_product_of_one_layer_that_is_off_by_a_fifth(precision: str, layer: int) -> None:
-    """The answers of products with folded norms, which round elsewhere, are right."""
+    """The answers of GEMMs with folded norms, which round elsewhere, are right."""
     original = bert_model(6, 64, 4, 256, vocab_size=200, max_positions=128)
     found = rewrite_model(Model.of(original), interface="packed", precision=precision, strict=False, verify=True)
     metadata = parse_metadata(read_metadata(found.model.proto, ValueError), "test")

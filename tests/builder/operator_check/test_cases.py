@@ -193,7 +193,7 @@ def test_rates_are_those_of_data_sheets() -> None:
 def test_a_floor_is_what_takes_longer() -> None:
     assert PEAKS.floor_us("PadfreePool", "fp16", 3_000_000, 0.0) == (pytest.approx(1.0), "bytes")
     us, by = PEAKS.floor_us("PadfreeLinear", "fp16", 3_000_000, 989e7)
-    assert (us, by) == (pytest.approx(10.0, rel=0.01), "products")
+    assert (us, by) == (pytest.approx(10.0, rel=0.01), "flops")
     unknown = Peaks(12, 1, 48, 2000.0, 3000.0)
     assert unknown.floor_us("PadfreeLinear", "fp16", 3_000_000, 989e7) == (pytest.approx(1.0), "bytes")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers with products in e4m3 by TensorRT: their files in onnxruntime, beside padfree's own in fp8."""
+"""Peers with GEMMs in e4m3 by TensorRT: their files in onnxruntime, beside padfree's own in fp8."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_weights_of_any_size_keep_their_numbers(size: float) -> None:
 
 
 def test_products_that_do_not_fit_are_refused_by_name() -> None:
-    with pytest.raises(BuildError, match="no product with K and N in multiples of 16"):
+    with pytest.raises(BuildError, match="no GEMM with K and N in multiples of 16"):
         activation_scales(product(columns=24), "fp16", [{X: np.eye(SIZE, dtype=np.float16)}], attention=True)
     with pytest.raises(BuildError, match="reads 'x', which has no scale"):
         with_e4m3_gemms(product(), {"y": 1.0}, attention=False)
@@ -126,5 +126,5 @@ def test_products_that_do_not_fit_are_refused_by_name() -> None:
 @pytest.mark.parametrize("name", ["tensorrt-fp8", "tensorrt-fp8-attention", "packed-tensorrt-fp8"])
 def test_they_take_part_in_fp8_alone(name: str, setup: Setup) -> None:
     half = Setup(Model(setup.model.path, "fp16"), setup.batch, setup.folder, timing_cache=None)
-    with pytest.raises(UnavailableError, match=r"has products in e4m3, this is a comparison in fp16"):
+    with pytest.raises(UnavailableError, match=r"has GEMMs in e4m3, this is a comparison in fp16"):
         GPU_PEERS[name].make(half)

@@ -36,7 +36,7 @@ REFUSED: dict[str, tuple[str, dict[str, np.ndarray], dict[str, Any], str]] = {
         {**HEADS_GIVEN, "outputs": (0, 1)},
         r"its present \(output 1\) is read",
     ),
-    "rotary": ("Attention", {"x": X, "w": WEIGHT}, {**HEADS_GIVEN, "do_rotary": 1}, "it turns Q and K itself"),
+    "rotary": ("Attention", {"x": X, "w": WEIGHT}, {**HEADS_GIVEN, "do_rotary": 1}, "it rotates Q and K itself"),
     "starts": (
         "Attention",
         {"x": X, "w": WEIGHT, "b": NONE, "m": STARTS},

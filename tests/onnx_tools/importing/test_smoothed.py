@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factors in front of products: which go into the weights, and which are something else."""
+"""Factors in front of GEMMs: which go into the weights, and which are something else."""
 
 from __future__ import annotations
 

@@ -209,9 +209,9 @@ def _longer(b: PositionedBuilder, q: str, _: str) -> list[str]:
     [
         (_choosing(_by_ids), "chooses by an index that is not made of positions alone"),
         (_choosing(_by_sums), "is added to the scores of 65536 tokens"),
-        (_table_of_tokens, "are no product of Q with a constant table"),
-        (_other_rows, "chooses among products of a table with something else than Q"),
-        (_keys_in_place_of_queries, "chooses among products of a table with something else than Q"),
+        (_table_of_tokens, "are no dot products of Q with a constant table"),
+        (_other_rows, "chooses among dot products of a table with something else than Q"),
+        (_keys_in_place_of_queries, "chooses among dot products of a table with something else than Q"),
     ],
 )
 def test_other_terms_stay_on_islands(terms: Terms, reason: str) -> None:

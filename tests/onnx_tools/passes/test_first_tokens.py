@@ -252,7 +252,7 @@ def first_and_mean(b: EncoderBuilder, x: str) -> dict[str, str]:
 
 
 def rows_of_other_tokens(b: EncoderBuilder, x: str) -> dict[str, str]:
-    """What the last norm adds up is read elsewhere, and the norm saves no product."""
+    """What the last norm adds up is read elsewhere, and the norm saves no GEMM."""
     total = b.op("Add", feed_forward(b, x), x)
     return {"y": first(b, b.norm(total)), "tokens": total}
 

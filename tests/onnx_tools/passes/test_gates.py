@@ -326,5 +326,5 @@ def test_halves_that_8_does_not_divide() -> None:
     model = stays(write, 12)
     result = used(model)
     assert gated_products(result.model) == []
-    assert "multiplies [T,12] of products, and 12 is no multiple of 8" in reasons(result.model)[0]
+    assert "multiplies [T,12] of GEMMs, and 12 is no multiple of 8" in reasons(result.model)[0]
     assert_agree(model, result)

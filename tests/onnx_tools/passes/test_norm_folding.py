@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norms folded into the products around them: what is left, that it computes the same, what stays and why."""
+"""Layer norms folded into the GEMMs around them: what is left, that it computes the same, what stays and why."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def sum_of_a_product_that_is_needed(p: PackedGraph) -> list[str]:
         (great_width, "'norm1' is 4160 wide; at most 4096 are folded"),
         (behind_an_activation, "'norm1' is added after the activation of 'linear2'"),
         (sum_behind_an_activation, "'norm1' norms what 'linear0' makes by an activation"),
-        (gates, "'norm1' norms what 'linear0' makes by gates or turns"),
+        (gates, "'norm1' norms what 'linear0' makes by a gate or a rotation"),
         (second_residual, "'norm1' adds to what 'linear0' has added a residual to"),
         (sum_of_a_product_that_is_needed, "'norm1' adds to 'linear0', which something else needs too"),
     ],

@@ -73,7 +73,7 @@ def test_one_product_for_q_k_and_v(heads: int, kv_heads: int, size: int, pairing
     rotated = p.rotary(qkv, heads + kv_heads, size, pairing=pairing)
     model = p.model(p.attention(rotated, heads=heads, kv_heads=kv_heads, size=size))
     made, result = turned(model, precision)
-    assert (result, operators(made)) == (PassResult("turns", 1), ["Linear", "Attention"])
+    assert (result, operators(made)) == (PassResult("rotations", 1), ["Linear", "Attention"])
     assert features(made) == [(heads + kv_heads) * size]
     assert made.graph.node[0].output[0] == "rotary1_pairs"  # it is not what the model has under another name
     assert_same(model, made, precision)
@@ -182,13 +182,13 @@ def k_of_no_product(p: TurnedGraph) -> list[str]:
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        (small_heads, "turns heads of 8 columns, which are no multiple of 16"),
-        (odd_heads, "turns heads of 24 columns, which are no multiple of 16"),
-        (q_alone, "reads a Q and a K of which one alone is turned"),
-        (q_alone_of_three, "has other heads than those that are turned ahead of it"),
+        (small_heads, "rotates heads of 8 columns, which are no multiple of 16"),
+        (odd_heads, "rotates heads of 24 columns, which are no multiple of 16"),
+        (q_alone, "reads a Q and a K of which only one is rotated"),
+        (q_alone_of_three, "has other heads than those that are rotated before it"),
         (other_pairs, "reads a Q and a K whose pairs are different columns"),
-        (read_elsewhere, "turns what something else than one attention needs"),
-        (product_read_elsewhere, "turns what something else than one attention needs"),
+        (read_elsewhere, "rotates what others read beside one attention"),
+        (product_read_elsewhere, "rotates what others read beside one attention"),
         (product_with_activation, "makes by an activation, a gate or a residual"),
         (no_product, "which no PadfreeLinear makes"),
         (k_of_no_product, "which no PadfreeLinear makes"),
@@ -209,4 +209,4 @@ def test_what_stays(write: Any, reason: str) -> None:
 def test_attention_without_turns_is_no_miss() -> None:
     p = TurnedGraph()
     model = p.model(p.attention(p.linear("x", 96), heads=2, size=16))
-    assert turned(model)[1] == PassResult("turns", 0)
+    assert turned(model)[1] == PassResult("rotations", 0)

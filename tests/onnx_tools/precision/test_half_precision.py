@@ -68,7 +68,7 @@ def with_norms_ahead(factor: float) -> ModelProto:
 
 
 def test_a_stream_beyond_fp16_makes_the_model_bf16() -> None:
-    """Numbers around 1e5 that all layers add to: no product loses its kernel."""
+    """Numbers around 1e5 that all layers add to: no GEMM loses its kernel."""
     result = rewrite(with_norms_ahead(3e4), precision="half").model
     metadata = metadata_of(result)
     assert (metadata["precision"], metadata["kept_float32"]) == ("bf16", {})

@@ -162,7 +162,7 @@ def test_products_that_lose_too_much_stay(half: Model, made: Model) -> None:
     limit = sorted(losses.values())[-2]
     found = described(quantize(half, BATCHES, QuantizationOptions(largest_loss=limit)))
     assert found["kept"] == {worst: f"loses {losses[worst]:.3f} of its result, allowed is {limit:g}"}
-    with pytest.raises(RewriteError, match=r"every product loses too much in fp8, '.*' most: loses 0\.\d+ of"):
+    with pytest.raises(RewriteError, match=r"every GEMM loses too much in fp8, '.*' most: loses 0\.\d+ of"):
         quantize(half, BATCHES, QuantizationOptions(largest_loss=1e-3))
 
 
@@ -186,9 +186,9 @@ def test_answers_that_are_too_far_off_are_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keep": ("query*",)}, r"no product is named 'query\*', the products are 'qkv"),
-        ({"quantize": ("nothing",)}, "no product is named 'nothing'"),
-        ({"keep": ("*",)}, "no product is left to be in fp8: asked for; change --keep and --quantize"),
+        ({"keep": ("query*",)}, r"no GEMM is named 'query\*', the GEMMs are 'qkv"),
+        ({"quantize": ("nothing",)}, "no GEMM is named 'nothing'"),
+        ({"keep": ("*",)}, "no GEMM is left to be in fp8: asked for; change --keep and --quantize"),
     ],
 )
 def test_names_that_fit_nothing_are_refused(half: Model, options: dict[str, tuple[str, ...]], message: str) -> None:
@@ -211,7 +211,7 @@ def test_models_that_cannot_be_in_fp8(original: ModelProto, half: Model, made: M
         quantize(Model(original), BATCHES)
     with pytest.raises(RewriteError, match="rewritten in fp32, and e4m3 stands beside fp16 or bf16"):
         quantize(Model.of(rewrite(original, verify=False).model), BATCHES)
-    with pytest.raises(RewriteError, match="has no product of tokens that padfree's kernels compute"):
+    with pytest.raises(RewriteError, match="has no GEMM of tokens that padfree's kernels compute"):
         quantize(Model.of(rewrite(original, precision="fp16", verify=False).model), BATCHES)
     with pytest.raises(RewriteError, match="there is no calibration data"):
         quantize(half, [])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms and embeddings ahead of products in e4m3 give these rows themselves, with the bits of a QuantizeLinear."""
+"""Norms and embeddings ahead of GEMMs in e4m3 give these rows themselves, with the bits of a QuantizeLinear."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ GRAPHS = {
 
 
 def narrowed(model: ModelProto, *keep: str) -> ModelProto:
-    """The model with its products in e4m3, but for those that are kept."""
+    """The model with its GEMMs in e4m3, but for those that are kept."""
     raise_opset(model, OPSET)
     source = Model(model)
     graph = import_graph(source)
