@@ -200,7 +200,7 @@ def near_misses(coverage: Mapping[str, Any]) -> list[NearMiss]:
     by_reason: dict[tuple[str, str], NearMiss] = {}
     known: set[str] = set()
     all_misses = [(item["name"], miss) for item in coverage["passes"] for miss in item["missed"]]
-    all_misses += [("", island) for island in coverage["islands"] if not island["reason"].endswith(IN_BETWEEN)]
+    all_misses += [("", item) for item in coverage["islands"] if not item["reason"].endswith(IN_BETWEEN)]
     for where, miss in all_misses:
         if not where and miss["node"] in known:
             continue

@@ -27,8 +27,8 @@ REFERENCE = Lengths(batch=1, mean=512.0, maximum=512)
 class CoverageReport:
     """What a rewrite did.
 
-    `islands` are the nodes that compute or deliver padded tokens, each with the reason. `notes` are what callers have
-    to know that names do not tell. `every_slot_counts`: no input tells what is padding, and padding is computed as
+    `islands` are the nodes that compute or deliver padded tokens, each with the reason. `notes` say what callers
+    have to know beyond the names. `every_slot_counts`: no input tells what is padding, and padding is computed as
     tokens are, as in the original. `original` and `rewritten` are the GEMMs of both graphs, which cost.py
     turns into FLOPs for given lengths.
     """
@@ -62,7 +62,7 @@ class CoverageReport:
 
     @property
     def right_padded_only(self) -> bool:
-        """Whether masks must be right-padded: attention takes lengths instead, or an island reads masked slots."""
+        """Whether masks must be right-padded: attention takes lengths instead, or a padded node reads masked slots."""
         return bool(self.right_padded_because)
 
     @property
@@ -77,7 +77,7 @@ class CoverageReport:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why islands are padded, each reason once; those that lie between others say nothing of their own."""
+        """Why nodes stay padded, each reason once; nodes between others have no reason of their own."""
         all_reasons = dict.fromkeys(item.reason for item in self.islands if not item.reason.endswith(IN_BETWEEN))
         return tuple(all_reasons) or tuple(item.reason for item in self.islands[:1])
 
@@ -140,7 +140,7 @@ def coverage(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
     """The report for a rewritten graph; `original` are the GEMMs of the graph that it was."""
     return CoverageReport(
         passes,
-        _islands(graph, analysis, passes),
+        _padded_nodes(graph, analysis, passes),
         {tensor.name: layout_of(analysis[tensor]).value for tensor in graph.outputs},
         plugin_counts(graph),
         original,
@@ -148,7 +148,7 @@ def coverage(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
     )
 
 
-def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]) -> tuple[Miss, ...]:
+def _padded_nodes(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]) -> tuple[Miss, ...]:
     """What reads, makes or delivers padded tokens in the final graph.
 
     The padded interface's own work does not count: integers [B,S] until they are packed, and outputs that are unpacked.
@@ -156,7 +156,7 @@ def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
     reasons = {miss.node: miss.reason for item in passes for miss in item.missed}
     delivering = _delivering(graph)
     below: set[str] = set()  # padded tensors that are made of packed ones
-    misses, islands = list[Miss](), list[gs.Node]()
+    misses, padded_nodes = list[Miss](), list[gs.Node]()
     for node in graph.nodes:
         reads = any(tensor.name in below for tensor in node.inputs)
         padded = [tensor for tensor in node.outputs if _is_padded(analysis[tensor])]
@@ -165,12 +165,12 @@ def _islands(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
         if is_padfree(node, node.op) or is_standard(node, "Cast", "Shape", "Size") or id(node) in delivering:
             continue
         if reads or any(_is_number(analysis[tensor]) for tensor in padded):
-            islands.append(node)
-    within = {id(node) for node in islands}
-    for node in islands:
-        name, beside = node_name(node), [producer(tensor) for tensor in node.inputs]
-        beside += [reader for tensor in node.outputs for reader in tensor.outputs]
-        where = IN_BETWEEN if any(id(item) in within for item in beside) else "works on padded tokens"
+            padded_nodes.append(node)
+    within = {id(node) for node in padded_nodes}
+    for node in padded_nodes:
+        name, adjacent = node_name(node), [producer(tensor) for tensor in node.inputs]
+        adjacent += [reader for tensor in node.outputs for reader in tensor.outputs]
+        where = IN_BETWEEN if any(id(item) in within for item in adjacent) else "works on padded tokens"
         misses.append(Miss(name, reasons.get(name, f"'{name}' ({node.op}) {where}")))
     if any(is_padfree(node, "PadfreeIndex") for node in graph.nodes):
         return tuple(misses)

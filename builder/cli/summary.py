@@ -76,7 +76,7 @@ def _reasons(coverage: Mapping[str, Any]) -> list[str]:
 
     from .coverage import miss_text
 
-    padded = {island["node"] for island in coverage["islands"]}
+    padded = {item["node"] for item in coverage["islands"]}
     misses = near_misses(coverage)
     own = [miss_text(item) for item in misses if item.node in padded]
     return own or [miss_text(item) for item in misses]

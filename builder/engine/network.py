@@ -75,7 +75,7 @@ def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:
 
 
 def _has_extent(model: onnx.ModelProto) -> bool:
-    """Whether the input [S] is there that the packed interface has for padded islands; not one [B,S] of that name."""
+    """Whether the model has the input [S] of the packed interface for padded nodes, and not one [B,S] of that name."""
     shapes = (value.type.tensor_type.shape.dim for value in model.graph.input if value.name == MAX_SEQLEN)
     return any(len(dims) == 1 for dims in shapes)
 

@@ -384,7 +384,7 @@ def _schedule_of_slots(graph: gs.Graph) -> gs.Node:
 
 
 def _drop_extent(graph: gs.Graph, editor: Editor) -> None:
-    """Without padded islands nobody needs the padded length."""
+    """Without padded nodes nothing needs the padded length."""
     schedule = _schedule_of_slots(graph)
     seq_lens, tokens, extent = schedule.inputs
     others = [node for node in extent.outputs if node is not schedule]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves the boundary outward: what works on packed tokens is computed packed, whatever is left becomes an island."""
+"""Moves the boundary outward: what works on packed tokens is computed packed, whatever is left stays padded."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from .positions.positions import Positions, counted, spread_positions
 NAME = "layout"
 
 
-# Which nodes that apply the mask stay padded, so that islands find in masked slots what the mask made there. To be
-# tried in this order: most islands do not care, some want what is made right before them.
+# Which nodes that apply the mask stay padded, so that padded nodes find in masked slots what the mask made there. To be
+# tried in this order: most padded nodes do not care, some need what is made right before them.
 KEPT_MASKING = ("none", "near", "all")
 
 
@@ -60,11 +60,11 @@ def packing(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
                 missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
         forms |= _leading(graph, analysis, forms)
         mask = mask_of(analysis[boundary.mask])
-        staying = set() if mask.source is None else _kept_for_islands(graph, forms, mask.source, keep)
+        staying = set() if mask.source is None else _kept_for_padded_nodes(graph, forms, mask.source, keep)
         for node in [item for item in graph.nodes if id(item) in forms]:
             if id(node) in staying:
                 name = node_name(node)
-                missed.append(Miss(name, f"'{name}' ({node.op}) stays padded: it masks tokens that an island reads"))
+                missed.append(Miss(name, f"'{name}' ({node.op}) stays padded: it masks tokens that padded nodes read"))
             else:
                 _replace(editor, analysis, boundary, positions, mask, node, forms[id(node)])
         _join(editor)
@@ -109,8 +109,8 @@ def _leading(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed]) -> d
     return leading
 
 
-def _kept_for_islands(graph: gs.Graph, forms: dict[int, Packed], mask: str, keep: str) -> set[int]:
-    """Nodes whose values in masked slots an island may rely on: those that apply the mask, and what leads from them.
+def _kept_for_padded_nodes(graph: gs.Graph, forms: dict[int, Packed], mask: str, keep: str) -> set[int]:
+    """Nodes whose values in masked slots padded nodes may rely on: those that apply the mask, and what follows them.
 
     Unpacking gives zeros there, where the original has what the mask made (such as -1e9 before a maximum).
     """
@@ -125,7 +125,7 @@ def _kept_for_islands(graph: gs.Graph, forms: dict[int, Packed], mask: str, keep
             if not inside and (id(reader) not in forms or id(reader) in leaking):
                 leaking.add(id(node))
     staying: set[int] = set()
-    masked = _computed_from(graph, mask)  # and what such nodes, and the islands between them, make
+    masked = _computed_from(graph, mask)  # and what such nodes, and the padded ones between them, make
     for node in graph.nodes:
         if (id(node) in forms and id(node) not in leaking) or is_padfree(node, node.op) or is_standard(node, "Shape"):
             continue

@@ -114,7 +114,7 @@ def _check_shared_rows(of_sequences: Mapping[str, Any], metadata: Metadata) -> N
 
 
 def _longest_feed(metadata: Metadata, longest: int | None) -> dict[str, Any]:
-    """`max_seqlen`, for graphs with padded islands: the profile's where the lengths are on the GPU, unseen."""
+    """`max_seqlen`, for graphs with padded nodes: the profile's where the lengths are on the GPU, unseen."""
     item = metadata.input_of_role("max_seqlen")
     if item is None:
         return {}
