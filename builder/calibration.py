@@ -111,17 +111,17 @@ def _padded(ragged: Ragged, metadata: Metadata) -> dict[str, Any]:
 
 def _parts(ragged: Ragged) -> Iterator[Ragged]:
     """Batches of whole sequences, without empty ones."""
-    taken, tokens = list[int](), 0
+    indices, tokens = list[int](), 0
     for at, length in enumerate(ragged.seq_lens.tolist()):
         if not length:
             continue
-        if taken and tokens + length > BATCH_TOKENS:
-            yield ragged.take(taken)
-            taken, tokens = [], 0
-        taken.append(at)
+        if indices and tokens + length > BATCH_TOKENS:
+            yield ragged.take(indices)
+            indices, tokens = [], 0
+        indices.append(at)
         tokens += length
-    if taken:
-        yield ragged.take(taken)
+    if indices:
+        yield ragged.take(indices)
 
 
 def fp8_model(

@@ -178,13 +178,13 @@ def rewrite_model(
     inner = "packed" if interface == VARSEQLEN else interface
     options = GraphOptions(inner, mask, masks == "contiguous")
     whole, steps = verify == WHOLE, phases or Phases()
-    asked = _Asked(options, precision, masks, strict, seed if verify else None, padding_id, steps, whole)
-    rewriting = _rewritten_graph(original, asked)
+    request = _Request(options, precision, masks, strict, seed if verify else None, padding_id, steps, whole)
+    rewriting = _rewritten_graph(original, request)
     result, metadata, exact = rewriting.model, rewriting.metadata, rewriting.model if keep_exact else None
     if unquantized is not None:
         metadata["unquantized"] = unquantized.to_dict()
     if precision != "fp32":
-        with asked.phases.measured(HALVING):
+        with request.phases.measured(HALVING):
             sample = sample_of(original.proto, metadata, seed=seed) if verify else None
             half = convert_and_check(result, precision, sample)
         result, precision = half.model, half.precision
@@ -206,7 +206,7 @@ def rewrite_model(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     """How a graph is rewritten and verified: `seed` is that of the batches, None: it is not verified.
 
     `phases` gets the seconds. `whole`: long sequences go through all layers.
@@ -231,15 +231,15 @@ class _Rewriting:
     report: CoverageReport
 
 
-def _rewritten_graph(original: Model, asked: _Asked) -> _Rewriting:
+def _rewritten_graph(original: Model, request: _Request) -> _Rewriting:
     """Rewrites and verifies a model. Raises RewriteError.
 
     Where no attention proves the mask, those that may be it are tried, and advised if the model can be rewritten then.
     """
     try:
-        return _with_any_padding(original, asked)
+        return _with_any_padding(original, request)
     except UnprovedMaskError as unproved:
-        refused = {name: _refusal_with(name, original, asked) for name in unproved.candidates}
+        refused = {name: _refusal_with(name, original, request) for name in unproved.candidates}
         helping = [name for name, refusal in refused.items() if refusal is None]
         if helping:
             raise RewriteError(f"{unproved.facts}; {mask_advice(helping)}") from None
@@ -247,26 +247,26 @@ def _rewritten_graph(original: Model, asked: _Asked) -> _Rewriting:
         raise RewriteError(f"{shown}; and {unproved.facts}") from None
 
 
-def _refusal_with(mask: str, original: Model, asked: _Asked) -> RewriteError | None:
+def _refusal_with(mask: str, original: Model, request: _Request) -> RewriteError | None:
     """Why a model cannot be rewritten with this mask; None where it can."""
     try:
-        _with_any_padding(original, replace(asked, options=replace(asked.options, mask=mask)))
+        _with_any_padding(original, replace(request, options=replace(request.options, mask=mask)))
     except RewriteError as error:
         return error
     return None
 
 
-def _with_any_padding(original: Model, asked: _Asked) -> _Rewriting:
+def _with_any_padding(original: Model, request: _Request) -> _Rewriting:
     """Rewrites and verifies a model; where it reads padding, with what tokenizers fill it with. Raises RewriteError.
 
     What nobody has asked for is verified, even if nothing else is.
     """
     try:
-        return _with_padding(original, asked, None)
+        return _with_padding(original, request, None)
     except (PaddingIsReadError, PaddingMattersError) as refused:
-        named = asked.padding_id
+        named = request.padding_id
         tried = dict.fromkeys((*PADDING_IDS, *ids_of_zeros(original))) if named is None else (named,)
-        careful = replace(asked, seed=asked.seed or 0) if asked.padding_id is None else asked
+        careful = replace(request, seed=request.seed or 0) if request.padding_id is None else request
         refuted: list[int] = []
         for padding_id in tried:
             with contextlib.suppress(RewriteError):  # others say nothing of padding, as where the original does not run
@@ -276,15 +276,15 @@ def _with_any_padding(original: Model, asked: _Asked) -> _Rewriting:
                     refuted.append(padding_id)
         if isinstance(refused, UnknownSizesError) or not refuted:
             raise
-        told = note_on_refuted_padding(refuted, was_named=asked.padding_id is not None)
-        raise type(refused)(f"{refused}; {told}") from refused
+        note = note_on_refuted_padding(refuted, was_named=request.padding_id is not None)
+        raise type(refused)(f"{refused}; {note}") from refused
 
 
-def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Rewriting:
+def _with_padding(original: Model, request: _Request, padding_id: int | None) -> _Rewriting:
     """Rewrites and verifies a model whose padded slots hold anything, or this id."""
-    interface = asked.options.interface
-    options = replace(asked.options, padding_id=padding_id, moved=asked.phases.moved)
-    with asked.phases.measured(REWRITING):
+    interface = request.options.interface
+    options = replace(request.options, padding_id=padding_id, moved=request.phases.moved)
+    with request.phases.measured(REWRITING):
         passed = rewrite_graph(original, options)
         assumed = passed.assumed
         notes = [note_on_padding(assumed)] if assumed else []
@@ -293,19 +293,19 @@ def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Re
             notes=(*notes, *notes_on(passed, interface)),
             every_slot_counts=every_slot_counts(passed, interface),
         )
-        if asked.strict and not report.complete:
+        if request.strict and not report.complete:
             count, reasons = len(report.islands), "; ".join(report.reasons[:5])
             raise RewriteError(
                 f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
             )
         metadata = describe(
-            passed, report, original.proto, interface=interface, precision=asked.precision, masks=asked.masks
+            passed, report, original.proto, interface=interface, precision=request.precision, masks=request.masks
         )
         result = _exported(passed.graph, passed.analysis, original)
     rules = assumed
-    if asked.seed is not None:
-        with asked.phases.measured(VERIFYING):
-            verified = _verified(original, result, metadata, passed, asked)
+    if request.seed is not None:
+        with request.phases.measured(VERIFYING):
+            verified = _verified(original, result, metadata, passed, request)
         rules = verified.rules
         metadata["verification"] = measured(verified.errors, RELATIVE_TOLERANCE)
         if verified.shortened is not None:
@@ -316,10 +316,12 @@ def _with_padding(original: Model, asked: _Asked, padding_id: int | None) -> _Re
     return _Rewriting(result, metadata, report)
 
 
-def _verified(original: Model, result: Model, metadata: dict[str, Any], passed: PassedGraph, asked: _Asked) -> Verified:
+def _verified(
+    original: Model, result: Model, metadata: dict[str, Any], passed: PassedGraph, request: _Request
+) -> Verified:
     """Compares original and rewritten model. Raises VerificationError."""
     runs = result.with_proto(with_functions(result.proto))
-    how: dict[str, Any] = {"seed": asked.seed, "whole": asked.whole, "moved": asked.phases.moved}
+    how: dict[str, Any] = {"seed": request.seed, "whole": request.whole, "moved": request.phases.moved}
     if passed.assumed:
         return verify_assumed(original, runs, metadata, passed.assumed, **how)
     return verify_ids(original, runs, metadata, special=passed.special, **how)

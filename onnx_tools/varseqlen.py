@@ -33,10 +33,10 @@ def take_varseqlen(model: ModelProto, metadata: dict[str, Any]) -> None:
     graph = model.graph
     names = _new_names(metadata)
     outputs = {value.name for value in graph.output}
-    taken = next((name for name in INPUTS if name in outputs), None)
-    if taken is not None:
+    clash = next((name for name in INPUTS if name in outputs), None)
+    if clash is not None:
         raise RewriteError(
-            f"the model's output '{taken}' has the name of an input of the interface {VARSEQLEN}; give it another name "
+            f"the model's output '{clash}' has the name of an input of the interface {VARSEQLEN}; give it another name "
             "when exporting, or choose the packed interface"
         )
     _rename(graph, _with_free_names(graph, names))

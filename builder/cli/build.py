@@ -145,17 +145,17 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     fixed = fixed_inputs(arguments)
     lazily = arguments.precision != FP8  # whose calibration needs a file
     check = (lambda: None) if lazily else partial(check_machine, arguments.device, operators=())
-    head, told = head_options(arguments), {"say": sayer(arguments), "before_export": check, "lazily": lazily}
-    told["revision"] = arguments.revision
+    head, opening = head_options(arguments), {"say": sayer(arguments), "before_export": check, "lazily": lazily}
+    opening["revision"] = arguments.revision
     with (
-        opened(arguments.model, head, mask=arguments.mask, fixed=fixed, **told) as source,
+        opened(arguments.model, head, mask=arguments.mask, fixed=fixed, **opening) as source,
         stages(arguments) as progress,
-        _quantized(arguments, source, progress) as (model, asked),
+        _quantized(arguments, source, progress) as (model, options),
     ):
         metadata = build_engine(
             model,
             arguments.output,
-            **asked,
+            **options,
             max_batch=arguments.max_batch,
             max_seq_len=arguments.max_seq_len,
             max_tokens=arguments.max_tokens,
@@ -242,12 +242,12 @@ def _quantized(
         yield path, {**rewriting, "precision": FP8}
         return
     check_machine(arguments.device, operators=(FP8_OPERATOR,))  # before minutes of calibration
-    asked = {**rewriting, "interface": arguments.interface or "packed", "masks": arguments.masks or "any"}
+    options = {**rewriting, "interface": arguments.interface or "packed", "masks": arguments.masks or "any"}
     with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch:
         fp8_file = Path(scratch) / f"{path.stem}{ONNX_SUFFIX}"
         model_file, begin = open_model(path, Storage.MEMORY), steps_of(progress)
         model = fp8_model(
-            model_file, path, calibration, norms=arguments.norms, begin=begin, phases=Phases(progress), **asked
+            model_file, path, calibration, norms=arguments.norms, begin=begin, phases=Phases(progress), **options
         ).whole()
         save_model(model, fp8_file)
         write_files(kept_files(path, fp8_file, parse_metadata(metadata_of(model), str(path))))

@@ -34,14 +34,14 @@ def check_operators(arguments: argparse.Namespace) -> int:
 
     # A GPU without e4m3 is checked all the same, but for that.
     check_machine(arguments.device, operators=[name for name in OPERATORS if name != FP8_OPERATOR])
-    told: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
     results: list[CaseResult] = []
     with status(error_console(), "starting TensorRT") as working:
-        for result in check_all(arguments.device, told):
+        for result in check_all(arguments.device, environment):
             results.append(result)
             working.update(f"{len(results)} of {len(all_cases())}: {result.operator}, {result.variant}, {result.kind}")
     console = output_console()
-    report = make_report(results, told, version())
+    report = make_report(results, environment, version())
     if arguments.json:
         print_line(console, json.dumps(report, indent=2))
     else:

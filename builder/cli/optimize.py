@@ -107,8 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
         model = _optimized(arguments, source, calibration, progress, phases)
         metadata = metadata_of(model.proto)
         cut = (metadata.get("text") or {}).get("max_length")
-        asked = (arguments.batch, arguments.mean_length, arguments.max_length)
-        lengths = choose_lengths(metadata["max_positions"], *asked, cut=cut)
+        lengths_options = (arguments.batch, arguments.mean_length, arguments.max_length)
+        lengths = choose_lengths(metadata["max_positions"], *lengths_options, cut=cut)
         coverage = report(metadata["coverage"], lengths, arguments.gpu)
         more_files = kept_files(source.path, arguments.output, parse_metadata(metadata, str(source.path)))
         with phases.measured(WRITING):
@@ -154,12 +154,12 @@ def _optimized(
     from padfree.onnx_tools.files.weights import Storage
     from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
 
-    asked = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "padding_id")}
-    asked["masks"] = arguments.masks or "any"
+    options = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "padding_id")}
+    options["masks"] = arguments.masks or "any"
     model_file = source.open(Storage.MEMORY, phases, sayer(arguments))
     if calibration is not None:
         shown: dict[str, Any] = {"begin": steps_of(progress), "phases": phases}
-        model = fp8_model(model_file, source.path, calibration, norms=arguments.norms, **shown, **asked)
+        model = fp8_model(model_file, source.path, calibration, norms=arguments.norms, **shown, **options)
         return with_bodies(model, metadata_of(model.proto)["precision"])
-    result = rewrite_model(model_file, precision=arguments.precision, **asked, phases=phases)
+    result = rewrite_model(model_file, precision=arguments.precision, **options, phases=phases)
     return with_bodies(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)

@@ -115,7 +115,7 @@ def explain(original: Original, reference: ValidTokenRunner, subject: Subject, o
         return causes
     if item.metadata.quantization is not None:  # what the original is rewritten to has no scales to compare
         return causes or find_roundoff(original, subject, outcome)
-    changes = find_changes(original.given, item.path, item.metadata)
+    changes = find_changes(original.exported, item.path, item.metadata)
     if causes or changes is None or changes:
         return (*causes, *(changes or ()))
     return find_roundoff(original, subject, outcome)

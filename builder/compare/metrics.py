@@ -178,14 +178,14 @@ def _worst(measured: Sequence[_Rows]) -> tuple[WorstRow, ...]:
     """The worst row of each of the worst sequences: neighbours of one bad token say nothing new."""
     worst_rows: list[WorstRow] = []
     for rows in measured:
-        taken: set[int] = set()
+        sequences: set[int] = set()
         for row in np.argsort(-rows.relative, kind="stable"):
             sequence, slot = (int(value) for value in rows.slots[row])
-            if len(taken) == WORST_ROWS:
+            if len(sequences) == WORST_ROWS:
                 break
-            if sequence in taken:
+            if sequence in sequences:
                 continue
-            taken.add(sequence)
+            sequences.add(sequence)
             element = tuple(int(i) for i in np.unravel_index(int(rows.elements[row]), rows.shape)) if rows.shape else ()
             worst_rows.append(
                 WorstRow(

@@ -69,7 +69,7 @@ class Rounding:
 class Original:
     """The reference: what was given, in fp32, and without the rounding of activations of a quantised file.
 
-    given: what the rewriter is given.
+    exported: what the rewriter is given.
     rounding: of a quantised file.
     metadata: of a model rewritten from it; what the token inputs are and which values they may have.
     rows: the inputs that have a row for every sequence.
@@ -83,7 +83,7 @@ class Original:
 
     path: Path
     model: onnx.ModelProto
-    given: onnx.ModelProto
+    exported: onnx.ModelProto
     rounding: Rounding | None
     metadata: Metadata
     tokens: tuple[Input, ...]
@@ -159,10 +159,10 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     rows = _inputs(types, described.sequence_inputs(), of_sequences=True)
     mark_rows(model, [item.name for item in rows])
     unread = _unread(model, described)
-    gone = {item.name for item in unread}
-    tokens, rows = (tuple(item for item in items if item.name not in gone) for items in (tokens, rows))
+    unread_names = {item.name for item in unread}
+    tokens, rows = (tuple(item for item in items if item.name not in unread_names) for items in (tokens, rows))
     known = [item.original_name for item in (*described.token_inputs(), *described.sequence_inputs())]
-    known = [*(name for name in known if name not in gone), *gone]
+    known = [*(name for name in known if name not in unread_names), *unread_names]
     masks = [name for name in types if name not in known]
     alone = described.mask.input is not None and described.mask.input not in known
     if len(masks) != int(alone) or len(tokens) + len(rows) + len(unread) != len(known):

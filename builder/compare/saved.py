@@ -207,7 +207,7 @@ def _reference(folder: Path, source: Path, original: Original) -> Path:
 
     Polygraphy cannot pass ORT_AS_WRITTEN, without which onnxruntime multiplies by weights of int8 in integers.
     """
-    model = standard_rounding(original.given)
+    model = standard_rounding(original.exported)
     if not holds_quantization(model):
         return source
     path = folder / float_name(source)

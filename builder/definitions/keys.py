@@ -55,12 +55,12 @@ class Keys:
 
     def size(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """A whole number under the first of these names that is there; without a default it must be there."""
-        return self._found(names, default, lambda value: _is_whole(value) and least <= value <= _MOST_SIZE, f"{least} "
+        return self._value(names, default, lambda value: _is_whole(value) and least <= value <= _MOST_SIZE, f"{least} "
                            f"to {_MOST_SIZE}")  # fmt: skip
 
     def number(self, *names: str, default: float | None = None, above: float = 0.0) -> float:
         """A number above a limit that float32 holds."""
-        checked = self._found(
+        checked = self._value(
             names,
             default,
             lambda value: _is_number(value) and above < value <= _MOST_NUMBER,
@@ -70,15 +70,15 @@ class Keys:
 
     def truth(self, *names: str, default: bool) -> bool:
         """True or false."""
-        return self._found(names, default, lambda value: isinstance(value, bool), "true or false")
+        return self._value(names, default, lambda value: isinstance(value, bool), "true or false")
 
     def text(self, *names: str, default: str | None = None) -> str:
         """A text."""
-        return self._found(names, default, lambda value: isinstance(value, str), "a text")
+        return self._value(names, default, lambda value: isinstance(value, str), "a text")
 
     def texts(self, name: str, default: Sequence[str]) -> tuple[str, ...]:
         """A list of texts."""
-        return tuple(self._found((name,), default, _are_texts, "a list of texts"))
+        return tuple(self._value((name,), default, _are_texts, "a list of texts"))
 
     def numbers(self, name: str, count: int) -> tuple[float, ...]:
         """A list of so many numbers above 0; it must be there."""
@@ -126,7 +126,7 @@ class Keys:
             shown = ", ".join(f"'{self._path}{name}'" for name in sorted(unknown)[:3])
             raise NotDefinedError(f"nothing is known of the {_entries(len(unknown))} {shown}")
 
-    def _found(self, names: Sequence[str], default: T | None, fits: Callable[[Any], bool], allowed: str) -> T:
+    def _value(self, names: Sequence[str], default: T | None, fits: Callable[[Any], bool], allowed: str) -> T:
         self._read.update(names)
         for name in names:
             if self.raw.get(name) is not None:

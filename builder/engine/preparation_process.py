@@ -108,7 +108,7 @@ def preparing(
     if not _is_for_another_process(model):
         yield here
         return
-    asked = {"linear": linear_options.linear, "norms": linear_options.norms, "profile": asdict(profile)}
+    choices = {"linear": linear_options.linear, "norms": linear_options.norms, "profile": asdict(profile)}
     paths = [path or str(Path.cwd()) for path in sys.path]
     with (
         # Removed here: that process is killed, and large models lie in files while they are checked.
@@ -119,13 +119,13 @@ def preparing(
     ):
         kept_open = {"told": tells.fileno(), "reference": reference.fileno()}
         source = {"folder": model.to_dict()} if isinstance(model, FolderModel) else {"model": os.fspath(model)}
-        request = json.dumps({**source, "since": time.time(), **asked, **options, **kept_open})
+        request = json.dumps({**source, "since": time.time(), **choices, **options, **kept_open})
         command = [sys.executable, "-c", _CHILD, request, *paths]
 
         def wait() -> Prepared:
             prepared = _answer(child, answer, model, partial(heard, told, watcher, say)) or here()
             return (
-                replace(prepared, reference=partial(_told_reference, child, reference))
+                replace(prepared, reference=partial(_read_reference, child, reference))
                 if options["verify"]
                 else prepared
             )
@@ -205,19 +205,19 @@ def _answer(
             f"rewrite the model on a larger machine (`padfree optimize`) and build from the result"
         )
     content = memoryview(mmap.mmap(answer.fileno(), 0, access=mmap.ACCESS_READ))
-    seconds, content = _taken(content)
-    graph, content = _taken(content)
+    seconds, content = _split_first(content)
+    graph, content = _split_first(content)
     return Prepared(onnx.load_model_from_string(bytes(graph)), json.loads(bytes(seconds)), content)
 
 
-def _taken(content: memoryview) -> tuple[memoryview, memoryview]:
+def _split_first(content: memoryview) -> tuple[memoryview, memoryview]:
     """A part whose length stands ahead of it, and what follows."""
     (length,) = _LENGTH.unpack_from(content)
     end = _LENGTH.size + length
     return content[_LENGTH.size : end], content[end:]
 
 
-def _told_reference(child: subprocess.Popen[bytes], file: IO[bytes]) -> Reference:
+def _read_reference(child: subprocess.Popen[bytes], file: IO[bytes]) -> Reference:
     """What the engine has to answer, by the process. Raises BuildError where it has no answers."""
     code = child.wait()
     file.seek(0)
@@ -243,14 +243,14 @@ def serve(request: str, answer: int) -> NoReturn:
     teller, reference = Teller(options.pop("told")), options.pop("reference")
     phases = Phases(teller)
     phases.add(IMPORTS, time.time() - options.pop("since"))
-    linear_options = LinearOptions(options.pop("linear"), options.pop("norms"), _told_device)
+    linear_options = LinearOptions(options.pop("linear"), options.pop("norms"), _read_device)
     profile = ProfileOptions(**options.pop("profile"))
     code = 0
     with os.fdopen(answer, "wb") as file:
         try:
             folder = options.pop("folder", None)
-            asked = options.pop("model") if folder is None else FolderModel.of(folder)
-            source = _opened(asked, Storage.MAPPED, phases, teller.said)
+            model_or_folder = options.pop("model") if folder is None else FolderModel.of(folder)
+            source = _opened(model_or_folder, Storage.MAPPED, phases, teller.said)
             prepared = prepare(source, **options, linear_options=linear_options, profile=profile, phases=phases)
             model = prepared.model
             content = serialized(model)
@@ -282,6 +282,6 @@ def serve(request: str, answer: int) -> NoReturn:
     sys.exit(code)
 
 
-def _told_device() -> Device | None:
-    told = json.load(sys.stdin)
-    return told and Device(**told)
+def _read_device() -> Device | None:
+    message = json.load(sys.stdin)
+    return message and Device(**message)

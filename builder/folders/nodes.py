@@ -21,8 +21,8 @@ class Nodes:
     def __init__(self, model: ModelProto) -> None:
         self._graph = model.graph
         self.opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 1)
-        taken = {name for node in model.graph.node for name in node.output}
-        self._taken = taken | {item.name for item in (*model.graph.input, *model.graph.initializer)}
+        outputs = {name for node in model.graph.node for name in node.output}
+        self._used_names = outputs | {item.name for item in (*model.graph.input, *model.graph.initializer)}
         self._number = 0
 
     def node(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
@@ -76,8 +76,8 @@ class Nodes:
         return self.node({"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid"}[name], x)
 
     def _name(self, stem: str) -> str:
-        while (name := f"{_PREFIX}_{stem}_{self._number}") in self._taken:
+        while (name := f"{_PREFIX}_{stem}_{self._number}") in self._used_names:
             self._number += 1
         self._number += 1
-        self._taken.add(name)
+        self._used_names.add(name)
         return name

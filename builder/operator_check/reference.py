@@ -55,8 +55,8 @@ def right_results(graph: CaseGraph, model: onnx.ModelProto) -> Right:
     more.graph.output.extend(
         helper.make_value_info(name, onnx.TypeProto()) for name in inner if name not in {*names, *graph.feeds}
     )
-    asked = [value.name for value in more.graph.output]
-    right = dict(zip(asked, open_session(runs.with_proto(more)).run(asked, graph.feeds), strict=True))
+    output_names = [value.name for value in more.graph.output]
+    right = dict(zip(output_names, open_session(runs.with_proto(more)).run(output_names, graph.feeds), strict=True))
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
     sizes |= {name: int(values.size) for name, values in {**graph.feeds, **right}.items()}
     moved = sum(sizes[name] * width for name, width in inner.items())

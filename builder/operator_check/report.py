@@ -16,18 +16,18 @@ from .checking import CaseResult
 _DIGITS = 4
 
 
-def make_report(results: Sequence[CaseResult], told: Mapping[str, Any], version: str) -> dict[str, Any]:
+def make_report(results: Sequence[CaseResult], environment: Mapping[str, Any], version: str) -> dict[str, Any]:
     """The report of one GPU: what it is, what ran on it, counts by state, and every case.
 
     Args:
         results: of all cases.
-        told: "gpu" and "tensorrt", as the worker tells them.
+        environment: "gpu" and "tensorrt", as the worker tells them.
         version: padfree's.
     """
     return {
         "padfree": version,
-        "tensorrt": told.get("tensorrt"),
-        "gpu": told.get("gpu"),
+        "tensorrt": environment.get("tensorrt"),
+        "gpu": environment.get("gpu"),
         "library": library_facts(),
         "counts": dict(Counter(item.state for item in results)),
         "cases": [_plain(item) for item in results],

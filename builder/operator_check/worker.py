@@ -29,15 +29,15 @@ _CODE = NOT_FROM_HERE + "from padfree.builder.operator_check.worker import serve
 
 def serve(request: str) -> None:
     """What the process does: tells of the GPU, and then of every case when it begins and what came of it."""
-    asked = json.loads(request)
-    runner = EngineRunner(asked["device"])
+    job = json.loads(request)
+    runner = EngineRunner(job["device"])
     peaks = measure_peaks(runner.device)
     _tell({"gpu": {"name": runner.device.name, **asdict(peaks)}, "tensorrt": runner.tensorrt_version})
     cases = all_cases()
-    chosen = [cases[number] for number in asked["cases"]]
+    chosen = [cases[number] for number in job["cases"]]
     results = check_cases(chosen, runner, runner.device, peaks)
     try:
-        for number in asked["cases"]:
+        for number in job["cases"]:
             _tell({"begins": number})
             _tell({"result": asdict(next(results))})
     except RunFailedError as error:
@@ -50,12 +50,12 @@ def _tell(what: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def check_all(device: int, told: dict[str, Any]) -> Iterator[CaseResult]:
+def check_all(device: int, environment: dict[str, Any]) -> Iterator[CaseResult]:
     """Checks every case on a GPU; where a process ends at one, another one goes on after it.
 
     Args:
         device: CUDA device number.
-        told: gets what is known of GPU and TensorRT.
+        environment: gets what is known of GPU and TensorRT.
 
     Raises:
         BuildError: the check cannot begin on this machine.
@@ -73,7 +73,7 @@ def check_all(device: int, told: dict[str, Any]) -> Iterator[CaseResult]:
                 done, under_way = done + 1, False
                 yield _result(line["result"])
             else:
-                told.update(line)
+                environment.update(line)
         if not done and not under_way:
             raise BuildError(f"operators cannot be checked here: {said}; run `padfree doctor` to see what is missing")
         if under_way:

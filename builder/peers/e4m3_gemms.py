@@ -82,7 +82,7 @@ def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> Mo
                         f"GEMM '{node.name}' reads '{name}', which has no scale, as conversion to fp16 renamed it; "
                         "leave the peer out"
                     )
-            nodes += changes.taken()
+            nodes += changes.take_nodes()
         nodes.append(node)
     read = {name for node in nodes for name in node.input}
     del result.graph.node[:]
@@ -98,36 +98,36 @@ class _Changes:
 
     def __init__(self, model: ModelProto) -> None:
         self._model = model
-        self._made = dict[str, str]()
+        self._names = dict[str, str]()
         self._nodes = list[NodeProto]()
 
-    def taken(self) -> list[NodeProto]:
+    def take_nodes(self) -> list[NodeProto]:
         """The nodes since the last call."""
         nodes, self._nodes = self._nodes, []
         return nodes
 
     def activation(self, name: str, scale: float) -> str:
         """One pair of nodes for all readers of a tensor."""
-        if name not in self._made:
-            held = self._constant(f"{name}_scale", np.asarray(scale, np.float16))
+        if name not in self._names:
+            scale_name = self._constant(f"{name}_scale", np.asarray(scale, np.float16))
             zero = self._e4m3(f"{name}_zero", np.zeros((), np.uint8))
             stored = f"{_STEM}/{name}_stored"
-            self._node("QuantizeLinear", [name, held, zero], stored)
-            self._made[name] = self._node("DequantizeLinear", [stored, held, zero], f"{_STEM}/{name}_rounded")
-        return self._made[name]
+            self._node("QuantizeLinear", [name, scale_name, zero], stored)
+            self._names[name] = self._node("DequantizeLinear", [stored, scale_name, zero], f"{_STEM}/{name}_rounded")
+        return self._names[name]
 
     def weight(self, name: str, values: npt.NDArray[Any]) -> str:
         """[K,N] as e4m3 [N,K], scaled and transposed."""
-        if name not in self._made:
+        if name not in self._names:
             rows = np.ascontiguousarray(values.astype(np.float32).T)
             scale = _row_scales(rows)
             scaled = (rows / scale[:, np.newaxis]).astype(np.float32)
             stored = self._e4m3(f"{name}_stored", narrowed(scaled))
-            held = self._constant(f"{name}_scale", scale)
+            scale_name = self._constant(f"{name}_scale", scale)
             zeros = self._e4m3(f"{name}_zero", np.zeros(len(scale), np.uint8))
-            wide = self._node("DequantizeLinear", [stored, held, zeros], f"{_STEM}/{name}_rows", axis=0)
-            self._made[name] = self._node("Transpose", [wide], f"{_STEM}/{name}_rounded", perm=[1, 0])
-        return self._made[name]
+            wide = self._node("DequantizeLinear", [stored, scale_name, zeros], f"{_STEM}/{name}_rows", axis=0)
+            self._names[name] = self._node("Transpose", [wide], f"{_STEM}/{name}_rounded", perm=[1, 0])
+        return self._names[name]
 
     def _node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
         self._nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))

@@ -233,11 +233,11 @@ def tidy(graph: gs.Graph) -> None:
 
 def _detach(nodes: Sequence[gs.Node]) -> None:
     """Takes nodes away from all tensors at once; one by one each would be compared with all readers of a tensor."""
-    gone = {id(node) for node in nodes}
+    removed_ids = {id(node) for node in nodes}
     for tensor in {id(tensor): tensor for node in nodes for tensor in node.inputs}.values():
-        list.__setitem__(tensor.outputs, slice(None), [node for node in tensor.outputs if id(node) not in gone])
+        list.__setitem__(tensor.outputs, slice(None), [node for node in tensor.outputs if id(node) not in removed_ids])
     for tensor in {id(tensor): tensor for node in nodes for tensor in node.outputs}.values():
-        list.__setitem__(tensor.inputs, slice(None), [node for node in tensor.inputs if id(node) not in gone])
+        list.__setitem__(tensor.inputs, slice(None), [node for node in tensor.inputs if id(node) not in removed_ids])
     for node in nodes:
         list.clear(node.inputs)
         list.clear(node.outputs)

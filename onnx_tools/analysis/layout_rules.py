@@ -130,8 +130,8 @@ def is_row_shape(shape: Shape | None, rank: int, sequence: int) -> bool:
 def _without_tokens(values: np.ndarray, rank: int, sequence: int) -> np.ndarray:
     """A constant without its axes of size 1 at batch and sequence."""
     offset = rank - values.ndim
-    gone = tuple(axis - offset for axis in (0, sequence) if axis >= offset)
-    return np.squeeze(values, gone)
+    axes = tuple(axis - offset for axis in (0, sequence) if axis >= offset)
+    return np.squeeze(values, axes)
 
 
 def _norm(node: gs.Node, known: Known, output: Facts) -> Packed:

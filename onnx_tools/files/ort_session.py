@@ -65,10 +65,10 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     proto = model.proto
-    held = [tensor for tensor in proto.graph.initializer if tensor in model.weights]
-    if held:
-        fed = {tensor.name: model.array(tensor) for tensor in held if tensor.data_type in _FED_TYPES}
-        values = {tensor.name: _ort_value(model, tensor) for tensor in held if tensor.name not in fed}
+    tensors = [tensor for tensor in proto.graph.initializer if tensor in model.weights]
+    if tensors:
+        fed = {tensor.name: model.array(tensor) for tensor in tensors if tensor.data_type in _FED_TYPES}
+        values = {tensor.name: _ort_value(model, tensor) for tensor in tensors if tensor.name not in fed}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens

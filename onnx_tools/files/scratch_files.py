@@ -24,9 +24,9 @@ def write_model(model: Model, file: Path, *, external_data_bytes: int = EXTERNAL
     Raises:
         OSError: no space, or no permission.
     """
-    held = [data for tensor in model.proto.graph.initializer if (data := model.weights.data_of(tensor)) is not None]
+    buffers = [data for tensor in model.proto.graph.initializer if (data := model.weights.data_of(tensor)) is not None]
     inside = sum(raw_bytes(tensor) for tensor in model_tensors(model.proto.graph))
-    if sum(map(len, held)) + inside <= external_data_bytes:
+    if sum(map(len, buffers)) + inside <= external_data_bytes:
         _, pieces = bytes_in_pieces(model)
         with file.open("wb") as stream:
             stream.writelines(pieces)

@@ -135,8 +135,8 @@ class Weights:
 
     def data_of(self, tensor: TensorProto) -> memoryview | None:
         """A tensor's data where it is held: external, but in no file that is named. Otherwise None."""
-        held = tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
-        return self._data.get(tensor.name) if held else None
+        is_in_memory = tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
+        return self._data.get(tensor.name) if is_in_memory else None
 
 
 def _copied(stream: BinaryIO, size: int) -> tuple[memoryview, int]:

@@ -21,5 +21,5 @@ def masks_of_one_row(model: ModelProto) -> list[Spread]:
         if node.op_type == "Attention" and not node.domain and len(node.input) > _MASK:
             mask, queries = sizes.get(node.input[_MASK], []), sizes.get(node.input[0], [])
             if len(mask) > 1 and mask[-2] == 1 and len(queries) in (3, 4) and queries[-2] != 1:
-                spreads.append(Spread(node.output[0], _MASK, node.input[0], axis=-2, kept=1))
+                spreads.append(Spread(node.output[0], _MASK, node.input[0], axis=-2, trailing_axes=1))
     return spreads

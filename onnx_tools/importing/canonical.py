@@ -226,11 +226,11 @@ def _separate_outputs(model: ModelProto) -> None:
     del graph.output[:]
     graph.output.extend(values)
     names = Names(graph)
-    taken = {item.name for item in (*graph.input, *graph.initializer)}
+    used_names = {item.name for item in (*graph.input, *graph.initializer)}
     constants = {node.output[0] for node in graph.node if node.op_type == "Constant" and not node.domain}
     for value in graph.output:
         source = value.name
-        if source in taken:
+        if source in used_names:
             value.name = names.fresh(f"{source}_output")
         elif source in constants:  # its name is the output's, which readers need not know
             source = names.fresh(f"{source}_value")
@@ -239,7 +239,7 @@ def _separate_outputs(model: ModelProto) -> None:
                     for index, name in enumerate(names_of_node):
                         if name == value.name:
                             names_of_node[index] = source
-        taken.add(value.name)
+        used_names.add(value.name)
         if source != value.name:
             new_node = helper.make_node("Identity", [source], [value.name], name=names.fresh(f"{value.name}_copy"))
             graph.node.append(new_node)

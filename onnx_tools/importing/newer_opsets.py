@@ -7,7 +7,7 @@ from onnx import ModelProto, NodeProto, defs, helper
 
 from ..errors import RewriteError
 from ..operators import opset_of
-from .opsets import taken
+from .opsets import take_attribute
 from .skeleton import Names
 
 _STANDARD = ("", "ai.onnx")
@@ -49,7 +49,7 @@ def _raised(node: NodeProto, version: int, target: int, names: Names) -> list[No
     before: list[NodeProto] = []
     allowed = defs.get_schema(node.op_type, target).attributes
     if node.op_type.startswith("Reduce") and "axes" not in allowed:
-        attribute = taken(node, "axes")
+        attribute = take_attribute(node, "axes")
         if attribute is not None:
             axes = names.fresh(f"{node.output[0]}_axes")
             before.append(helper.make_node("Constant", [], [axes], name=axes, value_ints=list(attribute.ints)))

@@ -84,7 +84,7 @@ def _lowered(node: NodeProto, version: int, names: Names) -> Nodes:
     added = [item for item in node.attribute if known is not None and item.name not in known.attributes]
     for item in added:
         if item == newest.attributes[item.name].default_value:
-            taken(node, item.name)
+            take_attribute(node, item.name)
     unknown = known is None or any(item.name not in known.attributes for item in node.attribute)
     if known is None or unknown or any(node.input[known.max_input :]):
         raise RewriteError(
@@ -148,7 +148,7 @@ class _Converter:
 
     def moved(self, node: NodeProto, attribute: str, position: int, dtype: Any = np.int64) -> Nodes:
         """The node with an attribute as its input `position`; itself where it has no such attribute."""
-        value = taken(node, attribute)
+        value = take_attribute(node, attribute)
         if value is None:
             return [node]
         stem = f"{node.output[0]}_{attribute}"
@@ -168,7 +168,7 @@ class _Converter:
         return [new_node, node]
 
 
-def taken(node: NodeProto, name: str) -> AttributeProto | None:
+def take_attribute(node: NodeProto, name: str) -> AttributeProto | None:
     """Removes an attribute and returns it."""
     for index, item in enumerate(node.attribute):
         if item.name == name:
@@ -193,7 +193,7 @@ def _refused(node: NodeProto, version: int, reason: str) -> RewriteError:
 def _batch_norm_9(converter: _Converter, node: NodeProto) -> Nodes:
     if _integer(node, "spatial", 1) != 1:
         raise _refused(node, converter.version, "it has statistics for every position (spatial=0)")
-    taken(node, "spatial")
+    take_attribute(node, "spatial")
     return [node]
 
 
@@ -219,7 +219,7 @@ def _slice(converter: _Converter, node: NodeProto) -> Nodes:
 
 def _top_k(converter: _Converter, node: NodeProto) -> Nodes:
     attribute = next(item for item in node.attribute if item.name == "k")
-    taken(node, "k")
+    take_attribute(node, "k")
     node.attribute.append(helper.make_attribute("k", [int(attribute.i)]))
     return converter.moved(node, "k", 1)
 
@@ -263,7 +263,7 @@ def _scatter(_: _Converter, node: NodeProto) -> Nodes:
 
 def _dropout(_: _Converter, node: NodeProto) -> Nodes:
     """In inference it changes nothing, whatever its ratio."""
-    taken(node, "ratio")
+    take_attribute(node, "ratio")
     return [node]
 
 
@@ -287,7 +287,7 @@ def _softmax(converter: _Converter, node: NodeProto) -> Nodes:
         raise _refused(node, converter.version, "its axis comes from a function's attribute")
     axis, known = _integer(node, "axis", 1), converter.types.get(node.input[0])
     rank = len(known.shape.dim) if known is not None and known.HasField("shape") else None
-    taken(node, "axis")
+    take_attribute(node, "axis")
     node.attribute.append(helper.make_attribute("axis", -1))
     if axis == -1 or (rank is not None and axis == rank - 1):
         return [node]

@@ -19,7 +19,7 @@ def tables_of_one_row(model: ModelProto) -> list[Spread]:
     spread = {name for node in model.graph.node if node.op_type == "Expand" for name in node.output}
     like: dict[str, str] = {}  # a table -> the heads of the first node that reads it
     return [
-        Spread(node.output[0], position, like.setdefault(node.input[position], node.input[0]), axis=0, kept=2)
+        Spread(node.output[0], position, like.setdefault(node.input[position], node.input[0]), axis=0, trailing_axes=2)
         for node in model.graph.node
         if node.op_type == "RotaryEmbedding" and not node.domain and not any(node.input[_POSITIONS:])
         if not spread.issuperset(node.input[position] for position in _TABLES)

@@ -22,14 +22,14 @@ class Spread:
         position: position among the node's inputs.
         like: a tensor that is there ahead of the node.
         axis: of `like`; from the end where it is below 0, and not the last one then.
-        kept: axes after the rows.
+        trailing_axes: axes after the rows.
     """
 
     node: str
     position: int
     like: str
     axis: int
-    kept: int
+    trailing_axes: int
 
 
 def spread(graph: GraphProto, spreads: Iterable[Spread], names: Names) -> None:
@@ -55,7 +55,7 @@ def spread(graph: GraphProto, spreads: Iterable[Spread], names: Names) -> None:
 def _expanded(graph: GraphProto, item: Spread, source: str, result: str, names: Names) -> list[NodeProto]:
     """Nodes that make the rows of a tensor."""
     count, shape, ones = (names.fresh(f"{result}_{what}") for what in ("count", "shape", "ones"))
-    graph.initializer.append(numpy_helper.from_array(np.ones(item.kept, np.int64), ones))
+    graph.initializer.append(numpy_helper.from_array(np.ones(item.trailing_axes, np.int64), ones))
     axis, node = item.axis, names.fresh(f"{count}_node")
     return [
         helper.make_node("Shape", [item.like], [count], name=node, start=axis, end=axis + 1),

@@ -66,9 +66,9 @@ class _Walk:
         condition = self._condition(node) if node.op == "If" else None
         if condition is None:
             raise refused(node, self._graph, self._known)
-        taken, left = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
+        chosen_branch, left = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
         _detach(node.attrs[left])
-        branch, outputs = node.attrs[taken], list(node.outputs)
+        branch, outputs = node.attrs[chosen_branch], list(node.outputs)
         if len(branch.outputs) != len(outputs):
             raise RewriteError(
                 f"the model is not valid ONNX: node '{node_name(node)}' (If) has {len(outputs)} outputs and its branch "

@@ -73,14 +73,15 @@ def expand_batch_norms(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces BatchNormalization by the product and the sum that it is in inference; returns whether there was any."""
     editor, changed = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, "BatchNormalization")]:
-        rank, held = analysis[node.inputs[0]].rank, [item for item in node.inputs[1:5] if isinstance(item, gs.Constant)]
-        if rank is None or rank < 2 or len(held) != 4 or len(node.outputs) != 1 or node.attrs.get("training_mode"):
+        rank = analysis[node.inputs[0]].rank
+        params = [item for item in node.inputs[1:5] if isinstance(item, gs.Constant)]
+        if rank is None or rank < 2 or len(params) != 4 or len(node.outputs) != 1 or node.attrs.get("training_mode"):
             continue
-        scale, shift, mean, variance = (item.values.astype(np.float64) for item in held)
+        scale, shift, mean, variance = (item.values.astype(np.float64) for item in params)
         factor = scale / np.sqrt(variance + float(node.attrs.get("epsilon", 1e-5)))
         along = (-1, *[1] * (rank - 2))
         numbers = [
-            editor.constant(f"{node.outputs[0].name}_{what}", values.reshape(along).astype(held[0].values.dtype))
+            editor.constant(f"{node.outputs[0].name}_{what}", values.reshape(along).astype(params[0].values.dtype))
             for what, values in (("factor", factor), ("shift", shift - mean * factor))
         ]
         output = editor.take_over(node.outputs[0])

@@ -119,9 +119,9 @@ class _Expansion:
         a = self._matrix(a, _without(batch, a_labels) + row + "@", batch, (row or "1") + "@")
         b = self._matrix(b, _without(batch, b_labels) + column + "@", batch, "@" + (column or "1"))
         total = self._op("MatMul", [a, b])
-        gone = [len(batch) + index for index, label in enumerate((row, column)) if not label]
-        if gone:
-            total = self._op("Squeeze", [total, self._axes(gone)])
+        squeezed_axes = [len(batch) + index for index, label in enumerate((row, column)) if not label]
+        if squeezed_axes:
+            total = self._op("Squeeze", [total, self._axes(squeezed_axes)])
         return self.arranged(total, batch + row + column, result)
 
     def _is_weight(self, labels: str, others: str, inner: str) -> bool:

@@ -40,15 +40,17 @@ def packed_interface(
     mask = next((tensor for tensor in graph.inputs if tensor.name == known.source), None)
     if not known.plain and mask is not None and _says_more(mask, boundary):
         mask = None  # its values are tokens' values too
-    gone = [tensor for tensor in graph.inputs if tensor is not mask and tensor.name in unread]
-    inputs = [tensor for tensor in graph.inputs if tensor is not mask and tensor not in gone and is_token_input(tensor)]
+    unused = [tensor for tensor in graph.inputs if tensor is not mask and tensor.name in unread]
+    inputs = [
+        tensor for tensor in graph.inputs if tensor is not mask and tensor not in unused and is_token_input(tensor)
+    ]
     inputs.sort(key=lambda tensor: len(tensor.shape))  # the first has one number a token
     names = [tensor.name for tensor in inputs]
-    others = [tensor for tensor in graph.inputs if tensor not in [*inputs, *gone] and tensor is not mask]
+    others = [tensor for tensor in graph.inputs if tensor not in [*inputs, *unused] and tensor is not mask]
     _check_names([*names, *(tensor.name for tensor in others)], graph)
     editor = Editor(graph)
     for tensor in graph.tensors().values():
-        if tensor.name in (SEQ_LENS, MAX_SEQLEN) or tensor in inputs or tensor is mask or tensor in gone:
+        if tensor.name in (SEQ_LENS, MAX_SEQLEN) or tensor in inputs or tensor is mask or tensor in unused:
             tensor.name = editor.fresh(f"{tensor.name}_padded")
     seq_lens = gs.Variable(SEQ_LENS, _INT32, ["B"])
     tokens = [
@@ -65,7 +67,7 @@ def packed_interface(
     row = tokens[0] if len(inputs[0].shape) == 2 else _filled(editor, tokens[0], 0)  # [T], whose values nobody reads
     positions = _count_positions(editor, analysis, seq_lens, row)
     graph.inputs = [*tokens, seq_lens, *(_row_input(editor, tensor) for tensor in others)]
-    sized = [tensor for tensor in (*inputs, *gone, mask) if tensor is not None and is_token_input(tensor)]
+    sized = [tensor for tensor in (*inputs, *unused, mask) if tensor is not None and is_token_input(tensor)]
     _schedule(graph, editor, seq_lens, row, boundary, sized, positions)
     tidy(graph)
     filler = known.masked[0] if known.masked else 0

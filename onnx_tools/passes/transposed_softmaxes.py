@@ -113,10 +113,10 @@ class _Transposed:
     def swapped(self, tensor: gs.Tensor) -> gs.Tensor:
         """The tensor with its last two axes swapped."""
         if tensor.name not in self._known:
-            self._known[tensor.name] = self._made(tensor)
+            self._known[tensor.name] = self._make(tensor)
         return self._known[tensor.name]
 
-    def _made(self, tensor: gs.Tensor) -> gs.Tensor:
+    def _make(self, tensor: gs.Tensor) -> gs.Tensor:
         shape, node = self._analysis[tensor].shape, producer(tensor)
         if shape is None:
             raise AssertionError(f"'{tensor.name}' has no known shape")

@@ -29,10 +29,10 @@ def with_rounding(model: Model, precision: str) -> Model:
     half = HALF_TYPES[precision]
     plain = without_functions(model.proto)
     types = infer_element_types(plain, precision)
-    held = [tensor for tensor in plain.graph.initializer if tensor.data_type == half and tensor in model.weights]
-    wide = widen(model.with_proto(_without(plain, held)))
+    halves = [tensor for tensor in plain.graph.initializer if tensor.data_type == half and tensor in model.weights]
+    wide = widen(model.with_proto(_without(plain, halves)))
     result, weights = wide.proto, wide.weights.copy()
-    nodes = [*_widened(result, held, model.weights, weights), *result.graph.node]
+    nodes = [*_widened(result, halves, model.weights, weights), *result.graph.node]
     del result.graph.node[:]
     for node in nodes:
         rounded = [(position, name) for position, name in enumerate(node.output) if name and types[name] == half]
@@ -53,10 +53,10 @@ def _without(model: ModelProto, left_out: list[TensorProto]) -> ModelProto:
     return result
 
 
-def _widened(model: ModelProto, held: list[TensorProto], source: Weights, target: Weights) -> list[NodeProto]:
+def _widened(model: ModelProto, halves: list[TensorProto], source: Weights, target: Weights) -> list[NodeProto]:
     """Puts weights into a model under other names; gives the nodes that make numbers in fp32 of them."""
     nodes = list[NodeProto]()
-    for tensor in held:
+    for tensor in halves:
         data = source.data_of(tensor)
         assert data is not None
         name = f"{tensor.name}.half"

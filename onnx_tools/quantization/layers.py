@@ -78,8 +78,8 @@ def reads_stream(layer: Layer) -> bool:
 def _adds(reader: gs.Node, rows: gs.Tensor) -> bool:
     """Whether a node adds rows as they are, or takes such of them that are added so."""
     if is_padfree(reader, "PadfreePool"):
-        taken = reader.outputs[0]
-        return any(_sums(item) or _adds(item, taken) for item in taken.outputs)
+        summand = reader.outputs[0]
+        return any(_sums(item) or _adds(item, summand) for item in summand.outputs)
     residual = is_padfree(reader, HALF_OPERATOR) and padfree_inputs(reader).get("residual")
     return residual is rows and not reader.attrs["has_residual_moments"]
 

@@ -108,11 +108,11 @@ class _Narrowing:
         stem = f"{x.name}_scale"
         if self._precision == "bf16":
             x = editor.cast(x, np.float32, f"{x.name}_wide")
-            held = editor.constant(stem, np.asarray(scale, np.float32))
+            scale_constant = editor.constant(stem, np.asarray(scale, np.float32))
         else:
-            held = half_scalar(editor, stem, scale)
+            scale_constant = half_scalar(editor, stem, scale)
         zero = e4m3_constant(editor, f"{stem}_zero", np.zeros((), np.uint8))
-        editor.node("QuantizeLinear", [x, held, zero], stem=narrow.name, output=narrow)
+        editor.node("QuantizeLinear", [x, scale_constant, zero], stem=narrow.name, output=narrow)
 
     def _change(self, node: gs.Node, narrow: gs.Tensor | None) -> None:
         """Gives a GEMM its weights and inputs in e4m3, and the results that are asked for."""

@@ -35,16 +35,16 @@ class QuantizedWeights:
     """Quantises constants [K,N], and keeps what became of them by their names."""
 
     def __init__(self) -> None:
-        self._made: dict[str, QuantizedWeight] = {}
+        self._cache: dict[str, QuantizedWeight] = {}
 
     def of(self, weight: gs.Constant) -> QuantizedWeight:
         """Raises RewriteError where the weight holds numbers that are not finite."""
-        if weight.name not in self._made:
+        if weight.name not in self._cache:
             values = values_of(weight)
             if not np.isfinite(values).all():
                 raise RewriteError(f"weight '{weight.name}' holds numbers that are not finite; export the model again")
-            self._made[weight.name] = QuantizedWeight(*quantized_rows(np.ascontiguousarray(values.T)))
-        return self._made[weight.name]
+            self._cache[weight.name] = QuantizedWeight(*quantized_rows(np.ascontiguousarray(values.T)))
+        return self._cache[weight.name]
 
 
 def e4m3_constant(editor: Editor, stem: str, values: Bytes) -> gs.Constant:
@@ -55,8 +55,8 @@ def e4m3_constant(editor: Editor, stem: str, values: Bytes) -> gs.Constant:
 
 def half_scalar(editor: Editor, stem: str, value: float) -> gs.Constant:
     """A scalar of fp16: scales are powers of two, which it holds exactly."""
-    held: npt.NDArray[np.float16] = np.asarray(value, np.float16)
-    return editor.constant(stem, held)
+    scalar: npt.NDArray[np.float16] = np.asarray(value, np.float16)
+    return editor.constant(stem, scalar)
 
 
 def zeros(editor: Editor, stem: str, count: int, precision: str) -> gs.Constant:

@@ -121,8 +121,8 @@ def paddings(feeds: Mapping[str, Array], metadata: Mapping[str, Any], batch: Bat
     if metadata.get("id_rules") or not ids:
         return
     for filler in _FILLERS:
-        held = {name: np.where(batch.over(feeds[name]), feeds[name], min(filler, limits[name] - 1)) for name in ids}
-        yield {**feeds, **{name: values.astype(feeds[name].dtype) for name, values in held.items()}}
+        padded = {name: np.where(batch.over(feeds[name]), feeds[name], min(filler, limits[name] - 1)) for name in ids}
+        yield {**feeds, **{name: values.astype(feeds[name].dtype) for name, values in padded.items()}}
 
 
 def has_no_mask(metadata: Mapping[str, Any]) -> bool:

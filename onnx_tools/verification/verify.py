@@ -141,10 +141,10 @@ def verify_ids(
         text = "; ".join(f"'{name}' {rule}" for name, rule in rules.items())
         logger.warning("the original reads the ids of padded slots; it was verified with ids that fit it: %s", text)
         return Verified(worst, rules, models.shortened)
-    told = next((error for error in errors if not isinstance(error, _OriginalFails)), errors[0])
-    asked = ", ".join(f"'{name}'" for name in choices[0])
+    first_error = next((error for error in errors if not isinstance(error, _OriginalFails)), errors[0])
+    id_inputs = ", ".join(f"'{name}'" for name in choices[0])
     raise PaddingMattersError(
-        f"{told} (the original looks for ids in {asked}, and its answers depend on those in padded slots; "
+        f"{first_error} (the original looks for ids in {id_inputs}, and its answers depend on those in padded slots; "
         f"{len(choices)} kinds of ids were tried)"
     )
 

@@ -139,9 +139,9 @@ def terms_by_distance(
     graph: EncoderGraph, distances: Distances, heads: Heads, layers: Mapping[str, Linear]
 ) -> Callable[[str, str], str]:
     """What adds the terms of queries and keys [B, H, S, D] with embeddings of distances: [B, H, S, S]."""
-    tables = {term: _turned(graph, layer.apply(graph, distances.rows), heads) for term, layer in layers.items()}
+    tables = {term: _transposed(graph, layer.apply(graph, distances.rows), heads) for term, layer in layers.items()}
 
-    def made(q: str, k: str) -> str:
+    def terms_of(q: str, k: str) -> str:
         terms = []
         if "c2p" in tables:
             terms.append(_chosen(graph, q, tables["c2p"], distances.offsets))
@@ -150,10 +150,10 @@ def terms_by_distance(
             terms.append(graph.op("Transpose", chosen, perm=[0, 1, 3, 2]))
         return graph.op("Mul", add(graph, *terms), graph.constant(distances.scale))
 
-    return made
+    return terms_of
 
 
-def _turned(graph: EncoderGraph, rows: str, sizes: Heads) -> str:
+def _transposed(graph: EncoderGraph, rows: str, sizes: Heads) -> str:
     """Rows [2 R, H * D] as [1, H, D, 2 R]."""
     heads_of_rows = split_heads(graph, graph.op("Unsqueeze", rows, graph.integers(0)), sizes.queries, sizes.size)
     return graph.op("Transpose", heads_of_rows, perm=[0, 1, 3, 2])

@@ -109,10 +109,10 @@ def squeeze(x: Facts, axes: Sequence[int] | None) -> Facts:
         if any(size.constant() is None for size in x.shape):
             return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
         axes = [axis for axis, size in enumerate(x.shape) if size.constant() == 1]
-    gone = {axis % len(x.shape) for axis in axes}
-    remaining = [axis for axis in range(len(x.shape)) if axis not in gone]
+    removed_axes = {axis % len(x.shape) for axis in axes}
+    remaining = [axis for axis in range(len(x.shape)) if axis not in removed_axes]
     shape = tuple(x.shape[axis] for axis in remaining)
-    mapping = [Poly() if axis in gone else axis_index(remaining.index(axis)) for axis in range(len(x.shape))]
+    mapping = [Poly() if axis in removed_axes else axis_index(remaining.index(axis)) for axis in range(len(x.shape))]
     elements = None if x.elements is None else x.elements.reshape([x.elements.shape[axis] for axis in remaining])
     return Facts(shape, x.dtype, moved(x.expr, mapping, shape), elements, x.constant)
 

@@ -294,12 +294,12 @@ def _reduce(node: gs.Node, known: Known) -> Facts:
         if len(known) > 1 or node.attrs.get("noop_with_empty_axes", 0):
             return Facts(dtype=x.dtype, constant=constant)
         axes = list(range(len(x.shape)))
-    gone = {axis % len(x.shape) for axis in axes}
-    shape = [Poly.of(1) if i in gone else size for i, size in enumerate(x.shape) if keep or i not in gone]
+    axis_set = {axis % len(x.shape) for axis in axes}
+    shape = [Poly.of(1) if i in axis_set else size for i, size in enumerate(x.shape) if keep or i not in axis_set]
     if node.op == "ReduceProd" and len(x.shape) == 1 and x.integers() is not None:
         product = movement.volume(tuple(x.integers() or ()))
         return replace(from_elements(_indices([product]).reshape([1] * keep), x.dtype or "int64"), constant=constant)
-    expr = _row_sum(x) if node.op == "ReduceSum" and gone == {1} else None
+    expr = _row_sum(x) if node.op == "ReduceSum" and axis_set == {1} else None
     return Facts(tuple(shape), x.dtype, expr, constant=constant)
 
 

@@ -44,10 +44,10 @@ def _orders(size: Poly) -> Iterator[tuple[Poly, ...]]:
 def _spread(factors: list[Poly], target: Sequence[int], value: Value) -> Shape | None:
     result: list[Poly] = []
     for wanted in target:
-        size, left, taken = Poly.of(1), wanted, False
-        while factors and (left > 1 or (wanted == 1 and not taken and value(factors[0]) == 1)):
+        size, left, has_factor = Poly.of(1), wanted, False
+        while factors and (left > 1 or (wanted == 1 and not has_factor and value(factors[0]) == 1)):
             factor = factors.pop(0)
-            number, plain, taken = value(factor), factor.constant(), True
+            number, plain, has_factor = value(factor), factor.constant(), True
             if left % number == 0:
                 size, left = size * factor, left // number
             elif plain is not None and plain % left == 0:

@@ -54,8 +54,8 @@ class Constants:
         tensor, nodes = self._tensor(name)
         if tensor is None:
             return None
-        held = tensor.name in self._initializers and self._initializers[tensor.name] is tensor
-        values = np.asarray(self._model.array(tensor) if held else numpy_helper.to_array(tensor))
+        is_initializer = tensor.name in self._initializers and self._initializers[tensor.name] is tensor
+        values = np.asarray(self._model.array(tensor) if is_initializer else numpy_helper.to_array(tensor))
         for node in reversed(nodes):
             values = _changed(node, values)
         return values

@@ -73,11 +73,11 @@ class Signs:
     def _least(self, name: str, depth: int) -> float:
         """A number that none of the tensor's is below; -inf where none is known."""
         if name not in self._known:
-            least = -math.inf if depth > _MOST_DEPTH else self._found(name, depth + 1)
+            least = -math.inf if depth > _MOST_DEPTH else self._computed_least(name, depth + 1)
             self._known[name] = -math.inf if math.isnan(least) else least
         return self._known[name]
 
-    def _found(self, name: str, depth: int) -> float:
+    def _computed_least(self, name: str, depth: int) -> float:
         values = self._constants.array(name)
         node = self._makers.get(name)
         if values is None and node is not None and dequantizes(node):

@@ -49,7 +49,7 @@ class _Folding:
     def run(self) -> Model:
         """Decides for every Mul, then writes the graph anew."""
         folded: dict[str, tuple[str, str, Array]] = {}  # output of a MatMul -> what it reads, its weight, factors
-        gone = set[str]()
+        scaled_names = set[str]()
         for node in self._model.proto.graph.node:
             pair = self._factors(node)
             if pair is None:
@@ -58,8 +58,8 @@ class _Folding:
             readers = self._readers[node.output[0]]
             if readers and all(self._is_gemm(reader, node.output[0], len(factors)) for reader in readers):
                 folded |= {reader.output[0]: (x, reader.input[1], factors) for reader in readers}
-                gone.add(node.output[0])
-        return self._rewritten(folded, gone) if folded else self._model
+                scaled_names.add(node.output[0])
+        return self._rewritten(folded, scaled_names) if folded else self._model
 
     def _factors(self, node: NodeProto) -> tuple[str, Array] | None:
         """Of a Mul by a constant for every feature: what it multiplies, and by what."""
@@ -103,11 +103,11 @@ class _Folding:
         values = self._constants.array(name)
         return values.astype(np.float32) if values is not None and values.dtype.kind == "f" else None
 
-    def _rewritten(self, folded: dict[str, tuple[str, str, Array]], gone: set[str]) -> Model:
+    def _rewritten(self, folded: dict[str, tuple[str, str, Array]], scaled_names: set[str]) -> Model:
         result, weights = ModelProto(), self._model.weights.copy()
         result.CopyFrom(self._model.proto)
         names = Names(result.graph)
-        nodes = [node for node in result.graph.node if not gone.intersection(node.output)]
+        nodes = [node for node in result.graph.node if not scaled_names.intersection(node.output)]
         for node in nodes:
             if node.output[0] not in folded:
                 continue

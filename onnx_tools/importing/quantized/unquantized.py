@@ -225,7 +225,7 @@ class _Removal:
         for node in all_nodes(graph):
             for position, name in enumerate(node.input):
                 node.input[position] = self._followed(name)
-        nodes = [self._kept(node) for node in graph.node if not self._is_gone(node)]
+        nodes = [self._keep(node) for node in graph.node if not self._is_gone(node)]
         outputs = {value.name for value in graph.output}
         nodes += [
             helper.make_node("Identity", [self._followed(name)], [name]) for name in self._renamed if name in outputs
@@ -245,7 +245,7 @@ class _Removal:
     def _is_gone(self, node: NodeProto) -> bool:
         return any(name in self._weights or name in self._renamed for name in node.output)
 
-    def _kept(self, node: NodeProto) -> NodeProto:
+    def _keep(self, node: NodeProto) -> NodeProto:
         """The node, or the Relu in its place."""
         output_name = node.output[0] if node.output else ""
         x = self._cut.get(output_name)
@@ -269,10 +269,10 @@ def _read(graph: GraphProto) -> set[str]:
     return {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
 
 
-def _replace(held: Any, items: list[Any]) -> None:
+def _replace(container: Any, items: list[Any]) -> None:
     """Other items in a message's list."""
-    del held[:]
-    held.extend(items)
+    del container[:]
+    container.extend(items)
 
 
 def _check_scale(node: NodeProto, scale: Array, right: Array) -> None:

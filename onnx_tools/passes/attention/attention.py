@@ -90,8 +90,8 @@ def _matched(around: Surroundings, node: gs.Node) -> Attention | Miss:
         return match(around, node)
     except NoMatch as reason:
         summed = ", ".join(f"'{name}'" for name in sorted(inputs_in_running_sums(around.analysis, node)))
-        told = f"; running sums of {summed} tell which keys a query sees, as where a row holds several sequences"
-        return Miss(node_name(node), f"{reason}{told if summed else ''}")
+        detail = f"; running sums of {summed} tell which keys a query sees, as where a row holds several sequences"
+        return Miss(node_name(node), f"{reason}{detail if summed else ''}")
 
 
 def _other_mask(item: Attention, rule: Keeping | None, padded: bool) -> str | None:

@@ -168,7 +168,7 @@ def _turning(source: HeadsSource) -> tuple[tuple[float, ...], str | None] | None
 
 def _take_all(linears: Sequence[Linear]) -> bool:
     """Whether no column of a GEMM is left over, which would be computed twice."""
-    taken: dict[str, set[int]] = {}
+    columns_by_weight: dict[str, set[int]] = {}
     for item in linears:
-        taken.setdefault(item.weight.name, set()).update(item.columns.tolist())
-    return all(len(taken[item.weight.name]) == item.weight.shape[1] for item in linears)
+        columns_by_weight.setdefault(item.weight.name, set()).update(item.columns.tolist())
+    return all(len(columns_by_weight[item.weight.name]) == item.weight.shape[1] for item in linears)

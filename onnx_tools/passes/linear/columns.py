@@ -83,8 +83,8 @@ def _filled(parts: Sequence[Part]) -> npt.NDArray[Any]:
 
 def _values(constant: gs.Constant) -> npt.NDArray[Any]:
     """A constant's values in its own type, which need not be one of numpy's."""
-    held = constant._values
-    if isinstance(held, HeldValues):
-        return array_of(held.message, held.data)
-    lazy = getattr(held, "tensor", None)
-    return np.asarray(held) if lazy is None else array_of(lazy)
+    storage = constant._values
+    if isinstance(storage, HeldValues):
+        return array_of(storage.message, storage.data)
+    lazy = getattr(storage, "tensor", None)
+    return np.asarray(storage) if lazy is None else array_of(lazy)

@@ -54,9 +54,9 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
         reason = str(refused)
     residual = _residual(graph, analysis, activated.output)
     output = editor.take_over(residual.output)
-    for gone in (node, *bias.nodes, *activated.nodes, *residual.nodes):
-        gone.inputs.clear()
-        gone.outputs.clear()
+    for old_node in (node, *bias.nodes, *activated.nodes, *residual.nodes):
+        old_node.inputs.clear()
+        old_node.outputs.clear()
     padfree_linear(editor, name, [x, weight, bias.added, residual.added], output, activation=kind)
     if bias.added is not None and not bias.nodes:
         output.name = editor.fresh(f"{output.name}_biased")  # it is no longer what the original has under the old one

@@ -85,8 +85,8 @@ def _inputs_in(analysis: Analysis, tensors: list[gs.Tensor]) -> set[str]:
         expr = analysis[tensor].expr
         if expr is not None:
             query = axis_index((analysis[tensor].rank or 0) - 2)  # its own element says nothing of keys
-            told = [leaf for leaf in leaves(expr) if isinstance(leaf, (Element, RowSum))]
-            sources = {leaf.source for leaf in told if isinstance(leaf, RowSum) or leaf.indices[-1] != query}
+            mask_leaves = [leaf for leaf in leaves(expr) if isinstance(leaf, (Element, RowSum))]
+            sources = {leaf.source for leaf in mask_leaves if isinstance(leaf, RowSum) or leaf.indices[-1] != query}
             names |= {source for source in sources if not _is_relative(expr, source)}
             continue
         for maker in tensor.inputs:

@@ -83,8 +83,8 @@ class FoldedWeights:
         if self._precision == "fp32":
             return exact, exact
         message = TensorProto(data_type=ACT_TYPES[self._precision], dims=exact.shape)
-        held = HeldValues(message, bytes_of_array(rounded(exact, self._precision)))
-        return held, to_float32(message, held.data)
+        storage = HeldValues(message, bytes_of_array(rounded(exact, self._precision)))
+        return storage, to_float32(message, storage.data)
 
     def _not_finite(self, values: Floats) -> str:
         return "" if np.isfinite(values).all() else f"would hold numbers that {self._precision} cannot hold"
@@ -97,8 +97,8 @@ class FoldedWeights:
 
 def values_of(constant: gs.Constant) -> Floats:
     """A constant of any float type as float32; numpy has no bfloat16, and what it makes of one would be exported."""
-    held = constant._values
-    if isinstance(held, HeldValues):
-        return to_float32(held.message, held.data)
-    lazy = getattr(held, "tensor", None)
-    return np.asarray(held, np.float32) if lazy is None else to_float32(lazy)
+    storage = constant._values
+    if isinstance(storage, HeldValues):
+        return to_float32(storage.message, storage.data)
+    lazy = getattr(storage, "tensor", None)
+    return np.asarray(storage, np.float32) if lazy is None else to_float32(lazy)

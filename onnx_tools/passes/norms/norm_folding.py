@@ -206,9 +206,9 @@ class _Folding:
 
     def _inputs(self, gemm: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, AttributeValue]]:
         """The inputs that a GEMM gets, and its norm's attributes. Raises NoMatch where a constant does not fit."""
-        inputs, taken = padfree_inputs(gemm), self._taken_over(gemm)
-        terms = [source["bias"] for source in (inputs, taken) if "bias" in source]
-        inputs |= taken
+        inputs, inherited = padfree_inputs(gemm), self._taken_over(gemm)
+        terms = [source["bias"] for source in (inputs, inherited) if "bias" in source]
+        inputs |= inherited
         weight, beta, numbers = inputs["weight"], None, dict[str, AttributeValue]()
         ahead, beside = self._folded(inputs["x"]), self._folded(inputs.get("residual"))
         if ahead is not None and beside is not None:
@@ -232,8 +232,8 @@ class _Folding:
         norm = self._adding.get(id(gemm))
         if norm is None:
             return {}
-        taken = {name: tensor for name, tensor in norm.inputs.items() if name in ("bias", "residual")}
-        return taken if self._folded(norm.output) or self._folded(taken.get("residual")) else {}
+        inherited = {name: tensor for name, tensor in norm.inputs.items() if name in ("bias", "residual")}
+        return inherited if self._folded(norm.output) or self._folded(inherited.get("residual")) else {}
 
     def _norm_taken_rows(self, norm: _Norm) -> None:
         """Where a sequence's row of a folded norm's was taken, it is taken of z, and normed by itself."""

@@ -195,11 +195,11 @@ class _Slots:
     def __init__(self, editor: Editor, shapes: ShapeBuilder) -> None:
         self._editor = editor
         self._shapes = shapes
-        self._made: dict[tuple[int, str], gs.Tensor] = {}
+        self._cache: dict[tuple[int, str], gs.Tensor] = {}
 
     def positions(self, offset: int, dtype: str) -> gs.Tensor:
         """offset, offset + 1, ... in every row."""
-        if (offset, dtype) not in self._made:
+        if (offset, dtype) not in self._cache:
             editor, shapes = self._editor, self._shapes
             first, step = (editor.constant("number", np.asarray(value, _INT64)) for value in (0, 1))
             axes = editor.constant("axes", np.zeros(1, _INT64))
@@ -209,5 +209,5 @@ class _Slots:
             indices = editor.node("Add", [slots, shift], stem="slots", dtype=_INT64) if offset else slots
             shape = editor.node("Shape", [shapes.source], stem="token_shape", dtype=_INT64)
             spread = editor.node("Expand", [indices, shape], stem="slots_of_batch", dtype=_INT64)
-            self._made[offset, dtype] = spread if dtype == "int64" else editor.cast(spread, dtype, "slots_of_batch")
-        return self._made[offset, dtype]
+            self._cache[offset, dtype] = spread if dtype == "int64" else editor.cast(spread, dtype, "slots_of_batch")
+        return self._cache[offset, dtype]

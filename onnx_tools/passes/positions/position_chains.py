@@ -39,7 +39,7 @@ class _Lift:
     def __init__(self, editor: Editor, analysis: Analysis) -> None:
         self._editor = editor
         self._analysis = analysis
-        self._made: dict[str, gs.Tensor] = {}
+        self._cache: dict[str, gs.Tensor] = {}
 
     def unsqueeze(self, node: gs.Node) -> bool:
         """An Unsqueeze whose first axis is the batch's."""
@@ -84,9 +84,9 @@ class _Lift:
 
     def _lifted(self, tensor: gs.Tensor, depth: int) -> gs.Tensor:
         """[1,S,...] of a tensor [S,...] made of positions. Raises NoMatch where it is made of something else."""
-        if tensor.name not in self._made:
-            self._made[tensor.name] = self._lift(tensor, depth)
-        return self._made[tensor.name]
+        if tensor.name not in self._cache:
+            self._cache[tensor.name] = self._lift(tensor, depth)
+        return self._cache[tensor.name]
 
     def _lift(self, tensor: gs.Tensor, depth: int) -> gs.Tensor:
         facts, node = self._analysis[tensor], producer(tensor)

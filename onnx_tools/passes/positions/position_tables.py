@@ -144,14 +144,14 @@ class _Builder:
         self._shapes = shapes
         self._positions: dict[tuple[int, int], gs.Tensor] = {}
         self._tables: dict[str, gs.Constant] = {}
-        self._found: dict[tuple[str, int, tuple[int, ...]], gs.Tensor] = {}
+        self._cache: dict[tuple[str, int, tuple[int, ...]], gs.Tensor] = {}
 
     def look_up(self, rows: _Rows, shape: Shape) -> gs.Tensor:
         """The rows in a shape [1,...,S,...,E]."""
         added = tuple(axis for axis, size in enumerate(shape) if axis and size.constant() == 1)
         key = (rows.table.name, rows.offset, added)
-        if key in self._found:
-            return self._found[key]
+        if key in self._cache:
+            return self._cache[key]
         editor = self._editor
         table = self._tables.get(rows.table.name)
         if table is None:
@@ -162,7 +162,7 @@ class _Builder:
         if added:
             axes = editor.constant("axes", np.asarray(added, np.int64))
             rows_of_table = editor.node("Unsqueeze", [rows_of_table, axes], stem="position_rows", dtype=table.dtype)
-        self._found[key] = rows_of_table
+        self._cache[key] = rows_of_table
         return rows_of_table
 
     def _slots(self, rows: _Rows) -> gs.Tensor:

@@ -67,7 +67,7 @@ class Rotations:
 
     def __init__(self, positional: Positional) -> None:
         self._positional = positional
-        self._places = {id(node): index for index, node in enumerate(positional.graph.nodes)}
+        self._order = {id(node): index for index, node in enumerate(positional.graph.nodes)}
         self._known: dict[str, Rotation | None] = {}
         self._inputs = [item for item in positional.graph.inputs if np.dtype(item.dtype).kind in "iu"]
         self._of_input: dict[str, frozenset[str]] = {}
@@ -119,7 +119,7 @@ class Rotations:
         """The nearest tensor of heads that a tensor is linear in, beside positions and what is `computed_from`."""
         waiting, worked = {tensor.name: tensor}, False
         for _ in range(_MOST_NODES):
-            current = max(waiting.values(), key=lambda item: self._places.get(id(producer(item)), -1))
+            current = max(waiting.values(), key=lambda item: self._order.get(id(producer(item)), -1))
             node = producer(current)
             operands = None if node is None else self._linear_operands(node, computed_from)
             if node is None or operands is None:

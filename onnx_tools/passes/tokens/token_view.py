@@ -59,14 +59,14 @@ class View:
 @functools.lru_cache(4096)
 def is_odd(shape: Shape | None) -> bool:
     """Whether a shape holds batch and sequence once each, but not as [B,...,S,...]: [S,B,E] or [B*S,E], for two."""
-    held = [size for size in shape or () if size.constant() is None]
+    dynamic_sizes = [size for size in shape or () if size.constant() is None]
     product = Poly.of(1)
-    for size in held:
+    for size in dynamic_sizes:
         product = product * size
     times = product.divided_exactly(B * S)
     if shape is None or times is None or not times.constant():
         return False
-    return not (len(held) == 2 and shape[0] == B and held[1] == S)
+    return not (len(dynamic_sizes) == 2 and shape[0] == B and dynamic_sizes[1] == S)
 
 
 def with_groups(view: View, groups: Sequence[tuple[int, ...]]) -> View:

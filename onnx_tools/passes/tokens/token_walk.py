@@ -25,8 +25,8 @@ class Walk:
         self._analysis = analysis
         self._views = Views(editor, analysis, ShapeBuilder(editor, shape_source(editor.graph)))
         self._known: dict[str, View | None] = {}
-        self._turned: dict[str, gs.Constant] = {}
-        self._made: list[tuple[gs.Tensor, gs.Tensor]] = []  # tensors of the graph, and what is read in their place
+        self._transposes: dict[str, gs.Constant] = {}
+        self._replacements: list[tuple[gs.Tensor, gs.Tensor]] = []  # tensors of the graph, and what is read instead
 
     def visit(self, node: gs.Node, rule: Callable[[Walk, gs.Node], list[View]], moves: bool) -> None:
         """Finds the views of a node's outputs by a rule, which computes them on [B,S,...] unless it only `moves`."""
@@ -41,12 +41,12 @@ class Walk:
             shape = self._analysis[tensor].shape or ()
             self._known[tensor.name] = view
             if not moves or not is_odd(shape):
-                self._made.append((tensor, self._views.viewed(view, shape)))
+                self._replacements.append((tensor, self._views.viewed(view, shape)))
         self.replaced += not moves
 
     def finish(self) -> None:
         """Lets every reader read what has been made; until then the analysis knows all that is read."""
-        for old, new in self._made:
+        for old, new in self._replacements:
             self._editor.redirect(old, new)
 
     def facts(self, tensor: gs.Tensor) -> Facts:
@@ -95,9 +95,9 @@ class Walk:
 
     def transposed(self, matrix: gs.Constant) -> gs.Constant:
         """A constant matrix transposed, once for all that ask."""
-        if matrix.name not in self._turned:
-            self._turned[matrix.name] = self._editor.constant(matrix.name, matrix.values.T)
-        return self._turned[matrix.name]
+        if matrix.name not in self._transposes:
+            self._transposes[matrix.name] = self._editor.constant(matrix.name, matrix.values.T)
+        return self._transposes[matrix.name]
 
     def apart(self, view: View, target: Shape) -> View:
         """The view of the viewed tensor reshaped. Raises NoMatch where there is none."""
