@@ -27,7 +27,7 @@ from padfree.builder.engine.network import for_parser
 from padfree.builder.errors import BuildError
 from padfree.onnx_tools import RewriteError, load_model, rewrite
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.fp8 import quantize_products
+from padfree.onnx_tools.fp8 import quantize_gemms
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.gpu.device import Device
 
@@ -128,7 +128,7 @@ def lines() -> Iterator[str]:
         tokens = np.arange(3, 3 + sum(CALIBRATED), dtype=np.int32)
         batch = {value.name: tokens % 7 % 2 for value in model.proto.graph.input}
         batch |= {"input_ids": tokens, "seq_lens": np.array(CALIBRATED, np.int32)}
-        narrow = quantize_products(model, [batch], verify=False)
+        narrow = quantize_gemms(model, [batch], verify=False)
         yield f"{name} packed fp8 {LENGTHS[-1]} {_lowered(narrow, 'fp16', LENGTHS[-1])}"
 
 
