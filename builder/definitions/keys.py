@@ -88,7 +88,7 @@ class Keys:
             is_list = isinstance(value, list) and len(value) == count
             return is_list and all(_is_number(item) and item > 0 for item in value)
 
-        return tuple(self._found((name,), None, fits, allowed))
+        return tuple(self._value((name,), None, fits, allowed))
 
     def inner(self, name: str) -> Keys | None:
         """The object under a name; None where there is none."""
