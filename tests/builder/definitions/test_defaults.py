@@ -44,9 +44,9 @@ class RecordingKeys(Keys):
         super().__init__(Path("config.json"), {"model_type": model_type, **SAID.get(model_type, {})})
         self.defaults: dict[tuple[str, ...], Any] = {}
 
-    def _found(self, names: Sequence[str], default: Any, fits: Callable[[Any], bool], allowed: str) -> Any:
+    def _value(self, names: Sequence[str], default: Any, fits: Callable[[Any], bool], allowed: str) -> Any:
         self.defaults[tuple(names)] = default
-        return super()._found(names, default, fits, allowed)
+        return super()._value(names, default, fits, allowed)
 
 
 class AnyTensors(Tensors):
