@@ -13,7 +13,7 @@ import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.onnx_tools import without_functions
 from padfree.onnx_tools.files.model import Model, Piece, bytes_in_pieces
-from padfree.onnx_tools.operators import DOMAIN, padfree_nodes, set_attribute
+from padfree.onnx_tools.operators import DOMAIN, node_attributes, padfree_nodes, set_attribute
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 
 from ..errors import BuildError
@@ -29,6 +29,7 @@ from .wide_rows import widen_rows_of_norms
 MAX_PROTOBUF_BYTES = 2**31 - 1
 MAX_ERRORS_SHOWN = 3
 EXTERNAL_DATA_NAME = "weights.bin"
+LARGEST_HEAD, LARGEST_HEADS = 256, {"disentangled": 128}  # of plugins/attention/launch.h, by the kind of bias
 
 
 def name_plugin_nodes(model: onnx.ModelProto) -> None:
@@ -83,9 +84,10 @@ def _has_extent(model: onnx.ModelProto) -> bool:
 def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     """A copy of a rewritten model as TensorRT needs it: plain, named padfree nodes that know the longest sequence.
 
-    Raises BuildError for outputs that an engine cannot have.
+    Raises BuildError for outputs that an engine cannot have, and heads for which there is no kernel.
     """
     _check_outputs(model)
+    _check_heads(model)
     plain = without_functions(model)
     name_plugin_nodes(plain)
     set_max_seq_len(plain, max_seq_len)
@@ -112,6 +114,21 @@ def _check_outputs(model: onnx.ModelProto) -> None:
             raise BuildError(
                 f"output '{value.name}' is {kind}, which an engine cannot give out; remove it from the outputs of the "
                 "original file and rewrite that, or run the rewritten file in onnxruntime"
+            )
+
+
+def _check_heads(model: onnx.ModelProto) -> None:
+    """Raises BuildError for heads that attention's kernels do not take; the file itself runs in onnxruntime."""
+    for node in padfree_nodes(model.graph):
+        if node.op_type != "PadfreeAttention":
+            continue
+        attributes = node_attributes(node)
+        size = int(attributes["head_size"])
+        largest = LARGEST_HEADS.get(str(attributes["bias"]), LARGEST_HEAD)
+        if size % 8 or size > largest:
+            raise BuildError(
+                f"attention '{node.name}' has heads of {size} columns; engines take 8 to {largest}, in multiples of 8; "
+                "run the rewritten file in onnxruntime (`padfree run`), or build the original in TensorRT itself"
             )
 
 

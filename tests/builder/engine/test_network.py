@@ -24,6 +24,9 @@ from padfree.builder.engine.network import (
     plugin_node_names,
     set_max_seq_len,
 )
+from padfree.onnx_tools import rewrite
+
+from tests.support.encoder import HIDDEN, EncoderBuilder
 
 
 def model_of(*names_and_ops: tuple[str, str]) -> onnx.ModelProto:
@@ -173,3 +176,17 @@ def test_parser_errors_name_node_operator_and_next_step() -> None:
         parse(trt, SimpleNamespace(errors=["plugin: mode 'x' is unknown"]), None, model_of(("head", "PadfreePool")))
     for part in ("node 'head' (PadfreePool): no creator", "the plugin library lacks it", "mode 'x'", "padfree doctor"):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+def test_heads_that_no_kernel_takes(interface: str) -> None:
+    """The rewritten file has them, and runs in onnxruntime: HIDDEN of 16 in heads of 4 and of 8."""
+    for heads, refused in ((4, True), (2, False)):
+        b = EncoderBuilder()
+        b.op("Identity", b.layer(b.embedding(), b.padding_mask(), heads), output="hidden")
+        model = rewrite(b.model({"hidden": ["batch", "sequence", HIDDEN]}), interface=interface).model
+        if refused:
+            with pytest.raises(BuildError, match=r"heads of 4 columns; engines take 8 to 256, in multiples of 8; run"):
+                for_parser(model, 16)
+        else:
+            for_parser(model, 16)
