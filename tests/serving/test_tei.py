@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +244,16 @@ def test_kinds_of_values_are_named(embedder: Server) -> None:
         assert post(embedder, "/embed", inputs=inputs)[1]["error"].startswith(f"'inputs' is {kind}, allowed: ")
     unknown = post(embedder, "/embed", inputs="a", prompt_name="answer")[1]
     assert unknown["error"] == "'prompt_name': prompt 'answer', the model's are query, document; choose one of them"
+
+
+def test_health_asks_the_model_once_a_second(embedder: Server) -> None:
+    """Two processes, each once a second; one text has three tokens."""
+
+    def computed() -> float:
+        page = get(embedder, "/metrics")[1]
+        return float(next(line.split()[-1] for line in page.splitlines() if line.startswith("padfree_tokens_total ")))
+
+    before, begin = computed(), time.monotonic()
+    assert {get(embedder, "/health")[0] for _ in range(60)} == {200}
+    asked = (computed() - before) / 3
+    assert 1 <= asked <= 2 * (2 + time.monotonic() - begin)
