@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import time
 from collections import Counter
@@ -119,6 +120,20 @@ def test_a_file_that_is_rotated_is_made_anew(embedder_file: Path, tmp_path: Path
         get(server, "/info")
         wait_until(lambda: len(lines(log)) == 1, SOON_S)
     assert [lines(path)[0]["path"] for path in (old, log)] == ["/health", "/info"]
+
+
+def test_a_full_disk_costs_lines_and_no_answers(embedder_file: Path, tmp_path: Path) -> None:
+    """No file of the front-end can grow; the system tells it as it tells of a full disk."""
+    log = tmp_path / "access.jsonl"
+    with Server(embedder_file, "--processes", "1", "--access-log", str(log)) as server:
+        (pid,) = server.front_ends
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
+        assert [post(server, "/embed", inputs="a")[0] for _ in range(3)] == [200] * 3
+        wait_until(lambda: "lines of the access log could not be written" in server.log(), SOON_S)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+        get(server, "/info")
+        wait_until(lambda: [line["path"] for line in lines(log)] == ["/info"], SOON_S)
 
 
 def test_stdout_has_lines_after_those_of_the_start(embedder_file: Path) -> None:
