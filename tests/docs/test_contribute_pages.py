@@ -16,7 +16,10 @@ import pytest
 
 from tests.support.pages import ROOT, text
 
-PACKAGES = {"package/padfree": "padfree", "onnx_tools": "padfree/onnx_tools", "contract": "padfree/contract"}
+PACKAGES = {
+    "package/padfree": "padfree",
+    **{name: f"padfree/{name}" for name in ("onnx_tools", "contract", "builder", "runtime")},
+}
 """Folders of a checkout that rewriting needs, and where they are in an installation."""
 
 
@@ -54,43 +57,56 @@ class Edit:
         path.write_text(before[:at] + lines + before[at:], encoding="utf-8")
 
 
-def edits() -> Iterator[Edit]:
-    """Those of the page on the first plugin, in its order."""
-    for block in re.findall(r"^```(?:python|cpp|cuda)\n(.*?)^```", text("first-plugin"), re.MULTILINE | re.DOTALL):
+def edits(page: str) -> Iterator[Edit]:
+    """Those of a page, in its order."""
+    for block in re.findall(r"^```(?:python|cpp|cuda)\n(.*?)^```", text(page), re.MULTILINE | re.DOTALL):
         head, _, lines = block.partition("\n")
         found = re.fullmatch(r"(?:#|//) (\S+), (new|before: |after: )(.*)", head)
         if found is not None:
             yield Edit(found[1], found[2].rstrip(": "), found[3], lines)
 
 
+def edited(page: str, folder: Path) -> Path:
+    """A copy of the sources with the page's edits."""
+    for name in (*PACKAGES, "plugins", "include"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for edit in edits(page):
+        edit.apply(folder)
+    return folder
+
+
+def run_program(page: str, checkout: Path) -> None:
+    """The page's program, with the edited sources as the installed package."""
+    installed = checkout / "installed"
+    for folder, place in PACKAGES.items():
+        shutil.copytree(checkout / folder, installed / place, dirs_exist_ok=True)
+    (program,) = re.findall(r"^```python\n# run\n(.*?)^```", text(page), re.MULTILINE | re.DOTALL)
+    program += f"import padfree.onnx_tools\nassert padfree.onnx_tools.__file__.startswith({str(installed)!r})\n"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=checkout, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the sources with the page's edits."""
-    for folder in (*PACKAGES, "plugins", "include"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for edit in edits():
-        edit.apply(tmp_path)
-    return tmp_path
+    """The sources with the first plugin."""
+    return edited("first-plugin", tmp_path)
 
 
-def test_the_page_on_the_first_plugin_has_an_edit_for_every_file() -> None:
-    assert len(list(edits())) == 12
-    assert {edit.file.split("/")[0] for edit in edits()} == {"onnx_tools", "plugins"}
+def test_pages_have_edits_for_every_file() -> None:
+    assert len(list(edits("first-plugin"))) == 12
+    assert [edit.file.split("/")[-1] for edit in edits("family")] == ["plain.py", "__init__.py", "__init__.py"]
 
 
 def test_the_first_plugin_runs_in_onnxruntime(checkout: Path) -> None:
-    installed = checkout / "installed"
-    for folder, place in PACKAGES.items():
-        (installed / place).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(checkout / folder, installed / place)
-    (program,) = re.findall(r"^```python\n# run\n(.*?)^```", text("first-plugin"), re.MULTILINE | re.DOTALL)
-    program += "from padfree.onnx_tools.analysis.check import _ON_TOKENS\nassert 'PadfreeScale' in _ON_TOKENS\n"
-    program += f"import padfree.onnx_tools\nassert padfree.onnx_tools.__file__.startswith({str(installed)!r})\n"
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=installed, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_program("first-plugin", checkout)
+    assert '"PadfreeScale",' in (checkout / "onnx_tools" / "analysis" / "check.py").read_text("utf-8")
+
+
+def test_the_new_family_agrees_with_numpy(tmp_path: Path) -> None:
+    run_program("family", edited("family", tmp_path))
 
 
 def headers() -> list[Path] | None:
