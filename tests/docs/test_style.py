@@ -19,6 +19,13 @@ LONG = {
     "cli": 1800,
 }
 """Pages that are still too long, and their words at most: to be divided. No page joins them."""
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+RATE = re.compile(
+    r"\b(?:[mu]s|seconds?|clocks?|bytes|texts?|tokens|rows?|requests|registers|threads|sequences|blocks?|keys|scores?|"
+    r"launches|times|once|one|numbers?|entr(?:y|ies)|scales?|vectors?|[0-9]+(?: [mu]s)?) an? "
+    r"(?:second|clock|batch|text|token|sequence|layer|row|column|thread|block|step|request|call|process|lane|warpgroup|"
+    r"multiprocessor|rank|GPU|GEMM|head|stage|connection|word|tensor)\b"
+)
 IDS = [path.relative_to(ROOT / "docs").as_posix() for path in pages()]
 
 
@@ -60,6 +67,13 @@ def test_a_page_opens_with_a_heading_and_a_sentence(path: Path) -> None:
     first, second = list(blocks(path))[:2]
     assert re.fullmatch(r"# .+", first)
     assert re.match(r"(?!#|[-*] )\S", second), second
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *pages()], ids=[*(path.name for path in DOCUMENTS), *IDS])
+def test_rates_are_per_something(path: Path) -> None:
+    """`tokens per second`, not `tokens a second`."""
+    lines = path.read_text("utf-8").splitlines()
+    assert [line for line in lines if RATE.search(line)] == []
 
 
 @pytest.mark.parametrize("path", pages(), ids=IDS)

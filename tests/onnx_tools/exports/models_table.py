@@ -19,61 +19,65 @@ Rewritten = Callable[[Case], RewriteResult]
 PAGE = pages.page("models")
 HEAD = """# Tested models
 
-The tables are written by `python -m tests.onnx_tools.exports.models_table` from the files in
-`tests/fixtures/families`. These are tiny encoders with random weights, all of which matter, exported as users export
-models. `pytest tests/onnx_tools/exports/test_families.py` rewrites each of them in both interfaces and compares every
-kept token with the original in onnxruntime. The batches are ragged, and in the padded interface they also have left
-padding, holes, full rows and an empty one. An architecture is not recognised by its name, so that models which are not
-in this list go the same way.
+This page lists the models whose rewriting is tested, and how much of each is packed. It is for people who want to know
+whether their model is likely to be packed. padfree does not recognise architectures by name, so models that are not
+listed are treated in the same way.
 
-"Linear" is the packed share of the linear layers' multiplications, rounded down ([report.md](report.md) says what
-counts). "Attention" says how many of the attentions PadfreeAttention computes. The others stay padded between an unpack
-and a pack, with the reason given.
+`python -m tests.onnx_tools.exports.models_table` writes the tables from the files in `tests/fixtures/families`: tiny
+encoders with random weights, exported as users export models. `pytest tests/onnx_tools/exports/test_families.py`
+rewrites each of them in both interfaces and compares every valid token with the original in onnxruntime. The batches
+are ragged; in the padded interface, they also have left padding, holes, full rows and an empty row.
 
-The tables show the packed interface. In the padded one masks may have holes, and models with windows or biases by
-distance (ModernBERT's local layers, MPNet, T5, DeBERTa) measure distances between slots: those attentions stay padded
-there unless `--masks contiguous` says that masks have none
-([masks and positions](../internals/masks-and-positions.md#masks-with-holes)). With it they are packed entirely, too.
+"Linear" is the packed share of the linear layers' multiplications, rounded down ([report](report.md) says what counts).
+"Attention" is the number of attentions that PadfreeAttention computes. The others stay padded, between an unpack and a
+pack, and the last column gives the reason.
+
+The tables show the packed interface. In the padded interface, masks may have holes. Models with windows or biases by
+distance (ModernBERT's local layers, MPNet, T5, DeBERTa) measure distances between slots, so their attention stays
+padded there, unless `--masks contiguous` declares that masks have no holes
+([masks and positions](../internals/masks-and-positions.md#masks-with-holes)). Then they are packed entirely, too.
 """
 
 
 MODERNBERT_HEADS = """## Heads on ModernBERT
 
-Classification pools as its configuration says. Sparse prediction has no part in what a model gives without labels; a
-file that takes labels, and gives rows for labelled tokens alone, is refused: nobody can tell which sequence has which.
+Classification uses the pooling of its configuration. Sparse prediction does not affect the outputs of a model without
+labels. A file that takes labels, and returns rows only for labelled tokens, is refused, because the output does not say
+which sequence a row belongs to.
 """
 
 
 MORE = """## More families
 
-These are in `tests/fixtures/exports`, by the code that transformers has of them; Jina v2's and MosaicBERT's attention
-with linear biases is written for the tests. `pytest tests/onnx_tools/exports/test_exports_all.py` compares each file
-with the original on every sequence alone, and the verification of each does so under left-padded and holed masks.
-"Attention" counts the packed interface's, "under any mask" the padded one's: what is left there is packed with `--masks
+These files are in `tests/fixtures/exports`, made from the code in transformers; the attention with linear biases of
+Jina v2 and MosaicBERT was written for the tests. `pytest tests/onnx_tools/exports/test_exports_all.py` compares each
+file with the original, sequence by sequence, and verification does so with left-padded masks and masks with holes.
+"Attention" counts the packed interface, "under any mask" the padded interface; the rest is packed with `--masks
 contiguous`. The TorchScript exporter fails on EmbeddingGemma.
 """
 
 
 OPTIMIZED = """## Optimised files
 
-Exports of optimum after its optimiser (O1 to O4; O4 is float16) or onnxruntime's tools: `extended` is what an inference
-session saves, the others what `python -m onnxruntime.transformers.optimizer` makes with options for masks (`lengths`,
-`raw_mask`) and MultiHeadAttention (`mha`). "masks" says whether attention takes the mask or its lengths alone, so that
-masks must be right-padded. `pytest tests/onnx_tools/importing/test_fused_files.py` compares them.
+These files were exported by optimum and then optimised, by optimum (O1 to O4; O4 is float16) or by onnxruntime's tools:
+`extended` is the file that an inference session saves; the others were made by `python -m
+onnxruntime.transformers.optimizer` with options for masks (`lengths`, `raw_mask`) and MultiHeadAttention (`mha`). If
+attention reads only the lengths of the mask, "masks" says that masks must be right-padded.
+`pytest tests/onnx_tools/importing/test_fused_files.py` compares them.
 """
 
 
-FOLDED = """## What products take in
+FOLDED = """## What is folded into linear layers
 
-With `PadfreeLinear` (fp16 and bf16 on Hopper) linear layers compute what surrounds them
-([linear layers](../internals/linear.md)). The table counts, for the packed interface and two layers (of mmBERT three),
-of a width that 64 divides: linear layers; those of them that are gated feed-forwards, that apply RoPE to Q and K, and
-that norm what they multiply or add; and the norms and rotations that have kernels of their own beside them.
+With `PadfreeLinear` (fp16 and bf16 on Hopper), linear layers also compute norms, gates and rotary embeddings
+([folding](../internals/linear-folding.md)). For the packed interface of models with two layers (mmBERT: three) and a
+width divisible by 64, the table counts linear layers; how many of them are gated feed-forwards, apply RoPE to Q and K,
+and normalise their input or residual; and the norms and rotations that keep their own kernels.
 
-The norm after the last layer is one of these in each family, because an output is made of it. T5, UMT5, ESM-2,
-EuroBERT, UltraBERT, mBART and LayoutLM have one after the embedding. DeBERTa v2, whose first layer has a convolution
-over tokens, has one at either end of its sum. Qwen3 and EmbeddingGemma norm Q and K before RoPE. EmbeddingGemma norms
-what its layers make before it is added, and no linear layer can take that in.
+In each family, the norm after the last layer keeps its own kernel, because an output needs it. T5, UMT5, ESM-2,
+EuroBERT, UltraBERT, mBART and LayoutLM have another one after the embedding. DeBERTa v2, whose first layer has a
+convolution over tokens, has one on each side of that sum. Qwen3 and EmbeddingGemma normalise Q and K before RoPE.
+EmbeddingGemma normalises the results of its layers before they are added, which no linear layer can do.
 `pytest tests/onnx_tools/exports/test_folded_layers.py` compares all answers, in float32, fp16 and bf16.
 """
 
@@ -125,7 +129,7 @@ def _more() -> str:
 
 def _folded(rewritings: Rewritings) -> str:
     lines = [
-        "| family | products | gated | turning | norming | norms beside | turns beside |",
+        "| family | linear layers | gated | with RoPE | with a norm | separate norms | separate rotations |",
         "|---|---|---|---|---|---|---|",
     ]
     for name in folded.NAMES:
