@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -196,6 +197,14 @@ def test_a_browser_sends_every_example(embedder_file: Path, tmp_path: Path) -> N
     wide = re.search(r'data-wide="(\d+)"', done.stdout)
     assert wide
     assert int(wide[1]) <= 500
+
+
+def test_the_descriptions_show_no_prompt_s_text(embedder_file: Path) -> None:
+    secret = "as our lawyers search:"
+    with Server(embedder_file, "--query-prompt", secret, "--processes", "1") as server:
+        shown = get(server, "/docs")[1] + json.dumps(described(server))
+    assert "prompt_name" in shown
+    assert secret not in shown
 
 
 def test_names_cannot_write_into_the_page(embedder_file: Path) -> None:
