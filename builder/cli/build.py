@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from padfree.contract.names import FP8, ONNX_SUFFIX
+from padfree.contract.names import FP8, ONNX_SUFFIX, WHOLE
 from padfree.contract.phases import Phases
 
 from .calibrating import print_quantization, steps_of
@@ -146,7 +146,7 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     lazily = arguments.precision != FP8  # whose calibration needs a file
     check = (lambda: None) if lazily else partial(check_machine, arguments.device, operators=())
     head, opening = head_options(arguments), {"say": sayer(arguments), "before_export": check, "lazily": lazily}
-    opening["revision"] = arguments.revision
+    opening |= {"revision": arguments.revision, "with_second_opinion": arguments.verify == WHOLE}
     with (
         opened(arguments.model, head, mask=arguments.mask, fixed=fixed, **opening) as source,
         stages(arguments) as progress,

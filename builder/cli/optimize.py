@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.contract.names import WHOLE
 from padfree.contract.phases import WRITING, Phases
 
 from .calibrating import print_quantization, steps_of
@@ -100,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             revision=arguments.revision,
             say=sayer(arguments),
             lazily=True,
+            with_second_opinion=arguments.verify == WHOLE,
         ) as source,
         stages(arguments) as progress,
     ):

@@ -53,7 +53,8 @@ def add_rewrite_options(
         choices=(WHOLE,),
         default=True,
         help="take long sequences through all layers, too, when original and rewritten model are compared (default: "
-        "layers that differ in nothing but weights count as one)",
+        "layers that differ in nothing but weights count as one), and compare a folder that padfree reads itself with "
+        "transformers, where torch is installed",
     )
     verify.add_argument(
         "--no-verify",

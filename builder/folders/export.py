@@ -58,7 +58,7 @@ def check_exportable(folder: Folder, reason: str) -> None:
         BuildError: the message says which, and what to do.
     """
     code = folder.config.code
-    if code and not _is_known(folder.config.model_type):
+    if code and not is_known(folder.config.model_type):
         raise BuildError(
             f"{folder.path}: needs code of its own ({', '.join(code)}), and padfree runs no code of models and does "
             f"not know this one: {reason}; export it where you trust that code (optimum-cli export onnx "
@@ -73,7 +73,7 @@ def check_exportable(folder: Folder, reason: str) -> None:
         )
 
 
-def _is_known(model_type: str) -> bool:
+def is_known(model_type: str) -> bool:
     """Whether transformers has the architecture itself, so that the folder's own code is not needed."""
     try:
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -88,8 +88,8 @@ def export(folder: Folder) -> Model:
     Raises:
         BuildError: transformers or torch refuse the model; the message says which.
     """
-    with _quiet():
-        model = _load(folder)
+    with without_prints():
+        model = load_by_transformers(folder)
         try:
             return _exported(model, folder)
         except Exception as error:
@@ -99,7 +99,12 @@ def export(folder: Folder) -> Model:
             ) from error
 
 
-def _load(folder: Folder) -> Any:
+def load_by_transformers(folder: Folder) -> Any:
+    """The model in PyTorch, in float32.
+
+    Raises:
+        BuildError: transformers refuses it, or the weights lack what config.json asks for.
+    """
     import torch
     import transformers
 
@@ -132,8 +137,8 @@ def _load(folder: Folder) -> Any:
 def _exported(model: Any, folder: Folder) -> Model:
     import torch
 
-    names = _inputs(model, folder)
-    outputs = _outputs(folder)
+    names = inputs_of(model, folder)
+    outputs = outputs_of(folder)
 
     class Plain(torch.nn.Module):  # type: ignore[misc]
         """The model with inputs by position, and what is wanted of its outputs."""
@@ -169,7 +174,7 @@ def _exported(model: Any, folder: Folder) -> Model:
                 return open_model(file)
 
 
-def _inputs(model: Any, folder: Folder) -> tuple[str, ...]:
+def inputs_of(model: Any, folder: Folder) -> tuple[str, ...]:
     """Token types are an input where the model has more than one, and its tokenizer gives them."""
     accepted = inspect.signature(model.forward).parameters
     names_of_tokenizer = Entries(folder.encoder / TOKENIZER_CONFIG).raw.get("model_input_names")
@@ -178,14 +183,15 @@ def _inputs(model: Any, folder: Folder) -> tuple[str, ...]:
     return ("input_ids", "attention_mask", *(["token_type_ids"] if types else []))
 
 
-def _outputs(folder: Folder) -> tuple[str, ...]:
+def outputs_of(folder: Folder) -> tuple[str, ...]:
+    """Names of the results of the folder's task."""
     if _CLASSES[folder.task] == "AutoModel":
         return ("last_hidden_state",)
     return ("start_logits", "end_logits") if folder.task == ANSWERS else ("logits",)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def without_prints() -> Iterator[None]:
     """Without what these libraries print beside their results."""
     out = io.StringIO()
     previous = logging.root.manager.disable

@@ -27,6 +27,7 @@ from .folder_model import FolderModel, head_of, kept_of
 from .graph import add_head
 from .head import AS_THE_FOLDER_SAYS, Head, HeadOptions
 from .location import located
+from .second_opinion import compare_with_transformers
 from .tokenizer import folder_tokenizer, tokenizer_advice, tokenizer_notes
 
 Say = Callable[[str], object]
@@ -61,6 +62,7 @@ def opened(
     say: Say = lambda _: None,
     before_export: Callable[[], object] = lambda: None,
     lazily: bool = False,
+    with_second_opinion: bool = False,
 ) -> Iterator[Source]:
     """The model file that was given, or made of a folder; what is made is removed with the context.
 
@@ -75,6 +77,7 @@ def opened(
         say: gets what was chosen and what is being done, a line each.
         before_export: is called before weights are exported, which takes a minute; raises where that would be in vain.
         lazily: leave a folder's model `unmade`, so that no file is written.
+        with_second_opinion: compare a definition with transformers, where that is installed.
 
     Raises:
         BuildError: the folder cannot be used, or the options do not fit the file; the message says why.
@@ -87,6 +90,8 @@ def opened(
     with tempfile.TemporaryDirectory(prefix="padfree-folder-") as scratch:
         if path.is_dir():
             read = _read(path, options, mask, numbers, say, before_export, Path(scratch))
+            if with_second_opinion and not read[0].exports and read[1].onnx.chosen is None and not options.adapter:
+                compare_with_transformers(read[1], say)
             source = _of_folder(*read, say, lazily=lazily)
         else:
             source = Source(_of_file(path, options, mask, numbers, Path(scratch)))
