@@ -76,7 +76,8 @@ endfunction()
 
 # padfree_add_kernel_objects(<variable>): object libraries of all kernels, and of what launches them. A file in a folder sm90 is compiled for
 # that one architecture, and not at all where the list has none of its number; PADFREE_ARCH_<number> is defined for each
-# number in the list, so that a dispatcher knows what was compiled. The special files do not get it: their objects are the
+# number in the list, so that a dispatcher knows what was compiled. A library for Hopper alone lacks shapes of general
+# attention kernels that Hopper does not take (PADFREE_HOPPER_ALONE), except for the kernel tests, which run them there. The special files do not get it: their objects are the
 # same whatever else is compiled, and the object cache has them once. What multiplies e4m3 or converts to it, is compiled
 # for 8.9, too, where the list has 8.0 or 8.6, whose code 8.9 runs otherwise.
 function(padfree_add_kernel_objects variable)
@@ -109,6 +110,9 @@ function(padfree_add_kernel_objects variable)
   foreach(number ${numbers})
     target_compile_definitions(padfree_kernel_objects PRIVATE PADFREE_ARCH_${number}=1)
   endforeach()
+  if(numbers STREQUAL "90" AND NOT PADFREE_KERNEL_TESTS)
+    target_compile_definitions(padfree_kernel_objects PRIVATE PADFREE_HOPPER_ALONE=1)
+  endif()
   set(e4m3_architectures "${PADFREE_ARCHITECTURES}")
   if(numbers MATCHES "8[0-8]" AND NOT "89" IN_LIST numbers)
     list(APPEND e4m3_architectures 89)

@@ -128,7 +128,9 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  if (params.D <= 64) return launch<T, Shape<64, 64, 3>>(params, stream);
+  if constexpr (!kHopperAlone) {  // which has a kernel of its own for these heads
+    if (params.D <= 64) return launch<T, Shape<64, 64, 3>>(params, stream);
+  }
   return launch<T, Shape<128, 32, 2>>(params, stream);
 }
 

@@ -6,6 +6,14 @@
 
 namespace padfree {
 
+// Whether the library is for Hopper alone (PADFREE_HOPPER_ALONE). Its own kernels then take nearly everything, and the
+// general ones are compiled in the shapes that take the rest.
+#ifdef PADFREE_HOPPER_ALONE
+constexpr bool kHopperAlone = true;
+#else
+constexpr bool kHopperAlone = false;
+#endif
+
 // Whether scores depend on where rows and keys stand.
 inline bool hasPositions(const AttentionParams& params) {
   return params.window_left >= 0 || params.window_right >= 0 || params.bias != AttentionBias::kNone;

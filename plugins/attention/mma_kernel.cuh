@@ -138,10 +138,7 @@ cudaError_t choosePositionedShape(const AttentionParams& params, cudaStream_t st
 // All plain instances, chosen on an H200. Steps of the same number of keys keep the results of tall and ordinary tiles
 // equal bit by bit.
 template <typename T>
-cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  if (hasPositions(params) || params.kv_heads != params.H || params.D > 128) {
-    return choosePositionedShape<T>(params, stream);
-  }
+cudaError_t choosePlainShape(const AttentionParams& params, cudaStream_t stream) {
   const bool tall = wantsTallTiles(params);
   if (params.D <= 32) return (tall ? launch<T, Shape<32, 2, 64, 3>> : launch<T, Shape<32, 1, 64, 4>>)(params, stream);
   if (params.D <= 64) return (tall ? launch<T, Shape<64, 2, 64, 2>> : launch<T, Shape<64, 1, 64, 4>>)(params, stream);
@@ -153,7 +150,12 @@ cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream) {
-  return chooseShape<T>(params, stream);
+  if constexpr (!kHopperAlone) {  // which takes plain scores here only where a caller gives no tasks
+    if (!hasPositions(params) && params.kv_heads == params.H && params.D <= 128) {
+      return choosePlainShape<T>(params, stream);
+    }
+  }
+  return choosePositionedShape<T>(params, stream);
 }
 
 }  // namespace padfree

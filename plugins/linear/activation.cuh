@@ -113,11 +113,15 @@ __device__ inline void activate(float (&values)[kPairs][2], Activation activatio
   });
 }
 
-// Of two numbers, rounded to T and packed.
-template <typename T>
-__device__ inline unsigned activatePair(float x, float y, Activation activation) {
-  if (activation == Activation::kGelu) return geluPair<T>(x, y);
-  return packPair<T>(activate(x, activation), activate(y, activation));
+// Of pairs, rounded to T and packed.
+template <typename T, int kPairs>
+__device__ inline void activatePairs(unsigned (&packed)[kPairs], float (&values)[kPairs][2], Activation activation) {
+  const bool is_gelu = activation == Activation::kGelu;
+  if (!is_gelu) activate(values, activation);
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    packed[i] = is_gelu ? geluPair<T>(values[i][0], values[i][1]) : packPair<T>(values[i][0], values[i][1]);
+  }
 }
 
 // activation(u) * v of two numbers each, rounded to T and packed. Where GELU computes in fp16 v is rounded too.

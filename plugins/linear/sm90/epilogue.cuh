@@ -62,6 +62,13 @@ struct AnyInChunks : Separate, Sharing<kMayShare> {
       : Sharing<kMayShare>(work), norms_input(work.normed == Normed::kInput), normed(norms_input) {}
 };
 
+// The same with ReLU or SiLU, which few models have without a gate.
+struct SeldomInChunks : AnyInChunks<Activation::kNone> {
+  const Activation activation;
+  explicit __device__ SeldomInChunks(const Work& work)
+      : AnyInChunks(work), activation(work.activation == Activation::kRelu ? Activation::kRelu : Activation::kSilu) {}
+};
+
 // The first features of a GEMM are rotated in pairs. Its input is normed, as in nearly all encoders, or scaled by 1.
 struct Rotating : InChunks<Activation::kNone, true, false> {
   static constexpr bool rotates = true;
@@ -145,8 +152,7 @@ auto withEpilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run 
 template <bool kMayShare, typename Run>
 auto withEpilogue(EpilogueKindTag<EpilogueKind::kAnyChunks>, const Work& work, Run run) {
   if (work.activation == Activation::kGeluTanh) return run(TypeTag<AnyInChunks<Activation::kGeluTanh>>());
-  return work.activation == Activation::kRelu ? run(TypeTag<AnyInChunks<Activation::kRelu>>())
-                                              : run(TypeTag<AnyInChunks<Activation::kSilu>>());
+  return run(TypeTag<SeldomInChunks>());
 }
 template <bool kMayShare, typename Run>
 auto withEpilogue(EpilogueKindTag<EpilogueKind::kPairs>, const Work& work, Run run) {

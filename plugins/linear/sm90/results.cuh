@@ -36,8 +36,7 @@ struct HalfResults {
 #pragma unroll
       for (int k = 0; k < 2; ++k) packed[k] = gatePair<T>(value[2 * k], value[2 * k + 1], epilogue.activation);
     } else {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) packed[k] = activatePair<T>(value[k][0], value[k][1], epilogue.activation);
+      activatePairs<T>(packed, value, epilogue.activation);
     }
     loadNext();
     storeMatricesTransposed(packed, addressIn(panel, warp, lane));
