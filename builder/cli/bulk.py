@@ -81,7 +81,7 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
         "--gpus", default=ALL, metavar="WHICH", help="for plans: all, or numbers by commas; a process each (all)"
     )
     group.add_argument(
-        "--workers", type=int, metavar="N", help="for .onnx files: processes (1); with --ray: actors (one a GPU)"
+        "--workers", type=int, metavar="N", help="for .onnx files: processes (1); with --ray: actors (one per GPU)"
     )
     group.add_argument(
         "--tokenizers",

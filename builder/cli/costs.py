@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         (str(length), *("-" if cost is None else f"{cost:.3f}" for cost in row))
         for length, row in zip(costs.lengths, costs.cost_ms, strict=True)
     ]
-    console.print(make_table(f"milliseconds a run, {costs.interface}", columns, rows))
+    console.print(make_table(f"milliseconds per run, {costs.interface}", columns, rows))
     print_line(console, f"written: {arguments.output}")
     return 0
 

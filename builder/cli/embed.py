@@ -14,8 +14,8 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "embed",
         help="vectors of whole data sets, on every GPU",
-        description="Makes a vector for every text of parquet, JSON lines, CSV or text files: dense, sparse, or one "
-        "a token, as the model does. The result is a folder of parquet files. Whatever ends the command, the same one "
+        description="Makes a vector for every text of parquet, JSON lines, CSV or text files: dense, sparse, or per "
+        "token, as the model does. The result is a folder of parquet files. Whatever ends the command, the same one "
         "goes on where it ended, and does nothing twice.",
     )
     add_options(parser)

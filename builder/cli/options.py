@@ -138,8 +138,8 @@ def add_head_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pooling",
         metavar="MODES",
-        help="one vector a text: cls, lasttoken, mean, max, weightedmean, mean_sqrt_len_tokens, several by commas; or "
-        "none: what the model itself gives",
+        help="one vector per text: cls, lasttoken, mean, max, weightedmean, mean_sqrt_len_tokens, several by commas; "
+        "or none: what the model itself gives",
     )
     group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="divide vectors by their L2 norm")
     group.add_argument("--outputs", metavar="NAMES", help="outputs, or tensors inside of the model, to keep, by commas")
@@ -200,7 +200,9 @@ def add_length_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="longest sequence in tokens (default: what a folder cuts texts to, the model's limit, or 512)",
     )
-    group.add_argument("--mean-length", type=float, metavar="L", help="tokens a sequence (default 0.6 of the longest)")
+    group.add_argument(
+        "--mean-length", type=float, metavar="L", help="tokens per sequence (default 0.6 of the longest)"
+    )
     group.add_argument("--batch", type=int, metavar="B", help="sequences in one run (default 32)")
     group.add_argument("--gpu", choices=GPUS, default="h200", help="whose roofline is shown (default h200)")
 

@@ -23,14 +23,14 @@ def add_parser(subparsers: Any) -> None:
         "simulate",
         help="compare batching policies on measured costs",
         description="Replays arrivals of requests, generated or recorded, against cost tables of `padfree costs`, in "
-        "simulated time: one request a run, first come first served within the budget, and the cheapest cut, on every "
-        "table. Nothing is simulated but runs and queues: no network, no time to decide.",
+        "simulated time: one request per run, first come first served within the budget, and the cheapest cut, on "
+        "every table. Nothing is simulated but runs and queues: no network, no time to decide.",
     )
     parser.add_argument("costs", type=Path, nargs="+", help="cost tables; results carry the files' names")
     group = parser.add_argument_group("arrivals")
     group.add_argument("--trace", type=Path, metavar="FILE", help="recorded arrivals: JSON lines of at_ms and length")
     group.add_argument(
-        "--rates", metavar="LIST", help="requests a second, by commas (default 1000; with --trace: the trace's own)"
+        "--rates", metavar="LIST", help="requests per second, by commas (default 1000; with --trace: the trace's own)"
     )
     group.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long requests come (default 10)")
     group.add_argument("--arrivals", default="poisson", metavar="poisson|bursts", help="default poisson")
@@ -42,8 +42,10 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of times and lengths (default 0)")
     group.add_argument("--save-trace", type=Path, metavar="FILE", help="write the first rate's arrivals")
     group = parser.add_argument_group("server")
-    group.add_argument("--max-batch", type=int, metavar="B", help="most sequences a run (default: the table's most)")
-    group.add_argument("--max-tokens", type=int, metavar="T", help="most tokens a run (default: the largest measured)")
+    group.add_argument("--max-batch", type=int, metavar="B", help="most sequences per run (default: the table's most)")
+    group.add_argument(
+        "--max-tokens", type=int, metavar="T", help="most tokens per run (default: the largest measured)"
+    )
     group.add_argument("--delay-ms", type=float, default=0.0, metavar="MS", help="wait for company (default 0)")
     group.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="longest queue (default 1024)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write results as JSON lines")
@@ -139,7 +141,7 @@ def _print(summaries: Sequence[Summary], title: str) -> None:
         return "-" if value is None else f"{value:.2f}"
 
     console = output_console()
-    columns = ("policy", "offered/s", "answered/s", "p50 ms", "p99 ms", "padding", "requests a run", "busy", "lost")
+    columns = ("policy", "offered/s", "answered/s", "p50 ms", "p99 ms", "padding", "requests per run", "busy", "lost")
     rows = [
         (
             item.contender,

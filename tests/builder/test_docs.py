@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from padfree.builder import cli
 
+from tests.builder import options_page
 from tests.support.pages import page, pages
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +28,15 @@ def test_documented_commands_parse(command: str) -> None:
 
 
 def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in pages())
+    text = "".join(path.read_text(encoding="utf-8") for path in pages() if path != options_page.DOCUMENT)
     for module in cli.SUBCOMMANDS:
         cli.main([module.__name__.rpartition(".")[2], "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help", "--output"}
     assert len(options) > 15
     assert not sorted(option for option in options if option not in text)
+
+
+def test_the_page_of_all_options_is_the_parsers() -> None:
+    assert options_page.DOCUMENT.read_text("utf-8") == options_page.render(), (
+        "run: python -m tests.builder.options_page"
+    )

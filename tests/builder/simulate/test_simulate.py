@@ -287,7 +287,7 @@ def test_costs_writes_what_simulate_reads(
     assert (costs.lengths, costs.batches) == ((4, 16), (1, 2))
     assert costs.environment["model"] == "packed.onnx"
     assert {"commit", "python", "onnxruntime"} <= set(costs.environment)
-    assert "milliseconds a run, packed" in capsys.readouterr().out
+    assert "milliseconds per run, packed" in " ".join(capsys.readouterr().out.split())
     assert main(["costs", str(packed_model()), "-o", str(out), "--lengths", "many"]) == 1
     assert "--lengths is 'many', allowed: whole numbers by commas" in capsys.readouterr().err
 
