@@ -13,7 +13,13 @@ import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.onnx_tools import without_functions
 from padfree.onnx_tools.files.model import Model, Piece, bytes_in_pieces
-from padfree.onnx_tools.operators import DOMAIN, node_attributes, padfree_nodes, set_attribute
+from padfree.onnx_tools.operators import (
+    DOMAIN,
+    node_attributes,
+    padfree_nodes,
+    set_attribute,
+    write_engine_options,
+)
 from padfree.onnx_tools.passes.interface import MAX_SEQLEN
 
 from ..errors import BuildError
@@ -97,6 +103,7 @@ def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
     merge_pools(plain)
     merge_schedules(plain)
     mark_early_reads(plain)
+    write_engine_options(plain)
     bound_max_seqlen(plain, max_seq_len)
     if not _has_extent(plain):
         lengthen_short_axes(plain)

@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
+import itertools
+
 import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
-from ..operators import DOMAIN
+from ..operators import DOMAIN, OPERATORS
 from .graph import is_padfree, node_name, present
 from .layout import B, Layout, S, T, layout_of
 from .symbolic import Analysis, analyse
 from .symbolic.facts import Shape
 
-_ON_TOKENS = (
-    *("PadfreeUnpack", "PadfreeEmbedding", "PadfreeAttention"),
-    *("PadfreeRotary", "PadfreeLayerNorm", "PadfreeLinear", "PadfreeLinearFp8", "PadfreePool"),
-)
+_LEADING = {"B": B, "S": S, "T": T}
+"""The axes that first inputs begin with; those of norms are tokens without saying so."""
 
 
 def check_graph(graph: gs.Graph, after: str, before: Analysis | None = None) -> Analysis:
@@ -59,18 +59,13 @@ def _add(tensors: dict[str, gs.Tensor], tensor: gs.Tensor, after: str) -> None:
 
 def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:
     """The first input of a padfree node starts with the axes that the operator works on."""
-    wanted: Shape = ()
-    if is_padfree(node, "PadfreePack"):
-        wanted = (B, S)
-    elif is_padfree(node, *_ON_TOKENS):
-        wanted = (T,)
-    if is_padfree(node, "PadfreePool") and node.attrs["mode"] == "each":
-        wanted = (B,)
-    shape = analysis[node.inputs[0]].shape if wanted else None
+    axes = OPERATORS[node.op].inputs_for(node.attrs)[0].axes
+    wanted: Shape = tuple(_LEADING[axis] for axis in itertools.takewhile(_LEADING.__contains__, axes)) or (T,)
+    shape = analysis[node.inputs[0]].shape
     per_sequence = layout_of(analysis[node.inputs[0]]) is Layout.PER_SEQUENCE
     if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear") and per_sequence:
         return  # first tokens' rows are normed and multiplied as those of all tokens are
-    if wanted and (shape is None or shape[: len(wanted)] != wanted):
+    if shape is None or shape[: len(wanted)] != wanted:
         text = "unknown" if shape is None else f"[{', '.join(str(size) for size in shape)}]"
         raise _error(after, f"'{node_name(node)}' ({node.op}) reads '{node.inputs[0].name}' of shape {text}")
 

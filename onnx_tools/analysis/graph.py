@@ -158,7 +158,7 @@ class Editor:
     def padfree(
         self, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], **attributes: AttributeValue
     ) -> gs.Node:
-        """Adds a padfree node; the attributes are those that its description lists, all of them."""
+        """Adds a padfree node; the attributes are those of its description but options of engines."""
         floats = {item.name for item in OPERATORS[op].attributes if item.type == "float"}
         attrs = {key: float(value) if key in floats else value for key, value in attributes.items()}
         node = gs.Node(op, self.fresh(op), attrs, list(inputs), list(outputs), domain=DOMAIN)

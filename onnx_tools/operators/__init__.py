@@ -16,7 +16,16 @@ from .functions import (
     without_functions,
 )
 from .linear_specs import MAX_NORMED_WIDTH, MAX_SCALE, MOMENTS_GROUP
-from .nodes import check_node, check_nodes, make_node, named_inputs, node_attributes, padfree_nodes, set_attribute
+from .nodes import (
+    check_node,
+    check_nodes,
+    make_node,
+    named_inputs,
+    node_attributes,
+    padfree_nodes,
+    set_attribute,
+    write_engine_options,
+)
 from .spec import AttributeSpec, AttributeValue, Condition, OperatorSpec, TensorSpec
 
 __all__ = [
@@ -47,4 +56,5 @@ __all__ = [
     "set_attribute",
     "with_functions",
     "without_functions",
+    "write_engine_options",
 ]

@@ -7,24 +7,34 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from .linear_specs import LINEAR, LINEAR_FP8, RESULTS, WRITES_ACT, WRITES_E4M3, Y_SCALE
-from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec, flag, when, without
+from .spec import (
+    AttributeSpec,
+    Condition,
+    OperatorSpec,
+    PluginRange,
+    TensorSpec,
+    flag,
+    in_engines,
+    integer,
+    when,
+    without,
+)
 
 DOMAIN_VERSION = 1
 
 MAX_BIAS_RANGE = 65536
 """Distances on each side of PadfreeAttention's distance_bias at most."""
 
+MAX_HEAD_SIZE = 256
+"""The largest head of PadfreeAttention's kernels."""
+
+_HEADS = PluginRange(maximum=4096)  # which keep every stride far inside an int
 _FUSED_QKV = ("3HD", "H3D")
 
 
-def _early_lengths(tensors: str) -> AttributeSpec:
-    return AttributeSpec(
-        "early_lengths",
-        "int",
-        f"1: {tensors} are inputs of the model, or the tokens are computed from them, so that they are complete before "
-        "the previous kernel begins. Builds write it, files have 0",
-        allowed=(0, 1),
-    )
+def _early(name: str, tensors: str) -> AttributeSpec:
+    text = f"1: {tensors} are complete before the previous kernel begins, as inputs of the model are"
+    return in_engines(AttributeSpec(name, "int", text, allowed=(0, 1)))
 
 
 _EPSILON = AttributeSpec("epsilon", "float", "added to the variance (or mean square)", minimum=0.0)
@@ -60,13 +70,13 @@ _UNPACK = OperatorSpec(
         TensorSpec("packed", "act or int32", "[T,...]"),
         TensorSpec("token_index", "int32", "[T]"),
         TensorSpec("seq_lens", "int32", "[B]"),
-        TensorSpec("extent", "int32", "[...,S]"),
+        TensorSpec("extent", "int32", "[*,S]"),
     ),
     outputs=(TensorSpec("x", "act or int32", "[B,S,...]"),),
 )
 
-_NUM_HEADS = AttributeSpec(
-    "num_heads", "int", "H of the attention that reads tasks; any number without tasks", minimum=1, maximum=INT32_MAX
+_NUM_HEADS = integer(
+    "num_heads", "H of the attention that reads tasks; any number without tasks", 1, letter="H", plugin=_HEADS
 )
 
 _SCHEDULE = OperatorSpec(
@@ -118,34 +128,20 @@ _EMBEDDING = OperatorSpec(
     ),
     attributes=(
         _EPSILON,
-        AttributeSpec(
-            "position_offset",
-            "int",
-            "position of a sequence's first token, without positions",
-            minimum=0,
-            maximum=INT32_MAX,
-        ),
+        integer("position_offset", "position of a sequence's first token, without positions", 0),
         flag("has_token_types", "whether token_types and type_table exist"),
         flag("has_positions", "whether positions are given"),
         flag("has_position_table", "whether position_table exists"),
         flag("has_beta", "whether beta exists"),
-        flag(
-            "schedules",
-            "1: computes cu_seqlens from seq_lens, as PadfreeSchedule does. Builds write it, files have 0",
-        ),
-        flag("has_tasks", "whether tasks exist, as those of PadfreeSchedule"),
-        _NUM_HEADS,
+        in_engines(flag("schedules", "1: computes cu_seqlens from seq_lens, as PadfreeSchedule does")),
+        in_engines(flag("has_tasks", "whether tasks exist, as those of PadfreeSchedule")),
+        in_engines(_NUM_HEADS, 1),
         RESULTS,
         Y_SCALE,
-        AttributeSpec(
-            "early_ids",
-            "int",
-            "1: ids and token_types are inputs of the model, or cu_seqlens are made of them, so that they are complete "
-            "before the previous kernel begins. Builds write it, files have 0",
-            allowed=(0, 1),
-        ),
+        _early("early_ids", "ids and token_types"),
     ),
     requires=((when("has_positions"), when("has_position_table")), (when("has_tasks"), when("schedules"))),
+    in_half=(WRITES_E4M3,),
 )
 
 _DISENTANGLED = Condition("bias", ("disentangled",))
@@ -176,9 +172,9 @@ _ATTENTION = OperatorSpec(
         TensorSpec("y", "fp8", "[T,H*D]", when("quantized")),
     ),
     attributes=(
-        AttributeSpec("num_heads", "int", "H", minimum=1, maximum=INT32_MAX),
-        AttributeSpec("num_kv_heads", "int", "KVH, which divides H: heads of K and V", minimum=1, maximum=INT32_MAX),
-        AttributeSpec("head_size", "int", "D", minimum=1, maximum=INT32_MAX),
+        integer("num_heads", "H", 1, letter="H", plugin=_HEADS),
+        integer("num_kv_heads", "KVH, which divides H: heads of K and V", 1, letter="KVH", plugin=_HEADS),
+        integer("head_size", "D", 1, letter="D", plugin=PluginRange(8, MAX_HEAD_SIZE, multiple_of=8)),
         AttributeSpec("scale", "float", "factor of the scores"),
         AttributeSpec(
             "qkv_layout",
@@ -190,23 +186,15 @@ _ATTENTION = OperatorSpec(
         ),
         flag("has_qkv_bias", "whether qkv_bias exists"),
         flag("has_tasks", "whether tasks exist, from a PadfreeSchedule with the same lengths, T and num_heads"),
-        AttributeSpec(
-            "max_seq_len",
-            "int",
-            "the longest sequence for which the engine is built, which selects the kernel; 0: unknown",
-            minimum=0,
-            maximum=INT32_MAX,
+        in_engines(
+            integer(
+                "max_seq_len",
+                "the longest sequence for which the engine is built, which selects the kernel; 0: unknown",
+                0,
+            )
         ),
-        AttributeSpec(
-            "window_left", "int", "how many keys before its own a query sees; -1: all", minimum=-1, maximum=INT32_MAX
-        ),
-        AttributeSpec(
-            "window_right",
-            "int",
-            "how many keys after its own a query sees; -1: all, 0: causal",
-            minimum=-1,
-            maximum=INT32_MAX,
-        ),
+        integer("window_left", "how many keys before its own a query sees; -1: all", -1),
+        integer("window_right", "how many keys after its own a query sees; -1: all, 0: causal", -1),
         AttributeSpec(
             "bias",
             "string",
@@ -220,6 +208,7 @@ _ATTENTION = OperatorSpec(
             "R of distance_bias, k_position and q_position; any number without them",
             minimum=0,
             maximum=MAX_BIAS_RANGE,
+            letter="R",
         ),
         flag("has_k_position", "whether k_position exists, by which rows of Q are multiplied"),
         flag("has_q_position", "whether q_position exists, by which rows of K are multiplied"),
@@ -228,7 +217,7 @@ _ATTENTION = OperatorSpec(
             "whether y is e4m3: results divided by y_scale, beyond 448 as 448; the plugin has this for FP16 and BF16",
         ),
         Y_SCALE,
-        _early_lengths("cu_seqlens and tasks"),
+        _early("early_lengths", "cu_seqlens and tasks"),
     ),
     requires=(
         (when("has_k_position"), _DISENTANGLED),
@@ -236,6 +225,7 @@ _ATTENTION = OperatorSpec(
         (_DISENTANGLED, Condition("window_left", (-1,))),
         (_DISENTANGLED, Condition("window_right", (-1,))),
     ),
+    in_half=(when("quantized"),),
 )
 
 _ROTARY = OperatorSpec(
@@ -250,8 +240,8 @@ _ROTARY = OperatorSpec(
     ),
     outputs=(TensorSpec("y", "act", "[T,W]"),),
     attributes=(
-        AttributeSpec("head_size", "int", "D, an even number", minimum=2, maximum=INT32_MAX),
-        AttributeSpec("num_heads", "int", "how many heads are rotated, from column 0 on", minimum=1, maximum=INT32_MAX),
+        integer("head_size", "D, an even number", 2, letter="D", plugin=PluginRange(multiple_of=2)),
+        integer("num_heads", "H: how many heads are rotated, from column 0 on", 1, letter="H"),
         AttributeSpec(
             "pairing",
             "string",
@@ -303,13 +293,11 @@ _LAYER_NORM = OperatorSpec(
         flag("has_residual", "whether residual exists"),
         flag("has_beta", "whether beta exists"),
         flag("has_sum", "whether x + bias + residual is an output, too"),
-        flag("has_first", "whether cu_seqlens and y_first exist. Builds write it, files have 0"),
-        flag(
-            "has_pooler",
-            "whether the pooler's weights and pooled exist; then all inputs but x and cu_seqlens are constants. Builds "
-            "write it, files have 0",
+        in_engines(flag("has_first", "whether cu_seqlens and y_first exist")),
+        in_engines(
+            flag("has_pooler", "whether the pooler's weights, constants as gamma and beta are then, and pooled exist")
         ),
-        _early_lengths("cu_seqlens"),
+        _early("early_lengths", "cu_seqlens"),
         _NORM_RESULTS,
         Y_SCALE,
     ),
@@ -319,6 +307,7 @@ _LAYER_NORM = OperatorSpec(
         (when("has_pooler"), without("has_bias")),
         (when("has_pooler"), without("has_residual")),
     ),
+    in_half=(WRITES_E4M3, _WRITES_FP32),
 )
 
 _OF_TOKENS = ("first", "last", "mean", "max")
@@ -341,28 +330,25 @@ _POOL = OperatorSpec(
         TensorSpec("y_fp32", "float32", "[B,E]", Condition("results", ("fp32",))),
     ),
     attributes=(
-        _EPSILON,
+        in_engines(_EPSILON, 0.0),
         AttributeSpec("mode", "string", "which row", allowed=(*_OF_TOKENS, "each"), selects_body=True),
         flag("normalize", "1: divide by max(L2 norm over E, 1e-12)"),
-        flag(
-            "has_norm",
-            "whether rows are normalised first, by gamma and beta, which are constants. Builds write it, files have 0",
+        in_engines(flag("has_norm", "whether rows are normalised first, by gamma and beta, which are constants")),
+        in_engines(flag("has_beta", "whether beta exists")),
+        in_engines(flag("rms", "1: RMS norm, without subtracting the mean")),
+        in_engines(
+            AttributeSpec(
+                "results", "string", "the type of the rows: act, or float32", allowed=("act", "fp32"), selects_body=True
+            ),
+            "act",
         ),
-        flag("has_beta", "whether beta exists"),
-        flag("rms", "1: RMS norm, without subtracting the mean"),
-        AttributeSpec(
-            "results",
-            "string",
-            "the type of the rows: act, or float32. Builds write it, files have 'act'",
-            allowed=("act", "fp32"),
-            selects_body=True,
-        ),
-        _early_lengths("cu_seqlens"),
+        _early("early_lengths", "cu_seqlens"),
     ),
     requires=(
         (when("has_beta"), when("has_norm")),
         (when("has_norm"), Condition("mode", ("first", "last", "mean", "each"))),
     ),
+    in_half=(Condition("results", ("fp32",)), when("has_norm")),
 )
 
 OPERATORS: Mapping[str, OperatorSpec] = MappingProxyType(

@@ -127,7 +127,8 @@ def _function(op: str, items: tuple[tuple[str, AttributeValue], ...], opset: int
         [tensor.name for tensor in spec.outputs_for(attributes)],
         builder.nodes,
         [helper.make_opsetid("", opset)],
-        [attribute.name for attribute in spec.attributes],
+        [attribute.name for attribute in spec.attributes if attribute.outside_engines is None],
+        [helper.make_attribute(name, value) for name, value in spec.outside_engines.items()],
         doc_string=spec.doc,
         overload=spec.variant(attributes),
     )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, TensorSpec, flag, when, without
+from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, PluginRange, TensorSpec, flag, when, without
 
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid")
 
@@ -14,6 +14,7 @@ MAX_NORMED_WIDTH = 4096
 
 _PLAIN = Condition("activation", ("none",))
 _ROTATES = Condition("rotary_features")
+_ALWAYS = (Condition("activation", ACTIVATIONS),)
 
 _ACTIVATION = AttributeSpec(
     "activation",
@@ -36,6 +37,8 @@ _FINISH = (
         minimum=0,
         maximum=INT32_MAX,
         selects_body=True,
+        letter="C",
+        plugin=PluginRange(multiple_of=16),
     ),
     AttributeSpec("x_epsilon", "float", "added to the variance of x, with x_moments", minimum=0.0),
     AttributeSpec(
@@ -63,9 +66,9 @@ LINEAR = OperatorSpec(
     "x_moments, which are those of x, the product becomes x weight / sqrt(variance + x_epsilon), with the variance of "
     "each row of x. If every column of the weight sums to 0, the row's mean adds nothing. With residual_moments, the "
     "residual becomes (residual - mean) / sqrt(variance + residual_epsilon) * residual_scale. With rms, no mean is "
-    "subtracted, and the mean square replaces the variance. G = K/64, R = M = N/64, without remainder; G and R are at "
-    "most 64. With gated, columns come in blocks of 16: 8 of u and the 8 of v that belong to them (N is a multiple of "
-    "16), and y, of F = N/2 columns, is activation(u) * v. The first C = rotary_features columns come in blocks of 16: "
+    "subtracted, and the mean square replaces the variance. Rows with moments have a multiple of 64 columns, at most "
+    "4096. With gated, columns come in blocks of 16: 8 of u and the 8 of v that belong to them (N is a multiple of "
+    "16), and y, of N/2 columns, is activation(u) * v. The first C = rotary_features columns come in blocks of 16: "
     "8 of x1 and the 8 of x2 that are their pairs. After norm and bias, pair p = 8 * block + index is rotated by "
     "positions[t] * frequencies[p], as by PadfreeRotary.",
     inputs=(
@@ -73,20 +76,22 @@ LINEAR = OperatorSpec(
         TensorSpec("weight", "act", "[K,N]"),
         TensorSpec("bias", "act", "[N]", when("has_bias")),
         TensorSpec("residual", "act", "[T,N]", when("has_residual")),
-        TensorSpec("x_moments", "float32", "[G,T,2]", when("has_x_moments")),
-        TensorSpec("residual_moments", "float32", "[R,T,2]", when("has_residual_moments")),
+        TensorSpec("x_moments", "float32", "[K/64,T,2]", when("has_x_moments")),
+        TensorSpec("residual_moments", "float32", "[N/64,T,2]", when("has_residual_moments")),
         TensorSpec("residual_scale", "act", "[N]", when("has_residual_moments")),
         TensorSpec("positions", "int32", "[T]", _ROTATES),
         TensorSpec("frequencies", "float32", "[C/2]", _ROTATES),
     ),
     outputs=(
         TensorSpec("y", "act", "[T,N]", without("gated")),
-        TensorSpec("y", "act", "[T,F]", when("gated")),
-        TensorSpec("moments", "float32", "[M,T,2]", when("has_moments")),
+        TensorSpec("y", "act", "[T,N/2]", when("gated")),
+        TensorSpec("moments", "float32", "[N/64,T,2]", when("has_moments")),
     ),
     attributes=(_ACTIVATION, flag("has_bias", "whether bias exists"), *_FINISH),
     requires=_FINISH_REQUIRES,
     plugin_precisions=("fp16", "bf16"),
+    in_half=_ALWAYS,
+    measured="choices",
 )
 
 MAX_SCALE = 2.0**14
@@ -117,10 +122,10 @@ LINEAR_FP8 = OperatorSpec(
     ),
     outputs=(
         TensorSpec("y", "act", "[T,N]", WRITES_ACT, without("gated")),
-        TensorSpec("y", "act", "[T,F]", WRITES_ACT, when("gated")),
+        TensorSpec("y", "act", "[T,N/2]", WRITES_ACT, when("gated")),
         TensorSpec("y_e4m3", "fp8", "[T,N]", WRITES_E4M3, without("gated")),
-        TensorSpec("y_e4m3", "fp8", "[T,F]", WRITES_E4M3, when("gated")),
-        TensorSpec("moments", "float32", "[M,T,2]", when("has_moments")),
+        TensorSpec("y_e4m3", "fp8", "[T,N/2]", WRITES_E4M3, when("gated")),
+        TensorSpec("moments", "float32", "[N/64,T,2]", when("has_moments")),
     ),
     attributes=(
         _ACTIVATION,
@@ -135,4 +140,6 @@ LINEAR_FP8 = OperatorSpec(
         (_ROTATES, Condition("results", ("act",))),
     ),
     plugin_precisions=LINEAR.plugin_precisions,
+    in_half=_ALWAYS,
+    measured="choices",
 )

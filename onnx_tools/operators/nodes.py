@@ -26,7 +26,8 @@ def make_node(
 ) -> NodeProto:
     """A node of the domain `padfree`, checked against the description of `op`.
 
-    Every attribute has to be given; inputs and outputs are those that the attributes ask for, in order.
+    Every attribute has to be given but options of engines; inputs and outputs are those that the attributes ask for, in
+    order.
     Raises RewriteError when anything does not fit the description.
     """
     node = NodeProto(op_type=op, domain=DOMAIN, name=name, input=inputs, output=outputs)
@@ -41,12 +42,20 @@ def make_node(
 
 
 def set_attribute(node: NodeProto, name: str, value: AttributeValue) -> None:
-    """Gives an attribute that the node has another value of its type. Raises ValueError if the node lacks it."""
-    for attribute in node.attribute:
-        if attribute.name == name:
-            attribute.CopyFrom(onnx.helper.make_attribute(name, value))
-            return
-    raise ValueError(f"{_label(node)} has no attribute '{name}'")
+    """Gives an attribute of the node, or an option of engines, a value of its type. Raises ValueError for others."""
+    written = next((attribute for attribute in node.attribute if attribute.name == name), None)
+    if written is None and name not in _spec_of(node).outside_engines:
+        raise ValueError(f"{_label(node)} has no attribute '{name}'")
+    (node.attribute.add() if written is None else written).CopyFrom(onnx.helper.make_attribute(name, value))
+
+
+def write_engine_options(model: ModelProto) -> None:
+    """Writes the options of engines that padfree nodes lack, in place: plugins have no defaults."""
+    for node in padfree_nodes(model.graph):
+        written = {attribute.name for attribute in node.attribute}
+        for name, value in _spec_of(node).outside_engines.items():
+            if name not in written:
+                node.attribute.append(onnx.helper.make_attribute(name, value))
 
 
 def padfree_nodes(graph: GraphProto) -> Iterator[NodeProto]:
@@ -89,7 +98,10 @@ def check_node(node: NodeProto) -> None:
 
 
 def node_attributes(node: NodeProto) -> dict[str, AttributeValue]:
-    """The attributes of a padfree node as plain values. Raises RewriteError for an unknown name or another type."""
+    """The attributes of a padfree node as plain values, options of engines as well where it does not write them.
+
+    Raises RewriteError for an unknown name or another type.
+    """
     spec = _spec_of(node)
     known = {attribute.name: attribute for attribute in spec.attributes}
     values: dict[str, AttributeValue] = {}
@@ -107,7 +119,7 @@ def node_attributes(node: NodeProto) -> dict[str, AttributeValue]:
             )
         value = onnx.helper.get_attribute_value(attribute)
         values[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return values
+    return dict(spec.completed(values))
 
 
 def named_inputs(node: NodeProto) -> dict[str, str]:

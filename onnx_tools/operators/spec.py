@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from padfree.contract.names import PRECISIONS
@@ -39,7 +40,8 @@ class TensorSpec:
     """One input or output. `act` is the activation type of the graph: float32, float16 or bfloat16.
 
     `float32` stands for itself, whatever the type of the activations, and `fp8` for float8e4m3fn.
-    `shape` uses the project's letters (T tokens, B sequences, S padded length, E hidden, H heads, D head size);
+    `shape` uses the project's letters (T tokens, B sequences, S padded length, E hidden, H heads, D head size), each
+    the same size in all tensors of a node; "..." is the same axes everywhere, "*" any;
     `when` and `also` say for which attribute values the tensor is there at all (None: always). Absent inputs are left
     out of a node's input list, not written as empty names.
     """
@@ -55,17 +57,34 @@ class TensorSpec:
         """Those that hold where the tensor is there."""
         return tuple(condition for condition in (self.when, self.also) if condition is not None)
 
+    @functools.cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The sizes of the shape as they are written, one of each axis."""
+        return tuple(axis for axis in self.shape.strip("[]").split(",") if axis)
+
     def is_there(self, attributes: Mapping[str, AttributeValue]) -> bool:
         """Whether a node with these attributes has the tensor."""
         return all(condition.holds(attributes) for condition in self.conditions)
 
 
 @dataclass(frozen=True)
+class PluginRange:
+    """The integers that a plugin takes; None: as far as the description goes."""
+
+    minimum: int | None = None
+    maximum: int | None = None
+    multiple_of: int = 1
+
+
+@dataclass(frozen=True)
 class AttributeSpec:
-    """One attribute. Every attribute is always written: there are no defaults.
+    """One attribute. Files write every attribute but the options of engines, engines write all.
 
     `allowed` lists the values (None: any value of the type between `minimum` and `maximum`).
     `selects_body` marks attributes that change which function body a node has.
+    `outside_engines` marks an option of engines alone: what a node without it has. It is chosen while a network is
+    lowered (builder/engine), and no pass names it.
+    `letter` stands for its value in shapes. `plugin` is what the plugin takes of the numbers that a file may have.
     """
 
     name: str
@@ -75,6 +94,9 @@ class AttributeSpec:
     minimum: float | None = None
     maximum: float | None = None
     selects_body: bool = False
+    outside_engines: AttributeValue | None = None
+    letter: str = ""
+    plugin: PluginRange | None = None
 
     def describe_allowed(self) -> str:
         """The allowed values in words, for error messages."""
@@ -92,7 +114,9 @@ class OperatorSpec:
     """One operator of the ONNX domain `padfree`, which is also one TensorRT plugin of the same name.
 
     `requires` holds pairs of conditions: where the first holds the second must hold too.
-    `plugin_precisions` are the activation types for which the plugin has kernels; the body computes in all.
+    `plugin_precisions` are the activation types for which the plugin has kernels; the body computes in all. It has none
+    for fp32 where one of the conditions `in_half` holds.
+    `measured` is what the plugin measures while an engine is built, a field of plans that no node has.
     """
 
     name: str
@@ -102,6 +126,8 @@ class OperatorSpec:
     attributes: tuple[AttributeSpec, ...] = ()
     requires: tuple[tuple[Condition, Condition], ...] = ()
     plugin_precisions: tuple[str, ...] = PRECISIONS
+    in_half: tuple[Condition, ...] = ()
+    measured: str = ""
 
     def attribute(self, name: str) -> AttributeSpec:
         """The attribute of that name; KeyError when there is none."""
@@ -110,23 +136,44 @@ class OperatorSpec:
                 return spec
         raise KeyError(name)
 
+    @functools.cached_property
+    def outside_engines(self) -> Mapping[str, AttributeValue]:
+        """The options of engines alone, and what a node without them has."""
+        return {spec.name: spec.outside_engines for spec in self.attributes if spec.outside_engines is not None}
+
+    def completed(self, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
+        """A node's attributes and the options of engines that it does not write."""
+        return {**self.outside_engines, **attributes}
+
     def inputs_for(self, attributes: Mapping[str, AttributeValue]) -> tuple[TensorSpec, ...]:
         """The inputs, in order, of a node with these attributes."""
-        return tuple(spec for spec in self.inputs if spec.is_there(attributes))
+        completed = self.completed(attributes)
+        return tuple(spec for spec in self.inputs if spec.is_there(completed))
 
     def outputs_for(self, attributes: Mapping[str, AttributeValue]) -> tuple[TensorSpec, ...]:
         """The outputs, in order, of a node with these attributes."""
-        return tuple(spec for spec in self.outputs if spec.is_there(attributes))
+        completed = self.completed(attributes)
+        return tuple(spec for spec in self.outputs if spec.is_there(completed))
 
     def variant(self, attributes: Mapping[str, AttributeValue]) -> str:
         """Name of the function body that a node with these attributes has ("" for an operator with one body)."""
-        chosen = [spec.name for spec in self.attributes if spec.selects_body]
-        return ".".join(f"{name}_{attributes[name]}" for name in chosen)
+        completed = self.completed(attributes)
+        return ".".join(f"{spec.name}_{completed[spec.name]}" for spec in self.attributes if spec.selects_body)
 
 
 def flag(name: str, doc: str) -> AttributeSpec:
     """An attribute that is 0 or 1 and changes the body."""
     return AttributeSpec(name, "int", doc, allowed=(0, 1), selects_body=True)
+
+
+def integer(name: str, doc: str, minimum: int, *, letter: str = "", plugin: PluginRange | None = None) -> AttributeSpec:
+    """An integer that the body takes as it is."""
+    return AttributeSpec(name, "int", doc, minimum=minimum, maximum=INT32_MAX, letter=letter, plugin=plugin)
+
+
+def in_engines(attribute: AttributeSpec, outside: AttributeValue = 0) -> AttributeSpec:
+    """The attribute as an option of engines alone, with what a node without it has."""
+    return replace(attribute, outside_engines=outside)
 
 
 def when(attribute: str) -> Condition:

@@ -150,19 +150,7 @@ def pool_tokens(
     editor: Editor, packed: gs.Tensor, boundary: Boundary, output: gs.Tensor, mode: str, *, normalize: bool = False
 ) -> None:
     """Writes one row a sequence [B,E] of packed tokens [T,E] to a tensor."""
-    editor.padfree(
-        "PadfreePool",
-        [packed, boundary.cu_seqlens],
-        [output],
-        epsilon=0.0,
-        mode=mode,
-        normalize=int(normalize),
-        has_norm=0,
-        has_beta=0,
-        rms=0,
-        results="act",
-        early_lengths=0,
-    )
+    editor.padfree("PadfreePool", [packed, boundary.cu_seqlens], [output], mode=mode, normalize=int(normalize))
 
 
 def is_of_first_tokens(node: gs.Node) -> bool:

@@ -177,12 +177,8 @@ def _replace(graph: gs.Graph, analysis: Analysis, norm: norm_match.LayerNorm, ta
         has_positions=int(position_input is not None),
         has_position_table=int(position_table is not None),
         has_beta=int(norm.beta is not None),
-        schedules=0,
-        has_tasks=0,
-        num_heads=1,
         results="act",
         y_scale=1.0,
-        early_ids=0,
     )
     dtype = analysis[norm.output].dtype
     unpack(editor, result, boundary, dtype, norm.output)

@@ -6,13 +6,11 @@
 #include "common/launch.h"
 #include "shell/operator.h"
 #include "shell/result_types.h"
+#include "shell/schemas.h"
 #include "shell/text.h"
 
 namespace padfree {
 namespace {
-
-constexpr int kMaxHeads = 4096;       // keeps 3*H*D and every stride far inside an int
-constexpr int kMaxBiasRange = 65536;  // and H*(2R+1)
 
 // One of Q, K, V: where its elements and biases begin, and how far tokens and heads lie apart, in elements.
 struct OperandLayout {
@@ -42,8 +40,9 @@ const void* advance(const void* data, int64_t elements, DataType type) {
 
 class Attention final : public Operator {
  public:
-  explicit Attention(const Attributes& attributes)
-      : num_heads_(attributes.integer("num_heads")),
+  Attention(const OperatorSchema& schema, const Attributes& attributes)
+      : Operator(schema, attributes),
+        num_heads_(attributes.integer("num_heads")),
         num_kv_heads_(attributes.integer("num_kv_heads")),
         head_size_(attributes.integer("head_size")),
         max_seq_len_(attributes.integer("max_seq_len")),
@@ -65,27 +64,14 @@ class Attention final : public Operator {
       throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
                                        " and qkv_layout \"H3D\"; allowed: equal numbers, or another qkv_layout"));
     }
-    checkDisentangled(attributes);
-    if (quantized_) checkE4m3Scale(y_scale_);
-    const TensorKind kind = quantized_ ? TensorKind::kHalf : TensorKind::kActivation;
-    const int hidden = num_heads_ * head_size_, kv_hidden = num_kv_heads_ * head_size_;
-    const std::string part = text("[T,", hidden, "]"), kv_part = text("[T,", kv_hidden, "]");
-    if (separate_) {
-      addInput("q", kind, part);
-      for (const char* name : {"k", "v"}) addInput(name, kind, kv_part);
-    } else {
-      addInput("qkv", kind, text("[T,", hidden + 2 * kv_hidden, "]"));
-    }
-    qkv_bias_ = addInput("qkv_bias", kind, text("[", hidden + 2 * kv_hidden, "]"), attributes.flag("has_qkv_bias"));
-    cu_seqlens_ = addInput("cu_seqlens", TensorKind::kInt32, "[B+1]");
-    tasks_ = addInput("tasks", TensorKind::kInt32, "[L,4]", attributes.flag("has_tasks"));
-    slopes_ = addInput("slopes", TensorKind::kFloat, text("[", num_heads_, "]"), bias_kind_ == AttentionBias::kSlope);
-    distance_bias_ = addInput("distance_bias", TensorKind::kFloat, text("[", num_heads_, ",", 2 * bias_range_ + 1, "]"),
-                              bias_kind_ == AttentionBias::kDistance);
-    const std::string table = text("[", 2 * bias_range_ + 1, ",", hidden, "]");
-    k_position_ = addInput("k_position", kind, table, attributes.flag("has_k_position"));
-    q_position_ = addInput("q_position", kind, table, attributes.flag("has_q_position"));
-    addOutput("y", quantized_ ? TensorKind::kE4m3 : TensorKind::kActivation, part);
+    checkDisentangled();
+    qkv_bias_ = input("qkv_bias");
+    cu_seqlens_ = input("cu_seqlens");
+    tasks_ = input("tasks");
+    slopes_ = input("slopes");
+    distance_bias_ = input("distance_bias");
+    k_position_ = input("k_position");
+    q_position_ = input("q_position");
   }
 
   void checkSizes(const Sizes& sizes) const override {
@@ -140,16 +126,8 @@ class Attention final : public Operator {
   }
 
  private:
-  void checkDisentangled(const Attributes& attributes) const {
-    if (bias_kind_ != AttentionBias::kDisentangled) {
-      for (const char* name : {"has_k_position", "has_q_position"}) {
-        if (attributes.flag(name)) {
-          throw std::invalid_argument(
-              text(name, " is 1 with bias \"", attributes.choice("bias"), "\"; allowed: 0, or bias \"disentangled\""));
-        }
-      }
-      return;
-    }
+  void checkDisentangled() const {
+    if (bias_kind_ != AttentionBias::kDisentangled) return;
     if (num_kv_heads_ != num_heads_) {
       throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
                                        " and bias \"disentangled\"; allowed: equal numbers"));
@@ -157,10 +135,6 @@ class Attention final : public Operator {
     if (head_size_ > kMaxDisentangledHeadSize) {
       throw std::invalid_argument(
           text("head_size is ", head_size_, " with bias \"disentangled\"; allowed: up to ", kMaxDisentangledHeadSize));
-    }
-    if (window_left_ >= 0 || window_right_ >= 0) {
-      throw std::invalid_argument(text("the window is (", window_left_, ", ", window_right_,
-                                       ") with bias \"disentangled\"; allowed: -1 for both sides"));
     }
   }
 
@@ -176,17 +150,7 @@ class Attention final : public Operator {
 }  // namespace
 
 OperatorInfo attentionOperator() {
-  constexpr int kInt32Max = std::numeric_limits<int32_t>::max();
-  return {
-      "PadfreeAttention",
-      {integerField("num_heads", 1, kMaxHeads), integerField("num_kv_heads", 1, kMaxHeads),
-       integerField("head_size", 8, kMaxHeadSize, 8), realField("scale"),
-       choiceField("qkv_layout", {"3HD", "H3D", "separate"}), flagField("has_qkv_bias"), flagField("has_tasks"),
-       integerField("max_seq_len", 0, kInt32Max), integerField("window_left", -1, kInt32Max),
-       integerField("window_right", -1, kInt32Max), choiceField("bias", {"none", "slope", "distance", "disentangled"}),
-       integerField("bias_range", 0, kMaxBiasRange), flagField("has_k_position"), flagField("has_q_position"),
-       flagField("quantized"), nonNegativeRealField("y_scale"), flagField("early_lengths")},
-      makeOperator<Attention>};
+  return {attentionSchema(), makeOperator<Attention>};
 }
 
 }  // namespace padfree

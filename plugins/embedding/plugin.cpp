@@ -5,44 +5,34 @@
 #include "schedule/task_list.h"
 #include "shell/operator.h"
 #include "shell/result_types.h"
+#include "shell/schemas.h"
 
 namespace padfree {
 namespace {
 
 class Embedding final : public Operator {
  public:
-  explicit Embedding(const Attributes& attributes)
-      : results_(attributes),
-        kind_(results_.e4m3 ? TensorKind::kHalf : TensorKind::kActivation),
-        ids_(addInput("ids", TensorKind::kInt32, "[T]")),
-        token_types_(addInput("token_types", TensorKind::kInt32, "[T]", attributes.flag("has_token_types"))),
-        positions_(addInput("positions", TensorKind::kInt32, "[T]", attributes.flag("has_positions"))),
-        cu_seqlens_(addInput("cu_seqlens", TensorKind::kInt32, "[B+1]", !attributes.flag("schedules"))),
-        word_table_(addInput("word_table", kind_, "[V,E]")),
-        position_table_(addInput("position_table", kind_, "[P,E]", attributes.flag("has_position_table"))),
-        type_table_(addInput("type_table", kind_, "[N,E]", attributes.flag("has_token_types"))),
-        gamma_(addInput("gamma", kind_, "[E]")),
-        beta_(addInput("beta", kind_, "[E]", attributes.flag("has_beta"))),
-        seq_lens_(addInput("seq_lens", TensorKind::kInt32, "[B]", attributes.flag("schedules"))),
-        y_(addOutput("y", kind_, "[T,E]", results_.activations)),
-        y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, "[T,E]", results_.e4m3)),
-        made_offsets_(addOutput("cu_seqlens", TensorKind::kInt32, "[B+1]", attributes.flag("schedules"))),
-        tasks_(addOutput("tasks", TensorKind::kInt32, "[L,4]", attributes.flag("has_tasks"))),
+  Embedding(const OperatorSchema& schema, const Attributes& attributes)
+      : Operator(schema, attributes),
+        results_(attributes),
+        ids_(input("ids")),
+        token_types_(input("token_types")),
+        positions_(input("positions")),
+        cu_seqlens_(input("cu_seqlens")),
+        word_table_(input("word_table")),
+        position_table_(input("position_table")),
+        type_table_(input("type_table")),
+        gamma_(input("gamma")),
+        beta_(input("beta")),
+        seq_lens_(input("seq_lens")),
+        y_(output("y")),
+        y_e4m3_(output("y_e4m3")),
+        made_offsets_(output("cu_seqlens")),
+        tasks_(output("tasks")),
         num_heads_(attributes.integer("num_heads")),
         position_offset_(attributes.integer("position_offset")),
         early_ids_(attributes.flag("early_ids")),
-        epsilon_(attributes.real("epsilon")) {
-    if (positions_ != kAbsent && position_table_ == kAbsent) {
-      throw std::invalid_argument(
-          "has_positions is 1 with has_position_table 0; allowed: positions only with their table; set has_positions "
-          "to 0 or add the table");
-    }
-    if (tasks_ != kAbsent && made_offsets_ == kAbsent) {
-      throw std::invalid_argument(
-          "has_tasks is 1 with schedules 0; allowed: tasks beside the offsets that they are made with; set schedules "
-          "to 1, or has_tasks to 0 and use PadfreeSchedule");
-    }
-  }
+        epsilon_(attributes.real("epsilon")) {}
 
   void checkSizes(const Sizes& sizes) const override {
     if (tasks_ != kAbsent) checkTaskList(sizes, num_heads_);
@@ -96,7 +86,6 @@ class Embedding final : public Operator {
 
  private:
   const Results results_;
-  const TensorKind kind_;  // of tables, gamma, beta and y
   const int ids_, token_types_, positions_, cu_seqlens_, word_table_, position_table_, type_table_, gamma_, beta_,
       seq_lens_, y_, y_e4m3_, made_offsets_, tasks_;
   const int num_heads_;
@@ -108,13 +97,7 @@ class Embedding final : public Operator {
 }  // namespace
 
 OperatorInfo embeddingOperator() {
-  return {"PadfreeEmbedding",
-          withResultsFields({nonNegativeRealField("epsilon"),
-                             integerField("position_offset", 0, std::numeric_limits<int32_t>::max()),
-                             flagField("has_token_types"), flagField("has_positions"), flagField("has_position_table"),
-                             flagField("has_beta"), flagField("schedules"), flagField("has_tasks"),
-                             integerField("num_heads", 1, kMaxTaskHeads), flagField("early_ids")}),
-          makeOperator<Embedding>};
+  return {embeddingSchema(), makeOperator<Embedding>};
 }
 
 }  // namespace padfree

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "index/launch.h"
 #include "shell/operator.h"
+#include "shell/schemas.h"
 
 namespace padfree {
 namespace {
 
 class Index final : public Operator {
  public:
-  explicit Index(const Attributes&) {
-    addInput("mask", TensorKind::kInt32, "[B,S]");
-    addOutput("token_index", TensorKind::kInt32, "[T]");
-    addOutput("seq_lens", TensorKind::kInt32, "[B]");
-    const int num_tokens = addOutput("num_tokens", TensorKind::kInt32, "[]");
-    countSize({"T", num_tokens, {"B", "S"}});
+  Index(const OperatorSchema& schema, const Attributes& attributes) : Operator(schema, attributes) {
+    countSize({"T", output("num_tokens"), {"B", "S"}});
   }
 
   void checkSizes(const Sizes& sizes) const override { sizes.checkProduct({"B", "S"}); }
@@ -32,7 +29,7 @@ class Index final : public Operator {
 }  // namespace
 
 OperatorInfo indexOperator() {
-  return {"PadfreeIndex", {}, makeOperator<Index>};
+  return {indexSchema(), makeOperator<Index>};
 }
 
 }  // namespace padfree

@@ -4,6 +4,7 @@
 #include "layer_norm/launch.h"
 #include "shell/operator.h"
 #include "shell/result_types.h"
+#include "shell/schemas.h"
 #include "shell/text.h"
 
 namespace padfree {
@@ -11,37 +12,26 @@ namespace {
 
 class LayerNorm final : public Operator {
  public:
-  explicit LayerNorm(const Attributes& attributes)
-      : results_(attributes),
-        kind_(results_.e4m3 || results_.fp32 ? TensorKind::kHalf : TensorKind::kActivation),
-        x_(addInput("x", kind_, "[...,E]")),
-        bias_(addInput("bias", kind_, "[E]", attributes.flag("has_bias"))),
-        residual_(addInput("residual", kind_, "[...,E]", attributes.flag("has_residual"))),
-        gamma_(addInput("gamma", kind_, "[E]")),
-        beta_(addInput("beta", kind_, "[E]", attributes.flag("has_beta"))),
-        cu_seqlens_(addInput("cu_seqlens", TensorKind::kInt32, "[B+1]", attributes.flag("has_first"))),
-        pooler_weight_(addInput("pooler_weight", kind_, "[N,E]", attributes.flag("has_pooler"))),
-        pooler_bias_(addInput("pooler_bias", kind_, "[N]", attributes.flag("has_pooler"))),
-        y_(addOutput("y", kind_, "[...,E]", results_.activations)),
-        y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, "[...,E]", results_.e4m3)),
-        y_fp32_(addOutput("y_fp32", TensorKind::kFloat, "[...,E]", results_.fp32)),
-        sum_(addOutput("sum", kind_, "[...,E]", attributes.flag("has_sum"))),
-        y_first_(addOutput("y_first", kind_, "[B,E]", attributes.flag("has_first") && !attributes.flag("has_pooler"))),
-        pooled_(addOutput("pooled", TensorKind::kFloat, "[B,N]", attributes.flag("has_pooler"))),
+  LayerNorm(const OperatorSchema& schema, const Attributes& attributes)
+      : Operator(schema, attributes),
+        results_(attributes),
+        x_(input("x")),
+        bias_(input("bias")),
+        residual_(input("residual")),
+        gamma_(input("gamma")),
+        beta_(input("beta")),
+        cu_seqlens_(input("cu_seqlens")),
+        pooler_weight_(input("pooler_weight")),
+        pooler_bias_(input("pooler_bias")),
+        y_(output("y")),
+        y_e4m3_(output("y_e4m3")),
+        y_fp32_(output("y_fp32")),
+        sum_(output("sum")),
+        y_first_(output("y_first")),
+        pooled_(output("pooled")),
         epsilon_(attributes.real("epsilon")),
         rms_(attributes.flag("rms")),
-        early_lengths_(attributes.flag("early_lengths")) {
-    if (cu_seqlens_ != kAbsent && y_fp32_ == kAbsent) {
-      throw std::invalid_argument(
-          "has_first is 1 without rows in float32; allowed: with results 'fp32' or 'act_fp32'; set one of these, or "
-          "has_first to 0 and use PadfreePool");
-    }
-    if (pooled_ != kAbsent && (cu_seqlens_ == kAbsent || bias_ != kAbsent || residual_ != kAbsent)) {
-      throw std::invalid_argument(
-          "has_pooler is 1 without first tokens, or with something added to x; allowed: with has_first 1, has_bias 0 "
-          "and has_residual 0; set these, or has_pooler to 0 and multiply y_first");
-    }
-  }
+        early_lengths_(attributes.flag("early_lengths")) {}
 
   void checkSizes(const Sizes& sizes) const override {
     constexpr int64_t kMultiple = 8;
@@ -86,7 +76,6 @@ class LayerNorm final : public Operator {
 
  private:
   const Results results_;
-  const TensorKind kind_;  // of all tensors but cu_seqlens, y_e4m3, y_fp32 and pooled
   const int x_, bias_, residual_, gamma_, beta_, cu_seqlens_, pooler_weight_, pooler_bias_, y_, y_e4m3_, y_fp32_, sum_,
       y_first_, pooled_;
   const float epsilon_;
@@ -96,12 +85,7 @@ class LayerNorm final : public Operator {
 }  // namespace
 
 OperatorInfo layerNormOperator() {
-  return {"PadfreeLayerNorm",
-          withResultsFields({nonNegativeRealField("epsilon"), flagField("rms"), flagField("has_bias"),
-                             flagField("has_residual"), flagField("has_beta"), flagField("has_sum"),
-                             flagField("has_first"), flagField("has_pooler"), flagField("early_lengths")},
-                            {"fp32", "act_fp32"}),
-          makeOperator<LayerNorm>};
+  return {layerNormSchema(), makeOperator<LayerNorm>};
 }
 
 }  // namespace padfree

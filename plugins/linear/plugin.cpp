@@ -8,6 +8,7 @@
 #include "shell/device_code.h"
 #include "shell/operator.h"
 #include "shell/result_types.h"
+#include "shell/schemas.h"
 #include "shell/text.h"
 
 namespace padfree {
@@ -61,24 +62,21 @@ LinearTable tableOf(const std::vector<int32_t>& field) {
 // PadfreeLinear, and PadfreeLinearFp8, whose operands are e4m3.
 class Linear : public Operator {
  public:
-  explicit Linear(const Attributes& attributes, bool e4m3 = false)
-      : x_(addInput("x", e4m3 ? TensorKind::kE4m3 : TensorKind::kHalf, "[T,K]")),
-        weight_(addInput("weight", e4m3 ? TensorKind::kE4m3 : TensorKind::kHalf, e4m3 ? "[N,K]" : "[K,N]")),
-        scale_(addInput("scale", TensorKind::kFloat, "[N]", e4m3)),
-        bias_(addInput("bias", TensorKind::kHalf, "[N]", e4m3 || attributes.flag("has_bias"))),
-        residual_(addInput("residual", TensorKind::kHalf, "[T,N]", attributes.flag("has_residual"))),
-        x_moments_(addInput("x_moments", TensorKind::kFloat, "[G,T,2]", attributes.flag("has_x_moments"))),
-        residual_moments_(
-            addInput("residual_moments", TensorKind::kFloat, "[R,T,2]", attributes.flag("has_residual_moments"))),
-        residual_scale_(addInput("residual_scale", TensorKind::kHalf, "[N]", attributes.flag("has_residual_moments"))),
-        positions_(addInput("positions", TensorKind::kInt32, "[T]", attributes.integer("rotary_features") > 0)),
-        frequencies_(addInput("frequencies", TensorKind::kFloat,
-                              text("[", attributes.integer("rotary_features") / 2, "]"),
-                              attributes.integer("rotary_features") > 0)),
-        y_(addOutput("y", TensorKind::kHalf, resultShape(attributes), !e4m3 || attributes.choice("results") != "e4m3")),
-        y_e4m3_(addOutput("y_e4m3", TensorKind::kE4m3, resultShape(attributes),
-                          e4m3 && attributes.choice("results") != "act")),
-        moments_(addOutput("moments", TensorKind::kFloat, "[M,T,2]", attributes.flag("has_moments"))),
+  Linear(const OperatorSchema& schema, const Attributes& attributes, bool e4m3 = false)
+      : Operator(schema, attributes),
+        x_(input("x")),
+        weight_(input("weight")),
+        scale_(input("scale")),
+        bias_(input("bias")),
+        residual_(input("residual")),
+        x_moments_(input("x_moments")),
+        residual_moments_(input("residual_moments")),
+        residual_scale_(input("residual_scale")),
+        positions_(input("positions")),
+        frequencies_(input("frequencies")),
+        y_(output("y")),
+        y_e4m3_(output("y_e4m3")),
+        moments_(output("moments")),
         x_epsilon_(attributes.real("x_epsilon")),
         residual_epsilon_(attributes.real("residual_epsilon")),
         y_scale_(e4m3 ? attributes.real("y_scale") : 1.f),
@@ -87,27 +85,7 @@ class Linear : public Operator {
         rms_(attributes.flag("rms")),
         rotary_features_(attributes.integer("rotary_features")),
         activation_(activationOf(attributes.choice("activation"))),
-        table_(tableOf(attributes.measured("choices"))) {
-    if (x_moments_ != kAbsent && residual_moments_ != kAbsent) {
-      throw std::invalid_argument("has_x_moments is 1 with has_residual_moments 1; allowed: one of them");
-    }
-    if (residual_moments_ != kAbsent && residual_ == kAbsent) {
-      throw std::invalid_argument(
-          "has_residual_moments is 1 with has_residual 0; allowed: moments only with their residual");
-    }
-    if (activation_ != Activation::kNone && (residual_moments_ != kAbsent || moments_ != kAbsent)) {
-      throw std::invalid_argument(text("activation is '", attributes.choice("activation"),
-                                       "' with moments of y or of the residual; allowed: 'none'"));
-    }
-    if (gated_ && (residual_ != kAbsent || moments_ != kAbsent || rotary_features_ > 0)) {
-      throw std::invalid_argument("gated is 1 with a residual, moments of y or rotary_features; allowed: none of them");
-    }
-    if (rotary_features_ > 0 && (activation_ != Activation::kNone || residual_ != kAbsent || moments_ != kAbsent)) {
-      throw std::invalid_argument(text("rotary_features is ", rotary_features_,
-                                       " with an activation, a residual or moments of y; allowed: none of them"));
-    }
-    if (e4m3) checkE4m3(attributes);
-  }
+        table_(tableOf(attributes.measured("choices"))) {}
 
   void checkSizes(const Sizes& sizes) const override {
     const int multiple = e4m3_ ? kE4m3SizeMultiple : kSizeMultiple, gated_multiple = kPairBlock * (e4m3_ ? 2 : 1);
@@ -126,14 +104,9 @@ class Linear : public Operator {
                                        "; allowed: up to N; rewrite the model again"));
     }
     if (sizes.get("N") > 0) checkTokens(sizes.get("T"), sizes.get("N"));
-    if (x_moments_ != kAbsent) checkGroups("x_moments", sizes.get("G"), "K", sizes.get("K"));
-    if (residual_moments_ != kAbsent) checkGroups("residual_moments", sizes.get("R"), "N", sizes.get("N"));
-    if (moments_ != kAbsent) checkGroups("moments", sizes.get("N") / kMomentFeatures, "N", sizes.get("N"));
-  }
-
-  void deriveSizes(SizeExpressions& sizes) const override {
-    if (moments_ != kAbsent) sizes.set("M", (sizes.at("N") / kMomentFeatures).get());
-    if (gated_) sizes.set("F", (sizes.at("N") / 2).get());
+    checkGroups(x_moments_, "K", sizes.get("K"));
+    checkGroups(residual_moments_, "N", sizes.get("N"));
+    checkGroups(moments_, "N", sizes.get("N"));
   }
 
   std::vector<int32_t> measure(const ProfiledTensors& tensors) const override {
@@ -208,24 +181,6 @@ class Linear : public Operator {
 
   const char* nextStep() const { return e4m3_ ? kE4m3NextStep : kNextStep; }
 
-  static const char* resultShape(const Attributes& attributes) { return attributes.flag("gated") ? "[T,F]" : "[T,N]"; }
-
-  // Throws unless the kernels have results of these types.
-  static void checkE4m3(const Attributes& attributes) {
-    const std::string results = attributes.choice("results");
-    if (attributes.flag("has_moments") && results == "e4m3") {
-      throw std::invalid_argument("results is 'e4m3' with has_moments 1; allowed: 'act', 'both'");
-    }
-    if (attributes.flag("gated") && results == "both") {
-      throw std::invalid_argument("results is 'both' with gated 1; allowed: 'act', 'e4m3'");
-    }
-    if (attributes.integer("rotary_features") > 0 && results != "act") {
-      throw std::invalid_argument(text("results is '", results, "' with rotary_features ",
-                                       attributes.integer("rotary_features"), "; allowed: 'act'"));
-    }
-    checkE4m3Scale(attributes.real("y_scale"));
-  }
-
   static void checkTokens(int64_t T, int64_t N) {
     const int64_t most = mostLinearTokens(N);
     if (T <= most) return;
@@ -234,10 +189,9 @@ class Linear : public Operator {
   }
 
   // Throws unless moments of rows of this width come in groups of 64 features.
-  static void checkGroups(const char* tensor, int64_t groups, const char* letter, int64_t width) {
-    if (groups < 0 || width < 0 || (width % kMomentFeatures == 0 && groups == width / kMomentFeatures)) return;
-    throw std::invalid_argument(text(tensor, " has ", groups, " groups for ", letter, " = ", width,
-                                     "; allowed: one for every ", kMomentFeatures, " of a multiple of ",
+  static void checkGroups(int moments, const char* letter, int64_t width) {
+    if (moments == kAbsent || width < 0 || width % kMomentFeatures == 0) return;
+    throw std::invalid_argument(text("rows with moments have ", letter, " = ", width, "; allowed: multiples of ",
                                      kMomentFeatures, "; rewrite the model again, or with --norms separate"));
   }
 
@@ -252,29 +206,17 @@ class Linear : public Operator {
 
 class LinearFp8 final : public Linear {
  public:
-  explicit LinearFp8(const Attributes& attributes) : Linear(attributes, true) {}
+  LinearFp8(const OperatorSchema& schema, const Attributes& attributes) : Linear(schema, attributes, true) {}
 };
-
-// The fields of both operators, with `others` instead of has_bias.
-std::vector<FieldSpec> fieldsWith(const std::vector<FieldSpec>& others) {
-  std::vector<FieldSpec> fields{choiceField("activation", {"none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"})};
-  fields.insert(fields.end(), others.begin(), others.end());
-  fields.insert(fields.end(), {flagField("has_residual"), flagField("has_x_moments"), flagField("has_residual_moments"),
-                               flagField("has_moments"), flagField("gated"), flagField("rms"),
-                               integerField("rotary_features", 0, std::numeric_limits<int32_t>::max(), kPairBlock),
-                               nonNegativeRealField("x_epsilon"), nonNegativeRealField("residual_epsilon"),
-                               measuredField("choices")});
-  return fields;
-}
 
 }  // namespace
 
 OperatorInfo linearOperator() {
-  return {"PadfreeLinear", fieldsWith({flagField("has_bias")}), makeOperator<Linear>};
+  return {linearSchema(), makeOperator<Linear>};
 }
 
 OperatorInfo linearFp8Operator() {
-  return {"PadfreeLinearFp8", fieldsWith(resultsFields()), makeOperator<LinearFp8>};
+  return {linearFp8Schema(), makeOperator<LinearFp8>};
 }
 
 }  // namespace padfree

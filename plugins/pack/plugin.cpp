@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pack/launch.h"
 #include "shell/operator.h"
+#include "shell/schemas.h"
 
 namespace padfree {
 namespace {
 
 class Pack final : public Operator {
  public:
-  explicit Pack(const Attributes&)
-      : x_(addInput("x", TensorKind::kElement, "[B,S,...]")),
-        token_index_(addInput("token_index", TensorKind::kInt32, "[T]")),
-        packed_(addOutput("packed", TensorKind::kElement, "[T,...]")) {}
+  Pack(const OperatorSchema& schema, const Attributes& attributes)
+      : Operator(schema, attributes), x_(input("x")), token_index_(input("token_index")), packed_(output("packed")) {}
 
   void checkSizes(const Sizes& sizes) const override { sizes.checkProduct({"B", "S"}); }
 
@@ -32,7 +31,7 @@ class Pack final : public Operator {
 }  // namespace
 
 OperatorInfo packOperator() {
-  return {"PadfreePack", {}, makeOperator<Pack>};
+  return {packSchema(), makeOperator<Pack>};
 }
 
 }  // namespace padfree

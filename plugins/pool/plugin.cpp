@@ -3,6 +3,7 @@
 
 #include "pool/launch.h"
 #include "shell/operator.h"
+#include "shell/schemas.h"
 #include "shell/text.h"
 
 namespace padfree {
@@ -19,30 +20,19 @@ constexpr int64_t kNormedMultiple = 8, kMostNormed = 1024;
 
 class Pool final : public Operator {
  public:
-  explicit Pool(const Attributes& attributes)
-      : wide_(attributes.choice("results") == "fp32"),
-        kind_(wide_ || attributes.flag("has_norm") ? TensorKind::kHalf : TensorKind::kActivation),
-        x_(addInput("x", kind_, attributes.choice("mode") == "each" ? "[B,E]" : "[T,E]")),
-        cu_seqlens_(addInput("cu_seqlens", TensorKind::kInt32, "[B+1]")),
-        gamma_(addInput("gamma", kind_, "[E]", attributes.flag("has_norm"))),
-        beta_(addInput("beta", kind_, "[E]", attributes.flag("has_beta"))),
-        y_(addOutput("y", kind_, "[B,E]", !wide_)),
-        y_fp32_(addOutput("y_fp32", TensorKind::kFloat, "[B,E]", wide_)),
+  Pool(const OperatorSchema& schema, const Attributes& attributes)
+      : Operator(schema, attributes),
+        x_(input("x")),
+        cu_seqlens_(input("cu_seqlens")),
+        gamma_(input("gamma")),
+        beta_(input("beta")),
+        y_(output("y")),
+        y_fp32_(output("y_fp32")),
         mode_(modeOf(attributes.choice("mode"))),
         normalize_(attributes.flag("normalize")),
         epsilon_(attributes.real("epsilon")),
         rms_(attributes.flag("rms")),
-        early_lengths_(attributes.flag("early_lengths")) {
-    if (gamma_ == kAbsent && beta_ != kAbsent) {
-      throw std::invalid_argument(
-          "has_beta is 1 with has_norm 0; allowed: a beta of a norm; set has_norm to 1, or has_beta to 0");
-    }
-    if (gamma_ != kAbsent && mode_ == PoolMode::kMax) {
-      throw std::invalid_argument(
-          "has_norm is 1 with mode 'max'; allowed: 'first', 'last', 'mean' and 'each'; set has_norm to 0 and use "
-          "PadfreeLayerNorm");
-    }
-  }
+        early_lengths_(attributes.flag("early_lengths")) {}
 
   void checkSizes(const Sizes& sizes) const override {
     const int64_t E = sizes.get("E");
@@ -72,8 +62,6 @@ class Pool final : public Operator {
   }
 
  private:
-  const bool wide_;
-  const TensorKind kind_;  // of x, gamma, beta and y
   const int x_, cu_seqlens_, gamma_, beta_, y_, y_fp32_;
   const PoolMode mode_;
   const bool normalize_;
@@ -84,11 +72,7 @@ class Pool final : public Operator {
 }  // namespace
 
 OperatorInfo poolOperator() {
-  return {"PadfreePool",
-          {nonNegativeRealField("epsilon"), choiceField("mode", {"first", "last", "mean", "max", "each"}),
-           flagField("normalize"), flagField("has_norm"), flagField("has_beta"), flagField("rms"),
-           flagField("early_lengths"), choiceField("results", {"act", "fp32"})},
-          makeOperator<Pool>};
+  return {poolSchema(), makeOperator<Pool>};
 }
 
 }  // namespace padfree

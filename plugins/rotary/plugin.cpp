@@ -4,6 +4,7 @@
 
 #include "rotary/launch.h"
 #include "shell/operator.h"
+#include "shell/schemas.h"
 #include "shell/text.h"
 
 namespace padfree {
@@ -11,14 +12,15 @@ namespace {
 
 class Rotary final : public Operator {
  public:
-  explicit Rotary(const Attributes& attributes)
-      : head_size_(attributes.integer("head_size")),
+  Rotary(const OperatorSchema& schema, const Attributes& attributes)
+      : Operator(schema, attributes),
+        head_size_(attributes.integer("head_size")),
         num_heads_(attributes.integer("num_heads")),
         interleaved_(attributes.choice("pairing") == "interleaved"),
-        x_(addInput("x", TensorKind::kActivation, "[T,W]")),
-        positions_(addInput("positions", TensorKind::kInt32, "[T]")),
-        frequencies_(addInput("frequencies", TensorKind::kFloat, text("[1,", head_size_ / 2, "]"))),
-        y_(addOutput("y", TensorKind::kActivation, "[T,W]")) {}
+        x_(input("x")),
+        positions_(input("positions")),
+        frequencies_(input("frequencies")),
+        y_(output("y")) {}
 
   void checkSizes(const Sizes& sizes) const override {
     const int64_t width = sizes.get("W"), rotated = int64_t{num_heads_} * head_size_;
@@ -51,11 +53,7 @@ class Rotary final : public Operator {
 }  // namespace
 
 OperatorInfo rotaryOperator() {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  return {"PadfreeRotary",
-          {integerField("head_size", 2, kMost, 2), integerField("num_heads", 1, kMost),
-           choiceField("pairing", {"half", "interleaved"})},
-          makeOperator<Rotary>};
+  return {rotarySchema(), makeOperator<Rotary>};
 }
 
 }  // namespace padfree

@@ -2,20 +2,22 @@
 #include "schedule/launch.h"
 #include "schedule/task_list.h"
 #include "shell/operator.h"
+#include "shell/schemas.h"
 
 namespace padfree {
 namespace {
 
 class Schedule final : public Operator {
  public:
-  explicit Schedule(const Attributes& attributes)
-      : seq_lens_(addInput("seq_lens", TensorKind::kInt32, "[B]")),
-        tokens_(addInput("tokens", TensorKind::kInt32, "[T]")),
-        extent_(addInput("extent", TensorKind::kInt32, "[S]", attributes.flag("has_extent"))),
-        cu_seqlens_(addOutput("cu_seqlens", TensorKind::kInt32, "[B+1]")),
-        token_index_(addOutput("token_index", TensorKind::kInt32, "[T]", attributes.flag("has_extent"))),
-        positions_(addOutput("positions", TensorKind::kInt32, "[T]", attributes.flag("has_positions"))),
-        tasks_(addOutput("tasks", TensorKind::kInt32, "[L,4]", attributes.flag("has_tasks"))),
+  Schedule(const OperatorSchema& schema, const Attributes& attributes)
+      : Operator(schema, attributes),
+        seq_lens_(input("seq_lens")),
+        tokens_(input("tokens")),
+        extent_(input("extent")),
+        cu_seqlens_(output("cu_seqlens")),
+        token_index_(output("token_index")),
+        positions_(output("positions")),
+        tasks_(output("tasks")),
         num_heads_(attributes.integer("num_heads")) {}
 
   void checkSizes(const Sizes& sizes) const override {
@@ -50,10 +52,7 @@ class Schedule final : public Operator {
 }  // namespace
 
 OperatorInfo scheduleOperator() {
-  return {"PadfreeSchedule",
-          {flagField("has_extent"), flagField("has_positions"), flagField("has_tasks"),
-           integerField("num_heads", 1, kMaxTaskHeads)},
-          makeOperator<Schedule>};
+  return {scheduleSchema(), makeOperator<Schedule>};
 }
 
 }  // namespace padfree

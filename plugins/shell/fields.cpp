@@ -33,7 +33,10 @@ std::string nameOf(PluginFieldType type) {
 
 std::string allowedValues(const FieldSpec& spec) {
   if (spec.type == PluginFieldType::kCHAR) return join(spec.choices, ", ");
-  if (spec.type == PluginFieldType::kFLOAT32) return spec.minimum == 0 ? "finite, at least 0" : "finite";
+  if (spec.type == PluginFieldType::kFLOAT32) {
+    if (spec.most < std::numeric_limits<float>::max()) return text("from ", spec.least, " to ", spec.most);
+    return spec.least == 0 ? "finite, at least 0" : "finite";
+  }
   std::string range = text(spec.minimum, " to ", spec.maximum);
   return spec.multiple_of == 1 ? range : text(range, ", multiples of ", spec.multiple_of);
 }
@@ -62,12 +65,11 @@ FieldSpec integerField(const char* name, int64_t minimum, int64_t maximum, int64
   return {name, PluginFieldType::kINT32, minimum, maximum, multiple_of, {}};
 }
 
-FieldSpec realField(const char* name) {
-  return {name, PluginFieldType::kFLOAT32};
-}
-
-FieldSpec nonNegativeRealField(const char* name) {
-  return {name, PluginFieldType::kFLOAT32, 0};
+FieldSpec realField(const char* name, float least, float most) {
+  FieldSpec spec{name, PluginFieldType::kFLOAT32};
+  spec.least = least;
+  spec.most = most;
+  return spec;
 }
 
 FieldSpec measuredField(const char* name) {
@@ -156,7 +158,7 @@ Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& fi
     if (!known) refuse(spec, text('"', value.choice, '"'));
   } else if (spec.type == PluginFieldType::kFLOAT32) {
     std::memcpy(&value.real, field.data, sizeof(value.real));  // memcpy: a plan's bytes need not be aligned
-    if (!std::isfinite(value.real) || value.real < static_cast<float>(spec.minimum)) refuse(spec, value.real);
+    if (!(value.real >= spec.least && value.real <= spec.most)) refuse(spec, value.real);
   } else {
     std::memcpy(&value.integer, field.data, sizeof(value.integer));
     const bool in_range = value.integer >= spec.minimum && value.integer <= spec.maximum;
@@ -165,9 +167,9 @@ Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& fi
   return value;
 }
 
-const Attributes::Value& Attributes::value(const char* name) const {
+size_t Attributes::indexOf(const char* name) const {
   for (size_t k = 0; k < specs_.size(); ++k) {
-    if (std::strcmp(specs_[k].name, name) == 0) return values_[k];
+    if (std::strcmp(specs_[k].name, name) == 0) return k;
   }
   throw std::logic_error(text("no attribute ", name));
 }
@@ -185,18 +187,26 @@ const std::vector<int32_t>& Attributes::measured(const char* name) const {
   return value(name).measured;
 }
 
+std::string Attributes::describe(const char* name) const {
+  return describe(indexOf(name));
+}
+
+std::string Attributes::describe(size_t index) const {
+  const Value& value = values_[index];
+  char number[32];
+  if (specs_[index].type == PluginFieldType::kCHAR) return value.choice;
+  if (specs_[index].type == PluginFieldType::kFLOAT32) {
+    std::snprintf(number, sizeof(number), "%.9g", static_cast<double>(value.real));  // 9 digits tell floats apart
+  } else {
+    std::snprintf(number, sizeof(number), "%d", value.integer);
+  }
+  return number;
+}
+
 std::string Attributes::describe() const {
   std::vector<std::string> parts;
   for (size_t k = 0; k < specs_.size(); ++k) {
-    if (specs_[k].measured) continue;
-    const Value& value = values_[k];
-    char number[32];
-    if (specs_[k].type == PluginFieldType::kFLOAT32) {
-      std::snprintf(number, sizeof(number), "%.9g", static_cast<double>(value.real));  // 9 digits tell floats apart
-    } else {
-      std::snprintf(number, sizeof(number), "%d", value.integer);
-    }
-    parts.push_back(text(specs_[k].name, "=", specs_[k].type == PluginFieldType::kCHAR ? value.choice : number));
+    if (!specs_[k].measured) parts.push_back(text(specs_[k].name, "=", describe(k)));
   }
   return join(parts, " ");
 }

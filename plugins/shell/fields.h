@@ -18,17 +18,19 @@ namespace padfree {
 struct FieldSpec {
   const char* name;
   nvinfer1::PluginFieldType type;                         // kINT32, kFLOAT32 or kCHAR
-  int64_t minimum = std::numeric_limits<int32_t>::min();  // of numbers
-  int64_t maximum = std::numeric_limits<int32_t>::max();  // of integers; floats need only be finite
-  int64_t multiple_of = 1;                                // of integers
-  std::vector<std::string> choices = {};                  // of strings
+  int64_t minimum = std::numeric_limits<int32_t>::min();  // of integers
+  int64_t maximum = std::numeric_limits<int32_t>::max();
+  int64_t multiple_of = 1;                // of integers
+  std::vector<std::string> choices = {};  // of strings
   bool measured = false;
+  float least = std::numeric_limits<float>::lowest();  // of floats
+  float most = std::numeric_limits<float>::max();
 };
 
 FieldSpec flagField(const char* name);  // 0 or 1
 FieldSpec integerField(const char* name, int64_t minimum, int64_t maximum, int64_t multiple_of = 1);
-FieldSpec realField(const char* name);             // any finite number
-FieldSpec nonNegativeRealField(const char* name);  // finite, at least 0
+FieldSpec realField(const char* name, float least = std::numeric_limits<float>::lowest(),
+                    float most = std::numeric_limits<float>::max());
 FieldSpec choiceField(const char* name, std::vector<std::string> choices);
 FieldSpec measuredField(const char* name);  // any number of integers
 
@@ -49,6 +51,8 @@ class Attributes {
   const std::vector<int32_t>& measured(const char* name) const;
 
   const nvinfer1::PluginFieldCollection* serialised() const { return &collection_; }
+  // One of them as text: "mean", "1".
+  std::string describe(const char* name) const;
   // "mode=mean normalize=1"; exact: equal texts mean equal attributes. Without what was measured.
   std::string describe() const;
 
@@ -61,7 +65,9 @@ class Attributes {
   };
 
   static Value parse(const FieldSpec& spec, const nvinfer1::PluginField& field);
-  const Value& value(const char* name) const;
+  size_t indexOf(const char* name) const;
+  const Value& value(const char* name) const { return values_[indexOf(name)]; }
+  std::string describe(size_t index) const;
   void list();  // makes the serialised fields of the values
 
   const std::vector<FieldSpec>& specs_;

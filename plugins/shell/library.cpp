@@ -4,14 +4,11 @@
 #include <memory>
 
 #include "shell/logging.h"
+#include "shell/schemas.h"
 #include "shell/shell.h"
 
 namespace padfree {
 namespace {
-
-constexpr std::array kOperators = {attentionOperator, embeddingOperator, indexOperator, layerNormOperator,
-                                   linearOperator,    linearFp8Operator, packOperator,  poolOperator,
-                                   rotaryOperator,    scheduleOperator,  unpackOperator};
 
 using Creators = std::array<nvinfer1::IPluginCreatorInterface*, kOperators.size()>;
 

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shell/operator.h"
 
+#include <cstring>
+
 namespace padfree {
 namespace {
 
-int addPort(std::vector<Port>& ports, const char* name, TensorKind kind, const std::string& shape, bool present) {
-  if (!present) return kAbsent;
-  ports.push_back({name, kind, ShapeSpec(shape)});
-  return static_cast<int>(ports.size()) - 1;
+int indexOf(const std::vector<Port>& ports, const char* name) {
+  for (size_t i = 0; i < ports.size(); ++i) {
+    if (std::strcmp(ports[i].name, name) == 0) return static_cast<int>(i);
+  }
+  return kAbsent;
 }
 
 }  // namespace
@@ -31,12 +34,17 @@ DataType typeOf(nvinfer1::DataType type) {
   }
 }
 
-int Operator::addInput(const char* name, TensorKind kind, const std::string& shape, bool present) {
-  return addPort(inputs_, name, kind, shape, present);
+Operator::Operator(const OperatorSchema& schema, const Attributes& attributes)
+    : inputs_(schema.ports(schema.inputs, attributes)), outputs_(schema.ports(schema.outputs, attributes)) {
+  schema.check(attributes);
 }
 
-int Operator::addOutput(const char* name, TensorKind kind, const std::string& shape, bool present) {
-  return addPort(outputs_, name, kind, shape, present);
+int Operator::input(const char* name) const {
+  return indexOf(inputs_, name);
+}
+
+int Operator::output(const char* name) const {
+  return indexOf(outputs_, name);
 }
 
 }  // namespace padfree

@@ -12,24 +12,10 @@
 #include "NvInferRuntime.h"
 #include "common/types.h"
 #include "shell/fields.h"
+#include "shell/schema.h"
 #include "shell/shape.h"
 
 namespace padfree {
-
-enum class TensorKind {
-  kInt32,
-  kFloat,       // fp32, whatever the activations are
-  kActivation,  // fp32, fp16 or bf16: the same type for all of a node's tensors of this kind
-  kHalf,        // as kActivation, without fp32
-  kElement,     // as kActivation, or int32
-  kE4m3,        // float8e4m3fn, whatever the activations are
-};
-
-struct Port {
-  const char* name;
-  TensorKind kind;
-  ShapeSpec shape;
-};
 
 constexpr int kAbsent = -1;  // index of an optional input that the node does not have
 
@@ -94,6 +80,8 @@ class ProfiledTensors {
 // One node's computation. Immutable after construction: shared by clones, called from several threads.
 class Operator {
  public:
+  // Throws std::invalid_argument where attributes do not go together.
+  Operator(const OperatorSchema& schema, const Attributes& attributes);
   virtual ~Operator() = default;
 
   const std::vector<Port>& inputs() const { return inputs_; }
@@ -111,9 +99,9 @@ class Operator {
   virtual cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const = 0;
 
  protected:
-  // Both give the tensor's index, kAbsent where `present` is false.
-  int addInput(const char* name, TensorKind kind, const std::string& shape, bool present = true);
-  int addOutput(const char* name, TensorKind kind, const std::string& shape, bool present = true);
+  // The index of the tensor with a name, kAbsent where the node does not have it.
+  int input(const char* name) const;
+  int output(const char* name) const;
   void countSize(CountedSize counted) { counted_ = std::move(counted); }
 
  private:
@@ -122,27 +110,14 @@ class Operator {
 };
 
 struct OperatorInfo {
-  const char* name;
-  std::vector<FieldSpec> fields;
-  std::unique_ptr<const Operator> (*make)(const Attributes& attributes);  // throws std::invalid_argument
+  OperatorSchema schema;
+  // Throws std::invalid_argument.
+  std::unique_ptr<const Operator> (*make)(const OperatorSchema& schema, const Attributes& attributes);
 };
 
 template <class Made>
-std::unique_ptr<const Operator> makeOperator(const Attributes& attributes) {
-  return std::make_unique<const Made>(attributes);
+std::unique_ptr<const Operator> makeOperator(const OperatorSchema& schema, const Attributes& attributes) {
+  return std::make_unique<const Made>(schema, attributes);
 }
-
-// One a plugin.cpp; library.cpp lists them.
-OperatorInfo attentionOperator();
-OperatorInfo embeddingOperator();
-OperatorInfo indexOperator();
-OperatorInfo layerNormOperator();
-OperatorInfo linearOperator();
-OperatorInfo linearFp8Operator();
-OperatorInfo packOperator();
-OperatorInfo poolOperator();
-OperatorInfo rotaryOperator();
-OperatorInfo scheduleOperator();
-OperatorInfo unpackOperator();
 
 }  // namespace padfree

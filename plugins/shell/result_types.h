@@ -16,7 +16,6 @@ constexpr const char* kE4m3RowsNextStep =
 // The attributes results and y_scale of an operator whose rows leave in the activations' type, in e4m3, or in both;
 // and, of some operators, in fp32, with or without the activations' type.
 struct Results {
-  // Throws std::invalid_argument where y_scale is not allowed.
   explicit Results(const Attributes& attributes) : Results(attributes.choice("results"), attributes.real("y_scale")) {}
 
   bool activations, e4m3, fp32;
@@ -25,14 +24,6 @@ struct Results {
  private:
   Results(const std::string& types, float y_scale);
 };
-
-// Those attributes, with the values of results beside act, e4m3 and both; and with them at their end the others of an
-// operator.
-std::vector<FieldSpec> resultsFields(const std::vector<std::string>& more = {});
-std::vector<FieldSpec> withResultsFields(std::vector<FieldSpec> others, const std::vector<std::string>& more = {});
-
-// Throws std::invalid_argument, naming y_scale, unless results in e4m3 can be divided by it.
-void checkE4m3Scale(float y_scale);
 
 // Compute capability of the current GPU, without the point. Throws std::invalid_argument, naming the GPU, where it is
 // below `least`; next_step begins with a semicolon.

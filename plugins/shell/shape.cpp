@@ -13,6 +13,9 @@ constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
 
 DimSpec parseDim(const std::string& token) {
   if (token.find_first_not_of("0123456789") == std::string::npos) return {"", std::stoll(token)};
+  if (const size_t slash = token.find('/'); slash != std::string::npos) {
+    return {token.substr(0, slash), 0, std::stoll(token.substr(slash + 1))};
+  }
   const size_t plus = token.find('+');
   if (plus == std::string::npos) return {token, 0};
   return {token.substr(0, plus), std::stoll(token.substr(plus + 1))};
@@ -67,6 +70,11 @@ void Sizes::bind(const char* tensor, const ShapeSpec& spec, const nvinfer1::Dims
       if (dims.d[i] != axis.offset) refuse();
       continue;
     }
+    if (axis.divisor > 1) {  // of a letter that an input before has
+      const int64_t whole = get(axis.symbol);
+      if (whole >= 0 && dims.d[i] * axis.divisor != whole) refuse(" with ", axis.symbol, " = ", whole);
+      continue;
+    }
     const int64_t size = dims.d[i] - axis.offset;
     if (size < 0) refuse(" with ", axis.symbol, " at least 0");
     const auto [entry, is_new] = known_.try_emplace(axis.symbol, Source{size, tensor});
@@ -108,7 +116,7 @@ void SizeExpressions::bind(const ShapeSpec& spec, const nvinfer1::DimsExprs& dim
   spec.expand(dims.nbDims, axes);  // the caller has bound the same shape in Sizes: the rank fits
   for (int32_t i = 0; i < dims.nbDims; ++i) {
     const DimSpec& axis = axes[i];
-    if (axis.symbol.empty() || axis.symbol == "*" || known_.count(axis.symbol) != 0) continue;
+    if (axis.symbol.empty() || axis.symbol == "*" || axis.divisor > 1 || known_.count(axis.symbol) != 0) continue;
     known_[axis.symbol] = axis.offset == 0 ? dims.d[i]
                                            : builder_.operation(nvinfer1::DimensionOperation::kSUB, *dims.d[i],
                                                                 *builder_.constant(axis.offset));
@@ -130,6 +138,9 @@ nvinfer1::DimsExprs SizeExpressions::build(const ShapeSpec& spec, int32_t group_
     const DimSpec& axis = axes[i];
     if (axis.symbol.empty()) {
       dims.d[i] = builder_.constant(axis.offset);
+    } else if (axis.divisor > 1) {
+      dims.d[i] = builder_.operation(nvinfer1::DimensionOperation::kFLOOR_DIV, *get(axis.symbol),
+                                     *builder_.constant(axis.divisor));
     } else if (axis.offset == 0) {
       dims.d[i] = get(axis.symbol);
     } else {

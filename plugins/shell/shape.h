@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes by letters: "[T,E]", "[B+1]", "[...,E]", "[T,2304]", "[]". A letter stands for the same size wherever it
-// occurs in one operator; "..." for the same axes (any number of them); "*" for any axes at all.
+// Shapes by letters: "[T,E]", "[B+1]", "[N/64,T,2]", "[...,E]", "[T,2304]", "[]". A letter stands for the same size
+// wherever it occurs in one operator; "..." for the same axes (any number of them); "*" for any axes at all.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@
 namespace padfree {
 
 struct DimSpec {
-  std::string symbol;  // "T", "...", "*"; empty for a fixed size
-  int64_t offset = 0;  // "B+1": 1; a fixed size itself
+  std::string symbol;   // "T", "...", "*"; empty for a fixed size
+  int64_t offset = 0;   // "B+1": 1; a fixed size itself
+  int64_t divisor = 1;  // "K/64": 64, without remainder
   bool many() const { return symbol == "..." || symbol == "*"; }
 };
 

@@ -25,15 +25,15 @@ std::string label(const char* plugin, const char* node) {
 
 Node::Node(const OperatorInfo& operator_info, const char* node_name, const nvinfer1::PluginFieldCollection& fields)
     : info(operator_info),
-      attributes(operator_info.fields, fields),
-      op(operator_info.make(attributes)),
-      who(label(operator_info.name, node_name)),
-      properties(text(operator_info.name, " 1 ", attributes.describe())) {}
+      attributes(operator_info.schema.fields, fields),
+      op(operator_info.make(operator_info.schema, attributes)),
+      who(label(operator_info.schema.name, node_name)),
+      properties(text(operator_info.schema.name, " 1 ", attributes.describe())) {}
 
 Node::Node(std::shared_ptr<const Node> unmeasured, std::vector<int32_t> measured)
     : info(unmeasured->info),
       attributes(unmeasured->attributes, std::move(measured)),
-      op(info.make(attributes)),
+      op(info.make(info.schema, attributes)),
       who(unmeasured->who),
       properties(unmeasured->properties),
       before(std::move(unmeasured)) {}
@@ -125,8 +125,8 @@ const nvinfer1::PluginFieldCollection* Plugin::getFieldsToSerialize() noexcept {
 }
 
 Creator::Creator(OperatorInfo info) : info_(std::move(info)) {
-  fields_.reserve(info_.fields.size() + 1);  // never a null pointer, even without attributes
-  for (const FieldSpec& spec : info_.fields) {
+  fields_.reserve(info_.schema.fields.size() + 1);  // never a null pointer, even without attributes
+  for (const FieldSpec& spec : info_.schema.fields) {
     if (!spec.measured) fields_.emplace_back(spec.name, nullptr, spec.type, 1);
   }
   collection_ = {static_cast<int32_t>(fields_.size()), fields_.data()};
@@ -135,7 +135,7 @@ Creator::Creator(OperatorInfo info) : info_(std::move(info)) {
 nvinfer1::IPluginV3* Creator::createPlugin(const char* name, const nvinfer1::PluginFieldCollection* fields,
                                            nvinfer1::TensorRTPhase) noexcept {
   try {
-    return guarded(label(info_.name, name), static_cast<Plugin*>(nullptr), [&] {
+    return guarded(label(info_.schema.name, name), static_cast<Plugin*>(nullptr), [&] {
       const nvinfer1::PluginFieldCollection none{};
       return new Plugin(std::make_shared<const Node>(info_, name, fields == nullptr ? none : *fields));
     });

@@ -34,7 +34,7 @@ class Plugin final : public nvinfer1::IPluginV3,
   nvinfer1::IPluginCapability* getCapabilityInterface(nvinfer1::PluginCapabilityType type) noexcept override;
   nvinfer1::IPluginV3* clone() noexcept override;
 
-  const char* getPluginName() const noexcept override { return node_->info.name; }
+  const char* getPluginName() const noexcept override { return node_->info.schema.name; }
   const char* getPluginVersion() const noexcept override { return "1"; }
   const char* getPluginNamespace() const noexcept override { return ""; }
 
@@ -74,7 +74,7 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
   nvinfer1::IPluginV3* createPlugin(const char* name, const nvinfer1::PluginFieldCollection* fields,
                                     nvinfer1::TensorRTPhase phase) noexcept override;
   const nvinfer1::PluginFieldCollection* getFieldNames() noexcept override { return &collection_; }
-  const char* getPluginName() const noexcept override { return info_.name; }
+  const char* getPluginName() const noexcept override { return info_.schema.name; }
   const char* getPluginVersion() const noexcept override { return "1"; }
   const char* getPluginNamespace() const noexcept override { return ""; }
 

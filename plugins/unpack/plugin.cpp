@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shell/operator.h"
+#include "shell/schemas.h"
 #include "unpack/launch.h"
 
 namespace padfree {
@@ -7,12 +8,13 @@ namespace {
 
 class Unpack final : public Operator {
  public:
-  explicit Unpack(const Attributes&)
-      : packed_(addInput("packed", TensorKind::kElement, "[T,...]")),
-        token_index_(addInput("token_index", TensorKind::kInt32, "[T]")),
-        seq_lens_(addInput("seq_lens", TensorKind::kInt32, "[B]")),
-        extent_(addInput("extent", TensorKind::kInt32, "[*,S]")),
-        x_(addOutput("x", TensorKind::kElement, "[B,S,...]")) {}
+  Unpack(const OperatorSchema& schema, const Attributes& attributes)
+      : Operator(schema, attributes),
+        packed_(input("packed")),
+        token_index_(input("token_index")),
+        seq_lens_(input("seq_lens")),
+        extent_(input("extent")),
+        x_(output("x")) {}
 
   void checkSizes(const Sizes& sizes) const override { sizes.checkProduct({"B", "S"}); }
 
@@ -34,7 +36,7 @@ class Unpack final : public Operator {
 }  // namespace
 
 OperatorInfo unpackOperator() {
-  return {"PadfreeUnpack", {}, makeOperator<Unpack>};
+  return {unpackSchema(), makeOperator<Unpack>};
 }
 
 }  // namespace padfree

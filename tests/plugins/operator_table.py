@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators' part of docs/reference/operators.md, written from their description.
+"""What is written from the operators' description: their part of docs/reference/operators.md, and a header.
 
-python -m tests.plugins.operator_table      writes it anew
+python -m tests.plugins.operator_table      writes both anew
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import PRECISIONS, AttributeSpec, OperatorSpec, TensorSpec
 
 from tests.support.pages import page
+
+from . import operator_schemas
 
 DOCUMENT = page("operators")
 BEGIN = "<!-- operators: written by tests/plugins/operator_table.py -->"
@@ -29,7 +31,8 @@ def _tensor(spec: TensorSpec, role: str) -> str:
 
 def _attribute(spec: AttributeSpec) -> str:
     allowed = "" if spec.allowed is None else " (" + ", ".join(f"`{value}`" for value in spec.allowed) + ")"
-    return f"| attribute | `{spec.name}` | {_FIELD_TYPES[spec.type]} | {spec.doc}{allowed} |"
+    outside = "" if spec.outside_engines is None else f". Of engines alone: elsewhere it is `{spec.outside_engines}`"
+    return f"| attribute | `{spec.name}` | {_FIELD_TYPES[spec.type]} | {spec.doc}{allowed}{outside} |"
 
 
 def _precisions(spec: OperatorSpec) -> str:
@@ -82,7 +85,8 @@ def written() -> str:
 
 
 def main() -> None:
-    """Replaces what stands between the marker lines."""
+    """Replaces what stands between the marker lines, and the header."""
+    operator_schemas.HEADER.write_text(operator_schemas.render(), encoding="utf-8")
     before, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN + "\n")
     DOCUMENT.write_text(before + BEGIN + "\n" + render() + END + rest.split(END)[1], encoding="utf-8")
 

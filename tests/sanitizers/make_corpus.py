@@ -19,20 +19,7 @@ from tests.support.samples import concrete_shape, variants
 from tests.support.triton_core import configuration
 
 FOLDER = Path(__file__).with_name("corpus")
-# In the order of plugins/shell/library.cpp.
-CREATORS = (
-    "PadfreeAttention",
-    "PadfreeEmbedding",
-    "PadfreeIndex",
-    "PadfreeLayerNorm",
-    "PadfreeLinear",
-    "PadfreeLinearFp8",
-    "PadfreePack",
-    "PadfreePool",
-    "PadfreeRotary",
-    "PadfreeSchedule",
-    "PadfreeUnpack",
-)
+CREATORS = tuple(sorted(OPERATORS))  # as plugins/shell/schemas.h lists them
 FLOAT32, INT32, CHAR = 1, 5, 6  # nvinfer1::PluginFieldType
 TYPES = {"int32": 3, "float32": 0, "act": 1, "fp8": 6}  # nvinfer1::DataType; activations are halves
 VARIANTS = 5  # of an operator

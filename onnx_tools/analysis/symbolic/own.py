@@ -1,82 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the padfree operators make."""
+"""What the padfree operators make: their descriptions' shapes, with the sizes of what a node reads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx_graphsurgeon as gs
 
-from ...operators import MOMENTS_GROUP
-from .facts import Facts, Known
+from ...operators import OPERATORS
+from .facts import Facts, Known, Shape
 from .poly import Poly
 
-_E4M3 = "float8_e4m3fn"
+_GROUP, _ANY = "...", "*"
+_FREE = ("B", "S", "T", "L")
+"""Letters that a node gives a meaning, where none of its inputs has them."""
+_TYPES = {"int32": "int32", "float32": "float32", "fp8": "float8_e4m3fn"}
 
 
 def padfree(node: gs.Node, known: Known) -> list[Facts]:
     """Facts about the outputs of a padfree node."""
-    first = known[0]
-    batch, length, tokens = Poly.atom("B"), Poly.atom("S"), Poly.atom("T")
-    rest = () if first.shape is None else first.shape[1:]
-    if node.op == "PadfreeIndex":
-        return [Facts((tokens,), "int32"), Facts((batch,), "int32"), Facts((), "int32")]
-    if node.op == "PadfreeSchedule":
-        slots = [Facts((tokens,), "int32")] * (node.attrs["has_extent"] + node.attrs["has_positions"])
-        lists = [Facts((Poly.atom("L"), Poly.of(4)), "int32")] if node.attrs["has_tasks"] else []
-        return [Facts((batch + 1,), "int32"), *slots, *lists]
-    if node.op == "PadfreeLayerNorm":
-        rows = Facts(first.shape, first.dtype)
-        return [*_results(node, rows), *([rows] if node.attrs["has_sum"] else [])]
-    if first.shape is None:
-        return [Facts(dtype=first.dtype)] * len(node.outputs)
-    if node.op == "PadfreePack":
-        return [Facts((tokens, *rest[1:]), first.dtype)]
-    if node.op == "PadfreeUnpack":
-        return [Facts((batch, length, *rest), first.dtype)]
-    if node.op == "PadfreeAttention":
-        width = int(node.attrs["num_heads"]) * int(node.attrs["head_size"])
-        return [Facts((tokens, Poly.of(width)), _E4M3 if node.attrs["quantized"] else first.dtype)]
-    if node.op == "PadfreeLinear":
-        return _linear(node, known, first.shape[0])
-    if node.op == "PadfreeLinearFp8":
-        return _linear_fp8(node, known, first.shape[0])
-    if node.op == "PadfreePool":
-        return [Facts((batch, *rest), first.dtype)]
-    if node.op == "PadfreeRotary":
-        return [Facts(first.shape, first.dtype)]
-    table = known[-2] if node.attrs["has_beta"] else known[-1]  # gamma: [E], of the type of the activations
-    return _results(node, Facts((tokens, *(table.shape or ())), table.dtype))
+    spec = OPERATORS[node.op]
+    attributes = spec.completed(node.attrs)
+    inputs = list(zip(spec.inputs_for(attributes), known, strict=True))
+    sizes = _Sizes({item.letter: Poly.of(int(attributes[item.name])) for item in spec.attributes if item.letter})
+    for tensor, facts in inputs:
+        sizes.bind(tensor.axes, facts.shape)
+    of_activations = next((facts.dtype for tensor, facts in inputs if "act" in tensor.type), None)
+    return [
+        Facts(sizes.shape(tensor.axes), _TYPES.get(tensor.type, of_activations))
+        for tensor in spec.outputs_for(attributes)
+    ]
 
 
-def _results(node: gs.Node, rows: Facts) -> list[Facts]:
-    """Rows in the types that the attribute `results` asks for, of those in the activations' type."""
-    narrow = Facts(rows.shape, _E4M3)
-    return {"act": [rows], "e4m3": [narrow], "both": [rows, narrow]}[node.attrs["results"]]
+class _Sizes:
+    """What the letters of a description are in one node; None: not known."""
+
+    def __init__(self, of_attributes: dict[str, Poly]) -> None:
+        self._sizes: dict[str, Poly | None] = dict(of_attributes)
+        self._group: Shape | None = None
+
+    def bind(self, axes: tuple[str, ...], shape: Shape | None) -> None:
+        """Takes the sizes of one input."""
+        many = next((at for at, axis in enumerate(axes) if axis in (_GROUP, _ANY)), None)
+        count = 0 if shape is None else len(shape)
+        if shape is not None and (count != len(axes) if many is None else count < len(axes) - 1):
+            shape = None
+        after = 0 if many is None else len(axes) - 1 - many  # axes after the group
+        for at, axis in enumerate(axes):
+            if axis.isalpha() and self._sizes.get(axis) is None:
+                place = at if many is None or at < many else count - (len(axes) - at)
+                self._sizes[axis] = None if shape is None else shape[place]
+        if shape is not None and many is not None and axes[many] == _GROUP and self._group is None:
+            self._group = shape[many : count - after]
+
+    def shape(self, axes: tuple[str, ...]) -> Shape | None:
+        """The shape of an output, None where some of it is not known."""
+        sizes: list[Poly] = []
+        for axis in axes:
+            made = self._group if axis == _GROUP else self._size(axis)
+            if made is None:
+                return None
+            sizes += made
+        return tuple(sizes)
+
+    def _size(self, axis: str) -> Shape | None:
+        """One axis: a sum of products of letters and numbers, each over a number."""
+        terms = [self._term(term) for term in axis.split("+")]
+        return None if None in terms else (sum((term for term in terms if term is not None), Poly()),)
+
+    def _term(self, term: str) -> Poly | None:
+        numerator, _, divisor = term.partition("/")
+        product = _product(self._factor(factor) for factor in numerator.split("*"))
+        if product is None or not divisor:
+            return product
+        number = product.constant()
+        return None if number is None else Poly.of(number // int(divisor))
+
+    def _factor(self, factor: str) -> Poly | None:
+        if factor.isdigit():
+            return Poly.of(int(factor))
+        return self._sizes.get(factor, Poly.atom(factor) if factor in _FREE else None)
 
 
-def _linear(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
-    """The result [T,N], gated [T,N/2], and the moments [N/64,T,2] of its rows; T is B for first tokens."""
-    columns = (known[1].shape or ())[1:]
-    width = columns[0].constant() if columns else None
-    if node.attrs["gated"]:
-        return [Facts(None if width is None else (tokens, Poly.of(width // 2)), known[0].dtype)]
-    gemm = Facts((tokens, *columns), known[0].dtype)
-    if not node.attrs["has_moments"]:
-        return [gemm]
-    if width is None:
-        return [gemm, Facts(dtype="float32")]
-    return [gemm, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]
-
-
-def _linear_fp8(node: gs.Node, known: Known, tokens: Poly) -> list[Facts]:
-    """Results of the weight's [N,K] N columns, gated half of them, in the types asked for, and the rows' moments."""
-    rows = known[1].shape
-    features = rows[0].constant() if rows else None
-    width = None if features is None else features // 2 if node.attrs["gated"] else features
-    results = _results(
-        node, Facts(None if width is None else (tokens, Poly.of(width)), known[3].dtype)
-    )  # the bias' type
-    if not node.attrs["has_moments"]:
-        return results
-    if width is None:
-        return [*results, Facts(dtype="float32")]
-    return [*results, Facts((Poly.of(width // MOMENTS_GROUP), tokens, Poly.of(2)), "float32")]
+def _product(factors: Iterable[Poly | None]) -> Poly | None:
+    product: Poly | None = Poly.of(1)
+    for factor in factors:
+        product = None if product is None or factor is None else product * factor
+    return product

@@ -179,7 +179,6 @@ class _Replacement:
             qkv_layout=qkv_layout,
             has_qkv_bias=0,
             has_tasks=0,
-            max_seq_len=0,
             window_left=window.left,
             window_right=window.right,
             bias="none" if bias is None else bias.kind,
@@ -188,7 +187,6 @@ class _Replacement:
             has_q_position=int(isinstance(bias, Disentangled) and bias.q_position is not None),
             quantized=0,
             y_scale=1.0,
-            early_lengths=0,
         )
         self._write(result, item, dtype)
 

@@ -78,9 +78,6 @@ def _replace(editor: Editor, analysis: Analysis, norm: norm_match.LayerNorm) -> 
         has_residual=int(parts.residual is not None),
         has_beta=int(norm.beta is not None),
         has_sum=int(has_sum),
-        has_first=0,
-        has_pooler=0,
-        early_lengths=0,
         results="act",
         y_scale=1.0,
     )
