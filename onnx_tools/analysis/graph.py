@@ -158,9 +158,10 @@ class Editor:
     def padfree(
         self, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], **attributes: AttributeValue
     ) -> gs.Node:
-        """Adds a padfree node; the attributes are those of its description but options of engines."""
-        floats = {item.name for item in OPERATORS[op].attributes if item.type == "float"}
-        attrs = {key: float(value) if key in floats else value for key, value in attributes.items()}
+        """Adds a padfree node; flags that are not given are 0, and options of engines are not written."""
+        spec = OPERATORS[op]
+        floats = {item.name for item in spec.attributes if item.type == "float"}
+        attrs = {key: float(value) if key in floats else value for key, value in {**spec.flags, **attributes}.items()}
         node = gs.Node(op, self.fresh(op), attrs, list(inputs), list(outputs), domain=DOMAIN)
         self.graph.nodes.append(node)
         return node

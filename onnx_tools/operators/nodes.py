@@ -26,13 +26,13 @@ def make_node(
 ) -> NodeProto:
     """A node of the domain `padfree`, checked against the description of `op`.
 
-    Every attribute has to be given but options of engines; inputs and outputs are those that the attributes ask for, in
-    order.
+    Flags that are not given are 0, and options of engines are not written; every other attribute has to be given.
+    Inputs and outputs are those that the attributes ask for, in order.
     Raises RewriteError when anything does not fit the description.
     """
     node = NodeProto(op_type=op, domain=DOMAIN, name=name, input=inputs, output=outputs)
     spec = _spec_of(node)
-    for key, value in attributes.items():
+    for key, value in {**spec.flags, **attributes}.items():
         known = {attribute.name: attribute.type for attribute in spec.attributes}
         if known.get(key) == "float" and isinstance(value, int):
             value = float(value)

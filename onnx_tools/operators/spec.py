@@ -141,6 +141,11 @@ class OperatorSpec:
         """The options of engines alone, and what a node without them has."""
         return {spec.name: spec.outside_engines for spec in self.attributes if spec.outside_engines is not None}
 
+    @functools.cached_property
+    def flags(self) -> Mapping[str, AttributeValue]:
+        """The flags that files write, each off."""
+        return {spec.name: 0 for spec in self.attributes if spec.allowed == (0, 1) and spec.outside_engines is None}
+
     def completed(self, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
         """A node's attributes and the options of engines that it does not write."""
         return {**self.outside_engines, **attributes}

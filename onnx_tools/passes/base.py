@@ -87,7 +87,7 @@ def add_schedule(
     """
     read = positions is not None and bool(positions.outputs)
     schedule_outputs = [*outputs, positions] if read else outputs
-    flags = {"has_extent": len(inputs) - 2, "has_positions": int(read), "has_tasks": 0}
+    flags = {"has_extent": len(inputs) - 2, "has_positions": int(read)}
     editor.padfree("PadfreeSchedule", inputs, schedule_outputs, num_heads=1, **flags)
 
 

@@ -177,15 +177,12 @@ class _Replacement:
             head_size=item.head_size,
             scale=item.scale,
             qkv_layout=qkv_layout,
-            has_qkv_bias=0,
-            has_tasks=0,
             window_left=window.left,
             window_right=window.right,
             bias="none" if bias is None else bias.kind,
             bias_range=0 if bias is None else bias.range,
             has_k_position=int(isinstance(bias, Disentangled) and bias.k_position is not None),
             has_q_position=int(isinstance(bias, Disentangled) and bias.q_position is not None),
-            quantized=0,
             y_scale=1.0,
         )
         self._write(result, item, dtype)

@@ -36,6 +36,5 @@ def _add_list(editor: Editor, schedule: gs.Node, heads: int) -> gs.Tensor:
         schedule.attrs.update(has_tasks=1, num_heads=heads)
         return tasks
     sums = editor.variable("padfree_cu_seqlens", np.dtype(np.int32))
-    flags = {"has_extent": 0, "has_positions": 0, "has_tasks": 1}
-    editor.padfree("PadfreeSchedule", schedule.inputs[:2], [sums, tasks], **flags, num_heads=heads)
+    editor.padfree("PadfreeSchedule", schedule.inputs[:2], [sums, tasks], has_tasks=1, num_heads=heads)
     return tasks

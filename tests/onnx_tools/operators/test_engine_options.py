@@ -48,8 +48,8 @@ def test_a_file_that_was_written_with_them_is_read_and_lowered_alike() -> None:
 
 
 def test_a_node_without_them_has_their_values_elsewhere() -> None:
-    node = make_node("PadfreePool", ["x", "cu_seqlens"], ["y"], mode="mean", normalize=0)
+    node = make_node("PadfreePool", ["x", "cu_seqlens"], ["y"], mode="mean")
     assert written(node) == {"mode", "normalize"}
     assert node_attributes(node) == {**PLAIN_POOL, "epsilon": 0.0}
-    with pytest.raises(RewriteError, match="lacks the attribute 'normalize'"):
-        make_node("PadfreePool", ["x", "cu_seqlens"], ["y"], mode="mean")
+    with pytest.raises(RewriteError, match="lacks the attribute 'mode'"):
+        make_node("PadfreePool", ["x", "cu_seqlens"], ["y"])
