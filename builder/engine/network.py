@@ -15,6 +15,7 @@ from padfree.onnx_tools import without_functions
 from padfree.onnx_tools.files.model import Model, Piece, bytes_in_pieces
 from padfree.onnx_tools.operators import (
     DOMAIN,
+    MAX_HEAD_SIZE,
     node_attributes,
     padfree_nodes,
     set_attribute,
@@ -35,7 +36,7 @@ from .wide_rows import widen_rows_of_norms
 MAX_PROTOBUF_BYTES = 2**31 - 1
 MAX_ERRORS_SHOWN = 3
 EXTERNAL_DATA_NAME = "weights.bin"
-LARGEST_HEAD, LARGEST_HEADS = 256, {"disentangled": 128}  # of plugins/attention/launch.h, by the kind of bias
+LARGEST_HEADS = {"disentangled": 128}  # of plugins/attention/launch.h, by the kind of bias
 
 
 def name_plugin_nodes(model: onnx.ModelProto) -> None:
@@ -131,7 +132,7 @@ def _check_heads(model: onnx.ModelProto) -> None:
             continue
         attributes = node_attributes(node)
         size = int(attributes["head_size"])
-        largest = LARGEST_HEADS.get(str(attributes["bias"]), LARGEST_HEAD)
+        largest = LARGEST_HEADS.get(str(attributes["bias"]), MAX_HEAD_SIZE)
         if size % 8 or size > largest:
             raise BuildError(
                 f"attention '{node.name}' has heads of {size} columns; engines take 8 to {largest}, in multiples of 8; "

@@ -3,7 +3,7 @@
 
 from padfree.contract.names import DOMAIN
 
-from .catalog import DOMAIN_VERSION, OPERATORS
+from .catalog import DOMAIN_VERSION, MAX_HEAD_SIZE, OPERATORS
 from .functions import (
     MAX_OPSET,
     MIN_OPSET,
@@ -31,6 +31,7 @@ from .spec import AttributeSpec, AttributeValue, Condition, OperatorSpec, Tensor
 __all__ = [
     "DOMAIN",
     "DOMAIN_VERSION",
+    "MAX_HEAD_SIZE",
     "MAX_NORMED_WIDTH",
     "MAX_OPSET",
     "MAX_SCALE",

@@ -77,10 +77,15 @@ def edited(page: str, folder: Path) -> Path:
 
 def run_program(page: str, checkout: Path) -> None:
     """The page's program, with the edited sources as the installed package."""
+    (program,) = re.findall(r"^```python\n# run\n(.*?)^```", text(page), re.MULTILINE | re.DOTALL)
+    run(program, checkout)
+
+
+def run(program: str, checkout: Path) -> None:
+    """A program, with the edited sources as the installed package."""
     installed = checkout / "installed"
     for folder, place in PACKAGES.items():
         shutil.copytree(checkout / folder, installed / place, dirs_exist_ok=True)
-    (program,) = re.findall(r"^```python\n# run\n(.*?)^```", text(page), re.MULTILINE | re.DOTALL)
     program += f"import padfree.onnx_tools\nassert padfree.onnx_tools.__file__.startswith({str(installed)!r})\n"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)])}
     done = subprocess.run(
@@ -91,18 +96,25 @@ def run_program(page: str, checkout: Path) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The sources with the first plugin."""
-    return edited("first-plugin", tmp_path)
+    """The sources with the first plugin, and the header that is generated of its description."""
+    sources = edited("first-plugin", tmp_path)
+    header = sources / "plugins" / "shell" / "schemas.h"
+    run(
+        "from pathlib import Path\nfrom tests.plugins.operator_schemas import render\n"
+        f"Path({str(header)!r}).write_text(render())\n",
+        sources,
+    )
+    return sources
 
 
 def test_pages_have_edits_for_every_file() -> None:
-    assert len(list(edits("first-plugin"))) == 12
+    assert len(list(edits("first-plugin"))) == 8
     assert [edit.file.split("/")[-1] for edit in edits("family")] == ["plain.py", "__init__.py", "__init__.py"]
 
 
 def test_the_first_plugin_runs_in_onnxruntime(checkout: Path) -> None:
     run_program("first-plugin", checkout)
-    assert '"PadfreeScale",' in (checkout / "onnx_tools" / "analysis" / "check.py").read_text("utf-8")
+    assert "OperatorSchema scaleSchema()" in (checkout / "plugins" / "shell" / "schemas.h").read_text("utf-8")
 
 
 def test_the_new_family_agrees_with_numpy(tmp_path: Path) -> None:
