@@ -34,41 +34,41 @@ def entries(command: Sequence[str]) -> list[Path]:
 
     tests/conftest.py only says what is skipped where something is missing, and is left out.
     """
-    found: list[Path] = []
+    results: list[Path] = []
     for before, word in zip(["", *command], command, strict=False):
         if before == "-m" and word.split(".")[0] in OWN:
             module = _file(word)
-            found += [module.parent / "__main__.py" if module.name == "__init__.py" else module] if module else []
+            results += [module.parent / "__main__.py" if module.name == "__init__.py" else module] if module else []
         elif word.startswith("tests/"):
             path = ROOT / word
-            found += [path] if path.is_file() else sorted(path.rglob("*.py"))
-            found += [folder / "conftest.py" for folder in (path, *path.parents) if folder.is_relative_to(TESTS)]
-    return [path for path in found if path.is_file() and path.parent != TESTS]
+            results += [path] if path.is_file() else sorted(path.rglob("*.py"))
+            results += [folder / "conftest.py" for folder in (path, *path.parents) if folder.is_relative_to(TESTS)]
+    return [path for path in results if path.is_file() and path.parent != TESTS]
 
 
 def imported(files: Iterable[Path]) -> set[Path]:
     """These files and all of the repository that they import, directly or not."""
-    waiting, found = list(files), set[Path]()
+    waiting, results = list(files), set[Path]()
     while waiting:
         path = waiting.pop()
-        if path not in found:
-            found.add(path)
+        if path not in results:
+            results.add(path)
             waiting += _imports(path)
-    return found
+    return results
 
 
-def under(places: Iterable[str]) -> list[Path]:
+def under(positions: Iterable[str]) -> list[Path]:
     """The files of folders, and files."""
-    paths = [ROOT / place for place in places]
+    paths = [ROOT / location for location in positions]
     return [file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
 
 
 def digest(files: Iterable[Path]) -> str:
     """16 digits of SHA-256 over names and contents."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for path in sorted(file for file in set(files) if "__pycache__" not in file.parts):
-        found.update(f"{path.relative_to(ROOT)}\0{_content(path)}\0".encode())
-    return found.hexdigest()[:16]
+        result.update(f"{path.relative_to(ROOT)}\0{_content(path)}\0".encode())
+    return result.hexdigest()[:16]
 
 
 @functools.cache
@@ -111,8 +111,8 @@ def _file(name: str) -> Path | None:
     else:
         rest = [first, *rest]
     path = ROOT.joinpath(*rest)
-    found = (path / "__init__.py", path.with_suffix(".py"))
-    return next((file for file in found if rest and file.is_file()), None)
+    result = (path / "__init__.py", path.with_suffix(".py"))
+    return next((file for file in result if rest and file.is_file()), None)
 
 
 def _name(path: Path) -> str:

@@ -89,22 +89,22 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
 
     matrix = ("-m", "tests.gpu.engine_matrix", "--results", str(results / "engines.jsonl"))
     batches = ("-m", "tests.gpu.random_batches", "--count", "100000", "--results", str(results / "batches.jsonl"))
-    found = [Part("engine matrix", (*PYTHON, *matrix), 8, whole_machine=True)]
-    found += [Part("random batches", (*PYTHON, *batches), 5, whole_machine=True)]
-    found += [Part(f"kernels: {name}", command, alone=name in LARGE) for name, command in kernels.items()]
+    collected = [Part("engine matrix", (*PYTHON, *matrix), 8, whole_machine=True)]
+    collected += [Part("random batches", (*PYTHON, *batches), 5, whole_machine=True)]
+    collected += [Part(f"kernels: {name}", command, alone=name in LARGE) for name, command in kernels.items()]
     if delayed["PADFREE_KERNELS_LIBRARY"]:
-        found += [
+        collected += [
             Part(f"kernels with delays: {name}", command, environment=delayed, alone=name in LARGE)
             for name, command in kernels.items()
         ]
-    found += [
+    collected += [
         Part(f"memcheck: {name}", (*SANITIZER, *PYTEST, path), 5, large=True)
         for name, path in tests_in("tests/kernels").items()
         if name not in LARGE  # the sanitizer would take hours for them
     ]
-    found += [Part(f"engines: {name}", command) for name, command in engines.items()]
-    found += [Part(name, (*PYTEST, f"tests/{name}")) for name in ("plugins", "integrations", "examples")]
-    found += [Part("fuzzing: lengths", (*PYTHON, "-m", "tests.fuzz", "lengths", "--seconds", "120"))]
+    collected += [Part(f"engines: {name}", command) for name, command in engines.items()]
+    collected += [Part(name, (*PYTEST, f"tests/{name}")) for name in ("plugins", "integrations", "examples")]
+    collected += [Part("fuzzing: lengths", (*PYTHON, "-m", "tests.fuzz", "lengths", "--seconds", "120"))]
     positions = ("sweep", "--sets", "positions", "--cases")
     benchmarks = {
         "attention": (measured("attention", *recorded("attention")), 6),
@@ -126,8 +126,8 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
         "sentence-transformers": (measured("integrations.sentence_transformers", *recorded("integrations")), 4),
         "trained models": (measured("accuracy", *recorded("trained")), 9),
     }
-    found += [Part(f"benchmark: {n}", command, most, alone=True) for n, (command, most) in benchmarks.items()]
-    return found
+    collected += [Part(f"benchmark: {n}", command, most, alone=True) for n, (command, most) in benchmarks.items()]
+    return collected
 
 
 def is_evidence(record: Mapping[str, Any]) -> bool:

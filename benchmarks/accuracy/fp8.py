@@ -55,15 +55,15 @@ class Pair:
 
 def pairs(count: int, packages: Sequence[str]) -> tuple[list[Pair], list[str]]:
     """So many pairs, and the texts to calibrate with, which are others."""
-    found, others = list[Pair](), list[str]()
+    result, others = list[Pair](), list[str]()
     documentation = [text for package in packages for text in documentation_of(package)]
     for number, text in enumerate(dict.fromkeys([*texts_at_hand(8 * count), *documentation])):
         query, _, document = text.partition(_first_break(text))
         if number % 4 == 0:
             others.append(text)
         elif len(query) >= SHORTEST // 3 and len(document) >= SHORTEST:
-            found.append(Pair(query.strip(), document.strip()))
-    return found[:count], others[:CALIBRATED]
+            result.append(Pair(query.strip(), document.strip()))
+    return result[:count], others[:CALIBRATED]
 
 
 def _first_break(text: str) -> str:
@@ -73,22 +73,22 @@ def _first_break(text: str) -> str:
 
 def models(path: Path, texts: Sequence[str], folder: Path) -> tuple[dict[str, Path], QuantizationInfo]:
     """The file in every precision, packed, as it runs on a CPU; and what fp8 said of itself."""
-    made = {name: folder / f"{name}.onnx" for name in PRECISIONS}
-    save_model(rewrite(path, verify=False).model, made["fp32"])
+    output = {name: folder / f"{name}.onnx" for name in PRECISIONS}
+    save_model(rewrite(path, verify=False).model, output["fp32"])
     half = rewrite(path, precision="fp16", verify=False).model
-    save_model(with_rounding(Model(half), "fp16").proto, made["fp16"])
+    save_model(with_rounding(Model(half), "fp16").proto, output["fp16"])
     data = folder / "calibration.txt"
     data.write_text("\n".join(" ".join(text.split()) for text in texts), "utf-8")
-    found = fp8_model(
+    result = fp8_model(
         Model.of(load_model(path)), path, Calibration(data), verify=False, begin=lambda _: _nothing,
         interface="packed", strict=True, mask=None, masks="any",
     )  # fmt: skip
-    save_model(with_rounding(found, "fp16").whole(), made["fp8"])
-    with Session(made["fp8"]) as session:
+    save_model(with_rounding(result, "fp16").whole(), output["fp8"])
+    with Session(output["fp8"]) as session:
         said = session.metadata.quantization
     if said is None:
         raise AssertionError("fp8 files say so")
-    return made, said
+    return output, said
 
 
 def _nothing() -> None:
@@ -97,7 +97,7 @@ def _nothing() -> None:
 
 def vectors(path: Path, source: Path, texts: Sequence[str]) -> Array:
     """The model's vectors of all texts, [N, E]; `source` is the file that the tokenizer lies beside."""
-    found: dict[int, Array] = {}
+    collected: dict[int, Array] = {}
     with Session(path) as session:
         reader = TextReader(source, parse_metadata(dict(session.metadata.raw), str(path)))
         order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
@@ -105,8 +105,8 @@ def vectors(path: Path, source: Path, texts: Sequence[str]) -> Array:
         for start in range(0, len(order), BATCH):
             chosen = order[start : start + BATCH]
             results = session.run(dict(reader.read([texts[at] for at in chosen]).request))[output]
-            found.update(zip(chosen, results, strict=True))
-    return np.stack([found[at] for at in range(len(texts))])
+            collected.update(zip(chosen, results, strict=True))
+    return np.stack([collected[at] for at in range(len(texts))])
 
 
 def hits(queries: Array, documents: Array) -> Array:
@@ -127,14 +127,14 @@ def measure(folder: Path, count: int, packages: Sequence[str]) -> dict[str, Any]
     scored, texts = pairs(count, packages)
     with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch, opened(folder) as source:
         path = source.path
-        made, said = models(path, texts, Path(scratch))
+        result, said = models(path, texts, Path(scratch))
         sides = {
             name: [vectors(file, path, [getattr(pair, side) for pair in scored]) for side in ("query", "document")]
-            for name, file in made.items()
+            for name, file in result.items()
         }
     right = {name: hits(*side).astype(np.float64) for name, side in sides.items()}
     wanted = np.concatenate(sides["fp32"])
-    found = {name: _figures(wanted, np.concatenate(sides[name]), right[name], right["fp32"]) for name in PRECISIONS}
+    results = {name: _figures(wanted, np.concatenate(sides[name]), right[name], right["fp32"]) for name in PRECISIONS}
     return {
         "case": f"{folder.resolve().name}, fp8",
         "runner": "onnxruntime, rounded",
@@ -143,8 +143,8 @@ def measure(folder: Path, count: int, packages: Sequence[str]) -> dict[str, Any]
         "calibration": {"texts": len(texts), "tokens": said.tokens, "margin": said.margin},
         "losses": [round(layer.loss, 4) for layer in said.layers],
         "kept": dict(said.kept),
-        "precisions": found,
-        "passed": _passed(found["fp8"]),
+        "precisions": results,
+        "passed": _passed(results["fp8"]),
     }
 
 

@@ -49,13 +49,13 @@ def examples(count: int, max_length: int, seed: int, workers: int = 1) -> list[E
 
 def _share(start: int, count: int, max_length: int, seed: int) -> list[Example]:
     rng = np.random.default_rng((seed, start))
-    found: list[Example] = []
-    while len(found) < count:
+    results: list[Example] = []
+    while len(results) < count:
         ids, depths = [START], [0]
         answer = _list(rng, ids, depths, depth=1)
         if len(ids) <= max_length:
-            found.append(Example(np.asarray(ids, np.int32), np.asarray(depths, np.int32), answer))
-    return found
+            results.append(Example(np.asarray(ids, np.int32), np.asarray(depths, np.int32), answer))
+    return results
 
 
 def _list(rng: np.random.Generator, ids: list[int], depths: list[int], depth: int) -> int:

@@ -64,11 +64,11 @@ def run(infer: Infer, test: HeldOut) -> Found:
 
 
 def _in_batches(infer: Infer, rows: Sequence[np.ndarray]) -> Outputs:
-    found: Outputs = {name: [] for name in OUTPUTS}
+    results: Outputs = {name: [] for name in OUTPUTS}
     for start in range(0, len(rows), SCORE_BATCH):
         for name, arrays in infer(rows[start : start + SCORE_BATCH]).items():
-            found[name] += arrays
-    return found
+            results[name] += arrays
+    return results
 
 
 def in_torch(model: Model, device: str) -> Infer:
@@ -97,11 +97,11 @@ def write_fp8(exported: Path, folder: Path, data: Data) -> Path:
     rows = [*(item.ids for item in data[0][:CALIBRATED]), *(item.document for item in data[1][:CALIBRATED])]
     tokens, path = folder / "calibration.npz", folder / "packed_fp8.onnx"
     np.savez(tokens, input_ids=np.concatenate(rows), seq_lens=np.asarray([len(row) for row in rows]))
-    found = fp8_model(
+    result = fp8_model(
         OnnxModel.of(load_model(exported)), exported, Calibration(tokens), begin=lambda _: lambda: None,
         interface="packed", strict=True, mask=None, masks="any",
     )  # fmt: skip
-    save_model(finished(found, "fp16"), path)
+    save_model(finished(result, "fp16"), path)
     return path
 
 
@@ -132,16 +132,16 @@ def errors_inside(
     runner = "onnxrt-packed" if without_tensorrt else "trt"
     options = CompareOptions(runners=(runner,), data=DataOptions(data), bisect=True)
     report = compare(exported, list(packed.values()), options)
-    found = {}
+    results = {}
     for precision, item in zip(packed, report.runners, strict=True):
         assert item.bisection is not None
         trace = item.bisection.trace
-        found[precision] = {
+        results[precision] = {
             "outputs": {output.output: asdict(output.total) for output in item.outputs},
             "tensors": [(each.origin, each.operator, each.errors.relative) for each in trace],
             "peak": max(max(abs(each.wanted.low), abs(each.wanted.high)) for each in trace),
         }
-    return found
+    return results
 
 
 def trained_model(arguments: argparse.Namespace, data: Data, device: str) -> Model:

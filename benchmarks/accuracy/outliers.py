@@ -64,27 +64,27 @@ def sites(model: Model) -> list[Site]:
     layers = list(model.encoder.encoder.layer)
     queries = [(each.attention.self.query, each.attention.self.key, each.attention.self.value) for each in layers]
     heads = (model.answer, model.depths, model.embedding)
-    found = [Site(model.encoder.embeddings.LayerNorm, queries[0])]
+    results = [Site(model.encoder.embeddings.LayerNorm, queries[0])]
     for layer, readers in zip(layers, [*queries[1:], heads], strict=True):
         inner, output = layer.intermediate.dense, layer.output.dense
-        found.append(Site(layer.attention.output.LayerNorm, (inner,)))
-        found.append(Site(layer.output.LayerNorm, readers, (inner, output)))
-    return found
+        results.append(Site(layer.attention.output.LayerNorm, (inner,)))
+        results.append(Site(layer.output.LayerNorm, readers, (inner, output)))
+    return results
 
 
 def norm_inputs(model: Model, ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
     """What every norm reads on sample data, valid tokens alone: [T, H] each."""
-    found: list[torch.Tensor] = []
+    results: list[torch.Tensor] = []
     valid = mask.bool()
     hooks = [
-        site.norm.register_forward_pre_hook(lambda _, given: found.append(given[0][valid].double()))
+        site.norm.register_forward_pre_hook(lambda _, given: results.append(given[0][valid].double()))
         for site in sites(model)
     ]
     with torch.inference_mode():
         model(ids, mask)
     for hook in hooks:
         hook.remove()
-    return found
+    return results
 
 
 def _push(inner: nn.Linear, output: nn.Linear, signs: torch.Tensor) -> None:

@@ -65,22 +65,22 @@ def in_torch(model: Any, rows: Sequence[Array]) -> Array:
     from .model import grid
 
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-    found: dict[int, Array] = {}
+    results: dict[int, Array] = {}
     with torch.inference_mode():
         for start in range(0, len(order), TORCH_BATCH):
             chosen = order[start : start + TORCH_BATCH]
-            found.update(zip(chosen, model(*grid([rows[row] for row in chosen])).float().numpy(), strict=True))
-    return np.stack([found[row] for row in range(len(rows))])
+            results.update(zip(chosen, model(*grid([rows[row] for row in chosen])).float().numpy(), strict=True))
+    return np.stack([results[row] for row in range(len(rows))])
 
 
 def tokenized(tokenizer: Path, texts: Sequence[str], longest: int) -> list[Array]:
     """The token ids of every text, cut to the model's length."""
     from tokenizers import Tokenizer
 
-    found = Tokenizer.from_file(str(tokenizer))
-    found.no_padding()
-    found.enable_truncation(longest)
-    return [np.asarray(item.ids, np.int32) for item in found.encode_batch(list(texts))]
+    result = Tokenizer.from_file(str(tokenizer))
+    result.no_padding()
+    result.enable_truncation(longest)
+    return [np.asarray(item.ids, np.int32) for item in result.encode_batch(list(texts))]
 
 
 def measure(work: Path, timing_cache: str, *, without_tensorrt: bool) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def measure(work: Path, timing_cache: str, *, without_tensorrt: bool) -> dict[st
         path = work / PLAN
         build_engine(work / PACKED, path, max_batch=RUN_BATCH, max_seq_len=longest, timing_cache=timing_cache)
     with Session(path, cuda_graphs=False) as session:  # sizes come once each
-        found = np.stack(session.run(rows)["embedding"])
-    values, of_torch = (cosines(saved["embeddings"], item) for item in (found, saved["torch_fp16"]))
+        result = np.stack(session.run(rows)["embedding"])
+    values, of_torch = (cosines(saved["embeddings"], item) for item in (result, saved["torch_fp16"]))
     return {
         "case": f"{work.name}, {PRECISION}",
         "runner": "onnxruntime, rounded" if without_tensorrt else "TensorRT",
@@ -116,9 +116,9 @@ def figures(values: Array) -> dict[str, Any]:
     return {"cosine_worst": float(values.min()), "cosine_mean": float(values.mean()), "below_goal": below}
 
 
-def cosines(wanted: Array, found: Array) -> Array:
+def cosines(wanted: Array, result: Array) -> Array:
     """The cosine of every row to its counterpart, in float64."""
-    a, b = wanted.astype(np.float64), found.astype(np.float64)
+    a, b = wanted.astype(np.float64), result.astype(np.float64)
     products = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
     return np.asarray(products)
 

@@ -71,17 +71,17 @@ class Found:
         return {"answers": self.answers.argmax(1), "tags": self.depths.argmax(1), "retrieval": np.concatenate(nearest)}
 
 
-def score(test: HeldOut, found: Found, reference: Found) -> dict[str, Any]:
+def score(test: HeldOut, measured: Found, reference: Found) -> dict[str, Any]:
     """Scores by task, in percent and points.
 
     percent: right choices. margin: half of the 95 % interval of its difference from the reference's.
     changed_percent: choices that are not the reference's, right or wrong. largest_difference: of any output's number.
     """
     names = [item.name for item in fields(Found)]
-    pairs = [(getattr(found, name), getattr(reference, name)) for name in names]
+    pairs = [(getattr(measured, name), getattr(reference, name)) for name in names]
     result: dict[str, Any] = {"percent": {}, "margin": {}, "changed_percent": {}}
     for task in TASKS:
-        chosen, other, right = found.choices[task], reference.choices[task], test.right[task]
+        chosen, other, right = measured.choices[task], reference.choices[task], test.right[task]
         gained = (chosen == right).astype(np.int64) - (other == right)
         result["percent"][task] = 100 * float((chosen == right).mean())
         result["margin"][task] = 100 * NORMAL_95 * standard_error(gained, test.owners[task])

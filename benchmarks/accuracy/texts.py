@@ -41,10 +41,10 @@ def _documentation_strings() -> Iterator[str]:
 
 def documentation_of(package: str) -> list[str]:
     """The different documentation strings of an installed package."""
-    found = find_spec(package)
-    if found is None or found.origin is None:
+    result = find_spec(package)
+    if result is None or result.origin is None:
         raise ModuleNotFoundError(f"there is no package '{package}'; pip install {package}")
-    files = sorted(Path(found.origin).parent.rglob("*.py"))
+    files = sorted(Path(result.origin).parent.rglob("*.py"))
     return list(dict.fromkeys(text for path in files for text in _strings_of(path)))
 
 

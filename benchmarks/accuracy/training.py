@@ -48,8 +48,8 @@ class Step:
         """Updates the weights; returns the loss, which the next call overwrites."""
         if self._graph is None:
             return self._update(*inputs)
-        for own, given in zip(self._inputs, inputs, strict=True):
-            own.copy_(given)
+        for own, values in zip(self._inputs, inputs, strict=True):
+            own.copy_(values)
         self._graph.replay()
         return self._loss
 
@@ -132,14 +132,14 @@ def _sample(tensors: Tensors, count: int, rng: np.random.Generator) -> Tensors:
 
 def _lists_by_width(examples: Sequence[Example], device: str) -> list[Tensors]:
     """ids, mask, answers and depths of the examples of each width."""
-    found = []
+    results = []
     for above, width in zip((0, *WIDTHS), WIDTHS, strict=False):
         part = [item for item in examples if above < len(item.ids) <= width]
         ids, mask = grid([item.ids for item in part], width)
         depths = torch.where(mask.bool(), grid([item.depths for item in part], width)[0], NO_TAG)
         answers = torch.from_numpy(np.asarray([item.answer for item in part]))
-        found.append(tuple(item.to(device) for item in (ids, mask, answers, depths)))
-    return found
+        results.append(tuple(item.to(device) for item in (ids, mask, answers, depths)))
+    return results
 
 
 def _pair_grids(pairs: Sequence[Pair], device: str) -> Tensors:

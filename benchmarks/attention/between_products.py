@@ -36,9 +36,9 @@ def microseconds(case: AttentionCase) -> list[float]:
     """Quartiles of what attention adds to a layer."""
     problem = make_attention_problem(case, warm=True)
     width, tokens, positions = case.heads * case.head_size, case.tokens, problem.positions
-    products = [Case(tokens, width, features, "none") for features in (3 * width, width)]
-    qkv, out = (make_problem(product, torch.float16) for product in products)
-    to_qkv, to_out = (choose(product, torch.float16) for product in products)
+    gemms = [Case(tokens, width, features, "none") for features in (3 * width, width)]
+    qkv, out = (make_problem(gemm, torch.float16) for gemm in gemms)
+    to_qkv, to_out = (choose(gemm, torch.float16) for gemm in gemms)
     make_qkv = ours(replace(qkv, y=problem.inputs[0].view(tokens, -1)), to_qkv)
     make_out = ours(out, to_out)
     tasks = make_tasks(problem.cu_seqlens, tokens, case.heads)

@@ -133,12 +133,12 @@ def attempt(name: str, action: Callable[[], Captured]) -> Captured | str:
 
 def time_all(implementations: Mapping[str, Captured]) -> dict[str, list[float]]:
     """Times in us of one call, round by round, with the implementations taking turns."""
-    repeats = {name: max(1, round(ROUND_MS / mean_ms(made.replay, 2))) for name, made in implementations.items()}
+    repeats = {name: max(1, round(ROUND_MS / mean_ms(result.replay, 2))) for name, result in implementations.items()}
     times: dict[str, list[float]] = {name: [] for name in implementations}
     for _ in range(ROUNDS):
-        for name, made in implementations.items():
-            made.replay()  # what the one before left in the cache is gone
-            times[name].append(mean_ms(made.replay, repeats[name]) * 1e3 / made.calls)
+        for name, result in implementations.items():
+            result.replay()  # what the one before left in the cache is gone
+            times[name].append(mean_ms(result.replay, repeats[name]) * 1e3 / result.calls)
     return times
 
 
@@ -195,7 +195,7 @@ def run_case(case: Case, peers: Mapping[str, Prepare], left_out: Mapping[str, st
         "bytes_moved": case.bytes_moved,
         "max_error": implementations["ours"].error if "ours" in implementations else None,
         "reference_error": reference_error,
-        "peers_error": {name: made.error for name, made in implementations.items() if name != "ours"},
+        "peers_error": {name: output.error for name, output in implementations.items() if name != "ours"},
         "unavailable": reasons,
         "targets": targets,
         "passed": bool(ours_us) and all(required),

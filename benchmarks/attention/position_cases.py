@@ -41,14 +41,14 @@ def position_cases() -> tuple[Case, ...]:
         for name, window in (("window 128", (128, 128)), ("window 256", (256, 256)), ("causal", (-1, 0)))
     ]
     biased = [
-        Case(f"{name}, H 12, {shape}", 12, 64, lengths, (over_plain(factor),), places=places)
+        Case(f"{name}, H 12, {shape}", 12, 64, lengths, (over_plain(factor),), places=positions)
         for shape, lengths in (
             ("B 16, lengths 102 to 512", ragged),
             ("B 32, length 512", (512,) * 32),
             ("B 1, length 2048", (2048,)),
             ("B 16, lengths 26 to 128", short),
         )
-        for name, places, factor in (
+        for name, positions, factor in (
             ("slopes", Places(bias="slope"), 1.08),
             ("distances to 128", Places(bias="distance", bias_range=128), 1.12),
         )

@@ -42,7 +42,7 @@ def flex(problem: Problem) -> Launch:
     case, positions = problem.case, problem.positions
     if case.places.bias == "disentangled":
         raise UnsupportedError("its functions of scores see neither Q nor K")
-    sequence, place = slots(case)
+    sequence, position = slots(case)
     left, right = (case.longest if side < 0 else side for side in positions.window)
     slopes, table, reach = positions.slopes, positions.distance_bias, positions.bias_range
 
@@ -60,7 +60,7 @@ def flex(problem: Problem) -> Launch:
 
     small = {"BLOCK_M": 64, "BLOCK_N": 64}  # larger tiles do not fit into shared memory beside a table that is read
     options = small if table is not None else None
-    mask = create_block_mask(visible, None, None, case.tokens, case.tokens, device=place.device)
+    mask = create_block_mask(visible, None, None, case.tokens, case.tokens, device=position.device)
     compiled = torch.compile(flex_attention, dynamic=False)
 
     def run(index: int) -> torch.Tensor:

@@ -45,19 +45,19 @@ class Problem:
     @property
     def positions(self) -> Positions:
         """The case's window, and its bias in tensors on the GPU: slopes as ALiBi has them, or random numbers."""
-        places, heads = self.case.places, self.case.heads
-        if places.bias == "slope":
+        indices, heads = self.case.places, self.case.heads
+        if indices.bias == "slope":
             slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1, dtype=torch.float32) / heads)
-            return Positions(places.window, slopes=slopes.to(DEVICE))
-        if places.bias == "distance":
+            return Positions(indices.window, slopes=slopes.to(DEVICE))
+        if indices.bias == "distance":
             generator = torch.Generator().manual_seed(1)
-            table = torch.randn(heads, 2 * places.bias_range + 1, generator=generator)
-            return Positions(places.window, distance_bias=table.to(DEVICE))
-        if places.bias == "disentangled":
-            bucket = buckets_of(places).to(DEVICE)
+            table = torch.randn(heads, 2 * indices.bias_range + 1, generator=generator)
+            return Positions(indices.window, distance_bias=table.to(DEVICE))
+        if indices.bias == "disentangled":
+            bucket = buckets_of(indices).to(DEVICE)
             k, q = (rows[bucket].contiguous() for rows in self.position_rows)
-            return Positions(places.window, k_position=k, q_position=q)
-        return Positions(places.window)
+            return Positions(indices.window, k_position=k, q_position=q)
+        return Positions(indices.window)
 
     def operands(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Views of Q, K and V [T, H, D] in one input set."""
@@ -86,13 +86,13 @@ class Launch:
 Prepare = Callable[[Problem], Launch]
 
 
-def buckets_of(places: Places) -> torch.Tensor:
+def buckets_of(positions: Places) -> torch.Tensor:
     """DeBERTa v3's bucket of every distance (key minus row) from -bias_range to bias_range, int64."""
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-    behind = torch.arange(places.bias_range, -places.bias_range - 1, -1)  # it counts row minus key
-    bucket = make_log_bucket_position(behind, places.buckets, LONGEST_DISTANCE).long()
-    return (bucket + places.buckets).clamp(0, 2 * places.buckets - 1)
+    behind = torch.arange(positions.bias_range, -positions.bias_range - 1, -1)  # it counts row minus key
+    bucket = make_log_bucket_position(behind, positions.buckets, LONGEST_DISTANCE).long()
+    return (bucket + positions.buckets).clamp(0, 2 * positions.buckets - 1)
 
 
 def biased_scores(
@@ -101,8 +101,8 @@ def biased_scores(
     """Scores [heads, L, L] of a sequence's Q and K [heads, L, D] with their bias; -infinity outside of the window."""
     scores = torch.matmul(queries, keys.transpose(1, 2)) * problem.scale
     length = scores.shape[1]
-    places = torch.arange(length, device=DEVICE)
-    distance = places[None, :] - places[:, None]
+    indices = torch.arange(length, device=DEVICE)
+    distance = indices[None, :] - indices[:, None]
     left, right = (length if side < 0 else side for side in positions.window)
     reach = positions.bias_range
     column = distance.clamp(-reach, reach) + reach

@@ -87,35 +87,35 @@ def profiles(text: str) -> list[dict[str, Any]]:
     missing = [metric for metric in METRICS.values() if metric not in units] + ([] if stalls else [STALL_SECTION])
     if missing:
         raise ValueError(f"ncu's report lacks {', '.join(missing)}: profile on Hopper with Nsight Compute 2025")
-    found = []
+    results = []
     for row in rows[2:]:
         cells = dict(zip(head, row, strict=True))
-        made = {name: round(value_of(cells[metric], units[metric]), 3) for name, metric in METRICS.items()}
+        result = {name: round(value_of(cells[metric], units[metric]), 3) for name, metric in METRICS.items()}
         waits = {reason: value_of(cells[metric], "") for metric, reason in stalls.items()}
         shares = {reason: round(wait / sum(waits.values()), 4) for reason, wait in waits.items()}
         name = re.search(r"\w+Kernel", cells["Kernel Name"])
-        found.append({"kernel": name[0] if name else cells["Kernel Name"], **made, "stalls": shares})
-    return found
+        results.append({"kernel": name[0] if name else cells["Kernel Name"], **result, "stalls": shares})
+    return results
 
 
-def records(cases: Sequence[Case], found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def records(cases: Sequence[Case], result: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One record a case: the least its work can take, beside what was counted.
 
     Raises:
         ValueError: other than one launch a case.
     """
-    if len(found) != len(cases):
-        raise ValueError(f"{len(cases)} cases, but ncu saw {len(found)} attention kernels")
-    made = []
-    for case, profile in zip(cases, found, strict=True):
+    if len(result) != len(cases):
+        raise ValueError(f"{len(cases)} cases, but ncu saw {len(result)} attention kernels")
+    items = []
+    for case, profile in zip(cases, result, strict=True):
         scores = case.heads * sum(n * n for n in case.lengths)
         least = {
             "bytes_moved": case.bytes_moved,
             "least_tensor_clocks": round(case.flops / FLOP_PER_CLOCK / profile["multiprocessors"]),
             "least_exp_clocks": round(scores / EXP_PER_CLOCK / profile["multiprocessors"]),
         }
-        made.append({"case": case.name, "tokens": case.tokens, **least, **profile})
-    return made
+        items.append({"case": case.name, "tokens": case.tokens, **least, **profile})
+    return items
 
 
 def chosen(pattern: str | None) -> list[Case]:

@@ -109,9 +109,9 @@ def main() -> None:
             records.append(measure(plan, everything[:count], texts, arguments.rounds))
             print(records[-1], flush=True)
     if arguments.json:
-        made = environment()
+        result = environment()
         for record in records:
-            append_record(arguments.json, {**record, **made})
+            append_record(arguments.json, {**record, **result})
 
 
 if __name__ == "__main__":

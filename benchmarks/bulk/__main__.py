@@ -186,10 +186,10 @@ def main() -> None:
     cores, count = len(os.sched_getaffinity(0)), visible_gpus()
     tokenizer = arguments.minilm / "tokenizer.json"
 
-    def record(case: str, found: dict[str, Any]) -> None:
-        print(case, found, flush=True)
+    def record(case: str, result: dict[str, Any]) -> None:
+        print(case, result, flush=True)
         if arguments.json:
-            append_record(arguments.json, {"case": case, **found, "machine_cores": cores, **environment()})
+            append_record(arguments.json, {"case": case, **result, "machine_cores": cores, **environment()})
 
     with tempfile.TemporaryDirectory(prefix="padfree-bulk-") as name:
         folder = Path(name)
@@ -208,18 +208,18 @@ def main() -> None:
             results = []
             for gpus in [gpus for gpus in (1, 2, 4) if gpus <= count]:
                 processes = max(1, min(cores // gpus - 4, MOST_TOKENIZERS))
-                found = job(plan, data, folder / f"{model}-{gpus}", gpus, processes, arguments.runs)
-                results.append(found)
+                result = job(plan, data, folder / f"{model}-{gpus}", gpus, processes, arguments.runs)
+                results.append(result)
                 shares = {
-                    "of_session": round(found["tokens_a_second"] / alone / gpus, 3),
-                    "of_one_gpu": round(found["tokens_a_second"] / results[0]["tokens_a_second"], 3),
-                    "same_bits_as_one_gpu": found["sha256"] == results[0]["sha256"],
+                    "of_session": round(result["tokens_a_second"] / alone / gpus, 3),
+                    "of_one_gpu": round(result["tokens_a_second"] / results[0]["tokens_a_second"], 3),
+                    "same_bits_as_one_gpu": result["sha256"] == results[0]["sha256"],
                 }
-                record(f"{model}, {gpus} GPU", {**found, **shares})
+                record(f"{model}, {gpus} GPU", {**result, **shares})
             if model == "minilm":
-                for found in others(arguments.minilm, data, count, 40_000):
-                    ratio = results[-1]["tokens_a_second"] / found["tokens_a_second"]
-                    record(f"{model}, sentence-transformers, {count} GPU", {**found, "padfree_times": round(ratio, 2)})
+                for result in others(arguments.minilm, data, count, 40_000):
+                    ratio = results[-1]["tokens_a_second"] / result["tokens_a_second"]
+                    record(f"{model}, sentence-transformers, {count} GPU", {**result, "padfree_times": round(ratio, 2)})
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class GpuUse:
 @contextmanager
 def gpu_use(gpu: int) -> Iterator[GpuUse]:
     """Samples nvidia-smi until the context ends."""
-    found = GpuUse()
+    result = GpuUse()
     query = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", f"--id={gpu}", f"-lms={SAMPLE_MS}"]
     with subprocess.Popen(["nvidia-smi", *query], stdout=subprocess.PIPE, text=True) as process:
 
@@ -97,12 +97,12 @@ def gpu_use(gpu: int) -> Iterator[GpuUse]:
             assert process.stdout is not None
             for line in process.stdout:
                 if line.strip().isdecimal():
-                    found.samples.append((time.perf_counter(), int(line)))
+                    result.samples.append((time.perf_counter(), int(line)))
 
         thread = threading.Thread(target=collect, daemon=True)
         thread.start()
         try:
-            yield found
+            yield result
         finally:
             process.terminate()
             thread.join(5)

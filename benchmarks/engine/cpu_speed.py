@@ -30,8 +30,8 @@ def main() -> None:
         path = Path(name) / f"bert_{options.layers}.onnx"
         save_model(bert_model(options.layers, vocab_size=1000), path)
         case = Case(path, options.batch, options.length, options.mean * options.length, precision="fp32")
-        record, found = measure(case, None, on_cpu=True, folder=Path(name), timing_cache=None)
-    speed_up = min(record["peers_ms"].values()) / found.ours_ms
+        record, result = measure(case, None, on_cpu=True, folder=Path(name), timing_cache=None)
+    speed_up = min(record["peers_ms"].values()) / result.ours_ms
     print(json.dumps({**record, "speed_up": round(speed_up, 2)}))
 
 

@@ -131,8 +131,8 @@ def measure(plan: Path, batch: int, seq_len: int) -> dict[str, Any]:
         for threads in THREADS:
             for name, work in workers(session, rows, threads).items():
                 torch.cuda.synchronize()
-                found = np.percentile(waits_us(work), PERCENTILES) / threads - gpu
-                record[f"{name}_{threads}_threads_us"] = np.round(found, 1).tolist()
+                result = np.percentile(waits_us(work), PERCENTILES) / threads - gpu
+                record[f"{name}_{threads}_threads_us"] = np.round(result, 1).tolist()
     return record
 
 

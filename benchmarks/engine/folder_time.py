@@ -121,9 +121,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="padfree-bench-") as scratch:
             folder, cache = Path(scratch) / name, Path(scratch) / "timing.cache"
             write_folder(SHAPES[name], folder)
-            made = ["--pooling", SHAPES[name].pooling, "--normalize"]
-            build = ["build", str(folder), "-o", f"{folder}.plan", *made, "--timing-cache", str(cache)]
-            optimize = ["optimize", str(folder), "-o", f"{folder}.onnx", *made, "--precision", "fp16"]
+            items = ["--pooling", SHAPES[name].pooling, "--normalize"]
+            build = ["build", str(folder), "-o", f"{folder}.plan", *items, "--timing-cache", str(cache)]
+            optimize = ["optimize", str(folder), "-o", f"{folder}.onnx", *items, "--precision", "fp16"]
             cases = ("optimize",) if arguments.cpu else ("empty timing cache", "filled timing cache")
             for case in cases:
                 seconds, phases, most_gb = run(optimize if arguments.cpu else build)

@@ -109,8 +109,8 @@ def main() -> None:
             if build.wait():
                 raise SystemExit(f"the plan in {precision} could not be built")
         for precision in builds:
-            found = rate(folder / f"{precision}.plan", rows, arguments.seconds)
-            record = {"case": f"{arguments.model}, {precision}, {arguments.lengths.stem}", **found}
+            result = rate(folder / f"{precision}.plan", rows, arguments.seconds)
+            record = {"case": f"{arguments.model}, {precision}, {arguments.lengths.stem}", **result}
             print(record, flush=True)
             if arguments.json:
                 append_record(arguments.json, {**record, "tokens_a_batch": arguments.tokens, **environment()})

@@ -65,8 +65,8 @@ def main() -> None:
         save_model(bert_model(options.layers, options.hidden, heads, 4 * options.hidden), file)
         command = [sys.executable, "-m", "benchmarks.engine.rewrite_cost"]
         command += ["--file", str(file), "--interface", options.interface]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    print(json.dumps({"layers": options.layers, "hidden": options.hidden, "interface": options.interface, **found}))
+        result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    print(json.dumps({"layers": options.layers, "hidden": options.hidden, "interface": options.interface, **result}))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def ids_of_texts() -> list[list[int]]:
     tokenizer = tokenizers.Tokenizer.from_file(str(TOKENIZER))
     tokenizer.no_padding()
     tokenizer.enable_truncation(LONGEST)
-    return [found.ids for found in tokenizer.encode_batch(texts_at_hand(TEXTS))]
+    return [result.ids for result in tokenizer.encode_batch(texts_at_hand(TEXTS))]
 
 
 def best_ms(work: Callable[[], Any]) -> float:

@@ -52,16 +52,16 @@ def kinds_of(replay: list[Kernel]) -> list[str]:
 def replays_of(trace: Path, count: int) -> list[list[Kernel]]:
     """The kernels of every replay in the profiler's trace, each in order of their start."""
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
-    found = sorted(
+    result = sorted(
         (event for event in events if event.get("cat") in ("kernel", "gpu_memset", "gpu_memcpy")),
         key=lambda event: float(event["ts"]),
     )
-    size, rest = divmod(len(found), count)
+    size, rest = divmod(len(result), count)
     if rest or not size:
-        raise SystemExit(f"{len(found)} kernels were recorded in {count} replays; allowed: as many in each; run again")
+        raise SystemExit(f"{len(result)} kernels were recorded in {count} replays; allowed: as many in each; run again")
     replays = []
-    for first in range(0, len(found), size):
-        part = found[first : first + size]
+    for first in range(0, len(result), size):
+        part = result[first : first + size]
         zero = float(part[0]["ts"])
         replays.append(
             [

@@ -136,14 +136,14 @@ def measure(folder: Path, rounds: int, *, on_gpu: bool) -> Iterator[dict[str, An
                 works[f"{name}, batches of {batch}"] = partial(getattr(other, method), inputs, batch_size=batch)
         for who, work in works.items():
             ms = best_ms(work, rounds)
-            found = {
+            results = {
                 "case": f"{task}, {who}",
                 "task": task,
                 "who": who,
                 "ms": round(ms, 2),
                 "a_second": round(1e3 * len(inputs) / ms),
             }
-            yield {**found, "tokens": sum(tokens.seq_lens), "inputs": len(inputs)}
+            yield {**results, "tokens": sum(tokens.seq_lens), "inputs": len(inputs)}
 
 
 def main() -> None:

@@ -35,12 +35,12 @@ class Product:
         return self.features // 2 if self.gated else self.features
 
 
-def in_e4m3(product: Product) -> Product:
+def in_e4m3(gemm: Product) -> Product:
     """The same with operands in e4m3: what the next product reads leaves in e4m3, and the residual in fp16 too."""
-    if product.activation != "none":
-        return dataclasses.replace(product, results=("y_e4m3",))
-    both = product.adds and "y" in product.norms
-    return dataclasses.replace(product, results=BOTH if both else ("y",))
+    if gemm.activation != "none":
+        return dataclasses.replace(gemm, results=("y_e4m3",))
+    both = gemm.adds and "y" in gemm.norms
+    return dataclasses.replace(gemm, results=BOTH if both else ("y",))
 
 
 def norms_behind(hidden: int) -> tuple[Product, ...]:
@@ -90,16 +90,16 @@ def products() -> Iterator[Product]:
     """All, what most models have first; those in fp16 before the same in e4m3."""
     common = [*norms_behind(768), *norms_ahead(768, 1152, "gelu", turned=True)]
     common += [*norms_behind(384), *norms_behind(1024)]
-    for product in common:
-        yield product
-        yield in_e4m3(product)
+    for gemm in common:
+        yield gemm
+        yield in_e4m3(gemm)
     more = [
         *norms_ahead(1024, 3072, "silu", turned=False),  # as Qwen3's, but for its width
         *norms_ahead(1024, 2624, "gelu", turned=True),
         Product("gated up", 768, 6144, "silu", gated=True, norms=("x",)),
         Product("wide out to a stream", 2048, 1024, norms=("y",), adds=True),
     ]
-    for product in [*more, *seldom(768), *seldom(384)]:
-        yield product
-    for product in [*more, *seldom(768)]:
-        yield in_e4m3(product)
+    for gemm in [*more, *seldom(768), *seldom(384)]:
+        yield gemm
+    for gemm in [*more, *seldom(768)]:
+        yield in_e4m3(gemm)

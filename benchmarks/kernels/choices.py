@@ -47,11 +47,11 @@ E4M3_TYPE = torch.float8_e4m3fn
 class Problem:
     """A product's tensors for up to `tokens` tokens, with weights that fill the L2 cache twice."""
 
-    def __init__(self, product: Product, tokens: int) -> None:
-        depth, features, half = product.depth, product.features, torch.float16
-        operand = E4M3_TYPE if product.results else half
+    def __init__(self, gemm: Product, tokens: int) -> None:
+        depth, features, half = gemm.depth, gemm.features, torch.float16
+        operand = E4M3_TYPE if gemm.results else half
         properties = torch.cuda.get_device_properties(0)
-        self.product = product
+        self.product = gemm
         self.multiprocessors = properties.multi_processor_count
         self.weight_bytes = depth * features * operand.itemsize
         self.weights = min(-(-CACHE_MULTIPLE * properties.L2_cache_size // self.weight_bytes), LAUNCHES)
@@ -60,32 +60,32 @@ class Problem:
             "weight": (_normal(self.weights, depth, features) * depth**-0.5).to(operand),
             "bias": _normal(features).to(half),
         }
-        if product.results:
+        if gemm.results:
             self.tensors["scale"] = torch.full((features,), 0.5, device=DEVICE)
-        if not product.results or "y" in product.results:
-            self.tensors["y"] = torch.empty(tokens, product.width, dtype=half, device=DEVICE)
-        if "y_e4m3" in product.results:
-            self.tensors["y_e4m3"] = torch.empty(tokens, product.width, dtype=E4M3_TYPE, device=DEVICE)
-        if product.adds:
+        if not gemm.results or "y" in gemm.results:
+            self.tensors["y"] = torch.empty(tokens, gemm.width, dtype=half, device=DEVICE)
+        if "y_e4m3" in gemm.results:
+            self.tensors["y_e4m3"] = torch.empty(tokens, gemm.width, dtype=E4M3_TYPE, device=DEVICE)
+        if gemm.adds:
             self.tensors["residual"] = _normal(tokens, features).to(half)
-        if "residual" in product.norms:
+        if "residual" in gemm.norms:
             self.tensors["residual_scale"] = _normal(features).to(half)
         names = (("x", "x_moments", depth), ("residual", "residual_moments", features), ("y", "moments", features))
         for norm, name, width in names:
-            if norm in product.norms:
+            if norm in gemm.norms:
                 self.tensors[name] = _normal(width // GROUP, tokens, 2).abs()
-        if product.rotary_features:
+        if gemm.rotary_features:
             self.tensors["positions"] = torch.arange(tokens, device=DEVICE, dtype=torch.int32) % 512
-            self.tensors["frequencies"] = torch.full((product.rotary_features // 2,), 0.01, device=DEVICE)
+            self.tensors["frequencies"] = torch.full((gemm.rotary_features // 2,), 0.01, device=DEVICE)
 
     def call(self, tokens: int) -> launchers.LinearCall:
         """The parameters for this many tokens."""
-        product = self.product
+        gemm = self.product
         return launchers.LinearCall(
             **{name: tensor.data_ptr() for name, tensor in self.tensors.items()},
-            T=tokens, K=product.depth, N=product.features, rotary_features=product.rotary_features,
-            x_epsilon=1e-5, residual_epsilon=1e-5, y_scale=1.0, activation=launchers.ACTIVATIONS[product.activation],
-            gated=int(product.gated), rms=0, type=launchers.DATA_TYPES[torch.float16],
+            T=tokens, K=gemm.depth, N=gemm.features, rotary_features=gemm.rotary_features,
+            x_epsilon=1e-5, residual_epsilon=1e-5, y_scale=1.0, activation=launchers.ACTIVATIONS[gemm.activation],
+            gated=int(gemm.gated), rms=0, type=launchers.DATA_TYPES[torch.float16],
         )  # fmt: skip
 
     def ranked(self, tokens: int) -> list[int]:
@@ -118,21 +118,21 @@ def _normal(*shape: int) -> torch.Tensor:
 
 def candidates(ranked: list[int]) -> list[int]:
     """The cost model's first, and the first of every kind."""
-    found = list(ranked[:FIRST])
+    results = list(ranked[:FIRST])
     of_kind: dict[str, int] = {}
     for choice in ranked:
         kind = kind_of(choice)
         of_kind[kind] = of_kind.get(kind, 0) + 1
-        if of_kind[kind] <= OF_A_SIZE and choice not in found:
-            found.append(choice)
-    return found
+        if of_kind[kind] <= OF_A_SIZE and choice not in results:
+            results.append(choice)
+    return results
 
 
 def cases() -> Iterator[tuple[Product, tuple[int, ...]]]:
     """Products with token counts: those of the target cases first."""
     for tokens in (TARGET_TOKENS, MORE_TOKENS):
-        for product in products():
-            yield product, tokens
+        for gemm in products():
+            yield gemm, tokens
 
 
 def measure(problem: Problem, tokens: int) -> dict[str, object]:
@@ -161,16 +161,16 @@ def main() -> int:
     torch.manual_seed(0)
     start = time.monotonic()
     with arguments.json.open("w", encoding="utf-8") as file:
-        for product, tokens in cases():
+        for gemm, tokens in cases():
             seconds = time.monotonic() - start
             if seconds > arguments.seconds:
-                print(f"stopped after {seconds:.0f} s, before {product}")
+                print(f"stopped after {seconds:.0f} s, before {gemm}")
                 break
-            problem = Problem(product, max(tokens))
+            problem = Problem(gemm, max(tokens))
             for count in tokens:
                 file.write(json.dumps(measure(problem, count)) + "\n")
             file.flush()
-            print(f"{seconds:6.1f} s  {product}", flush=True)
+            print(f"{seconds:6.1f} s  {gemm}", flush=True)
     return 0
 
 

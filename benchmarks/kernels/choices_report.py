@@ -62,15 +62,15 @@ def chosen(record: Mapping[str, Any]) -> Chosen:
 
 def table(records: list[Mapping[str, Any]]) -> str:
     """All lines."""
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    results: dict[tuple[str, str], list[float]] = defaultdict(list)
     for one in map(chosen, records):
-        found[one.finish, one.kind].append(one.lost)
-    order = sorted(found, key=lambda key: (key[0], " " in key[1], key[1].partition(" ")[2], int(key[1].split()[0])))
+        results[one.finish, one.kind].append(one.lost)
+    order = sorted(results, key=lambda key: (key[0], " " in key[1], key[1].partition(" ")[2], int(key[1].split()[0])))
     lines = [f"{'finish':48s} {'tiling':14s} {'chosen':>6s} {'without it':>11s} {'at most':>8s}"]
-    for finish, kind in order:
-        lost = found[finish, kind]
+    for epilogue, kind in order:
+        lost = results[epilogue, kind]
         lines.append(
-            f"{finish:48s} {kind:14s} {len(lost):6d} {100 * statistics.median(lost):9.1f} % {100 * max(lost):6.1f} %"
+            f"{epilogue:48s} {kind:14s} {len(lost):6d} {100 * statistics.median(lost):9.1f} % {100 * max(lost):6.1f} %"
         )
     return "\n".join(lines)
 

@@ -181,9 +181,9 @@ def measure(case: Case, dtype: torch.dtype, *, every_tiling: bool) -> dict[str, 
         launch = ours(problem, tiling)
         problem.y.fill_(float("nan"))
         launch(0)
-        found = error(problem.y, truth)
-        if not found <= allowed:
-            raise SystemExit(f"{case.name}, tiling {tiling}: error {found:.2e} > {allowed:.2e}")
+        result = error(problem.y, truth)
+        if not result <= allowed:
+            raise SystemExit(f"{case.name}, tiling {tiling}: error {result:.2e} > {allowed:.2e}")
         times[name], spreads[name] = time_us(launch, calls)
     return {
         "case": case.name,
@@ -229,11 +229,11 @@ def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
     tilings = [choose(c, dtype) for c in cases]
     first = normal(tokens, cases[0].depth)
 
-    def run(product: Callable[[torch.Tensor, torch.Tensor, int], object]) -> None:
+    def run(gemm: Callable[[torch.Tensor, torch.Tensor, int], object]) -> None:
         x = first
         for weights in layers:
             for i, (case, weight) in enumerate(zip(cases, weights, strict=True)):
-                product(x.view(-1)[: tokens * case.depth].view(tokens, case.depth), weight, i)
+                gemm(x.view(-1)[: tokens * case.depth].view(tokens, case.depth), weight, i)
                 x = outputs[i]
 
     def cublas(x: torch.Tensor, weight: torch.Tensor, i: int) -> None:
@@ -243,8 +243,8 @@ def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
         linear(x, weight, outputs[i], bias=biases[i], activation=cases[i].activation, tiling=tilings[i])
 
     times = {}
-    for name, product in (("cublas", cublas), ("padfree", padfree)):
-        replay = captured(functools.partial(run, product))
+    for name, gemm in (("cublas", cublas), ("padfree", padfree)):
+        replay = captured(functools.partial(run, gemm))
         replay()
         times[name] = 1e3 * statistics.median(mean_ms(replay, 1) for _ in range(ROUNDS)) / CHAIN_LAYERS
     return times
@@ -274,7 +274,7 @@ def main() -> int:
     dtype = getattr(torch, arguments.type)
     for model in arguments.models:
         for tokens in arguments.tokens:
-            cases = [Case(tokens, *product) for product in SHAPES[model]]
+            cases = [Case(tokens, *gemm) for gemm in SHAPES[model]]
             records = []
             for case in cases:
                 records.append(measure(case, dtype, every_tiling=arguments.tilings))

@@ -103,25 +103,25 @@ def normal(*shape: int) -> torch.Tensor:
 class Problem:
     """A product's tensors in both types, with as many weights as it takes to fill the cache several times."""
 
-    def __init__(self, product: Product, tokens: int, weights: int = 0) -> None:
-        depth, features = product.depth, product.features
+    def __init__(self, gemm: Product, tokens: int, weights: int = 0) -> None:
+        depth, features = gemm.depth, gemm.features
         cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
         count = weights or max(MIN_CALLS, -(-CACHE_MULTIPLE * cache_bytes // (depth * features)))
-        self.product = product
+        self.product = gemm
         self.x_half = normal(tokens, depth).half()
         self.x = (normal(tokens, depth) * 16).to(E4M3)
         self.half_weights = [(normal(depth, features) * depth**-0.5).half() for _ in range(count)]
         self.weights = [weight.t().mul(64).to(E4M3).contiguous() for weight in self.half_weights]
         self.scale = torch.full((features,), 2.0**-10, device=DEVICE)
         self.bias = normal(features).half()
-        self.residual = normal(tokens, features).half() if product.adds else None
-        self.y = self.x_half.new_empty(tokens, product.width)
-        self.y_e4m3 = self.x.new_empty(tokens, product.width)
-        self.rotation = rotation_of(tokens, product.rotary_features) if product.rotary_features else None
+        self.residual = normal(tokens, features).half() if gemm.adds else None
+        self.y = self.x_half.new_empty(tokens, gemm.width)
+        self.y_e4m3 = self.x.new_empty(tokens, gemm.width)
+        self.rotation = rotation_of(tokens, gemm.rotary_features) if gemm.rotary_features else None
         self.moments = Moments(
             of_x=self._moments(tokens, depth, "x"),
             of_residual=self._moments(tokens, features, "residual"),
-            residual_scale=normal(features).half() if "residual" in product.norms else None,
+            residual_scale=normal(features).half() if "residual" in gemm.norms else None,
             out=self._moments(tokens, features, "y"),
         )
         self.one = torch.ones((), device=DEVICE)
@@ -131,22 +131,22 @@ class Problem:
 
     def chosen(self, *, in_half: bool = False) -> Tiling:
         """What an engine would take from its table at this T."""
-        product, tokens = self.product, len(self.x)
+        gemm, tokens = self.product, len(self.x)
         [(_, tiling)] = measured_tilings(
-            product.depth, product.features, product.activation, torch.float16, tokens, tokens,
-            residual=product.adds, gated=product.gated, rotary_features=product.rotary_features, norms=product.norms,
-            e4m3=() if in_half else product.results,
+            gemm.depth, gemm.features, gemm.activation, torch.float16, tokens, tokens,
+            residual=gemm.adds, gated=gemm.gated, rotary_features=gemm.rotary_features, norms=gemm.norms,
+            e4m3=() if in_half else gemm.results,
         )  # fmt: skip
         return tiling
 
     def ours(self, tiling: Tiling, x: torch.Tensor | None = None) -> Launch:
         """In e4m3."""
-        product, source = self.product, self.x if x is None else x
-        results = E4m3(self.scale, self.y_e4m3 if "y_e4m3" in product.results else None, Y_SCALE)
+        gemm, source = self.product, self.x if x is None else x
+        results = E4m3(self.scale, self.y_e4m3 if "y_e4m3" in gemm.results else None, Y_SCALE)
         return lambda i: linear(
-            source, self.weights[i], self.y if "y" in product.results else None, bias=self.bias,
-            residual=self.residual, moments=self.moments, rotation=self.rotation, activation=product.activation,
-            gated=product.gated, e4m3=results, tiling=tiling,
+            source, self.weights[i], self.y if "y" in gemm.results else None, bias=self.bias,
+            residual=self.residual, moments=self.moments, rotation=self.rotation, activation=gemm.activation,
+            gated=gemm.gated, e4m3=results, tiling=tiling,
         )  # fmt: skip
 
     def in_half(self, tiling: Tiling, x: torch.Tensor | None = None) -> Launch:
@@ -167,9 +167,9 @@ class Problem:
         )  # fmt: skip
 
 
-def measure(product: Product, tokens: int, *, every_tiling: bool) -> dict[str, object]:
+def measure(gemm: Product, tokens: int, *, every_tiling: bool) -> dict[str, object]:
     """Times of everything for one product."""
-    problem = Problem(product, tokens)
+    problem = Problem(gemm, tokens)
     calls = len(problem.weights)
     chosen = problem.chosen()
     launches: dict[str, Launch] = {
@@ -193,10 +193,10 @@ def measure(product: Product, tokens: int, *, every_tiling: bool) -> dict[str, o
         time, spread = time_us(launch, calls)
         times[name], spreads[name] = round(time, 3), round(spread, 3)
     return {
-        "case": f"{tokens} x {product.depth} x {product.features} {product.name}",
+        "case": f"{tokens} x {gemm.depth} x {gemm.features} {gemm.name}",
         "tokens": tokens,
-        "depth": product.depth,
-        "features": product.features,
+        "depth": gemm.depth,
+        "features": gemm.features,
         "chosen": chosen,
         "type": "float8_e4m3fn",
         "times_us": times,
@@ -206,8 +206,8 @@ def measure(product: Product, tokens: int, *, every_tiling: bool) -> dict[str, o
 
 def chain(hidden: int, tokens: int) -> dict[str, float]:
     """Microseconds a layer of layers in one graph, each product on what the ones before wrote."""
-    qkv, out, up, down = problems = [Problem(product, tokens, CHAIN_LAYERS) for product in layer(hidden)]
-    first, last = (Problem(product, tokens, CHAIN_LAYERS) for product in ends(hidden))
+    qkv, out, up, down = problems = [Problem(gemm, tokens, CHAIN_LAYERS) for gemm in layer(hidden)]
+    first, last = (Problem(gemm, tokens, CHAIN_LAYERS) for gemm in ends(hidden))
     first.residual, first.y, first.y_e4m3 = down.y, out.y, out.y_e4m3
     first.moments = dataclasses.replace(first.moments, out=out.moments.out)
     for ahead, behind, reader in ((down, out, qkv), (out, down, up), (out, last, up)):
@@ -279,9 +279,9 @@ def main() -> int:
     for model in arguments.models:
         for tokens in arguments.tokens:
             records: list[dict[str, object]] = []
-            products = (*layer(HIDDEN[model]), *ends(HIDDEN[model])) if model in HIDDEN else modernbert()
-            for product in products:
-                records.append(measure(product, tokens, every_tiling=arguments.tilings))
+            gemms = (*layer(HIDDEN[model]), *ends(HIDDEN[model])) if model in HIDDEN else modernbert()
+            for gemm in gemms:
+                records.append(measure(gemm, tokens, every_tiling=arguments.tilings))
                 print(summary(records[-1]), flush=True)
             if model in HIDDEN:
                 times = chain(HIDDEN[model], tokens)

@@ -77,7 +77,7 @@ def rotation_of(tokens: int, features: int) -> Rotation:
 class Problem:
     """Inputs of a product with a fixed seed."""
 
-    def __init__(self, finish: Finish, tokens: int, dtype: torch.dtype) -> None:
+    def __init__(self, epilogue: Finish, tokens: int, dtype: torch.dtype) -> None:
         generator = torch.Generator(device=DEVICE).manual_seed(0)
 
         def normal(*shape: int) -> torch.Tensor:
@@ -86,32 +86,33 @@ class Problem:
         def moments(width: int, present: bool) -> torch.Tensor | None:
             return normal(width // GROUP, tokens, 2).abs() if present else None
 
-        depth, features = finish.depth, finish.features
-        self.finish = finish
+        depth, features = epilogue.depth, epilogue.features
+        self.finish = epilogue
         self.x = normal(tokens, depth).to(dtype)
         self.weights = [(normal(depth, features) * depth**-0.5).to(dtype) for _ in range(MIN_CALLS)]
         self.bias = normal(features).to(dtype)
-        self.residual = normal(tokens, features).to(dtype) if finish.residual else None
-        self.y = self.x.new_empty(tokens, features // 2 if finish.gated else features)
+        self.residual = normal(tokens, features).to(dtype) if epilogue.residual else None
+        self.y = self.x.new_empty(tokens, features // 2 if epilogue.gated else features)
         self.wide = self.x.new_empty(tokens, features)
         self.out = self.x.new_empty(tokens, features)
-        self.rotation = rotation_of(tokens, finish.rotary_features)
+        self.rotation = rotation_of(tokens, epilogue.rotary_features)
         self.moments = Moments(
-            of_x=moments(depth, "x" in finish.norms),
-            out=moments(features, "y" in finish.norms),
+            of_x=moments(depth, "x" in epilogue.norms),
+            out=moments(features, "y" in epilogue.norms),
         )
 
     def ours(self) -> Launch:
         """The product with its finish."""
-        finish = self.finish
+        epilogue = self.finish
         [(_, tiling)] = measured_tilings(
-            finish.depth, finish.features, finish.activation, self.x.dtype, len(self.x), len(self.x),
-            residual=finish.residual, gated=finish.gated, rotary_features=finish.rotary_features, norms=finish.norms,
+            epilogue.depth, epilogue.features, epilogue.activation, self.x.dtype, len(self.x), len(self.x),
+            residual=epilogue.residual, gated=epilogue.gated, rotary_features=epilogue.rotary_features,
+            norms=epilogue.norms,
         )  # fmt: skip
         return lambda i: linear(
             self.x, self.weights[i], self.y, bias=self.bias, residual=self.residual, moments=self.moments,
-            rotation=self.rotation if finish.rotary_features else None, activation=finish.activation,
-            gated=finish.gated, tiling=tiling,
+            rotation=self.rotation if epilogue.rotary_features else None, activation=epilogue.activation,
+            gated=epilogue.gated, tiling=tiling,
         )  # fmt: skip
 
     def product(self, i: int) -> None:
@@ -153,13 +154,13 @@ class Problem:
         return launch
 
 
-def measure(finish: Finish, tokens: int, dtype: torch.dtype) -> dict[str, object]:
+def measure(epilogue: Finish, tokens: int, dtype: torch.dtype) -> dict[str, object]:
     """Times of all ways, in us."""
-    problem = Problem(finish, tokens, dtype)
+    problem = Problem(epilogue, tokens, dtype)
     ways: dict[str, Launch | None] = {"padfree": problem.ours(), "cublas": problem.product}
     ways["cublas and separate"] = problem.separately()
     times = {name: round(time_us(way, MIN_CALLS)[0], 2) for name, way in ways.items() if way is not None}
-    return {"case": f"{tokens} x {finish.name}", "tokens": tokens, "times_us": times}
+    return {"case": f"{tokens} x {epilogue.name}", "tokens": tokens, "times_us": times}
 
 
 def main() -> int:
@@ -171,8 +172,8 @@ def main() -> int:
     arguments = parser.parse_args()
     about = environment()
     for tokens in arguments.tokens:
-        for finish in FINISHES:
-            record = measure(finish, tokens, getattr(torch, arguments.type))
+        for epilogue in FINISHES:
+            record = measure(epilogue, tokens, getattr(torch, arguments.type))
             print(f"{record['case']:60s} {record['times_us']}", flush=True)
             if arguments.json:
                 append_record(arguments.json, {**record, "type": arguments.type, **about})

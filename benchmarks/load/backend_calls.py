@@ -95,8 +95,8 @@ def measure(client: triton.InferenceServerClient) -> np.ndarray:
     for _ in range(REQUESTS):
         room.acquire()
         client.async_infer("calls", [tensor], take)
-    found = [answers.get() for _ in range(REQUESTS)]
-    return np.concatenate([rows for rows in found if rows is not None])
+    results = [answers.get() for _ in range(REQUESTS)]
+    return np.concatenate([rows for rows in results if rows is not None])
 
 
 if __name__ == "__main__":

@@ -131,8 +131,8 @@ def percentiles(values: Array) -> Mapping[str, float | None]:
     shares = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
     if not values.size:
         return dict.fromkeys(shares)
-    found = {name: float(np.percentile(values, share, method="higher")) for name, share in shares.items()}
-    return {name: round(value, 3) if np.isfinite(value) else None for name, value in found.items()}
+    results = {name: float(np.percentile(values, share, method="higher")) for name, share in shares.items()}
+    return {name: round(value, 3) if np.isfinite(value) else None for name, value in results.items()}
 
 
 def _texts(request: Request) -> int:

@@ -154,8 +154,8 @@ def message(target: Target, request: Request) -> bytes:
 def header(received: bytearray, name: bytes) -> int:
     """A number in the head of a reply, 0 where there is none."""
     head = bytes(received[: received.find(END_OF_HEAD)]).lower()
-    _, found, rest = head.partition(b"\r\n" + name + b":")
-    return int(rest.split(b"\r\n", 1)[0]) if found else 0
+    _, result, rest = head.partition(b"\r\n" + name + b":")
+    return int(rest.split(b"\r\n", 1)[0]) if result else 0
 
 
 def output_type(target: Target) -> np.dtype[np.generic]:

@@ -84,11 +84,11 @@ def measure(server: Server, texts: int, arguments: argparse.Namespace) -> None:
 @contextmanager
 def taken(server: Server) -> Iterator[dict[str, float]]:
     """What the server's processes take of the cores, in seconds; it is there when the context ends."""
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     processes = {"cpu_model_s": [server.process.pid], "cpu_front_ends_s": server.front_ends}
     before = {name: cpu_seconds(pids) for name, pids in processes.items()}
-    yield found
-    found.update({name: round(cpu_seconds(pids) - before[name], 2) for name, pids in processes.items()})
+    yield results
+    results.update({name: round(cpu_seconds(pids) - before[name], 2) for name, pids in processes.items()})
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
@@ -102,9 +102,9 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     modes = parser.add_subparsers(dest="mode", required=True)
-    made = modes.add_parser("build", help="the engine alone; contest's build makes the same")
-    made.add_argument("--folder", type=Path, required=True)
-    made.add_argument("--timing-cache", default="default", help="TensorRT's timing cache")
+    result = modes.add_parser("build", help="the engine alone; contest's build makes the same")
+    result.add_argument("--folder", type=Path, required=True)
+    result.add_argument("--timing-cache", default="default", help="TensorRT's timing cache")
     contest = modes.add_parser("run", help="the limits")
     contest.add_argument("--model", type=Path, required=True, help="packed.plan of either build")
     contest.add_argument("--texts", type=int, nargs="+", default=[8, 1, 32], help="texts of a request")

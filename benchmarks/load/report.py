@@ -38,14 +38,14 @@ def best(records: Sequence[Record]) -> Record | None:
 def table(servers: Mapping[str, Sequence[Record]]) -> str:
     """Every server's best step as Markdown, and the ratio to the best peer."""
     rows = [HEAD, ("---", *["---:"] * (len(HEAD) - 1))]
-    found = {name: step for name, records in servers.items() if (step := best(records))}
-    for name, step in found.items():
+    results = {name: step for name, records in servers.items() if (step := best(records))}
+    for name, step in results.items():
         rates = (f"{step[rate]:,.0f}" for rate in ("answered_per_s", "texts_per_s", "tokens_per_s"))
         rows.append((name, *rates, *(f"{step['latency_ms'][share]:.1f}" for share in ("p50", "p99"))))
     text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    peers = [step["tokens_per_s"] for name, step in found.items() if name != OWN]
-    if OWN in found and peers:
-        text += f"\n{OWN} over the better padded server: {found[OWN]['tokens_per_s'] / max(peers):.2f}\n"
+    peers = [step["tokens_per_s"] for name, step in results.items() if name != OWN]
+    if OWN in results and peers:
+        text += f"\n{OWN} over the better padded server: {results[OWN]['tokens_per_s'] / max(peers):.2f}\n"
     return text
 
 

@@ -78,5 +78,5 @@ def text_of(tokens: int, words: list[tuple[str, int]], rng: np.random.Generator)
 
 def ranks(count: int, rng: np.random.Generator) -> list[int]:
     """Places of words, each as often as Zipf's law has it: in proportion to 1 / (place + 1)."""
-    found: list[int] = np.searchsorted(SHARES, rng.random(max(count, 0)) * SHARES[-1]).tolist()
-    return found
+    result: list[int] = np.searchsorted(SHARES, rng.random(max(count, 0)) * SHARES[-1]).tolist()
+    return result

@@ -65,8 +65,8 @@ def _is_of_another_run(ours: Record, half: Record | None) -> bool:
 
 
 def _earlier(record: Record) -> Mapping[str, float]:
-    found: Mapping[str, float] = record.get(EARLIER, {})
-    return found
+    result: Mapping[str, float] = record.get(EARLIER, {})
+    return result
 
 
 def _ms(time_ms: float | None) -> str:
@@ -77,18 +77,18 @@ def accuracy(records: Sequence[Record]) -> Table:
     """A row a model and precision, of records of benchmarks/accuracy/fp8.py."""
     head = ["model, queries", "precision", "cosine to fp32, mean", "worst", "top-1", "points to fp32"]
     rows = [
-        [f"{record['case'].removesuffix(', fp8')}, {record['pairs']}", precision, *_accuracy(precision, found)]
+        [f"{record['case'].removesuffix(', fp8')}, {record['pairs']}", precision, *_accuracy(precision, result)]
         for record in records
-        for precision, found in record["precisions"].items()
+        for precision, result in record["precisions"].items()
     ]
     return head, rows
 
 
-def _accuracy(precision: str, found: Mapping[str, Any]) -> list[str]:
-    low, high = found["against_fp32_interval"]
+def _accuracy(precision: str, result: Mapping[str, Any]) -> list[str]:
+    low, high = result["against_fp32_interval"]
     digits = 4 if precision == "fp8" else 6
     return [
-        *(f"{found[name]:.{digits}f}" for name in ("cosine_mean", "cosine_worst")),
-        f"{found['top_1']:.1f} %",
-        "-" if precision == "fp32" else f"{found['against_fp32']:+.1f} ({low:+.1f} to {high:+.1f})",
+        *(f"{result[name]:.{digits}f}" for name in ("cosine_mean", "cosine_worst")),
+        f"{result['top_1']:.1f} %",
+        "-" if precision == "fp32" else f"{result['against_fp32']:+.1f} ({low:+.1f} to {high:+.1f})",
     ]

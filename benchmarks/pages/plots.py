@@ -46,11 +46,11 @@ def ratios(record: Record, *, earlier: bool = False) -> dict[str, float]:
 
 def bars(records: Sequence[Record]) -> list[list[Bar]]:
     """The bars of every model, the fastest first; a peer has the same colour in all of them."""
-    found = [times_of(record) for record in records]
-    styles = styles_of(name for times in found for name in times)
+    results = [times_of(record) for record in records]
+    styles = styles_of(name for times in results for name in times)
     return [
         [Bar(name, time_ms, styles[name][0]) for name, time_ms in sorted(times.items(), key=lambda item: item[1])]
-        for times in found
+        for times in results
     ]
 
 
@@ -96,14 +96,14 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
     with pyplot.rc_context(STYLE):
         figure, grid = pyplot.subplots(rows, 2, figsize=(10, 0.6 + 2.5 * rows), squeeze=False)
         panels = list(grid.flat)
-        for axes, record, found in zip(panels, records, bars(records), strict=False):
+        for axes, record, result in zip(panels, records, bars(records), strict=False):
             drawn = axes.barh(
-                range(len(found)), [bar.time_ms for bar in found], height=0.75, color=[bar.colour for bar in found]
+                range(len(result)), [bar.time_ms for bar in result], height=0.75, color=[bar.colour for bar in result]
             )
-            labels = [f"{bar.time_ms:.{2 if bar.time_ms < 10 else 1}f}" for bar in found]
+            labels = [f"{bar.time_ms:.{2 if bar.time_ms < 10 else 1}f}" for bar in result]
             axes.bar_label(drawn, labels=labels, padding=3, color=INK)
-            axes.set_yticks(range(len(found)), [BAR_NAMES.get(bar.label, bar.label) for bar in found])
-            for text, bar in zip(axes.get_yticklabels(), found, strict=True):
+            axes.set_yticks(range(len(result)), [BAR_NAMES.get(bar.label, bar.label) for bar in result])
+            for text, bar in zip(axes.get_yticklabels(), result, strict=True):
                 text.set_fontweight("bold" if bar.label == PADFREE else "normal")
             axes.invert_yaxis()
             axes.margins(x=0.12)

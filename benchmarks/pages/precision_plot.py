@@ -61,18 +61,18 @@ def points(timed: Sequence[Record], trained: Sequence[Record]) -> list[Point]:
 
 def draw_precisions(timed: Sequence[Record], trained: Sequence[Record], path: Path) -> bool:
     """Draws the picture; False where fewer than two precisions have records."""
-    found = points(timed, trained)
-    if len(found) < 2:
+    result = points(timed, trained)
+    if len(result) < 2:
         return False
     from matplotlib import pyplot
 
-    missing = [name for name in PRECISIONS if name not in {point.precision for point in found}]
+    missing = [name for name in PRECISIONS if name not in {point.precision for point in result}]
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(6.4, 3.6))
-        for point in found:
+        for point in result:
             axes.scatter(point.time_ms, point.changed_percent, s=70, color=COLOURS[point.precision], zorder=3)
             label = f"{point.precision}: {point.time_ms:.2f} ms, {point.changed_percent:.2g} %"
-            right = point.time_ms > 0.7 * max(each.time_ms for each in found)
+            right = point.time_ms > 0.7 * max(each.time_ms for each in result)
             axes.annotate(
                 label,
                 (point.time_ms, point.changed_percent),
@@ -81,8 +81,8 @@ def draw_precisions(timed: Sequence[Record], trained: Sequence[Record], path: Pa
                 ha="right" if right else "left",
                 color=INK,
             )
-        axes.set_xlim(0, 1.08 * max(point.time_ms for point in found))
-        axes.set_ylim(-0.15, 1.2 * max(point.changed_percent for point in found))
+        axes.set_xlim(0, 1.08 * max(point.time_ms for point in result))
+        axes.set_ylim(-0.15, 1.2 * max(point.changed_percent for point in result))
         axes.grid(visible=True)
         axes.set_xlabel("ms per batch, BERT-base, 16 texts of up to 512 tokens (lower is better)")
         axes.set_ylabel("answers that differ from\nfp32, % (lower is better)")

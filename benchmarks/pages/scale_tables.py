@@ -29,13 +29,13 @@ def devices(records: Sequence[Record]) -> Table:
 
 def imbalance(records: Sequence[Record]) -> Table:
     """A row a number of ranks, a column a size of batches: mean and 99th percentile, balanced and by chance."""
-    found = {(record["ranks"], record["batch"]): record for record in records if "steps" in record}
+    results = {(record["ranks"], record["batch"]): record for record in records if "steps" in record}
     head = ["ranks", *(f"{batch} rows per rank, {way}" for batch in BY_BATCH for way in ("balanced", "by chance"))]
     rows = []
-    for ranks in sorted({ranks for ranks, _ in found}):
+    for ranks in sorted({ranks for ranks, _ in results}):
         cells = []
         for batch in BY_BATCH:
-            record = found.get((ranks, batch))
+            record = results.get((ranks, batch))
             for way in ("balanced", "unbalanced"):
                 shown = "-" if record is None else f"{record[f'{way}_mean']:.2%} ({record[f'{way}_p99']:.2%})"
                 cells.append(shown)

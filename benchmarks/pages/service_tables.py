@@ -21,14 +21,14 @@ def integrations(records: Sequence[Record]) -> Table:
     others = [name for name in who if name.startswith("itself")]
     rows = []
     for task, named in TASKS.items():
-        found = {record["who"]: record for record in records if record["task"] == task}
-        if not found:
+        results = {record["who"]: record for record in records if record["task"] == task}
+        if not results:
             continue
-        cells = [f"{found[name]['a_second'] / 1e3:.1f}" if name in found else "-" for name in who]
-        times = [found[name]["ms"] for name in others if name in found]
-        ratio = f"{min(times) / found[OURS]['ms']:.1f} x" if times and OURS in found else "-"
-        size = f"{found[OURS]['inputs']:,}"
-        rows.append([f"{named.format(size)}, {found[OURS]['tokens']:,} tokens", *cells, ratio])
+        cells = [f"{results[name]['a_second'] / 1e3:.1f}" if name in results else "-" for name in who]
+        times = [results[name]["ms"] for name in others if name in results]
+        ratio = f"{min(times) / results[OURS]['ms']:.1f} x" if times and OURS in results else "-"
+        size = f"{results[OURS]['inputs']:,}"
+        rows.append([f"{named.format(size)}, {results[OURS]['tokens']:,} tokens", *cells, ratio])
     return ["thousand a second", *who, "ours over the best other"], rows
 
 

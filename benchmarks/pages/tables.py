@@ -125,21 +125,21 @@ def batch_name(record: Record) -> str:
     return f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}"
 
 
-def peers_of(found: Sequence[Mapping[str, float]]) -> list[str]:
+def peers_of(result: Sequence[Mapping[str, float]]) -> list[str]:
     """Who was measured beside ours in any case."""
-    return [name for name in dict.fromkeys(name for times in found for name in times) if name not in (PADFREE, LIMIT)]
+    return [name for name in dict.fromkeys(name for times in result for name in times) if name not in (PADFREE, LIMIT)]
 
 
 def targets(records: Sequence[Record]) -> str:
     """A row a contender, a column a batch: milliseconds, those of an earlier run in brackets, then errors."""
     chosen = of_set(records, "targets")
-    found = [times_of(record) for record in chosen]
+    results = [times_of(record) for record in chosen]
     earlier = [earlier_times_of(record) for record in chosen]
-    peers = sorted(peers_of([*found, *earlier]), key=lambda name: (not name.startswith(PADFREE), name != TENSORRT))
+    peers = sorted(peers_of([*results, *earlier]), key=lambda name: (not name.startswith(PADFREE), name != TENSORRT))
     head = ["ms per batch", *(f"{batch_name(record)}, {record['tokens']} tokens" for record in chosen)]
     shown = [
         {name: ms(time) for name, time in now.items()} | {name: in_earlier_run(ms(time)) for name, time in then.items()}
-        for now, then in zip(found, earlier, strict=True)
+        for now, then in zip(results, earlier, strict=True)
     ]
     rows = [[name, *(cells.get(name, ms(None)) for cells in shown)] for name in (PADFREE, *peers, LIMIT)]
     rows[0] = [f"**{cell}**" for cell in rows[0]]
@@ -233,10 +233,10 @@ def sweep(records: Sequence[Record]) -> str:
         chosen = sorted(of_set(records, name), key=order)
         if not chosen:
             continue
-        found = [times_of(record) for record in chosen]
-        others = peers_of(found)
+        results = [times_of(record) for record in chosen]
+        others = peers_of(results)
         rows = []
-        for record, times in zip(chosen, found, strict=True):
+        for record, times in zip(chosen, results, strict=True):
             ours = times[PADFREE]
             shown = [ms(ours), *(ms(times.get(title)) for title in others)]
             ratios = [ratio(times.get(title), ours) for title in compared if title in others]
@@ -370,8 +370,8 @@ def past_one_gpu(source: str, make: Callable[[Sequence[Record]], scale_tables.Ta
         records = read(path) if path.exists() else []
         if not records:
             return UNMEASURED
-        made = made_with(records) if "gpu" in records[0] else f"Computed at commit {', '.join(commits_of(records))}."
-        return f"{table(*make(records))}\n{made}\n"
+        result = made_with(records) if "gpu" in records[0] else f"Computed at commit {', '.join(commits_of(records))}."
+        return f"{table(*make(records))}\n{result}\n"
 
     return text
 
@@ -414,8 +414,8 @@ TABLES: Mapping[str, Table] = {
 def filled(text: str, results: Path) -> str:
     """A document with its tables made anew from the records."""
 
-    def made(found: re.Match[str]) -> str:
-        return f"{found[1]}\n{TABLES[found[2]](results)}\n{found[3]}"
+    def made(result: re.Match[str]) -> str:
+        return f"{result[1]}\n{TABLES[result[2]](results)}\n{result[3]}"
 
     return BLOCK.sub(made, text)
 

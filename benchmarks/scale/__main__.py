@@ -57,15 +57,15 @@ def make_parser() -> argparse.ArgumentParser:
 
 def inputs(arguments: argparse.Namespace) -> tuple[Job, Machines]:
     """The job and the machines, with measured rates where none are given."""
-    given = vars(arguments)
-    if given["gpu_tokens_per_s"] is None:
-        given["gpu_tokens_per_s"] = report.gpu_rate(RESULTS / "h200")[0]
-    if given["core_tokens_per_s"] is None:
-        given["core_tokens_per_s"] = report.core_rate(RESULTS / "cpu")[0]
+    values = vars(arguments)
+    if values["gpu_tokens_per_s"] is None:
+        values["gpu_tokens_per_s"] = report.gpu_rate(RESULTS / "h200")[0]
+    if values["core_tokens_per_s"] is None:
+        values["core_tokens_per_s"] = report.core_rate(RESULTS / "cpu")[0]
     for name in (field.name for kind in (Job, Machines) for field in fields(kind)):
-        if not given[name] > 0 and name not in ("start_s", "spread"):
-            raise SystemExit(f"{option(name)} is {given[name]}, allowed: above 0; leave it out")
-    job, machines = ({field.name: given[field.name] for field in fields(kind)} for kind in (Job, Machines))
+        if not values[name] > 0 and name not in ("start_s", "spread"):
+            raise SystemExit(f"{option(name)} is {values[name]}, allowed: above 0; leave it out")
+    job, machines = ({field.name: values[field.name] for field in fields(kind)} for kind in (Job, Machines))
     return Job(**job), Machines(**machines)
 
 
@@ -82,14 +82,14 @@ def main() -> None:
         lengths = np.random.default_rng(0).lognormal(np.log(MEDIAN), DEVIATION, 10_000).astype(np.int64)
         if arguments.lengths is not None:
             lengths = np.load(arguments.lengths)
-        found = [forecast(job, machines, gpus, lengths) for gpus in arguments.gpus]
+        results = [forecast(job, machines, gpus, lengths) for gpus in arguments.gpus]
         print(f"{job}\n{machines}")
-        print(report.text_table([report.cells(row) for row in found]))
-        records = [report.as_record(row, job, machines) for row in found]
+        print(report.text_table([report.cells(row) for row in results]))
+        records = [report.as_record(row, job, machines) for row in results]
     if arguments.json is not None:
-        made = environment()
+        result = environment()
         for record in records:
-            append_record(arguments.json, {**record, **made})
+            append_record(arguments.json, {**record, **result})
 
 
 if __name__ == "__main__":

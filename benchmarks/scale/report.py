@@ -19,9 +19,9 @@ TOKENISING = "tokenising.jsonl"
 def gpu_rate(results: Path) -> tuple[float, Record]:
     """Tokens a second of BERT-base on one GPU, and the record: from ids to vectors, where that was measured."""
     pool = results / POOL
-    found = [record for record in (read(pool) if pool.exists() else []) if record["case"] == "1 GPU"]
-    if found:
-        return float(found[0]["run_tokens_per_s"]), found[0]
+    collected = [record for record in (read(pool) if pool.exists() else []) if record["case"] == "1 GPU"]
+    if collected:
+        return float(collected[0]["run_tokens_per_s"]), collected[0]
     (record,) = (record for record in read(results / PLAN) if record["case"] == CASE)
     return 1e3 * record["tokens"] / record["ours_ms"], record
 

@@ -30,10 +30,10 @@ class Part:
     @staticmethod
     def read(text: str) -> Part:
         """From "2/3". Raises argparse.ArgumentTypeError for what is no part."""
-        found = re.fullmatch(r"(\d+)/(\d+)", text)
-        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        match = re.fullmatch(r"(\d+)/(\d+)", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise argparse.ArgumentTypeError(f"{text!r}, allowed: K/N with K from 1 to N, like 2/3")
-        return Part(int(found[1]), int(found[2]))
+        return Part(int(match[1]), int(match[2]))
 
     @property
     def slice(self) -> slice:

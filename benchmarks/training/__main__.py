@@ -42,7 +42,7 @@ def main() -> None:
         "--batch", type=int, nargs="+", default=[32, 64], metavar="B", help="rows of a GPU's batch (default 32 64)"
     )
     arguments = parser.parse_args()
-    lengths, made = read_lengths(arguments.lengths), environment()
+    lengths, result = read_lengths(arguments.lengths), environment()
     if arguments.steps:
         from .steps import measure  # needs PyTorch
 
@@ -53,7 +53,7 @@ def main() -> None:
     for record in records:
         print(record, flush=True)
         if arguments.json:
-            append_record(arguments.json, {**record, **made})
+            append_record(arguments.json, {**record, **result})
 
 
 if __name__ == "__main__":

@@ -32,15 +32,15 @@ def snake_alone(lengths: Lengths, shares: list[list[int]]) -> list[list[int]]:
 def imbalance(lengths: Lengths, ranks: int, batch: int, epochs: int) -> dict[str, Any]:
     """One number of ranks and one size of batches."""
     sampler = BalancedBatchSampler(lengths, batch, replicas=ranks, drop_last=True)
-    found: dict[str, list[Any]] = {"balanced": [], "snake": [], "unbalanced": []}
+    results: dict[str, list[Any]] = {"balanced": [], "snake": [], "unbalanced": []}
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
         balanced, unbalanced = zip(*both_ways(sampler), strict=True)
-        found["balanced"].append(imbalances(balanced, lengths))
-        found["snake"].append(imbalances(map(partial(snake_alone, lengths), unbalanced), lengths))
-        found["unbalanced"].append(imbalances(unbalanced, lengths))
+        results["balanced"].append(imbalances(balanced, lengths))
+        results["snake"].append(imbalances(map(partial(snake_alone, lengths), unbalanced), lengths))
+        results["unbalanced"].append(imbalances(unbalanced, lengths))
     record: dict[str, Any] = {"case": f"imbalance, {ranks} ranks x {batch}", "ranks": ranks, "batch": batch}
-    for name, steps in found.items():
+    for name, steps in results.items():
         values = np.concatenate(steps)
         record |= {
             "steps": values.size,

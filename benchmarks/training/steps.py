@@ -98,12 +98,12 @@ def train_both_ways(
         took_s[way] += seconds_taken
     own_ms = {way: compute_ms(model, steps[way], lengths, rank) for way in WAYS}
     for way in WAYS:
-        found = imbalances(steps[way], lengths)
+        result = imbalances(steps[way], lengths)
         record |= {
             f"{way}_steps_per_s": round(done[way] / took_s[way], 3),
             f"{way}_steps": done[way],
-            f"{way}_mean": round(float(found.mean()), 5),
-            f"{way}_p99": round(float(np.percentile(found, 99)), 5),
+            f"{way}_mean": round(float(result.mean()), 5),
+            f"{way}_p99": round(float(np.percentile(result, 99)), 5),
             f"{way}_compute_ms": own_ms[way],
         }
     return {**record, "gain": round(record["balanced_steps_per_s"] / record["unbalanced_steps_per_s"], 4)}
