@@ -55,11 +55,11 @@ def test_samples_come_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monkey
     program.write_text("#!/bin/sh\necho 7\necho '[N/A]'\necho 9\nsleep 60\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with gpu_use(0) as found:
+    with gpu_use(0) as actual:
         until = time.monotonic() + 20
-        while len(found.samples) < 2 and time.monotonic() < until:
+        while len(actual.samples) < 2 and time.monotonic() < until:
             time.sleep(0.02)
-    assert [percent for _, percent in found.samples] == [7, 9]
+    assert [percent for _, percent in actual.samples] == [7, 9]
 
 
 def test_the_table() -> None:

@@ -46,10 +46,10 @@ def test_nothing_is_missed_that_python_imports(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     file = evidence._file(module)
     assert file is not None
-    found = {evidence._name(path) for path in imported([file])}
+    results = {evidence._name(path) for path in imported([file])}
     loaded = set(done.stdout.split())
     assert len(loaded) > 5
-    assert loaded <= found
+    assert loaded <= results
 
 
 def test_a_digest_follows_names_and_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,11 +131,11 @@ def test_the_summary_counts_what_was_meant_and_what_came_in_the_window() -> None
     pool = [Request(np.ones((1, 4), np.int32), np.array([[4]], np.int32))] * 2
     meant, answered = np.array([0.5, 1.1, 1.5, 1.9]), np.array([1.2, 1.3, 1.6, np.nan])
     outcome = np.array([Outcome.RIGHT, Outcome.RIGHT, Outcome.RIGHT, Outcome.LOST])
-    found = summary(Notes(meant, meant, answered, outcome, np.array([0, 1, 0, 1])), pool, (1.0, 2.0))
-    assert (found["requests"], found["right"], found["lost"]) == (4, 3, 1)
-    assert (found["meant_per_s"], found["answered_per_s"], found["tokens_per_s"]) == (3, 3, 12)
-    assert found["latency_ms"]["p50"] == pytest.approx(200)
-    assert found["latency_ms"]["p99"] is None  # one of three took for ever
+    actual = summary(Notes(meant, meant, answered, outcome, np.array([0, 1, 0, 1])), pool, (1.0, 2.0))
+    assert (actual["requests"], actual["right"], actual["lost"]) == (4, 3, 1)
+    assert (actual["meant_per_s"], actual["answered_per_s"], actual["tokens_per_s"]) == (3, 3, 12)
+    assert actual["latency_ms"]["p50"] == pytest.approx(200)
+    assert actual["latency_ms"]["p99"] is None  # one of three took for ever
 
 
 def test_percentiles_are_values_that_occurred() -> None:
@@ -179,9 +179,9 @@ def test_the_limit_is_found_from_below_and_from_above(start: float) -> None:
         offered.append(rate)
         return step(rate, p99=10.0 if rate <= 1000 else 100.0)
 
-    found = find_limit(offer, 50.0, start)
-    assert found is not None
-    assert 900 < found["offered_per_s"] <= 1000
+    actual = find_limit(offer, 50.0, start)
+    assert actual is not None
+    assert 900 < actual["offered_per_s"] <= 1000
     assert len(offered) < 16
 
 
@@ -194,10 +194,10 @@ def test_the_sum_of_a_soak() -> None:
     records = [
         step(10, p99=float(at), host_mib=100 + at, gpu_mib=None, elapsed_s=36.0 * at, lost=1) for at in range(10)
     ]
-    found = total(records)
-    assert (found["requests"], found["lost"], found["worst_p99_ms"]) == (100, 10, 9.0)
-    assert found["host_mib"] == {"first": 103, "last": 109, "most": 109, "per_hour": pytest.approx(100)}
-    assert "gpu_mib" not in found
+    actual = total(records)
+    assert (actual["requests"], actual["lost"], actual["worst_p99_ms"]) == (100, 10, 9.0)
+    assert actual["host_mib"] == {"first": 103, "last": 109, "most": 109, "per_hour": pytest.approx(100)}
+    assert "gpu_mib" not in actual
 
 
 def test_memory_of_a_process_and_those_below_it() -> None:

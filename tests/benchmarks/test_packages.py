@@ -54,15 +54,15 @@ def test_packages_import_each_other_in_one_direction() -> None:
 
 
 def test_of_the_tests_only_what_they_share_is_imported() -> None:
-    found = {name for file in FILES for name in imported(file) if name.startswith("tests")}
-    assert found
-    assert all(name.startswith("tests.support.") for name in found)
+    results = {name for file in FILES for name in imported(file) if name.startswith("tests")}
+    assert results
+    assert all(name.startswith("tests.support.") for name in results)
 
 
 def test_nothing_is_imported_by_its_path() -> None:
     for file in [*FILES, *(ROOT / "tests").rglob("*.py")]:
-        found = re.findall(r"sys\.path\.(?:insert|append|extend)|sys\.path\[", file.read_text("utf-8"))
-        assert found == [] or file == Path(__file__), file
+        match = re.findall(r"sys\.path\.(?:insert|append|extend)|sys\.path\[", file.read_text("utf-8"))
+        assert match == [] or file == Path(__file__), file
     assert not any("spec_from_file_location" in file.read_text("utf-8") for file in FILES)
 
 

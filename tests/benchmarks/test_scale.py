@@ -22,13 +22,13 @@ JOB, MACHINES = Job(), Machines(gpu_tokens_per_s=2.5e6, core_tokens_per_s=8e5)
 
 
 def test_a_job_on_one_gpu_takes_its_tokens_over_the_rate() -> None:
-    found = forecast(JOB, replace(MACHINES, spread=0.0), 1, LENGTHS)
-    assert found.binds == "GPU"
-    assert found.seconds == pytest.approx(30 + 1e9 * 200 / 2.5e6, rel=1e-3)
-    assert found.cost == pytest.approx(found.gpu_hours * 3)
-    assert found.cores == pytest.approx(2.5e6 / 8e5)
-    assert found.read_gb_per_s == pytest.approx(2.5e6 * 4.5 / 1e9)
-    assert found.write_gb_per_s == pytest.approx(2.5e6 / 200 * 1536 / 1e9)
+    actual = forecast(JOB, replace(MACHINES, spread=0.0), 1, LENGTHS)
+    assert actual.binds == "GPU"
+    assert actual.seconds == pytest.approx(30 + 1e9 * 200 / 2.5e6, rel=1e-3)
+    assert actual.cost == pytest.approx(actual.gpu_hours * 3)
+    assert actual.cores == pytest.approx(2.5e6 / 8e5)
+    assert actual.read_gb_per_s == pytest.approx(2.5e6 * 4.5 / 1e9)
+    assert actual.write_gb_per_s == pytest.approx(2.5e6 / 200 * 1536 / 1e9)
 
 
 @pytest.mark.parametrize(
@@ -43,22 +43,22 @@ def test_a_job_on_one_gpu_takes_its_tokens_over_the_rate() -> None:
 )
 def test_the_scarcest_of_all_binds(changes: dict[str, float], binds: str) -> None:
     machines = replace(MACHINES, **changes)
-    found = forecast(JOB, machines, 8, LENGTHS)
-    assert found.binds == binds
-    assert found.rate == min(stages(JOB, machines, 8).values())
+    actual = forecast(JOB, machines, 8, LENGTHS)
+    assert actual.binds == binds
+    assert actual.rate == min(stages(JOB, machines, 8).values())
     more = replace(machines, **{name: 1.2 * value for name, value in changes.items()})
-    assert forecast(JOB, more, 8, LENGTHS).seconds < 0.9 * found.seconds
+    assert forecast(JOB, more, 8, LENGTHS).seconds < 0.9 * actual.seconds
 
 
 def test_long_texts_bind_what_reads_them() -> None:
-    found = forecast(replace(JOB, bytes_a_token=4000.0), MACHINES, 8, LENGTHS)
-    assert found.binds == "reading"
+    actual = forecast(replace(JOB, bytes_a_token=4000.0), MACHINES, 8, LENGTHS)
+    assert actual.binds == "reading"
 
 
 def test_the_start_and_few_shards_bind_on_many_gpus() -> None:
-    found = forecast(JOB, MACHINES, 1024, LENGTHS)
-    assert found.binds == "the start"
-    assert found.seconds > 30 + 1e9 * 200 / 2.5e6 / 1024
+    actual = forecast(JOB, MACHINES, 1024, LENGTHS)
+    assert actual.binds == "the start"
+    assert actual.seconds > 30 + 1e9 * 200 / 2.5e6 / 1024
     few = forecast(replace(JOB, shard_texts=1_000_000), replace(MACHINES, start_s=1.0), 900, LENGTHS)
     assert few.binds == "the last shards", "1000 shards on 900 GPUs: 100 of them do two"
     assert few.tail_share == pytest.approx(1 - 1000 / 900 / 2, abs=0.03)

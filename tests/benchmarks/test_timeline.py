@@ -39,8 +39,8 @@ def test_products_are_told_apart_where_norms_are_folded() -> None:
     folded = [name for name in LAYER if name != "normKernel"]
     names = ("normKernel<TableSource>", *folded, *folded, "normKernel", "some_gemm")
     kinds = [kind for kind in KINDS if kind != "layer norm"]
-    found = kinds_of([Kernel(name, i, i + 1.0) for i, name in enumerate(names)])
-    assert found == ["embedding", *kinds, *kinds, "layer norm", "product"]
+    actual = kinds_of([Kernel(name, i, i + 1.0) for i, name in enumerate(names)])
+    assert actual == ["embedding", *kinds, *kinds, "layer norm", "product"]
 
 
 def test_every_kernel_of_a_product_is_known() -> None:

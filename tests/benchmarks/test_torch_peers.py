@@ -46,13 +46,13 @@ def by_sequence(window: tuple[int, int]) -> Any:
 def models() -> dict[str, Any]:
     windowed = {"local_attention": 8, "global_attn_every_n_layers": 3, "bos_token_id": 1, "eos_token_id": 2}
     special = {"cls_token_id": 1, "sep_token_id": 2}
-    made = {
+    result = {
         "bert": transformers.BertModel(transformers.BertConfig(**SMALL)),
         "modernbert": transformers.ModernBertModel(transformers.ModernBertConfig(**SMALL, **windowed, **special)),
     }
     if hasattr(transformers, "NomicBertModel"):
-        made["nomic"] = transformers.NomicBertModel(transformers.NomicBertConfig(**SMALL))
-    return made
+        result["nomic"] = transformers.NomicBertModel(transformers.NomicBertConfig(**SMALL))
+    return result
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert", "nomic"])

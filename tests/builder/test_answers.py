@@ -33,21 +33,21 @@ def test_labels(problem: str, texts: Path, tmp_path: Path) -> None:
     folder = small_folder(tmp_path / "model", "sequence", ("no", "maybe", "yes"), problem_type=problem or None)
     assert cli.main(["run", str(folder), "--input", str(texts), "-o", str(tmp_path / "out.jsonl")]) == 0
     with padfree.Model(folder) as model:
-        found = model.classify(TEXTS)
-    for text, line, one in zip(TEXTS, lines_of(tmp_path / "out.jsonl"), found, strict=True):
+        actual = model.classify(TEXTS)
+    for text, line, one in zip(TEXTS, lines_of(tmp_path / "out.jsonl"), actual, strict=True):
         wanted = {"text": text, "label": one.label, "score": one.score, "scores": dict(one.scores)}
         assert line == (wanted | {"labels": list(one.labels)} if problem else wanted)
 
 
 def test_words(tmp_path: Path) -> None:
     folder = small_folder(tmp_path / "model", "token", ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
-    given = [word for text in TEXTS for word in ("--text", text)]
-    assert cli.main(["run", str(folder), *given, "-o", str(tmp_path / "out.jsonl")]) == 0
+    arguments = [word for text in TEXTS for word in ("--text", text)]
+    assert cli.main(["run", str(folder), *arguments, "-o", str(tmp_path / "out.jsonl")]) == 0
     with padfree.Model(folder) as model:
-        found = model.tag(TEXTS)
-    assert any(found)
+        actual = model.tag(TEXTS)
+    assert any(actual)
     wanted = [
-        {"text": text, "words": [asdict(word) for word in words]} for text, words in zip(TEXTS, found, strict=True)
+        {"text": text, "words": [asdict(word) for word in words]} for text, words in zip(TEXTS, actual, strict=True)
     ]
     assert lines_of(tmp_path / "out.jsonl") == wanted
 

@@ -178,10 +178,10 @@ def test_pairs_in_any_usual_spelling(metadata: Metadata, tmp_path: Path, line: s
     pairs = replace(metadata, text=TextInfo(PAIRS))
     path = tmp_path / "pairs.jsonl"
     path.write_text(f"{line}\n\n{line}\n")
-    found = read_batch(path, pairs, TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30)))
+    actual = read_batch(path, pairs, TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30)))
     tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
-    assert as_lists(found)["input_ids"] == 2 * [tokenizer.encode(*expected).ids]
-    assert as_lists(found)["token_type_ids"] == 2 * [tokenizer.encode(*expected).type_ids]
+    assert as_lists(actual)["input_ids"] == 2 * [tokenizer.encode(*expected).ids]
+    assert as_lists(actual)["token_type_ids"] == 2 * [tokenizer.encode(*expected).type_ids]
 
 
 @pytest.mark.parametrize(
@@ -213,5 +213,5 @@ def test_models_of_vectors_take_the_text_of_a_row(metadata: Metadata, tmp_path: 
     path = tmp_path / "texts.jsonl"
     path.write_text('{"query": "word1", "text": "word2"}\n')
     options = TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30))
-    found = read_batch(path, replace(metadata, text=TextInfo(SENTENCES)), options)
-    assert found["input_ids"] == [read_tokenizer(tmp_path / "tokenizer.json").encode("word2").ids]
+    actual = read_batch(path, replace(metadata, text=TextInfo(SENTENCES)), options)
+    assert actual["input_ids"] == [read_tokenizer(tmp_path / "tokenizer.json").encode("word2").ids]

@@ -109,9 +109,9 @@ def test_optimize_writes_what_runs_and_is_inspected(fp8: Path, tmp_path: Path, c
         assert text in shown
     data = ids(tmp_path / "run.jsonl", (5, 12))
     assert main(["run", str(fp8), "--input", str(data), "-o", str(tmp_path / "out.npz")]) == 0
-    with np.load(tmp_path / "out.npz") as found:
-        assert found["last_hidden_state"].shape == (17, 64)
-        assert np.isfinite(found["last_hidden_state"]).all()
+    with np.load(tmp_path / "out.npz") as actual:
+        assert actual["last_hidden_state"].shape == (17, 64)
+        assert np.isfinite(actual["last_hidden_state"]).all()
 
 
 def test_compare_knows_fp8(model: Path, fp8: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -180,19 +180,19 @@ def test_libraries_without_the_plugin_are_named(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_file_in_fp8_is_built_as_one(fp8: Path) -> None:
     assert is_fp8(fp8)
-    found = Model(onnx.load(str(fp8)))
-    assert linear_of(found.proto) == "padfree"
+    actual = Model(onnx.load(str(fp8)))
+    assert linear_of(actual.proto) == "padfree"
     asked = {"interface": None, "strict": False, "verify": False}
-    assert rewritten(found, precision="fp8", **asked) is found  # type: ignore[arg-type]
+    assert rewritten(actual, precision="fp8", **asked) is actual  # type: ignore[arg-type]
     with pytest.raises(BuildError, match="rewritten with precision fp8, fp16 was asked for"):
-        rewritten(found, precision="fp16", **asked)  # type: ignore[arg-type]
+        rewritten(actual, precision="fp16", **asked)  # type: ignore[arg-type]
     hopper = Device(0, "NVIDIA H200", 9, 0)
     for device in (hopper, Device(0, "NVIDIA L4", 8, 9)):
-        assert choose_linear("auto", found.proto, "fp16", device) == "padfree"
+        assert choose_linear("auto", actual.proto, "fp16", device) == "padfree"
     with pytest.raises(BuildError, match=r"is in fp8, and PadfreeLinearFp8 needs compute capability 8.9 or newer"):
-        choose_linear("auto", found.proto, "fp16", Device(0, "NVIDIA A10", 8, 6))
+        choose_linear("auto", actual.proto, "fp16", Device(0, "NVIDIA A10", 8, 6))
     with pytest.raises(BuildError, match="is in fp8, and --linear tensorrt was asked for; build from the original"):
-        choose_linear("tensorrt", found.proto, "fp16", hopper)
+        choose_linear("tensorrt", actual.proto, "fp16", hopper)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])

@@ -46,22 +46,22 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def incomplete(metadata: dict[str, Any]) -> dict[str, Any]:
     """Metadata with one island: attention of two heads on padded tokens."""
-    product = {"op": "MatMul", "part": "attention", "weights": False, "count": 2}
+    gemm = {"op": "MatMul", "part": "attention", "weights": False, "count": 2}
     sizes = {"batch": "2*B", "rows": "S", "inner": "8", "columns": "S"}
-    products = [{**product, **sizes}]
-    recorded = {"original": products, "rewritten": products, "uncounted": []}
+    gemms = [{**gemm, **sizes}]
+    recorded = {"original": gemms, "rewritten": gemms, "uncounted": []}
     return {**metadata, "coverage": {**metadata["coverage"], "products": recorded}}
 
 
 def documented() -> dict[str, set[str]]:
     """Key -> types, from the tables of docs/reference/report.md."""
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for line in page("report").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 3 and cells[0].startswith("`"):
             for key in re.findall(r"`([^`]+)`", cells[0]):
-                found[key] = {cells[1]} | ({"null"} if "null" in cells[2] else set())
-    return found
+                results[key] = {cells[1]} | ({"null"} if "null" in cells[2] else set())
+    return results
 
 
 def leaves(value: Any, objects: set[str], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -178,8 +178,8 @@ def test_near_misses_that_differ_in_names_alone_are_one() -> None:
             miss("d", "'d' reads padding"),
         ],
     }
-    found = near_misses(coverage)
-    assert [(item.where, item.node, item.count) for item in found] == [("attention", "a", 2), ("", "d", 1)]
+    actual = near_misses(coverage)
+    assert [(item.where, item.node, item.count) for item in actual] == [("attention", "a", 2), ("", "d", 1)]
 
 
 def test_files_without_products_have_no_costs(packed_metadata: dict[str, Any]) -> None:
@@ -246,10 +246,10 @@ def test_inspect_names_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFix
     whole, refused = json.loads(entry.value), 0
     for *steps, last in places(whole):
         raw = json.loads(json.dumps(whole))
-        place = raw
+        location = raw
         for step in steps:
-            place = place[step]
-        place[last] = value
+            location = location[step]
+        location[last] = value
         entry.value = json.dumps(raw)
         (tmp_path / "packed.onnx").write_bytes(model.SerializeToString())
         refused += main(["inspect", str(tmp_path / "packed.onnx"), "--verbose"])

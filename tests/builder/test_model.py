@@ -63,20 +63,20 @@ def means(texts: Sequence[str]) -> Array:
     session, encoder = ort.InferenceSession(str(ENCODER)), Tokenizer.from_file(str(TOKENIZER))
     encoder.no_padding()
     encoder.enable_truncation(9)
-    found = []
+    results = []
     for text in texts:
         one = encoder.encode(text)
         feeds = {"input_ids": one.ids, "attention_mask": one.attention_mask, "token_type_ids": one.type_ids}
         arrays = {name: np.asarray([row], np.int64) for name, row in feeds.items()}
-        found.append(session.run(["last_hidden_state"], arrays)[0][0].mean(0))
-    return np.stack(found)
+        results.append(session.run(["last_hidden_state"], arrays)[0][0].mean(0))
+    return np.stack(results)
 
 
 def test_vectors_are_those_of_the_exported_model_in_the_order_of_the_texts(embedder: padfree.Model) -> None:
-    found = embedder.encode(TEXTS)
-    assert (found.dtype, found.shape) == (np.float32, (len(TEXTS), WIDTH))
-    np.testing.assert_allclose(found, means(TEXTS), atol=TOLERANCE)
-    np.testing.assert_allclose(embedder.encode(TEXTS[2]), found[2], atol=TOLERANCE)
+    actual = embedder.encode(TEXTS)
+    assert (actual.dtype, actual.shape) == (np.float32, (len(TEXTS), WIDTH))
+    np.testing.assert_allclose(actual, means(TEXTS), atol=TOLERANCE)
+    np.testing.assert_allclose(embedder.encode(TEXTS[2]), actual[2], atol=TOLERANCE)
     assert embedder.encode([]).shape == (0, WIDTH)
 
 
@@ -105,9 +105,9 @@ def test_the_command_line_gives_the_same(embedder: padfree.Model, folder: Path, 
 
 def test_an_exported_file_is_pooled_as_asked() -> None:
     with padfree.Model(ENCODER, tokenizer=TOKENIZER, pooling="mean", normalize=True) as model:
-        found = model.encode(["a cat"])
-        np.testing.assert_allclose(np.linalg.norm(found), 1.0, atol=1e-5)
-        np.testing.assert_allclose(found[0] * np.linalg.norm(means(["a cat"])), means(["a cat"])[0], atol=1e-4)
+        actual = model.encode(["a cat"])
+        np.testing.assert_allclose(np.linalg.norm(actual), 1.0, atol=1e-5)
+        np.testing.assert_allclose(actual[0] * np.linalg.norm(means(["a cat"])), means(["a cat"])[0], atol=1e-4)
     with padfree.Model(ENCODER, tokenizer=TOKENIZER) as rows:
         (one,) = rows.tokens(["a cat"])
         assert one.vectors is not None
@@ -154,16 +154,16 @@ def test_classifiers_give_labels_with_scores(problem: str, classifiers: Path) ->
         "regression": logits,
     }.get(problem, np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
     with padfree.Model(path) as model:
-        found = model.classify(WORDS)
+        actual = model.classify(WORDS)
         one = model.classify(WORDS[1])
-    for answer, row in zip(found, shares, strict=True):
+    for answer, row in zip(actual, shares, strict=True):
         assert list(answer.scores) == list(LABELS)
         np.testing.assert_allclose(list(answer.scores.values()), row, atol=TOLERANCE)
         assert (answer.label, answer.score) == (LABELS[row.argmax()], max(answer.scores.values()))
         several = [LABELS[at] for at in np.argsort(-row) if row[at] >= 0.5]
         assert answer.labels == (tuple(several) if problem.startswith("multi") else (answer.label,))
     assert isinstance(one, Classified)
-    np.testing.assert_allclose(one.score, found[1].score, atol=TOLERANCE)
+    np.testing.assert_allclose(one.score, actual[1].score, atol=TOLERANCE)
 
 
 @pytest.fixture(scope="module")
@@ -174,11 +174,11 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_taggers_give_words_with_places(tagger: Path) -> None:
     logits = logits_of("token", tagger.parent / "model.json", WORDS)
     with padfree.Model(tagger) as model:
-        found = model.tag(WORDS, words=True)
+        actual = model.tag(WORDS, words=True)
         assert model.tag(WORDS[0]) == model.tag(WORDS)[0]
         with pytest.raises(SessionError, match="it has labels for words: call tag"):
             model.encode("word1")
-    for text, words, rows in zip(WORDS, found, logits, strict=True):
+    for text, words, rows in zip(WORDS, actual, logits, strict=True):
         assert [word.text for word in words] == text.split()
         assert all(text[word.start : word.end] == word.text for word in words)
         inner = rows[1:-1]  # without [CLS] and [SEP]
@@ -212,15 +212,15 @@ def test_neighbours_of_one_kind_are_one_up_to_the_next_that_begins() -> None:
         Tagged(text[at : at + 2], at, at + 2, label, 0.5 + at / 100)
         for at, label in zip(range(0, 24, 3), labels, strict=True)
     ]
-    found = joined(text, words)
-    assert [(item.text, item.label) for item in found] == [
+    actual = joined(text, words)
+    assert [(item.text, item.label) for item in actual] == [
         ("ab cd", "PER"),
         ("gh", "LOC"),
         ("ij", "LOC"),
         ("kl", "PER"),
         ("mn op", "x"),
     ]
-    assert found[0].score == pytest.approx(0.515)
+    assert actual[0].score == pytest.approx(0.515)
 
 
 @pytest.mark.needs_torch

@@ -50,8 +50,8 @@ def metadata(tmp_path_factory: pytest.TempPathFactory) -> Metadata:
 def test_other_columns_do_not_matter(write: Write, metadata: Metadata, tmp_path: Path) -> None:
     options = TextOptions(TOKENIZER)
     path = write(tmp_path / "in", {"id": [str(at) for at in range(len(SOME))], "text": SOME})
-    found, wanted = read_batch(path, metadata, options), read_texts(SOME, metadata, options)
-    assert {name: [list(row) for row in rows] for name, rows in found.items()} == {
+    actual, wanted = read_batch(path, metadata, options), read_texts(SOME, metadata, options)
+    assert {name: [list(row) for row in rows] for name, rows in actual.items()} == {
         name: [list(row) for row in rows] for name, rows in wanted.items()
     }
 

@@ -56,7 +56,7 @@ def text_of(node: ast.expr) -> str | None:
 
 def used_names(source: str, objects: dict[str, str]) -> set[str]:
     """The names of TensorRT's module that a file uses: Class, Class.member, function."""
-    found = set()
+    results = set()
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Attribute) or node.attr.startswith("__"):
             continue
@@ -64,14 +64,14 @@ def used_names(source: str, objects: dict[str, str]) -> set[str]:
         if owner is None:
             continue
         if owner in objects:
-            found.add(f"{objects[owner]}.{node.attr}")
+            results.add(f"{objects[owner]}.{node.attr}")
             continue
         for module in MODULES:
             if owner == module:
-                found.add(node.attr)
+                results.add(node.attr)
             elif owner.startswith(f"{module}.") and "(" not in owner:
-                found.add(f"{owner.removeprefix(f'{module}.')}.{node.attr}")
-    return found
+                results.add(f"{owner.removeprefix(f'{module}.')}.{node.attr}")
+    return results
 
 
 def all_used_names() -> dict[str, set[str]]:
@@ -81,7 +81,7 @@ def all_used_names() -> dict[str, set[str]]:
         (key := str(path.relative_to(ROOT))): used_names(path.read_text(encoding="utf-8"), OBJECTS.get(key, {}))
         for path in files
     }
-    return {path: found for path, found in names.items() if found}
+    return {path: actual for path, actual in names.items() if actual}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -33,15 +33,15 @@ def padded_share(lengths: list[int], batch: int) -> float:
 
 @pytest.mark.parametrize("batch", [1, 2, 4, 5, 100])
 def test_padding_is_that_of_batches(batch: int) -> None:
-    found = TextLengths(LENGTHS, 0)
-    assert found.padding(batch) == pytest.approx(padded_share(list(LENGTHS), batch))
-    assert found.padding(batch, in_order_of_length=True) == pytest.approx(padded_share(sorted(LENGTHS), batch))
+    actual = TextLengths(LENGTHS, 0)
+    assert actual.padding(batch) == pytest.approx(padded_share(list(LENGTHS), batch))
+    assert actual.padding(batch, in_order_of_length=True) == pytest.approx(padded_share(sorted(LENGTHS), batch))
 
 
 def test_every_text_is_in_one_bucket() -> None:
-    found = TextLengths((0, 8, 9, 16, 17, 32, 33), 0)
-    assert found.buckets() == [(0, 8, 2), (9, 16, 2), (17, 32, 2), (33, 64, 1)]
-    assert found.percentiles() == {50: 16, 90: 33, 99: 33}
+    actual = TextLengths((0, 8, 9, 16, 17, 32, 33), 0)
+    assert actual.buckets() == [(0, 8, 2), (9, 16, 2), (17, 32, 2), (33, 64, 1)]
+    assert actual.percentiles() == {50: 16, 90: 33, 99: 33}
     assert TextLengths((0, 0), 0).padding(2) == 0
 
 
@@ -57,10 +57,10 @@ def test_inspect_counts_with_the_models_tokenizer(given: str, tmp_path: Path, ca
     tokenizer.no_truncation()
     wanted = [min(len(item.ids), 64) for item in tokenizer.encode_batch(SOME)]
     assert main([*command, "--texts", str(texts), "--max-length", "64", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["texts"]
-    assert (found["count"], found["tokens"], found["longest"]) == (len(SOME), sum(wanted), max(wanted))
-    assert found["cut"] == sum(len(item.ids) > 64 for item in tokenizer.encode_batch(SOME))
-    assert found["padding"] == {str(batch): pytest.approx(padded_share(wanted, batch)) for batch in BATCHES}
+    actual = json.loads(capsys.readouterr().out)["texts"]
+    assert (actual["count"], actual["tokens"], actual["longest"]) == (len(SOME), sum(wanted), max(wanted))
+    assert actual["cut"] == sum(len(item.ids) > 64 for item in tokenizer.encode_batch(SOME))
+    assert actual["padding"] == {str(batch): pytest.approx(padded_share(wanted, batch)) for batch in BATCHES}
     assert main([*command, "--texts", str(texts), "--max-length", "64"]) == 0
     shown = capsys.readouterr().out
     assert f"6 texts, {sum(wanted)} tokens, {np.mean(wanted):.1f} on average" in shown

@@ -34,16 +34,16 @@ def write(folder: Path, first: tuple[str, ...] = BERT, *, size: int = 98, added:
     """A tokenizer.json of `size` words and `added` tokens, which frames texts as BERT and RoBERTa do."""
     words = [*first, *(f"word{number}" for number in range(size - len(first)))]
     begin, end = ("[CLS]", "[SEP]") if "[CLS]" in first else ("<s>", "</s>")
-    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="word0"))
-    made.add_special_tokens(list(first))
-    made.add_tokens([AddedToken(f"<extra{number}>") for number in range(added)])
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="word0"))
+    tokenizer.add_special_tokens(list(first))
+    tokenizer.add_tokens([AddedToken(f"<extra{number}>") for number in range(added)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{begin} $A {end}",
         pair=f"{begin} $A {end} $B:{second_type} {end}:{second_type}",
         special_tokens=[(token, words.index(token)) for token in (begin, end)],
     )
-    made.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
     return folder / "tokenizer.json"
 
 
@@ -103,9 +103,9 @@ def test_missing_token_types_are_told_where_pairs_need_them(
     monkeypatch.setattr(logging.getLogger("padfree"), "propagate", True)
     file = write(tmp_path)
     file.with_name("tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    found = describe()
-    inputs = found.inputs if types else tuple(item for item in found.inputs if item is not found.types_input())
-    metadata = replace(found, text=None if task is None else TextInfo(task), inputs=inputs)
+    actual = describe()
+    inputs = actual.inputs if types else tuple(item for item in actual.inputs if item is not actual.types_input())
+    metadata = replace(actual, text=None if task is None else TextInfo(task), inputs=inputs)
     load_tokenizer(file, metadata)
     assert ("gives no token types, as in transformers 5" in caplog.text) == told
 
@@ -158,8 +158,8 @@ def test_token_types_that_the_model_does_not_have(describe: Describe, tmp_path: 
 
 
 def test_a_tokenizer_without_a_token_for_what_it_does_not_know(describe: Describe, tmp_path: Path) -> None:
-    made = Tokenizer(models.WordLevel({"x": 0}))
-    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(models.WordLevel({"x": 0}))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
     load_tokenizer(tmp_path / "tokenizer.json", describe(), pairs=True)
 
 

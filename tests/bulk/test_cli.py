@@ -100,9 +100,9 @@ def test_what_is_no_plan_is_named_before_a_gpu(
 
 @pytest.mark.parametrize("package", ["pyarrow", "ray"])
 def test_what_is_not_installed_is_named(arguments: list[str], package: str) -> None:
-    given = [*arguments, *(["--ray", "auto"] if package == "ray" else [])]
+    words = [*arguments, *(["--ray", "auto"] if package == "ray" else [])]
     code = (
-        f"import sys; sys.modules[{package!r}] = None\nfrom padfree.builder.cli import main\nsys.exit(main({given!r}))"
+        f"import sys; sys.modules[{package!r}] = None\nfrom padfree.builder.cli import main\nsys.exit(main({words!r}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
@@ -127,10 +127,10 @@ def test_a_folder_is_rewritten_and_goes_on_where_it_ended(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its vectors are those of padfree run; what is made of it a second time counts as the same model."""
-    given = ["embed", str(folder), "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out")]
-    assert main([*given, "--shard-rows", "4"]) == 0
+    source = ["embed", str(folder), "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out")]
+    assert main([*source, "--shard-rows", "4"]) == 0
     sorted((tmp_path / "out").glob("part-*"))[1].unlink()
-    assert main([*given, "--shard-rows", "4"]) == 0
+    assert main([*source, "--shard-rows", "4"]) == 0
     assert "6 rows in 2 shards, 1 to do" in capsys.readouterr().err
     assert main(["run", str(folder), "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out.npz")]) == 0
     with np.load(tmp_path / "out.npz") as results:
@@ -140,8 +140,8 @@ def test_a_folder_is_rewritten_and_goes_on_where_it_ended(
 def test_a_cluster_is_given_a_file_that_its_machines_can_read(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["embed", str(folder), "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), "--ray", "auto"]
-    assert main(given) == 1
+    source = ["embed", str(folder), "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), "--ray", "auto"]
+    assert main(source) == 1
     assert f"padfree optimize {folder} -o FILE.onnx" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
 
@@ -180,5 +180,5 @@ def test_a_model_on_the_cpu_gets_every_core(
     arguments: list[str], embedder: Path, count: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "_cores", lambda: 8)
-    given = make_parser().parse_args([*arguments, "--workers", count])
-    assert bulk._Workers(given, embedder).running.cpu_threads == threads
+    words = make_parser().parse_args([*arguments, "--workers", count])
+    assert bulk._Workers(words, embedder).running.cpu_threads == threads

@@ -52,11 +52,11 @@ def test_workers_and_drivers_that_are_killed_cost_nothing_but_time(tmp_path: Pat
     assert code == 0, errors
     assert Command(*arguments, "--verify").end()[0] == 0
 
-    ids, found = vectors(output)
+    ids, actual = vectors(output)
     assert ids == [f"x{at}" for at in range(TEXTS)]
     assert result_files(output) == result_files(alone)
     sample = list(range(0, TEXTS, 997))
-    np.testing.assert_allclose(found[sample], expected([some[at] for at in sample]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual[sample], expected([some[at] for at in sample]), rtol=1e-4, atol=1e-4)
     assert not [path for path in output.iterdir() if path.name.endswith(".partial")]
 
 

@@ -41,8 +41,8 @@ def test_prompts_stand_in_front(tmp_path: Path, embedder: Path) -> None:
     some = texts(5)
     write_lines(tmp_path / "in.jsonl", [{"text": text} for text in some])
     run_here(Request([str(tmp_path / "in.jsonl")], str(tmp_path / "out"), embedder, prompt="query"))
-    found = parquet.read_table(tmp_path / "out").column("embedding").to_pylist()
-    np.testing.assert_allclose(found, expected([f"query: {text}" for text in some]), rtol=1e-4, atol=1e-4)
+    actual = parquet.read_table(tmp_path / "out").column("embedding").to_pylist()
+    np.testing.assert_allclose(actual, expected([f"query: {text}" for text in some]), rtol=1e-4, atol=1e-4)
 
 
 def test_vectors_of_tokens(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_vectors_of_tokens(tmp_path: Path) -> None:
     with Session(model) as session:
         rows = TextReader(model, session.metadata).read(some).request
         wanted = session.run(rows)["last_hidden_state"]
-    for found, one in zip(table.column("embeddings").to_pylist(), wanted, strict=True):
-        np.testing.assert_allclose(found, one, rtol=1e-3, atol=1e-4)
+    for actual, one in zip(table.column("embeddings").to_pylist(), wanted, strict=True):
+        np.testing.assert_allclose(actual, one, rtol=1e-3, atol=1e-4)
 
 
 def test_sparse_vectors_keep_what_is_not_zero() -> None:
@@ -128,5 +128,5 @@ def test_scores_of_classes(tmp_path: Path) -> None:
     model = write_model(tmp_path / "classes.onnx", "scores", 3, TextInfo("cross-encoder", DIGEST).to_dict())
     write_lines(tmp_path / "in.jsonl", [{"a": "a cat", "b": "my dog"}])
     run_here(Request([str(tmp_path / "in.jsonl")], str(tmp_path / "out"), model, ("a", "b")))
-    (found,) = parquet.read_table(tmp_path / "out").column("scores").to_pylist()
-    np.testing.assert_allclose(found, expected([("a cat", "my dog")], 3)[0], rtol=1e-4, atol=1e-4)
+    (actual,) = parquet.read_table(tmp_path / "out").column("scores").to_pylist()
+    np.testing.assert_allclose(actual, expected([("a cat", "my dog")], 3)[0], rtol=1e-4, atol=1e-4)

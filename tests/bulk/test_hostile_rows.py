@@ -86,12 +86,12 @@ def test_they_are_named(tmp_path: Path, embedder: Path, name: str, write: Callab
         assert record["reason"].startswith(reasons[record["row"]]), record
         assert len(record["reason"]) < 200
     table = parquet.read_table(output)
-    found = dict(zip(table.column("id").to_pylist(), table.column("embedding").to_pylist(), strict=True))
+    results = dict(zip(table.column("id").to_pylist(), table.column("embedding").to_pylist(), strict=True))
     keys: dict[str, Callable[[int], Any]] = {"in.csv": "k{}".format, "in.txt": int}
     key = keys.get(name, lambda at: 100 + at)
-    good = [at for at in GOOD if key(at) in found]
+    good = [at for at in GOOD if key(at) in results]
     assert good == ([0] if name == "in.txt" else list(GOOD))
-    vectors = [found[key(at)] for at in good]
+    vectors = [results[key(at)] for at in good]
     np.testing.assert_allclose(vectors, expected([GOOD[at] for at in good]), rtol=1e-4, atol=1e-4)
 
 

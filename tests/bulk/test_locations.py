@@ -21,38 +21,38 @@ BEAT_S = 0.1
 
 def store(folder: Path) -> Location:
     """A folder as a store sees it that pyarrow does not take for the local disk."""
-    place = Location(fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem()), "bucket", "store://bucket")
-    place.make_folder()
-    return place
+    location = Location(fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem()), "bucket", "store://bucket")
+    location.make_folder()
+    return location
 
 
 def test_a_second_driver_is_refused_while_the_first_one_lives(tmp_path: Path) -> None:
-    place = store(tmp_path)
-    with only_driver(place, BEAT_S):
+    location = store(tmp_path)
+    with only_driver(location, BEAT_S):
         with (
             pytest.raises(BulkError, match="store://bucket: another driver is at work there"),
-            only_driver(place, BEAT_S),
+            only_driver(location, BEAT_S),
         ):
             pass
         assert (tmp_path / "bucket" / LOCK).exists()
     assert not (tmp_path / "bucket" / LOCK).exists()
-    with only_driver(place, BEAT_S) as check:
+    with only_driver(location, BEAT_S) as check:
         check()
 
 
 def test_a_driver_that_was_killed_is_followed_by_another(tmp_path: Path) -> None:
-    place = store(tmp_path)
+    location = store(tmp_path)
     (tmp_path / "bucket" / LOCK).write_text('{"owner": "process 1 on gone", "token": "x", "beat": 7}')
     start = time.monotonic()
-    with only_driver(place, BEAT_S) as check:
+    with only_driver(location, BEAT_S) as check:
         check()
     assert time.monotonic() - start > 4 * BEAT_S
 
 
 def test_a_driver_whose_folder_was_taken_over_ends(tmp_path: Path) -> None:
-    place = store(tmp_path)
-    with only_driver(place, BEAT_S) as check:
-        place.child(LOCK).write(b'{"owner": "process 2 on other", "token": "y", "beat": 1}')
+    location = store(tmp_path)
+    with only_driver(location, BEAT_S) as check:
+        location.child(LOCK).write(b'{"owner": "process 2 on other", "token": "y", "beat": 1}')
         time.sleep(10 * BEAT_S)
         with pytest.raises(BulkError, match="another driver has taken the folder over"):
             check()
@@ -60,13 +60,13 @@ def test_a_driver_whose_folder_was_taken_over_ends(tmp_path: Path) -> None:
 
 
 def test_of_two_that_come_at_once_one_goes_on(tmp_path: Path) -> None:
-    place, entered, refused = store(tmp_path), [], []
+    location, entered, refused = store(tmp_path), [], []
     barrier = threading.Barrier(2)
 
     def come(name: str) -> None:
         barrier.wait()
         try:
-            with only_driver(place, BEAT_S):
+            with only_driver(location, BEAT_S):
                 entered.append(name)
                 time.sleep(10 * BEAT_S)
         except BulkError:
@@ -81,8 +81,8 @@ def test_of_two_that_come_at_once_one_goes_on(tmp_path: Path) -> None:
 
 
 def test_nothing_appears_where_a_put_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Location.of(str(tmp_path)).child("file")
-    place.write(b"before")
+    location = Location.of(str(tmp_path)).child("file")
+    location.write(b"before")
 
     def full(_path: Path, _write: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -91,8 +91,8 @@ def test_nothing_appears_where_a_put_fails(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(
         BulkError, match=r"file: cannot be written \(No space left on device\); check permissions and room"
     ):
-        place.write(b"after")
-    assert place.read() == b"before"
+        location.write(b"after")
+    assert location.read() == b"before"
 
 
 def test_places_in_each_other(tmp_path: Path) -> None:

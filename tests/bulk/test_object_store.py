@@ -52,8 +52,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def put(query: str, path: str, content: str) -> None:
-    filesystem, place = fs.FileSystem.from_uri(f"s3://bucket/{path}{query}")
-    with filesystem.open_output_stream(place) as stream:
+    filesystem, location = fs.FileSystem.from_uri(f"s3://bucket/{path}{query}")
+    with filesystem.open_output_stream(location) as stream:
         stream.write(content.encode())
 
 
@@ -89,8 +89,8 @@ def test_results_are_those_of_the_local_disk(tmp_path: Path, embedder: Path, sto
 
 
 def put_parquet(query: str, path: str, some: list[str]) -> None:
-    filesystem, place = fs.FileSystem.from_uri(f"s3://bucket/{path}{query}")
-    with filesystem.open_output_stream(place) as stream:
+    filesystem, location = fs.FileSystem.from_uri(f"s3://bucket/{path}{query}")
+    with filesystem.open_output_stream(location) as stream:
         parquet.write_table(pa.table({"text": some}), stream, row_group_size=20, use_dictionary=False)
 
 
@@ -117,8 +117,8 @@ def test_what_is_read_of_a_store_is_what_the_manifest_says(embedder: Path, store
         read(2)
 
 
-def table(place: Location) -> Any:
-    with place.open() as stream:
+def table(location: Location) -> Any:
+    with location.open() as stream:
         return parquet.read_table(stream)
 
 

@@ -28,46 +28,46 @@ def request_(tmp_path: Path, embedder: Path) -> Request:
 
 def spec_of(request: Request, **changes: Any) -> WorkerSpec:
     """What a worker of a job would be told; no shard of it is done."""
-    found: list[WorkerSpec] = []
+    results: list[WorkerSpec] = []
 
     def refuse(spec: WorkerSpec) -> LocalWorkers:
-        found.append(spec)
+        results.append(spec)
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
         embed(replace(request, **changes), Running(), refuse)
-    return found[0]
+    return results[0]
 
 
 def test_a_worker_tells_of_every_batch(request_: Request) -> None:
-    told = list[tuple[int, int, int]]()
-    worker = Worker(spec_of(request_, shard_rows=2000, max_tokens=200), lambda *batch: told.append(batch))
+    reports = list[tuple[int, int, int]]()
+    worker = Worker(spec_of(request_, shard_rows=2000, max_tokens=200), lambda *batch: reports.append(batch))
     done = worker.submit(0).result()
     worker.close()
-    assert {shard for shard, _, _ in told} == {0}
-    assert sum(rows for _, rows, _ in told) == TEXTS
-    assert sum(tokens for _, _, tokens in told) == done.part.tokens
-    assert max(tokens for _, _, tokens in told) <= 200
+    assert {shard for shard, _, _ in reports} == {0}
+    assert sum(rows for _, rows, _ in reports) == TEXTS
+    assert sum(tokens for _, _, tokens in reports) == done.part.tokens
+    assert max(tokens for _, _, tokens in reports) <= 200
 
 
 def test_batches_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
     events = list[Event]()
     monkeypatch.setattr(local, "TELL_S", 3600.0)
-    told = local._Told(2, events.append)
-    told.add(0, 5, 50)
-    told.add(1, 1, 10)
+    message = local._Told(2, events.append)
+    message.add(0, 5, 50)
+    message.add(1, 1, 10)
     assert not events
     monkeypatch.setattr(local, "TELL_S", 0.0)
-    told.add(0, 5, 50)
-    told.add(1, 2, 20)
+    message.add(0, 5, 50)
+    message.add(1, 2, 20)
     assert events == [Ran(2, 0, 10, 100), Ran(2, 1, 1, 10), Ran(2, 1, 2, 20)]
 
 
 def test_workers_on_a_cpu_share_a_thousand_texts(request_: Request) -> None:
     seen = list[Progress]()
-    made = on_cpu(2)
+    result = on_cpu(2)
     finished = embed(
-        request_, Running(), lambda spec: LocalWorkers(spec, *made), on_progress=seen.append, read_back=True
+        request_, Running(), lambda spec: LocalWorkers(spec, *result), on_progress=seen.append, read_back=True
     )
     assert finished.report.shards == 2
     assert all(worker.tokens for worker in finished.report.workers)

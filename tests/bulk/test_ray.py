@@ -35,20 +35,20 @@ def cluster() -> Iterator[Any]:
     """Two nodes on this machine."""
     from ray.cluster_utils import Cluster
 
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": CORES, "include_dashboard": False})
-    found.add_node(num_cpus=CORES)
-    yield found
-    found.shutdown()
+    actual = Cluster(initialize_head=True, head_node_args={"num_cpus": CORES, "include_dashboard": False})
+    actual.add_node(num_cpus=CORES)
+    yield actual
+    actual.shutdown()
 
 
 def actors() -> list[int]:
     """Processes of padfree's actors."""
-    found = []
+    results = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             if path.read_bytes().startswith(ACTOR.encode()):
-                found.append(int(path.parent.name))
-    return found
+                results.append(int(path.parent.name))
+    return results
 
 
 def wait_for_actors(command: Command) -> None:

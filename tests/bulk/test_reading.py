@@ -36,8 +36,8 @@ FIELDS = st.lists(st.lists(st.text('ab",\n\r é', max_size=6), min_size=2, max_s
 
 
 def options(**changed: object) -> Options:
-    made = Options("embed", "out", ("text",), None, "", 64, "float32", 1 << 18, 10, None, None)
-    return Options(**{**vars(made), **changed})  # type: ignore[arg-type]
+    result = Options("embed", "out", ("text",), None, "", 64, "float32", 1 << 18, 10, None, None)
+    return Options(**{**vars(result), **changed})  # type: ignore[arg-type]
 
 
 def plan(paths: list[Path], **changed: object) -> Manifest:
@@ -46,11 +46,11 @@ def plan(paths: list[Path], **changed: object) -> Manifest:
 
 def rows_of(manifest: Manifest) -> list[list[tuple[object, object]]]:
     """(id, text) of every row, by shard."""
-    found = []
+    results = []
     for shard in manifest.shards:
         parsed = [parse(chunk, manifest) for chunk in read_chunks(manifest, shard, RowGroups())]
-        found.append([pair for one in parsed for pair in zip(one.ids, one.texts, strict=True)])
-    return found
+        results.append([pair for one in parsed for pair in zip(one.ids, one.texts, strict=True)])
+    return results
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -125,10 +125,10 @@ def test_text_files_are_cut_between_rows(tmp_path: Path, count: int, ending: str
     (tmp_path / "a.txt").write_text("\n".join(lines) + ending, encoding="utf-8")
     (tmp_path / "b.txt").write_text("more\nlines", encoding="utf-8")
     manifest = plan([tmp_path / "a.txt", tmp_path / "b.txt"])
-    found = rows_of(manifest)
-    assert [pair for shard in found for pair in shard] == list(enumerate([*lines, "more", "lines"]))
-    assert [len(shard) for shard in found] == [manifest.shard_rows(at) for at in range(len(found))]
-    assert max(len(shard) for shard in found) <= 10
+    actual = rows_of(manifest)
+    assert [pair for shard in actual for pair in shard] == list(enumerate([*lines, "more", "lines"]))
+    assert [len(shard) for shard in actual] == [manifest.shard_rows(at) for at in range(len(actual))]
+    assert max(len(shard) for shard in actual) <= 10
     assert manifest.rows == count + 2
 
 
@@ -179,21 +179,21 @@ def test_tokens_are_the_library_s(
     manifest = plan([tmp_path / "in.jsonl"], columns=columns, max_length=most, shard_rows=1000)
     tokens = TextTokens(manifest, TOKENIZER, TextInputs(parse_metadata(packed_metadata, "m"), "m"))
     (chunk,) = read_chunks(manifest, manifest.shards[0], RowGroups())
-    found = tokens.read(chunk)
+    actual = tokens.read(chunk)
     library = read_tokenizer(TOKENIZER)
     wanted = [tuple(json.loads(line)[name] for name in columns) for line in chunk.data.splitlines()]
     whole = [len(library.encode(*row)) for row in wanted]
     library.enable_truncation(most)
     encodings = [library.encode(*row) for row in wanted]
-    assert found.seq_lens.tolist() == [len(one) for one in encodings]
-    assert found.columns["input_ids"].tolist() == [value for one in encodings for value in one.ids]
+    assert actual.seq_lens.tolist() == [len(one) for one in encodings]
+    assert actual.columns["input_ids"].tolist() == [value for one in encodings for value in one.ids]
     if pairs:
-        assert found.columns["token_type_ids"].tolist() == [value for one in encodings for value in one.type_ids]
+        assert actual.columns["token_type_ids"].tolist() == [value for one in encodings for value in one.type_ids]
     else:
-        assert list(found.columns) == ["input_ids"]  # the others are zeros
-    assert found.cut == sum(length > most for length in whole)
-    assert 0 < found.cut < len(rows)
-    assert np.array(found.ids).tolist() == list(range(len(rows) + 1))
+        assert list(actual.columns) == ["input_ids"]  # the others are zeros
+    assert actual.cut == sum(length > most for length in whole)
+    assert 0 < actual.cut < len(rows)
+    assert np.array(actual.ids).tolist() == list(range(len(rows) + 1))
 
 
 def test_tokens_are_made_by_the_tokenizer_of_the_manifest_alone(

@@ -167,8 +167,8 @@ def test_inputs_that_cannot_be_read(tmp_path: Path, embedder: Path) -> None:
         (["t.jsonl"], {"id_column": "id"}, "t.jsonl: no 'id' that is an integer or a string"),
         (["t.parquet", "t.parquet"], {}, "t.parquet: given twice"),
     ]
-    for given, changed, match in cases:
-        request = Request([str(tmp_path / name) for name in given], str(tmp_path / "out"), embedder, **changed)
+    for inputs, changed, match in cases:
+        request = Request([str(tmp_path / name) for name in inputs], str(tmp_path / "out"), embedder, **changed)
         with pytest.raises(BulkError, match=match):
             run_here(request)
         assert not (tmp_path / "out").exists()

@@ -28,10 +28,10 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def arguments(tmp_path: Path, model: Path, given: Path) -> list[str]:
+def arguments(tmp_path: Path, model: Path, source: Path) -> list[str]:
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
     options = ["--engine", str(model), "--tokenizer", str(tokenizer), "--head", "vector", "--shard-rows", "10"]
-    return ["embed", "--input", str(given), "-o", str(tmp_path / "out"), *options]
+    return ["embed", "--input", str(source), "-o", str(tmp_path / "out"), *options]
 
 
 def vectors(tmp_path: Path) -> dict[int, np.ndarray]:
@@ -49,18 +49,18 @@ def wanted() -> list[np.ndarray]:
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_columns_reach_the_model(kind: str, model: Path, tmp_path: Path) -> None:
-    given = tmp_path / f"in.{kind}"
+    source = tmp_path / f"in.{kind}"
     rows = [{"text": text, **{name: ROWS[name][at].tolist() for name in ROWS}} for at, text in enumerate(TEXTS)]
     if kind == "jsonl":
-        given.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
-        parquet.write_table(pa.Table.from_pylist(rows), given)
-    command = arguments(tmp_path, model, given)
+        parquet.write_table(pa.Table.from_pylist(rows), source)
+    command = arguments(tmp_path, model, source)
     assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("a b").ids == [0, 1]
     assert main([*command, "--verify"]) == 0
-    found = vectors(tmp_path)
+    actual = vectors(tmp_path)
     for at, row in enumerate(wanted()):
-        np.testing.assert_allclose(found[at], row, atol=2e-5)
+        np.testing.assert_allclose(actual[at], row, atol=2e-5)
 
 
 def test_rows_whose_values_do_not_fit_are_bad_rows(
@@ -69,17 +69,17 @@ def test_rows_whose_values_do_not_fit_are_bad_rows(
     rows = [{"text": text, **{name: ROWS[name][at].tolist() for name in ROWS}} for at, text in enumerate(TEXTS)]
     rows[3]["language"] = 5
     del rows[4]["features"]
-    given = tmp_path / "in.jsonl"
-    given.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(arguments(tmp_path, model, given)) == 0
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(arguments(tmp_path, model, source)) == 0
     assert "rows without a result: 2 (value)" in capsys.readouterr().out
-    found = vectors(tmp_path)
-    assert found.keys() == set(range(COUNT)) - {3, 4}
-    np.testing.assert_allclose(found[5], wanted()[5], atol=2e-5)
+    actual = vectors(tmp_path)
+    assert actual.keys() == set(range(COUNT)) - {3, 4}
+    np.testing.assert_allclose(actual[5], wanted()[5], atol=2e-5)
 
 
 def test_plain_texts_have_no_columns(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = tmp_path / "in.txt"
-    given.write_text("\n".join(TEXTS))
-    assert main(arguments(tmp_path, model, given)) == 1
+    source = tmp_path / "in.txt"
+    source.write_text("\n".join(TEXTS))
+    assert main(arguments(tmp_path, model, source)) == 1
     assert "language" in " ".join(capsys.readouterr().err.split())

@@ -178,14 +178,14 @@ def test_ci_begins_with_the_commands_of_the_readme() -> None:
 
 def test_ci_knows_why_it_leaves_commands_of_the_tour_out() -> None:
     """Its list names no command that is not there, and no reason for one that a machine without a GPU can run."""
-    given = [shlex.join(words) for path in TOUR for block in blocks(path, "sh") for words in commands(block)]
+    arguments = [shlex.join(words) for path in TOUR for block in blocks(path, "sh") for words in commands(block)]
     spec = importlib.util.spec_from_file_location("stranger", ROOT / ".ci" / "readme.py")
     assert spec is not None
     assert spec.loader is not None
     stranger = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stranger)
-    assert set(stranger.NOT_RUN) <= set(given)
-    assert {"optimize", "run"} <= {shlex.split(each)[1] for each in given if each not in stranger.NOT_RUN}
+    assert set(stranger.NOT_RUN) <= set(arguments)
+    assert {"optimize", "run"} <= {shlex.split(each)[1] for each in arguments if each not in stranger.NOT_RUN}
 
 
 def test_the_table_of_extras_is_the_projects() -> None:

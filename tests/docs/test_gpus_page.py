@@ -61,9 +61,9 @@ def recorded() -> set[str]:
 def test_what_is_called_run_has_a_record_and_the_other_way_round() -> None:
     run = [name for row in CARDS if row[3] == "run" for name in row[0].split(", ")]
     for name in run:
-        assert any(name in found for found in recorded()), name
-    for found in recorded():
-        assert any(name in found for name in run), f"{found} has run: say so in docs/guide/gpus.md"
+        assert any(name in actual for actual in recorded()), name
+    for actual in recorded():
+        assert any(name in actual for name in run), f"{actual} has run: say so in docs/guide/gpus.md"
 
 
 def test_the_template_is_a_report() -> None:

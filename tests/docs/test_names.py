@@ -35,8 +35,8 @@ def sources() -> list[str]:
         "training",
         "tests",
     )
-    found = [path for name in (*folders, "benchmarks", "cmake", "examples") for path in (ROOT / name).rglob("*")]
-    return [f"/{path.relative_to(ROOT).as_posix()}" for path in [*found, *ROOT.glob("*")]]
+    results = [path for name in (*folders, "benchmarks", "cmake", "examples") for path in (ROOT / name).rglob("*")]
+    return [f"/{path.relative_to(ROOT).as_posix()}" for path in [*results, *ROOT.glob("*")]]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

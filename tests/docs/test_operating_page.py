@@ -66,19 +66,19 @@ class Collector:
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    found = Collector()
-    yield found
-    found.server.shutdown()
+    actual = Collector()
+    yield actual
+    actual.server.shutdown()
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[TritonServer]:
     """What the page's commands make of a folder, served with the page's options."""
-    place = tmp_path_factory.mktemp("operating")
+    location = tmp_path_factory.mktemp("operating")
     modules = [("Pooling", {"pooling_mode_mean_tokens": True}), ("Normalize", {})]
-    write_folder(place / "all-MiniLM-L6-v2", modules=modules)
+    write_folder(location / "all-MiniLM-L6-v2", modules=modules)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(location)
         for words in COMMANDS:
             if words[0] == "padfree":
                 assert main(words[1:]) == 0
@@ -89,7 +89,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> It
     options += ["--metrics-config=summary_latencies=true", f"--http-restricted-api={ADMIN}"]
     options += [f"--grpc-restricted-protocol={ADMIN}", "--exit-timeout-secs=40"]
     assert all(option.partition("=")[0] in PAGE for option in options)
-    with TritonServer(Path(os.environ["PADFREE_TRITON"]), [place / "repository"], place, *options) as running:
+    with TritonServer(Path(os.environ["PADFREE_TRITON"]), [location / "repository"], location, *options) as running:
         yield running
 
 

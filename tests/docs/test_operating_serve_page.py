@@ -30,9 +30,9 @@ def block(language: str, at: int = 0) -> str:
 def parsed(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    found = cli.make_parser().parse_args(["serve"])
-    assert set(found.from_environment.values()) == set(variables)
-    return found
+    actual = cli.make_parser().parse_args(["serve"])
+    assert set(actual.from_environment.values()) == set(variables)
+    return actual
 
 
 def unit() -> dict[str, str]:
@@ -47,9 +47,9 @@ def unit() -> dict[str, str]:
 
 
 def test_the_unit_s_settings_are_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = unit()
-    stop_s = int(found.pop("stop"))
-    arguments = parsed(found, monkeypatch)
+    actual = unit()
+    stop_s = int(actual.pop("stop"))
+    arguments = parsed(actual, monkeypatch)
     assert stop_s > arguments.drain_seconds + arguments.grace_seconds + ENDING_S
     assert arguments.access_log.startswith("/var/log/padfree/")
     assert str(arguments.api_key_file) == "%d/keys"

@@ -17,8 +17,8 @@ _NAME = re.compile(r"`(test_\w+)`")
 
 @pytest.fixture(scope="module")
 def tests() -> set[str]:
-    found = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
-    return {name for file in (ROOT / "tests").rglob("test_*.py") for name in found.findall(file.read_text("utf-8"))}
+    match = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+    return {name for file in (ROOT / "tests").rglob("test_*.py") for name in match.findall(file.read_text("utf-8"))}
 
 
 @pytest.mark.parametrize("name", PAGES)

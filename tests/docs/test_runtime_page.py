@@ -20,9 +20,9 @@ NEEDS_A_GPU = ("torch", "pycuda", "backend", "tensorrt")
 
 
 def examples() -> list[str]:
-    found = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(found) >= 8
-    return found
+    match = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(match) >= 8
+    return match
 
 
 def run(sources: list[str]) -> dict[str, Any]:

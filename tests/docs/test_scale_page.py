@@ -21,9 +21,9 @@ PAGE = text("scale", "training")
 
 
 def examples() -> list[str]:
-    found = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(found) == 4
-    return found
+    match = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(match) == 4
+    return match
 
 
 def run(source: str, **scope: Any) -> dict[str, Any]:
@@ -71,5 +71,5 @@ def test_sentence_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     lengths = [3] * 8
     scope = run(examples()[3], lengths=lengths)
-    made = scope["arguments"].batch_sampler(list(range(8)), batch_size=2, drop_last=False, seed=1)
-    assert sorted(row for batch in made for row in batch) == list(range(8))
+    result = scope["arguments"].batch_sampler(list(range(8)), batch_size=2, drop_last=False, seed=1)
+    assert sorted(row for batch in result for row in batch) == list(range(8))

@@ -64,11 +64,11 @@ def test_token_files_are_not_unpickled(tmp_path: Path, command: str, capsys: pyt
     model = DEMO_DATA / "bert_tiny.onnx"
     packed = tmp_path / "packed.onnx"
     assert cli.main(["optimize", str(model), "-o", str(packed), "--no-verify"]) == 0
-    given = {
+    inputs = {
         "run": ["run", str(packed), "--input", str(file), "-o", str(tmp_path / "out.npz")],
         "compare": ["compare", str(model), str(packed), "--data", str(file)],
     }
-    assert cli.main(given[command]) == 1
+    assert cli.main(inputs[command]) == 1
     assert "tokens.npz" in capsys.readouterr().err
     assert not mark.exists()
 

@@ -44,8 +44,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("page") / command[2]
     modules = [("Pooling", {"pooling_mode_cls_token": True}), ("Normalize", {})]
     write_folder(folder, modules=modules)
-    with Server(folder, "--processes", "1", *command[5:]) as found:
-        yield found
+    with Server(folder, "--processes", "1", *command[5:]) as actual:
+        yield actual
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The page's second server, of a model that gives pairs a score."""
     text = TextInfo(PAIRS, hashlib.sha256(TOKENIZER.read_bytes()).hexdigest(), activation="sigmoid")
     file = write_model(tmp_path_factory.mktemp("page") / "reranker.onnx", "scores", 1, text.to_dict())
-    with Server(file, "--processes", "1") as found:
-        yield found
+    with Server(file, "--processes", "1") as actual:
+        yield actual
 
 
 def test_curl_gets_answers(server: Server, reranker: Server) -> None:

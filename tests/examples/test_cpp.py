@@ -90,5 +90,5 @@ def test_vectors_are_those_of_a_session(tmp_path: Path) -> None:
         expected = session.run([[2, 60, 71, 3], [2, 3]])["sentence_embedding"]
     command = [str(Path(program).with_name("vectors")), str(plan), str(plugin_library.find()), "2,60,71,3", "2,3"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    found = [[float(word) for word in line.split()] for line in printed.splitlines()]
-    assert found == [pytest.approx(row[:3].tolist(), rel=1e-4) for row in expected]
+    results = [[float(word) for word in line.split()] for line in printed.splitlines()]
+    assert results == [pytest.approx(row[:3].tolist(), rel=1e-4) for row in expected]

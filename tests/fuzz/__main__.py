@@ -37,7 +37,7 @@ def problems(target: str, what: Sequence[str], end: float = float("inf")) -> tup
 
     A process that dies is started again behind the input that it died of.
     """
-    done, found, waiting = 0, dict[str, str](), list(what)
+    done, actual, waiting = 0, dict[str, str](), list(what)
     while waiting and time.monotonic() < end:
         at = None
         command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.worker", target, *waiting]
@@ -54,11 +54,11 @@ def problems(target: str, what: Sequence[str], end: float = float("inf")) -> tup
                 if "ends" in record:
                     done, at = done + 1, None
                     if record["problem"]:
-                        found[record["ends"]] = record["problem"]
+                        actual[record["ends"]] = record["problem"]
                     watch.cancel()
                     if time.monotonic() > end:
                         process.kill()
-                        return done, found
+                        return done, actual
                     watch = _watch(process)
             watch.cancel()
             died = process.wait()
@@ -66,9 +66,9 @@ def problems(target: str, what: Sequence[str], end: float = float("inf")) -> tup
             if died:
                 raise SystemExit(f"the process that reads {target} does not start: exit code {died}")
             break
-        done, found[at] = done + 1, f"the process ended with {died}"
+        done, actual[at] = done + 1, f"the process ended with {died}"
         waiting = _behind(waiting, at)
-    return done, found
+    return done, actual
 
 
 def _watch(process: subprocess.Popen[str]) -> threading.Timer:
@@ -106,11 +106,11 @@ def search(target: str, seed: int, seconds: float, processes: int) -> int:
         while time.monotonic() < end:
             with lock:
                 first = next(numbers)
-            done, found = problems(target, [str(first), str(at_once)], end)
+            done, actual = problems(target, [str(first), str(at_once)], end)
             with lock:
                 counts[0] += done
-                counts[1] += len(found)
-                for number, reason in found.items():
+                counts[1] += len(actual)
+                for number, reason in actual.items():
                     path = keep(target, TARGETS[target].case(int(number)))
                     say(f"{target} {number}: {reason}\n  kept as {path.relative_to(ROOT)}")
 
@@ -142,16 +142,16 @@ def main() -> int:
     if unknown := set(arguments.doors) - set(TARGETS):
         parser.error(f"there is no door {sorted(unknown)}; known are {sorted(TARGETS)}")
     seed = arguments.seed if arguments.seed is not None else int(time.time())
-    found = 0
+    actual = 0
     for door in arguments.doors or TARGETS:
         reason = TARGETS[door].missing()
         if reason is None:
-            found += search(door, seed, arguments.seconds, arguments.processes)
+            actual += search(door, seed, arguments.seconds, arguments.processes)
         elif door in arguments.doors:
             parser.error(f"the door {door} is shut: {reason}")
         else:
             say(f"{door}: left out, {reason}")
-    return 1 if found else 0
+    return 1 if actual else 0
 
 
 if __name__ == "__main__":

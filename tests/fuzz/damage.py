@@ -31,26 +31,26 @@ MOST_CHANGES = 4
 
 def damaged_bytes(data: bytes, rng: np.random.Generator) -> bytes:
     """Some of it flipped, cut out, cut off, doubled or overwritten."""
-    found = bytearray(data)
+    actual = bytearray(data)
     for _ in range(int(rng.integers(1, MOST_CHANGES + 1))):
-        if not found:
+        if not actual:
             break
-        at = int(rng.integers(len(found)))
-        length = int(rng.integers(1, 1 + min(64, len(found) - at)))
+        at = int(rng.integers(len(actual)))
+        length = int(rng.integers(1, 1 + min(64, len(actual) - at)))
         kind = int(rng.integers(6))
         if kind == 0:
-            found[at] ^= 1 << int(rng.integers(8))
+            actual[at] ^= 1 << int(rng.integers(8))
         elif kind == 1:
-            del found[at : at + length]
+            del actual[at : at + length]
         elif kind == 2:
-            del found[at:]
+            del actual[at:]
         elif kind == 3:
-            found[at:at] = found[at : at + length]
+            actual[at:at] = actual[at : at + length]
         elif kind == 4:
-            found[at : at + length] = rng.bytes(length)
+            actual[at : at + length] = rng.bytes(length)
         else:
-            found[at : at + length] = bytes([int(rng.choice([0, 0x7F, 0x80, 0xFF]))]) * length
-    return bytes(found)
+            actual[at : at + length] = bytes([int(rng.choice([0, 0x7F, 0x80, 0xFF]))]) * length
+    return bytes(actual)
 
 
 def _pick(items: Any, rng: np.random.Generator) -> Any:
@@ -112,7 +112,7 @@ def _lost_node(model: ModelProto, rng: np.random.Generator) -> None:
 
 
 def _order(model: ModelProto, rng: np.random.Generator) -> None:
-    nodes = [model.graph.node[int(place)] for place in rng.permutation(len(model.graph.node))]
+    nodes = [model.graph.node[int(index)] for index in rng.permutation(len(model.graph.node))]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
 
@@ -193,7 +193,7 @@ def damaged_json(value: Any, rng: np.random.Generator) -> Any:
             return value[:at] + value[at + 1 :]
         if kind == 1:
             return [*value, value[at]]
-        return [damaged_json(item, rng) if place == at else item for place, item in enumerate(value)]
+        return [damaged_json(item, rng) if index == at else item for index, item in enumerate(value)]
     return _pick(ODD, rng)
 
 

@@ -58,21 +58,21 @@ def missing() -> str | None:
 @functools.cache
 def bases() -> Mapping[str, bytes]:
     """Whole inputs of all kernels, as JSON."""
-    found = {}
-    for place, lengths in enumerate(LENGTHS):
-        rng = np.random.default_rng(place)
+    results = {}
+    for index, lengths in enumerate(LENGTHS):
+        rng = np.random.default_rng(index)
         tokens, extent = sum(lengths) + FILLER, max(1, *lengths)
         slots = [row * extent + slot for row, length in enumerate(lengths) for slot in range(length)]
-        heads, kv_heads, size = HEADS[place % len(HEADS)]
+        heads, kv_heads, size = HEADS[index % len(HEADS)]
         case: Case = {
             "seq_lens": lengths, "cu_seqlens": np.cumsum([0, *lengths]).tolist(),
             "ids": rng.integers(0, VOCABULARY, tokens).tolist(), "types": rng.integers(0, KINDS, tokens).tolist(),
             "positions": rng.integers(0, POSITIONS, tokens).tolist(), "token_index": slots + [-1] * FILLER,
-            "extent": extent, "max_seq_len": HINTS[place], "window": WINDOWS[place], "heads": heads,
-            "kv_heads": kv_heads, "head_size": size, "type": TYPES[place % len(TYPES)], "at_end": True,
+            "extent": extent, "max_seq_len": HINTS[index], "window": WINDOWS[index], "heads": heads,
+            "kv_heads": kv_heads, "head_size": size, "type": TYPES[index % len(TYPES)], "at_end": True,
         }  # fmt: skip
-        found[f"lengths {place}"] = json.dumps(case).encode()
-    return found
+        results[f"lengths {index}"] = json.dumps(case).encode()
+    return results
 
 
 def damage(data: bytes, rng: np.random.Generator) -> bytes:
@@ -120,12 +120,12 @@ class Memory:
         """A tensor full of poison; whatever its block holds beside it is poison, too."""
         kind = getattr(self._torch, dtype)
         size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        place = len(self._taken)
-        if place == len(self._blocks):
+        index = len(self._taken)
+        if index == len(self._blocks):
             self._blocks.append(self._new())
             self._blocks[-1].reserve(BLOCK_BYTES)
             self._wholes.append(self._torch.as_tensor(_Bytes(self._blocks[-1]), device="cuda"))
-        whole = self._wholes[place]
+        whole = self._wholes[index]
         whole.fill_(POISON)
         start = (len(whole) - size) // 16 * 16 if self.at_end else 0
         self._taken.append((name, start, start + size))
@@ -211,8 +211,8 @@ def _rows(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]]:
         lambda: schedule(ints["seq_lens"], starts, tokens, token_index=slot, padded_length=extent, positions=positions),
     )
     tables = [m.filled("table", _numbers(rows, width), kind) for rows in (VOCABULARY, POSITIONS, KINDS, 1)]
-    for given in (None, ints["positions"]):
-        arguments = (ints["ids"], ints["types"], given, ints["cu_seqlens"], *tables, None, y, tokens, batch, width)
+    for inputs in (None, ints["positions"]):
+        arguments = (ints["ids"], ints["types"], inputs, ints["cu_seqlens"], *tables, None, y, tokens, batch, width)
         sizes = (VOCABULARY, POSITIONS, KINDS, 3, Float(1e-5), DATA_TYPES[x.dtype])
         yield "embedding", functools.partial(call, "padfreeEmbedding", *arguments, *sizes)
     pooled = m.empty("pooled", (batch, width), kind)
@@ -230,9 +230,9 @@ def _attention(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]
     batch, tokens, kind = len(case["seq_lens"]), len(case["ids"]), case["type"]
     heads, kv_heads, size = case["heads"], case["kv_heads"], case["head_size"]
     lengths = m.filled("seq_lens", case["seq_lens"], "int32")
-    given, made = m.filled("cu_seqlens", case["cu_seqlens"], "int32"), m.empty("starts", (batch + 1,), "int32")
+    inputs, result = m.filled("cu_seqlens", case["cu_seqlens"], "int32"), m.empty("starts", (batch + 1,), "int32")
     tasks = m.empty("tasks", (task_list_entries(tokens, batch, heads), 4), "int32")
-    yield "schedule of tasks", lambda: schedule(lengths, made, tokens, tasks=tasks, heads=heads)
+    yield "schedule of tasks", lambda: schedule(lengths, result, tokens, tasks=tasks, heads=heads)
     operands = [m.filled("qkv"[i], _numbers(tokens, n, size), kind) for i, n in enumerate((heads, kv_heads, kv_heads))]
     y = m.empty("y", (tokens, heads * size), kind)
     table = 2 * BIAS_RANGE + 1
@@ -246,7 +246,7 @@ def _attention(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]
         "distance": Positions(window, distance_bias=distances),
         "disentangled": Positions(k_position=tables[0], q_position=tables[1]),
     }
-    for (bias, positions), kernel, starts in itertools.product(biases.items(), ATTENTION_KERNELS, (made, given)):
+    for (bias, positions), kernel, starts in itertools.product(biases.items(), ATTENTION_KERNELS, (result, inputs)):
         if _takes(kernel, bias, case):
             yield (
                 f"attention {kernel}, {bias}",

@@ -33,14 +33,14 @@ def missing() -> str | None:
 
 def bodies() -> Mapping[str, bytes]:
     """A body of each kind of route."""
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "embeddings": {"input": ["one text", "another"], "model": "m", "encoding_format": "base64", "dimensions": 8},
         "embed": {"inputs": "a text", "truncate": True, "normalize": False, "prompt_name": "query"},
         "rerank": {"query": "what", "documents": ["this", "that"], "top_n": 1, "return_documents": True},
         "predict": {"inputs": [["a", "b"], ["c"]], "raw_scores": False},
         "ids": {"input": [[101, 7, 102], [101, 102]]},
     }
-    return {name: json.dumps(value).encode() for name, value in found.items()}
+    return {name: json.dumps(value).encode() for name, value in results.items()}
 
 
 def read_body(data: bytes, folder: Path) -> None:
@@ -102,15 +102,15 @@ def damage_arrays(data: bytes, rng: np.random.Generator) -> bytes:
 
 def written(data: bytes, path: Path) -> bool:
     """Writes the arrays as a file for `padfree run`; False where the JSON tells of none."""
-    given = json.loads(data)
-    found = {}
-    for name, told in given.items() if isinstance(given, dict) else ():
+    inputs = json.loads(data)
+    results = {}
+    for name, reports in inputs.items() if isinstance(inputs, dict) else ():
         with contextlib.suppress(Exception):  # NumPy makes no such array: nothing a caller can send
-            shape = tuple(int(size) for size in told["shape"])
+            shape = tuple(int(size) for size in reports["shape"])
             if "/" in name or "\0" in name or np.prod(shape, dtype=np.float64) > MOST_ELEMENTS:
                 continue
-            values = np.resize(np.asarray(told["values"]), shape).astype(told["dtype"])
-            found[name] = values
-    if found:
-        np.savez(path, **found)
-    return bool(found)
+            values = np.resize(np.asarray(reports["values"]), shape).astype(reports["dtype"])
+            results[name] = values
+    if results:
+        np.savez(path, **results)
+    return bool(results)

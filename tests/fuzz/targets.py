@@ -75,10 +75,10 @@ def command(folder: Path, *arguments: str) -> int:
 def _models() -> Mapping[str, bytes]:
     builder, hidden = one_layer()
     builder.op("Identity", hidden, output="y")
-    found = {"hand": builder.model({"y": ["batch", "sequence", HIDDEN]}).SerializeToString()}
+    results = {"hand": builder.model({"y": ["batch", "sequence", HIDDEN]}).SerializeToString()}
     for name in ("attn_pool_ts17", "mean_einsum_ts17", "q_dynamic"):
-        found[name] = exports.load(name).SerializeToString()
-    return found
+        results[name] = exports.load(name).SerializeToString()
+    return results
 
 
 def _read_model(data: bytes, folder: Path) -> None:
@@ -90,13 +90,13 @@ def _read_model(data: bytes, folder: Path) -> None:
 
 @functools.cache
 def _rewritten() -> Mapping[str, bytes]:
-    found = {}
+    results = {}
     for interface in ("packed", "padded"):
         builder, hidden = one_layer()
         builder.op("Identity", hidden, output="y")
         model = builder.model({"y": ["batch", "sequence", HIDDEN]})
-        found[interface] = rewrite(model, interface=interface).model.SerializeToString()
-    return found
+        results[interface] = rewrite(model, interface=interface).model.SerializeToString()
+    return results
 
 
 def _read_rewritten(data: bytes, folder: Path) -> None:

@@ -63,8 +63,8 @@ def main(target: str, what: list[str]) -> None:
     for name, source in cases:
         say(begins=name)
         start = time.monotonic()
-        found = problem(target, TARGETS[target].case(source) if isinstance(source, int) else source)
-        say(ends=name, problem=found, seconds=round(time.monotonic() - start, 2))
+        actual = problem(target, TARGETS[target].case(source) if isinstance(source, int) else source)
+        say(ends=name, problem=actual, seconds=round(time.monotonic() - start, 2))
 
 
 if __name__ == "__main__":

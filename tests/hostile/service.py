@@ -30,7 +30,7 @@ class Files:
     """
 
     def __init__(self, folder: Path, products: int) -> None:
-        self.model = write_model(folder / "model.onnx", text=EMBEDDER.to_dict(), products=products)
+        self.model = write_model(folder / "model.onnx", text=EMBEDDER.to_dict(), gemms=products)
         self._tokenizer = tokenizer_path(self.model)
         self._good = {path: path.read_bytes() for path in (self.model, self._tokenizer)}
         self._others = {self.model: _other_model(self.model), self._tokenizer: _other_tokenizer()}

@@ -22,10 +22,10 @@ def test_it_finds_what_the_models_find(saved: Any, packed: Any, capsys: pytest.C
     capsys.readouterr()
     example = runpy.run_path(str(EXAMPLE))
     example["main"](*arguments)
-    score, found = re.fullmatch(r"(\S+) (.*)\n", capsys.readouterr().out.splitlines(keepends=True)[-1]).groups()  # type: ignore[union-attr]
+    score, match = re.fullmatch(r"(\S+) (.*)\n", capsys.readouterr().out.splitlines(keepends=True)[-1]).groups()  # type: ignore[union-attr]
     model, reranker = st.SentenceTransformer(str(folders[0])), st.CrossEncoder(str(folders[1]))
     question, texts = example["QUESTION"], example["TEXTS"]
     near = model.similarity(model.encode_query([question]), model.encode_document(texts))[0].argsort()[-2:]
     scores = {texts[at]: float(reranker.predict([(question, texts[at])])[0]) for at in near.tolist()}
-    assert found == max(scores, key=lambda text: scores[text])
-    assert float(score) == pytest.approx(scores[found], abs=1e-3)
+    assert match == max(scores, key=lambda text: scores[text])
+    assert float(score) == pytest.approx(scores[match], abs=1e-3)

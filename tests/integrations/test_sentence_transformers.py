@@ -41,8 +41,8 @@ def bi_encoder(folder: Path) -> Any:
     return st.SentenceTransformer(str(folder), device="cpu")
 
 
-def largest(found: Any, expected: Any) -> float:
-    return float(np.abs(np.asarray(found, np.float64) - np.asarray(expected, np.float64)).max())
+def largest(actual: Any, expected: Any) -> float:
+    return float(np.abs(np.asarray(actual, np.float64) - np.asarray(expected, np.float64)).max())
 
 
 @pytest.mark.parametrize("options", PLANS, ids=["vectors", "rows"])
@@ -61,9 +61,9 @@ def test_vectors_are_those_of_the_model(saved: Any, packed: Any, options: tuple[
         {"batch_size": 3},
         {"processing_kwargs": {"text": {"max_length": 8, "truncation": True}}},
     ):
-        found, expected = model.encode(TEXTS, **asked), original.encode(TEXTS, **asked)
-        assert type(found) is type(expected)
-        assert largest(found if not isinstance(found, list) else np.stack(found), np.stack(list(expected))) < CLOSE
+        actual, expected = model.encode(TEXTS, **asked), original.encode(TEXTS, **asked)
+        assert type(actual) is type(expected)
+        assert largest(actual if not isinstance(actual, list) else np.stack(actual), np.stack(list(expected))) < CLOSE
     assert largest(model.encode(TEXTS[0]), original.encode(TEXTS[0])) < CLOSE
     assert largest(model.encode_query(TEXTS), original.encode_query(TEXTS)) < CLOSE
     assert model.encode([]).shape == original.encode([]).shape
@@ -86,8 +86,8 @@ def test_shorter_texts_follow_the_model(saved: Any, packed: Any) -> None:
 def test_rows_of_tokens(saved: Any, packed: Any) -> None:
     folder = saved()
     original, model = bi_encoder(folder), attached(bi_encoder(folder), packed(folder, "--pooling", "none"))
-    found, expected = (one.encode(TEXTS, output_value="token_embeddings") for one in (model, original))
-    assert max(largest(a, b) for a, b in zip(found, expected, strict=True)) < CLOSE
+    actual, expected = (one.encode(TEXTS, output_value="token_embeddings") for one in (model, original))
+    assert max(largest(a, b) for a, b in zip(actual, expected, strict=True)) < CLOSE
     with pytest.raises(SessionError, match="--pooling none"):
         attached(bi_encoder(folder), packed(folder)).encode(TEXTS, output_value="token_embeddings")
 
@@ -98,16 +98,16 @@ def test_prompts_that_pooling_leaves_out(saved: Any, packed: Any) -> None:
     pooled = attached(bi_encoder(folder), packed(folder))
     for one in (original, model, pooled):
         one.set_pooling_include_prompt(False)
-    found, expected = (one.encode(TEXTS, prompt_name="query") for one in (model, original))
-    assert largest(found, expected) < CLOSE
+    actual, expected = (one.encode(TEXTS, prompt_name="query") for one in (model, original))
+    assert largest(actual, expected) < CLOSE
     with pytest.raises(SessionError, match="leaves out"):
         pooled.encode(TEXTS, prompt_name="query")
     settings = {"pooling_mode": "mean", "embedding_dimension": 64, "include_prompt": False}
     folder = saved(modules=[("Pooling", settings), ("Normalize", {})])
     original, pooled = bi_encoder(folder), attached(bi_encoder(folder), packed(folder))
-    found, expected = (one.encode(TEXTS, prompt_name="query") for one in (pooled, original))
-    assert largest(found, expected) < CLOSE
-    assert largest(found, pooled.encode([f"query: {text}" for text in TEXTS])) > 100 * CLOSE
+    actual, expected = (one.encode(TEXTS, prompt_name="query") for one in (pooled, original))
+    assert largest(actual, expected) < CLOSE
+    assert largest(actual, pooled.encode([f"query: {text}" for text in TEXTS])) > 100 * CLOSE
     assert largest(pooled.encode(TEXTS), original.encode(TEXTS)) < CLOSE
 
 
@@ -161,8 +161,8 @@ def test_sparse_encoders(saved: Any, packed: Any, options: tuple[str, ...]) -> N
     original = st.SparseEncoder(str(folder), device="cpu")
     model = attached(st.SparseEncoder(str(folder), device="cpu"), packed(folder, *options))
     for asked in ({}, {"max_active_dims": 10}, {"convert_to_sparse_tensor": False}):
-        found, expected = (one.encode(TEXTS, **asked).to_dense() for one in (model, original))
-        assert largest(found, expected) < CLOSE
+        actual, expected = (one.encode(TEXTS, **asked).to_dense() for one in (model, original))
+        assert largest(actual, expected) < CLOSE
 
 
 @pytest.mark.slow
@@ -203,8 +203,8 @@ def test_plans_of_other_models_are_refused(saved: Any, packed: Any) -> None:
 
 def fp8_plan(folder: Path, output: Path, *options: str) -> Path:
     """A packed file in fp8, which onnxruntime runs on the CPU with the numbers of an engine."""
-    given = ["--precision", "fp8", "--calibrate", str(DEMO_DATA / "texts.txt"), "--largest-loss", "1"]
-    assert cli.main(["optimize", str(folder), "-o", str(output), *given, *options]) == 0
+    arguments = ["--precision", "fp8", "--calibrate", str(DEMO_DATA / "texts.txt"), "--largest-loss", "1"]
+    assert cli.main(["optimize", str(folder), "-o", str(output), *arguments, *options]) == 0
     return output
 
 
@@ -216,9 +216,9 @@ def test_what_e4m3_leaves_of_vectors_is_close_enough() -> None:
     draw = torch.Generator().manual_seed(0)
     expected, noise, other = (torch.randn(4, 384, generator=draw) for _ in range(3))
     expected = torch.nn.functional.normalize(expected)
-    found = expected + 0.019 * noise / noise.abs().max()
-    assert _difference(found, expected, "fp16").startswith("answers that differ by 0.019 of 0.")
-    assert _difference(found, expected, "fp8") == ""
+    actual = expected + 0.019 * noise / noise.abs().max()
+    assert _difference(actual, expected, "fp16").startswith("answers that differ by 0.019 of 0.")
+    assert _difference(actual, expected, "fp8") == ""
     assert _difference(torch.nn.functional.normalize(other), expected, "fp8").startswith("vectors with a cosine of")
     scores = torch.tensor([[0.9], [0.1], [0.4], [0.0]])
     assert _difference(scores + 0.1, scores, "fp8") == ""
@@ -229,8 +229,8 @@ def test_plans_in_fp8_are_compared_by_cosine(saved: Any, tmp_path: Path) -> None
     folder, other = saved(), saved(seed=1)
     plan = fp8_plan(folder, tmp_path / "fp8.onnx")
     original, model = bi_encoder(folder), attached(bi_encoder(folder), plan)
-    found, expected = model.encode(TEXTS), original.encode(TEXTS)
-    assert (found * expected).sum(1).min() > 0.97
+    actual, expected = model.encode(TEXTS), original.encode(TEXTS)
+    assert (actual * expected).sum(1).min() > 0.97
     with pytest.raises(SessionError, match=r"vectors with a cosine of .* to the model's \(fp8: 0.97\): other weights"):
         attached(bi_encoder(other), plan)
     with pytest.raises(SessionError, match="vectors with a cosine"):

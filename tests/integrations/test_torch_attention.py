@@ -33,9 +33,9 @@ GPU_CLOSE = {"float32": 2e-5, "float16": 3e-3, "bfloat16": 2e-2}
 def operands(heads: int, kv_heads: int, size: int, device: str = "cpu", dtype: str = "float32") -> tuple[Any, ...]:
     torch.manual_seed(0)
     tokens = sum(LENGTHS) + FILLER
-    made = [torch.randn(tokens, count, size) for count in (heads, kv_heads, kv_heads)]
+    items = [torch.randn(tokens, count, size) for count in (heads, kv_heads, kv_heads)]
     ends = torch.tensor([0, *accumulate(LENGTHS)], dtype=torch.int32, device=device)
-    return (*(one.to(device, getattr(torch, dtype)) for one in made), ends)
+    return (*(one.to(device, getattr(torch, dtype)) for one in items), ends)
 
 
 def options_of(asked: dict[str, Any], heads: int, device: str = "cpu") -> dict[str, Any]:
@@ -57,10 +57,10 @@ def expected(q: Any, k: Any, v: Any, ends: Any, asked: dict[str, Any]) -> Any:
         if "slopes" in asked:
             bias = bias - asked["slopes"].double()[:, None, None] * distance.abs()
         rows = [one[start:end].double().transpose(0, 1)[None] for one in (q, k, v)]
-        found = torch.nn.functional.scaled_dot_product_attention(
+        actual = torch.nn.functional.scaled_dot_product_attention(
             *rows, attn_mask=bias, scale=asked.get("scale"), enable_gqa=True
         )
-        result[start:end] = found[0].transpose(0, 1)
+        result[start:end] = actual[0].transpose(0, 1)
     return result
 
 
@@ -71,9 +71,9 @@ def test_on_the_cpu(heads: tuple[int, int], asked: dict[str, Any]) -> None:
 
     q, k, v, ends = operands(*heads, 16)
     asked = options_of(asked, heads[0])
-    found = varlen_attention(q, k, v, ends, max(LENGTHS), **asked)
-    assert torch.allclose(found.double(), expected(q, k, v, ends, asked), atol=1e-5)
-    assert not found[sum(LENGTHS) :].any()
+    actual = varlen_attention(q, k, v, ends, max(LENGTHS), **asked)
+    assert torch.allclose(actual.double(), expected(q, k, v, ends, asked), atol=1e-5)
+    assert not actual[sum(LENGTHS) :].any()
 
 
 def test_the_operator_is_sound() -> None:
@@ -123,9 +123,9 @@ def test_on_the_gpu(heads: tuple[int, int], asked: dict[str, Any], dtype: str) -
 
     q, k, v, ends = operands(*heads, 64, "cuda", dtype)
     asked = options_of(asked, heads[0], "cuda")
-    found = varlen_attention(q, k, v, ends, max(LENGTHS), **asked)
-    assert torch.allclose(found.double(), expected(q, k, v, ends, asked), atol=GPU_CLOSE[dtype], rtol=GPU_CLOSE[dtype])
-    assert not found[sum(LENGTHS) :].any()
+    actual = varlen_attention(q, k, v, ends, max(LENGTHS), **asked)
+    assert torch.allclose(actual.double(), expected(q, k, v, ends, asked), atol=GPU_CLOSE[dtype], rtol=GPU_CLOSE[dtype])
+    assert not actual[sum(LENGTHS) :].any()
 
 
 @pytest.mark.gpu

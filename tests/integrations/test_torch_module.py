@@ -44,14 +44,14 @@ def test_the_call_of_the_model(saved: Any, packed: Any, kind: str) -> None:
     options = ("--outputs", "logits") if "Sequence" in kind else ("--pooling", "none")
     module, model = Module(packed(folder, *options)), original(folder, kind)
     inputs = batch()
-    found = module(**inputs, return_dict=True)[name]
+    actual = module(**inputs, return_dict=True)[name]
     with torch.no_grad():
         expected = model(**inputs)[name]
     if expected.dim() == 3:
         kept = inputs["attention_mask"].bool()
-        assert not found[~kept].any()
-        found, expected = found[kept], expected[kept]
-    assert torch.allclose(found, expected, atol=1e-5)
+        assert not actual[~kept].any()
+        actual, expected = actual[kept], expected[kept]
+    assert torch.allclose(actual, expected, atol=1e-5)
     again = pickle.loads(pickle.dumps(module)).half()
     assert again(**inputs)[name].dtype == torch.float16
 
@@ -103,8 +103,8 @@ def test_token_types_by_another_name(tmp_path: Path) -> None:
         expected = bert(**inputs).last_hidden_state[kept]
     types = inputs.pop("token_type_ids")
     for name in ("token_type_ids", "segment_ids"):
-        found = module(**inputs, **{name: types}).last_hidden_state[kept]
-        assert torch.allclose(found, expected, atol=5e-5)
+        actual = module(**inputs, **{name: types}).last_hidden_state[kept]
+        assert torch.allclose(actual, expected, atol=5e-5)
     zeros = module(**inputs, segment_ids=torch.zeros_like(types)).last_hidden_state[kept]
     assert not torch.allclose(zeros, expected, atol=1e-2)
 
@@ -122,15 +122,15 @@ def test_a_plan_reads_and_writes_on_the_gpu(saved: Any, tmp_path: Path) -> None:
     kept = inputs["attention_mask"].bool()
     with torch.no_grad():
         expected = model(**inputs).last_hidden_state[kept]
-    found = module(**inputs).last_hidden_state
-    assert found.is_cuda
-    assert torch.allclose(found[kept], expected, atol=0.02 * float(expected.abs().max()))
+    actual = module(**inputs).last_hidden_state
+    assert actual.is_cuda
+    assert torch.allclose(actual[kept], expected, atol=0.02 * float(expected.abs().max()))
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         other = module(**inputs).last_hidden_state
     stream.synchronize()
-    assert torch.allclose(other, found, atol=0.02 * float(expected.abs().max()))
+    assert torch.allclose(other, actual, atol=0.02 * float(expected.abs().max()))
 
 
 @pytest.mark.gpu
@@ -146,6 +146,6 @@ def test_sentence_transformers_on_the_gpu(saved: Any, tmp_path: Path, options: t
     texts = ["a cat", "", "na\u00efve caf\u00e9", *(f"word {number} " * number for number in range(1, 60))]
     original_model = st.SentenceTransformer(str(folder), device="cuda")
     model = attach(st.SentenceTransformer(str(folder), device="cuda"), plan)
-    found = model.encode(texts, convert_to_tensor=True)
-    assert found.is_cuda
-    assert float((found - original_model.encode(texts, convert_to_tensor=True)).abs().max()) < 5e-3
+    actual = model.encode(texts, convert_to_tensor=True)
+    assert actual.is_cuda
+    assert float((actual - original_model.encode(texts, convert_to_tensor=True)).abs().max()) < 5e-3

@@ -76,8 +76,8 @@ def check(
     tokens = sum(lengths)
     operands = make_operands(qkv_layout, tokens, heads, head_size, dtype, spread, filler)
     if key_factors:
-        places = torch.cat([torch.arange(length, device=DEVICE) for length in lengths])
-        operands[1][:tokens] *= key_factors(places)[:, None, None].to(dtype)
+        positions = torch.cat([torch.arange(length, device=DEVICE) for length in lengths])
+        operands[1][:tokens] *= key_factors(positions)[:, None, None].to(dtype)
     scale = head_size**-0.5
     biases = None
     biased = [operand[:tokens].double() for operand in operands]

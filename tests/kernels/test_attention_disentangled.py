@@ -26,13 +26,13 @@ def tables(
     spread: float = 1.0,
 ) -> Positions:
     """Random tables with NaN around them, and in their rows for distances that no sequence has."""
-    given = {}
+    inputs = {}
     for seed, name in enumerate(names):
         table, _ = poisoned((2 * reach + 1, heads * head_size), dtype)
         table.copy_(torch.randn(table.shape, device=DEVICE, generator=generator(5 + seed)) * spread)
         table[torch.arange(-reach, reach + 1).abs() >= longest] = torch.nan
-        given[name] = table
-    return Positions(**given)
+        inputs[name] = table
+    return Positions(**inputs)
 
 
 def check_disentangled(

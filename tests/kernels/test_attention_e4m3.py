@@ -93,21 +93,21 @@ def check(
     assert bool((small[tokens:].view(torch.uint8) == 0).all()), "filler rows must become zeros"
     if not tokens:
         return
-    found, rounded = small[:tokens].double(), plain[:tokens].double() / y_scale
-    assert_within(found, rounded, WITHIN[dtype] * rounded.abs())
+    actual, rounded = small[:tokens].double(), plain[:tokens].double() / y_scale
+    assert_within(actual, rounded, WITHIN[dtype] * rounded.abs())
     least = ROUNDED_ALIKE if dtype == torch.float16 else 0.9
-    assert (found == e4m3(rounded).double()).double().mean() >= least
+    assert (actual == e4m3(rounded).double()).double().mean() >= least
     truth = attend(whole, lengths, scale, positions, torch.float64)
     reference = attend([operand.to(dtype) for operand in whole], lengths, scale, positions, dtype).double()
     worst = (reference - truth).abs().max().clamp(min=FLOOR[dtype] * float(truth.abs().max()))
-    assert_within(found, truth / y_scale, 2 * worst / y_scale)
+    assert_within(actual, truth / y_scale, 2 * worst / y_scale)
 
 
-def assert_within(found: torch.Tensor, wanted: torch.Tensor, error: torch.Tensor) -> None:
+def assert_within(actual: torch.Tensor, wanted: torch.Tensor, error: torch.Tensor) -> None:
     """Each number is what some number not further than `error` from the wanted one rounds to."""
     nearest = wanted.clamp(-LARGEST, LARGEST)
     allowed = HALF_STEP * (nearest.abs() + error).clamp(min=LEAST) + error
-    assert bool(((found - nearest).abs() <= allowed).all())
+    assert bool(((actual - nearest).abs() <= allowed).all())
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -158,10 +158,10 @@ def test_rounding_of_architectures_without_the_instruction() -> None:
     upper = torch.arange(-(2**15), 2**15, dtype=torch.int32) << 16
     bits = torch.cat([upper + low for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)])
     x = bits.view(torch.float32)
-    found = torch.empty(len(x), dtype=torch.uint8)
-    call("padfreeRoundToE4m3", x, found, Int64(len(x)))
+    actual = torch.empty(len(x), dtype=torch.uint8)
+    call("padfreeRoundToE4m3", x, actual, Int64(len(x)))
     wanted = x.clamp(-LARGEST, LARGEST).to(E4M3).view(torch.uint8)
-    assert torch.equal(found, torch.where(x.isnan(), NAN, wanted))
+    assert torch.equal(actual, torch.where(x.isnan(), NAN, wanted))
 
 
 def test_fp32_is_refused() -> None:

@@ -66,10 +66,10 @@ def reference(
     rows, start = [], 0
     for length in lengths:
         part = slice(start, start + length)
-        places = torch.arange(length, device=DEVICE)
-        for some in places.split(attention_cases.ROWS):
+        indices = torch.arange(length, device=DEVICE)
+        for some in indices.split(attention_cases.ROWS):
             scores = torch.einsum("qhd,khd->hqk", q[part][some], k[part]) * scale
-            scores += attention_cases.score_bias(positions, some, places, torch.float64).to(dtype)
+            scores += attention_cases.score_bias(positions, some, indices, torch.float64).to(dtype)
             rows.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v[part]).flatten(1))
         start += length
     return torch.cat(rows)

@@ -176,7 +176,7 @@ def test_attention_reads_lengths_while_the_kernel_ahead_runs(case: str) -> None:
     """Lengths that change all the time: a schedule, a kernel that takes long, and attention with those lengths."""
     kernel = "sm90" if case == "ring" else case
     longest, size = 128 if case == "short" else 300, WIDTH // HEADS
-    places = Positions(window=(64, 64)) if case == "window" else Positions()
+    positions = Positions(window=(64, 64)) if case == "window" else Positions()
     lengths = [longest - (37 * i) % longest for i in range(20)]
     batch, tokens = len(lengths), sum(lengths)
     kinds = [torch.tensor(lengths[at:] + lengths[:at], device=DEVICE, dtype=torch.int32) for at in (0, 7, 13)]
@@ -196,7 +196,7 @@ def test_attention_reads_lengths_while_the_kernel_ahead_runs(case: str) -> None:
             ),
             lambda: attention(
                 operands, starts, results[at], scale=size**-0.5, max_seq_len=longest, kernel=kernel, tasks=tasks,
-                positions=places, early_lengths=early,
+                positions=positions, early_lengths=early,
             ),
         ]  # fmt: skip
 
@@ -209,13 +209,13 @@ def test_embeddings_read_ids_while_the_kernel_ahead_runs(width: int, *, schedule
     """Ids and lengths that change all the time, and a schedule ahead of the embedding, or in it."""
     lengths = [300 - (37 * i) % 300 for i in range(20)]
     batch, tokens = len(lengths), sum(lengths)
-    given = [
+    inputs = [
         torch.randint(0, WORDS, (tokens,), generator=generator(at), device=DEVICE, dtype=torch.int32) for at in (1, 2)
     ]
     kinds = [torch.tensor(lengths[at:] + lengths[:at], device=DEVICE, dtype=torch.int32) for at in (0, 7, 13)]
     table = torch.randn(WORDS, width, generator=generator(3), device=DEVICE).half()
     gamma = torch.ones(width, device=DEVICE, dtype=torch.float16)
-    ids, starts = torch.zeros_like(given[0]), torch.zeros(batch + 1, device=DEVICE, dtype=torch.int32)
+    ids, starts = torch.zeros_like(inputs[0]), torch.zeros(batch + 1, device=DEVICE, dtype=torch.int32)
     tasks = torch.zeros(task_list_entries(tokens, batch, HEADS), 4, device=DEVICE, dtype=torch.int32)
     every = torch.arange(tokens, device=DEVICE, dtype=torch.int32)
     results = torch.zeros(ROUNDS, tokens, width, device=DEVICE, dtype=torch.float16)
@@ -224,7 +224,7 @@ def test_embeddings_read_ids_while_the_kernel_ahead_runs(width: int, *, schedule
         lengths = kinds[at % len(kinds)]
 
         def pack() -> None:
-            call("padfreePack", given[at % len(given)], every, ids, tokens, Int64(tokens), Int64(4))
+            call("padfreePack", inputs[at % len(inputs)], every, ids, tokens, Int64(tokens), Int64(4))
 
         def both() -> None:
             call(
@@ -289,10 +289,10 @@ def test_poolers_read_lengths_while_the_kernel_ahead_runs(width: int, kernel: st
     lengths = [300 - (37 * i) % 300 for i in range(20)]
     batch, tokens = len(lengths), sum(lengths)
     kinds = [torch.tensor(lengths[at:] + lengths[:at], device=DEVICE, dtype=torch.int32) for at in (0, 7, 13)]
-    given = torch.randn(4 * tokens, width, generator=generator(1), device=DEVICE).half()
+    inputs = torch.randn(4 * tokens, width, generator=generator(1), device=DEVICE).half()
     weight = torch.randn(width, width, generator=generator(2), device=DEVICE).half() / width**0.5
     gamma = torch.ones(width, device=DEVICE, dtype=torch.float16)
-    x, starts = torch.empty_like(given), torch.zeros(batch + 1, device=DEVICE, dtype=torch.int32)
+    x, starts = torch.empty_like(inputs), torch.zeros(batch + 1, device=DEVICE, dtype=torch.int32)
     rows = torch.empty(tokens, width, device=DEVICE)
     results = torch.zeros(ROUNDS, batch, width, device=DEVICE)
     half = DATA_TYPES[torch.float16]
@@ -300,7 +300,7 @@ def test_poolers_read_lengths_while_the_kernel_ahead_runs(width: int, kernel: st
     def steps(at: int, early: bool) -> list[Step]:
         def make_x() -> None:
             call(
-                "padfreeLayerNorm", given, None, None, gamma, None, x, None, Int64(len(x)), width, Float(1e-5), 0, half
+                "padfreeLayerNorm", inputs, None, None, gamma, None, x, None, Int64(len(x)), width, Float(1e-5), 0, half
             )
 
         def pooler() -> None:

@@ -68,10 +68,10 @@ def check(
     assert_guards(buffer)
 
     def computed(dtype: torch.dtype) -> torch.Tensor:
-        product = x.to(dtype) @ weight.to(dtype)
+        gemm = x.to(dtype) @ weight.to(dtype)
         if bias is not None:
-            product = product + bias.to(dtype)
-        result = activate(product, activation)
+            gemm = gemm + bias.to(dtype)
+        result = activate(gemm, activation)
         return result if residual is None else result + residual.to(dtype)
 
     assert_accurate(y, computed(dtype), computed(torch.float64))

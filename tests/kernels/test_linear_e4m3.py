@@ -288,7 +288,7 @@ def test_long_sums_with_outliers(depth: int, kind: str) -> None:
     ours, _ = poisoned((600, 1024), torch.float16)
     size = 2.0 ** -math.ceil(math.log2(float(truth.abs().max()) / 1024))
     linear(x, weight, ours, e4m3=E4m3(torch.full((1024,), size, device=DEVICE)))
-    error, theirs = ((found - truth).norm() / truth.norm() for found in (ours.double() / size, peers))
+    error, theirs = ((actual - truth).norm() / truth.norm() for actual in (ours.double() / size, peers))
     assert error <= 1.25 * theirs + 2 * FLOOR[torch.float16], f"error {error:.2e}, cuBLASLt's {theirs:.2e}"
 
 

@@ -223,8 +223,8 @@ def test_infinities_stay_in_their_rows() -> None:
     for value in (1.0, float("nan")):
         x[100:] = value
         y, moments = poisoned((200, 128), torch.float16)[0], poisoned((2, 200, 2), torch.float32)[0]
-        given = Moments(of_x=moments_of(x).float(), out=moments)
-        linear(x, weight, y, moments=given)
+        moments_given = Moments(of_x=moments_of(x).float(), out=moments)
+        linear(x, weight, y, moments=moments_given)
         results.append((y[:100].clone(), moments[:, :100].clone()))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
@@ -271,14 +271,14 @@ def test_rejects_widths_that_it_cannot_norm(shape: tuple[int, int, int]) -> None
     x, weight = normal(tokens, depth, seed=1).half(), normal(depth, features, seed=2).half()
     y = x.new_empty(tokens, features)
     moments = torch.zeros(2, tokens, 2, device=DEVICE)
-    given = Moments(out=moments) if depth == GROUP else Moments(of_x=moments)
+    moments_given = Moments(out=moments) if depth == GROUP else Moments(of_x=moments)
     with pytest.raises(RuntimeError):
-        linear(x, weight, y, moments=given)
+        linear(x, weight, y, moments=moments_given)
 
 
 def test_rejects_two_norms() -> None:
     x = normal(10, 64, seed=1).half()
     moments = torch.zeros(1, 10, 2, device=DEVICE)
-    given = Moments(of_x=moments, of_residual=moments, residual_scale=x[0])
+    moments_given = Moments(of_x=moments, of_residual=moments, residual_scale=x[0])
     with pytest.raises(RuntimeError):
-        linear(x, x.new_zeros(64, 64), torch.empty_like(x), residual=x, moments=given)
+        linear(x, x.new_zeros(64, 64), torch.empty_like(x), residual=x, moments=moments_given)

@@ -90,12 +90,12 @@ def check(
 
     def computed(dtype: torch.dtype) -> torch.Tensor:
         rows = divided(x, dtype, norm == "rms") if norm else x.to(dtype)
-        product = rows @ weight.to(dtype)
+        gemm = rows @ weight.to(dtype)
         if bias is not None:
-            product = product + bias.to(dtype)
+            gemm = gemm + bias.to(dtype)
         if rotation is not None:
-            return turned(product, rotation)
-        return gate(product, str(activation))
+            return turned(gemm, rotation)
+        return gate(gemm, str(activation))
 
     assert_accurate(y, computed(dtype), computed(torch.float64))
     return y
@@ -179,9 +179,9 @@ def test_infinities_stay_in_their_rows() -> None:
 def test_any_position_gives_finite_results() -> None:
     """Positions of filler tokens are whatever the caller left there."""
     x, weight = normal(64, 64, seed=1).half(), normal(64, 64, seed=2).half()
-    places = torch.tensor([2**31 - 1, -(2**31), 10**6, -1], dtype=torch.int32, device=DEVICE).repeat(16)
+    positions = torch.tensor([2**31 - 1, -(2**31), 10**6, -1], dtype=torch.int32, device=DEVICE).repeat(16)
     y, _ = poisoned((64, 64), torch.float16)
-    linear(x, weight, y, rotation=Rotation(places, frequencies(32)))
+    linear(x, weight, y, rotation=Rotation(positions, frequencies(32)))
     assert bool(y.isfinite().all())
 
 

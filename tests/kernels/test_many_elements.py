@@ -91,14 +91,14 @@ def test_layer_norm(tokens: int, width: int) -> None:
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)
 def test_embedding(tokens: int, width: int) -> None:
     need(tokens * width + 6 * tokens)
-    words, places, length = 5000, 64, 64
-    word_table, position_table, gamma = normal(words, width), normal(places, width, seed=1), normal(width, seed=2)
+    words, indices, length = 5000, 64, 64
+    word_table, position_table, gamma = normal(words, width), normal(indices, width, seed=1), normal(width, seed=2)
     word_ids = ids(tokens, words)
     y, buffer = poisoned((tokens, width), HALF)
     starts = starts_of(tokens, length)
     call(
         "padfreeEmbedding", word_ids, None, None, starts, word_table, position_table, None, gamma, None, y, tokens,
-        len(starts) - 1, width, words, places, 0, 0, Float(1e-5), DATA_TYPES[HALF],
+        len(starts) - 1, width, words, indices, 0, 0, Float(1e-5), DATA_TYPES[HALF],
     )  # fmt: skip
     covered = tokens // length * length
     assert bool((y[covered:] == 0).all())

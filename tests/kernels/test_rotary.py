@@ -34,15 +34,15 @@ def turned(
 def test_rotary(dtype: torch.dtype, interleaved: bool, heads: int, head_size: int, width: int) -> None:
     for tokens in (1, 7, 128, 513):
         x = torch.randn(tokens, width, device=DEVICE, generator=generator(1)).to(dtype)
-        places = torch.randint(0, LONGEST, (tokens,), device=DEVICE, dtype=torch.int32, generator=generator(2))
+        positions = torch.randint(0, LONGEST, (tokens,), device=DEVICE, dtype=torch.int32, generator=generator(2))
         pairs = head_size // 2
         frequencies = (10000.0 ** -(torch.arange(pairs, device=DEVICE, dtype=torch.float64) / pairs)).float()
         frequencies[-1] = 0
         y, buffer = poisoned((tokens, width), dtype)
-        rotary(x, places, frequencies, y, heads=heads, head_size=head_size, interleaved=interleaved)
+        rotary(x, positions, frequencies, y, heads=heads, head_size=head_size, interleaved=interleaved)
         torch.cuda.synchronize()
         assert_guards(buffer)
-        angle = places[:, None].float() * frequencies
+        angle = positions[:, None].float() * frequencies
         plain, truth = (
             turned(x, angle, heads, head_size, interleaved=interleaved, dtype=item) for item in (dtype, torch.float64)
         )
@@ -52,12 +52,12 @@ def test_rotary(dtype: torch.dtype, interleaved: bool, heads: int, head_size: in
 
 def test_many_tokens_give_the_same_bits_again() -> None:
     x = torch.randn(70_001, 2304, device=DEVICE, generator=generator(1)).half()
-    places = torch.arange(70_001, device=DEVICE, dtype=torch.int32) % LONGEST
+    positions = torch.arange(70_001, device=DEVICE, dtype=torch.int32) % LONGEST
     frequencies = torch.rand(32, device=DEVICE, generator=generator(2))
     first, again = (poisoned(x.shape, x.dtype)[0] for _ in range(2))
     for y in (first, again):
-        rotary(x, places, frequencies, y, heads=24, head_size=64)
-    truth = turned(x, places[:, None].float() * frequencies, 24, 64, interleaved=False, dtype=torch.float64)
+        rotary(x, positions, frequencies, y, heads=24, head_size=64)
+    truth = turned(x, positions[:, None].float() * frequencies, 24, 64, interleaved=False, dtype=torch.float64)
     assert_accurate(first, truth.half(), truth)
     assert torch.equal(first, again)
 
@@ -66,6 +66,6 @@ def test_many_tokens_give_the_same_bits_again() -> None:
 def test_rejects_sizes_that_do_not_fit(sizes: tuple[int, int, int]) -> None:
     heads, head_size, width = sizes
     x = torch.zeros(4, width, device=DEVICE)
-    places = torch.zeros(4, device=DEVICE, dtype=torch.int32)
+    positions = torch.zeros(4, device=DEVICE, dtype=torch.int32)
     with pytest.raises(RuntimeError):
-        rotary(x, places, torch.zeros(32, device=DEVICE), torch.empty_like(x), heads=heads, head_size=head_size)
+        rotary(x, positions, torch.zeros(32, device=DEVICE), torch.empty_like(x), heads=heads, head_size=head_size)

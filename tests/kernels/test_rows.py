@@ -66,11 +66,11 @@ def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> N
     ids = torch.randint(0, words, (total,), device=DEVICE, dtype=torch.int32, generator=generator(6))
     ids[tokens:] = -123456789
     types = torch.randint(0, kinds, (total,), device=DEVICE, dtype=torch.int32, generator=generator(7))
-    given = torch.randint(0, positions_count, (total,), device=DEVICE, dtype=torch.int32, generator=generator(8))
+    inputs = torch.randint(0, positions_count, (total,), device=DEVICE, dtype=torch.int32, generator=generator(8))
     offset = 2 if "offset" in options else 0
     y, buffer = poisoned((total, width), dtype)
     call(
-        "padfreeEmbedding", ids, types if "types" in options else None, given if "positions" in options else None,
+        "padfreeEmbedding", ids, types if "types" in options else None, inputs if "positions" in options else None,
         cumulative(lengths), word_table, position_table, type_table if "types" in options else None, gamma, beta, y,
         total, len(lengths), width, words, positions_count, kinds, offset, Float(eps), DATA_TYPES[dtype],
     )  # fmt: skip
@@ -78,7 +78,7 @@ def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> N
     assert_guards(buffer)
     assert bool((y[tokens:] == 0).all()), "filler rows must become zeros"
     counted = torch.cat([torch.arange(length) for length in lengths]).to(DEVICE) + offset
-    positions = given[:tokens].long() if "positions" in options else counted
+    positions = inputs[:tokens].long() if "positions" in options else counted
     inside = (positions < positions_count).unsqueeze(-1)
 
     def embed(kind: torch.dtype) -> torch.Tensor:
@@ -100,8 +100,11 @@ def test_embeddings_schedule_what_they_find_places_of(dtype: torch.dtype, width:
 
     With lengths that sum to too little, that count as 0 and that exceed T.
     """
-    tokens, words, places = 700, 50, 800
-    word_table, position_table = normal(words, width, dtype=dtype, seed=1), normal(places, width, dtype=dtype, seed=2)
+    tokens, words, positions = 700, 50, 800
+    word_table, position_table = (
+        normal(words, width, dtype=dtype, seed=1),
+        normal(positions, width, dtype=dtype, seed=2),
+    )
     gamma, beta = normal(width, dtype=dtype, seed=3), normal(width, dtype=dtype, seed=4)
     ids = torch.randint(0, words, (tokens,), device=DEVICE, dtype=torch.int32, generator=generator(5))
     drawn = torch.randint(-9, 2 * tokens // batch, (batch,), device=DEVICE, dtype=torch.int32, generator=generator(6))
@@ -110,23 +113,23 @@ def test_embeddings_schedule_what_they_find_places_of(dtype: torch.dtype, width:
     beyond[batch // 2] = 2**31 - 1
     for lengths in (short, drawn, beyond, torch.zeros_like(drawn)):
         entries = task_list_entries(tokens, batch, heads) if heads else 0
-        made = []
+        items = []
         for _ in range(2):
             starts, tasks = (poisoned(shape, torch.int32) for shape in ((batch + 1,), (entries, 4)))
-            made.append({"y": poisoned((tokens, width), dtype), "starts": starts, "tasks": tasks})
-        (y, starts, tasks), (other_y, other_starts, other_tasks) = ([item for item, _ in of.values()] for of in made)
+            items.append({"y": poisoned((tokens, width), dtype), "starts": starts, "tasks": tasks})
+        (y, starts, tasks), (other_y, other_starts, other_tasks) = ([item for item, _ in of.values()] for of in items)
         schedule(lengths, starts, tokens, tasks=tasks if heads else None, heads=max(heads, 1))
         call(
             "padfreeEmbedding", ids, None, None, starts, word_table, position_table, None, gamma, beta, y,
-            tokens, batch, width, words, places, 0, 2, Float(1e-5), DATA_TYPES[dtype],
+            tokens, batch, width, words, positions, 0, 2, Float(1e-5), DATA_TYPES[dtype],
         )  # fmt: skip
         call(
             "padfreeEmbeddingOfLengths", ids, None, lengths, word_table, position_table, None, gamma, beta, other_y,
-            tokens, batch, width, words, places, 0, 2, Float(1e-5), DATA_TYPES[dtype], None, Float(1.0), other_starts,
-            other_tasks if heads else None, entries - 1, max(heads, 1),
+            tokens, batch, width, words, positions, 0, 2, Float(1e-5), DATA_TYPES[dtype], None, Float(1.0),
+            other_starts, other_tasks if heads else None, entries - 1, max(heads, 1),
         )  # fmt: skip
         torch.cuda.synchronize()
-        for _, buffer in (*made[0].values(), *made[1].values()):
+        for _, buffer in (*items[0].values(), *items[1].values()):
             assert_guards(buffer)
         assert torch.equal(other_starts, starts)
         count = 1 + int(tasks[0, 0]) if heads else 0

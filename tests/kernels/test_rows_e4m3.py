@@ -55,12 +55,12 @@ def check_results(
     return y, beside
 
 
-def check_truth(found: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype, y_scale: float = Y_SCALE) -> None:
+def check_truth(actual: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype, y_scale: float = Y_SCALE) -> None:
     if not truth.numel():
         return
     wanted = (truth / y_scale).clamp(-LARGEST, LARGEST)
     allowed = HALF_STEP * wanted.abs().clamp(min=2.0**-6) + WITHIN[dtype] * truth.abs().max() / y_scale
-    assert bool(((found.double() - wanted).abs() <= allowed).all())
+    assert bool(((actual.double() - wanted).abs() <= allowed).all())
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -78,8 +78,8 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
             Int64(rows), width, Float(EPS), int(operands.rms), DATA_TYPES[dtype], narrow, Float(factor),
         )  # fmt: skip
 
-    _, found = check_results(launch, rows, width, dtype)
-    check_truth(found, operands.truth(EPS), dtype)
+    _, actual = check_results(launch, rows, width, dtype)
+    check_truth(actual, operands.truth(EPS), dtype)
     for total, buffer in sums:
         assert_guards(buffer)
         assert bool((bits(total) == bits(sums[0][0])).all())
@@ -106,12 +106,12 @@ def simple_norm(x: torch.Tensor) -> Launch:
 def test_extreme_scales(dtype: torch.dtype, width: int, y_scale: float) -> None:
     """What is too large becomes 448, what is too small 0."""
     x = normal(50, width, dtype=dtype)
-    y, found = check_results(simple_norm(x), len(x), width, dtype, y_scale)
+    y, actual = check_results(simple_norm(x), len(x), width, dtype, y_scale)
     large = y.double().abs() > 480 * y_scale
-    assert bool((found.double()[large].abs() == LARGEST).all())
+    assert bool((actual.double()[large].abs() == LARGEST).all())
     assert bool(large.any()) == (y_scale < 1)
     if y_scale > 1:
-        assert not found.double().any()
+        assert not actual.double().any()
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -137,10 +137,10 @@ def test_rows_of_zeros_and_of_nan(dtype: torch.dtype, width: int) -> None:
 @pytest.mark.parametrize("filler", [0, 21])
 def test_embedding(dtype: torch.dtype, width: int, name: str, filler: int) -> None:
     lengths = LENGTHS[name]
-    tokens, words, places, kinds = sum(lengths), 997, 600, 3
+    tokens, words, positions, kinds = sum(lengths), 997, 600, 3
     total = tokens + filler
     word_table, position_table, type_table = (
-        normal(count, width, dtype=dtype, seed=seed) for seed, count in enumerate((words, places, kinds))
+        normal(count, width, dtype=dtype, seed=seed) for seed, count in enumerate((words, positions, kinds))
     )
     gamma, beta = normal(width, dtype=dtype, seed=4), normal(width, dtype=dtype, seed=5)
     ids = torch.randint(0, words, (total,), device=DEVICE, dtype=torch.int32, generator=generator(6))
@@ -151,16 +151,16 @@ def test_embedding(dtype: torch.dtype, width: int, name: str, filler: int) -> No
     def launch(y: torch.Tensor | None, narrow: torch.Tensor | None, factor: float) -> None:
         call(
             "padfreeEmbeddingE4m3", ids, types, None, starts, word_table, position_table, type_table, gamma, beta, y,
-            total, len(lengths), width, words, places, kinds, 0, Float(EPS), DATA_TYPES[dtype], 0,
+            total, len(lengths), width, words, positions, kinds, 0, Float(EPS), DATA_TYPES[dtype], 0,
             narrow, Float(factor),
         )  # fmt: skip
 
-    _, found = check_results(launch, total, width, dtype)
-    assert not bits(found)[tokens:].any(), "filler rows must become zeros"
+    _, actual = check_results(launch, total, width, dtype)
+    assert not bits(actual)[tokens:].any(), "filler rows must become zeros"
     counted = torch.cat([torch.arange(length) for length in lengths]).to(DEVICE)
     rows = word_table[ids[:tokens].long()].double() + position_table[counted].double()
     rows = rows + type_table[types[:tokens].long()].double()
-    check_truth(found[:tokens], norm_rows(rows, gamma.double(), beta.double(), False, EPS), dtype)
+    check_truth(actual[:tokens], norm_rows(rows, gamma.double(), beta.double(), False, EPS), dtype)
 
 
 def test_fp32_is_refused() -> None:

@@ -45,16 +45,16 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
         )  # fmt: skip
 
     wide = torch.float32
-    made = {name: poisoned((rows, width), kind) for name, kind in
+    output = {name: poisoned((rows, width), kind) for name, kind in
             (("y", dtype), ("beside", wide), ("alone", wide), ("with_first", wide))}  # fmt: skip
-    made["first"] = poisoned((len(starts), width), dtype)
-    launch(made["y"][0], made["beside"][0])
-    launch(None, made["alone"][0])
-    launch(None, made["with_first"][0], made["first"][0])
+    output["first"] = poisoned((len(starts), width), dtype)
+    launch(output["y"][0], output["beside"][0])
+    launch(None, output["alone"][0])
+    launch(None, output["with_first"][0], output["first"][0])
     torch.cuda.synchronize()
-    for buffer in (*buffers, *(buffer for _, buffer in made.values())):
+    for buffer in (*buffers, *(buffer for _, buffer in output.values())):
         assert_guards(buffer)
-    y, beside, alone, with_first, first = (result for result, _ in made.values())
+    y, beside, alone, with_first, first = (result for result, _ in output.values())
     assert torch.equal(alone, beside)
     assert torch.equal(with_first, beside)
     assert torch.equal(beside.to(dtype), y)

@@ -18,12 +18,12 @@ _TOLERANCE = 2e-5  # float32, one or two layers, sums of at most a few dozen ter
 
 def masks(interface: str) -> dict[str, np.ndarray]:
     slots, lengths = np.arange(LENGTH), np.asarray(LENGTHS)[:, None]
-    found = {"prefix": slots < lengths}
+    results = {"prefix": slots < lengths}
     if interface == "padded":
         holes = np.random.default_rng(3).random((len(LENGTHS), LENGTH)) < 0.5
         holes[:, 0] = True
-        found |= {"left": slots >= LENGTH - lengths, "holes": holes, "full": np.ones_like(holes)}
-    return found
+        results |= {"left": slots >= LENGTH - lengths, "holes": holes, "full": np.ones_like(holes)}
+    return results
 
 
 def run(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -71,15 +71,15 @@ def assert_agree(
     kinds = np.repeat(list(wanted_masks), len(LENGTHS))
     feeds = feeds_for(original, mask, limit)
     wanted = run(original, feeds)
-    given = feeds
+    inputs = feeds
     if metadata["interface"] == "packed":
         tokens = [item["name"] for item in metadata["inputs"] if item["role"] == "tokens"]
-        given = {name: feeds[name][mask].astype(np.int32) for name in tokens}
-        given["seq_lens"] = mask.sum(1).astype(np.int32)
+        inputs = {name: feeds[name][mask].astype(np.int32) for name in tokens}
+        inputs["seq_lens"] = mask.sum(1).astype(np.int32)
         if any(item["role"] == "max_seqlen" for item in metadata["inputs"]):
-            given["max_seqlen"] = np.zeros(LENGTH, np.int32)
-    found = run(result.model, given)
-    for output, a, b in zip(metadata["outputs"], wanted, found, strict=True):
+            inputs["max_seqlen"] = np.zeros(LENGTH, np.int32)
+    actual = run(result.model, inputs)
+    for output, a, b in zip(metadata["outputs"], wanted, actual, strict=True):
         rows = np.broadcast_to(kinds[:, None], mask.shape)[mask]
         if output["layout"] == "packed":
             a = a[mask]

@@ -147,22 +147,24 @@ class Computation(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _runner(given: Computation, opsets: tuple[tuple[str, int], ...]) -> Callable[..., tuple[Array, ...]] | None:
+def _runner(inputs: Computation, opsets: tuple[tuple[str, int], ...]) -> Callable[..., tuple[Array, ...]] | None:
     """What runs such a node; None where more of its model must be known.
 
     It is kept for other models: making it takes longer than running it on a few tokens.
     """
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
-    node = NodeProto(op_type=given.op, domain=given.domain)
-    node.attribute.extend(AttributeProto.FromString(data) for data in given.attributes)
-    node.input.extend(f"i{place}" if there else "" for place, there in enumerate(given.inputs))
-    node.output.extend(f"o{place}" if there else "" for place, there in enumerate(given.outputs))
+    node = NodeProto(op_type=inputs.op, domain=inputs.domain)
+    node.attribute.extend(AttributeProto.FromString(data) for data in inputs.attributes)
+    node.input.extend(f"i{location}" if there else "" for location, there in enumerate(inputs.inputs))
+    node.output.extend(f"o{location}" if there else "" for location, there in enumerate(inputs.outputs))
     graph = helper.make_graph([node], "node", [], [])
     try:
-        (made,) = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports), new_ops=list(_CLASSES)).rt_nodes_
+        (result,) = ReferenceEvaluator(
+            helper.make_model(graph, opset_imports=imports), new_ops=list(_CLASSES)
+        ).rt_nodes_
     except RuntimeContextError:  # of functions whose bodies follow from the types of their inputs
         return None
-    return None if made.has_subgraph or made.has_linked_attribute else made.run
+    return None if result.has_subgraph or result.has_linked_attribute else result.run
 
 
 def _computation(node: NodeProto) -> Computation:

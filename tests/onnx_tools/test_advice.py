@@ -26,8 +26,8 @@ def with_loop(*, named: bool) -> ModelProto:
     """A score for every sequence that a Loop adds up over its tokens; `named`: what it reads is an output too."""
     b, hidden = one_layer()
     emissions = b.op("Identity", b.linear(hidden, HIDDEN, LABELS), output="emissions")
-    turned = b.op("Transpose", emissions, perm=[1, 0, 2], output="by_token")
-    start = b.op("Gather", turned, b.constant(0, np.int64), axis=0)
+    transposed = b.op("Transpose", emissions, perm=[1, 0, 2], output="by_token")
+    start = b.op("Gather", transposed, b.constant(0, np.int64), axis=0)
     length = b.op("Squeeze", b.op("Shape", "input_ids", start=1))
     value = helper.make_tensor_value_info
     body = helper.make_graph(
@@ -49,9 +49,9 @@ def with_loop(*, named: bool) -> ModelProto:
 
 def advised_outputs(error: Exception) -> list[str]:
     """The option of the command line that a message names."""
-    found = re.search(r"--outputs [^ ;]+", str(error))
-    assert found is not None, error
-    return found.group().split()
+    match = re.search(r"--outputs [^ ;]+", str(error))
+    assert match is not None, error
+    return match.group().split()
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
@@ -60,11 +60,11 @@ def test_a_loop_over_tokens_is_cut_off(named: bool, cut: str, interface: str, tm
     model = with_loop(named=named)
     with pytest.raises(
         RewriteError, match=rf"\(Loop\) .* would hold one length for ever; .* --outputs ({cut})"
-    ) as told:
+    ) as error:
         rewrite(model, interface=interface)
     save_model(model, tmp_path / "model.onnx")
     command = ["optimize", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "cut.onnx"), "--interface", interface]
-    assert main([*command, *advised_outputs(told.value)]) == 0
+    assert main([*command, *advised_outputs(error.value)]) == 0
 
 
 def with_squeezed_score(axis: int | None, *, chosen: bool = False) -> ModelProto:
@@ -117,12 +117,12 @@ def traced() -> ModelProto:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_the_traced_length_is_named_and_made_dynamic(interface: str, tmp_path: Path) -> None:
-    with pytest.raises(RewriteError, match=r"reads a constant of 13 rows; the file was traced with 13 tokens") as told:
+    with pytest.raises(RewriteError, match=r"reads a constant of 13 rows; the file was traced with 13 tokens") as error:
         rewrite(traced(), interface=interface)
-    given, fixed = tmp_path / "model.onnx", tmp_path / "fixed.onnx"
-    save_model(traced(), given)
-    command = str(told.value).partition("python -m ")[2].replace("SEQUENCE_AXIS", "sequence")
-    words = command.replace("model.onnx", str(given)).replace("fixed.onnx", str(fixed)).split()
+    source, fixed = tmp_path / "model.onnx", tmp_path / "fixed.onnx"
+    save_model(traced(), source)
+    command = str(error.value).partition("python -m ")[2].replace("SEQUENCE_AXIS", "sequence")
+    words = command.replace("model.onnx", str(source)).replace("fixed.onnx", str(fixed)).split()
     subprocess.run([sys.executable, "-m", *words], check=True, capture_output=True)
     assert rewrite(str(fixed), interface=interface, strict=True).report.complete
 
@@ -135,20 +135,22 @@ def test_outputs_of_the_whole_batch_are_left_out_as_the_message_says(tmp_path: P
     model = b.model({"hidden": ["batch", "sequence", HIDDEN], "mean": []})
     with pytest.raises(
         RewriteError, match=r"output 'mean' is one result of the whole batch: .* --outputs hidden"
-    ) as told:
+    ) as error:
         rewrite(model)
     save_model(model, tmp_path / "model.onnx")
     command = ["optimize", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "cut.onnx")]
-    assert main([*command, *advised_outputs(told.value)]) == 0
+    assert main([*command, *advised_outputs(error.value)]) == 0
 
 
 def test_an_only_output_is_not_to_be_left_out() -> None:
     b, hidden = one_layer()
     first = b.op("Gather", hidden, b.constant(0, np.int64), axis=1)
     model = with_output(b.op("ReduceMean", first, axes=[0, 1], keepdims=0), b, [])
-    with pytest.raises(RewriteError, match=r"again with one row per sequence.* or choose the padded interface") as told:
+    with pytest.raises(
+        RewriteError, match=r"again with one row per sequence.* or choose the padded interface"
+    ) as error:
         rewrite(model)
-    assert "--outputs" not in str(told.value)
+    assert "--outputs" not in str(error.value)
     assert rewrite(model, interface="padded").report.outputs["y"] == "padded"
 
 
@@ -172,8 +174,8 @@ def with_words() -> ModelProto:
 def test_sizes_that_follow_from_values_are_named_with_the_rows_to_keep(tmp_path: Path) -> None:
     with pytest.raises(
         RewriteError, match=r"unknown sizes, which follow from the inputs' values, .* --outputs"
-    ) as told:
+    ) as error:
         rewrite(with_words())
     save_model(with_words(), tmp_path / "model.onnx")
     command = ["optimize", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "cut.onnx")]
-    assert main([*command, *advised_outputs(told.value)]) == 0
+    assert main([*command, *advised_outputs(error.value)]) == 0

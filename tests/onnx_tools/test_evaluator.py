@@ -26,8 +26,8 @@ def test_it_gives_what_onnx_gives(number: int) -> None:
     feeds = feeds_for(model, masks("padded")["holes"], 20)
     with np.errstate(all="ignore"):
         wanted = ReferenceEvaluator(model).run(None, feeds)
-    for found, expected in zip(evaluate(model, feeds), wanted, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(evaluate(model, feeds), wanted, strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_attributes_opsets_and_left_out_inputs_tell_nodes_apart() -> None:
@@ -61,5 +61,5 @@ def test_functions_whose_bodies_follow_from_types_run() -> None:
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])
     graph = helper.make_graph([helper.make_node("Gelu", ["x"], ["y"])], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    (found,) = evaluate(model, {"x": np.asarray([-1, 0, 1], np.float32)})
-    np.testing.assert_allclose(found, [-0.15865525, 0, 0.84134475], rtol=1e-6)
+    (actual,) = evaluate(model, {"x": np.asarray([-1, 0, 1], np.float32)})
+    np.testing.assert_allclose(actual, [-0.15865525, 0, 0.84134475], rtol=1e-6)

@@ -36,15 +36,15 @@ def by_hand(lengths: Lengths, tokens: float, squares: float) -> dict[str, float]
 
 
 def test_flops_of_bert_are_those_of_its_sizes(bert: CoverageReport) -> None:
-    found = costs(bert.original.items, bert.rewritten.items, LENGTHS)
+    actual = costs(bert.original.items, bert.rewritten.items, LENGTHS)
     padded = by_hand(LENGTHS, LENGTHS.slots, LENGTHS.batch * LENGTHS.maximum**2)
     packed = by_hand(LENGTHS, LENGTHS.tokens, LENGTHS.batch * LENGTHS.mean_square)
-    for part, figures in found["parts"].items():
+    for part, figures in actual["parts"].items():
         wanted = {"all": sum(padded.values()), **padded}[part], {"all": sum(packed.values()), **packed}[part]
         assert (figures["original_flops"], figures["rewritten_flops"]) == pytest.approx(wanted), part
         assert figures["padded_flops"] == 0
         assert figures["packed_share"] == 1
-    assert found["flop_ratio"] == pytest.approx(sum(padded.values()) / sum(packed.values()))
+    assert actual["flop_ratio"] == pytest.approx(sum(padded.values()) / sum(packed.values()))
     assert bert.original.uncounted == bert.rewritten.uncounted == ()
 
 
@@ -55,15 +55,15 @@ def test_flops_of_bert_are_those_of_its_sizes(bert: CoverageReport) -> None:
 def test_without_padding_both_models_do_the_same_work(name: str) -> None:
     report = rewrite(FAMILIES / f"{name}.onnx", verify=False).report
     equal = Lengths(batch=4, mean=16.0, maximum=16)
-    found = costs(report.original.items, report.rewritten.items, equal)
-    for part, figures in found["parts"].items():
+    actual = costs(report.original.items, report.rewritten.items, equal)
+    for part, figures in actual["parts"].items():
         assert figures["original_flops"] == pytest.approx(figures["rewritten_flops"]), part
 
 
 def test_islands_cost_what_padding_costs() -> None:
     linear = GemmShape("linear", "MatMul", True, "1", "T", "32", "96")
-    island = GemmShape("attention", "MatMul", False, "4*B", "S", "8", "S")
-    figures = costs([linear, island], [linear, island], LENGTHS)["parts"]
+    padded_node = GemmShape("attention", "MatMul", False, "4*B", "S", "8", "S")
+    figures = costs([linear, padded_node], [linear, padded_node], LENGTHS)["parts"]
     assert figures["attention"]["packed_share"] == 0
     assert figures["attention"]["padded_flops"] == figures["attention"]["rewritten_flops"] == 2 * 32 * 40 * 8 * 40
     packed, padded = 2 * LENGTHS.slots * 32 * 96, 2 * 32 * 40 * 8 * 40
@@ -124,9 +124,9 @@ def test_products_of_unknown_size_are_named() -> None:
         gs.Node("Concat", "joined", {"axis": 2}, inputs=[known, unknown], outputs=[y]),
     ]
     graph = gs.Graph(nodes, [x], [y])
-    found = gemms_of(graph, analyse(graph))
-    assert found.items == (GemmShape("linear", "MatMul", True, "1", "B*S", "8", "4"),)
-    assert found.uncounted == ("of unknown size",)
+    actual = gemms_of(graph, analyse(graph))
+    assert actual.items == (GemmShape("linear", "MatMul", True, "1", "B*S", "8", "4"),)
+    assert actual.uncounted == ("of unknown size",)
 
 
 def test_positions_cut_to_the_length_are_no_weights() -> None:

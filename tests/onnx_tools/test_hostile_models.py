@@ -104,7 +104,7 @@ def huge_range(model: ModelProto) -> None:
 
 def huge_plain_range(model: ModelProto) -> None:
     """Whose numbers the inference of shapes would write down."""
-    names = [f"plain{place}" for place in range(3)]
+    names = [f"plain{index}" for index in range(3)]
     for name, value in zip(names, (0, HUGE, 1), strict=True):
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
     model.graph.node.append(helper.make_node("Range", names, ["numbers"]))

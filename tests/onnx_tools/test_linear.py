@@ -126,8 +126,8 @@ def test_every_way_to_write_an_activation(form: str, precision: str) -> None:
 
 def test_products_keep_their_names() -> None:
     plain = rewrite(model_with(silu), verify=False).model
-    products = {node.name for node in plain.graph.node if node.op_type == "MatMul"}
-    assert products == {node.name for node in with_linear(plain).graph.node if node.op_type == "PadfreeLinear"}
+    gemms = {node.name for node in plain.graph.node if node.op_type == "MatMul"}
+    assert gemms == {node.name for node in with_linear(plain).graph.node if node.op_type == "PadfreeLinear"}
 
 
 def test_the_norm_keeps_the_residual_and_gives_the_bias_away() -> None:
@@ -152,9 +152,9 @@ def test_half_precision_computes_the_same() -> None:
     plain = rewrite(model_with(gelu_div), precision="fp16", verify=False).model
     rng = np.random.default_rng(5)
     feeds = {"input_ids": rng.integers(0, 20, 17).astype(np.int32), "seq_lens": np.array([9, 0, 8], np.int32)}
-    (wanted,), (found,) = run(plain, feeds), run(with_linear(plain), feeds)
+    (wanted,), (actual,) = run(plain, feeds), run(with_linear(plain), feeds)
     # Outputs of a norm, of magnitude 1 to 4: a few roundings to 11 bits more or less on the way.
-    np.testing.assert_allclose(found, wanted, atol=2e-2)
+    np.testing.assert_allclose(actual, wanted, atol=2e-2)
 
 
 def test_weights_keep_their_bits() -> None:
@@ -179,12 +179,12 @@ def test_the_metadata_follow() -> None:
     plain = rewrite(model_with(gelu_div), verify=False).model
     before, after = metadata(plain), metadata(with_linear(plain))
     assert after["plugins"] == after["coverage"]["plugins"] == {**before["plugins"], "PadfreeLinear": 4}
-    products = [{**item, "op": "MatMul"} for item in after["coverage"]["products"]["rewritten"] if item["weights"]]
-    assert products == [item for item in before["coverage"]["products"]["rewritten"] if item["weights"]]
-    made = {name for node in with_linear(plain).graph.node for name in node.output}
-    assert set(after["origins"]) <= made
+    gemms = [{**item, "op": "MatMul"} for item in after["coverage"]["products"]["rewritten"] if item["weights"]]
+    assert gemms == [item for item in before["coverage"]["products"]["rewritten"] if item["weights"]]
+    rewritten = {name for node in with_linear(plain).graph.node for name in node.output}
+    assert set(after["origins"]) <= rewritten
     assert set(after["origins"]) < set(before["origins"])
-    with_bias_of_a_reader = {name for name in made if name.endswith("_biased")}
+    with_bias_of_a_reader = {name for name in rewritten if name.endswith("_biased")}
     assert len(with_bias_of_a_reader) == 2  # of both norms
     assert not with_bias_of_a_reader & set(after["origins"])
 

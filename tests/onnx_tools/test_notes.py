@@ -70,10 +70,10 @@ def test_padding_counts_as_in_the_original(tmp_path: Path) -> None:
     wanted = alone(model, list(ids), {})
     save_model(rewrite(model, interface="padded").model, tmp_path / "model.onnx")
     with Session(tmp_path / "model.onnx") as session:
-        found = session.run(list(ids))["y"]
+        actual = session.run(list(ids))["y"]
         feeds = {"input_ids": ids, "attention_mask": np.asarray([[1] * 6, [1, 1, 0, 0, 0, 0]])}
-        (given,) = session.backend.run(feeds).values()
-    for row, one, other in zip(wanted, found, given, strict=True):
+        (inputs,) = session.backend.run(feeds).values()
+    for row, one, other in zip(wanted, actual, inputs, strict=True):
         np.testing.assert_allclose(one, row["y"], atol=2e-5)
         np.testing.assert_allclose(other, row["y"], atol=2e-5)
 

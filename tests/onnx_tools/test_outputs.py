@@ -101,11 +101,11 @@ def test_a_sequence_gets_its_own_part(name: str, interface: str, tmp_path: Path)
     with Session(tmp_path / "model.onnx") as session:
         results = session.run(requests())
         metadata = session.metadata
-    for ids, found in zip(requests(), results["out"], strict=True):
+    for ids, actual in zip(requests(), results["out"], strict=True):
         wanted = alone(model, ids)
         wanted = wanted if axis is None else wanted.take(0, axis)
-        assert found.shape == wanted.shape
-        np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+        assert actual.shape == wanted.shape
+        np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
     write_results(tmp_path / "results.npz", results, metadata)
     with np.load(tmp_path / "results.npz") as file:
         if name == "weight":

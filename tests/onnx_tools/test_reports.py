@@ -60,15 +60,15 @@ def test_families(case: Case, interface: str, rewritings: Rewritings) -> None:
 def picked(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
     """One token a sequence, by a formula: the last but one."""
     counts = b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=1)
-    place = b.op("Max", b.op("Sub", counts, b.constant(2, np.int64)), b.constant(0, np.int64))
-    places = b.op("Expand", b.op("Unsqueeze", place, b.axes(2)), b.constant([1, 1, HIDDEN], np.int64))
-    return b.op("Squeeze", b.op("GatherElements", hidden, places, axis=1), b.axes(1)), ["batch", HIDDEN]
+    index = b.op("Max", b.op("Sub", counts, b.constant(2, np.int64)), b.constant(0, np.int64))
+    positions = b.op("Expand", b.op("Unsqueeze", index, b.axes(2)), b.constant([1, 1, HIDDEN], np.int64))
+    return b.op("Squeeze", b.op("GatherElements", hidden, positions, axis=1), b.axes(1)), ["batch", HIDDEN]
 
 
 def highest(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
     """Integers of padded tokens: the place of each token's largest number, added up along the sequence."""
-    place = b.op("CumSum", b.op("ArgMax", hidden, axis=2, keepdims=0), b.constant(1, np.int64))
-    return b.op("Cast", place, to=TensorProto.FLOAT), ["batch", "sequence"]
+    index = b.op("CumSum", b.op("ArgMax", hidden, axis=2, keepdims=0), b.constant(1, np.int64))
+    return b.op("Cast", index, to=TensorProto.FLOAT), ["batch", "sequence"]
 
 
 def first_columns(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:

@@ -119,7 +119,8 @@ def test_unknown_operator_is_an_island(interface: str) -> None:
     result = rewrite(model, interface=interface)
     assert not result.report.complete
     assert any(
-        "no rule knows the operator MeanVarianceNormalization" in island.reason for island in result.report.islands
+        "no rule knows the operator MeanVarianceNormalization" in padded_node.reason
+        for padded_node in result.report.islands
     )
     assert result.report.plugins["PadfreeLayerNorm"] == 2
     if interface == "packed":
@@ -157,8 +158,8 @@ def test_reshape_that_merges_batch_and_sequence(interface: str) -> None:
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_transposed_sequence(interface: str) -> None:
     builder, hidden = one_layer()
-    turned = builder.linear(builder.op("Transpose", hidden, perm=[1, 0, 2]), HIDDEN, HIDDEN)
-    model = with_output(builder.op("Transpose", turned, perm=[1, 0, 2]), builder, TOKENS)
+    transposed = builder.linear(builder.op("Transpose", hidden, perm=[1, 0, 2]), HIDDEN, HIDDEN)
+    model = with_output(builder.op("Transpose", transposed, perm=[1, 0, 2]), builder, TOKENS)
     assert_agree(model, rewrite(model, interface=interface))
 
 
@@ -261,14 +262,14 @@ def test_layers_with_as_many_heads_share_a_task_list(interface: str) -> None:
         x = builder.layer(x, mask, heads=heads)
     model = with_output(x, builder, TOKENS)
     result = rewrite(model, interface=interface, strict=True)
-    made = {
+    output = {
         node.output[-1]: {item.name: item.i for item in node.attribute}["num_heads"]
         for node in result.model.graph.node
         if node.op_type == "PadfreeSchedule"
     }
     attentions = [node for node in result.model.graph.node if node.op_type == "PadfreeAttention"]
-    assert sorted(made.values()) == [2, 4]
-    assert [made[node.input[-1]] for node in attentions] == [2, 4, 2, 4]
+    assert sorted(output.values()) == [2, 4]
+    assert [output[node.input[-1]] for node in attentions] == [2, 4, 2, 4]
     assert len({node.input[-2] for node in attentions}) == 1
     assert_agree(model, result)
 

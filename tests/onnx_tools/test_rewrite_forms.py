@@ -22,8 +22,8 @@ both = pytest.mark.parametrize("interface", INTERFACES)
 
 
 def attributes(result: RewriteResult, op: str) -> list[dict[str, object]]:
-    found = [node for node in result.model.graph.node if node.op_type == op]
-    return [{a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} for node in found]
+    results = [node for node in result.model.graph.node if node.op_type == op]
+    return [{a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} for node in results]
 
 
 class WrittenOut(EncoderBuilder):
@@ -276,8 +276,8 @@ def test_gates_of_experts_that_are_scattered(interface: str) -> None:
 def test_batch_norms_of_tokens(interface: str) -> None:
     """Over channels that stand ahead of the sequence, as torch.nn.BatchNorm1d has them."""
     builder, hidden = one_layer()
-    turned = builder.op("Transpose", hidden, perm=[0, 2, 1])
+    transposed = builder.op("Transpose", hidden, perm=[0, 2, 1])
     held = [builder.constant(np.linspace(low, 2, HIDDEN)) for low in (0.5, -1, 0, 1)]
-    normed = builder.op("BatchNormalization", turned, *held)
+    normed = builder.op("BatchNormalization", transposed, *held)
     model = with_output(builder.op("Transpose", normed, perm=[0, 2, 1]), builder, TOKENS)
     assert_agree(model, rewrite(model, interface=interface, strict=True))

@@ -38,18 +38,18 @@ def test_operators_that_compute_are_those_of_an_export() -> None:
     """Shape arithmetic aside, in which exports differ by a few nodes."""
     aside = {"Constant", "Shape", "Gather", "Unsqueeze", "Squeeze", "Concat", "Cast", "Range", "Identity", "And", "Mul"}
     aside |= {"GreaterOrEqual", "Add", "Reshape"}
-    made, exported = (
+    result, exported = (
         Counter(node.op_type for node in model.graph.node if node.op_type not in aside)
         for model in (bert_model(**SIZES), onnx.load(EXPORT))
     )
-    assert made == exported
+    assert result == exported
 
 
 def test_agrees_with_an_export_that_has_the_same_weights() -> None:
     """Every weight of the made model is put into PyTorch's export; both must give the same numbers."""
     exported = onnx.load(EXPORT)
-    made = bert_model(**{**SIZES, "vocab_size": 930})
-    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in made.graph.initializer}
+    result = bert_model(**{**SIZES, "vocab_size": 930})
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in result.graph.initializer}
     linears = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"]
     linears += ["intermediate.dense", "output.dense"]
     in_order = iter([f"encoder.layer.{layer}.{name}.MatMul" for layer in range(2) for name in linears])
@@ -62,7 +62,7 @@ def test_agrees_with_an_export_that_has_the_same_weights() -> None:
     assert not weights
     feeds = ragged_feeds()
     kept = feeds["attention_mask"] != 0
-    (a, a_pooled), (b, b_pooled) = run(made, feeds), run(exported, feeds)
+    (a, a_pooled), (b, b_pooled) = run(result, feeds), run(exported, feeds)
     np.testing.assert_allclose(a[kept], b[kept], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(a_pooled, b_pooled, rtol=1e-4, atol=1e-4)
     assert a[kept].std() > 0.5

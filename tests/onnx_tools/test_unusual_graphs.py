@@ -35,17 +35,17 @@ def integers(builder: EncoderBuilder, *values: int) -> str:
     return builder.constant(values[0] if len(values) == 1 else values, np.int64)
 
 
-def split(axis: int, sizes: tuple[int, ...] | None, places: tuple[int, ...], **attributes: int) -> Tail:
+def split(axis: int, sizes: tuple[int, ...] | None, positions: tuple[int, ...], **attributes: int) -> Tail:
     """Parts of a list, joined in another order."""
 
     def tail(builder: EncoderBuilder, x: str) -> str:
         inputs = [x] if sizes is None else [x, integers(builder, *sizes)]
         node(builder, "SplitToSequence", inputs, ["list"], axis=axis, **attributes)
-        parts = [builder.op("SequenceAt", "list", integers(builder, place)) for place in places]
+        parts = [builder.op("SequenceAt", "list", integers(builder, index)) for index in positions]
         if not attributes.get("keepdims", 1):
             parts = [builder.op("Unsqueeze", part, builder.axes(2)) for part in parts]
         part = builder.op("Concat", *parts, axis=2)
-        return builder.op("MatMul", part, builder.weight(TAIL_WIDTHS[sizes] * len(places), HIDDEN))
+        return builder.op("MatMul", part, builder.weight(TAIL_WIDTHS[sizes] * len(positions), HIDDEN))
 
     return tail
 
@@ -121,13 +121,13 @@ def test_tails(name: str, interface: str) -> None:
 def test_a_list_that_is_read_at_an_unknown_place() -> None:
     builder, hidden = one_layer()
     node(builder, "SplitToSequence", [hidden, integers(builder, 8)], ["list"], axis=2)
-    place = builder.op(
+    index = builder.op(
         "Sub",
         builder.op("Gather", builder.op("Shape", "input_ids"), integers(builder, 1), axis=0),
         builder.op("Gather", builder.op("Shape", "input_ids"), integers(builder, 1), axis=0),
     )
-    place = builder.op("ReduceMin", builder.op("Mul", "input_ids", place), keepdims=0)
-    model = with_output(builder.op("SequenceAt", "list", place), builder, ["batch", "sequence", 8])
+    index = builder.op("ReduceMin", builder.op("Mul", "input_ids", index), keepdims=0)
+    model = with_output(builder.op("SequenceAt", "list", index), builder, ["batch", "sequence", 8])
     with pytest.raises(RewriteError, match=r"\(SequenceAt\) makes a tensor of unknown sizes"):
         rewrite(model)
 
@@ -295,8 +295,8 @@ def test_bytes_of_tokens_go_through_int32(interface: str) -> None:
     weight = builder.constant(np.arange(HIDDEN * HIDDEN).reshape(HIDDEN, HIDDEN) % 100 - 50, np.int8)
     of_weight = [builder.constant(0.01), builder.constant(0, np.int8)]
     of_result = [builder.constant(0.1), builder.constant(100, np.uint8)]
-    made = builder.op("QLinearMatMul", steps, scale, zero, weight, *of_weight, *of_result)
-    model = with_output(builder.op("DequantizeLinear", made, *of_result), builder, TOKENS)
+    output = builder.op("QLinearMatMul", steps, scale, zero, weight, *of_weight, *of_result)
+    model = with_output(builder.op("DequantizeLinear", output, *of_result), builder, TOKENS)
     for precision in ("fp32", "fp16", "bf16"):
         result = rewrite(model, interface=interface, precision=precision, verify=False)
         types = {item.name: item.type.tensor_type.elem_type for item in result.model.graph.value_info}
@@ -307,10 +307,10 @@ def test_bytes_of_tokens_go_through_int32(interface: str) -> None:
             assert_agree(model, result, tolerance=0.21)  # a step more or less
 
 
-def with_function(name: str, attributes: dict[str, float] | None, opset: int, **given: float) -> ModelProto:
+def with_function(name: str, attributes: dict[str, float] | None, opset: int, **original: float) -> ModelProto:
     """A model whose last node is a function of its own, with a default of its attribute, in an opset."""
     builder, hidden = one_layer()
-    node(builder, "F", [hidden], ["y0"], domain="own", **given)
+    node(builder, "F", [hidden], ["y0"], domain="own", **original)
     builder.op("Identity", "y0", output="y")
     inner = helper.make_node(name, ["x"], ["z"])
     if attributes is not None:

@@ -95,27 +95,27 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(suite: Path, *given: list[str]) -> tuple[str, dict[str, list[str]]]:
+def run(suite: Path, *requests: list[str]) -> tuple[str, dict[str, list[str]]]:
     """Runs pytest with each list of arguments; what it printed, and by file the processes that ran its tests."""
     environment = {**os.environ, "PYTEST_XDIST_AUTO_NUM_WORKERS": "2", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
-    command = [sys.executable, "-c", RUN, json.dumps(given)]
+    command = [sys.executable, "-c", RUN, json.dumps(requests)]
     for name in [name for name in environment if name.startswith("PYTEST_XDIST_") and "NUM" not in name]:
         del environment[name]
     done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.split()[-len(given) :] == ["0"] * len(given), done.stdout + done.stderr
-    places: dict[str, list[str]] = defaultdict(list)
+    assert done.stdout.split()[-len(requests) :] == ["0"] * len(requests), done.stdout + done.stderr
+    positions: dict[str, list[str]] = defaultdict(list)
     for line in (suite / "ran").read_text().splitlines():
-        file, _, place = line.partition(" ")
-        places[file].append(place)
-    return done.stdout, places
+        file, _, worker = line.partition(" ")
+        positions[file].append(worker)
+    return done.stdout, positions
 
 
 def test_it_takes_every_core_a_file_at_a_time(suite: Path) -> None:
-    shown, places = run(suite, ["-q"])
-    assert len(places) == FILES + 2
-    assert all(len(ran) == 3 and len(set(ran)) == 1 for ran in places.values())
-    assert {place for ran in places.values() for place in ran} == {"gw0", "gw1"}
-    assert places["test_gpu_0.py"] == places["test_gpu_1.py"]  # in one process
+    shown, positions = run(suite, ["-q"])
+    assert len(positions) == FILES + 2
+    assert all(len(ran) == 3 and len(set(ran)) == 1 for ran in positions.values())
+    assert {worker for ran in positions.values() for worker in ran} == {"gw0", "gw1"}
+    assert positions["test_gpu_0.py"] == positions["test_gpu_1.py"]  # in one process
     assert not (suite / "slow").exists()
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert f"{FILES + 2} {' '.join(['slow:', '`pytest', '--slow`', 'runs', 'it', 'too,', 'as', 'CI', 'does'])}" in lines
@@ -134,9 +134,9 @@ def test_one_process_is_enough_or_wanted(suite: Path) -> None:
         ["tests/test_0.py", "tests/gpu"],
         ["tests/test_0.py::test_it"],
     ]
-    shown, places = run(suite, *cases)
-    assert {place for ran in places.values() for place in ran} == {"alone"}
-    assert len(places["test_0.py"]) == 3 * len(cases)
+    shown, positions = run(suite, *cases)
+    assert {worker for ran in positions.values() for worker in ran} == {"alone"}
+    assert len(positions["test_0.py"]) == 3 * len(cases)
     assert len(re.findall(r"\d+ passed", shown)) == len(cases)
 
 
@@ -153,8 +153,8 @@ def test_files_that_cannot_be_imported_are_counted(suite: Path, workers: str) ->
 
 
 def test_the_user_chooses_workers(suite: Path) -> None:
-    _, places = run(suite, ["-n", "2", "tests/test_0.py", "tests/test_1.py"])
-    assert {place for ran in places.values() for place in ran} == {"gw0", "gw1"}
+    _, positions = run(suite, ["-n", "2", "tests/test_0.py", "tests/test_1.py"])
+    assert {worker for ran in positions.values() for worker in ran} == {"gw0", "gw1"}
 
 
 def test_on_the_gpu_one_test_runs_at_a_time(suite: Path) -> None:
@@ -184,8 +184,8 @@ def test_what_passed_is_not_run_again(suite: Path) -> None:
     run(suite, ["--note-passed", "passed", "tests/test_0.py"])
     noted = (suite / "passed").read_text().splitlines()
     assert noted == [f"tests/test_0.py::test_it[{value}]" for value in range(3)]
-    _, places = run(suite, ["--except-passed", "passed", "tests/test_0.py", "tests/test_1.py"])
-    assert {file: len(ran) for file, ran in places.items()} == {"test_0.py": 3, "test_1.py": 3}
+    _, positions = run(suite, ["--except-passed", "passed", "tests/test_0.py", "tests/test_1.py"])
+    assert {file: len(ran) for file, ran in positions.items()} == {"test_0.py": 3, "test_1.py": 3}
 
 
 def test_reasons_say_what_to_install() -> None:

@@ -42,8 +42,8 @@ def cmake() -> CMake:
     if program is None or ninja is None:
         pytest.skip("needs cmake and ninja: pip install '.[dev]'")
     text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"version (\d+)\.(\d+)", text)
-    if found is None or tuple(map(int, found.groups())) < MINIMUM:
+    match = re.search(r"version (\d+)\.(\d+)", text)
+    if match is None or tuple(map(int, match.groups())) < MINIMUM:
         pytest.skip(f"needs cmake >= 3.28, found {text.splitlines()[0]!r}: pip install '.[dev]'")
     return CMake(program, ninja)
 

@@ -78,8 +78,8 @@ def chosen(cmake: Any, folder: Path, environment: dict[str, str], *defines: str)
     switches = [f"-D{define}" for define in (f"Python_EXECUTABLE={sys.executable}", *defines)]
     done = cmake.configure("-S", str(folder), "-B", str(folder / "build"), *switches, env=environment)
     output = " ".join((done.stdout + done.stderr).split())
-    found = re.search(r"chosen: \[(.*?)\]", output)
-    return (found[1].split(";") if found[1] else []) if found and done.returncode == 0 else None, output
+    match = re.search(r"chosen: \[(.*?)\]", output)
+    return (match[1].split(";") if match[1] else []) if match and done.returncode == 0 else None, output
 
 
 @pytest.mark.parametrize(
@@ -97,16 +97,16 @@ def chosen(cmake: Any, folder: Path, environment: dict[str, str], *defines: str)
 def test_the_gpus_of_this_machine_are_the_default(
     cmake: Any, tmp_path: Path, gpus: list[Gpu], architectures: list[str]
 ) -> None:
-    found, output = chosen(cmake, tmp_path, driver_of(tmp_path, *gpus))
-    assert found == architectures
+    actual, output = chosen(cmake, tmp_path, driver_of(tmp_path, *gpus))
+    assert actual == architectures
     for gpu in gpus:
         assert f"GPU: {gpu.name} (compute capability {gpu.major}.{gpu.minor})" in output
     assert ("PADFREE_CUDA_ARCHITECTURES=all compiles for all GPUs" in output) is not gpus
 
 
 def test_a_gpu_without_kernels_is_named(cmake: Any, tmp_path: Path) -> None:
-    found, output = chosen(cmake, tmp_path, driver_of(tmp_path, T4, L4))
-    assert found == ["80"]
+    actual, output = chosen(cmake, tmp_path, driver_of(tmp_path, T4, L4))
+    assert actual == ["80"]
     assert "Tesla T4 (compute capability 7.5) is no GPU that padfree has kernels for" in output
 
 
@@ -134,8 +134,8 @@ def test_the_environment_variable_goes_before_the_define(
 
 @pytest.mark.parametrize("wanted", ["75", "sm_90", "hopper", "80;no"])
 def test_anything_else_is_refused(cmake: Any, tmp_path: Path, wanted: str) -> None:
-    found, output = chosen(cmake, tmp_path, {**os.environ, "PADFREE_CUDA_ARCHITECTURES": wanted})
-    assert found is None
+    actual, output = chosen(cmake, tmp_path, {**os.environ, "PADFREE_CUDA_ARCHITECTURES": wanted})
+    assert actual is None
     assert f"PADFREE_CUDA_ARCHITECTURES is '{wanted}'; allowed: native" in output
 
 

@@ -91,9 +91,9 @@ def test_without_any_tool_the_python_part_installs_and_says_what_is_missing(
         ("nvcc", "CUDACXX"),
         ("TensorRT headers", "cargo"),
     ]:
-        place = next(i for i, text in enumerate(result.info["missing"]) if what in text)
-        assert step in result.info["next_steps"][place]
-        assert result.info["missing"][place] in result.output
+        index = next(i for i, text in enumerate(result.info["missing"]) if what in text)
+        assert step in result.info["next_steps"][index]
+        assert result.info["missing"][index] in result.output
 
 
 def test_forced_on_a_missing_tool_is_an_error(configure: Configure, bare: dict[str, str]) -> None:

@@ -84,9 +84,9 @@ def project(tmp_path: Path, cmake: Any, ccache: str) -> Project:
     """A project with an empty cache."""
     if shutil.which("c++") is None:
         pytest.skip("needs a C++ compiler")
-    made = Project(tmp_path / "checkout", tmp_path / "environment", cmake, ccache, tmp_path / "cache")
-    made.write(1, 2)
-    return made
+    result = Project(tmp_path / "checkout", tmp_path / "environment", cmake, ccache, tmp_path / "cache")
+    result.write(1, 2)
+    return result
 
 
 def test_a_fresh_folder_and_a_moved_package_reuse_objects(project: Project, tmp_path: Path) -> None:

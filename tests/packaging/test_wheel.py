@@ -34,8 +34,8 @@ def audit(wheel: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    actual: dict[str, Any] = json.loads(done.stdout)
+    return actual
 
 
 def test_the_tag_is_what_auditwheel_grants(wheel: Path, audit: dict[str, Any]) -> None:

@@ -96,42 +96,42 @@ class Cluster(Blocks):
         play, block, number = self.play, self.blocks[b], 0
         for _ in range(play.tiles):
             for of_tile in range(play.depth + GROUPS * play.residual):
-                place, parity = number % play.ring, number // play.ring & 1
-                while not block.empty[place].passed(parity ^ 1):
+                index, parity = number % play.ring, number // play.ring & 1
+                while not block.empty[index].passed(parity ^ 1):
                     yield False
                 if of_tile < play.depth:
-                    while play.paced and 2 <= number < play.ring and not block.full[place - 2].passed(0):
+                    while play.paced and 2 <= number < play.ring and not block.full[index - 2].passed(0):
                         yield False
-                    block.full[place].arrive(len(to))
-                    self.messages += [self.copy(c, place, (what, b), number) for c in to]
+                    block.full[index].arrive(len(to))
+                    self.messages += [self.copy(c, index, (what, b), number) for c in to]
                 else:
-                    block.full[place].arrive(1 if own else 0)
-                    self.messages += [self.copy(b, place, (own, b), number)] if own else []
+                    block.full[index].arrive(1 if own else 0)
+                    self.messages += [self.copy(b, index, (own, b), number)] if own else []
                 number += 1
                 yield True
         for last in range(number, number + play.ring if play.stays and what == "W" else number):
             while not block.empty[last % play.ring].passed(last // play.ring & 1 ^ 1):
                 yield False
 
-    def copy(self, b: int, place: int, piece: Piece, number: int) -> Message:
+    def copy(self, b: int, index: int, piece: Piece, number: int) -> Message:
         """A copy on its way."""
 
         def land() -> None:
             self.check_there(b)
             block = self.blocks[b]
-            if any(read != number for read in block.readers[place].values()):
+            if any(read != number for read in block.readers[index].values()):
                 raise WrongError(f"a stage of block {b} was written while it was read")
-            block.content[place][piece] = number
-            block.full[place].complete(1)
+            block.content[index][piece] = number
+            block.full[index].complete(1)
 
         return land
 
-    def arrival(self, b: int, place: int) -> Message:
+    def arrival(self, b: int, index: int) -> Message:
         """Word on its way to a block that a stage has been left."""
 
         def land() -> None:
             self.check_there(b)
-            self.blocks[b].empty[place].arrive()
+            self.blocks[b].empty[index].arrive()
 
         return land
 
@@ -144,8 +144,8 @@ class Cluster(Blocks):
         """The lane that only waits. It multiplies with the other, which holds it back."""
         play, block = self.play, self.blocks[b]
         for number in range(play.tiles * (play.depth + GROUPS * play.residual)):
-            place, parity = number % play.ring, number // play.ring & 1
-            while seen[0] < number or not block.full[place].passed(parity):
+            index, parity = number % play.ring, number // play.ring & 1
+            while seen[0] < number or not block.full[index].passed(parity):
                 yield False
             seen[1] = number + 1
             yield True
@@ -156,19 +156,19 @@ class Cluster(Blocks):
         pieces = [("W", c) for c in self.same_features[b]] + [("x", c) for c in self.same_tokens[b]]
 
         def leave(stage: int) -> None:
-            place = stage % play.ring
-            del block.readers[place][group, warp]
-            self.messages += [self.arrival(c, place) for c in self.told[b]]
+            index = stage % play.ring
+            del block.readers[index][group, warp]
+            self.messages += [self.arrival(c, index) for c in self.told[b]]
 
         def take(wanted: list[Piece], *, together: bool) -> Iterator[bool]:
-            place, parity = number % play.ring, number // play.ring & 1
-            while not block.full[place].passed(parity):
+            index, parity = number % play.ring, number // play.ring & 1
+            while not block.full[index].passed(parity):
                 yield False
             seen[0] = number + 1
             while together and seen[1] <= number:
                 yield False
-            block.readers[place][group, warp] = number
-            if any(block.content[place].get(piece) != number for piece in wanted):
+            block.readers[index][group, warp] = number
+            if any(block.content[index].get(piece) != number for piece in wanted):
                 raise WrongError(f"block {b} read a stage that had not come")
             yield True
 

@@ -262,9 +262,9 @@ def virtual_object(functions: Mapping[int, Any]) -> Any:
     table = (ctypes.c_void_p * (max(functions) + 1))()
     for slot, function in functions.items():
         table[slot] = ctypes.cast(function, ctypes.c_void_p)
-    made: Any = (ctypes.c_void_p * 2)(ctypes.cast(table, ctypes.c_void_p))  # the table, then room for mImpl
-    made.keep_alive = (table, dict(functions))
-    return made
+    result: Any = (ctypes.c_void_p * 2)(ctypes.cast(table, ctypes.c_void_p))  # the table, then room for mImpl
+    result.keep_alive = (table, dict(functions))
+    return result
 
 
 def _void(array: Any) -> ctypes.c_void_p:

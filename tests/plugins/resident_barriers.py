@@ -106,13 +106,13 @@ class Cluster(Blocks):
         play, block = self.play, self.blocks[b]
         stages = sum(self.ranges(b)) * play.depth
         for number in range(stages + play.ring if play.stays else stages):
-            place, parity = number % play.ring, number // play.ring & 1
-            while not block.empty[place].passed(parity ^ 1):
+            index, parity = number % play.ring, number // play.ring & 1
+            while not block.empty[index].passed(parity ^ 1):
                 yield False
             if number >= stages:
                 continue
-            block.full[place].arrive(play.tokens)
-            self.messages += [self.copy(c, "W", place, b, number) for c in self.same_features[b]]
+            block.full[index].arrive(play.tokens)
+            self.messages += [self.copy(c, "W", index, b, number) for c in self.same_features[b]]
             yield True
 
     def fetch_inputs(self, b: int) -> Thread:
@@ -120,34 +120,34 @@ class Cluster(Blocks):
         play, block = self.play, self.blocks[b]
         count = len(self.ranges(b))
         for number in range(count + 1 if play.stays else count):
-            for place in range(play.depth):
-                while not block.input_empty[place].passed(number & 1 ^ 1):
+            for index in range(play.depth):
+                while not block.input_empty[index].passed(number & 1 ^ 1):
                     yield False
                 if number == count:
                     continue
-                block.input_full[place].arrive(play.features)
-                self.messages += [self.copy(c, "x", place, b, number) for c in self.same_tokens[b]]
+                block.input_full[index].arrive(play.features)
+                self.messages += [self.copy(c, "x", index, b, number) for c in self.same_tokens[b]]
                 yield True
 
-    def copy(self, b: int, what: str, place: int, by: int, number: int) -> Message:
+    def copy(self, b: int, what: str, index: int, by: int, number: int) -> Message:
         """A copy on its way."""
 
         def land() -> None:
             self.check_there(b)
             block = self.blocks[b]
-            if any(read[:2] == (what, place) and of != number for read, of in block.readers.items()):
+            if any(read[:2] == (what, index) and of != number for read, of in block.readers.items()):
                 raise WrongError(f"{what} of block {b} was written while it was read")
-            (block.weights if what == "W" else block.inputs)[place][by] = number
-            (block.full if what == "W" else block.input_full)[place].complete(1)
+            (block.weights if what == "W" else block.inputs)[index][by] = number
+            (block.full if what == "W" else block.input_full)[index].complete(1)
 
         return land
 
-    def arrival(self, b: int, what: str, place: int) -> Message:
+    def arrival(self, b: int, what: str, index: int) -> Message:
         """Word on its way to a block that something has been left."""
 
         def land() -> None:
             self.check_there(b)
-            (self.blocks[b].empty if what == "W" else self.blocks[b].input_empty)[place].arrive()
+            (self.blocks[b].empty if what == "W" else self.blocks[b].input_empty)[index].arrive()
 
         return land
 
@@ -157,19 +157,19 @@ class Cluster(Blocks):
         is_first_of_all = True
         total = sum(self.ranges(b))
 
-        def leave(stage: int, place: int, *, with_input: bool) -> None:
+        def leave(stage: int, location: int, *, with_input: bool) -> None:
             self.messages += [self.arrival(c, "W", stage % play.ring) for c in self.same_features[b]]
             del block.readers["W", stage % play.ring, group, warp]
             if with_input:
-                self.messages += [self.arrival(c, "x", place) for c in self.same_tokens[b]]
+                self.messages += [self.arrival(c, "x", location) for c in self.same_tokens[b]]
 
         for of_range, tiles in enumerate(self.ranges(b)):
             parity = of_range & 1
             if tiles == 1 and turn != group:
-                for place in range(play.depth):
-                    while play.waits_to_leave and not block.input_full[place].passed(parity):
+                for location in range(play.depth):
+                    while play.waits_to_leave and not block.input_full[location].passed(parity):
                         yield False
-                    self.messages += [self.arrival(c, "x", place) for c in self.same_tokens[b]]
+                    self.messages += [self.arrival(c, "x", location) for c in self.same_tokens[b]]
                     yield True
             for tile in range(tiles):
                 mine, turn = turn == group, turn ^ 1
@@ -182,22 +182,22 @@ class Cluster(Blocks):
                         yield False
                 is_first_of_all = False
                 is_last = tile + GROUPS >= tiles
-                for place in range(play.depth):
-                    while not block.input_full[place].passed(parity) and tile < GROUPS:
+                for location in range(play.depth):
+                    while not block.input_full[location].passed(parity) and tile < GROUPS:
                         yield False
                     ring_place, ring_parity = number % play.ring, number // play.ring & 1
                     while not block.full[ring_place].passed(ring_parity):
                         yield False
                     block.readers["W", ring_place, group, warp] = number
-                    block.readers["x", place, group, warp] = of_range
+                    block.readers["x", location, group, warp] = of_range
                     if any(block.weights[ring_place].get(c) != number for c in self.same_features[b]):
                         raise WrongError(f"block {b} read weights that had not come")
-                    if any(block.inputs[place].get(c) != of_range for c in self.same_tokens[b]):
+                    if any(block.inputs[location].get(c) != of_range for c in self.same_tokens[b]):
                         raise WrongError(f"block {b} read input that had not come")
                     yield True
-                    if place:
-                        del block.readers["x", place - 1, group, warp]
-                        leave(number - 1, place - 1, with_input=is_last)
+                    if location:
+                        del block.readers["x", location - 1, group, warp]
+                        leave(number - 1, location - 1, with_input=is_last)
                     number += 1
                 if play.in_turns and number < total * play.depth:
                     self.turns[b][group ^ 1].arrive((group, warp))

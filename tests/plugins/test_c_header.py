@@ -45,10 +45,10 @@ def c_library(library_path: Path) -> ctypes.CDLL:
 
 
 def compiler(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    actual = shutil.which(name)
+    if actual is None:
         pytest.skip(f"needs {name}")
-    return found
+    return actual
 
 
 @pytest.mark.parametrize(("name", "language"), [("cc", "c99"), ("c++", "c++11"), ("c++", "c++20")])
@@ -91,8 +91,8 @@ def test_versions_and_words(c_library: ctypes.CDLL) -> None:
     assert c_library.padfree_api_version() == int(stated.group(1))
     assert c_library.padfree_version().decode() == project.group(1)
     c_library.padfree_architectures.restype = ctypes.c_char_p
-    told = c_library.padfree_architectures().decode()
-    assert tuple(told.split(",") if told else ()) == device_code.architectures(Path(c_library._name))
+    message = c_library.padfree_architectures().decode()
+    assert tuple(message.split(",") if message else ()) == device_code.architectures(Path(c_library._name))
     texts = [c_library.padfree_status_string(status.value) for status in Status]
     assert len(set(texts)) == len(texts)
     assert c_library.padfree_status_string(-5) == b"no status of padfree"

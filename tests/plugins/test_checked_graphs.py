@@ -33,8 +33,8 @@ def shapes_of(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, tuple[int, 
     runs = with_functions(wide)
     runs.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in there)
     asked = [value.name for value in runs.graph.output]
-    found = open_session(Model(runs), optimize=False).run(asked, graph.feeds)
-    shapes = {name: np.shape(value) for name, value in zip(asked, found, strict=True)}
+    actual = open_session(Model(runs), optimize=False).run(asked, graph.feeds)
+    shapes = {name: np.shape(value) for name, value in zip(asked, actual, strict=True)}
     shapes |= {name: value.shape for name, value in graph.feeds.items()}
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     for node in padfree_nodes(model.graph):

@@ -55,9 +55,9 @@ def every_half() -> Floats:
 
 def test_coefficients_are_numbers_of_fp16() -> None:
     """So that the header holds what is computed with."""
-    found = np.array(coefficients())
-    assert len(found) == 5
-    assert (half(found) == found).all()
+    actual = np.array(coefficients())
+    assert len(actual) == 5
+    assert (half(actual) == actual).all()
 
 
 def test_error(every_half: Floats) -> None:

@@ -42,16 +42,16 @@ def test_the_protocol_holds(features: int, tokens: int, residual: bool) -> None:
 
 def test_a_block_that_hears_too_little_is_found() -> None:
     """Only those that share x or W are told that a stage is free: so the kernel was."""
-    found = {failure_of(play, seed) for seed, play in enumerate(plays(2, 2, residual=True, everybody=False))}
-    assert any("written while it was read" in failure for failure in found)
+    results = {failure_of(play, seed) for seed, play in enumerate(plays(2, 2, residual=True, everybody=False))}
+    assert any("written while it was read" in failure for failure in results)
     assert not any(failure_of(play, 1) for play in plays(2, 2, residual=False, everybody=False))
 
 
 def test_lanes_that_leave_a_stage_before_others_see_it_are_found() -> None:
     """So the kernel was, and hung when it was perturbed."""
     play = Play(1, 1, ring=4, depth=5, tiles=3, residual=True, paced=False, lanes_agree=False)
-    found = [failure_of(play, seed) for seed in range(2 * ORDERS)]
-    assert found.count("nothing moves any more") > 1
+    results = [failure_of(play, seed) for seed in range(2 * ORDERS)]
+    assert results.count("nothing moves any more") > 1
     assert not any(failure_of(replace(play, lanes_agree=True), seed) for seed in range(2 * ORDERS))
 
 
@@ -65,8 +65,8 @@ def test_a_warpgroup_too_far_behind_is_found() -> None:
 @pytest.mark.parametrize("residual", [False, True])
 def test_a_block_that_ends_too_early_is_found(residual: bool) -> None:
     """So the kernel was: once in thousands of launches an arrival found no block any more, and the launch failed."""
-    found = {failure_of(replace(play, stays=False), seed) for seed, play in enumerate(plays(2, 4, residual=residual))}
-    assert any("which had ended" in failure for failure in found)
+    results = {failure_of(replace(play, stays=False), seed) for seed, play in enumerate(plays(2, 4, residual=residual))}
+    assert any("which had ended" in failure for failure in results)
 
 
 def test_a_barrier_that_counts_wrong_is_found() -> None:

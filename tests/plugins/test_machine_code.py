@@ -46,8 +46,8 @@ def tools() -> Path:
 @pytest.fixture(scope="session")
 def nvcc(tools: Path) -> str:
     """The compiler; skips the test where it is not installed."""
-    found = shutil.which("nvcc", path=str(tools)) or shutil.which("nvcc")
-    return found or pytest.skip("needs nvcc: pip install nvidia-cuda-nvcc")
+    actual = shutil.which("nvcc", path=str(tools)) or shutil.which("nvcc")
+    return actual or pytest.skip("needs nvcc: pip install nvidia-cuda-nvcc")
 
 
 def built(nvcc: str, path: Path, **changes: str) -> Path:
@@ -120,9 +120,9 @@ def test_of_equal_kernels_each_counts() -> None:
 def test_the_library_is_the_same_as_itself(library_path: Path) -> None:
     if not device_code.architectures(library_path):
         pytest.skip(f"{library_path} has no code for a GPU; PADFREE_CUDA_ARCHITECTURES=80 pip install .")
-    found = kernels(library_path)
-    assert len(found) > 100
-    assert compare(found, found) == Difference(len(found), (), (), ())
+    actual = kernels(library_path)
+    assert len(actual) > 100
+    assert compare(actual, actual) == Difference(len(actual), (), (), ())
 
 
 @pytest.mark.usefixtures("tools")

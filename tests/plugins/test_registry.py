@@ -112,9 +112,9 @@ def test_creator_in_the_registry(registry: Any, operator: str) -> None:
     ("operator", "attributes"), all_variants(), ids=[f"{name}-{i}" for i, (name, _) in enumerate(all_variants())]
 )
 def test_fields_come_back(registry: Any, operator: str, attributes: dict[str, AttributeValue]) -> None:
-    made = create(registry, operator, attributes)
-    assert made is not None
-    serialised = Plugin(address_of_binding(made)).serialised()
+    result = create(registry, operator, attributes)
+    assert result is not None
+    serialised = Plugin(address_of_binding(result)).serialised()
     assert serialised == attributes
     again = create(registry, operator, serialised)
     assert Plugin(address_of_binding(again)).serialised() == attributes
@@ -125,16 +125,16 @@ def test_fields_come_back(registry: Any, operator: str, attributes: dict[str, At
 
 def test_what_was_measured_comes_back(registry: Any) -> None:
     attributes = {**next(variants("PadfreeLinear")), "choices": (64, 0, 512, 0)}
-    made = create(registry, "PadfreeLinear", attributes)
-    assert Plugin(address_of_binding(made)).serialised() == attributes
+    result = create(registry, "PadfreeLinear", attributes)
+    assert Plugin(address_of_binding(result)).serialised() == attributes
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_build_capability_in_the_bindings(registry: Any, operator: str) -> None:
     for attributes in variants(operator):
-        made = create(registry, operator, attributes)
-        build = made.get_capability_interface(trt.PluginCapabilityType.BUILD)
-        core = made.get_capability_interface(trt.PluginCapabilityType.CORE)
+        result = create(registry, operator, attributes)
+        build = result.get_capability_interface(trt.PluginCapabilityType.BUILD)
+        core = result.get_capability_interface(trt.PluginCapabilityType.CORE)
         assert build.num_outputs == len(OPERATORS[operator].outputs_for(attributes))
         assert build.timing_cache_id.startswith(f"{operator} 1")
         assert (core.plugin_name, core.plugin_version, core.plugin_namespace) == (operator, "1", "")

@@ -35,16 +35,16 @@ def test_the_protocol_holds(features: int, tokens: int) -> None:
 
 def test_warpgroups_without_turns_are_found() -> None:
     """One may be a whole round of the ring ahead of the other, and takes what is there for what is to come."""
-    found = {failure_of(replace(play, in_turns=False), seed) for seed, play in enumerate(plays(1, 1))}
-    assert any("had not come" in failure or "nothing moves" in failure for failure in found)
+    results = {failure_of(replace(play, in_turns=False), seed) for seed, play in enumerate(plays(1, 1))}
+    assert any("had not come" in failure or "nothing moves" in failure for failure in results)
 
 
 def test_input_that_is_left_before_it_came_is_found() -> None:
-    found = {failure_of(replace(play, waits_to_leave=False), seed) for seed, play in enumerate(plays(2, 1))}
-    assert found != {""}
+    results = {failure_of(replace(play, waits_to_leave=False), seed) for seed, play in enumerate(plays(2, 1))}
+    assert results != {""}
 
 
 @pytest.mark.parametrize(("features", "tokens"), [(2, 1), (1, 2)])
 def test_a_block_that_ends_too_early_is_found(features: int, tokens: int) -> None:
-    found = {failure_of(replace(play, stays=False), seed) for seed, play in enumerate(plays(features, tokens))}
-    assert any("which had ended" in failure for failure in found)
+    results = {failure_of(replace(play, stays=False), seed) for seed, play in enumerate(plays(features, tokens))}
+    assert any("which had ended" in failure for failure in results)

@@ -44,10 +44,10 @@ def wanted(given: list[np.ndarray]) -> list[list[np.ndarray]]:
     return truth(load(NAME), rows, list(OUTPUTS))
 
 
-def assert_close(found: dict[str, list[np.ndarray]], wanted: list[list[np.ndarray]]) -> None:
-    for place, name in enumerate(OUTPUTS):
-        for one, two in zip(found[name], wanted, strict=True):
-            np.testing.assert_allclose(one, two[place][0], atol=2e-5)
+def assert_close(actual: dict[str, list[np.ndarray]], wanted: list[list[np.ndarray]]) -> None:
+    for index, name in enumerate(OUTPUTS):
+        for one, two in zip(actual[name], wanted, strict=True):
+            np.testing.assert_allclose(one, two[index][0], atol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -62,9 +62,9 @@ def test_an_array_a_sequence(
 
 def test_packed_tokens(session: Session, given: list[np.ndarray], wanted: list[list[np.ndarray]]) -> None:
     if session.metadata.interface == "packed":
-        found = session.run_packed(np.concatenate(given), list(LENGTHS))
-        rows = np.split(found[OUTPUTS[0]], np.cumsum(LENGTHS)[:-1])
-        assert_close({OUTPUTS[0]: rows, OUTPUTS[1]: list(found[OUTPUTS[1]])}, wanted)
+        actual = session.run_packed(np.concatenate(given), list(LENGTHS))
+        rows = np.split(actual[OUTPUTS[0]], np.cumsum(LENGTHS)[:-1])
+        assert_close({OUTPUTS[0]: rows, OUTPUTS[1]: list(actual[OUTPUTS[1]])}, wanted)
         with pytest.raises(SessionError, match=r"has type int32, allowed: floats"):
             session.run_packed(np.zeros((3, WIDTH), np.int32), [3])
         with pytest.raises(SessionError, match=rf"has shape \[3, 4\], allowed: \[tokens, {WIDTH}\]"):
@@ -100,9 +100,9 @@ def test_what_are_no_embeddings(session: Session, row: Any, reason: str) -> None
 
 def test_profile(session: Session) -> None:
     profile = choose_profile(session.metadata, ProfileOptions(max_batch=4, max_seq_len=16))
-    (found,) = [item for item in shape_ranges(session.metadata, profile) if item.name == INPUT]
-    assert found.maximum[-1] == found.minimum[-1] == WIDTH
-    assert len(found.maximum) == (2 if session.metadata.interface == "packed" else 3)
+    (actual,) = [item for item in shape_ranges(session.metadata, profile) if item.name == INPUT]
+    assert actual.maximum[-1] == actual.minimum[-1] == WIDTH
+    assert len(actual.maximum) == (2 if session.metadata.interface == "packed" else 3)
 
 
 def test_what_takes_ids_refuses_embeddings(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ TOKENIZER = TextTokenizer(
 @given(st.lists(st.dictionaries(st.sampled_from(["text", "text_pair", "other"]), COLUMNS, max_size=3), max_size=3))
 @FIXED
 def test_texts(requests: list[dict[str, npt.NDArray[Any]]]) -> None:
-    found = [TOKENIZER.read(Request(tensors, OUTPUTS)) for tensors in requests]
-    for answer, tensors in zip(TOKENIZER.answer(found), requests, strict=True):
+    results = [TOKENIZER.read(Request(tensors, OUTPUTS)) for tensors in requests]
+    for answer, tensors in zip(TOKENIZER.answer(results), requests, strict=True):
         if isinstance(answer, Failure):
             assert answer.refused
         else:

@@ -24,24 +24,27 @@ def _session(name: str, interface: str, folder: Path) -> Session:
 @pytest.mark.parametrize("name", ["ids_mask_types_ts17", "mask_inverted_ts17", "w_mask_levels_tok_ts17"])
 def test_padding_is_what_the_mask_takes_for_it(name: str, interface: str, tmp_path: Path) -> None:
     inputs = [item for item in inputs_of(name) if item.name != "padding_mask"]
-    given = sequences(inputs, LENGTHS)
+    requests = sequences(inputs, LENGTHS)
     alone = [
-        {**item, **({"padding_mask": np.zeros(len(item["input_ids"]))} if "inverted" in name else {})} for item in given
+        {**item, **({"padding_mask": np.zeros(len(item["input_ids"]))} if "inverted" in name else {})}
+        for item in requests
     ]
     wanted = truth(load(name), alone, ["out"])
     with _session(name, interface, tmp_path) as session:
-        found = session.run({item.name: [row[item.name].astype(np.int32) for row in given] for item in inputs})["out"]
-    for one, two in zip(found, wanted, strict=True):
+        actual = session.run({item.name: [row[item.name].astype(np.int32) for row in requests] for item in inputs})[
+            "out"
+        ]
+    for one, two in zip(actual, wanted, strict=True):
         np.testing.assert_allclose(one, two[0][0], atol=2e-5)
 
 
 def test_without_a_mask_padded_sequences_have_one_length(tmp_path: Path) -> None:
     name = "types_no_table_ts17"
-    given = sequences(inputs_of(name), (4, 4))
+    requests = sequences(inputs_of(name), (4, 4))
     with _session(name, "padded", tmp_path) as session:
-        request = {key: [row[key].astype(np.int32) for row in given] for key in given[0]}
-        found = session.run(request)["out"]
-        np.testing.assert_allclose(found[1], truth(load(name), given, ["out"])[1][0][0], atol=2e-5)
+        request = {key: [row[key].astype(np.int32) for row in requests] for key in requests[0]}
+        actual = session.run(request)["out"]
+        np.testing.assert_allclose(actual[1], truth(load(name), requests, ["out"])[1][0][0], atol=2e-5)
         request = {key: [rows[0], rows[1][:2]] for key, rows in request.items()}
         with pytest.raises(SessionError, match=r"the sequences have 2 to 4 tokens and the model has no mask"):
             session.run(request)

@@ -45,10 +45,10 @@ VALID: dict[str, Any] = {
 def changed(path: str, value: Any) -> dict[str, Any]:
     raw = copy.deepcopy(VALID)
     *steps, last = [int(step) if step.isdigit() else step for step in path.split(".")]
-    place: Any = raw
+    location: Any = raw
     for step in steps:
-        place = place[step]
-    place[last] = value
+        location = location[step]
+    location[last] = value
     return raw
 
 
@@ -119,11 +119,11 @@ def test_what_is_not_allowed_is_named(path: str, value: Any, words: str) -> None
 @pytest.mark.parametrize("path", ["interface", "inputs", "outputs", "inputs.0.name", "engine.profile.max_batch"])
 def test_what_is_missing_is_named(path: str) -> None:
     raw = changed(path, None)
-    place: Any = raw
+    location: Any = raw
     *steps, last = [int(step) if step.isdigit() else step for step in path.split(".")]
     for step in steps:
-        place = place[step]
-    del place[last]
+        location = location[step]
+    del location[last]
     shown = path.replace(".0.", "[0].")
     with pytest.raises(SessionError, match=rf"damaged padfree metadata: no {shown}".replace("[", r"\[")):
         parse_metadata(raw, "it")

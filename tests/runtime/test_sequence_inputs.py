@@ -44,9 +44,9 @@ def wanted(ids: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
     return alone(with_rows(), ids, ROWS)
 
 
-def assert_right(found: dict[str, list[np.ndarray]], wanted: list[dict[str, np.ndarray]]) -> None:
+def assert_right(actual: dict[str, list[np.ndarray]], wanted: list[dict[str, np.ndarray]]) -> None:
     for name in ("hidden", "vector", "row_id_out"):
-        for one, row in zip(found[name], wanted, strict=True):
+        for one, row in zip(actual[name], wanted, strict=True):
             np.testing.assert_allclose(one, row[name], atol=2e-5)
 
 
@@ -101,16 +101,16 @@ def test_packed_tokens_come_with_their_rows(
 ) -> None:
     if not session.metadata.is_packed:
         pytest.skip("run_packed is for packed models")
-    found = session.run_packed({"input_ids": np.concatenate(ids), **ROWS}, LENGTHS)
-    np.testing.assert_allclose(found["vector"], [row["vector"] for row in wanted], atol=2e-5)
+    actual = session.run_packed({"input_ids": np.concatenate(ids), **ROWS}, LENGTHS)
+    np.testing.assert_allclose(actual["vector"], [row["vector"] for row in wanted], atol=2e-5)
 
 
 def test_triton_items_keep_their_rows(session: Session, ids: list[np.ndarray]) -> None:
-    def item(places: list[int]) -> Any:
-        width = max(LENGTHS[at] for at in places)
-        grid = np.asarray([np.pad(ids[at], (0, width - LENGTHS[at])) for at in places], np.int32)
-        lens = np.asarray([[LENGTHS[at]] for at in places], np.int32)
-        rows = {name: values[places].reshape(len(places), -1) for name, values in ROWS.items()}
+    def item(positions: list[int]) -> Any:
+        width = max(LENGTHS[at] for at in positions)
+        grid = np.asarray([np.pad(ids[at], (0, width - LENGTHS[at])) for at in positions], np.int32)
+        lens = np.asarray([[LENGTHS[at]] for at in positions], np.int32)
+        rows = {name: values[positions].reshape(len(positions), -1) for name, values in ROWS.items()}
         return read_item({"input_ids": grid, "seq_lens": lens, **rows}, session.metadata)
 
     ragged = join([item([0, 1]), item([2, 3])], session.metadata)

@@ -58,9 +58,9 @@ def wanted(ids: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
     return alone(with_shared(), ids, {}, {**SHARED, "turned": SHARED["turned"].astype(bool)})
 
 
-def assert_right(found: dict[str, list[np.ndarray]], wanted: list[dict[str, np.ndarray]]) -> None:
+def assert_right(actual: dict[str, list[np.ndarray]], wanted: list[dict[str, np.ndarray]]) -> None:
     for name in ("hidden", "vector"):
-        for one, row in zip(found[name], wanted, strict=True):
+        for one, row in zip(actual[name], wanted, strict=True):
             np.testing.assert_allclose(one, row[name], atol=2e-5)
 
 
@@ -77,8 +77,8 @@ def test_one_value_stands_for_all(
     runs = list[int]()
     start = session.backend.start
     monkeypatch.setattr(session.backend, "start", lambda feeds, **more: runs.append(1) or start(feeds, **more))
-    found = session.run({"input_ids": [ids[0], ids[2]], **values})
-    assert_right(found, [wanted[0], wanted[2]])
+    actual = session.run({"input_ids": [ids[0], ids[2]], **values})
+    assert_right(actual, [wanted[0], wanted[2]])
     assert len(runs) == 1
 
 
@@ -97,8 +97,8 @@ def test_a_run_of_packed_tokens_has_one_value(session: Session, ids: list[np.nda
         pytest.skip("run_packed is for packed models")
     same = {name: values[0] for name, values in SHARED.items()}
     packed = np.concatenate(ids)
-    found = session.run_packed({"input_ids": packed, **same}, LENGTHS)
-    np.testing.assert_allclose(found["vector"], session.run({"input_ids": ids, **same})["vector"], atol=2e-5)
+    actual = session.run_packed({"input_ids": packed, **same}, LENGTHS)
+    np.testing.assert_allclose(actual["vector"], session.run({"input_ids": ids, **same})["vector"], atol=2e-5)
     with pytest.raises(SessionError, match="'task' is 3 for sequence 0 and 1 for sequence 1: the model has one for a"):
         session.run_packed({"input_ids": packed, **SHARED}, LENGTHS)
 
@@ -141,8 +141,8 @@ def test_the_command_line_takes_them_line_by_line(
     (tmp_path / "batch.jsonl").write_text("\n".join(lines))
     command = ["run", str(file), "--input", str(tmp_path / "batch.jsonl"), "-o", str(tmp_path / "out.npz")]
     assert main(command) == 0
-    with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_allclose(found["vector"], [row["vector"] for row in wanted], atol=2e-5)
+    with np.load(tmp_path / "out.npz") as actual:
+        np.testing.assert_allclose(actual["vector"], [row["vector"] for row in wanted], atol=2e-5)
 
 
 def test_they_are_compared_with_the_original(file: Path, tmp_path: Path) -> None:

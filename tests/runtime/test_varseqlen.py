@@ -59,25 +59,25 @@ def drawn(name: str) -> list[dict[str, np.ndarray]]:
     return [{key: values(key, length) for key in inputs} for length in LENGTHS]
 
 
-def as_callers_give_it(given: list[dict[str, np.ndarray]], filler: int = 0) -> dict[str, np.ndarray]:
+def as_callers_give_it(requests: list[dict[str, np.ndarray]], filler: int = 0) -> dict[str, np.ndarray]:
     """What a caller of NVIDIA's engines passes."""
-    ids = np.concatenate([row["input_ids"] for row in given])
-    types = np.concatenate([row.get("token_type_ids", np.zeros_like(row["input_ids"])) for row in given])
+    ids = np.concatenate([row["input_ids"] for row in requests])
+    types = np.concatenate([row.get("token_type_ids", np.zeros_like(row["input_ids"])) for row in requests])
     return {
         "input_ids": np.append(ids, [5] * filler).astype(np.int32),
         "segment_ids": np.append(types, [0] * filler).astype(np.int32),
-        "cu_seqlens": np.cumsum([0, *(len(row["input_ids"]) for row in given)]).astype(np.int32),
+        "cu_seqlens": np.cumsum([0, *(len(row["input_ids"]) for row in requests)]).astype(np.int32),
         "max_seqlen": np.zeros(max(LENGTHS), np.int32),
     }
 
 
-def wanted(name: str, given: list[dict[str, np.ndarray]], outputs: list[str]) -> list[list[np.ndarray]]:
-    return truth(load_model(FOLDER / f"{name}.onnx"), given, outputs)
+def wanted(name: str, requests: list[dict[str, np.ndarray]], outputs: list[str]) -> list[list[np.ndarray]]:
+    return truth(load_model(FOLDER / f"{name}.onnx"), requests, outputs)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_callers_of_nvidias_engines_get_the_originals_numbers(name: str) -> None:
-    result, given = made(name), drawn(name)
+    result, requests = made(name), drawn(name)
     graph = result.model.graph
     assert [value.name for value in graph.input] == INPUTS
     for value in graph.input:
@@ -87,32 +87,32 @@ def test_callers_of_nvidias_engines_get_the_originals_numbers(name: str) -> None
     metadata = typed(result)
     outputs = [item.name for item in metadata.outputs]
     for filler in (0, 7):
-        found = session(result.model).run(outputs, as_callers_give_it(given, filler))
-        for sequence, rows in enumerate(wanted(name, given, outputs)):
+        actual = session(result.model).run(outputs, as_callers_give_it(requests, filler))
+        for sequence, rows in enumerate(wanted(name, requests, outputs)):
             begin, end = sum(LENGTHS[:sequence]), sum(LENGTHS[: sequence + 1])
-            for item, whole, one in zip(metadata.outputs, found, rows, strict=True):
+            for item, whole, one in zip(metadata.outputs, actual, rows, strict=True):
                 own = whole[begin:end] if item.layout == "packed" else whole[sequence]
                 np.testing.assert_allclose(own, one[0], atol=5e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_session_takes_the_names_of_both(name: str, tmp_path: Path) -> None:
-    path, given = tmp_path / "model.onnx", drawn(name)
+    path, source = tmp_path / "model.onnx", drawn(name)
     save_model(made(name, verify=False).model, path)
-    keys = [key for key in given[0] if "mask" not in key]
+    keys = [key for key in source[0] if "mask" not in key]
     with Session(path) as opened:
         outputs = [item.name for item in opened.metadata.outputs]
-        request = {key: [row[key] for row in given] for key in keys}
+        request = {key: [row[key] for row in source] for key in keys}
         first = opened.run(request)
         renamed = {"segment_ids" if "type" in key else key: value for key, value in request.items()}
         second = opened.run(renamed)
-        ids = np.concatenate([row["input_ids"] for row in given])
-        types = {key: np.concatenate([row[key] for row in given]) for key in keys if "type" in key}
+        ids = np.concatenate([row["input_ids"] for row in source])
+        types = {key: np.concatenate([row[key] for row in source]) for key in keys if "type" in key}
         packed = opened.run_packed({"input_ids": ids, **types}, list(LENGTHS))
         assert opened.run([[]])[outputs[0]][0].shape[-1] == first[outputs[0]][0].shape[-1]
         with pytest.raises(SessionError, match="unknown input 'cu_seqlens'"):
             opened.run({"input_ids": [[5]], "cu_seqlens": [[0, 1]]})
-    for sequence, rows in enumerate(wanted(name, given, outputs)):
+    for sequence, rows in enumerate(wanted(name, source, outputs)):
         for key, one in zip(outputs, rows, strict=True):
             np.testing.assert_allclose(first[key][sequence], one[0], atol=5e-5, rtol=1e-4)
             np.testing.assert_array_equal(first[key][sequence], second[key][sequence])
@@ -145,8 +145,8 @@ def test_ids_that_may_not_occur_are_still_refused(tmp_path: Path) -> None:
 
 
 def test_without_token_types_segment_ids_are_there_and_not_read() -> None:
-    result, given = made("distilbert_torchscript_sdpa", verify=False), drawn("distilbert_torchscript_sdpa")
-    feeds = as_callers_give_it(given)
+    result, requests = made("distilbert_torchscript_sdpa", verify=False), drawn("distilbert_torchscript_sdpa")
+    feeds = as_callers_give_it(requests)
     opened = session(result.model)
     zeros = opened.run(None, feeds)[0]
     feeds["segment_ids"] = np.ones_like(feeds["segment_ids"])
@@ -191,12 +191,12 @@ def test_tensors_inside_and_ids_may_have_any_names() -> None:
     result = rewrite(model, interface="varseqlen")
     assert [value.name for value in result.model.graph.input] == INPUTS
     assert typed(result).inputs[0].original == "tokens"
-    given = [{"input_ids": np.arange(1, 1 + length)} for length in (3, 5)]
-    feeds = as_callers_give_it(given)
-    original = [{"tokens": row["input_ids"], "attention_mask": np.ones_like(row["input_ids"])} for row in given]
+    inputs = [{"input_ids": np.arange(1, 1 + length)} for length in (3, 5)]
+    feeds = as_callers_give_it(inputs)
+    original = [{"tokens": row["input_ids"], "attention_mask": np.ones_like(row["input_ids"])} for row in inputs]
     rows = truth(model, original, [model.graph.output[0].name])
-    found = session(result.model).run(None, feeds)[0]
-    np.testing.assert_allclose(found, np.concatenate([row[0][0] for row in rows]), atol=2e-5)
+    actual = session(result.model).run(None, feeds)[0]
+    np.testing.assert_allclose(actual, np.concatenate([row[0][0] for row in rows]), atol=2e-5)
 
 
 def test_a_rewritten_model_keeps_its_interface() -> None:

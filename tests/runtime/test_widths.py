@@ -38,12 +38,12 @@ def wanted(given: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
     return [row[0][0] for row in truth(load(NAME), given, [OUTPUT])]
 
 
-def columns(given: list[dict[str, np.ndarray]]) -> dict[str, list[np.ndarray]]:
-    return {name: [row[name] for row in given] for name in ("input_ids", "bbox")}
+def columns(requests: list[dict[str, np.ndarray]]) -> dict[str, list[np.ndarray]]:
+    return {name: [row[name] for row in requests] for name in ("input_ids", "bbox")}
 
 
-def assert_close(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
-    for one, two in zip(found, wanted, strict=True):
+def assert_close(actual: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    for one, two in zip(actual, wanted, strict=True):
         np.testing.assert_allclose(one, two, atol=2e-5)
 
 
@@ -65,8 +65,8 @@ def test_requests_are_cut_in_parts(
 def test_packed_tokens(session: Session, given: list[dict[str, np.ndarray]], wanted: list[np.ndarray]) -> None:
     if session.metadata.interface == "packed":
         packed = {name: np.concatenate(rows) for name, rows in columns(given).items()}
-        found = session.run_packed(packed, list(LENGTHS))[OUTPUT]
-        assert_close(np.split(found, np.cumsum(LENGTHS)[:-1]), wanted)
+        actual = session.run_packed(packed, list(LENGTHS))[OUTPUT]
+        assert_close(np.split(actual, np.cumsum(LENGTHS)[:-1]), wanted)
         with pytest.raises(SessionError, match=r"'bbox' has shape \[17, 3\], allowed: \[tokens, 4\]"):
             session.run_packed({**packed, "bbox": packed["bbox"][:, :3]}, list(LENGTHS))
 

@@ -24,10 +24,10 @@ TEXTS = (DEMO_DATA / "texts.txt").read_text("utf-8").splitlines()
 
 
 def tokenizer(**changes: Any) -> Tokenizer:
-    found = Tokenizer.from_file(str(TOKENIZER))
+    actual = Tokenizer.from_file(str(TOKENIZER))
     for name, value in changes.items():
-        setattr(found, name, value)
-    return found
+        setattr(actual, name, value)
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +137,9 @@ def looked_up(
     library.no_truncation()
     if most is not None:
         library.enable_truncation(most)
-    found = pieces.look_up(texts, most)
-    left = [library.encode(*([texts[at]] if isinstance(texts[at], str) else texts[at])) for at in found.left]
-    whole = found.completed([(encoding.ids, encoding.type_ids) for encoding in left])
+    actual = pieces.look_up(texts, most)
+    left = [library.encode(*([texts[at]] if isinstance(texts[at], str) else texts[at])) for at in actual.left]
+    whole = actual.completed([(encoding.ids, encoding.type_ids) for encoding in left])
     ends = np.cumsum(whole.counts)[:-1]
     return (
         [part.tolist() for part in np.split(whole.ids, ends)],
@@ -178,9 +178,9 @@ def test_texts_beside_pairs(many: tuple[Tokenizer, WordPieces]) -> None:
 
 def test_real_texts_are_looked_up_whole(many: tuple[Tokenizer, WordPieces]) -> None:
     library, pieces = many
-    found = pieces.look_up(TEXTS * 30)
-    assert found.left == []
-    assert found.ids.tolist() == [item for text in TEXTS * 30 for item in library.encode(text).ids]
+    actual = pieces.look_up(TEXTS * 30)
+    assert actual.left == []
+    assert actual.ids.tolist() == [item for text in TEXTS * 30 for item in library.encode(text).ids]
 
 
 def test_a_table_that_is_emptied_is_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,13 +197,13 @@ def test_threads_share_a_table() -> None:
     assert pieces is not None
     wanted = [item for text in TEXTS for item in library.encode(text).ids]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: pieces.look_up(TEXTS), range(40)))
-    assert all(one.left == [] and one.ids.tolist() == wanted for one in found)
+        results = list(pool.map(lambda _: pieces.look_up(TEXTS), range(40)))
+    assert all(one.left == [] and one.ids.tolist() == wanted for one in results)
 
 
-def added(found: Tokenizer, **flags: bool) -> Tokenizer:
-    found.add_tokens([AddedToken("newword", **flags)])
-    return found
+def added(actual: Tokenizer, **flags: bool) -> Tokenizer:
+    actual.add_tokens([AddedToken("newword", **flags)])
+    return actual
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ VARIANTS = 5  # of an operator
 def plugin(operator: str, attributes: Mapping[str, Any]) -> bytes:
     """One input of kind 'P', as plugins.cpp reads it."""
     spec = OPERATORS[operator]
-    made = bytes([CREATORS.index(operator), len(attributes)])
+    result = bytes([CREATORS.index(operator), len(attributes)])
     for name, value in attributes.items():
         if isinstance(value, str):
             kind, data = CHAR, value.encode()
@@ -36,15 +36,15 @@ def plugin(operator: str, attributes: Mapping[str, Any]) -> bytes:
             kind, data = (
                 (FLOAT32, struct.pack("<f", value)) if isinstance(value, float) else (INT32, struct.pack("<i", value))
             )
-        made += b"\xff" + name.encode() + b"\0" + bytes([kind, len(data)]) + data
-    made += b"node\0"
+        result += b"\xff" + name.encode() + b"\0" + bytes([kind, len(data)]) + data
+    result += b"node\0"
     inputs, outputs = spec.inputs_for(attributes), spec.outputs_for(attributes)
-    made += bytes([len(inputs), 1])
+    result += bytes([len(inputs), 1])
     for tensor in (*inputs, *outputs):
         shape = concrete_shape(tensor)
-        made += bytes([TYPES.get(tensor.type, TYPES["act"]), 0, len(shape)])
-        made += b"".join(bytes([size]) if size < 254 else b"\xff" + struct.pack("<q", size) for size in shape)
-    return b"P" + made
+        result += bytes([TYPES.get(tensor.type, TYPES["act"]), 0, len(shape)])
+        result += b"".join(bytes([size]) if size < 254 else b"\xff" + struct.pack("<q", size) for size in shape)
+    return b"P" + result
 
 
 def batching(steps: bytes = b"", **changes: Any) -> bytes:
@@ -59,28 +59,28 @@ def request(*shape: int) -> bytes:
 
 def corpus() -> dict[str, bytes]:
     """File name -> content."""
-    made = {}
+    result = {}
     for operator in CREATORS:
-        found = list(variants(operator))
-        for at, attributes in enumerate(found[:: max(1, len(found) // VARIANTS)][:VARIANTS]):
-            made[f"{operator}-{at}"] = plugin(operator, attributes)
+        results = list(variants(operator))
+        for at, attributes in enumerate(results[:: max(1, len(results) // VARIANTS)][:VARIANTS]):
+            result[f"{operator}-{at}"] = plugin(operator, attributes)
     delay = {"max_queue_delay_microseconds": 500}
     rounds = b"\0" + request(1, 600) + b"\x04" + request(1, 400) + b"\x01\0" + request(2, 300)
-    made["batching"] = batching(rounds)
-    made["batching-delay"] = batching(rounds, dynamic_batching=delay)
-    made["batching-huge"] = batching(request(1, 2**62) + request(2**32, 2**32) + request(1, -1) + request())
-    made["batching-other-input"] = batching(b"\x03\x01\x05other\0")
-    made["batching-escapes"] = batching(input=[{"name": 't\u00f6k"\\\n\ud83d\ude00', "allow_ragged_batch": True}])
+    result["batching"] = batching(rounds)
+    result["batching-delay"] = batching(rounds, dynamic_batching=delay)
+    result["batching-huge"] = batching(request(1, 2**62) + request(2**32, 2**32) + request(1, -1) + request())
+    result["batching-other-input"] = batching(b"\x03\x01\x05other\0")
+    result["batching-escapes"] = batching(input=[{"name": 't\u00f6k"\\\n\ud83d\ude00', "allow_ragged_batch": True}])
     refused = {"default_queue_policy": {"allow_timeout_override": True}, "priority_levels": 2, **delay}
-    made["batching-refused"] = batching(dynamic_batching=refused)
-    made["batching-cache"] = batching(response_cache={"enable": True}, output=[{"name": "a"}, {"name": "b"}])
-    made["batching-deep"] = b"B" + b'{"a":' * 300 + b"1" + b"}" * 300
-    made["batching-numbers"] = batching(parameters={"padfree_max_tokens": {"string_value": "9" * 30}})
+    result["batching-refused"] = batching(dynamic_batching=refused)
+    result["batching-cache"] = batching(response_cache={"enable": True}, output=[{"name": "a"}, {"name": "b"}])
+    result["batching-deep"] = b"B" + b'{"a":' * 300 + b"1" + b"}" * 300
+    result["batching-numbers"] = batching(parameters={"padfree_max_tokens": {"string_value": "9" * 30}})
     words = b"".join(word + b"\0" for word in (b"the", b"cat", b".", b"x" * 64, b""))
-    made["text-rows"] = b"T\x05" + words + b"\1\1\xff" + b"The cat.\0left out\0\0caf\xe9\0" + b"x" * 70
-    made["text-pairs"] = b"T\x17" + words + b"\2\1\2\x0c" + b"the\0cat cat cat cat cat cat\0new\0the the"
-    made["text-cut"] = b"T\x00" + words + b"\2\1\x04" + b"the the the the the\0" * 3
-    return made
+    result["text-rows"] = b"T\x05" + words + b"\1\1\xff" + b"The cat.\0left out\0\0caf\xe9\0" + b"x" * 70
+    result["text-pairs"] = b"T\x17" + words + b"\2\1\2\x0c" + b"the\0cat cat cat cat cat cat\0new\0the the"
+    result["text-cut"] = b"T\x00" + words + b"\2\1\x04" + b"the the the the the\0" * 3
+    return result
 
 
 def main() -> None:

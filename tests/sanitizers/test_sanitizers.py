@@ -32,9 +32,9 @@ def test_every_operator_is_in_the_corpus() -> None:
 
 def test_the_corpus_holds_what_is_made() -> None:
     """After a change of operators: python -m tests.sanitizers.make_corpus."""
-    made = corpus()
-    assert len(made) > 30
-    for name, content in made.items():
+    result = corpus()
+    assert len(result) > 30
+    for name, content in result.items():
         assert (FOLDER / "corpus" / name).read_bytes() == content, name
 
 

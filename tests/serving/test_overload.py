@@ -36,7 +36,7 @@ TOLERANCE = 1e-5
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some thousand tokens a second."""
-    return write_model(tmp_path_factory.mktemp("slow") / "slow.onnx", text=EMBEDDER.to_dict(), products=12)
+    return write_model(tmp_path_factory.mktemp("slow") / "slow.onnx", text=EMBEDDER.to_dict(), gemms=12)
 
 
 @pytest.fixture(scope="module")

@@ -53,10 +53,10 @@ def attention_tasks(seq_lens: Sequence[int], tokens: int, heads: int, multiproce
     everything = heads * sum(_ceil(length, ROWS) for length in lengths)
     few = everything < WIDTH * multiprocessors
     most = min(max(_ceil(everything, multiprocessors), 1), WIDTH) if few else WIDTH
-    found = [task for at, length in zip(starts, lengths, strict=False) for task in _cut(at, length, heads, most, few)]
-    found.sort(key=lambda entry: -entry[0])
+    results = [task for at, length in zip(starts, lengths, strict=False) for task in _cut(at, length, heads, most, few)]
+    results.sort(key=lambda entry: -entry[0])
     filler = [Task(at, 0, min(ROWS, tokens - at), 0, 1, 1, 1) for at in range(starts[-1], tokens, ROWS)]
-    return [task for _, task in found] + filler
+    return [task for _, task in results] + filler
 
 
 def _cost(half_steps: int, heads: int, warpgroups: int) -> int:

@@ -122,12 +122,12 @@ class Command:
 
 def children(pid: int, mark: str) -> list[int]:
     """Processes below another one whose command line holds a word."""
-    found = []
+    results = []
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
                 with suppress(OSError):
                     if mark in Path(f"/proc/{child}/cmdline").read_text():
-                        found.append(child)
-                found += children(child, mark)
-    return found
+                        results.append(child)
+                results += children(child, mark)
+    return results

@@ -38,9 +38,9 @@ def small_folder(folder: Path, kind: str, labels: Sequence[str], **config: Any) 
 def logits_of(kind: str, tokenizer: Path, texts: Sequence[str]) -> list[Array]:
     """What the exported model gives for every text alone."""
     session = ort.InferenceSession(str(OPTIMUM / f"bert_{kind}_classification.onnx"))
-    encoder, found = Tokenizer.from_file(str(tokenizer)), []
+    encoder, actual = Tokenizer.from_file(str(tokenizer)), []
     for text in texts:
         one = encoder.encode(text)
         feeds = {"input_ids": one.ids, "attention_mask": one.attention_mask, "token_type_ids": one.type_ids}
-        found.append(session.run(None, {name: np.asarray([row], np.int64) for name, row in feeds.items()})[0][0])
-    return found
+        actual.append(session.run(None, {name: np.asarray([row], np.int64) for name, row in feeds.items()})[0][0])
+    return actual

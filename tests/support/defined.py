@@ -67,7 +67,9 @@ def names() -> list[str]:
 def read(name: str) -> Reference:
     """A reference that make_definitions.py wrote."""
     raw = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-    outputs = {key: tuple(np.asarray(rows, np.float32) for rows in found) for key, found in raw.pop("outputs").items()}
+    outputs = {
+        key: tuple(np.asarray(rows, np.float32) for rows in actual) for key, actual in raw.pop("outputs").items()
+    }
     tensors = {key: tuple(shape) for key, shape in raw.pop("tensors").items()}
     return Reference(
         name, raw["config"], tensors, raw["dtype"], raw["takes_types"], outputs, raw["source"], raw["adapter"]

@@ -63,10 +63,10 @@ def save_rewritten(name: str, folder: Path, interface: str = "packed") -> Path:
 
 def inputs_of(name: str) -> list[Input]:
     """What a case's inputs are; empty where nobody has said it."""
-    found = json.loads((FOLDER / "cases.json").read_text())[name]["inputs"]
+    actual = json.loads((FOLDER / "cases.json").read_text())[name]["inputs"]
     known = ("name", "kind", "low", "high")
     return [
-        Input(**{key: item[key] for key in known if key in item}, excl=tuple(item.get("excl", ()))) for item in found
+        Input(**{key: item[key] for key in known if key in item}, excl=tuple(item.get("excl", ()))) for item in actual
     ]
 
 
@@ -138,8 +138,8 @@ def assert_valid(model: ModelProto) -> None:
 
 
 def metadata_of(result: RewriteResult) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(next(e.value for e in result.model.metadata_props if e.key == "padfree"))
-    return found
+    actual: Mapping[str, Any] = json.loads(next(e.value for e in result.model.metadata_props if e.key == "padfree"))
+    return actual
 
 
 def _nameless(model: ModelProto) -> ModelProto:
@@ -156,7 +156,7 @@ def types_of(model: ModelProto) -> dict[str, Any]:
 
 def truth(
     model: ModelProto,
-    given: list[dict[str, np.ndarray]],
+    requests: list[dict[str, np.ndarray]],
     outputs: list[str],
     running: ort.InferenceSession | None = None,
 ) -> list[list[np.ndarray]]:
@@ -167,7 +167,7 @@ def truth(
             np.asarray(value)
             for value in running.run(outputs, {name: row[None].astype(types[name]) for name, row in item.items()})
         ]
-        for item in given
+        for item in requests
     ]
 
 
@@ -187,20 +187,20 @@ def assert_right(
     """
     result = rewrite(model, interface=interface, **options)
     assert_valid(result.model)
-    metadata, given = metadata_of(result), sequences(inputs, lengths)
+    metadata, requests = metadata_of(result), sequences(inputs, lengths)
     outputs = [item["name"] for item in metadata["outputs"]]
-    feeds = packed_feeds(metadata, given) if interface == "packed" else padded_feeds(model, inputs, given, left)
-    found = session(result.model).run(outputs, feeds)
-    compare(metadata, given, truth(model, given, outputs), found, left)
+    feeds = packed_feeds(metadata, requests) if interface == "packed" else padded_feeds(model, inputs, requests, left)
+    actual = session(result.model).run(outputs, feeds)
+    compare(metadata, requests, truth(model, requests, outputs), actual, left)
     return result
 
 
-def packed_feeds(metadata: Mapping[str, Any], given: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    lengths = [len(next(iter(item.values()))) for item in given]
+def packed_feeds(metadata: Mapping[str, Any], requests: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    lengths = [len(next(iter(item.values()))) for item in requests]
     feeds = {}
     for item in metadata["inputs"]:
         if item["role"] == "tokens":
-            values = np.concatenate([sequence[item["name"]] for sequence in given])
+            values = np.concatenate([sequence[item["name"]] for sequence in requests])
             feeds[item["name"]] = values.astype(np.float32 if item["dtype"] == "float32" else np.int32)
         else:
             size = max(lengths)
@@ -209,17 +209,17 @@ def packed_feeds(metadata: Mapping[str, Any], given: list[dict[str, np.ndarray]]
 
 
 def padded_feeds(
-    model: ModelProto, inputs: list[Input], given: list[dict[str, np.ndarray]], left: bool
+    model: ModelProto, inputs: list[Input], original: list[dict[str, np.ndarray]], left: bool
 ) -> dict[str, Any]:
-    longest = max(len(next(iter(item.values()))) for item in given)
+    longest = max(len(next(iter(item.values()))) for item in original)
     types, feeds = types_of(model), {}
     for item in inputs:
         filler = 1 if item.kind == "inverted" else 0
         if item.kind == "ids":  # what the model itself takes for padding, where it says so
             filler = item.excl[0] if item.excl else item.low
-        first = next(iter(given))[item.name]
-        rows = np.full((len(given), longest, *first.shape[1:]), filler, first.dtype)
-        for row, sequence in zip(rows, given, strict=True):
+        first = next(iter(original))[item.name]
+        rows = np.full((len(original), longest, *first.shape[1:]), filler, first.dtype)
+        for row, sequence in zip(rows, original, strict=True):
             values = sequence[item.name]
             row[slice(longest - len(values), None) if left else slice(len(values))] = values
         feeds[item.name] = rows.astype(types[item.name])
@@ -228,17 +228,17 @@ def padded_feeds(
 
 def compare(
     metadata: Mapping[str, Any],
-    given: list[dict[str, np.ndarray]],
+    requests: list[dict[str, np.ndarray]],
     wanted: list[list[np.ndarray]],
-    found: list[np.ndarray],
+    actual: list[np.ndarray],
     left: bool,
 ) -> None:
-    lengths = [len(next(iter(item.values()))) for item in given]
+    lengths = [len(next(iter(item.values()))) for item in requests]
     starts, longest = np.cumsum([0, *lengths]), max(lengths)
-    for place, output in enumerate(metadata["outputs"]):
-        value, pairs = found[place], []
+    for location, output in enumerate(metadata["outputs"]):
+        value, pairs = actual[location], []
         for row, length in enumerate(lengths):
-            expected = wanted[row][place]
+            expected = wanted[row][location]
             if output["layout"] == "packed":
                 got = value[starts[row] : starts[row] + length][None]
             elif output["layout"] == "constant":

@@ -61,11 +61,11 @@ def outcome(name: str, interface: str, right: Callable[[str, str], RewriteResult
     report = result.report
     share = report.packed_gemm_share
     missed = sum(len(item.missed) for item in report.passes if item.name == "attention")
-    found = report.plugins.get("PadfreeAttention", 0)
+    actual = report.plugins.get("PadfreeAttention", 0)
     return {
         "complete": report.complete,
         "linear": None if share is None else percent(share),
-        "attention": f"{found} of {found + missed}",
+        "attention": f"{actual} of {actual + missed}",
         "outputs": dict(report.outputs),
         "longest": exports.metadata_of(result)["max_positions"],
         **({} if report.complete else {"padded": _kinds(report.reasons)}),
@@ -75,16 +75,16 @@ def outcome(name: str, interface: str, right: Callable[[str, str], RewriteResult
 
 def _kinds(reasons: tuple[str, ...]) -> list[str]:
     """Of reasons that differ in the names of nodes alone the first."""
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for reason in reasons:
-        found.setdefault(re.sub(r"'[^']*'", "''", reason), reason)
-    return list(found.values())
+        results.setdefault(re.sub(r"'[^']*'", "''", reason), reason)
+    return list(results.values())
 
 
 def expected() -> dict[str, dict[str, dict[str, Any]]]:
     """The committed table."""
-    found: dict[str, dict[str, dict[str, Any]]] = json.loads(TABLE.read_text())
-    return found
+    actual: dict[str, dict[str, dict[str, Any]]] = json.loads(TABLE.read_text())
+    return actual
 
 
 if __name__ == "__main__":

@@ -76,14 +76,14 @@ def _cases(folder: Path) -> list[Case]:
 
 def masks(interface: str) -> dict[str, np.ndarray]:
     slots, lengths = np.arange(LENGTH), np.asarray(LENGTHS)[:, None]
-    found = {"prefix": slots < lengths}
+    results = {"prefix": slots < lengths}
     if interface == "padded":
         holes = np.random.default_rng(3).random((len(LENGTHS), LENGTH)) < 0.6
         holes[:, 0] = True
-        zero = found["prefix"].copy()
+        zero = results["prefix"].copy()
         zero[1] = False
-        found |= {"left": slots >= LENGTH - lengths, "holes": holes, "full": np.ones_like(holes), "zero row": zero}
-    return found
+        results |= {"left": slots >= LENGTH - lengths, "holes": holes, "full": np.ones_like(holes), "zero row": zero}
+    return results
 
 
 def feeds_for(original: ModelProto, mask: np.ndarray, kept_from: int) -> dict[str, np.ndarray]:
@@ -116,14 +116,14 @@ def assert_same(case: Case, interface: str, result: RewriteResult) -> CoverageRe
         if result.report.contiguous_because and name == "holes":
             continue
         feeds = feeds_for(original, mask, SPECIAL_IDS if interface == "packed" else 0)
-        given: Mapping[str, np.ndarray] = feeds
+        requests: Mapping[str, np.ndarray] = feeds
         if interface == "packed":
             inputs = {item["name"]: item["role"] for item in metadata["inputs"]}
-            given = {key: feeds[key][mask].astype(np.int32) for key, role in inputs.items() if role == "tokens"}
-            given = {**given, "seq_lens": mask.sum(1).astype(np.int32)}
+            requests = {key: feeds[key][mask].astype(np.int32) for key, role in inputs.items() if role == "tokens"}
+            requests = {**requests, "seq_lens": mask.sum(1).astype(np.int32)}
             if "max_seqlen" in inputs:
-                given = {**given, "max_seqlen": np.zeros(LENGTH, np.int32)}
-        for output, a, b in zip(metadata["outputs"], before.run(names, feeds), after.run(names, given), strict=True):
+                requests = {**requests, "max_seqlen": np.zeros(LENGTH, np.int32)}
+        for output, a, b in zip(metadata["outputs"], before.run(names, feeds), after.run(names, requests), strict=True):
             if output["layout"] == "per_sequence":
                 a, b = a[mask[:, 0]], b[mask[:, 0]]
             else:

@@ -130,7 +130,7 @@ def attention(
     tokens, heads, head_size = operands[0].shape
     if tasks is None:
         tasks = make_tasks(cu_seqlens, tokens, heads)
-    places = positions or Positions()
+    indices = positions or Positions()
     call(
         "padfreeAttention",
         *arguments,
@@ -145,13 +145,13 @@ def attention(
         head_size,
         max_seq_len,
         Float(scale),
-        *places.window,
-        ATTENTION_BIASES[places.bias],
-        places.bias_range,
-        places.slopes,
-        places.distance_bias,
-        places.k_position,
-        places.q_position,
+        *indices.window,
+        ATTENTION_BIASES[indices.bias],
+        indices.bias_range,
+        indices.slopes,
+        indices.distance_bias,
+        indices.k_position,
+        indices.q_position,
         Float(1 / y_scale if y.dtype == torch.float8_e4m3fn else 0.0),
         int(early_lengths),
         DATA_TYPES[operands[0].dtype],

@@ -90,10 +90,10 @@ def kernels(path: Path) -> list[Kernel]:
         FileNotFoundError: there is no such file, or no device code in it.
     """
     objects = sorted(path.rglob("*.o")) if path.is_dir() else [path]
-    found = [kernel for file in objects for kernel in _kernels_of_file(file)]
-    if not found:
+    results = [kernel for file in objects for kernel in _kernels_of_file(file)]
+    if not results:
         raise FileNotFoundError(f"{path} has no device code; name a library, an object file or a folder of such")
-    return found
+    return results
 
 
 def compare(before: Iterable[Kernel], after: Iterable[Kernel]) -> Difference:
@@ -109,10 +109,10 @@ def compare(before: Iterable[Kernel], after: Iterable[Kernel]) -> Difference:
     )
 
 
-def _by_code(found: Iterable[Kernel]) -> dict[tuple[str, str], list[str]]:
+def _by_code(actual: Iterable[Kernel]) -> dict[tuple[str, str], list[str]]:
     """Names, with the architecture, of the kernels that have the same code."""
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for kernel in sorted(found, key=lambda kernel: kernel.symbol):
+    for kernel in sorted(actual, key=lambda kernel: kernel.symbol):
         names[kernel.architecture, kernel.digest].append(f"{kernel.architecture} {kernel.symbol}")
     return names
 

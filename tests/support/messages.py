@@ -41,8 +41,8 @@ def check_outputs(model: ModelProto, converted: ModelProto, precision: str, samp
 
 
 def with_linear(model: ModelProto, *, fold_norms: bool = True) -> ModelProto:
-    made = linear.with_linear(Model(model), fold_norms=fold_norms)
-    return finished(made, read_metadata(model)["precision"])
+    rewritten = linear.with_linear(Model(model), fold_norms=fold_norms)
+    return finished(rewritten, read_metadata(model)["precision"])
 
 
 def run(model: ModelProto, feeds: ranges.Feeds, names: Sequence[str]) -> list[ranges.Array]:
@@ -58,5 +58,5 @@ def verify(
 def verify_ids(
     original: ModelProto, rewritten: ModelProto, metadata: Mapping[str, Any], *, special: Mapping[str, SpecialIds]
 ) -> tuple[dict[str, float], dict[str, IdRule]]:
-    found = verification.verify_ids(Model(original), Model(rewritten), metadata, special=special)
-    return dict(found.errors), dict(found.rules)
+    actual = verification.verify_ids(Model(original), Model(rewritten), metadata, special=special)
+    return dict(actual.errors), dict(actual.rules)

@@ -20,10 +20,10 @@ def page(name: str) -> Path:
     Raises:
         LookupError: There is none, or there are several.
     """
-    found = [path for path in pages() if path.stem == name]
-    if len(found) != 1:
-        raise LookupError(f"docs/ has {len(found)} pages named {name}.md")
-    return found[0]
+    results = [path for path in pages() if path.stem == name]
+    if len(results) != 1:
+        raise LookupError(f"docs/ has {len(results)} pages named {name}.md")
+    return results[0]
 
 
 def text(*names: str) -> str:

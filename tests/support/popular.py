@@ -49,7 +49,8 @@ def write_entry(entry: Mapping[str, Any], path: Path) -> Path:
 
 def _write_modules(path: Path, *listed: tuple[str, str]) -> None:
     modules = [
-        {"idx": number, "name": str(number), "path": place, "type": kind} for number, (place, kind) in enumerate(listed)
+        {"idx": number, "name": str(number), "path": location, "type": kind}
+        for number, (location, kind) in enumerate(listed)
     ]
     write_json(path / "modules.json", modules)
 
@@ -83,13 +84,13 @@ def outcome(entry: Mapping[str, Any], path: Path) -> Outcome:
     family = write_defined(read_folder(folder)).name
     with opened(folder, lazily=True) as source:
         model = source.open(Storage.MEMORY, Phases(), lambda _: None)
-        made = rewrite_model(model, interface="packed", precision="fp32", strict=False, verify=False)
-    graph = made.model.proto.graph
+        rewritten = rewrite_model(model, interface="packed", precision="fp32", strict=False, verify=False)
+    graph = rewritten.model.proto.graph
     attentions = [node_attributes(node) for node in padfree_nodes(graph) if node.op_type == "PadfreeAttention"]
     return Outcome(
         family,
         tuple(item.name for item in graph.output),
-        made.report.complete,
+        rewritten.report.complete,
         max(_class_of(item, entry["head_size"]) for item in attentions),
         bool(entry["config"].get("num_experts")),
     )

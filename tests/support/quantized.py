@@ -25,9 +25,9 @@ class Quantizer:
         self.pairs = 0  # on activations
         self._number = 0
 
-    def apply(self, given: ModelProto) -> ModelProto:
+    def apply(self, original: ModelProto) -> ModelProto:
         model = ModelProto()
-        model.CopyFrom(given)
+        model.CopyFrom(original)
         model.opset_import[0].version = 19
         graph, self._graph = model.graph, model.graph
         weights = {item.name: item for item in graph.initializer}
@@ -100,9 +100,9 @@ class TorchQuantizer:
         self.pairs = 0  # on activations
         self._factors: dict[str, str] = {}
 
-    def apply(self, given: ModelProto) -> ModelProto:
+    def apply(self, original: ModelProto) -> ModelProto:
         self._model = ModelProto()
-        self._model.CopyFrom(given)
+        self._model.CopyFrom(original)
         graph = self._model.graph
         weights = {item.name: item for item in graph.initializer}
         self._nodes: list[onnx.NodeProto] = []
@@ -162,10 +162,10 @@ class TorchQuantizer:
         return name
 
 
-def with_weights(given: ModelProto, weights: dict[str, np.ndarray]) -> ModelProto:
+def with_weights(original: ModelProto, weights: dict[str, np.ndarray]) -> ModelProto:
     """A model with other weights."""
     result = ModelProto()
-    result.CopyFrom(given)
+    result.CopyFrom(original)
     for tensor in result.graph.initializer:
         if tensor.name in weights:
             tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))

@@ -25,15 +25,17 @@ def merged(*specials: str, by_bytes: bool = True, more: tuple[str, ...] = ()) ->
     merges += [("r", "a"), (SPACE, SPACE), ("i", "n"), ("ra", "in")]
     numbers = [f"<0x{number:02X}>" for number in range(256)] if by_bytes else []
     listed = dict.fromkeys([*specials, *numbers, *letters, *("".join(pair) for pair in merges), *more])
-    made = Tokenizer(models.BPE({piece: number for number, piece in enumerate(listed)}, merges, ignore_merges=True))
-    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
-    made.add_special_tokens([AddedToken(token, special=True, rstrip=token == specials[-1]) for token in specials])
+    tokenizer = Tokenizer(
+        models.BPE({piece: number for number, piece in enumerate(listed)}, merges, ignore_merges=True)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    tokenizer.add_special_tokens([AddedToken(token, special=True, rstrip=token == specials[-1]) for token in specials])
     first, last = specials[0], specials[-1]
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}", pair=f"{first} $A {last} $B:1 {last}:1",
-        special_tokens=[(name, made.token_to_id(name)) for name in dict.fromkeys((first, last))],
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in dict.fromkeys((first, last))],
     )  # fmt: skip
-    return made
+    return tokenizer
 
 
 def ended(*specials: str) -> Tokenizer:
@@ -42,23 +44,23 @@ def ended(*specials: str) -> Tokenizer:
     merges = [("c", "a"), ("ca", "t</w>"), ("t", "h"), ("th", "e</w>"), ("r", "a")]
     words = ["".join(pair) for pair in merges]
     listed = dict.fromkeys([*specials, *letters, *(f"{letter}</w>" for letter in letters), *words])
-    made = Tokenizer(
+    tokenizer = Tokenizer(
         models.BPE({piece: number for number, piece in enumerate(listed)}, merges, end_of_word_suffix="</w>")
     )
-    made.normalizer = normalizers.NFKC()
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.add_special_tokens(list(specials))
-    return made
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(list(specials))
+    return tokenizer
 
 
 def _bytes(*specials: str) -> Callable[[], Tokenizer]:
     """Byte-level merges with a space before every text, whatever the class says."""
 
     def make() -> Tokenizer:
-        made = bytes_of(prefix=True, specials=(*specials, "<mask>"))
-        made.normalizer = normalizers.Lowercase()
-        made.post_processor = processors.ByteLevel(trim_offsets=False)
-        return made
+        result = bytes_of(prefix=True, specials=(*specials, "<mask>"))
+        result.normalizer = normalizers.Lowercase()
+        result.post_processor = processors.ByteLevel(trim_offsets=False)
+        return result
 
     return make
 
@@ -132,6 +134,6 @@ REBUILT_KINDS = (
 )  # fmt: skip
 
 
-def _without_frame(made: Tokenizer) -> Tokenizer:
-    made.post_processor = processors.Sequence([])
-    return made
+def _without_frame(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.post_processor = processors.Sequence([])
+    return tokenizer

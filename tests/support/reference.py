@@ -51,10 +51,10 @@ def unpack(packed: Array, token_index: Array, seq_lens: Array, extent: Array) ->
 
 def positions(cu_seqlens: Array, num_tokens: int) -> Array:
     """The place [T] of every token in its sequence, 0 for filler."""
-    places = np.zeros(num_tokens, np.int32)
+    indices = np.zeros(num_tokens, np.int32)
     for start, end in itertools.pairwise(cu_seqlens):
-        places[start:end] = np.arange(end - start)
-    return places
+        indices[start:end] = np.arange(end - start)
+    return indices
 
 
 def schedule(seq_lens: Array, num_tokens: int, padded_length: int | None = None) -> tuple[Array, Array | None]:
@@ -149,8 +149,8 @@ def attention(
     for start, end in itertools.pairwise(cu_seqlens):
         if start == end:
             continue
-        places = np.arange(end - start)
-        distance = places - places[:, None]
+        indices = np.arange(end - start)
+        distance = indices - indices[:, None]
         hidden = np.zeros(distance.shape, bool)
         for limit, side in zip(window, (-distance, distance), strict=True):
             hidden |= (limit >= 0) & (side > limit)

@@ -54,18 +54,18 @@ class Rewritings:
         file = self._folder / key
         with self._alone(key):
             if not file.exists():
-                found: RewriteResult | RewriteError
+                actual: RewriteResult | RewriteError
                 try:
-                    found = make()
+                    actual = make()
                 except RewriteError as error:
-                    found = error
+                    actual = error
                 part = self._folder / f"{key}.part"
-                part.write_bytes(pickle.dumps(found))
+                part.write_bytes(pickle.dumps(actual))
                 part.replace(file)
-        made: RewriteResult | RewriteError = pickle.loads(file.read_bytes())
-        if isinstance(made, RewriteError):
-            raise made
-        return made
+        result: RewriteResult | RewriteError = pickle.loads(file.read_bytes())
+        if isinstance(result, RewriteError):
+            raise result
+        return result
 
     @contextmanager
     def _alone(self, key: str) -> Iterator[None]:

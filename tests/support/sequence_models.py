@@ -25,11 +25,11 @@ def finished(
 ) -> ModelProto:
     """The model with ids, mask and these inputs; `inputs` and `outputs` are name -> (type, shape)."""
     dims = ["batch", "sequence"]
-    given = {"input_ids": (INT64, dims), "attention_mask": (INT64, dims), **inputs}
+    values = {"input_ids": (INT64, dims), "attention_mask": (INT64, dims), **inputs}
     graph = helper.make_graph(
         builder.nodes,
         "encoder",
-        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in given.items()],
+        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in values.items()],
         [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in outputs.items()],
         builder.constants,
     )
@@ -129,13 +129,13 @@ def alone(
     """
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [item.name for item in session.get_outputs()]
-    found = []
+    results = []
     for at, row in enumerate(ids):
         feeds = {"input_ids": row[None], "attention_mask": np.ones((1, len(row)), np.int64)}
         feeds |= {name: values[at : at + 1] for name, values in rows.items()}
         feeds |= {name: np.asarray(values[at]) for name, values in shared.items()}
-        found.append({name: value[0] for name, value in zip(names, session.run(None, feeds), strict=True)})
-    return found
+        results.append({name: value[0] for name, value in zip(names, session.run(None, feeds), strict=True)})
+    return results
 
 
 def write_tokenizer(path: Path) -> Path:

@@ -59,8 +59,8 @@ def expected(texts: Sequence[Text], width: int = WIDTH) -> Array:
     tokenizer.no_padding()
     tokenizer.enable_truncation(POSITIONS)
     rows = table(width)
-    found = [tokenizer.encode(*([text] if isinstance(text, str) else text)) for text in texts]
-    return np.stack([(rows[one.ids] * (1 + np.array(one.type_ids))[:, None]).sum(0) for one in found])
+    results = [tokenizer.encode(*([text] if isinstance(text, str) else text)) for text in texts]
+    return np.stack([(rows[one.ids] * (1 + np.array(one.type_ids))[:, None]).sum(0) for one in results])
 
 
 def unit(vectors: Array) -> Array:
@@ -75,11 +75,11 @@ def write_model(
     text: Any = None,
     *,
     positive: bool = False,
-    products: int = 0,
+    gemms: int = 0,
 ) -> Path:
     """Writes the model, and its tokenizer beside it where `text` says that there is one.
 
-    `positive`: what is below 0 becomes 0, as in vectors of sparse encoders. `products`: of each token with matrices of
+    `positive`: what is below 0 becomes 0, as in vectors of sparse encoders. `gemms`: of each token with matrices of
     PRODUCT x PRODUCT, whose results are not looked at; they take time.
     """
     constants: dict[str, Array] = {
@@ -91,7 +91,7 @@ def write_model(
     }
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["plain_rows"]),
-        *_work(products, constants, width),
+        *_work(gemms, constants, width),
         helper.make_node("Cast", ["token_type_ids"], ["types"], to=TensorProto.FLOAT),
         helper.make_node("Add", ["types", "one"], ["factors"]),
         helper.make_node("Unsqueeze", ["factors", "last"], ["column"]),
@@ -150,9 +150,9 @@ def write_reranker(path: Path) -> Path:
     return write_model(path, "scores", 1, text.to_dict())
 
 
-def _work(products: int, constants: dict[str, Array], width: int) -> list[onnx.NodeProto]:
+def _work(gemms: int, constants: dict[str, Array], width: int) -> list[onnx.NodeProto]:
     """Nodes that make `rows` of `plain_rows`, which are the same numbers."""
-    if not products:
+    if not gemms:
         return [helper.make_node("Identity", ["plain_rows"], ["rows"])]
     rng = np.random.default_rng(0)
     constants.update(
@@ -161,8 +161,8 @@ def _work(products: int, constants: dict[str, Array], width: int) -> list[onnx.N
         narrow=np.zeros((PRODUCT, width), np.float32),
     )
     nodes = [helper.make_node("MatMul", ["plain_rows", "widen"], ["wide0"])]
-    nodes += [helper.make_node("MatMul", [f"wide{at}", "square"], [f"wide{at + 1}"]) for at in range(products)]
-    nodes.append(helper.make_node("MatMul", [f"wide{products}", "narrow"], ["zeros"]))
+    nodes += [helper.make_node("MatMul", [f"wide{at}", "square"], [f"wide{at + 1}"]) for at in range(gemms)]
+    nodes.append(helper.make_node("MatMul", [f"wide{gemms}", "narrow"], ["zeros"]))
     nodes.append(helper.make_node("Add", ["plain_rows", "zeros"], ["rows"]))
     return nodes
 
@@ -185,11 +185,11 @@ class Server:
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.search(r"at (http://\S+)", line)
-        if found is None:
+        match = re.search(r"at (http://\S+)", line)
+        if match is None:
             self.process.wait()
             raise RuntimeError(f"the server did not start: {line}{self.log()}")
-        self.url = found[1]
+        self.url = match[1]
 
     @property
     def address(self) -> tuple[str, int]:

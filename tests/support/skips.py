@@ -80,9 +80,9 @@ class LeftOut(pytest.File):
     @classmethod
     def of(cls, path: Path, parent: pytest.Collector, reason: str) -> LeftOut:
         """The file at a path, to be returned from pytest_pycollect_makemodule."""
-        made: LeftOut = cls.from_parent(parent, path=path)
-        made.reason = reason
-        return made
+        result: LeftOut = cls.from_parent(parent, path=path)
+        result.reason = reason
+        return result
 
 
 class _AllOfThem(pytest.Item):

@@ -24,12 +24,12 @@ def answers(folder: Path) -> dict[str, Any]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    found = {}
-    for name, given in (("texts", (list(TEXTS),)), ("pairs", tuple(map(list, zip(*PAIRS, strict=True))))):
+    results = {}
+    for name, inputs in (("texts", (list(TEXTS),)), ("pairs", tuple(map(list, zip(*PAIRS, strict=True))))):
         for suffix, options in (("", {}), ("_cut", {"truncation": True, "max_length": MOST})):
-            made = tokenizer(*given, **options)
-            found[name + suffix] = {key: made[key] for key in ("input_ids", "token_type_ids") if key in made}
-    return found
+            result = tokenizer(*inputs, **options)
+            results[name + suffix] = {key: result[key] for key in ("input_ids", "token_type_ids") if key in result}
+    return results
 
 
 def main() -> int:

@@ -77,19 +77,19 @@ def bert(
 ) -> Tokenizer:
     """BERT's: WordPiece."""
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *more]
-    made = Tokenizer(models.WordPiece(_vocabulary(*specials), unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=lower)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
+    tokenizer = Tokenizer(models.WordPiece(_vocabulary(*specials), unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
     if added:
-        made.add_special_tokens(specials)
+        tokenizer.add_special_tokens(specials)
     if frame:
-        made.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = processors.TemplateProcessing(
             single="[CLS]:0 $A:0 [SEP]:0",
             pair=f"[CLS]:0 $A:0 [SEP]:0 $B:{types} [SEP]:{types}",
             special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
         )
-    return made
+    return tokenizer
 
 
 def _splinter() -> Tokenizer:
@@ -99,18 +99,20 @@ def _splinter() -> Tokenizer:
 
 def words(*, cut: str | None = None, end: bool = True) -> Tokenizer:
     """Whole words, as small tests have them."""
-    made = Tokenizer(models.WordLevel(_vocabulary("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    tokenizer = Tokenizer(
+        models.WordLevel(_vocabulary("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     tail = " [SEP]" if end else ""
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"[CLS] $A{tail}", pair=f"[CLS] $A [SEP] $B:1{' [SEP]:1' if end else ''}",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )  # fmt: skip
     if cut is not None:
-        made.enable_truncation(9, direction=cut)
-        made.enable_padding(pad_id=0)
-    return made
+        tokenizer.enable_truncation(9, direction=cut)
+        tokenizer.enable_padding(pad_id=0)
+    return tokenizer
 
 
 def bytes_of(
@@ -130,18 +132,18 @@ def bytes_of(
     ]
     pieces = [*specials, *alphabet, *("".join(pair) for pair in merges)]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
-    made = Tokenizer(models.BPE(vocabulary, merges))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(list(specials[:-1]))
-    made.add_special_tokens([AddedToken(specials[-1], lstrip=True, special=True)])
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(specials[:-1]))
+    tokenizer.add_special_tokens([AddedToken(specials[-1], lstrip=True, special=True)])
     if specials[0] == "<s>":
-        made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=prefix)
+        tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=prefix)
     else:
-        made.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 0), ("[SEP]", 2)]
         )
-    return made
+    return tokenizer
 
 
 def pieces(
@@ -154,18 +156,18 @@ def pieces(
     ]
     listed += [(letter, -6.0) for letter in [*LETTERS, *LETTERS.upper(), *",.!()'\"-", "é", "ï"]]
     unknown = specials.index("<unk>" if "<unk>" in specials else "[UNK]") if unknown is None else unknown
-    made = Tokenizer(models.Unigram(listed, unk_id=unknown))
+    tokenizer = Tokenizer(models.Unigram(listed, unk_id=unknown))
     if normalizer is not None:
-        made.normalizer = normalizer
-    made.pre_tokenizer = pre_tokenizers.Sequence(
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
     )
-    made.decoder = decoders.Metaspace()
-    made.add_special_tokens(list(specials))
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(list(specials))
     if frame is not None:
         numbers = [(name, specials.index(name)) for name in dict.fromkeys(" ".join(frame).split()) if name in specials]
-        made.post_processor = processors.TemplateProcessing(single=frame[0], pair=frame[1], special_tokens=numbers)
-    return made
+        tokenizer.post_processor = processors.TemplateProcessing(single=frame[0], pair=frame[1], special_tokens=numbers)
+    return tokenizer
 
 
 _XLM = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")

@@ -75,8 +75,8 @@ class Scheduler:
     def begin(self, payload: int = 0) -> None:
         """A round of forming the batch begins."""
         size = ctypes.sizeof(ctypes.c_void_p)
-        place = ctypes.c_void_p(ctypes.addressof(self._payloads) + payload * size)
-        self._check("TRITONBACKEND_ModelBatchInitialize", self._batcher, place)
+        index = ctypes.c_void_p(ctypes.addressof(self._payloads) + payload * size)
+        self._check("TRITONBACKEND_ModelBatchInitialize", self._batcher, index)
         self._batch = ctypes.c_void_p(self._payloads[payload])
 
     def include(self, request: Request) -> bool:

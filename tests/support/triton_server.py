@@ -135,8 +135,8 @@ def python_environment(folder: Path, packages: list[Path]) -> Path:
     sources = folder / "padfree-sources"
     (sources / "padfree").mkdir(parents=True)
     for package in (padfree.contract, padfree.runtime):
-        place = Path(str(package.__file__)).resolve().parent
-        (sources / "padfree" / package.__name__.rpartition(".")[2]).symlink_to(place)
+        location = Path(str(package.__file__)).resolve().parent
+        (sources / "padfree" / package.__name__.rpartition(".")[2]).symlink_to(location)
     site = next(folder.glob("lib/python*/site-packages"))
     site.joinpath("padfree.pth").write_text("".join(f"{path}\n" for path in [sources, *packages]))
     return folder

@@ -39,8 +39,8 @@ def choose_workers(config: pytest.Config) -> None:
 def _scopes(config: pytest.Config) -> set[str]:
     """What of the files that were named can run beside each other."""
     files: set[Path] = set()
-    for given in config.args:
-        path = config.invocation_params.dir / given.partition("::")[0]
+    for inputs in config.args:
+        path = config.invocation_params.dir / inputs.partition("::")[0]
         files |= set(path.rglob("test_*.py")) if path.is_dir() else {path}
     return {_scope(_below(path, config.rootpath)) for path in files}
 

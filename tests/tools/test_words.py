@@ -116,14 +116,14 @@ ROWS = [
 
 def test_every_definition_is_renamed_where_it_is_meant(root: Path) -> None:
     apply(ROWS, root)
-    places, reader = (root / "bulk/locations.py").read_text(), (root / "bulk/reader.py").read_text()
-    assert '__all__ = ["Location", "search"]' in places
-    assert "class Location:" in places
-    assert "def search(total: int, *, count: int = MOST) -> int:" in places
-    assert "        total: what was.\n        count: how many." in places
-    assert "numbers = [total for total in range(count)]  # `made` stays" in places
-    assert "def other(LIMIT: int) -> int:\n    return LIMIT" in places  # its own name
-    assert 'return f"{self.label}{place}" + "place"' in places
+    positions, reader = (root / "bulk/locations.py").read_text(), (root / "bulk/reader.py").read_text()
+    assert '__all__ = ["Location", "search"]' in positions
+    assert "class Location:" in positions
+    assert "def search(total: int, *, count: int = MOST) -> int:" in positions
+    assert "        total: what was.\n        count: how many." in positions
+    assert "numbers = [total for total in range(count)]  # `made` stays" in positions
+    assert "def other(LIMIT: int) -> int:\n    return LIMIT" in positions  # its own name
+    assert 'return f"{self.label}{place}" + "place"' in positions
     assert "from padfree.bulk import locations\nfrom padfree.bulk.locations import MOST, Location, search" in reader
     assert "sum_of_all = search(total=1, count=MOST)" in reader
     assert "return sum_of_all + locations.search(2) + locations.MOST + len(place.label)" in reader

@@ -50,13 +50,13 @@ def loader_of(how: str, rank: int) -> tuple[Any, Any]:
 
 def epochs_of(how: str, rank: int) -> list[list[list[int]]]:
     """For each epoch the rows of this process's batches."""
-    loader, told = loader_of(how, rank)
-    found = []
+    loader, reports = loader_of(how, rank)
+    results = []
     for epoch in range(EPOCHS):
-        told.set_epoch(epoch)
-        found.append([batch.tolist() for batch in loader])
-        assert len(loader) == len(found[-1])
-    return found
+        reports.set_epoch(epoch)
+        results.append([batch.tolist() for batch in loader])
+        assert len(loader) == len(results[-1])
+    return results
 
 
 def trained() -> dict[str, Any]:
@@ -73,12 +73,12 @@ def trained() -> dict[str, Any]:
     torch.manual_seed(0)
     model = SentenceTransformer(modules=[StaticEmbedding(Tokenizer.from_file(str(TOKENIZER)), embedding_dim=8)])
     texts = [" ".join(["word"] * int(length)) for length in LENGTHS]
-    made = []
+    items = []
     hook = for_sentence_transformers(LENGTHS)
 
     def remembered(*arguments: Any, **options: Any) -> BalancedBatchSampler:
-        made.append(hook(*arguments, **options))
-        return made[-1]
+        items.append(hook(*arguments, **options))
+        return items[-1]
 
     with tempfile.TemporaryDirectory() as folder:
         options = Arguments(
@@ -97,7 +97,7 @@ def trained() -> dict[str, Any]:
         )
         batches = list(trainer.get_train_dataloader().batch_sampler)
         steps = trainer.train().global_step
-    return {"batches": batches, "steps": steps, "epoch": made[-1].epoch, "replicas": made[-1].replicas}
+    return {"batches": batches, "steps": steps, "epoch": items[-1].epoch, "replicas": items[-1].replicas}
 
 
 def main(how: str) -> None:

@@ -72,8 +72,8 @@ def test_the_work_of_ranks_is_nearly_equal_and_far_more_so_than_by_chance() -> N
 
 def test_imbalance_is_the_longest_over_the_mean() -> None:
     lengths = [10, 20, 30, 0]
-    found = imbalances([[[0, 1], [2]], [[0], [2]], [[3], [3]]], lengths, squares_a_token=float("inf"))
-    assert found.tolist() == pytest.approx([0.0, 0.5, 0.0])
+    actual = imbalances([[[0, 1], [2]], [[0], [2]], [[3], [3]]], lengths, squares_a_token=float("inf"))
+    assert actual.tolist() == pytest.approx([0.0, 0.5, 0.0])
     (squared,) = imbalances([[[0], [1]]], lengths, squares_a_token=10.0)
     assert squared == pytest.approx(60 / 40 - 1)  # 10 + 10 and 20 + 40
     with pytest.raises(SamplerError, match="squares_a_token is 0, allowed: above 0"):
@@ -83,11 +83,11 @@ def test_imbalance_is_the_longest_over_the_mean() -> None:
 def test_order_follows_from_seed_and_epoch_alone() -> None:
     def epochs(seed: int, *numbers: int) -> list[list[list[int]]]:
         sampler = BalancedBatchSampler(SQUAD_LIKE[:100], 5, replicas=2, seed=seed)
-        found = []
+        results = []
         for number in numbers:
             sampler.set_epoch(number)
-            found.append(list(sampler))
-        return found
+            results.append(list(sampler))
+        return results
 
     first, second, again = epochs(7, 0, 1, 0)
     assert first == again == epochs(7, 0)[0]
@@ -136,10 +136,10 @@ def test_what_makes_no_batches_is_refused(lengths: Any, options: dict[str, Any],
 def test_the_hook_of_sentence_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = ["a", "bb", "ccc", "dddd"]
     monkeypatch.setenv("WORLD_SIZE", "2")
-    made = for_sentence_transformers(lambda dataset: [len(row) for row in dataset])(
+    result = for_sentence_transformers(lambda dataset: [len(row) for row in dataset])(
         rows, batch_size=2, drop_last=True, valid_label_columns=["label"], generator=None, seed=3
     )
-    assert (made.replicas, made.batch_size, made.drop_last, made.seed) == (2, 2, True, 3)
+    assert (result.replicas, result.batch_size, result.drop_last, result.seed) == (2, 2, True, 3)
     assert for_sentence_transformers([1, 2, 3, 4], replicas=1)(rows, 4, False).replicas == 1
     with pytest.raises(SamplerError, match="there are 3 lengths for a dataset of 4 rows"):
         for_sentence_transformers([1, 2, 3])(rows, 2, False)

@@ -48,13 +48,13 @@ def run(how: str, needs: tuple[str, ...] = ()) -> list[Any]:
         for rank in range(RANKS)
     ]
     try:
-        told = [process.communicate(timeout=PATIENCE_S) for process in processes]
+        reports = [process.communicate(timeout=PATIENCE_S) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * RANKS, told
-    found: list[Any] = json.loads(told[0][0].splitlines()[-1])
-    return found
+    assert [process.returncode for process in processes] == [0] * RANKS, reports
+    actual: list[Any] = json.loads(reports[0][0].splitlines()[-1])
+    return actual
 
 
 def expected(epoch: int) -> BalancedBatchSampler:

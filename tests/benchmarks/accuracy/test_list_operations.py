@@ -26,18 +26,18 @@ def evaluate(ids: list[int]) -> int:
 
 
 def test_answers_and_depths() -> None:
-    found = task.examples(300, 100, seed=5)
-    lengths = [len(item.ids) for item in found]
+    actual = task.examples(300, 100, seed=5)
+    lengths = [len(item.ids) for item in actual]
     assert max(lengths) > 8 * min(lengths)
     assert max(lengths) <= 100
-    for item in found:
+    for item in actual:
         ids = item.ids.tolist()
         assert evaluate(ids) == item.answer
         opened = np.cumsum([task.FIRST_OPERATION <= token < task.FIRST_DIGIT for token in ids])
         closed = np.cumsum([token == task.CLOSE for token in ids])
         assert item.depths.tolist() == (opened - closed + [token == task.CLOSE for token in ids]).tolist()
-    assert len({item.answer for item in found}) == task.ANSWERS
-    assert max(item.depths.max() for item in found) == task.DEPTHS - 1
+    assert len({item.answer for item in actual}) == task.ANSWERS
+    assert max(item.depths.max() for item in actual) == task.DEPTHS - 1
 
 
 def test_the_same_for_any_number_of_workers() -> None:

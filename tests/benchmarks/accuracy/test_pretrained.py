@@ -25,8 +25,8 @@ def test_texts_are_different_and_of_very_different_lengths() -> None:
 
 def test_cosines_are_of_rows() -> None:
     wanted = np.asarray([[1.0, 0.0], [3.0, 4.0]], np.float32)
-    found = np.asarray([[0.0, 2.0], [6.0, 8.0]], np.float16)
-    assert cosines(wanted, found).tolist() == [0.0, 1.0]
+    actual = np.asarray([[0.0, 2.0], [6.0, 8.0]], np.float16)
+    assert cosines(wanted, actual).tolist() == [0.0, 1.0]
 
 
 @pytest.fixture

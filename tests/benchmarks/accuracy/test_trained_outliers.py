@@ -30,8 +30,8 @@ def batch() -> tuple[Any, Any]:
 def test_the_function_stays_nearly_as_it_is(model: Any, batch: tuple[Any, Any]) -> None:
     changed = trained_outliers.with_outliers(model, *batch)
     with torch.inference_mode():
-        for wanted, found in zip(model(*batch), changed(*batch), strict=True):
-            assert (found - wanted).norm() < 0.1 * wanted.norm()
+        for wanted, actual in zip(model(*batch), changed(*batch), strict=True):
+            assert (actual - wanted).norm() < 0.1 * wanted.norm()
 
 
 def test_channels_of_every_norm_and_inner_activations_are_large(model: Any, batch: tuple[Any, Any]) -> None:

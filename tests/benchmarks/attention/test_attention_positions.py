@@ -29,8 +29,8 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "DEVICE", "cpu")
 
 
-def problem(places: Places) -> Problem:
-    case = Case("small", 3, 16, LENGTHS, (), places=places)
+def problem(positions: Places) -> Problem:
+    case = Case("small", 3, 16, LENGTHS, (), places=positions)
     inputs = (torch.randn(case.tokens, 3, 3, 16, generator=torch.Generator().manual_seed(0)).half(),)
     return Problem(case, inputs, torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32))
 
@@ -44,15 +44,15 @@ def test_every_kind_of_case_is_there_once() -> None:
 @pytest.mark.parametrize("places", EVERY[:4], ids=str)
 def test_flex_attention_gives_the_truth(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    made = problem(places)
-    launch = position_peers.flex(made)
-    truth = measurement.plain_attention(made, torch.float64)
+    result = problem(places)
+    launch = position_peers.flex(result)
+    truth = measurement.plain_attention(result, torch.float64)
     assert measurement.max_error(launch.packed(launch.run(0)), truth) < 3e-3
 
 
 def test_a_disentangled_bias_is_what_transformers_computes() -> None:
     deberta = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
-    made = problem(EVERY[4])
+    result = problem(EVERY[4])
     heads, size, buckets, length = 3, 16, 8, 40
     config = deberta.DebertaV2Config(
         hidden_size=heads * size,
@@ -64,15 +64,15 @@ def test_a_disentangled_bias_is_what_transformers_computes() -> None:
         share_att_key=False,
     )
     module = deberta.DisentangledSelfAttention(config).eval().double()
-    q, k, _ = (x[5 : 5 + length].double().transpose(0, 1) for x in made.operands(0))
+    q, k, _ = (x[5 : 5 + length].double().transpose(0, 1) for x in result.operands(0))
     rows = torch.randn(2 * buckets, heads * size, generator=torch.Generator().manual_seed(3)).double()
     with torch.inference_mode():
         bias = module.disentangled_attention_bias(q, k, None, rows, 3)
-        bucket = buckets_of(made.case.places)
+        bucket = buckets_of(result.case.places)
         k_rows, q_rows = module.pos_key_proj(rows)[bucket], module.pos_query_proj(rows)[bucket]
         positions = problems.Positions(k_position=k_rows, q_position=q_rows)
-        scores = biased_scores(made, q, k, slice(None), positions)
-    torch.testing.assert_close(scores, q @ k.transpose(1, 2) * made.scale + bias)
+        scores = biased_scores(result, q, k, slice(None), positions)
+    torch.testing.assert_close(scores, q @ k.transpose(1, 2) * result.scale + bias)
 
 
 def test_peers_say_which_positions_they_do_not_know() -> None:

@@ -53,15 +53,15 @@ def report(launches: int = 1, without: str = "") -> str:
 
 
 def test_values_come_in_microseconds_bytes_and_shares() -> None:
-    (found,) = profiles(report())
-    assert found["kernel"] == "attentionSm90Kernel"
-    assert found["time_us"] == 26.432
-    assert found["blocks"] == 1056
-    assert found["shared_bytes"] == 201_712
-    assert (found["dram_read_bytes"], found["dram_write_bytes"]) == (21_096_704, 464_128)
-    assert found["l2_read_bytes"] == 38_447_000
-    assert found["stalls"]["long_scoreboard"] == 0.45
-    assert sum(found["stalls"].values()) == 1
+    (actual,) = profiles(report())
+    assert actual["kernel"] == "attentionSm90Kernel"
+    assert actual["time_us"] == 26.432
+    assert actual["blocks"] == 1056
+    assert actual["shared_bytes"] == 201_712
+    assert (actual["dram_read_bytes"], actual["dram_write_bytes"]) == (21_096_704, 464_128)
+    assert actual["l2_read_bytes"] == 38_447_000
+    assert actual["stalls"]["long_scoreboard"] == 0.45
+    assert sum(actual["stalls"].values()) == 1
 
 
 def test_milliseconds_and_nanoseconds_are_microseconds() -> None:

@@ -15,8 +15,8 @@ def choice(tokens: int, parts: int = 1) -> int:
 
 
 def record(times_us: dict[int, float], first: list[int], **changes: Any) -> dict[str, Any]:
-    product = {"activation": "gelu", "norms": ["x"], "adds": False, "gated": False, "rotary_features": 0, "results": []}
-    return {**product, "times_us": {str(key): us for key, us in times_us.items()}, "first": first, **changes}
+    gemm = {"activation": "gelu", "norms": ["x"], "adds": False, "gated": False, "rotary_features": 0, "results": []}
+    return {**gemm, "times_us": {str(key): us for key, us in times_us.items()}, "first": first, **changes}
 
 
 def test_kinds() -> None:

@@ -77,14 +77,14 @@ def test_the_last_line_of_a_case_counts(tmp_path: Path) -> None:
 
 
 def test_bars_show_the_better_engine_of_tensorrt_and_the_fastest_first() -> None:
-    (found,) = plots.bars(END_TO_END)
-    assert [(bar.label.split(",")[0].split(":")[0], bar.time_ms) for bar in found] == [
+    (actual,) = plots.bars(END_TO_END)
+    assert [(bar.label.split(",")[0].split(":")[0], bar.time_ms) for bar in actual] == [
         ("limit", 1.5),
         ("padfree", 2.1),
         ("torch.compile padded", 4.0),
         ("TensorRT", 4.9),
     ]
-    assert len({bar.colour for bar in found}) == len(found)
+    assert len({bar.colour for bar in actual}) == len(actual)
 
 
 def test_a_peer_has_one_colour_in_all_models() -> None:
@@ -93,7 +93,7 @@ def test_a_peer_has_one_colour_in_all_models() -> None:
         "peers_ms": {"varseqlen": 3.0, "TensorRT padded (weakly typed fp16)": 4.0},
         "limit_ms": None,
     }
-    first, second = ({bar.label: bar.colour for bar in found} for found in plots.bars([END_TO_END[0], other]))
+    first, second = ({bar.label: bar.colour for bar in actual} for actual in plots.bars([END_TO_END[0], other]))
     assert list(second) == ["padfree", "varseqlen", "TensorRT, padded"]
     assert all(first[name] == colour for name, colour in second.items() if name in first)
     assert second["varseqlen"] not in first.values()
@@ -169,8 +169,8 @@ def test_a_point_has_the_time_and_the_task_in_which_most_answers_change() -> Non
     timed = [timed_record("fp8", "fp16", 1.8), timed_record("precisions", "fp16", 1.7)]
     timed += [timed_record("precisions", "fp32", 9.0), {**timed_record("fp8", "fp8", 5.0), "batch": 1}]
     trained = [trained_record({"fp16": 0.1, "fp8": 2.5}), trained_record({"fp16": 0.9}, "outliers")]
-    found = precision_plot.points(timed, trained)
-    assert [(point.precision, point.time_ms, point.changed_percent) for point in found] == [
+    actual = precision_plot.points(timed, trained)
+    assert [(point.precision, point.time_ms, point.changed_percent) for point in actual] == [
         ("fp32", 9.0, 0.0),
         ("fp16", 1.7, 0.1),
     ]

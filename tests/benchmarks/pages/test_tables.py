@@ -82,11 +82,11 @@ def test_a_block_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
     lines = [record("targets", 4096, 3.0), record("targets", 4096, 2.0)]
     (tmp_path / "end_to_end.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = "a\n<!-- table: goals -->\nold\n<!-- end -->\nz\n"
-    made = tables.filled(text, tmp_path)
-    assert made.startswith("a\n<!-- table: goals -->\n\n| reached")
-    assert made.endswith("|\n\nMeasured at commit abc: H200.\n\n<!-- end -->\nz\n")
-    assert "| BERT-base, 16 x 512, 4096 tokens | 1.25 (1.18) | 2.50 (2.8) | 1.25 (1.25) |" in made
-    assert tables.filled(made, tmp_path) == made
+    result = tables.filled(text, tmp_path)
+    assert result.startswith("a\n<!-- table: goals -->\n\n| reached")
+    assert result.endswith("|\n\nMeasured at commit abc: H200.\n\n<!-- end -->\nz\n")
+    assert "| BERT-base, 16 x 512, 4096 tokens | 1.25 (1.18) | 2.50 (2.8) | 1.25 (1.25) |" in result
+    assert tables.filled(result, tmp_path) == result
 
 
 def test_targets_have_ours_first_the_limit_last_and_dashes_for_what_is_missing() -> None:
@@ -171,13 +171,13 @@ def test_fp16_of_another_commit_stands_in_brackets_beside_fp8(tmp_path: Path) ->
 def test_accuracy_in_fp8_stands_beside_other_precisions(tmp_path: Path) -> None:
     """With the interval of the difference, not of the score."""
     figures = {"cosine_mean": 1.0, "cosine_worst": 0.99996, "top_1": 44.0, "top_1_interval": [39.2, 48.8]}
-    found = {
+    results = {
         "fp32": {**figures, "against_fp32": 0.0, "against_fp32_interval": [0.0, 0.0]},
         "fp8": {**figures, "cosine_mean": 0.99774, "against_fp32": -1.0, "against_fp32_interval": [-2.5, 0.25]},
     }
     path = tmp_path / "cpu" / "fp8.jsonl"
     path.parent.mkdir()
-    line = {"case": "mpnet, fp8", "pairs": 400, "precisions": found, "commit": "abc"}
+    line = {"case": "mpnet, fp8", "pairs": 400, "precisions": results, "commit": "abc"}
     path.write_text(json.dumps(line) + "\n", "utf-8")
     rows = tables.TABLES["fp8_accuracy"](tmp_path / "h200").splitlines()
     assert rows[2] == "| mpnet, 400 | fp32 | 1.000000 | 0.999960 | 44.0 % | - |"

@@ -122,21 +122,21 @@ def test_peers_are_checked_then_timed_in_turns_and_failures_are_named(setup: Set
         "other": ("Other", lambda _: Contender({"z": []}, {}, lambda: log.append("close other"))),
         "limit": ("Limit", fake(9.0, log, "limit", 5.0)),
     }
-    found = bench._measure(setup, truth, fake(1.0, log, "ours"), peers)
-    assert (found.ours_ms, bench.best(found.peers["Good"])) == (20.0, 40.0)
-    assert found.limit == bench.Timing(5.0, 0.0)
-    assert list(found.peers) == ["Good"]
-    assert found.unavailable["Wrong"].startswith("wrong answers: they differ by 5.0e-01")
-    assert found.unavailable["Broken"] == "libsomething.so: cannot be found"
-    assert found.unavailable["Other"] == "gives z, the original y"
-    assert set(found.unavailable) == {"Wrong", "NaN", "Broken", "Other"}
+    actual = bench._measure(setup, truth, fake(1.0, log, "ours"), peers)
+    assert (actual.ours_ms, bench.best(actual.peers["Good"])) == (20.0, 40.0)
+    assert actual.limit == bench.Timing(5.0, 0.0)
+    assert list(actual.peers) == ["Good"]
+    assert actual.unavailable["Wrong"].startswith("wrong answers: they differ by 5.0e-01")
+    assert actual.unavailable["Broken"] == "libsomething.so: cannot be found"
+    assert actual.unavailable["Other"] == "gives z, the original y"
+    assert set(actual.unavailable) == {"Wrong", "NaN", "Broken", "Other"}
     timed = [entry for entry in log if not entry.startswith("close")]
     assert timed[:3] == ["ours", "good", "limit"]
     assert [sorted(timed[at : at + 3]) for at in range(0, len(timed), 3)] == [sorted(timed[:3])] * (1 + bench.ROUNDS)
     assert {entry for entry in log if entry.startswith("close")} == {
         f"close {n}" for n in ("ours", "good", "wrong", "nan", "other")
     }
-    record = found.to_dict()
+    record = actual.to_dict()
     assert record["peers_ms"] == {"Good": 40.0}
     assert record["limit_ms"] == 5.0
 
@@ -145,10 +145,10 @@ def test_peers_are_checked_then_timed_in_turns_and_failures_are_named(setup: Set
 def test_an_engine_that_is_kept_is_built_once(
     keep: bool, builds: int, setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Path] = []
+    items: list[Path] = []
 
     def make(plan: Path) -> dict[str, Any]:
-        made.append(plan)
+        items.append(plan)
         plan.write_bytes(b"")
         return {}
 
@@ -159,7 +159,7 @@ def test_an_engine_that_is_kept_is_built_once(
     monkeypatch.setattr(engines, "split_outputs", lambda *_: {})
     for _ in range(2):
         engines._contender(setup, "some", make, {}, keep=keep).close()
-    assert len(made) == builds
+    assert len(items) == builds
     assert (tmp_path / "some.plan").exists() is keep
 
 

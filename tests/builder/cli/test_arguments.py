@@ -40,14 +40,14 @@ def test_answers(given: str, answer: str, capsys: Capture) -> None:
 def test_what_is_ours_stays_ours() -> None:
     """--dtype of embed is the result's; beginnings of options are taken, and words behind -- are none."""
     words = ["embed", "m.plan", "--input", "a", "-o", "b", "--dtype", "float16", "--max-tok", "9"]
-    given = make_parser().parse_args(words)
-    assert (given.dtype, given.max_tokens) == ("float16", 9)
+    arguments = make_parser().parse_args(words)
+    assert (arguments.dtype, arguments.max_tokens) == ("float16", 9)
     assert str(make_parser().parse_args(["inspect", "--", "--model-id"]).model) == "--model-id"
 
 
 @pytest.mark.parametrize("option", PEERS)
 def test_answers_exist(option: str) -> None:
-    found = {name: parser.ours(option) for name, parser in commands().items()}
-    for name, answer in found.items():
+    results = {name: parser.ours(option) for name, parser in commands().items()}
+    for name, answer in results.items():
         assert answer in (None, MODEL, *commands()[name]._option_string_actions), name
-    assert set(PEERS[option]) & {answer for answer in found.values() if answer is not None}
+    assert set(PEERS[option]) & {answer for answer in results.values() if answer is not None}

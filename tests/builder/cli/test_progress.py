@@ -92,10 +92,10 @@ def test_run_tells_of_every_batch(
     monkeypatch.setattr(windows, "CPU_TOKENS_A_RUN", 200)
     assert main(command) == 0
     lines = capsys.readouterr().err.splitlines()
-    told = [re.fullmatch(rf"(\d+) of {TEXTS} rows, [\d,]+ tokens/s(, 0:00:\d\d left)?", line) for line in lines]
-    assert len(told) > 5, lines
-    rows = [int(match[1]) for match in told if match is not None]
-    assert len(rows) == len(told), lines
+    message = [re.fullmatch(rf"(\d+) of {TEXTS} rows, [\d,]+ tokens/s(, 0:00:\d\d left)?", line) for line in lines]
+    assert len(message) > 5, lines
+    rows = [int(match[1]) for match in message if match is not None]
+    assert len(rows) == len(message), lines
     assert rows == sorted(rows)
     if output == "out.npz":  # windows change no answer
         with np.load(tmp_path / output) as parts, np.load(tmp_path / f"whole-{output}") as whole:

@@ -25,9 +25,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(model: Path, given: Path, *options: str) -> tuple[int, Path]:
-    output = given.with_name("out.npz")
-    return main(["run", str(model), "--input", str(given), "-o", str(output), *options]), output
+def run(model: Path, source: Path, *options: str) -> tuple[int, Path]:
+    output = source.with_name("out.npz")
+    return main(["run", str(model), "--input", str(source), "-o", str(output), *options]), output
 
 
 def lines(first: list[dict[str, object]]) -> str:
@@ -44,44 +44,44 @@ def ids_of(tokenizer: Path) -> list[np.ndarray]:
 def assert_right(output: Path, tokenizer: Path, *, ahead: int = 0) -> None:
     """The vectors are those of TEXTS, after as many others as are `ahead`."""
     wanted = alone(with_rows(), ids_of(tokenizer), ROWS)
-    with np.load(output) as found:
-        np.testing.assert_allclose(found["vector"][ahead:], [row["vector"] for row in wanted], atol=2e-5)
+    with np.load(output) as actual:
+        np.testing.assert_allclose(actual["vector"][ahead:], [row["vector"] for row in wanted], atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", ["texts", "ids", "packed", "padded"])
 def test_every_kind_of_input_has_a_place_for_them(kind: str, model: Path, tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
-    ids, given = ids_of(tokenizer), tmp_path / "in.jsonl"
+    ids, source = ids_of(tokenizer), tmp_path / "in.jsonl"
     lens = np.asarray([len(row) for row in ids])
     if kind == "texts":
-        given.write_text(lines([{"text": text} for text in TEXTS]))
+        source.write_text(lines([{"text": text} for text in TEXTS]))
     elif kind == "ids":
-        given.write_text(lines([{"input_ids": row.tolist()} for row in ids]))
+        source.write_text(lines([{"input_ids": row.tolist()} for row in ids]))
     else:
-        given = tmp_path / "in.npz"
+        source = tmp_path / "in.npz"
         grid = np.asarray([np.pad(row, (0, lens.max() - len(row))) for row in ids])
         packed = {"input_ids": np.concatenate(ids), "seq_lens": lens}
         padded = {"input_ids": grid, "attention_mask": (np.arange(lens.max()) < lens[:, None]).astype(np.int64)}
-        np.savez(given, **(packed if kind == "packed" else padded), **ROWS)
-    code, output = run(model, given, *(["--tokenizer", str(tokenizer)] if kind == "texts" else []))
+        np.savez(source, **(packed if kind == "packed" else padded), **ROWS)
+    code, output = run(model, source, *(["--tokenizer", str(tokenizer)] if kind == "texts" else []))
     assert code == 0
     assert_right(output, tokenizer)
 
 
 def test_a_blank_text_has_its_own_values(model: Path, tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
-    given = tmp_path / "in.jsonl"
+    source = tmp_path / "in.jsonl"
     blank = json.dumps({"text": " ", "language": 4, "source": [0], "features": [0, 0, 0], "row_id": 0})
-    given.write_text(f"{blank}\n{lines([{'text': text} for text in TEXTS])}")
-    code, output = run(model, given, "--tokenizer", str(tokenizer))
+    source.write_text(f"{blank}\n{lines([{'text': text} for text in TEXTS])}")
+    code, output = run(model, source, "--tokenizer", str(tokenizer))
     assert code == 0
     assert_right(output, tokenizer, ahead=1)
 
 
 def test_a_line_without_one_is_named(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
-    given = tmp_path / "in.jsonl"
+    source = tmp_path / "in.jsonl"
     first, *rest = lines([{"text": text} for text in TEXTS]).splitlines(keepends=True)
-    given.write_text(first + "".join(line.replace('"language"', '"tongue"') for line in rest))
-    assert run(model, given, "--tokenizer", str(tokenizer))[0] == 1
+    source.write_text(first + "".join(line.replace('"language"', '"tongue"') for line in rest))
+    assert run(model, source, "--tokenizer", str(tokenizer))[0] == 1
     assert "line 2: has no 'language', which the model reads of every text" in " ".join(capsys.readouterr().err.split())

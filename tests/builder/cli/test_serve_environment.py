@@ -59,8 +59,8 @@ def test_help_names_the_variable(action: argparse.Action) -> None:
 def test_the_command_line_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("PORT", "81"), ("MODEL", "other.plan"), ("LONG_TEXTS", "refuse"), ("GPUS", "all")):
         monkeypatch.setenv(f"PADFREE_{name}", value)
-    found = parsed("model.plan", "--port", "80", "--long-texts", "truncate", "--device", "2")
-    assert [found[name] for name in ("model", "port", "long_texts", "device", "gpus")] == [
+    actual = parsed("model.plan", "--port", "80", "--long-texts", "truncate", "--device", "2")
+    assert [actual[name] for name in ("model", "port", "long_texts", "device", "gpus")] == [
         Path("model.plan"),
         80,
         "truncate",
@@ -104,8 +104,8 @@ def test_a_value_that_is_none_is_refused_by_the_variable_s_name(
     for name, value in variables.items():
         monkeypatch.setenv(f"PADFREE_{name}", value)
     assert cli.main(["serve", "model.plan"]) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert all(part in told for part in said), told
+    message = " ".join(capsys.readouterr().err.split())
+    assert all(part in message for part in said), message
 
 
 @pytest.mark.parametrize(
@@ -132,18 +132,18 @@ def test_what_is_wrong_later_names_the_variable_too(
     model = write_embedder(tmp_path / "embedder.onnx")
     monkeypatch.setenv(f"PADFREE_{name}", value)
     assert cli.main(["serve", str(model), *([] if name == "PORT" else ["--port", "0"])]) == 1
-    told = " ".join(capsys.readouterr().err.split())
-    assert said in told
-    assert re.search(rf"\(--[\w-]+ is from PADFREE_{name}\)$", told), told
+    message = " ".join(capsys.readouterr().err.split())
+    assert said in message
+    assert re.search(rf"\(--[\w-]+ is from PADFREE_{name}\)$", message), message
 
 
 def test_an_error_does_not_show_a_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("starlette")
     monkeypatch.setenv("PADFREE_API_KEY", "grün-geheim")
     assert cli.main(["serve", "model.plan"]) == 1
-    told = capsys.readouterr().err
-    assert "API key" in told
-    assert "geheim" not in told
+    message = capsys.readouterr().err
+    assert "API key" in message
+    assert "geheim" not in message
 
 
 def test_the_page_has_every_option_with_its_variable() -> None:

@@ -57,11 +57,11 @@ def run_as_printed(line: str) -> None:
 
 def test_optimize(capsys: Capture) -> None:
     pytest.importorskip("polygraphy")
-    found = lines_of(capsys, "optimize", "model.onnx", "-o", "packed.onnx", "--precision", "fp16")
-    assert list(found) == ["packed", "errors", "wrote", "next"]
-    assert found["packed"] == "everything; no padding is computed"
-    assert found["wrote"] == "packed.onnx: packed interface, fp16"
-    run_as_printed(found["next"])
+    actual = lines_of(capsys, "optimize", "model.onnx", "-o", "packed.onnx", "--precision", "fp16")
+    assert list(actual) == ["packed", "errors", "wrote", "next"]
+    assert actual["packed"] == "everything; no padding is computed"
+    assert actual["wrote"] == "packed.onnx: packed interface, fp16"
+    run_as_printed(actual["next"])
     assert "PASSED" in capsys.readouterr().out
 
 
@@ -77,7 +77,7 @@ def test_options_that_say_what_the_original_is_are_part_of_the_next_command(caps
 
 
 def test_the_errors_are_those_that_were_measured(capsys: Capture) -> None:
-    found = lines_of(capsys, "optimize", "model.onnx", "-o", "packed.onnx", "--precision", "bf16")
+    actual = lines_of(capsys, "optimize", "model.onnx", "-o", "packed.onnx", "--precision", "bf16")
     measured = metadata_of(load_model(Path("packed.onnx")))["verification"]
     names = {item.name for item in onnx.load("model.onnx").graph.output}
     half = measured["half_precision"]
@@ -85,7 +85,7 @@ def test_the_errors_are_those_that_were_measured(capsys: Capture) -> None:
     assert (measured["allowed"], half["allowed"]) == (RELATIVE_TOLERANCE, ALLOWED["bf16"])
     assert 0 < max(measured["errors"].values()) < RELATIVE_TOLERANCE
     assert 1e-3 < max(half["errors"].values()) < ALLOWED["bf16"]  # 8 bits of a number
-    assert f"{max(half['errors'].values()):.1e}" in found["errors"]
+    assert f"{max(half['errors'].values()):.1e}" in actual["errors"]
     unverified = lines_of(capsys, "optimize", "model.onnx", "-o", "packed.onnx", "--no-verify")
     assert unverified["errors"] == "not measured: the original was not compared"
     assert "verification" not in metadata_of(load_model(Path("packed.onnx")))
@@ -94,12 +94,12 @@ def test_the_errors_are_those_that_were_measured(capsys: Capture) -> None:
 def test_what_stays_padded_is_said_with_one_reason(capsys: Capture) -> None:
     onnx.save(exports.load(INCOMPLETE), "model.onnx")
     command = ["optimize", "model.onnx", "-o", "packed.onnx", "--precision", "fp16", "--report", "report.json"]
-    found = lines_of(capsys, *command)
+    actual = lines_of(capsys, *command)
     report = json.loads(Path("report.json").read_text())
-    assert f"{len(report['islands'])} nodes stay padded: '" in found["packed"]
-    assert "is added to the scores and is neither a mask nor made of positions alone" in found["packed"]
-    assert found["packed"].endswith("(3 more reasons: --verbose)")
-    assert "in float32" in found["types"]
+    assert f"{len(report['islands'])} nodes stay padded: '" in actual["packed"]
+    assert "is added to the scores and is neither a mask nor made of positions alone" in actual["packed"]
+    assert actual["packed"].endswith("(3 more reasons: --verbose)")
+    assert "in float32" in actual["types"]
     assert report["passes"]
     assert report["costs"]["roofline"]
     assert main([*command, "--verbose"]) == 0
@@ -110,9 +110,9 @@ def test_what_stays_padded_is_said_with_one_reason(capsys: Capture) -> None:
 @pytest.mark.parametrize("modules", [[("Pooling", {"pooling_mode": "mean"})], []])
 def test_a_folder_runs_on_a_text_next(capsys: Capture, modules: list[Any]) -> None:
     write_folder(Path("small model"), modules=modules)
-    found = lines_of(capsys, "optimize", "small model", "-o", "packed.onnx")
-    assert found["wrote"].startswith("packed.onnx and packed.onnx.tokenizer.json")
-    run_as_printed(found["next"])
+    actual = lines_of(capsys, "optimize", "small model", "-o", "packed.onnx")
+    assert actual["wrote"].startswith("packed.onnx and packed.onnx.tokenizer.json")
+    run_as_printed(actual["next"])
     with np.load("out.npz") as results:
         (name,) = [item["name"] for item in metadata_of(load_model(Path("packed.onnx")))["outputs"][:1]]
         assert np.isfinite(results[name]).all()
@@ -124,11 +124,11 @@ def test_build(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_builder(monkeypatch)
     write_folder(Path("small"), modules=[("Pooling", {"pooling_mode": "mean"})])
     command = ["build", "small", "-o", "small.plan", "--max-batch", "4", "--no-timing-cache"]
-    found = lines_of(capsys, *command)
-    assert list(found) == ["packed", "errors", "engine", "answers", "wrote", "next"]
-    assert found["engine"] == "NVIDIA H200, TensorRT 10.6.0; takes 4 sequences of up to 512 tokens, 2048 in all"
-    assert found["wrote"] == "small.plan, small.plan.json and small.plan.tokenizer.json"
-    assert found["next"] == "padfree run small.plan --text 'how warm is it today' -o out.npz"
+    actual = lines_of(capsys, *command)
+    assert list(actual) == ["packed", "errors", "engine", "answers", "wrote", "next"]
+    assert actual["engine"] == "NVIDIA H200, TensorRT 10.6.0; takes 4 sequences of up to 512 tokens, 2048 in all"
+    assert actual["wrote"] == "small.plan, small.plan.json and small.plan.tokenizer.json"
+    assert actual["next"] == "padfree run small.plan --text 'how warm is it today' -o out.npz"
     assert all(Path(name).is_file() for name in ("small.plan", "small.plan.json", "small.plan.tokenizer.json"))
     assert main([*command, "--verbose"]) == 0
     output = capsys.readouterr().out
@@ -136,7 +136,7 @@ def test_build(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = lines_of(capsys, "inspect", "small.plan")
     assert plan["model"] == "small.plan, a TensorRT engine for NVIDIA H200, TensorRT 10.6.0"
     assert plan["gives"] == "sentence_embedding [B, 64], fp16"
-    assert plan["next"] == found["next"]
+    assert plan["next"] == actual["next"]
 
 
 def test_lines_of_an_ordinary_model_fit_a_terminal(capsys: Capture) -> None:
@@ -151,8 +151,8 @@ def test_texts_on_the_command_line(capsys: Capture) -> None:
     Path("texts.txt").write_text("a cat\nthe mat\n", encoding="utf-8")
     assert main(["run", "packed.onnx", "--input", "texts.txt", "-o", "file.npz"]) == 0
     assert main(["run", "packed.onnx", "--text", "a cat", "--text", "the mat", "-o", "line.npz"]) == 0
-    with np.load("file.npz") as wanted, np.load("line.npz") as found:
-        np.testing.assert_array_equal(found["sentence_embedding"], wanted["sentence_embedding"])
+    with np.load("file.npz") as wanted, np.load("line.npz") as actual:
+        np.testing.assert_array_equal(actual["sentence_embedding"], wanted["sentence_embedding"])
     assert main(["run", "packed.onnx", "--text", "a", "--text-pair", "b", "--text-pair", "c", "-o", "out.npz"]) == 1
     assert "--text-pair is given 2 times, --text 1 times" in capsys.readouterr().err
     assert main(["run", "packed.onnx", "--input", "texts.txt", "--text-pair", "c", "-o", "out.npz"]) == 1

@@ -125,8 +125,8 @@ def drop_mask_packed(model: ModelProto) -> None:
     attention = nodes_of(model, "PadfreeAttention")[2]
     for position, name in enumerate(first.output):
         schedule.output[position] = f"one_sequence_{position}"
-        for at, given in enumerate(attention.input):
-            if given == name:
+        for at, inputs in enumerate(attention.input):
+            if inputs == name:
                 attention.input[at] = schedule.output[position]
     nodes = list(model.graph.node)
     at = nodes.index(attention)

@@ -57,29 +57,29 @@ def departure(folder: Path, change: planted.Change | None, *, passed: bool) -> t
 
 
 def test_every_tensor_that_claims_an_origin_agrees_with_it(folder: Path) -> None:
-    found, built = departure(folder, None, passed=False)
-    assert found.first is None, found.verdict
-    assert len(found.trace) > 4 * planted.LAYERS
-    assert {"PadfreeLinear", "PadfreeAttention", "PadfreeLayerNorm"} <= {item.operator for item in found.trace}
-    assert len(built) == -(-len(found.trace) // CHUNK)
+    actual, built = departure(folder, None, passed=False)
+    assert actual.first is None, actual.verdict
+    assert len(actual.trace) > 4 * planted.LAYERS
+    assert {"PadfreeLinear", "PadfreeAttention", "PadfreeLayerNorm"} <= {item.operator for item in actual.trace}
+    assert len(built) == -(-len(actual.trace) // CHUNK)
 
 
 def test_a_planted_error_is_found_in_the_engines_graph(folder: Path) -> None:
-    found, built = departure(folder, planted.wrong_scale_in_layer_7, passed=False)
-    assert found.first is not None
-    assert found.first.operator == "PadfreeAttention"
-    assert found.first.node.startswith("PadfreeAttention_7")
-    assert found.kind == "wrong numbers"
+    actual, built = departure(folder, planted.wrong_scale_in_layer_7, passed=False)
+    assert actual.first is not None
+    assert actual.first.operator == "PadfreeAttention"
+    assert actual.first.node.startswith("PadfreeAttention_7")
+    assert actual.kind == "wrong numbers"
     # A sequence alone is run in the engines that are there.
-    assert len(built) == -(-len(found.trace) // CHUNK)
+    assert len(built) == -(-len(actual.trace) // CHUNK)
 
 
 def test_folded_norms_are_between_the_tensors_that_agree(tmp_path: Path) -> None:
     """64 wide, so that norms are folded: sums and moments have no origin, and what is left agrees with its own."""
     planted.write_original(tmp_path / "original.onnx", width=64)
-    found, _ = departure(tmp_path, None, passed=False)
-    assert found.first is None, found.verdict
-    operators = [item.operator for item in found.trace]
+    actual, _ = departure(tmp_path, None, passed=False)
+    assert actual.first is None, actual.verdict
+    operators = [item.operator for item in actual.trace]
     assert operators.count("PadfreeLayerNorm") == 2  # those of outputs
     assert operators.count("PadfreeLinear") == planted.LAYERS  # the activations
 

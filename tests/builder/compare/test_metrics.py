@@ -18,10 +18,10 @@ TOKENS, SEQUENCES = ("B", "S"), ("B",)
 
 
 def test_errors_are_parts_of_the_outputs_size() -> None:
-    found = WANTED.copy()
-    found[2] = [3.0, 4.5]  # request 1, position 1
-    found[10] = [-4.0, 3.0]  # request 2, position 6: turned by a right angle
-    result = output_errors("y", [BATCH], [WANTED], [found], SCALE, TOKENS)
+    actual = WANTED.copy()
+    actual[2] = [3.0, 4.5]  # request 1, position 1
+    actual[10] = [-4.0, 3.0]  # request 2, position 6: turned by a right angle
+    result = output_errors("y", [BATCH], [WANTED], [actual], SCALE, TOKENS)
     assert result.scale == pytest.approx(12.5**0.5)  # each column is measured by itself, here in the units 3 and 4
     assert list(result.classes) == ["1", "2-16", "17-64"]
     assert [errors.rows for errors in result.classes.values()] == [1, 3, 20]
@@ -40,8 +40,8 @@ def test_errors_are_parts_of_the_outputs_size() -> None:
 
 
 def test_outputs_of_sequences_have_no_position() -> None:
-    found = WANTED[:3] * np.float32(1.01)
-    result = output_errors("y", [BATCH], [WANTED[:3]], [found], SCALE, SEQUENCES)
+    actual = WANTED[:3] * np.float32(1.01)
+    result = output_errors("y", [BATCH], [WANTED[:3]], [actual], SCALE, SEQUENCES)
     assert result.total.relative == pytest.approx(0.01, rel=1e-4)
     assert [errors.rows for errors in result.classes.values()] == [1, 1, 1]
     assert {row.position for row in result.worst} == {None}
@@ -49,12 +49,12 @@ def test_outputs_of_sequences_have_no_position() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_numbers_that_are_not_finite_never_agree(value: float) -> None:
-    found = WANTED.copy()
-    found[0, 0] = value
-    result = output_errors("y", [BATCH], [WANTED], [found], SCALE, TOKENS)
+    actual = WANTED.copy()
+    actual[0, 0] = value
+    result = output_errors("y", [BATCH], [WANTED], [actual], SCALE, TOKENS)
     assert result.not_finite == 1
     assert not result.total.within(Tolerance(1e30, 1e30))
-    both = output_errors("y", [BATCH], [found], [found], SCALE, TOKENS)  # where the original's is not finite either
+    both = output_errors("y", [BATCH], [actual], [actual], SCALE, TOKENS)  # where the original's is not finite either
     assert both.not_finite == 0
     assert both.total.within(Tolerance(1e-30, 1e-30))
 
@@ -63,12 +63,12 @@ def test_numbers_that_are_not_finite_never_agree(value: float) -> None:
 def test_no_column_hides_behind_another(other: float) -> None:
     wanted = np.random.default_rng(0).standard_normal((24, 3)).astype(np.float32)
     wanted[:, 1] = other
-    found = wanted.copy()
-    found[:, 2] *= -3
+    actual = wanted.copy()
+    actual[:, 2] *= -3
     tolerance = Tolerance(0.4, 0.4)  # wider than bf16's
     scale = measure([wanted])
     assert output_errors("y", [BATCH], [wanted], [wanted], scale, TOKENS).total.within(tolerance)
-    assert not output_errors("y", [BATCH], [wanted], [found], scale, TOKENS).total.within(tolerance)
+    assert not output_errors("y", [BATCH], [wanted], [actual], scale, TOKENS).total.within(tolerance)
     moved = wanted.copy()
     moved[:, 1:] = moved[:, :0:-1]
     assert not output_errors("y", [BATCH], [wanted], [moved], scale, TOKENS).total.within(tolerance)
@@ -78,9 +78,9 @@ def test_outputs_with_several_axes_of_slots() -> None:
     """Rows are the kept queries and keys of an attention's weights; errors are at the query's place."""
     batch = ComparedBatch("ragged", {}, np.arange(3) < np.asarray([3, 1])[:, None])
     wanted = np.random.default_rng(0).standard_normal((10, 2))
-    found = wanted.copy()
-    found[4, 1] += 10  # of sequence 0: query 1, key 1
-    found[9, 0] += 20  # of sequence 1: query 0, key 0
-    result = output_errors("y", [batch], [wanted], [found], measure([wanted]), ("B", 2, "S", "S"))
+    actual = wanted.copy()
+    actual[4, 1] += 10  # of sequence 0: query 1, key 1
+    actual[9, 0] += 20  # of sequence 1: query 0, key 0
+    result = output_errors("y", [batch], [wanted], [actual], measure([wanted]), ("B", 2, "S", "S"))
     assert {(row.request, row.position) for row in result.worst[:2]} == {(0, 1), (1, 0)}
     assert [errors.rows for errors in result.classes.values()] == [1, 9]

@@ -18,14 +18,14 @@ POSITIONS = 40
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A BERT with a mean over E, whose axes are a constant of 8 bytes in the data file, as optimum names it."""
-    made = bert_model(1, 32, 4, 64, max_positions=POSITIONS)
-    made.graph.initializer.append(numpy_helper.from_array(np.asarray([2]), "axes_of_sum"))
-    node = helper.make_node("ReduceSum", [made.graph.output[0].name, "axes_of_sum"], ["sums"], keepdims=0)
-    made.graph.node.append(node)
-    del made.graph.output[:]
-    made.graph.output.append(helper.make_tensor_value_info("sums", TensorProto.FLOAT, ["batch", "sequence"]))
+    result = bert_model(1, 32, 4, 64, max_positions=POSITIONS)
+    result.graph.initializer.append(numpy_helper.from_array(np.asarray([2]), "axes_of_sum"))
+    node = helper.make_node("ReduceSum", [result.graph.output[0].name, "axes_of_sum"], ["sums"], keepdims=0)
+    result.graph.node.append(node)
+    del result.graph.output[:]
+    result.graph.output.append(helper.make_tensor_value_info("sums", TensorProto.FLOAT, ["batch", "sequence"]))
     path = tmp_path / "model.onnx"
-    onnx.save_model(made, path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
+    onnx.save_model(result, path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
     return path
 
 

@@ -97,8 +97,8 @@ def test_the_page_says_what_was_found_and_needs_no_network(page: Path) -> None:
 
 
 def test_it_says_when_it_was_made(page: Path) -> None:
-    (made,) = (attributes for tag, attributes in Page(page.read_text()).tags if tag == "time")
-    age = datetime.now(timezone.utc) - datetime.fromisoformat(str(made["datetime"]))
+    (result,) = (attributes for tag, attributes in Page(page.read_text()).tags if tag == "time")
+    age = datetime.now(timezone.utc) - datetime.fromisoformat(str(result["datetime"]))
     assert timedelta(0) <= age < timedelta(hours=1)
 
 
@@ -118,8 +118,8 @@ def test_a_folders_report_names_no_file_that_is_gone(tmp_path: Path) -> None:
 def colours(content: str, *, dark: bool) -> dict[str, str]:
     """The page's colours by their names."""
     light_part, dark_part = content.split("@media (prefers-color-scheme: dark)")
-    found = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", light_part))
-    return found | dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", dark_part)) if dark else found
+    match = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", light_part))
+    return match | dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", dark_part)) if dark else match
 
 
 def luminance(colour: str) -> float:
@@ -148,7 +148,7 @@ def test_everything_stands_out(page: Path, *, dark: bool) -> None:
 
 
 def found_browser() -> str:
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    browser = next((actual for name in BROWSERS if (actual := shutil.which(name))), None)
     if browser is None:
         pytest.skip(f"no browser here, looked for {', '.join(BROWSERS)}; install Debian's chromium")
     return browser

@@ -90,11 +90,11 @@ def test_bisecting_finds_the_node(
 ) -> None:
     model = planted.write_rewritten(original, tmp_path / "model.onnx", change, precision=precision)
     code, runner = compare(original, model, "--bisect")
-    found = runner["bisection"]
+    actual = runner["bisection"]
     assert code == 1
-    assert found["first"]["node"].startswith(node)
-    assert found["kind"] == kind
-    assert "encoder.layer.3" not in node or "LayerNormalization" in found["since"][0]
+    assert actual["first"]["node"].startswith(node)
+    assert actual["kind"] == kind
+    assert "encoder.layer.3" not in node or "LayerNormalization" in actual["since"][0]
 
 
 def test_bisecting_finds_an_overflow(tmp_path: Path) -> None:

@@ -59,30 +59,30 @@ def test_the_rounding_of_activations_is_told_apart(tmp_path: Path, original: Mod
 
 def test_weights_are_those_of_the_file(tmp_path: Path, original: ModelProto) -> None:
     """A rewritten float model is another one: its weights are not rounded."""
-    given = Quantizer("int8", "rounded").apply(original)
-    code, report = compare(tmp_path, given, rewrite(original).model)
+    source = Quantizer("int8", "rounded").apply(original)
+    code, report = compare(tmp_path, source, rewrite(original).model)
     assert code == 1
     assert "weight 'qkv_weight' is changed" in report["verdict"]
 
 
 def test_weights_alone_need_no_note(tmp_path: Path, original: ModelProto) -> None:
     """onnxruntime computes what the file says, not products of integers."""
-    given = TorchQuantizer("int8", rounds=False).apply(original)
-    code, report = compare(tmp_path, given)
+    source = TorchQuantizer("int8", rounds=False).apply(original)
+    code, report = compare(tmp_path, source)
     assert (code, report["notes"]) == (0, [])
-    feeds = {value.name: np.arange(24).reshape(2, 12) % 2 for value in given.graph.input}
-    exact, found = (open_session(Model(given), optimize=optimize).run(None, feeds) for optimize in (False, True))
-    for a, b in zip(exact, found, strict=True):
+    feeds = {value.name: np.arange(24).reshape(2, 12) % 2 for value in source.graph.input}
+    exact, actual = (open_session(Model(source), optimize=optimize).run(None, feeds) for optimize in (False, True))
+    for a, b in zip(exact, actual, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 def test_a_file_that_gives_no_numbers_is_told(tmp_path: Path, original: ModelProto) -> None:
     """Scales of activations are not needed to rewrite it; behind the one that is changed no Softmax hides NaN."""
-    given = Quantizer("int8", "stored").apply(original)
-    node = [node for node in given.graph.node if node.op_type == "QuantizeLinear"][-1]
-    scale = next(item for item in given.graph.initializer if item.name == node.input[1])
+    source = Quantizer("int8", "stored").apply(original)
+    node = [node for node in source.graph.node if node.op_type == "QuantizeLinear"][-1]
+    scale = next(item for item in source.graph.initializer if item.name == node.input[1])
     scale.CopyFrom(numpy_helper.from_array(np.array(np.inf, np.float32), scale.name))
-    code, report = compare(tmp_path, given)
+    code, report = compare(tmp_path, source)
     assert code == 0, report["verdict"]
     assert "numbers that are infinite or not a number" in report["notes"][0]
 
@@ -94,9 +94,9 @@ def test_polygraphy_gets_a_float_file(tmp_path: Path, original: ModelProto, name
     quantizer = TorchQuantizer("e4m3", rounds=False) if name == "weights alone" else FILES[name][0]()
     save_model(quantizer.apply(original), path)
     assert main(["compare", str(path), "--max-seq-len", "20", "--emit-polygraphy", str(folder)]) == 0
-    made = folder / "model.float.onnx"
-    assert str(made) in (folder / "commands.sh").read_text()
-    assert not any("uantizeLinear" in node.op_type for node in load_model(made).graph.node)
+    result = folder / "model.float.onnx"
+    assert str(result) in (folder / "commands.sh").read_text()
+    assert not any("uantizeLinear" in node.op_type for node in load_model(result).graph.node)
 
 
 def test_what_half_precision_outputs_are_given_back_by_is_no_change(tmp_path: Path, original: ModelProto) -> None:

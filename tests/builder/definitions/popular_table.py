@@ -57,15 +57,15 @@ def row(entry: Mapping[str, Any]) -> str:
     downloads = "-" if entry["downloads"] is None else f"{entry['downloads']:g}"
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            found = outcome(entry, Path(scratch) / "model")
+            actual = outcome(entry, Path(scratch) / "model")
         except (NotDefinedError, BuildError):
             becomes = f"refused; {entry['remedy']}"
             return _line(entry["folder"], downloads, "-", becomes, "-", "-", "-", entry["source"])
-    becomes = "packed entirely" if found.is_complete else "packed in part"
-    precision = "fp16 or bf16" if found.family in PRE_NORM else "fp16"
-    gives = ", ".join(f"`{name}`" for name in found.gives)
-    kind = "D" if found.has_experts else found.attention
-    return _line(entry["folder"], downloads, found.family, becomes, gives, precision, kind, entry["source"])
+    becomes = "packed entirely" if actual.is_complete else "packed in part"
+    precision = "fp16 or bf16" if actual.family in PRE_NORM else "fp16"
+    gives = ", ".join(f"`{name}`" for name in actual.gives)
+    kind = "D" if actual.has_experts else actual.attention
+    return _line(entry["folder"], downloads, actual.family, becomes, gives, precision, kind, entry["source"])
 
 
 def _line(*cells: str) -> str:

@@ -44,8 +44,8 @@ def vectors(folder: Path, packed: Path) -> list[npt.NDArray[np.float32]]:
 @pytest.mark.parametrize("mode", POOLINGS)
 @pytest.mark.parametrize("name", ["bert_without_types", pytest.param("qwen3", marks=pytest.mark.slow)])
 def test_poolings(name: str, mode: str, tmp_path: Path) -> None:
-    found = vectors(write_chain(name, tmp_path / "model", [("Pooling", {"pooling_mode": mode})]), tmp_path / "p.onnx")
-    for vector, rows in zip(found, defined.read(name).outputs["last_hidden_state"], strict=True):
+    actual = vectors(write_chain(name, tmp_path / "model", [("Pooling", {"pooling_mode": mode})]), tmp_path / "p.onnx")
+    for vector, rows in zip(actual, defined.read(name).outputs["last_hidden_state"], strict=True):
         np.testing.assert_allclose(vector, pooled(rows, mode), atol=TOLERANCE * max(1.0, float(np.abs(rows).max())))
 
 
@@ -78,5 +78,5 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
         mask = torch.ones(1, len(ids), dtype=torch.long)
         with torch.no_grad():
             rows = model(input_ids=torch.tensor([ids]), attention_mask=mask).last_hidden_state
-            made = Normalize()(pooling({"token_embeddings": rows, "attention_mask": mask}))
-        np.testing.assert_allclose(vector, made["sentence_embedding"][0].numpy(), atol=TOLERANCE)
+            result = Normalize()(pooling({"token_embeddings": rows, "attention_mask": mask}))
+        np.testing.assert_allclose(vector, result["sentence_embedding"][0].numpy(), atol=TOLERANCE)

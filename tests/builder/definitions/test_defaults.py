@@ -65,10 +65,10 @@ class AnyTensors(Tensors):
 
 def definition_of(model_type: str) -> Definition:
     keys = Keys(Path("config.json"), {"model_type": model_type})
-    (found,) = [
+    (actual,) = [
         definition for definition in DEFINITIONS if definition.matches(keys, frozenset({NAMES.get(model_type, "")}))
     ]
-    return found
+    return actual
 
 
 @pytest.mark.needs_torch
@@ -89,7 +89,7 @@ def test_defaults(model_type: str) -> None:
         theirs = getattr(wanted, name)
         if name in NOT_OF_TRANSFORMERS or name in keys.raw or (name in DERIVED and theirs is None):
             continue
-        found = list(default) if isinstance(default, (list, tuple)) else default
-        assert found == theirs, names
+        results = list(default) if isinstance(default, (list, tuple)) else default
+        assert results == theirs, names
         compared += 1
     assert compared >= 7

@@ -31,8 +31,8 @@ BERT = defined.read("bert")
 
 def folder(path: Path, config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]] = BERT.tensors) -> Path:
     """A BERT's folder with other entries; None leaves one out."""
-    made = {key: value for key, value in {**BERT.config, **config}.items() if value is not None}
-    write_json(path / "config.json", made)
+    result = {key: value for key, value in {**BERT.config, **config}.items() if value is not None}
+    write_json(path / "config.json", result)
     write_tensors(path / "model.safetensors", {name: defined.drawn(name, shape) for name, shape in tensors.items()})
     return path
 
@@ -135,9 +135,9 @@ def shards(path: Path, count: int) -> list[Path]:
 
 def test_parts(tmp_path: Path) -> None:
     shards(tmp_path, 3)
-    found = run_padded(write_defined(read_folder(tmp_path)).model(Storage.MEMORY).whole())
+    actual = run_padded(write_defined(read_folder(tmp_path)).model(Storage.MEMORY).whole())
     for number, wanted in enumerate(BERT.outputs["last_hidden_state"]):
-        assert_same(found["last_hidden_state"][number, : len(wanted)], wanted)
+        assert_same(actual["last_hidden_state"][number, : len(wanted)], wanted)
 
 
 def test_a_part_is_missing(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_what_is_missing_for_others_is_named(tmp_path: Path, monkeypatch: pytest
 def test_code_of_a_folder_is_not_needed_where_its_family_is_known(name: str, tmp_path: Path) -> None:
     reference, said = defined.read(name), list[str]()
     assert "auto_map" in reference.config
-    with source.opened(defined.write_reference(reference, tmp_path), lazily=True, say=said.append) as found:
-        model = found.open(Storage.MEMORY, Phases(), said.append)
+    with source.opened(defined.write_reference(reference, tmp_path), lazily=True, say=said.append) as actual:
+        model = actual.open(Storage.MEMORY, Phases(), said.append)
     assert "last_hidden_state" in [item.name for item in model.proto.graph.output]
     assert any("reading its weights by padfree's definition of" in line for line in said)
 
@@ -194,8 +194,8 @@ JINA = defined.read("jinav3_hub_query")
 def test_adapters_are_named(tmp_path: Path) -> None:
     said: list[str] = []
     path = defined.write_reference(JINA, tmp_path)
-    with source.opened(path, HeadOptions(adapter="retrieval.query"), lazily=True, say=said.append) as found:
-        model = found.open(Storage.MEMORY, Phases(), said.append)
+    with source.opened(path, HeadOptions(adapter="retrieval.query"), lazily=True, say=said.append) as actual:
+        model = actual.open(Storage.MEMORY, Phases(), said.append)
     assert_same(run_padded(model.whole())["last_hidden_state"][0], JINA.outputs["last_hidden_state"][0])
     assert (
         f"{path}: has adapters, of which none is taken unless --adapter names it: retrieval.query, separation" in said

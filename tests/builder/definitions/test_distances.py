@@ -18,8 +18,8 @@ def test_buckets_of_t5(count: int, furthest: int) -> None:
     import torch
     from transformers.models.t5.modeling_t5 import T5Attention
 
-    given = torch.from_numpy(DISTANCES)
-    wanted = T5Attention._relative_position_bucket(given, num_buckets=count, max_distance=furthest)
+    inputs = torch.from_numpy(DISTANCES)
+    wanted = T5Attention._relative_position_bucket(inputs, num_buckets=count, max_distance=furthest)
     np.testing.assert_array_equal(two_sided_buckets(DISTANCES, count, furthest), wanted.numpy())
 
 
@@ -39,8 +39,8 @@ def test_buckets_of_deberta(count: int, furthest: int) -> None:
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
     wanted = make_log_bucket_position(torch.from_numpy(DISTANCES), count, furthest).numpy().astype(np.int64)
-    found = log_buckets(DISTANCES, count, furthest)
-    np.testing.assert_array_equal(np.clip(found, -count, count - 1), np.clip(wanted, -count, count - 1))
+    actual = log_buckets(DISTANCES, count, furthest)
+    np.testing.assert_array_equal(np.clip(actual, -count, count - 1), np.clip(wanted, -count, count - 1))
 
 
 def test_buckets_end_where_they_say() -> None:

@@ -31,27 +31,27 @@ MOST_LETTERS = 1000
 
 def changed(config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
     """One to three entries are others, or gone."""
-    made = dict(config)
-    for name in rng.sample(sorted(made), rng.randint(1, 3)):
+    result = dict(config)
+    for name in rng.sample(sorted(result), rng.randint(1, 3)):
         if rng.random() < 0.25:
-            made.pop(name)
+            result.pop(name)
         else:
-            made[name] = rng.choice(VALUES)
-    return made
+            result[name] = rng.choice(VALUES)
+    return result
 
 
 def reshaped(tensors: Mapping[str, tuple[int, ...]], rng: random.Random) -> dict[str, tuple[int, ...]]:
     """Sometimes a tensor is gone, turned, longer, of another rank, or called otherwise."""
-    made = dict(tensors)
+    result = dict(tensors)
     if rng.random() < 0.5:
-        return made
-    name = rng.choice(sorted(made))
-    shape = made.pop(name)
+        return result
+    name = rng.choice(sorted(result))
+    shape = result.pop(name)
     others = (None, shape[::-1], (shape[0] + 1, *shape[1:]), (*shape, 1), (0, *shape[1:]), ())
     other = rng.choice(others)
     if other is not None:
-        made[name if rng.random() < 0.8 else f"{name}.more"] = other
-    return made
+        result[name if rng.random() < 0.8 else f"{name}.more"] = other
+    return result
 
 
 def outcome(folder: Path) -> str:

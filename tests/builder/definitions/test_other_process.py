@@ -27,10 +27,10 @@ def test_prepared(name: str, tmp_path: Path) -> None:
         assert source.unmade is not None
         assert not source.unmade.exports  # torch is not waited for
         with preparing(source.unmade, linear_options=linear_options, profile=ProfileOptions(), **options) as wait:
-            made = wait()
-    assert made.content is not None
-    model = onnx.load_model_from_string(bytes(made.content))
-    found = [numpy_helper.to_array(item) for item in model.graph.initializer]
+            result = wait()
+    assert result.content is not None
+    model = onnx.load_model_from_string(bytes(result.content))
+    results = [numpy_helper.to_array(item) for item in model.graph.initializer]
     table = defined.drawn("embeddings.word_embeddings.weight", (64, 16))
     table = table.astype(defined.DTYPES[defined.read(name).dtype]).astype(np.float32)
-    assert any(array.shape == table.shape and np.array_equal(array, table) for array in found)
+    assert any(array.shape == table.shape and np.array_equal(array, table) for array in results)

@@ -32,9 +32,9 @@ def name(entry: Mapping[str, Any]) -> str:
 
 @pytest.mark.parametrize("entry", KNOWN, ids=name)
 def test_folders_that_are_known(entry: Mapping[str, Any], tmp_path: Path) -> None:
-    found = outcome(entry, tmp_path)
-    assert found.family == entry["family"]
-    assert found.is_complete
+    actual = outcome(entry, tmp_path)
+    assert actual.family == entry["family"]
+    assert actual.is_complete
 
 
 @pytest.mark.parametrize("entry", REFUSED, ids=name)

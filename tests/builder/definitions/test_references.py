@@ -52,46 +52,46 @@ def run_padded(model: ModelProto, padding: int | None = None) -> dict[str, Any]:
                     strict=True))  # fmt: skip
 
 
-def assert_same(found: Any, wanted: Any) -> None:
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * max(1.0, float(np.abs(wanted).max())))
+def assert_same(actual: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(actual, wanted, rtol=0, atol=TOLERANCE * max(1.0, float(np.abs(wanted).max())))
 
 
 @pytest.mark.parametrize("name", defined.names())
 def test_padded_graph(name: str, tmp_path: Path) -> None:
     reference = defined.read(name)
-    found = run_padded(written(name, tmp_path).whole(), defined.padding_of(reference))
-    assert set(found) == set(reference.outputs)
+    actual = run_padded(written(name, tmp_path).whole(), defined.padding_of(reference))
+    assert set(actual) == set(reference.outputs)
     for output, rows in reference.outputs.items():
         for number, (ids, wanted) in enumerate(zip(defined.REQUESTS, rows, strict=True)):
-            is_per_token = wanted.shape[:1] == (len(ids),) and found[output].shape[1] == len(defined.REQUESTS[0])
-            made = found[output][number]
-            assert_same(made[: len(ids)] if is_per_token else made, wanted)
+            is_per_token = wanted.shape[:1] == (len(ids),) and actual[output].shape[1] == len(defined.REQUESTS[0])
+            result = actual[output][number]
+            assert_same(result[: len(ids)] if is_per_token else result, wanted)
 
 
 @pytest.mark.parametrize("name", by_worth(defined.names()))
 def test_packed(name: str, tmp_path: Path) -> None:
     reference = defined.read(name)
-    given = written(name, tmp_path / "model")
+    original = written(name, tmp_path / "model")
     by_id = defined.padding_of(reference) is not None  # looks for ids of padding, in a part that stays padded
-    made = rewrite_model(given, interface="packed", precision="fp32", strict=not by_id, verify=by_id)
-    save_model(finished(made.model, made.precision), tmp_path / "packed.onnx")
+    rewritten = rewrite_model(original, interface="packed", precision="fp32", strict=not by_id, verify=by_id)
+    save_model(finished(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
     request: Any = [list(ids) for ids in defined.REQUESTS]
     with Session(tmp_path / "packed.onnx") as session:
         if reference.takes_types:
             request = {"input_ids": request, "token_type_ids": [list(kinds) for kinds in defined.TYPES]}
-        found = session.run(request)
-    assert set(found) == set(reference.outputs)
+        actual = session.run(request)
+    assert set(actual) == set(reference.outputs)
     for output, rows in reference.outputs.items():
-        for answer, wanted in zip(found[output], rows, strict=True):
+        for answer, wanted in zip(actual[output], rows, strict=True):
             assert_same(answer, wanted)
 
 
 @pytest.mark.parametrize(("name", "longest"), [("llama_longrope", 12), ("llama_dynamic", 40)])
 def test_texts_for_which_frequencies_would_be_others_are_refused(name: str, longest: int, tmp_path: Path) -> None:
     """Those of transformers depend on the longest text of a batch there."""
-    given = written(name, tmp_path / "model")
-    made = rewrite_model(given, interface="packed", precision="fp32", strict=True, verify=False)
-    save_model(finished(made.model, made.precision), tmp_path / "packed.onnx")
+    original = written(name, tmp_path / "model")
+    rewritten = rewrite_model(original, interface="packed", precision="fp32", strict=True, verify=False)
+    save_model(finished(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
     with Session(tmp_path / "packed.onnx") as session:
         session.run([[1] * longest])
         with pytest.raises(SessionError, match=f"the model has {longest} positions"):

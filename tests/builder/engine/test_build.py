@@ -46,10 +46,10 @@ def test_the_callers_model_is_not_changed(packed_model: ModelWriter) -> None:
     model = onnx.load(str(packed_model()))
     before = model.SerializeToString(deterministic=True)
     linear_options, profile = LinearOptions("auto", "folded", lambda: None), ProfileOptions(max_seq_len=8)
-    made = prepare_model(
+    rewritten = prepare_model(
         model, interface=None, precision=None, strict=False, verify=True, linear_options=linear_options, profile=profile
     )
-    made.graph.node[0].name = "changed"
+    rewritten.graph.node[0].name = "changed"
     assert model.SerializeToString(deterministic=True) == before
 
 

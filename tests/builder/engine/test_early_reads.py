@@ -103,7 +103,7 @@ def test_ids_are_early_where_lengths_are_made_behind_them(of_lengths: str, expec
     ]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, [None]) for name in ("x", "lens")]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT16, [None, 8])
-    made = [helper.make_tensor("table", TensorProto.FLOAT16, [3, 8], [1.0] * 24)]
-    made.append(helper.make_tensor("gamma", TensorProto.FLOAT16, [8], [1.0] * 8))
-    model = helper.make_model(helper.make_graph(nodes, "g", inputs, [output], made))
+    items = [helper.make_tensor("table", TensorProto.FLOAT16, [3, 8], [1.0] * 24)]
+    items.append(helper.make_tensor("gamma", TensorProto.FLOAT16, [8], [1.0] * 8))
+    model = helper.make_model(helper.make_graph(nodes, "g", inputs, [output], items))
     assert early(for_parser(model, 512)) == [expected]

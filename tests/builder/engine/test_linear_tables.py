@@ -53,11 +53,11 @@ class Function:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Library:
     monkeypatch.setattr(logging.getLogger("padfree"), "propagate", True)
-    file, made = tmp_path / "libpadfree.so", Library()
+    file, result = tmp_path / "libpadfree.so", Library()
     file.write_bytes(b"code")
     monkeypatch.setattr(linear_tables.plugin_library, "find", lambda: file)
-    monkeypatch.setattr(linear_tables.ctypes, "CDLL", lambda _path: made)
-    return made
+    monkeypatch.setattr(linear_tables.ctypes, "CDLL", lambda _path: result)
+    return result
 
 
 def test_tables_survive_the_process(library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -72,8 +72,8 @@ def test_the_padded_axis_is_two_to_the_longest_sequence(given: int, expected: in
     model = helper.make_model(helper.make_graph([node], "g", [max_seqlen], [shape]))
     bound_max_seqlen(model, 16)
     onnx.checker.check_model(model)
-    (found,) = ReferenceEvaluator(model).run(None, {"max_seqlen": np.zeros(given, np.int32)})
-    assert found.tolist() == [expected]
+    (actual,) = ReferenceEvaluator(model).run(None, {"max_seqlen": np.zeros(given, np.int32)})
+    assert actual.tolist() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_scatters_that_reduce_nothing_do_not_say_so() -> None:
     nodes = [helper.make_node("ScatterND", ["x", "i", "y"], [kind], reduction=kind) for kind in kinds]
     outputs = [helper.make_tensor_value_info(kind, TensorProto.FLOAT, ["B", 4]) for kind in kinds]
     model = helper.make_model(helper.make_graph(nodes, "g", [], outputs), opset_imports=[helper.make_opsetid("", 17)])
-    made = for_parser(model, 16)
-    assert [[item.s for item in node.attribute] for node in made.graph.node if node.op_type == "ScatterND"] == [
+    rewritten = for_parser(model, 16)
+    assert [[item.s for item in node.attribute] for node in rewritten.graph.node if node.op_type == "ScatterND"] == [
         [], [b"add"],
     ]  # fmt: skip
 

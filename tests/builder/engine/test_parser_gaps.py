@@ -26,6 +26,6 @@ def test_identity_matrices_of_sizes_that_vary(attributes: str) -> None:
     assert wanted.sum() >= 2
     spell_for_parser(model)
     assert "EyeLike" not in {node.op_type for node in model.graph.node}
-    found = run(model, x)
-    assert found.dtype == wanted.dtype
-    np.testing.assert_array_equal(found, wanted)
+    actual = run(model, x)
+    assert actual.dtype == wanted.dtype
+    np.testing.assert_array_equal(actual, wanted)

@@ -31,8 +31,8 @@ def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
     norm = last_norm(model)
     names = [name for name in ("bias", "residual") if node_attributes(norm)[f"has_{name}"]]
     sums, x = [], norm.input[0]
-    for place, name in enumerate(names):
-        sums.append(helper.make_node("Add", [x, norm.input[1 + place]], [f"sum_with_{name}"]))
+    for index, name in enumerate(names):
+        sums.append(helper.make_node("Add", [x, norm.input[1 + index]], [f"sum_with_{name}"]))
         x = sums[-1].output[0]
     kept = list(norm.input[1 + len(names) :])
     for name in names:
@@ -46,14 +46,14 @@ def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def test_the_last_norm_makes_the_pooler() -> None:
     model = unfused(rewritten())
-    made = for_parser(model, 512)
-    check_nodes(made)
-    onnx.checker.check_model(with_functions(made, "fp16"))
-    norm = last_norm(made)
+    result = for_parser(model, 512)
+    check_nodes(result)
+    onnx.checker.check_model(with_functions(result, "fp16"))
+    norm = last_norm(result)
     assert list(norm.output) == ["last_hidden_state", "pooler_output"]
     assert [node_attributes(norm)[name] for name in ("has_pooler", "early_lengths")] == [1, 1]
-    assert not {"Gemm", "Tanh", "PadfreePool"} & {node.op_type for node in made.graph.node}
-    results = (run(with_functions(item, "fp16"), SEQ_LENS) for item in (made, model))
+    assert not {"Gemm", "Tanh", "PadfreePool"} & {node.op_type for node in result.graph.node}
+    results = (run(with_functions(item, "fp16"), SEQ_LENS) for item in (result, model))
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, atol=UNROUNDED)
 
@@ -88,8 +88,8 @@ CHANGES = {
 def test_others_keep_their_products(change: str) -> None:
     model = rewritten()
     CHANGES[change](model)
-    made = for_parser(model, 512)
-    check_nodes(made)
-    attributes = node_attributes(last_norm(made))
+    result = for_parser(model, 512)
+    check_nodes(result)
+    attributes = node_attributes(last_norm(result))
     assert (attributes["has_first"], attributes["has_pooler"]) == (1, 0)
-    assert any(node.op_type == "Gemm" for node in made.graph.node)
+    assert any(node.op_type == "Gemm" for node in result.graph.node)

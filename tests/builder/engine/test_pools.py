@@ -36,9 +36,9 @@ def embedding(
     rng, kind = np.random.default_rng(0), helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     norm = {**PLAIN_NORM, "has_beta": 1, **(norm or {})}
     added = [name for name in ("bias", "residual") if norm[f"has_{name}"]]
-    made = ["y", "sum"] if norm["has_sum"] else ["y"]
+    items = ["y", "sum"] if norm["has_sum"] else ["y"]
     nodes = [
-        make_node("PadfreeLayerNorm", ["x", *added, "gamma", "beta"], made, **norm),
+        make_node("PadfreeLayerNorm", ["x", *added, "gamma", "beta"], items, **norm),
         make_node("PadfreePool", ["y", "cu_seqlens"], ["mean"], **{**PLAIN_POOL, "normalize": 1, **(pool or {})}),
         helper.make_node("Cast", ["mean"], ["vectors"], to=TensorProto.FLOAT),
     ]
@@ -82,8 +82,8 @@ def test_a_pool_takes_norm_and_cast(rms: int, mode: str) -> None:
     (pool,) = model.graph.node
     assert list(pool.input) == ["x", "cu_seqlens", "gamma", "beta"]
     assert list(pool.output) == ["vectors"]
-    found = {name: node_attributes(pool)[name] for name in ("has_norm", "has_beta", "rms", "normalize", "results")}
-    assert found == {"has_norm": 1, "has_beta": 1, "rms": rms, "normalize": 1, "results": "fp32"}
+    results = {name: node_attributes(pool)[name] for name in ("has_norm", "has_beta", "rms", "normalize", "results")}
+    assert results == {"has_norm": 1, "has_beta": 1, "rms": rms, "normalize": 1, "results": "fp32"}
     np.testing.assert_allclose(run(model), expected, atol=2e-3)
     assert (run(model)[1] == 0).all()
 
@@ -158,8 +158,8 @@ def test_a_norm_stays_where_the_pool_has_no_kernel_for_it(options: dict[str, obj
     merge_pools(model)
     check_nodes(model)
     assert [node.op_type for node in model.graph.node] == ["PadfreeLayerNorm", "PadfreePool"]
-    found = node_attributes(model.graph.node[1])
-    assert (found["has_norm"], found["results"]) == (0, "fp32")
+    actual = node_attributes(model.graph.node[1])
+    assert (actual["has_norm"], actual["results"]) == (0, "fp32")
 
 
 @pytest.mark.parametrize("tensor", ["y", "mean"])
@@ -172,8 +172,8 @@ def test_what_others_read_stays(tensor: str, how: str) -> None:
         model.graph.node.append(helper.make_node("Neg", [tensor], ["negative"]))
     merge_pools(model)
     check_nodes(model)
-    found = {node.op_type for node in model.graph.node}
-    assert ("PadfreeLayerNorm" in found, "Cast" in found) == (tensor == "y", tensor == "mean")
+    results = {node.op_type for node in model.graph.node}
+    assert ("PadfreeLayerNorm" in results, "Cast" in results) == (tensor == "y", tensor == "mean")
 
 
 @pytest.mark.parametrize("mode", ["mean", "lasttoken", "cls"])
@@ -181,12 +181,12 @@ def test_an_encoder_that_gives_vectors_ends_in_one_kernel(mode: str, tmp_path: P
     path = tmp_path / "encoder.onnx"
     onnx.save(synthetic.bert_model(num_layers=1, hidden_size=64, num_heads=2, intermediate_size=128), str(path))
     with opened(path, HeadOptions((mode,), normalize=True)) as source:
-        made = for_parser(with_linear(Model.of(rewrite(source.path, precision="fp16").model)).proto, 512)
-    check_nodes(made)
-    *_, down, pool = made.graph.node
+        rewritten = for_parser(with_linear(Model.of(rewrite(source.path, precision="fp16").model)).proto, 512)
+    check_nodes(rewritten)
+    *_, down, pool = rewritten.graph.node
     assert (down.op_type, pool.op_type) == ("PadfreeLinear", "PadfreePool")
-    found = {name: node_attributes(pool)[name] for name in ("has_norm", "normalize", "results", "early_lengths")}
-    assert found == {"has_norm": 1, "normalize": 1, "results": "fp32", "early_lengths": 1}
+    results = {name: node_attributes(pool)[name] for name in ("has_norm", "normalize", "results", "early_lengths")}
+    assert results == {"has_norm": 1, "normalize": 1, "results": "fp32", "early_lengths": 1}
     assert list(pool.output) == ["sentence_embedding"]
     assert node_attributes(pool)["mode"] == {"lasttoken": "last", "cls": "each"}.get(mode, mode)
 
@@ -198,24 +198,26 @@ def test_pools_of_first_tokens_take_the_norms_that_are_left(normalize: bool, tmp
     onnx.save(synthetic.bert_model(2, 64, 2, 128, vocab_size=100), str(path))
     with opened(path, HeadOptions(("cls",), normalize=normalize)) as source:
         apart = with_linear(Model.of(rewrite(source.path, precision="fp16").model)).whole()
-    made = for_parser(apart, 512)
-    check_nodes(made)
-    found = [(node.op_type, node_attributes(node)) for node in padfree_nodes(made.graph)]
+    rewritten = for_parser(apart, 512)
+    check_nodes(rewritten)
+    results = [(node.op_type, node_attributes(node)) for node in padfree_nodes(rewritten.graph)]
     names = ("mode", "has_norm", "has_beta", "normalize", "results", "early_lengths")
-    assert [tuple(item[name] for name in names) for op, item in found if op == "PadfreePool"] == [
+    assert [tuple(item[name] for name in names) for op, item in results if op == "PadfreePool"] == [
         ("first", 0, 0, 0, "act", 0),
         ("first", 1, 1, 0, "act", 1),
         ("each", 1, 1, int(normalize), "fp32", 1),
     ]
-    assert [op for op, _ in found][-5:] == ["PadfreePool", *["PadfreeLinear"] * 3, "PadfreePool"]
-    assert [node.op_type for node in made.graph.node if node.op_type in ("PadfreeLayerNorm", "MatMul", "Cast")] == []
+    assert [op for op, _ in results][-5:] == ["PadfreePool", *["PadfreeLinear"] * 3, "PadfreePool"]
+    assert [
+        node.op_type for node in rewritten.graph.node if node.op_type in ("PadfreeLayerNorm", "MatMul", "Cast")
+    ] == []
     assert [node.op_type for node in apart.graph.node].count("PadfreeLayerNorm") == 2
     lengths = np.array([3, 0, 9, 1, 0], np.int32)
     rng = np.random.default_rng(0)
     feeds = {item.name: rng.integers(0, 2, lengths.sum()).astype(np.int32) for item in apart.graph.input}
     feeds["input_ids"] = rng.integers(0, 100, lengths.sum()).astype(np.int32)
     feeds["seq_lens"] = lengths
-    (wanted,), (vectors,) = (run_feeds(with_functions(item, "fp16"), feeds) for item in (apart, made))
+    (wanted,), (vectors,) = (run_feeds(with_functions(item, "fp16"), feeds) for item in (apart, rewritten))
     np.testing.assert_allclose(vectors, wanted, rtol=2e-3, atol=2e-3)
     assert (vectors[lengths == 0] == 0).all()
     if normalize:

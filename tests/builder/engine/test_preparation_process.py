@@ -49,13 +49,13 @@ OPTIONS: dict[str, Any] = {
 def prepared(model: Path | onnx.ModelProto, **options: Any) -> onnx.ModelProto:
     """The model, whose weights are either in it or in the bytes beside it."""
     with preparing(model, **{**OPTIONS, **options}) as wait:
-        made = wait()
-    if made.content is None:
-        return made.model
-    whole = onnx.load_model_from_string(bytes(made.content))
-    assert not made.model.graph.initializer
-    del (bare := onnx.load_model_from_string(bytes(made.content))).graph.initializer[:]
-    assert made.model == bare
+        result = wait()
+    if result.content is None:
+        return result.model
+    whole = onnx.load_model_from_string(bytes(result.content))
+    assert not result.model.graph.initializer
+    del (bare := onnx.load_model_from_string(bytes(result.content))).graph.initializer[:]
+    assert result.model == bare
     return whole
 
 
@@ -88,9 +88,9 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
 def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
     plain = rewritten(open_model(EXPORTED), **{**REWRITING, "precision": "fp16"})
     linear_options = LinearOptions("auto", norms, lambda: Device(0, "NVIDIA H200", 9, 0))
-    made = prepared(EXPORTED, precision="fp16", linear_options=linear_options)
-    assert made == for_parser(apply_linear("padfree", plain, norms=norms).whole(), MAX_SEQ_LEN)
-    assert linear_of(made) == "padfree"
+    result = prepared(EXPORTED, precision="fp16", linear_options=linear_options)
+    assert result == for_parser(apply_linear("padfree", plain, norms=norms).whole(), MAX_SEQ_LEN)
+    assert linear_of(result) == "padfree"
     assert len(children) == 1
     elsewhere = Device(0, "NVIDIA A100", 8, 0)
     for device in (elsewhere, None):
@@ -114,9 +114,9 @@ def test_a_model_too_large_to_be_handed_on_is_prepared_here(
     child = preparation_process._CHILD.replace(named, imported)
     monkeypatch.setattr(preparation_process, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
     with preparing(EXPORTED, **OPTIONS) as wait:
-        made = wait()
-    assert made.content is None
-    assert made.model == prepare_model(EXPORTED, **OPTIONS)
+        result = wait()
+    assert result.content is None
+    assert result.model == prepare_model(EXPORTED, **OPTIONS)
     assert [child.returncode for child in children] == [preparation_process._TOO_LARGE]
 
 
@@ -258,14 +258,14 @@ def test_a_folder_is_made_in_the_other_process(tmp_path: Path, children: list[su
         assert FolderModel.of(json.loads(json.dumps(source.unmade.to_dict()))) == source.unmade
         assert not source.path.exists()
         with preparing(source.unmade, **options) as wait:
-            made = wait()
+            result = wait()
     assert len(children) == 1
-    assert made.content is not None
+    assert result.content is not None
     with opened(folder) as source:
-        assert onnx.load_model_from_string(bytes(made.content)) == prepare_model(source.path, **options)
-    assert list(made.seconds) == [phases.IMPORTS, phases.REWRITING, phases.VERIFYING, phases.HALVING]
-    assert all(0 <= seconds < 60 for seconds in made.seconds.values())
-    assert made.seconds[phases.IMPORTS] > 0
+        assert onnx.load_model_from_string(bytes(result.content)) == prepare_model(source.path, **options)
+    assert list(result.seconds) == [phases.IMPORTS, phases.REWRITING, phases.VERIFYING, phases.HALVING]
+    assert all(0 <= seconds < 60 for seconds in result.seconds.values())
+    assert result.seconds[phases.IMPORTS] > 0
 
 
 @pytest.mark.needs_torch
@@ -276,6 +276,6 @@ def test_an_export_is_in_the_account(tmp_path: Path) -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     BertModel(BertConfig(vocab_size=100, **sizes)).save_pretrained(tmp_path)
     with opened(tmp_path, lazily=True) as source, preparing(source.unmade, **OPTIONS) as wait:
-        made = wait()
-    assert list(made.seconds) == [phases.IMPORTS, phases.EXPORTING, phases.REWRITING, phases.HALVING]
-    assert all(seconds > 0 for seconds in made.seconds.values())
+        result = wait()
+    assert list(result.seconds) == [phases.IMPORTS, phases.EXPORTING, phases.REWRITING, phases.HALVING]
+    assert all(seconds > 0 for seconds in result.seconds.values())

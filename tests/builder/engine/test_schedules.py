@@ -27,17 +27,17 @@ def rewritten(interface: str = "packed") -> onnx.ModelProto:
 @pytest.mark.parametrize("max_seq_len", [128, 512])
 def test_an_encoders_embedding_makes_the_schedule(max_seq_len: int) -> None:
     model = rewritten()
-    made = for_parser(model, max_seq_len)
-    check_nodes(made)
-    onnx.checker.check_model(with_functions(made, "fp16"))
-    assert not of(made, "PadfreeSchedule")
-    (embedding,) = of(made, "PadfreeEmbedding")
-    found = {name: node_attributes(embedding)[name] for name in ("schedules", "has_tasks", "num_heads", "early_ids")}
-    assert found == {"schedules": 1, "has_tasks": int(max_seq_len > 128), "num_heads": 2, "early_ids": 0}
+    result = for_parser(model, max_seq_len)
+    check_nodes(result)
+    onnx.checker.check_model(with_functions(result, "fp16"))
+    assert not of(result, "PadfreeSchedule")
+    (embedding,) = of(result, "PadfreeEmbedding")
+    results = {name: node_attributes(embedding)[name] for name in ("schedules", "has_tasks", "num_heads", "early_ids")}
+    assert results == {"schedules": 1, "has_tasks": int(max_seq_len > 128), "num_heads": 2, "early_ids": 0}
     assert embedding.input[-1] == "seq_lens"
-    for attention in of(made, "PadfreeAttention"):
+    for attention in of(result, "PadfreeAttention"):
         assert set(embedding.output[1:]) <= set(attention.input)
-    for a, b in zip(run(with_functions(made, "fp16")), run(model), strict=True):
+    for a, b in zip(run(with_functions(result, "fp16")), run(model), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-3)  # the last rows are not rounded to fp16
 
 
@@ -67,19 +67,19 @@ def test_what_makes_more_or_comes_late_stays(change: str) -> None:
         other.CopyFrom(embedding)
         other.output[0], other.name = "other rows", "other"
         nodes.insert(2, other)
-    made = for_parser(model, 512)
-    check_nodes(made)
-    merged = [node_attributes(node)["schedules"] for node in of(made, "PadfreeEmbedding")]
+    result = for_parser(model, 512)
+    check_nodes(result)
+    merged = [node_attributes(node)["schedules"] for node in of(result, "PadfreeEmbedding")]
     if change == "two readers":
         assert merged == [1, 0]
-        assert not of(made, "PadfreeSchedule")
+        assert not of(result, "PadfreeSchedule")
     else:
         assert merged == [0]
-        assert len(of(made, "PadfreeSchedule")) == 1
+        assert len(of(result, "PadfreeSchedule")) == 1
 
 
 def test_the_padded_interface_keeps_its_schedule() -> None:
     """Ids are packed by what it makes."""
-    made = for_parser(rewritten("padded"), 512)
-    assert len(of(made, "PadfreeSchedule")) == 1
-    assert [node_attributes(node)["schedules"] for node in of(made, "PadfreeEmbedding")] == [0]
+    result = for_parser(rewritten("padded"), 512)
+    assert len(of(result, "PadfreeSchedule")) == 1
+    assert [node_attributes(node)["schedules"] for node in of(result, "PadfreeEmbedding")] == [0]

@@ -47,8 +47,8 @@ def test_padded_attention_gives_the_same(family: str, length: int) -> None:
     assert products(model)
     lengthen_short_axes(model)
     results = [node.output[0] for node in products(model)]
-    found, *inner = run(model, feeds, *results)
-    np.testing.assert_allclose(found, wanted[0], rtol=1e-5, atol=1e-5)
+    actual, *inner = run(model, feeds, *results)
+    np.testing.assert_allclose(actual, wanted[0], rtol=1e-5, atol=1e-5)
     assert all(min(value.shape[-2:]) >= 2 for value in inner)
 
 

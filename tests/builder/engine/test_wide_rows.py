@@ -23,18 +23,18 @@ def without(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("pooler", [True, False])
 def test_the_last_norm_gives_float32_and_what_else_is_read(pooler: bool) -> None:
-    given = bert() if pooler else without(bert(), "pooler_output")
-    model = rewrite(given, precision="fp16").model
-    made = for_parser(model, 512)
-    check_nodes(made)
-    *others, last = of(made, "PadfreeLayerNorm")
+    original = bert() if pooler else without(bert(), "pooler_output")
+    model = rewrite(original, precision="fp16").model
+    rewritten = for_parser(model, 512)
+    check_nodes(rewritten)
+    *others, last = of(rewritten, "PadfreeLayerNorm")
     assert node_attributes(last)["results"] == "fp32"
     assert node_attributes(last)["has_first"] == int(pooler)
     assert {node_attributes(node)["results"] for node in others} <= {"act"}
     assert last.output[0] == "last_hidden_state"
-    assert not any(node.op_type == "PadfreePool" for node in padfree_nodes(made.graph))
-    assert not any(node.op_type == "Cast" and "last_hidden_state" in node.output for node in made.graph.node)
-    rounded, rows = run(model), run(with_functions(made, "fp16"))
+    assert not any(node.op_type == "PadfreePool" for node in padfree_nodes(rewritten.graph))
+    assert not any(node.op_type == "Cast" and "last_hidden_state" in node.output for node in rewritten.graph.node)
+    rounded, rows = run(model), run(with_functions(rewritten, "fp16"))
     np.testing.assert_array_equal(rows[0].astype(np.float16), rounded[0].astype(np.float16))
     assert (rows[0] != rounded[0]).any()
     for a, b in zip(rows[1:], rounded[1:], strict=True):
@@ -55,15 +55,15 @@ def test_rows_in_half_precision_stay_where_others_read_them(change: str) -> None
         model.graph.node.insert(list(model.graph.node).index(pool), offsets)
     else:
         model.graph.output.append(onnx.helper.make_tensor_value_info(pool.input[0], onnx.TensorProto.FLOAT16, None))
-    made = for_parser(model, 512)
-    check_nodes(made)
-    last = of(made, "PadfreeLayerNorm")[-1]
-    found = {name: node_attributes(last)[name] for name in ("results", "has_first")}
-    assert found == {"results": "act_fp32", "has_first": int(change == "also an output")}
+    rewritten = for_parser(model, 512)
+    check_nodes(rewritten)
+    last = of(rewritten, "PadfreeLayerNorm")[-1]
+    results = {name: node_attributes(last)[name] for name in ("results", "has_first")}
+    assert results == {"results": "act_fp32", "has_first": int(change == "also an output")}
 
 
 @pytest.mark.parametrize("options", [{"precision": "fp32"}, {"precision": "fp16", "interface": "padded"}], ids=str)
 def test_others_are_left_alone(options: dict[str, str]) -> None:
     """In fp32 nothing is cast, and in the padded interface what is cast are slots."""
-    made = for_parser(rewrite(bert(), **options).model, 512)  # type: ignore[arg-type]
-    assert {node_attributes(node)["results"] for node in of(made, "PadfreeLayerNorm")} == {"act"}
+    rewritten = for_parser(rewrite(bert(), **options).model, 512)  # type: ignore[arg-type]
+    assert {node_attributes(node)["results"] for node in of(rewritten, "PadfreeLayerNorm")} == {"act"}

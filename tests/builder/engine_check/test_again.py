@@ -67,9 +67,9 @@ def test_a_plan_is_right_where_it_was_built(interface: str, tmp_path: Path, caps
 def test_rows_of_sequences_and_whole_numbers_are_kept(tmp_path: Path) -> None:
     plan = built(tmp_path, "packed", with_rows())
     with CpuSession(plan) as session:
-        found = list(repeat_check(session.backend, session.metadata, "a plan"))  # type: ignore[arg-type]
-    assert {item.output for item in found} >= {"row_id_out", "hidden"}
-    assert all(item.is_right and item.same_bits for item in found)
+        results = list(repeat_check(session.backend, session.metadata, "a plan"))  # type: ignore[arg-type]
+    assert {item.output for item in results} >= {"row_id_out", "hidden"}
+    assert all(item.is_right and item.same_bits for item in results)
 
 
 def test_a_kernel_that_is_wrong_here(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

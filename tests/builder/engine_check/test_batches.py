@@ -48,13 +48,13 @@ def lengths(batches: tuple[CheckedBatch, ...]) -> dict[str, list[int]]:
 
 def test_the_kinds_of_batches() -> None:
     packed = described(rewrite(bert_model(1, 32, 2, 64, 50, 4096), verify=False).model)
-    found = lengths(make_batches(packed, Profile(1, 100, 65536, 32, 4096), most_tokens=10**6))
-    assert found["one token"] == [1]
-    assert found["longest"] == [512]
-    assert sorted(found["mixed"]) == [1, 2, 4, 8, 16, 32, 64, 128]
-    assert found["filler and empty"] == [0, 33, 0, 0, 5, 1, 0]
-    assert found == lengths(make_batches(packed, Profile(1, 100, 65536, 32, 4096), most_tokens=10**6))
-    assert "long" not in found
+    actual = lengths(make_batches(packed, Profile(1, 100, 65536, 32, 4096), most_tokens=10**6))
+    assert actual["one token"] == [1]
+    assert actual["longest"] == [512]
+    assert sorted(actual["mixed"]) == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert actual["filler and empty"] == [0, 33, 0, 0, 5, 1, 0]
+    assert actual == lengths(make_batches(packed, Profile(1, 100, 65536, 32, 4096), most_tokens=10**6))
+    assert "long" not in actual
     profile = Profile(1, 100, 65536, 32, 4096)
     assert lengths(make_batches(packed, profile, most_tokens=600, most_long=2400))["long"] == [LONG]
     assert lengths(make_batches(packed, profile, most_tokens=200, most_long=800))["long"] == [800]

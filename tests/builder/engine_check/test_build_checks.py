@@ -69,9 +69,9 @@ def test_right_engines_are_written_with_their_errors(
     assert json.loads(Path(f"{plan}.json").read_text())["check"] == check
     assert {REFERENCE, COMPARING} <= set(metadata["engine"]["build_seconds"])
     assert set(check["outputs"]) == {"last_hidden_state", "pooler_output"}
-    for found in check["outputs"].values():
-        assert 0 <= found["relative"] < WORST[precision]
-        assert found["cosine"] > 1 - WORST[precision] ** 2
+    for actual in check["outputs"].values():
+        assert 0 <= actual["relative"] < WORST[precision]
+        assert actual["cosine"] > 1 - WORST[precision] ** 2
     last = {"padded": "holes"}.get(interface, "filler and empty")
     assert [batch["name"] for batch in check["batches"]] == ["one token", "mixed", "longest", last]
     assert check["batches"][2]["seq_lens"] == [64]
@@ -99,8 +99,8 @@ def test_the_answers_are_the_originals(tmp_path: Path, monkeypatch: pytest.Monke
         flat = np.concatenate(hidden).reshape(-1)
         answers = batch["answers"]["last_hidden_state"]
         right = np.asarray([float(number) for number in answers["right"].split()])
-        places = np.linspace(0, flat.size - 1, right.size).astype(np.int64)
-        np.testing.assert_allclose(right, flat[places], atol=1e-4)
+        positions = np.linspace(0, flat.size - 1, right.size).astype(np.int64)
+        np.testing.assert_allclose(right, flat[positions], atol=1e-4)
         assert answers["shape"] == [sum(batch["seq_lens"]), hidden[0].shape[1]]
 
 

@@ -39,8 +39,8 @@ def right() -> Array:
     return (rows * np.exp(rng.standard_normal(96))).astype(np.float32)
 
 
-def checked(found: Array, bound: Bound, wanted: Array | None = None, entry: dict[str, Any] = TOKENS) -> OutputCheck:
-    return check_output(entry, [BATCH], [right() if wanted is None else wanted], [found], bound)
+def checked(actual: Array, bound: Bound, wanted: Array | None = None, entry: dict[str, Any] = TOKENS) -> OutputCheck:
+    return check_output(entry, [BATCH], [right() if wanted is None else wanted], [actual], bound)
 
 
 def zero_row(rows: Array) -> None:
@@ -66,46 +66,46 @@ def swapped_sequences(rows: Array) -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32", "fp8"])
 @pytest.mark.parametrize("change", [zero_row, other_row, swapped_sequences])
 def test_rows_that_are_not_right(change: Any, precision: str) -> None:
-    found = right().astype(HALVES.get(precision, np.float32)).astype(np.float32)
-    assert checked(found, BOUNDS[precision]).problem == ""
-    change(found)
-    assert "relative error" in checked(found, BOUNDS[precision]).problem
+    actual = right().astype(HALVES.get(precision, np.float32)).astype(np.float32)
+    assert checked(actual, BOUNDS[precision]).problem == ""
+    change(actual)
+    assert "relative error" in checked(actual, BOUNDS[precision]).problem
 
 
 def test_a_part_of_a_tile() -> None:
-    found = right()
-    tile(found)
+    actual = right()
+    tile(actual)
     for precision in ("fp16", "bf16", "fp32"):
-        result = checked(found, BOUNDS[precision])
+        result = checked(actual, BOUNDS[precision])
         assert result.problem
         assert result.batch == "mixed"
 
 
 def test_numbers_that_are_not_finite() -> None:
-    found = right()
-    found[3, 3] = np.nan
-    found[5, 7] = np.inf
+    actual = right()
+    actual[3, 3] = np.nan
+    actual[5, 7] = np.inf
     for bound in BOUNDS.values():
-        assert checked(found, bound).problem == "2 numbers that are infinite or not a number"
+        assert checked(actual, bound).problem == "2 numbers that are infinite or not a number"
 
 
 def test_a_single_number_near_zero_may_change_its_sign() -> None:
     """The cosine of one number is its sign, which says nothing of a number that is small beside the others."""
     wanted = np.asarray([[1e-4], [1.0], [-0.8]], np.float32)
-    found = wanted + np.float32(-2e-4)
-    assert checked(found, BOUNDS["fp16"], wanted, VECTORS).problem == ""
+    actual = wanted + np.float32(-2e-4)
+    assert checked(actual, BOUNDS["fp16"], wanted, VECTORS).problem == ""
     assert checked(-wanted, BOUNDS["bf16"], wanted, VECTORS).problem
 
 
 def test_whole_numbers_may_differ_where_two_scores_are_equal() -> None:
     wanted = np.arange(100)[:, None]
-    found = wanted.copy()
-    found[:3] += 1
+    actual = wanted.copy()
+    actual[:3] += 1
     entry = {"name": "best", "layout": "packed", "dims": ["T", 1], "original_dims": ["B", "S", 1]}
-    assert checked(found, BOUNDS["fp16"], wanted, entry).problem == ""
-    assert checked(found, BOUNDS["fp16"], wanted, entry).equal == 0.97
-    found[:] += 1
-    assert "0% of its integers right" in checked(found, BOUNDS["bf16"], wanted, entry).problem
+    assert checked(actual, BOUNDS["fp16"], wanted, entry).problem == ""
+    assert checked(actual, BOUNDS["fp16"], wanted, entry).equal == 0.97
+    actual[:] += 1
+    assert "0% of its integers right" in checked(actual, BOUNDS["bf16"], wanted, entry).problem
 
 
 def described(precision: str, errors: dict[str, float] | None) -> Metadata:
@@ -144,17 +144,17 @@ def rounded_answers(model: Model, precision: str, feeds: Any) -> Array:
 def test_one_product_of_one_layer_that_is_off_by_a_fifth(precision: str, layer: int) -> None:
     """The answers of GEMMs with folded norms, which round elsewhere, are right."""
     original = bert_model(6, 64, 4, 256, vocab_size=200, max_positions=128)
-    found = rewrite_model(Model.of(original), interface="packed", precision=precision, strict=False, verify=True)
-    metadata = parse_metadata(read_metadata(found.model.proto, ValueError), "test")
+    actual = rewrite_model(Model.of(original), interface="packed", precision=precision, strict=False, verify=True)
+    metadata = parse_metadata(read_metadata(actual.model.proto, ValueError), "test")
     exact = rewrite_model(Model.of(original), interface="packed", precision="fp32", strict=False, verify=False).model
     batch = next(item for item in make_batches(metadata, PROFILE, most_tokens=1000) if item.name == "mixed")
     feeds, entry = batch.inputs(metadata), metadata.raw["outputs"][0]
     wanted = ranges.run(exact.with_proto(with_functions(exact.proto)), feeds, [entry["name"]])[0]
     bound = bound_of(metadata, entry["name"])
-    for right in (found.model, with_linear(found.model)):
+    for right in (actual.model, with_linear(actual.model)):
         answers = rounded_answers(right, precision, feeds)
         assert check_output(entry, [batch], [wanted], [answers], bound).problem == ""
-    wrong, name = found.model.whole(), f"encoder.layer.{layer}.output.dense.MatMul"
+    wrong, name = actual.model.whole(), f"encoder.layer.{layer}.output.dense.MatMul"
     weight = next(item for item in wrong.graph.initializer if item.name == name)
     values = numpy_helper.to_array(weight)
     weight.CopyFrom(numpy_helper.from_array((values.astype(np.float32) * 1.2).astype(values.dtype), name))

@@ -281,7 +281,7 @@ def test_options_for_results_are_refused_where_they_cannot_be_kept(
     folder = write_folder(tmp_path / "model", modules=[MEAN])
     packed, plain = tmp_path / "packed.onnx", write_folder(tmp_path / "plain")
     assert cli.main(["optimize", str(folder), "-o", str(packed)]) == 0
-    for given, options, wanted in (
+    for inputs, options, wanted in (
         (packed, ["--pooling", "cls"], "is rewritten already"),
         (folder, ["--pooling", "median"], "'median' is unknown, allowed: cls, lasttoken, mean"),
         (ENCODER, ["--normalize"], "pass --pooling mean, for one"),
@@ -290,7 +290,7 @@ def test_options_for_results_are_refused_where_they_cannot_be_kept(
         (ENCODER, ["--pooling", "mean", "--mask", "kept"], "pass --mask NAME"),
     ):
         capsys.readouterr()
-        assert cli.main(["optimize", str(given), "-o", str(tmp_path / "other.onnx"), *options]) == 1
+        assert cli.main(["optimize", str(inputs), "-o", str(tmp_path / "other.onnx"), *options]) == 1
         assert wanted in capsys.readouterr().err
 
 

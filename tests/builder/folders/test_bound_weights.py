@@ -16,14 +16,14 @@ def graph(perm: list[int] | None = None, *, also_read: bool = False) -> ModelPro
     """y = x w^T + b, with the weights as inputs; with `also_read` w is an output, too."""
     shapes = {"x": [ROWS, INNER], "w": [WIDTH, INNER], "b": [WIDTH]}
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
-    turned = helper.make_node("Transpose", ["w"], ["wt"], **({} if perm is None else {"perm": perm}))
-    nodes = [turned, helper.make_node("MatMul", ["x", "wt"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
+    transposed = helper.make_node("Transpose", ["w"], ["wt"], **({} if perm is None else {"perm": perm}))
+    nodes = [transposed, helper.make_node("MatMul", ["x", "wt"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     if also_read:
         nodes.append(helper.make_node("Identity", ["w"], ["again"]))
         outputs.append(helper.make_tensor_value_info("again", TensorProto.FLOAT, None))
-    made = helper.make_graph(nodes, "g", inputs, outputs)
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    result = helper.make_graph(nodes, "g", inputs, outputs)
+    return helper.make_model(result, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def weights() -> dict[str, Array]:
@@ -46,8 +46,8 @@ def test_the_model_computes_what_the_graph_does(perm: list[int] | None, *, also_
     names = {tensor.name for tensor in bound.proto.graph.initializer}
     assert names == ({"wt", "b", "w"} if also_read else {"wt", "b"}), "what nobody reads is not there"
     assert "Transpose" not in {node.op_type for node in bound.proto.graph.node}
-    found = ort.InferenceSession(bound.whole().SerializeToString()).run(None, {"x": x})
-    for a, b in zip(wanted, found, strict=True):
+    actual = ort.InferenceSession(bound.whole().SerializeToString()).run(None, {"x": x})
+    for a, b in zip(wanted, actual, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
 
 

@@ -79,8 +79,8 @@ def by_torch(model: Any, name: str) -> list[Any]:
 @pytest.mark.parametrize("kind", [name for name in FAMILIES if "For" not in name])
 def test_rows_of_tokens_are_those_of_the_model(kind: str, tmp_path: Path) -> None:
     model = saved(kind, tmp_path / "model")
-    found = run(tmp_path / "model", tmp_path, "sentence_embedding", "--pooling", "mean")
-    for vector, rows in zip(found, by_torch(model, "last_hidden_state"), strict=True):
+    actual = run(tmp_path / "model", tmp_path, "sentence_embedding", "--pooling", "mean")
+    for vector, rows in zip(actual, by_torch(model, "last_hidden_state"), strict=True):
         np.testing.assert_allclose(vector, rows.mean(0), atol=TOLERANCE)
 
 
@@ -88,8 +88,8 @@ def test_rows_of_tokens_are_those_of_the_model(kind: str, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_rows_are_pooled_by_hand_whatever_head_there_is(tmp_path: Path) -> None:
     model = saved("BertForMaskedLM", tmp_path / "model")
-    found = run(tmp_path / "model", tmp_path, "sentence_embedding", "--pooling", "mean")
-    for vector, rows in zip(found, by_torch(model.bert, "last_hidden_state"), strict=True):
+    actual = run(tmp_path / "model", tmp_path, "sentence_embedding", "--pooling", "mean")
+    for vector, rows in zip(actual, by_torch(model.bert, "last_hidden_state"), strict=True):
         np.testing.assert_allclose(vector, rows.mean(0), atol=TOLERANCE)
 
 
@@ -97,9 +97,9 @@ def test_rows_are_pooled_by_hand_whatever_head_there_is(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_cross_encoder_gives_scores(tmp_path: Path) -> None:
     model = saved("BertForSequenceClassification", tmp_path / "model")
-    found = run(tmp_path / "model", tmp_path, "scores")
+    actual = run(tmp_path / "model", tmp_path, "scores")
     wanted = [1 / (1 + np.exp(-logits)) for logits in by_torch(model, "logits")]
-    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+    np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 
 @pytest.mark.needs_torch
@@ -109,9 +109,9 @@ def test_a_sparse_encoder_gives_weights_of_the_vocabulary(tmp_path: Path) -> Non
     write_folder(tmp_path / "files", model=None, modules=[("SpladePooling", {"pooling_strategy": "max"})])
     for name in ("modules.json", "1_SpladePooling"):
         (tmp_path / "files" / name).rename(tmp_path / "model" / name)
-    found = run(tmp_path / "model", tmp_path, "sentence_embedding")
+    actual = run(tmp_path / "model", tmp_path, "sentence_embedding")
     wanted = [np.log1p(np.maximum(rows, 0)).max(0) for rows in by_torch(model, "logits")]
-    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+    np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 
 @pytest.mark.needs_torch

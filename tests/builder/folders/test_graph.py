@@ -62,11 +62,11 @@ def run(model: ModelProto, mask: Array) -> tuple[Array, Array]:
 def test_ways_of_pooling(mode: str, opset: int, mask: str) -> None:
     model = encoder(opset)
     add_head(model, Head(pooling=(mode,)), ("last_hidden_state", "sentence_embedding"))
-    rows, found = run(model, MASKS[mask])
+    rows, actual = run(model, MASKS[mask])
     wanted = [
         pooled(row[kept == 1], mode, np.flatnonzero(kept) + 1) for row, kept in zip(rows, MASKS[mask], strict=True)
     ]
-    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+    np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -77,8 +77,8 @@ def test_steps_on_vectors(opset: int) -> None:
     steps = (Dense(weight, bias, "tanh", adds=True, residual=residual), Norm(gamma, beta, 1e-5), Normalize())
     model = encoder(opset)
     add_head(model, Head(pooling=("mean",), steps=steps), ("last_hidden_state", "sentence_embedding"))
-    rows, found = run(model, MASKS["right"])
-    for row, kept, vector in zip(rows, MASKS["right"], found, strict=True):
+    rows, actual = run(model, MASKS["right"])
+    for row, kept, vector in zip(rows, MASKS["right"], actual, strict=True):
         x = pooled(row[kept == 1], "mean")
         x = np.tanh(weight @ x + bias) + residual @ x
         x = (x - x.mean()) / np.sqrt(x.var() + 1e-5) * gamma + beta
@@ -100,17 +100,17 @@ def test_activations(activation: str) -> None:
     model = encoder(OPSETS[-1])
     dense = Dense(np.eye(WIDTH, dtype=np.float32), None, activation)
     add_head(model, Head(pooling=("cls",), steps=(dense,)), ("last_hidden_state", "sentence_embedding"))
-    rows, found = run(model, MASKS["right"])
-    np.testing.assert_allclose(found, functions[activation](rows[:, 0]), atol=TOLERANCE)
+    rows, actual = run(model, MASKS["right"])
+    np.testing.assert_allclose(actual, functions[activation](rows[:, 0]), atol=TOLERANCE)
 
 
 def test_half_precision_rows_are_pooled_in_fp32() -> None:
     model = encoder(OPSETS[-1], TensorProto.FLOAT16)
     add_head(model, Head(pooling=("mean",)), ("last_hidden_state", "sentence_embedding"))
-    rows, found = run(model, MASKS["left"])
-    assert found.dtype == np.float32
+    rows, actual = run(model, MASKS["left"])
+    assert actual.dtype == np.float32
     wanted = [pooled(row[kept == 1], "mean") for row, kept in zip(rows, MASKS["left"], strict=True)]
-    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+    np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 
 def test_what_a_head_needs_is_named() -> None:
@@ -130,5 +130,5 @@ def test_vectors_of_an_exported_chain_are_cut(opset: int) -> None:
     add_head(
         model, Head(pooling=("mean",), steps=(Normalize(), Truncate(3))), ("last_hidden_state", "sentence_embedding")
     )
-    rows, found = run(model, MASKS["right"])
-    np.testing.assert_array_equal(found, np.abs(rows[:, 0])[:, :3])
+    rows, actual = run(model, MASKS["right"])
+    np.testing.assert_array_equal(actual, np.abs(rows[:, 0])[:, :3])

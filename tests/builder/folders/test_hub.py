@@ -57,7 +57,8 @@ def sentence_model(folder: Path, name: str = "bert", path: str = "") -> dict[str
     settings = {"in_features": 16, "out_features": 12, "activation_function": "torch.nn.modules.activation.Tanh"}
     listed = [("", path, "Transformer"), ("1", "1_Pooling", "Pooling"), ("2", "2_Dense", "Dense")]
     write_json(
-        folder / "modules.json", [{"idx": 0, "path": place, "type": f"{KIND}.{kind}"} for _, place, kind in listed]
+        folder / "modules.json",
+        [{"idx": 0, "path": location, "type": f"{KIND}.{kind}"} for _, location, kind in listed],
     )
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
     write_json(folder / "2_Dense" / "config.json", settings)
@@ -109,9 +110,9 @@ def test_what_the_hub_refuses_is_one_line(tmp_path: Path) -> None:
     }  # fmt: skip
     with serving(FakeHub(repositories, gated={"a/gated"})) as hub:
         names = [*repositories, "a/nothing"]
-        found = asked(hub, tmp_path / "home", *((name, "") for name in names), ("a/bert", "v9"))
+        actual = asked(hub, tmp_path / "home", *((name, "") for name in names), ("a/bert", "v9"))
         assert [name for name, _ in hub.served].count("model.safetensors") == 1  # of the one that is not refused
-    errors = dict(zip([*names, "revision"], (item["error"] for item in found), strict=True))
+    errors = dict(zip([*names, "revision"], (item["error"] for item in actual), strict=True))
     for name, wanted in {
         "a/gated": "a/gated: is gated: accept its conditions on https://huggingface.co/a/gated, and put a token",
         "a/pickled": "a/pickled: has pickled weights alone (pytorch_model.bin), and loading a pickle may run code",
@@ -130,8 +131,8 @@ def test_an_interrupted_file_goes_on_where_it_ended(tmp_path: Path) -> None:
     files = files_of(defined.write_reference(defined.read("bert"), tmp_path / "model"))
     files["model.safetensors"] += bytes(45_000_000)  # the client keeps pieces of 10 MB
     with serving(FakeHub({"a/bert": files}, breaks={"model.safetensors"})) as hub:
-        (found,) = asked(hub, tmp_path / "home", ("a/bert", ""))
-    assert Path(found["folder"], "model.safetensors").read_bytes() == files["model.safetensors"]
+        (actual,) = asked(hub, tmp_path / "home", ("a/bert", ""))
+    assert Path(actual["folder"], "model.safetensors").read_bytes() == files["model.safetensors"]
     broken, rest = (size for name, size in hub.served if name == "model.safetensors")
     assert broken < len(files["model.safetensors"])
     assert rest < len(files["model.safetensors"])
@@ -142,9 +143,9 @@ def test_a_kind_of_model_that_is_not_known_is_taken_from_its_onnx_file(tmp_path:
     files["config.json"] = json.dumps({**defined.read("bert").config, "model_type": "odd"}).encode()
     files |= {"onnx/model.onnx_data": b"data", "onnx/model_quantized.onnx": b"", "onnx/model_O3.onnx": b""}
     with serving(FakeHub({"a/odd": files})) as hub:
-        (found,) = asked(hub, tmp_path / "home", ("a/odd", ""))
-    assert "a/odd: padfree does not know this kind of model itself, so the ONNX file is taken" in found["said"]
-    assert found["files"] == sorted([*WANTED, "onnx/model.onnx", "onnx/model.onnx_data"])
+        (actual,) = asked(hub, tmp_path / "home", ("a/odd", ""))
+    assert "a/odd: padfree does not know this kind of model itself, so the ONNX file is taken" in actual["said"]
+    assert actual["files"] == sorted([*WANTED, "onnx/model.onnx", "onnx/model.onnx_data"])
 
 
 def test_files_of_repositories() -> None:

@@ -29,10 +29,10 @@ def test_the_encoder_may_lie_in_a_folder_of_its_own(tmp_path: Path) -> None:
         shutil.move(folder / name, inner / name)
     modules = json.loads((folder / "modules.json").read_text())
     write_json(folder / "modules.json", [{**modules[0], "path": "0_Transformer"}, *modules[1:]])
-    found = read_folder(folder)
-    assert (found.encoder, found.text.max_length) == (inner, 64)
-    assert found.onnx.chosen == inner / "onnx" / "model.onnx"
-    assert found.tokenizer == inner / "tokenizer.json"
+    actual = read_folder(folder)
+    assert (actual.encoder, actual.text.max_length) == (inner, 64)
+    assert actual.onnx.chosen == inner / "onnx" / "model.onnx"
+    assert actual.tokenizer == inner / "tokenizer.json"
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_lower_case_becomes_a_part_of_the_tokenizer(tmp_path: Path) -> None:
     tokenizer = write_json(tmp_path / "cased.json", cased)
     folder = write_folder(tmp_path / "model", modules=[MEAN], tokenizer=tokenizer)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 32, "do_lower_case": True})
-    found = folder_tokenizer(read_folder(folder))
-    assert found is not None
-    small, plain = found.tokenizer(), Tokenizer.from_file(str(tokenizer))
+    actual = folder_tokenizer(read_folder(folder))
+    assert actual is not None
+    small, plain = actual.tokenizer(), Tokenizer.from_file(str(tokenizer))
     assert small.encode("THE Cat").ids == plain.encode("the cat").ids != plain.encode("THE Cat").ids
     shutil.copy(TOKENIZER, folder / "tokenizer.json")  # writes texts small by itself
     again = folder_tokenizer(read_folder(folder))
@@ -127,5 +127,5 @@ def test_a_vocabulary_becomes_a_tokenizer(tmp_path: Path) -> None:
     (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)) + "\n", "utf-8")
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "do_lower_case": True})
     with opened(folder) as source:
-        made = Tokenizer.from_file(str(tokenizer_path(source.path)))
-    assert made.encode("The cat sat.").ids == Tokenizer.from_file(str(TOKENIZER)).encode("The cat sat.").ids
+        tokenizer = Tokenizer.from_file(str(tokenizer_path(source.path)))
+    assert tokenizer.encode("The cat sat.").ids == Tokenizer.from_file(str(TOKENIZER)).encode("The cat sat.").ids

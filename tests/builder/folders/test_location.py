@@ -93,7 +93,7 @@ def test_what_is_no_model_is_named_with_what_to_give(
     write_safetensors(folder / "model.safetensors", {"embeddings.word_embeddings.weight": table})
     Path("alone.safetensors").write_bytes(b"weights")
     Path("texts.txt").write_text("a cat\n", encoding="utf-8")
-    for given, wanted in (
+    for inputs, wanted in (
         (
             "all-MiniLM-L6-v2",
             "all-MiniLM-L6-v2: no such file or folder here; give a model's folder, an .onnx file or a",
@@ -103,7 +103,7 @@ def test_what_is_no_model_is_named_with_what_to_give(
         ("model/config.json", "model/config.json: is a part of a model's folder; give the folder: model"),
         ("alone.safetensors", "alone.safetensors: holds weights and does not say of which model"),
     ):
-        assert cli.main([command[0], given, *command[1:]]) == 1
+        assert cli.main([command[0], inputs, *command[1:]]) == 1
         assert wanted in capsys.readouterr().err
     assert not list(tmp_path.glob("out*")) + list(tmp_path.glob("repository"))
 

@@ -42,12 +42,12 @@ def normalized(vector: Array) -> Array:
 def rows_of(request: Mapping[str, list[list[int]]]) -> list[Array]:
     """The encoder's own rows [len, E] of every text, in onnxruntime, one text at a time."""
     session = ort.InferenceSession(str(ENCODER), providers=["CPUExecutionProvider"])
-    found = []
+    results = []
     for ids, types in zip(request["input_ids"], request["token_type_ids"], strict=True):
         feeds = {"input_ids": ids, "token_type_ids": types, "attention_mask": [1] * len(ids)}
         arrays = {name: np.asarray([values], np.int64) for name, values in feeds.items()}
-        found.append(session.run(["last_hidden_state"], arrays)[0][0])
-    return found
+        results.append(session.run(["last_hidden_state"], arrays)[0][0])
+    return results
 
 
 def vectors(folder: Path, tmp_path: Path, *options: str) -> tuple[Array, list[Array]]:
@@ -67,15 +67,15 @@ def test_a_way_of_pooling(mode: str, form: str, tmp_path: Path) -> None:
     if form == "legacy" and mode != "mean":
         config["pooling_mode_mean_tokens"] = False
     folder = write_folder(tmp_path / "model", modules=[("Pooling", config), ("Normalize", {})])
-    found, rows = vectors(folder, tmp_path)
-    np.testing.assert_allclose(found, [normalized(pooled(row, mode)) for row in rows], atol=TOLERANCE)
+    actual, rows = vectors(folder, tmp_path)
+    np.testing.assert_allclose(actual, [normalized(pooled(row, mode)) for row in rows], atol=TOLERANCE)
 
 
 def test_several_ways_lie_one_behind_the_other(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", modules=[("Pooling", {"pooling_mode": ["cls", "mean", "max"]})])
-    found, rows = vectors(folder, tmp_path)
+    actual, rows = vectors(folder, tmp_path)
     wanted = [np.concatenate([pooled(row, mode) for mode in ("cls", "mean", "max")]) for row in rows]
-    np.testing.assert_allclose(found, wanted, atol=10 * TOLERANCE)
+    np.testing.assert_allclose(actual, wanted, atol=10 * TOLERANCE)
 
 
 def test_dense_and_normalize_follow(tmp_path: Path) -> None:
@@ -88,20 +88,20 @@ def test_dense_and_normalize_follow(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", modules=modules)
     write_dense(folder, 2, 32, WIDTH)
     write_dense(folder, 3, 16, 32, bias=False, seed=1)
-    found, rows = vectors(folder, tmp_path)
+    actual, rows = vectors(folder, tmp_path)
     first, bias = (
         read_tensor(folder / "2_Dense" / "model.safetensors", f"linear.{name}") for name in ("weight", "bias")
     )
     second = read_tensor(folder / "3_Dense" / "model.safetensors", "linear.weight")
     wanted = [normalized(second @ np.tanh(first @ pooled(row, "mean") + bias)) for row in rows]
-    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+    np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 
 def test_options_take_the_place_of_what_the_folder_says(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", modules=[("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})])
-    found, rows = vectors(folder, tmp_path, "--pooling", "cls,max", "--no-normalize")
+    actual, rows = vectors(folder, tmp_path, "--pooling", "cls,max", "--no-normalize")
     wanted = [np.concatenate([pooled(row, "cls"), pooled(row, "max")]) for row in rows]
-    np.testing.assert_allclose(found, wanted, atol=10 * TOLERANCE)
+    np.testing.assert_allclose(actual, wanted, atol=10 * TOLERANCE)
 
 
 def test_an_exported_file_is_pooled_by_hand(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_texts_are_cut_as_the_folder_says(tmp_path: Path, capsys: pytest.Capture
     packed = tmp_path / "packed.onnx"
     assert cli.main(["optimize", str(folder), "-o", str(packed)]) == 0
     assert cli.main(["run", str(packed), "--input", str(texts), "-o", str(out)]) == 0
-    told = " ".join(capsys.readouterr().err.split())
-    assert "2 of 4 texts have more than 8 tokens, and lost their ends" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert "2 of 4 texts have more than 8 tokens, and lost their ends" in message
     with Session(packed) as session, np.load(out) as results:
         tokens = TextReader(packed, session.metadata).read(TEXTS)
         assert max(tokens.seq_lens) == 8
@@ -163,16 +163,16 @@ def test_prompts_that_pooling_leaves_out(mode: str, interface: str, tmp_path: Pa
         for prompt, first in ((None, length), ("document", 0)):
             request = reader.read(texts, prompt_name=prompt).request
             assert request["prompt_length"] == [first] * len(texts)
-            found = np.stack(session.run(request)["sentence_embedding"])
+            actual = np.stack(session.run(request)["sentence_embedding"])
             rows = rows_of(request)
-            places = [np.arange(first + 1, len(row) + 1)[:, None] for row in rows]
+            positions = [np.arange(first + 1, len(row) + 1)[:, None] for row in rows]
             wanted = [
-                (row[first:] * place).sum(0) / place.sum() if mode == "weightedmean" else pooled(row[first:], mode)
-                for row, place in zip(rows, places, strict=True)
+                (row[first:] * index).sum(0) / index.sum() if mode == "weightedmean" else pooled(row[first:], mode)
+                for row, index in zip(rows, positions, strict=True)
             ]
-            np.testing.assert_allclose(found, [normalized(row) for row in wanted], atol=TOLERANCE)
+            np.testing.assert_allclose(actual, [normalized(row) for row in wanted], atol=TOLERANCE)
         bare = session.run(request["input_ids"])["sentence_embedding"]  # ids alone have no prompt
-        np.testing.assert_allclose(np.stack(bare), found, atol=TOLERANCE)
+        np.testing.assert_allclose(np.stack(bare), actual, atol=TOLERANCE)
 
 
 def test_a_folder_runs_as_it_is(tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_a_folder_runs_as_it_is(tmp_path: Path) -> None:
 def test_vectors_are_cut_after_the_last_module(size: int, tmp_path: Path) -> None:
     modules: list[tuple[str, dict[str, Any]]] = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
     folder = write_folder(tmp_path / "model", modules=modules, settings={"truncate_dim": size})
-    found, rows = vectors(folder, tmp_path)
+    actual, rows = vectors(folder, tmp_path)
     wanted = np.stack([normalized(pooled(row, "mean"))[:size] for row in rows])
-    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
-    found, _ = vectors(folder, tmp_path, "--normalize")
+    np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
+    actual, _ = vectors(folder, tmp_path, "--normalize")
     again = [normalized(row) for row in wanted]
-    np.testing.assert_allclose(found, again, atol=TOLERANCE)
-    found, _ = vectors(folder, tmp_path, "--no-normalize")
-    np.testing.assert_allclose(found, [pooled(row, "mean")[:size] for row in rows], atol=10 * TOLERANCE)
+    np.testing.assert_allclose(actual, again, atol=TOLERANCE)
+    actual, _ = vectors(folder, tmp_path, "--no-normalize")
+    np.testing.assert_allclose(actual, [pooled(row, "mean")[:size] for row in rows], atol=10 * TOLERANCE)

@@ -44,12 +44,12 @@ def pack(folder: Path, tmp_path: Path, *options: str) -> Path:
 def original(export: str, request: Mapping[str, list[list[int]]], output: str) -> list[Array]:
     """What the export itself gives for every row of a request, each alone."""
     session = ort.InferenceSession(str(EXPORTS / export), providers=["CPUExecutionProvider"])
-    found = []
+    results = []
     for ids, types in zip(request["input_ids"], request["token_type_ids"], strict=True):
         feeds = {"input_ids": ids, "token_type_ids": types, "attention_mask": [1] * len(ids)}
         arrays = {name: np.asarray([values], np.int64) for name, values in feeds.items()}
-        found.append(session.run([output], arrays)[0][0])
-    return found
+        results.append(session.run([output], arrays)[0][0])
+    return results
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_a_cross_encoder_gives_scores(activation: str | None, function: Any, tmp
         assert (info.task, info.labels, info.takes_pairs) == ("cross-encoder", ("no", "maybe", "yes"), True)
         request = TextReader(packed, session.metadata).read(PAIRS).request
         assert request["token_type_ids"][0] == [0, 0, 0, 0, 1, 1]
-        found = session.run(request)["scores"]
+        actual = session.run(request)["scores"]
     wanted = function(np.stack(original("bert_sequence_classification.onnx", request, "logits")))
-    np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
+    np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 
 def test_settings_without_modules_have_no_say(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_a_sparse_encoder_gives_weights_of_the_vocabulary(strategy: str, activat
         assert session.metadata.text is not None
         assert (session.metadata.text.task, session.metadata.text.pooling) == ("sparse-embedding", ("splade",))
         request = TextReader(packed, session.metadata).read([" ".join(pair) for pair in PAIRS]).request
-        found = session.run(request)["sentence_embedding"]
-    for vector, logits in zip(found, original("bert_masked_lm.onnx", request, "logits"), strict=True):
+        actual = session.run(request)["sentence_embedding"]
+    for vector, logits in zip(actual, original("bert_masked_lm.onnx", request, "logits"), strict=True):
         rows = np.log1p(np.maximum(logits, 0))
         rows = rows if activation == "relu" else np.log1p(rows)
         np.testing.assert_allclose(vector, rows.max(0) if strategy == "max" else rows.sum(0), atol=10 * TOLERANCE)

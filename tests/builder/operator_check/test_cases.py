@@ -52,14 +52,14 @@ def cases_of(operator: str, kind: str) -> list[Case]:
 
 def checked_nodes() -> list[tuple[str, str, dict[str, Any]]]:
     """Operator, kind and attributes of every node that is checked."""
-    found = []
+    results = []
     for case in all_cases():
         graph = case.make()
         model = graph.model()
         nodes = [node for node in padfree_nodes(model.graph) if node.name in graph.subjects]
         assert nodes, case.name
-        found += [(node.op_type, case.kind, node_attributes(node)) for node in nodes]
-    return found
+        results += [(node.op_type, case.kind, node_attributes(node)) for node in nodes]
+    return results
 
 
 def test_every_operator_is_there_in_every_type() -> None:
@@ -160,11 +160,11 @@ def test_what_is_refused_and_what_breaks() -> None:
             self.calls += 1
             raise (BuildError("no kernel") if self.calls == 1 else SessionError("CUDA failed"))
 
-    found = check_cases(cases_of("PadfreePool", "fp16")[:3], Refusing(), H200, PEAKS)
-    assert (first := next(found)).state == "failed"
+    actual = check_cases(cases_of("PadfreePool", "fp16")[:3], Refusing(), H200, PEAKS)
+    assert (first := next(actual)).state == "failed"
     assert first.detail == "no kernel"
     with pytest.raises(RunFailedError) as caught:
-        next(found)
+        next(actual)
     assert (caught.value.result.state, caught.value.result.detail) == ("failed", "CUDA failed")
 
 

@@ -37,9 +37,9 @@ def use_process(monkeypatch: pytest.MonkeyPatch, code: str, count: int = 3) -> N
 def test_results_come_as_the_process_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "print('a library says hello')\ntell(gpu={'name': 'here'}, tensorrt='10.6.0')\n"
     use_process(monkeypatch, code + "for number in asked['cases']: done(number)")
-    told: dict[str, Any] = {}
-    assert [result.operator for result in check_all(0, told)] == ["0", "1", "2"]
-    assert told == {"gpu": {"name": "here"}, "tensorrt": "10.6.0"}
+    reports: dict[str, Any] = {}
+    assert [result.operator for result in check_all(0, reports)] == ["0", "1", "2"]
+    assert reports == {"gpu": {"name": "here"}, "tensorrt": "10.6.0"}
 
 
 def test_another_process_goes_on_behind_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,24 +59,24 @@ def check(answers: Answers, truth: Answers, ours: Answers) -> None:
 
 @pytest.mark.parametrize("attention", [False, True])
 def test_the_padded_file_rounds_what_ours_does(attention: bool, setup: Setup, truth: Answers, ours: Answers) -> None:
-    made = engines.e4m3_of_padded(standard_model(setup.model.original), setup, attention=attention)
-    onnx.checker.check_model(made)
-    counts = Counter(node.op_type for node in made.graph.node)
+    result = engines.e4m3_of_padded(standard_model(setup.model.original), setup, attention=attention)
+    onnx.checker.check_model(result)
+    counts = Counter(node.op_type for node in result.graph.node)
     activations = LAYERS * (8 if attention else 4)  # query, key and value have one input; attention has four more
     assert (counts["QuantizeLinear"], counts["DequantizeLinear"]) == (activations, activations + LAYERS * PRODUCTS)
-    assert (made.opset_import[0].version, weight_types(made)) == (19, {TensorProto.FLOAT8E4M3FN})
-    session = open_session(OnnxModel.of(made))
+    assert (result.opset_import[0].version, weight_types(result)) == (19, {TensorProto.FLOAT8E4M3FN})
+    session = open_session(OnnxModel.of(result))
     outputs = session.run(None, setup.batch.padded(setup.model.original_metadata))
     named = dict(zip([item.name for item in session.get_outputs()], outputs, strict=True))
     check(split_outputs(named, setup.batch.ragged, setup.model.original_metadata), truth, ours)
 
 
 def test_the_packed_file_rounds_what_ours_does(setup: Setup, truth: Answers, ours: Answers, tmp_path: Path) -> None:
-    made = engines.e4m3_of_packed(setup)
-    counts = Counter(node.op_type for node in made.graph.node)
+    result = engines.e4m3_of_packed(setup)
+    counts = Counter(node.op_type for node in result.graph.node)
     assert (counts["QuantizeLinear"], counts["PadfreeAttention"], counts["PadfreeLinear"]) == (4 * LAYERS, LAYERS, 0)
     path = tmp_path / "packed.onnx"
-    save_model(made, path)
+    save_model(result, path)
     with Session(path) as session:
         answers = session.backend.run(session.feeds(setup.batch.ragged))
         check(split_outputs(answers, setup.batch.ragged, session.metadata), truth, ours)
@@ -108,12 +108,12 @@ def test_weights_of_any_size_keep_their_numbers(size: float) -> None:
     """Scales of small ones are fp16's smallest numbers, which are rounded up: nothing is cut off."""
     feeds = {X: np.eye(SIZE, dtype=np.float16)}
     model = product(weight=size)
-    made = with_e4m3_gemms(model, {X: 2.0**-8}, attention=False)
-    (wanted,), (found,) = (open_session(OnnxModel.of(each)).run(None, feeds) for each in (model, made))
-    off = np.abs(found.astype(np.float64) - wanted).max()
+    result = with_e4m3_gemms(model, {X: 2.0**-8}, attention=False)
+    (wanted,), (actual,) = (open_session(OnnxModel.of(each)).run(None, feeds) for each in (model, result))
+    off = np.abs(actual.astype(np.float64) - wanted).max()
     assert off <= np.abs(wanted).max() * (2**-4 + 2**-7)
-    assert not found[:, 0].any()
-    assert found.any()
+    assert not actual[:, 0].any()
+    assert actual.any()
 
 
 def test_products_that_do_not_fit_are_refused_by_name() -> None:

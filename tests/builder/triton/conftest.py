@@ -15,13 +15,13 @@ def tokenizer(tmp_path: Path) -> Path:
 
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     words = [*special, *(f"word{number}" for number in range(94))]
-    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
-    made.add_special_tokens(special)
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(
+    new_tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    new_tokenizer.add_special_tokens(special)
+    new_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    new_tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     folder = tmp_path / "tokenizer"
     folder.mkdir()
-    made.save(str(folder / "tokenizer.json"))
+    new_tokenizer.save(str(folder / "tokenizer.json"))
     return folder

@@ -26,9 +26,9 @@ def resources(folder: Path) -> dict[str, Any]:
 
 
 def container(folder: Path) -> dict[str, Any]:
-    (found,) = resources(folder)["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
+    (actual,) = resources(folder)["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert isinstance(actual, dict)
+    return actual
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def on_gpu(write_plan: PlanWriter, tmp_path: Path, tokenizer: Path) -> Path:
 
 def test_the_schemas_of_kubernetes_take_it(on_gpu: Path) -> None:
     validator = pytest.importorskip("kubernetes_validate")
-    found = resources(on_gpu)
-    assert sorted(found) == ["Deployment", "NetworkPolicy", "Service"]
-    for resource in found.values():
+    actual = resources(on_gpu)
+    assert sorted(actual) == ["Deployment", "NetworkPolicy", "Service"]
+    for resource in actual.values():
         validator.validate(resource, validator.latest_version(), strict=True)
-    wrong = json.loads(json.dumps(found["Deployment"]).replace("periodSeconds", "periodSecond"))
+    wrong = json.loads(json.dumps(actual["Deployment"]).replace("periodSeconds", "periodSecond"))
     with pytest.raises(validator.ValidationError):
         validator.validate(wrong, validator.latest_version(), strict=True)
 
@@ -51,20 +51,20 @@ def test_the_schemas_of_kubernetes_take_it(on_gpu: Path) -> None:
 def test_its_commands_are_those_of_the_image(on_gpu: Path) -> None:
     dockerfile = (on_gpu / "Dockerfile").read_text("utf-8")
     check, command = (json.loads(text) for text in re.findall(r"CMD (\[.*\])$", dockerfile, re.MULTILINE))
-    found = container(on_gpu)
-    assert found["args"] == [*command, "--exit-timeout-secs=40"]
-    live = found["livenessProbe"]["exec"]["command"]
+    actual = container(on_gpu)
+    assert actual["args"] == [*command, "--exit-timeout-secs=40"]
+    live = actual["livenessProbe"]["exec"]["command"]
     assert live == [*check, "--live"]
     assert [*live][3:5] == ["bert", "bert_tokenizer"]
 
 
 def test_its_times_fit_together(on_gpu: Path) -> None:
-    found = container(on_gpu)
+    actual = container(on_gpu)
     grace_s = resources(on_gpu)["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    pause_s = int(found["lifecycle"]["preStop"]["exec"]["command"][1])
-    exit_s = int(found["args"][-1].partition("=")[2])
+    pause_s = int(actual["lifecycle"]["preStop"]["exec"]["command"][1])
+    exit_s = int(actual["args"][-1].partition("=")[2])
     assert pause_s + exit_s < grace_s
-    live = found["livenessProbe"]
+    live = actual["livenessProbe"]
     # An attempt asks each model, and a request may take 5 s.
     assert live["timeoutSeconds"] > 3 * 5 * 2 + 2 * 1
 

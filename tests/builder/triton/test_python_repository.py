@@ -89,8 +89,8 @@ def configuration(folder: Path, name: str) -> Any:
     return read_text(folder / name / "config.pbtxt")
 
 
-def same(found: Any, expected: str) -> bool:
-    return found == text_format.Parse(expected, protobuf().ModelConfig())
+def same(actual: Any, expected: str) -> bool:
+    return actual == text_format.Parse(expected, protobuf().ModelConfig())
 
 
 def parameters(config: Any) -> dict[str, Any]:
@@ -100,10 +100,10 @@ def parameters(config: Any) -> dict[str, Any]:
 
 def test_every_field(packed_model: ModelWriter, tmp_path: Path, tokenizer: Path) -> None:
     options = ServingOptions("bert", tokenizer=tokenizer)
-    found = write_repository(packed_model(), tmp_path / "models", options)
-    assert found.models == ("bert", "bert_tokenizer", "bert_text")
-    for name, expected in zip(found.models, (ENCODER, TOKENIZER, ENSEMBLE), strict=True):
-        assert same(configuration(found.folder, name), expected), name
+    actual = write_repository(packed_model(), tmp_path / "models", options)
+    assert actual.models == ("bert", "bert_tokenizer", "bert_text")
+    for name, expected in zip(actual.models, (ENCODER, TOKENIZER, ENSEMBLE), strict=True):
+        assert same(configuration(actual.folder, name), expected), name
 
 
 def test_a_text_waits_for_others_once(packed_model: ModelWriter, tmp_path: Path, tokenizer: Path) -> None:
@@ -222,8 +222,8 @@ def test_text_ensembles_that_cannot_be(
         ({}, {"max_length": 17}, "--max-length 17, the model takes 16 tokens"),
         ({}, {"tokenizer": tmp_path}, "tokenizer.json: no such tokenizer"),
     ]
-    for changes, given, message in cases:
-        options = ServingOptions("bert", **{"tokenizer": tokenizer, **given})
+    for changes, values, message in cases:
+        options = ServingOptions("bert", **{"tokenizer": tokenizer, **values})
         with pytest.raises(BuildError, match=message):
             write_repository(packed_model(**changes), tmp_path / "models", options)
         assert not (tmp_path / "models").exists()

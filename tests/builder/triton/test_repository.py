@@ -37,10 +37,10 @@ def versions(folder: Path) -> list[str]:
 def write(write_plan: PlanWriter, tmp_path: Path) -> Callable[..., Repository]:
     """Writes a plan whose profile takes `tokens` into tmp_path / "models"."""
 
-    def write(name: str = "bert", *, tokens: int = 100, **given: Any) -> Repository:
-        arguments = {key: given.pop(key) for key in ("version", "overwrite") if key in given}
-        plan = write_plan(tensorrt=given.pop("tensorrt", "10.6.0"), profile={"max_tokens": tokens})
-        options = ServingOptions(name, **{"server": "24.11", **given})
+    def write(name: str = "bert", *, tokens: int = 100, **changes: Any) -> Repository:
+        arguments = {key: changes.pop(key) for key in ("version", "overwrite") if key in changes}
+        plan = write_plan(tensorrt=changes.pop("tensorrt", "10.6.0"), profile={"max_tokens": tokens})
+        options = ServingOptions(name, **{"server": "24.11", **changes})
         return write_repository(plan, tmp_path / "models", options, **arguments)
 
     return write
@@ -79,16 +79,16 @@ def test_the_first_model_stays_when_a_second_comes(write: Write) -> None:
 def test_another_plan_is_another_version(write: Write) -> None:
     folder = write().folder
     first = content(folder / "bert" / "1")
-    found = write(tokens=90)
-    assert (found.version, found.there) == (2, False)
+    actual = write(tokens=90)
+    assert (actual.version, actual.there) == (2, False)
     assert content(folder / "bert" / "1") == first
     assert content(folder / "bert" / "2") != first
     config = read_text(folder / "bert" / "config.pbtxt")
     assert config.parameters["padfree_max_tokens"].string_value == "90"
     listed = json.loads((folder / "bert" / "padfree.json").read_text())
     assert sorted(listed["versions"]) == ["1", "2"]
-    found = write(tokens=90)
-    assert (found.version, found.there) == (2, True)
+    actual = write(tokens=90)
+    assert (actual.version, actual.there) == (2, True)
     (folder / "bert" / "7").mkdir()  # by hand
     assert write(tokens=90).version == 8
 
@@ -113,9 +113,9 @@ def test_versions_that_are_asked_for(write: Write) -> None:
 
 def test_what_python_and_users_put_there(write: Write) -> None:
     folder = write(backend="python", server=None).folder
-    for place in (folder / "bert" / "1", folder / "bert", folder):
-        (place / "__pycache__").mkdir()
-        (place / "__pycache__" / "model.cpython-312.pyc").write_bytes(b"compiled")
+    for location in (folder / "bert" / "1", folder / "bert", folder):
+        (location / "__pycache__").mkdir()
+        (location / "__pycache__" / "model.cpython-312.pyc").write_bytes(b"compiled")
     (folder / "bert" / "labels.txt").write_text("mine")
     assert write(backend="python", server=None).there
     assert write(backend="python", server=None, tokens=90).version == 2
@@ -162,8 +162,8 @@ def test_files_of_another_backend_go(write: Write) -> None:
 
 def test_text_models_have_one_version(write: Write, tokenizer: Path) -> None:
     folder = write().folder
-    found = write(tokenizer=tokenizer)  # the encoder is there already
-    assert (found.version, found.there) == (1, False)
+    actual = write(tokenizer=tokenizer)  # the encoder is there already
+    assert (actual.version, actual.there) == (1, False)
     assert write(tokenizer=tokenizer).there
     with pytest.raises(BuildError, match="the repository has bert_text, which chains the newest version of bert"):
         write(tokens=90)
@@ -179,16 +179,16 @@ def test_the_image_serves_all_models(write: Write, packed_model: ModelWriter, to
     folder = write("first").folder
     assert "pip3" not in (folder / "Dockerfile").read_text()
     write("second", backend="python")
-    found = write_repository(packed_model(), folder, ServingOptions("third", tokenizer=tokenizer))
+    actual = write_repository(packed_model(), folder, ServingOptions("third", tokenizer=tokenizer))
     text = (folder / "Dockerfile").read_text()
     assert "# The plans of first, second run on NVIDIA H200 (compute capability 9.0).\n" in text
     assert "# The plan of first loads in TensorRT 10.6.0 alone.\n" in text
     for package in ("tokenizers>=0.20", "onnxruntime>=1.20", "tensorrt==10.6.0.*", "cuda-python>=12.8"):
         assert f"'{package}'" in text
     assert "plugins=/opt/padfree/lib/libpadfree_register.so" in text
-    assert found.server.release == "24.11"  # the repository's, though the newest would do
-    assert [needs.model for needs in found.needs] == ["first", "second", "third"]
-    assert found.arguments == ("--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so",)
+    assert actual.server.release == "24.11"  # the repository's, though the newest would do
+    assert [needs.model for needs in actual.needs] == ["first", "second", "third"]
+    assert actual.arguments == ("--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so",)
     before = content(folder)
     write("first")  # the last one written does not decide
     assert content(folder) == before
@@ -279,12 +279,12 @@ def test_what_a_killed_process_left_is_removed(write: Write) -> None:
 
 
 def test_a_first_write_that_was_killed(write: Write, tmp_path: Path) -> None:
-    place = tmp_path / "models" / "bert"
-    place.mkdir(parents=True)
-    partial_path(place / "version").mkdir()
-    partial_path(place / "config.pbtxt").touch()
+    location = tmp_path / "models" / "bert"
+    location.mkdir(parents=True)
+    partial_path(location / "version").mkdir()
+    partial_path(location / "config.pbtxt").touch()
     assert write().version == 1
-    assert sorted(path.name for path in place.iterdir()) == ["1", "batchstrategy.so", "config.pbtxt", "padfree.json"]
+    assert sorted(path.name for path in location.iterdir()) == ["1", "batchstrategy.so", "config.pbtxt", "padfree.json"]
 
 
 def test_two_commands_at_once(packed_model: ModelWriter, tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def test_the_encoder_and_the_ensemble_take_them(model: Path, tokenizer: Path, tm
     write_repository(model, folder, ServingOptions("m", server="24.11", tokenizer=tokenizer, max_length=16))
     encoder, ensemble = (read_text(folder / name / "config.pbtxt") for name in ("m", "m_text"))
     for config in (encoder, ensemble):
-        found = {item.name: list(item.dims) for item in config.input}
-        assert {name: found[name] for name in ROWS} == ROWS
+        results = {item.name: list(item.dims) for item in config.input}
+        assert {name: results[name] for name in ROWS} == ROWS
         assert not any(item.allow_ragged_batch for item in config.input if item.name in ROWS)
     assert {item.name: item.data_type for item in encoder.input}["features"] == 11  # TYPE_FP32
     step = ensemble.ensemble_scheduling.step[1]
@@ -61,6 +61,6 @@ def test_the_server_takes_an_axis_away_where_the_engine_has_none(
     plan = write_plan(inputs=[*packed_metadata["inputs"], *rows])
     write_repository(plan, tmp_path / "models", ServingOptions("m", server="24.11"))
     config = read_text(tmp_path / "models" / "m" / "config.pbtxt")
-    found = {item.name: (list(item.dims), item.HasField("reshape")) for item in config.input}
-    assert (found["language"], found["features"]) == (([1], True), ([3], False))
+    results = {item.name: (list(item.dims), item.HasField("reshape")) for item in config.input}
+    assert (results["language"], results["features"]) == (([1], True), ([3], False))
     assert {name for item in config.batch_input for name in item.target_name} == {"seq_lens"}

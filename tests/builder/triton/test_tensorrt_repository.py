@@ -53,9 +53,9 @@ def configuration(model: Path, folder: Path, **options: Any) -> Any:
 
 
 def test_every_field(write_plan: PlanWriter, tmp_path: Path) -> None:
-    found = configuration(write_plan(), tmp_path / "models", max_queue_delay_us=250, max_queue_size=64, instances=2)
+    actual = configuration(write_plan(), tmp_path / "models", max_queue_delay_us=250, max_queue_size=64, instances=2)
     expected = text_format.Parse(EXPECTED, protobuf().ModelConfig())
-    assert text_format.MessageToString(found) == text_format.MessageToString(expected)
+    assert text_format.MessageToString(actual) == text_format.MessageToString(expected)
 
 
 def test_every_file(write_plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ def test_a_padded_axis_is_as_long_as_the_largest_request(
 ) -> None:
     longest = {"name": "longest", "role": "max_seqlen", "limit": None, "dtype": "int32"}
     model = write_plan(inputs=[*packed_metadata["inputs"], longest])
-    found = configuration(model, tmp_path / "models")
-    kinds = {item.target_name[0]: protobuf().BatchInput.Kind.Name(item.kind) for item in found.batch_input}
+    actual = configuration(model, tmp_path / "models")
+    kinds = {item.target_name[0]: protobuf().BatchInput.Kind.Name(item.kind) for item in actual.batch_input}
     assert kinds == {"seq_lens": "BATCH_ITEM_SHAPE_FLATTEN", "longest": "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"}
-    assert [item.name for item in found.input] == ["input_ids", "token_type_ids"]
+    assert [item.name for item in actual.input] == ["input_ids", "token_type_ids"]
 
 
 def test_types_and_shapes_of_outputs(write_plan: PlanWriter, tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_types_and_shapes_of_outputs(write_plan: PlanWriter, tmp_path: Path) -> 
         {"name": "weights", "layout": "padded", "dtype": "float32", "shape": [None, None, 3]},
         {"name": "kind", "layout": "per_sequence", "dtype": "int64", "shape": [None, 4, 5]},
     ]
-    found = configuration(write_plan(outputs=outputs), tmp_path / "models")
+    actual = configuration(write_plan(outputs=outputs), tmp_path / "models")
     types = protobuf().DataType.Name
-    shown = {item.name: (types(item.data_type), list(item.dims), item.HasField("reshape")) for item in found.output}
+    shown = {item.name: (types(item.data_type), list(item.dims), item.HasField("reshape")) for item in actual.output}
     assert shown == {
         "hidden": ("TYPE_FP16", [-1, 64], False),
         "tags": ("TYPE_BF16", [-1], False),
@@ -110,7 +110,7 @@ def test_types_and_shapes_of_outputs(write_plan: PlanWriter, tmp_path: Path) -> 
         "kind": ("TYPE_INT64", [4, 5], False),
     }
     # One entry a tensor, and none for what Triton cuts by itself.
-    assert [list(item.target_name) for item in found.batch_output] == [["hidden"], ["tags"]]
+    assert [list(item.target_name) for item in actual.batch_output] == [["hidden"], ["tags"]]
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_outputs_that_triton_cannot_hand_out(
 
 
 def test_the_fullest_warm_up_fits_the_profile(write_plan: PlanWriter, tmp_path: Path) -> None:
-    found = configuration(write_plan(profile={"max_tokens": 20, "max_batch": 32}), tmp_path / "models")
-    assert found.max_batch_size == 20  # the backend takes the smallest first dimension, and tokens have 20
-    sizes = [(sample.batch_size, list(sample.inputs["input_ids"].dims)) for sample in found.model_warmup]
+    actual = configuration(write_plan(profile={"max_tokens": 20, "max_batch": 32}), tmp_path / "models")
+    assert actual.max_batch_size == 20  # the backend takes the smallest first dimension, and tokens have 20
+    sizes = [(sample.batch_size, list(sample.inputs["input_ids"].dims)) for sample in actual.model_warmup]
     assert sizes == [(1, [8]), (20, [1])]
 
 
@@ -144,11 +144,11 @@ def test_warm_up_tokens_are_ones_that_the_model_takes(
     write_plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path
 ) -> None:
     coverage = {**packed_metadata["coverage"], "excluded_ids": {"input_ids": [0, 1]}}
-    found = configuration(write_plan(coverage=coverage), tmp_path / "models")
-    for sample in found.model_warmup:
-        given = sample.inputs["input_ids"]
-        data = (tmp_path / "models" / "bert" / "warmup" / given.input_data_file).read_bytes()
-        assert data == b"\x02\0\0\0" * given.dims[0]
+    actual = configuration(write_plan(coverage=coverage), tmp_path / "models")
+    for sample in actual.model_warmup:
+        inputs = sample.inputs["input_ids"]
+        data = (tmp_path / "models" / "bert" / "warmup" / inputs.input_data_file).read_bytes()
+        assert data == b"\x02\0\0\0" * inputs.dims[0]
         assert sample.inputs["token_type_ids"].zero_data
 
 
@@ -161,9 +161,9 @@ def test_names_of_inputs_do_not_lead_out_of_the_folder(
     plan = write_plan()
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     (tmp_path / "place").mkdir()
-    found = configuration(plan, tmp_path / "place" / "models")
-    assert found.input[0].name == name
-    for sample in found.model_warmup:
+    actual = configuration(plan, tmp_path / "place" / "models")
+    assert actual.input[0].name == name
+    for sample in actual.model_warmup:
         file = sample.inputs[name].input_data_file
         assert "/" not in file
         assert (tmp_path / "place" / "models" / "bert" / "warmup" / file).is_file()

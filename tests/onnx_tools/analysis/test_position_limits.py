@@ -84,10 +84,10 @@ def runs(
 
 
 def assert_true(
-    model: ModelProto, kinds: Mapping[str, str], found: Recorded | None = None, beyond: int = 1
+    model: ModelProto, kinds: Mapping[str, str], actual: Recorded | None = None, beyond: int = 1
 ) -> int | None:
-    """The original takes sequences up to what is recorded, or was `found`, and none that is `beyond` tokens longer."""
-    longest, limits = found or recorded(model)
+    """The original takes sequences up to what is recorded, or was `actual`, and none that is `beyond` tokens longer."""
+    longest, limits = actual or recorded(model)
     if longest is None:
         assert runs(model, kinds, limits, [FAR]) == [True]
     else:
@@ -142,8 +142,8 @@ def length_of(b: EncoderBuilder, tensor: str = "input_ids") -> str:
     return b.op("Slice", b.op("Shape", tensor), b.axes(1), b.axes(2), b.axes(0))
 
 
-def rows(b: EncoderBuilder, places: str, count: int = ROWS) -> str:
-    return b.op("Gather", b.weight(count, HIDDEN), places)
+def rows(b: EncoderBuilder, positions: str, count: int = ROWS) -> str:
+    return b.op("Gather", b.weight(count, HIDDEN), positions)
 
 
 def shifted(b: EncoderBuilder) -> str:
@@ -182,14 +182,14 @@ def buffer_is_shorter(b: EncoderBuilder) -> str:
 def counted_ids(b: EncoderBuilder) -> str:
     """RoBERTa: cumsum(ids != 1) * (ids != 1) + 1."""
     kept = b.op("Cast", b.op("Not", b.op("Equal", "input_ids", b.constant(1, np.int64))), to=TensorProto.INT64)
-    places = b.op("Mul", b.op("CumSum", kept, b.constant(1, np.int64)), kept)
-    return rows(b, b.op("Add", places, b.constant(1, np.int64)))
+    positions = b.op("Mul", b.op("CumSum", kept, b.constant(1, np.int64)), kept)
+    return rows(b, b.op("Add", positions, b.constant(1, np.int64)))
 
 
 def counted_mask(b: EncoderBuilder) -> str:
     """OPT: cumsum(mask) * mask - 1 + 2."""
-    places = b.op("Mul", b.op("CumSum", "attention_mask", b.constant(1, np.int64)), "attention_mask")
-    return rows(b, b.op("Add", b.op("Sub", places, b.constant(1, np.int64)), b.constant(2, np.int64)))
+    positions = b.op("Mul", b.op("CumSum", "attention_mask", b.constant(1, np.int64)), "attention_mask")
+    return rows(b, b.op("Add", b.op("Sub", positions, b.constant(1, np.int64)), b.constant(2, np.int64)))
 
 
 def counted_inverted_mask(b: EncoderBuilder) -> str:
@@ -252,10 +252,10 @@ FORMS: Mapping[Form, int | None] = {
 }  # fmt: skip
 
 
-def form(places: Form) -> ModelProto:
+def form(positions: Form) -> ModelProto:
     builder = EncoderBuilder()
     words = builder.op("Gather", builder.weight(VOCABULARY, HIDDEN), "input_ids")
-    x = builder.norm(builder.op("Add", words, places(builder)))
+    x = builder.norm(builder.op("Add", words, positions(builder)))
     return with_output(builder.layer(x, builder.padding_mask()), builder, TOKENS)
 
 
@@ -306,8 +306,8 @@ def distances(b: EncoderBuilder) -> str:
     return b.op("Sub", b.op("Unsqueeze", steps(b), b.axes(0)), b.op("Unsqueeze", steps(b), b.axes(1)))
 
 
-def heads_first(b: EncoderBuilder, places: str, count: int) -> str:
-    return b.op("Transpose", b.op("Gather", b.weight(count, 2), places), perm=[2, 0, 1])
+def heads_first(b: EncoderBuilder, positions: str, count: int) -> str:
+    return b.op("Transpose", b.op("Gather", b.weight(count, 2), positions), perm=[2, 0, 1])
 
 
 def causal_buffer(b: EncoderBuilder) -> str:
@@ -339,8 +339,8 @@ def by_bucket(b: EncoderBuilder) -> str:
     far = b.op("Log", b.op("Max", b.op("Cast", near, to=TensorProto.FLOAT), b.constant(1.0)))
     bucket = b.op("Cast", b.op("Mul", far, b.constant(3.0)), to=TensorProto.INT64)
     bucket = b.op("Min", bucket, b.constant(15, np.int64))
-    places = b.op("Where", b.op("Less", near, b.constant(8, np.int64)), near, bucket)
-    return heads_first(b, places, 16)
+    positions = b.op("Where", b.op("Less", near, b.constant(8, np.int64)), near, bucket)
+    return heads_first(b, positions, 16)
 
 
 def far_distances(b: EncoderBuilder) -> str:

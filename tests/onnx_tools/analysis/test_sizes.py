@@ -46,8 +46,8 @@ def top_k(builder: EncoderBuilder, x: str) -> str:
 
 
 def scattered(builder: EncoderBuilder, x: str) -> str:
-    places = builder.constant([[0, 0], [1, 0]], np.int64)
-    return builder.op("ScatterND", x, places, builder.weight(2, HIDDEN))
+    positions = builder.constant([[0, 0], [1, 0]], np.int64)
+    return builder.op("ScatterND", x, positions, builder.weight(2, HIDDEN))
 
 
 CASES: dict[str, Build] = {
@@ -95,9 +95,9 @@ CASES: dict[str, Build] = {
 @pytest.mark.parametrize("name", CASES)
 def test_sizes(name: str) -> None:
     builder = EncoderBuilder()
-    made = CASES[name](builder, builder.op("Gather", builder.weight(VOCABULARY, HIDDEN), "input_ids"))
-    builder.op("Shape", made, output="sizes")
-    builder.op("Cast", made, output="y", to=TensorProto.FLOAT)
+    result = CASES[name](builder, builder.op("Gather", builder.weight(VOCABULARY, HIDDEN), "input_ids"))
+    builder.op("Shape", result, output="sizes")
+    builder.op("Cast", result, output="y", to=TensorProto.FLOAT)
     model = builder.model({"y": ["a"], "sizes": ["r"]})
     model.graph.output[1].type.tensor_type.elem_type = TensorProto.INT64
     model.graph.output[0].type.tensor_type.ClearField("shape")

@@ -78,8 +78,8 @@ def check(model: ModelProto, end: int, folder: Path, interface: str) -> None:
     """Through Session, every text gets what the original gives for it alone."""
     save_model(rewrite(model, interface=interface).model, folder / "model.onnx")
     with Session(folder / "model.onnx") as session:
-        (found,) = session.run(texts(end)).values()
-    for ids, row in zip(texts(end), found, strict=True):
+        (actual,) = session.run(texts(end)).values()
+    for ids, row in zip(texts(end), actual, strict=True):
         np.testing.assert_allclose(row, alone(model, ids), atol=TOLERANCE)
 
 
@@ -108,11 +108,11 @@ def pooled_before(padding: int) -> ModelProto:
         op("Mul", ["tokens", "places_of_slots"], ["ends"]),
     ]
     nodes = [node for node in model.graph.node if not {"is_end", "ends"} & set(node.output)]
-    place = next(i for i, node in enumerate(nodes) if node.op_type == "ArgMax")
+    index = next(i for i, node in enumerate(nodes) if node.op_type == "ArgMax")
     sizes = next(node for node in nodes if "sizes" in node.output)
     nodes.remove(sizes)
     del model.graph.node[:]
-    model.graph.node.extend([*nodes[:place], sizes, *slots, *nodes[place:]])
+    model.graph.node.extend([*nodes[:index], sizes, *slots, *nodes[index:]])
     model.graph.initializer.append(numpy_helper.from_array(np.asarray(padding), "padding"))
     return model
 
@@ -147,8 +147,8 @@ def test_bart_takes_the_token_that_ends_a_text(name: str) -> None:
     session = ort.InferenceSession(result.model.SerializeToString(), providers=["CPUExecutionProvider"])
     types = {item.name: np.int64 if "64" in item.type else np.int32 for item in session.get_inputs()}
     feeds = {"input_ids": ids, "attention_mask": mask}
-    (found,) = session.run(None, {name: feeds[name].astype(kind) for name, kind in types.items()})
-    for row, text in zip(found, rows, strict=True):
+    (actual,) = session.run(None, {name: feeds[name].astype(kind) for name, kind in types.items()})
+    for row, text in zip(actual, rows, strict=True):
         np.testing.assert_allclose(row, alone(model, text), atol=1e-4)
     with pytest.raises(RewriteError, match=r"sequences without tokens: choose the padded|not known.*choose the padded"):
         rewrite(model, interface="packed")

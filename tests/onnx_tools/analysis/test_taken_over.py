@@ -23,10 +23,10 @@ from tests.onnx_tools.random_models.random_search import case
 from tests.support.encoder import HIDDEN, one_layer, with_output
 
 
-def assert_same_facts(found: Mapping[str, Facts], wanted: Mapping[str, Facts]) -> None:
-    assert found.keys() == wanted.keys()
+def assert_same_facts(actual: Mapping[str, Facts], wanted: Mapping[str, Facts]) -> None:
+    assert actual.keys() == wanted.keys()
     for name, facts in wanted.items():
-        assert found[name].says_the_same(facts), f"'{name}': {found[name]} instead of {facts}"
+        assert actual[name].says_the_same(facts), f"'{name}': {actual[name]} instead of {facts}"
 
 
 def random_model(number: int) -> tuple[ModelProto, str]:
@@ -43,10 +43,10 @@ def test_after_every_pass_the_same_is_known_as_from_scratch(
     taken_over = list[int]()
 
     def both(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
-        found = analyse(graph, before)
-        assert_same_facts(found.facts, analyse(graph).facts)
-        taken_over.append(len(found.steps.keys() & (before.steps.keys() if before is not None else set())))
-        return found
+        actual = analyse(graph, before)
+        assert_same_facts(actual.facts, analyse(graph).facts)
+        taken_over.append(len(actual.steps.keys() & (before.steps.keys() if before is not None else set())))
+        return actual
 
     monkeypatch.setattr(check, "analyse", both)
     for number in programs:
@@ -68,8 +68,8 @@ def chosen(axis_of_indices: int) -> ModelProto:
     rows = builder.op("Range", builder.constant(0, np.int64), size, builder.constant(1, np.int64))
     column = builder.op("Unsqueeze", rows, builder.axes(axis_of_indices))
     zeros = builder.op("Mul", column, builder.constant(0, np.int64))
-    places = builder.op("Concat", column, zeros, axis=1)
-    return with_output(builder.op("GatherND", x, places), builder, ["batch", HIDDEN])
+    positions = builder.op("Concat", column, zeros, axis=1)
+    return with_output(builder.op("GatherND", x, positions), builder, ["batch", HIDDEN])
 
 
 def test_a_rule_that_looks_further_is_asked_again() -> None:

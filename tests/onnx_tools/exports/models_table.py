@@ -117,10 +117,10 @@ def _more() -> str:
         "| family | exporter | linear | attention | packed entirely | under any mask |",
         "|---|---|---|---|---|---|",
     ]
-    for name, found in exports_table.expected().items():
+    for name, actual in exports_table.expected().items():
         family, _, exporter = name.rpartition("_")
         if exporter in ("torchscript", "dynamo"):
-            packed, padded = found["packed"], found["padded"]
+            packed, padded = actual["packed"], actual["padded"]
             entirely = "yes" if packed["complete"] else "no"
             cells = [family, exporter, packed["linear"], packed["attention"], entirely, padded["attention"]]
             lines.append(f"| {' | '.join(cells)} |")
@@ -133,8 +133,8 @@ def _folded(rewritings: Rewritings) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name in folded.NAMES:
-        found = folded.layers_of(rewritings.of_linear(name).model)
-        cells = [name, *(str(count) for count in astuple(found))]
+        actual = folded.layers_of(rewritings.of_linear(name).model)
+        cells = [name, *(str(count) for count in astuple(actual))]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -160,10 +160,14 @@ def _table(cases: Iterable[Case], column: str, rewritten: Rewritten) -> str:
     lines.append("|---|---|---|---|---|---|---|")
     for case in cases:
         report = rewritten(case).report
-        found = report.plugins.get("PadfreeAttention", 0)
+        actual = report.plugins.get("PadfreeAttention", 0)
         missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
         cells = [getattr(case, column), case.exporter, case.attention, _share(report)]
-        cells += [f"{found} of {found + len(missed)}", " ".join(sorted(set(report.outputs.values()))), _reason(report)]
+        cells += [
+            f"{actual} of {actual + len(missed)}",
+            " ".join(sorted(set(report.outputs.values()))),
+            _reason(report),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
@@ -176,11 +180,11 @@ def _optimized(cases: Iterable[Case], rewritten: Rewritten) -> str:
         fused = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
         fused |= {"SimplifiedLayerNormalization"} & {node.op_type for node in model.graph.node}
         report = rewritten(case).report
-        found = report.plugins.get("PadfreeAttention", 0)
+        actual = report.plugins.get("PadfreeAttention", 0)
         missed = sum(len(item.missed) for item in report.passes if item.name == "attention")
         cells = [case.family, case.head, case.level, ", ".join(sorted(fused)), _share(report)]
         cells += [
-            f"{found} of {found + missed}",
+            f"{actual} of {actual + missed}",
             "right-padded" if report.right_padded_only else "any",
             _reason(report),
         ]

@@ -41,8 +41,8 @@ LAYERS: Mapping[str, Layers] = {
 }
 
 
-def error(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+def error(actual: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.linalg.norm(actual - wanted) / np.linalg.norm(wanted))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,10 +56,12 @@ def test_answers(name: str, interface: str, rewritings: Rewritings) -> None:
     """Those of the original for every sequence alone."""
     original, model = load(name), rewritings.of_linear(name, interface=interface).model
     inputs, metadata = inputs_of(original), read_metadata(model)
-    given, outputs = exports.sequences(inputs), [item["name"] for item in metadata["outputs"]]
+    requests, outputs = exports.sequences(inputs), [item["name"] for item in metadata["outputs"]]
     packed = interface == "packed"
-    feeds = exports.packed_feeds(metadata, given) if packed else exports.padded_feeds(original, inputs, given, False)
-    exports.compare(metadata, given, exports.truth(original, given, outputs), run(model, feeds, outputs), False)
+    feeds = (
+        exports.packed_feeds(metadata, requests) if packed else exports.padded_feeds(original, inputs, requests, False)
+    )
+    exports.compare(metadata, requests, exports.truth(original, requests, outputs), run(model, feeds, outputs), False)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

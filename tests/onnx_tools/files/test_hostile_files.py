@@ -58,20 +58,20 @@ NO_DATA = {
 PLACES = ("initializer", "constant", "function")
 
 
-def planted(made: TensorProto, place: str) -> ModelProto:
+def planted(rewritten: TensorProto, index: str) -> ModelProto:
     model = exported()
-    if place == "initializer":
-        model.graph.initializer.append(made)
-        return with_output(model, "planted", made.data_type)
-    constant = helper.make_node("Constant", [], ["planted"], value=made)
-    if place == "constant":
+    if index == "initializer":
+        model.graph.initializer.append(rewritten)
+        return with_output(model, "planted", rewritten.data_type)
+    constant = helper.make_node("Constant", [], ["planted"], value=rewritten)
+    if index == "constant":
         model.graph.node.insert(0, constant)
     else:
         opsets = [helper.make_opsetid("", 17)]
         model.functions.append(helper.make_function("own", "Planted", [], ["planted"], [constant], opsets))
         model.opset_import.append(helper.make_opsetid("own", 1))
         model.graph.node.insert(0, helper.make_node("Planted", [], ["planted"], domain="own"))
-    return with_output(model, "planted", made.data_type)
+    return with_output(model, "planted", rewritten.data_type)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -62,7 +62,7 @@ def test_rewriting_takes_little_more_than_its_weights(file: Path, precision: str
 def test_weights_are_written_from_where_they_lie(tmp_path: Path, outside: bool) -> None:
     source, packed = tmp_path / "model.onnx", tmp_path / "packed.onnx"
     save_model(bert_model(1, 128, 4, 256, vocab_size=300, max_positions=64), source)
-    made = rewrite_model(open_model(source), interface="packed", precision="fp16", strict=False, verify=False)
-    save_model(with_bodies(made.model, "fp16"), packed, external_data_bytes=0 if outside else 1 << 30)
+    rewritten = rewrite_model(open_model(source), interface="packed", precision="fp16", strict=False, verify=False)
+    save_model(with_bodies(rewritten.model, "fp16"), packed, external_data_bytes=0 if outside else 1 << 30)
     assert len(list(tmp_path.glob("*.data"))) == outside
-    assert load_model(packed) == finished(made.model, "fp16")
+    assert load_model(packed) == finished(rewritten.model, "fp16")

@@ -136,22 +136,22 @@ def test_what_is_rewritten_is_the_same(tmp_path: Path, precision: str, stored: s
     save_model(source, path)
     options: dict[str, Any] = {"interface": "packed", "precision": precision, "strict": False, "verify": False}
     wanted = rewrite(source, **options).model
-    found = rewrite_model(open_model(path), **options).model
-    assert len(held(found)) > 4
-    assert finished(found, precision) == wanted
+    actual = rewrite_model(open_model(path), **options).model
+    assert len(held(actual)) > 4
+    assert finished(actual, precision) == wanted
     if precision != "fp32":
-        assert whole(with_linear(found)) == with_linear(Model(wanted)).whole()
+        assert whole(with_linear(actual)) == with_linear(Model(wanted)).whole()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_verified_models_are_the_same(tmp_path: Path, precision: str) -> None:
     path = tmp_path / "model.onnx"
     save_model(MODEL, path)
-    found, wanted = rewrite(path, precision=precision).model, rewrite(MODEL, precision=precision, verify=False).model
-    metadata = read_metadata(found, ValueError)
+    actual, wanted = rewrite(path, precision=precision).model, rewrite(MODEL, precision=precision, verify=False).model
+    metadata = read_metadata(actual, ValueError)
     assert metadata.pop("verification")["errors"]
-    write_metadata(found, metadata)
-    assert found == wanted
+    write_metadata(actual, metadata)
+    assert actual == wanted
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
@@ -163,10 +163,10 @@ def test_exports_are_rewritten_alike_whatever_is_held(
     wanted = rewrite(path, **options).model
     for module in ("files.graph_io", "files.external_data", "files.model", "precision.constants", "files.wire"):
         monkeypatch.setattr(f"padfree.onnx_tools.{module}.LARGE_BYTES", 1 << 10)
-    found = rewrite_model(open_model(path), **options).model
-    assert held(found)
-    assert whole(found) == without_functions(wanted)
-    assert finished(found, "fp16") == wanted
+    actual = rewrite_model(open_model(path), **options).model
+    assert held(actual)
+    assert whole(actual) == without_functions(wanted)
+    assert finished(actual, "fp16") == wanted
 
 
 @pytest.mark.parametrize("optimize", [False, True])
@@ -266,6 +266,6 @@ def test_large_constants_of_copied_graphs_keep_their_type(dtype: type, *, outsid
     message = helper.make_model(helper.make_graph(nodes, "g", [], [info], [numpy_helper.from_array(values, "w")]))
     model = Model.of(message) if outside else Model(message)
     (tensor,) = whole(export_model(import_graph(model).copy(), model)).graph.initializer
-    found = numpy_helper.to_array(tensor)
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(found, values)
+    actual = numpy_helper.to_array(tensor)
+    assert actual.dtype == dtype
+    np.testing.assert_array_equal(actual, values)

@@ -84,13 +84,13 @@ def test_damaged_files_whose_weights_stay_in_them_are_read_alike(monkeypatch: py
             with pytest.raises(DecodeError):
                 read(file)
             continue
-        for found, wanted in zip(model.graph.initializer, read(file).graph.initializer, strict=True):
-            data = weights.data_of(found)
+        for actual, wanted in zip(model.graph.initializer, read(file).graph.initializer, strict=True):
+            data = weights.data_of(actual)
             if data is None:
-                assert found.SerializeToString(deterministic=True) == wanted.SerializeToString(deterministic=True)
+                assert actual.SerializeToString(deterministic=True) == wanted.SerializeToString(deterministic=True)
             else:
                 held += 1
-                assert (bytes(data), found.dims, found.data_type) == (wanted.raw_data, wanted.dims, wanted.data_type)
+                assert (bytes(data), actual.dims, actual.data_type) == (wanted.raw_data, wanted.dims, wanted.data_type)
     assert held > 3000
 
 

@@ -46,7 +46,15 @@ def test_a_mask_of_one_row_is_spread_over_all_queries(interface: str) -> None:
     result = rewrite(model, interface=interface)  # verified: onnxruntime runs the original
     assert_valid(result.model)
     assert result.report.complete
-    given, metadata = sequences(INPUTS), metadata_of(result)
-    feeds = packed_feeds(metadata, given) if interface == "packed" else padded_feeds(model, INPUTS, given, left=False)
-    found = session(result.model).run(["y"], feeds)
-    compare(metadata, given, truth(encoder(rows=True), given, ["y"]), [np.asarray(item) for item in found], left=False)
+    requests, metadata = sequences(INPUTS), metadata_of(result)
+    feeds = (
+        packed_feeds(metadata, requests) if interface == "packed" else padded_feeds(model, INPUTS, requests, left=False)
+    )
+    actual = session(result.model).run(["y"], feeds)
+    compare(
+        metadata,
+        requests,
+        truth(encoder(rows=True), requests, ["y"]),
+        [np.asarray(item) for item in actual],
+        left=False,
+    )

@@ -118,8 +118,8 @@ def test_axes_keep_their_order(
     def value(size: Poly) -> int:
         return size.evaluate({"B": 3, "S": 7}.__getitem__)
 
-    found = aligned(tuple(Poly.of(size) for size in shape), target, value)
-    assert found == (None if wanted is None else tuple(Poly.of(size) for size in wanted))
+    actual = aligned(tuple(Poly.of(size) for size in shape), target, value)
+    assert actual == (None if wanted is None else tuple(Poly.of(size) for size in wanted))
 
 
 def test_a_batch_of_one_goes_to_the_first_axis_of_one() -> None:

@@ -38,8 +38,8 @@ def test_products(bits: int, block: int, zeros: str) -> None:
     model = one_node("MatMulNBits", inputs, weights=held, N=ROWS, K=width, bits=bits, block_size=block)
     result = expanded(model)
     assert {node.op_type for node in result.graph.node} <= {"MatMul", "Identity"}
-    wanted, found = (run(item, {"x": inputs["x"]}, [0])[0] for item in (model, result))
-    assert np.allclose(wanted, found, atol=TOLERANCE * 10)  # sums of 24 terms
+    wanted, actual = (run(item, {"x": inputs["x"]}, [0])[0] for item in (model, result))
+    assert np.allclose(wanted, actual, atol=TOLERANCE * 10)  # sums of 24 terms
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -58,8 +58,8 @@ def test_tables(bits: int, zeros: bool) -> None:
     )
     result = expanded(model)
     assert {node.op_type for node in result.graph.node} <= {"Gather", "Identity"}
-    wanted, found = (run(item, {"ids": IDS}, [0])[0] for item in (model, result))
-    assert np.allclose(wanted, found, rtol=TOLERANCE, atol=TOLERANCE)
+    wanted, actual = (run(item, {"ids": IDS}, [0])[0] for item in (model, result))
+    assert np.allclose(wanted, actual, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 class FewBits(EncoderBuilder):

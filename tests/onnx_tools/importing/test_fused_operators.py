@@ -126,10 +126,10 @@ def test_rotary_embedding(heads_first: bool, interleaved: bool, positions: str, 
     x = numbers(BATCH, HEADS, LENGTH, SIZE) if heads_first else X
     half = SIZE // 4 if part else SIZE // 2
     angles = numbers(20, half)
-    places = np.asarray([3], np.int64)
+    indices = np.asarray([3], np.int64)
     if positions == "each":
-        places = np.random.default_rng(0).integers(0, 20, (BATCH, LENGTH))
-    inputs = {"x": x, "positions": places, "cos": np.cos(angles), "sin": np.sin(angles)}
+        indices = np.random.default_rng(0).integers(0, 20, (BATCH, LENGTH))
+    inputs = {"x": x, "positions": indices, "cos": np.cos(angles), "sin": np.sin(angles)}
     sizes = {"num_heads": HEADS, "rotary_embedding_dim": 2 * half} if part else {}
     assert_same("RotaryEmbedding", inputs, interleaved=int(interleaved), **sizes)
 
@@ -148,9 +148,9 @@ forms = given(
 
 
 def attributes(low: float | None, scale: float | None, causal: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"num_heads": HEADS, "unidirectional": int(causal)}
-    found |= {} if low is None else {"mask_filter_value": low}
-    return found | ({} if scale is None else {"scale": scale})
+    results: dict[str, Any] = {"num_heads": HEADS, "unidirectional": int(causal)}
+    results |= {} if low is None else {"mask_filter_value": low}
+    return results | ({} if scale is None else {"scale": scale})
 
 
 @settings(some, max_examples=40)

@@ -93,8 +93,8 @@ def test_sessions_give_what_the_original_gives(
     session = ort.InferenceSession(model.SerializeToString())
     (wanted,) = session.run(None, {"input_ids": grid, "valid_length": counts})
     with Session(tmp_path / "model.onnx") as opened:
-        found = opened.run(ids)["y"]
-    for row, one, length in zip(wanted, found, lengths, strict=True):
+        actual = opened.run(ids)["y"]
+    for row, one, length in zip(wanted, actual, lengths, strict=True):
         np.testing.assert_allclose(one, row if mean else row[:length], atol=2e-5)
 
 

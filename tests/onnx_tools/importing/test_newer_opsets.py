@@ -38,19 +38,19 @@ def test_it_computes_the_same(body: str, outputs: str) -> None:
     raise_opset(after, 19)
     onnx.checker.check_model(after, full_check=True)
     assert opset_of(after) == 19
-    for wanted, found in zip(run(before, {"x": X}), run(after, {"x": X}), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for wanted, actual in zip(run(before, {"x": X}), run(after, {"x": X}), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
 
 
 def test_newer_models_stay_as_they_are() -> None:
-    given = model("y = Relu(x)", "float[B,4,6] y", opset=21)
-    before = given.SerializeToString()
-    raise_opset(given, 19)
-    assert given.SerializeToString() == before
+    original = model("y = Relu(x)", "float[B,4,6] y", opset=21)
+    before = original.SerializeToString()
+    raise_opset(original, 19)
+    assert original.SerializeToString() == before
 
 
 def test_what_means_something_else_is_named() -> None:
-    given = model("y = RoiAlign(x, rois, indices)", "float[R,4,1,1] y")
-    given.graph.node[0].name = "crop"
+    original = model("y = RoiAlign(x, rois, indices)", "float[R,4,1,1] y")
+    original.graph.node[0].name = "crop"
     with pytest.raises(RewriteError, match=r"'crop' \(RoiAlign\) of opset 14 has no equal in opset 19, .* choose"):
-        raise_opset(given, 19)
+        raise_opset(original, 19)

@@ -26,9 +26,9 @@ def test_boxes_are_token_inputs(name: str, interface: str) -> None:
     model = load(name)
     model.graph.input.sort(key=lambda value: value.name != "bbox")
     result = assert_right(model, inputs_of(name), interface, strict=True)
-    found = {item["name"]: item for item in metadata_of(result)["inputs"]}
-    assert (found["bbox"]["role"], found["bbox"]["limit"], found["bbox"]["width"]) == ("tokens", 64, 4)
-    assert "width" not in found["input_ids"]
+    results = {item["name"]: item for item in metadata_of(result)["inputs"]}
+    assert (results["bbox"]["role"], results["bbox"]["limit"], results["bbox"]["width"]) == ("tokens", 64, 4)
+    assert "width" not in results["input_ids"]
     (value,) = [item for item in result.model.graph.input if item.name == "bbox"]
     sizes = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
     assert sizes == (["T", 4] if interface == "packed" else ["B", "S", 4])

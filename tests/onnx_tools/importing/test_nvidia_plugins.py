@@ -55,8 +55,8 @@ class Bert:
                 "var_seqlen": 1,
                 **attributes,
             }
-            given = [qkv, "mask", "cu_seqlens", "max_seqlen"]
-            attended = self.plugin(ATTENTION, given, [f"attended{layer}"], **kind)
+            inputs = [qkv, "mask", "cu_seqlens", "max_seqlen"]
+            attended = self.plugin(ATTENTION, inputs, [f"attended{layer}"], **kind)
             first, second = self.norms[1 + 2 * layer : 3 + 2 * layer]
             out = self.product(attended, *weights["out"], f"out{layer}")
             x = self.skip([out, x], f"x{layer}", first)
@@ -100,11 +100,11 @@ class Bert:
         return name
 
     def model(self) -> ModelProto:
-        given = [helper.make_tensor_value_info(name, TensorProto.INT32, ["n"]) for name in INPUTS]
+        inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, ["n"]) for name in INPUTS]
         result = helper.make_tensor_value_info(self.output, TensorProto.FLOAT, ["T", HIDDEN, 1, 1])
         weights = [numpy_helper.from_array(value, name) for name, value in self.arrays.items()]
         opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(self.domain, 1)] if self.domain else [])]
-        return helper.make_model(helper.make_graph(self.nodes, "g", given, [result], weights), opset_imports=opsets)
+        return helper.make_model(helper.make_graph(self.nodes, "g", inputs, [result], weights), opset_imports=opsets)
 
     def truth(self, ids: Any, types: Any, gelu: str) -> Any:
         """One sequence alone, in float64."""
@@ -144,9 +144,9 @@ def test_a_float_file_gives_the_same_numbers_by_the_same_call(linear: str, gelu:
     ids, types = [rng.integers(0, VOCABULARY, n) for n in LENGTHS], [rng.integers(0, 2, n) for n in LENGTHS]
     feeds = {"input_ids": np.concatenate(ids), "segment_ids": np.concatenate(types)}
     feeds |= {"cu_seqlens": np.cumsum([0, *LENGTHS]), "max_seqlen": np.zeros(max(LENGTHS))}
-    found = session(result.model).run(None, {name: value.astype(np.int32) for name, value in feeds.items()})[0]
+    actual = session(result.model).run(None, {name: value.astype(np.int32) for name, value in feeds.items()})[0]
     wanted = np.concatenate([bert.truth(*both, gelu) for both in zip(ids, types, strict=True)])
-    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    np.testing.assert_allclose(actual, wanted, atol=2e-5)
 
 
 def test_a_file_in_half_precision_is_widened() -> None:
@@ -158,17 +158,17 @@ def test_a_file_in_half_precision_is_widened() -> None:
     model.graph.output[0].name = "last"
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     ids = np.arange(6)
-    found = session(rewrite(model).model).run(None, {
+    actual = session(rewrite(model).model).run(None, {
         "input_ids": ids.astype(np.int32), "token_type_ids": np.zeros(6, np.int32), "seq_lens": np.array([6], np.int32)
     })[0]  # fmt: skip
-    np.testing.assert_allclose(found, bert.truth(ids, np.zeros(6, np.int64), "Erf"), atol=2e-2)
+    np.testing.assert_allclose(actual, bert.truth(ids, np.zeros(6, np.int64), "Erf"), atol=2e-2)
 
 
 @pytest.mark.parametrize("attributes", [{"type_id": 2}, {"dq_probs": 0.5}])
 @pytest.mark.parametrize("interface", ["packed", "padded", "varseqlen"])
 def test_int8_is_refused_by_name(attributes: dict[str, Any], interface: str) -> None:
-    told = rf"'{ATTENTION}_attended0' \({ATTENTION}\) computes in int8.*--interface varseqlen"
-    with pytest.raises(RewriteError, match=told):
+    message = rf"'{ATTENTION}_attended0' \({ATTENTION}\) computes in int8.*--interface varseqlen"
+    with pytest.raises(RewriteError, match=message):
         rewrite(Bert(linear="Conv", gelu=GELU, **attributes).model(), interface=interface)
 
 

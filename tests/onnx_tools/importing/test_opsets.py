@@ -81,8 +81,8 @@ def test_old_nodes(name: str, opset: int) -> None:
     converted = canonical(model)
     assert model.SerializeToString() == before
     assert {item.domain: item.version for item in converted.opset_import} == {"": 14}
-    wanted, found = (session(item).run(["y"], {"x": X})[0] for item in (model, converted))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
+    wanted, actual = (session(item).run(["y"], {"x": X})[0] for item in (model, converted))
+    np.testing.assert_allclose(actual, wanted, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("rank", ["known", "unknown"])
@@ -94,8 +94,8 @@ def test_softmax_over_the_last_axis_stays_one_node(rank: str) -> None:
     converted = canonical(model)
     operators = [item.op_type for item in converted.graph.node]
     assert operators == (["Softmax"] if rank == "known" else ["Shape", "Flatten", "Softmax", "Reshape"])
-    wanted, found = (session(item).run(["y"], {"x": X})[0] for item in (model, converted))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
+    wanted, actual = (session(item).run(["y"], {"x": X})[0] for item in (model, converted))
+    np.testing.assert_allclose(actual, wanted, rtol=1e-6, atol=1e-7)
 
 
 def test_nodes_in_branches_and_functions_are_converted() -> None:
@@ -132,8 +132,8 @@ def test_newer_opsets_whose_operators_mean_the_same(opset: int) -> None:
     converted = canonical(model_of(nodes, opset))
     assert {item.domain: item.version for item in converted.opset_import} == {"": 23}
     exact = X.astype(np.float16).astype(np.float64)
-    found = session(converted).run(["y"], {"x": X})[0]
-    np.testing.assert_allclose(found, exact / (1 + np.exp(-exact)), rtol=1e-6)
+    actual = session(converted).run(["y"], {"x": X})[0]
+    np.testing.assert_allclose(actual, exact / (1 + np.exp(-exact)), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

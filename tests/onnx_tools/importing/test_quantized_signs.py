@@ -32,7 +32,7 @@ def model(*nodes: Any, kind: str = "uint8", zero: int = 0, scale: float = 0.05, 
         "z": np.array(zero, TYPES[kind]),
     }
     graph = helper.make_graph(
-        [helper.make_node(op, inputs, [made], name=made, **given) for op, inputs, made, given in nodes],
+        [helper.make_node(op, inputs, [result], name=result, **options) for op, inputs, result, options in nodes],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
@@ -54,8 +54,8 @@ def pair(x: str, stem: str = "") -> list[Any]:
 LAST = ("Mul", ["d", "two"], "y", {})
 
 
-def ops(given: ModelProto) -> list[str]:
-    return [node.op_type for node in given.graph.node]
+def ops(original: ModelProto) -> list[str]:
+    return [node.op_type for node in original.graph.node]
 
 
 @pytest.mark.parametrize(
@@ -63,34 +63,34 @@ def ops(given: ModelProto) -> list[str]:
 )
 @pytest.mark.parametrize("remove", [without_quantization, without_rounding])
 def test_what_was_cut_off_is_cut_off(kind: str, zero: int, remove: Any) -> None:
-    given = model(PRODUCT, *pair("p"), LAST, kind=kind, zero=zero)
-    found = remove(Model.of(given)).model.whole()
-    assert ops(found) == ["MatMul", "Relu", "Mul"]
-    (exact,), (rounded,) = run(found, X), run(given, X)
+    original = model(PRODUCT, *pair("p"), LAST, kind=kind, zero=zero)
+    actual = remove(Model.of(original)).model.whole()
+    assert ops(actual) == ["MatMul", "Relu", "Mul"]
+    (exact,), (rounded,) = run(actual, X), run(original, X)
     assert exact.min() == 0 < exact.max()
     np.testing.assert_allclose(exact, rounded, atol=0.051)
 
 
 def test_nodes_in_another_order() -> None:
-    given = model(PRODUCT, *pair("p"), LAST)
-    nodes = list(given.graph.node)
-    del given.graph.node[:]
-    given.graph.node.extend(nodes[::-1])
-    assert ops(without_quantization(Model.of(given)).model.whole()) == ["MatMul", "Relu", "Mul"]
+    original = model(PRODUCT, *pair("p"), LAST)
+    nodes = list(original.graph.node)
+    del original.graph.node[:]
+    original.graph.node.extend(nodes[::-1])
+    assert ops(without_quantization(Model.of(original)).model.whole()) == ["MatMul", "Relu", "Mul"]
 
 
 def test_one_relu_serves_all_that_read_the_same() -> None:
     second = ("DequantizeLinear", ["q", "s", "z"], "d2", {})
-    found = without_quantization(Model.of(model(PRODUCT, *pair("p"), second, ("Mul", ["d", "d2"], "y", {}))))
-    assert found.activations == 1
-    assert ops(found.model.whole()) == ["MatMul", "Relu", "Mul"]
+    actual = without_quantization(Model.of(model(PRODUCT, *pair("p"), second, ("Mul", ["d", "d2"], "y", {}))))
+    assert actual.activations == 1
+    assert ops(actual.model.whole()) == ["MatMul", "Relu", "Mul"]
 
 
 def test_a_relu_gives_an_output() -> None:
-    given = model(PRODUCT, *pair("p"), output="d")
-    found = without_quantization(Model.of(given)).model.whole()
+    original = model(PRODUCT, *pair("p"), output="d")
+    actual = without_quantization(Model.of(original)).model.whole()
     np.testing.assert_array_equal(
-        run(found, X)[0], np.maximum(X["x"] @ numpy_helper.to_array(given.graph.initializer[0]), 0)
+        run(actual, X)[0], np.maximum(X["x"] @ numpy_helper.to_array(original.graph.initializer[0]), 0)
     )
 
 
@@ -129,13 +129,13 @@ def test_a_relu_gives_an_output() -> None:
     ],
 )
 def test_there_is_nothing_to_cut_off(nodes: list[Any]) -> None:
-    given = model(*nodes)
-    given.graph.initializer.append(numpy_helper.from_array(np.array([-1, WIDTH]), "shape"))
-    wanted = [op for op in ops(given) if not op.endswith("quantizeLinear") and op != "QuantizeLinear"]
-    found = ops(without_quantization(Model.of(given)).model.whole())
+    original = model(*nodes)
+    original.graph.initializer.append(numpy_helper.from_array(np.array([-1, WIDTH]), "shape"))
+    wanted = [op for op in ops(original) if not op.endswith("quantizeLinear") and op != "QuantizeLinear"]
+    actual = ops(without_quantization(Model.of(original)).model.whole())
     # Of the nodes above, one pair stands behind a product itself.
-    assert [op for op in found if op != "Relu"] == [op for op in wanted if op != "Relu"]
-    assert found.count("Relu") == (wanted.count("Relu") + any(name == "d0" for _, _, name, _ in nodes))
+    assert [op for op in actual if op != "Relu"] == [op for op in wanted if op != "Relu"]
+    assert actual.count("Relu") == (wanted.count("Relu") + any(name == "d0" for _, _, name, _ in nodes))
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_there_is_nothing_to_cut_off(nodes: list[Any]) -> None:
 )
 def test_other_zero_points_cut_off_nothing(kind: str, zero: int, scale: float) -> None:
     """A scale that is infinite, as onnxruntime gives masks of float32's least number, says nothing."""
-    given = model(PRODUCT, *pair("p"), LAST, kind=kind, zero=zero, scale=scale)
-    assert ops(without_quantization(Model.of(given)).model.whole()) == ["MatMul", "Mul"]
+    original = model(PRODUCT, *pair("p"), LAST, kind=kind, zero=zero, scale=scale)
+    assert ops(without_quantization(Model.of(original)).model.whole()) == ["MatMul", "Mul"]
 
 
 class Batch(CalibrationDataReader):
@@ -159,8 +159,8 @@ class Batch(CalibrationDataReader):
 
 def test_files_of_onnxruntimes_quantiser(tmp_path: Path) -> None:
     """It takes the Relu out, and keeps the sign in the zero point alone."""
-    given = model(PRODUCT, ("Relu", ["p"], "r", {}), ("MatMul", ["r", "w"], "y", {}))
-    onnx.save(given, tmp_path / "float.onnx")
+    original = model(PRODUCT, ("Relu", ["p"], "r", {}), ("MatMul", ["r", "w"], "y", {}))
+    onnx.save(original, tmp_path / "float.onnx")
     kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
     quantize_static(tmp_path / "float.onnx", tmp_path / "quantised.onnx", Batch(), **kinds)
     quantised = onnx.load(tmp_path / "quantised.onnx")
@@ -168,7 +168,7 @@ def test_files_of_onnxruntimes_quantiser(tmp_path: Path) -> None:
     taken_out = without_quantization(Model.of(quantised))
     assert (taken_out.weights, set(taken_out.types)) == (1, {"uint8", "int8"})
     assert taken_out.activation_types == ("uint8",)
-    found = taken_out.model.whole()
-    assert ops(found) == ["MatMul", "Relu", "MatMul", "Identity"]  # outputs keep their names
-    (wanted,), (exact,) = run(given, X), run(found, X)
+    actual = taken_out.model.whole()
+    assert ops(actual) == ["MatMul", "Relu", "MatMul", "Identity"]  # outputs keep their names
+    (wanted,), (exact,) = run(original, X), run(actual, X)
     assert np.abs(exact - wanted).max() < 0.02 * np.abs(wanted).max()  # the weights are rounded to 8 bits

@@ -24,9 +24,9 @@ from tests.support.sequence_models import with_page, with_rows, with_scalar, wit
 def test_rows_of_sequences_are_inputs_of_their_own(interface: str) -> None:
     result = rewrite(with_rows(), interface=interface, strict=True)
     metadata = parse_metadata(metadata_of(result), "model")
-    found = {item.name: (item.dtype, item.width, item.limit) for item in metadata.sequence_inputs()}
+    results = {item.name: (item.dtype, item.width, item.limit) for item in metadata.sequence_inputs()}
     integer = "int32" if interface == "packed" else "int64"
-    assert found == {
+    assert results == {
         "language": (integer, None, 5),
         "source": (integer, 1, 4),
         "features": ("float32", 3, None),
@@ -117,10 +117,10 @@ def test_a_bound_model_gives_what_the_original_does_with_the_number(model: Model
     sessions = [ort.InferenceSession(item.SerializeToString()) for item in (model, bind_inputs(model, values))]
     known = {**feeds, **rows}
     assert not values.keys() & {item.name for item in sessions[1].get_inputs()}
-    wanted, found = (
+    wanted, actual = (
         session.run(None, {item.name: known[item.name] for item in session.get_inputs()}) for session in sessions
     )
-    for a, b in zip(wanted, found, strict=True):
+    for a, b in zip(wanted, actual, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -170,10 +170,10 @@ def test_a_fixed_second_axis_of_several_integers_is_a_sequence_still() -> None:
 def test_several_integers_of_a_sequence_are_told_from_tokens_by_running_the_file(
     interface: str, tmp_path: Path
 ) -> None:
-    original, made = tmp_path / "original.onnx", tmp_path / "made.onnx"
+    original, output = tmp_path / "original.onnx", tmp_path / "made.onnx"
     save_model(with_page(), original)
     result = rewrite(str(original), interface=interface, strict=True)
     (page,) = parse_metadata(metadata_of(result), "model").sequence_inputs()
     assert (page.name, page.width, page.limit) == ("page", 4, 7)
-    save_model(result.model, made)
-    assert main(["compare", str(original), str(made)]) == 0
+    save_model(result.model, output)
+    assert main(["compare", str(original), str(output)]) == 0

@@ -25,7 +25,7 @@ def model(*nodes: Any, outputs: tuple[str, ...] = ("y",)) -> ModelProto:
     held["f3"] = held["f"].reshape(1, 1, WIDTH)
     held["one"] = np.array(2, np.float32)
     graph = helper.make_graph(
-        [helper.make_node(op, inputs, [made], name=made, **given) for op, inputs, made, given in nodes],
+        [helper.make_node(op, inputs, [result], name=result, **options) for op, inputs, result, options in nodes],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
@@ -50,10 +50,10 @@ PRODUCT = ("MatMul", ["m", "w"], "y", {})
     ],
 )
 def test_factors_go_into_weights(nodes: list[Any]) -> None:
-    given = model(*nodes, outputs=("y", "z") if nodes[-1][2] == "z" else ("y",))
-    found = fold_scales(Model.of(given)).whole()
-    assert "Mul" not in {node.op_type for node in found.graph.node}
-    for a, b in zip(run(found, X), run(given, X), strict=True):
+    original = model(*nodes, outputs=("y", "z") if nodes[-1][2] == "z" else ("y",))
+    actual = fold_scales(Model.of(original)).whole()
+    assert "Mul" not in {node.op_type for node in actual.graph.node}
+    for a, b in zip(run(actual, X), run(original, X), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
@@ -77,5 +77,5 @@ def test_factors_go_into_weights(nodes: list[Any]) -> None:
     ],
 )
 def test_other_factors_stay(nodes: list[Any], outputs: tuple[str, ...]) -> None:
-    given = Model.of(model(*nodes, outputs=outputs))
-    assert fold_scales(given) is given
+    original = Model.of(model(*nodes, outputs=outputs))
+    assert fold_scales(original) is original

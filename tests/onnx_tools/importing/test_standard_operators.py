@@ -90,11 +90,11 @@ def rotated(b: EncoderBuilder, x: str, form: str) -> str:
     caches = b.constant(np.cos(angles)), b.constant(np.sin(angles))
     length = b.op("Squeeze", b.op("Shape", "input_ids", start=1))
     steps = b.op("Range", b.constant(0, np.int64), length, b.constant(1, np.int64))
-    places = b.op("Expand", b.op("Unsqueeze", steps, b.axes(0)), b.op("Shape", "input_ids"))
+    positions = b.op("Expand", b.op("Unsqueeze", steps, b.axes(0)), b.op("Shape", "input_ids"))
     heads = {"num_heads": HEADS} if form == "rows" else {}
     if form == "by token":  # caches [B,S,D/2] that were looked up before
-        return b.op("RotaryEmbedding", x, *(b.op("Gather", cache, places) for cache in caches), interleaved=0)
-    return b.op("RotaryEmbedding", x, *caches, places, interleaved=int(form == "interleaved"), **heads)
+        return b.op("RotaryEmbedding", x, *(b.op("Gather", cache, positions) for cache in caches), interleaved=0)
+    return b.op("RotaryEmbedding", x, *caches, positions, interleaved=int(form == "interleaved"), **heads)
 
 
 @interfaces

@@ -30,9 +30,9 @@ from .conftest import FEEDS
 def test_what_is_left_has_the_weights_of_the_file(original: ModelProto, kind: str, form: str) -> None:
     """Bit by bit, wherever they came from; and it packs as the float model does."""
     quantizer = Quantizer(kind, form)
-    given = quantizer.apply(original)
-    assert holds_quantization(given)
-    result = rewrite(given)
+    source = quantizer.apply(original)
+    assert holds_quantization(source)
+    result = rewrite(source)
     assert result.report.complete
     wanted = rewrite(with_weights(original, quantizer.weights)).model
     assert [node.op_type for node in result.model.graph.node] == [node.op_type for node in wanted.graph.node]
@@ -57,8 +57,8 @@ def test_exports_from_torch(original: ModelProto, kind: str, rounds: bool, smoot
     result = rewrite(quantizer.apply(original), strict=True)
     wanted = rewrite(with_weights(original, quantizer.weights)).model
     assert [node.op_type for node in result.model.graph.node] == [node.op_type for node in wanted.graph.node]
-    found = read_metadata(result.model)["unquantized"]
-    assert found == {"types": [kind], "weights": len(quantizer.weights), "activations": quantizer.pairs}
+    actual = read_metadata(result.model)["unquantized"]
+    assert actual == {"types": [kind], "weights": len(quantizer.weights), "activations": quantizer.pairs}
     assert "trt" not in {item.domain for item in result.model.opset_import}
     for a, b in zip(run(result.model, FEEDS), run(wanted, FEEDS), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -66,52 +66,52 @@ def test_exports_from_torch(original: ModelProto, kind: str, rounds: bool, smoot
 
 def test_other_nodes_of_tensorrt_are_named(original: ModelProto) -> None:
     """As torch's export has them of int4."""
-    given = TorchQuantizer("e4m3", rounds=False).apply(original)
-    node = next(node for node in given.graph.node if node.op_type == "TRT_FP8DequantizeLinear")
+    source = TorchQuantizer("e4m3", rounds=False).apply(original)
+    node = next(node for node in source.graph.node if node.op_type == "TRT_FP8DequantizeLinear")
     node.op_type = "DequantizeLinear"
     with pytest.raises(RewriteError, match=r"\(trt::\w+\) is TensorRT's own, for numbers of few bits"):
-        rewrite(given)
+        rewrite(source)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_nodes_of_onnxruntime_count(original: ModelProto, form: str) -> None:
-    given = Quantizer("int8", form).apply(original)
-    for node in given.graph.node:
+    source = Quantizer("int8", form).apply(original)
+    for node in source.graph.node:
         if node.op_type.endswith("quantizeLinear") or node.op_type == "QuantizeLinear":
             node.domain = "com.microsoft"
-    given.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    source.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     plain = rewrite(Quantizer("int8", form).apply(original)).model
-    for a, b in zip(run(rewrite(given).model, FEEDS), run(plain, FEEDS), strict=True):
+    for a, b in zip(run(rewrite(source).model, FEEDS), run(plain, FEEDS), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_weights_behind_an_identity_are_weights(original: ModelProto) -> None:
     """Not activations, which would lose their rounding."""
     quantizer = Quantizer("int8", "rounded")
-    given = quantizer.apply(original)
+    source = quantizer.apply(original)
     node = next(
-        node for node in given.graph.node if node.op_type == "QuantizeLinear" and node.input[0] in quantizer.weights
+        node for node in source.graph.node if node.op_type == "QuantizeLinear" and node.input[0] in quantizer.weights
     )
-    given.graph.node.insert(0, helper.make_node("Identity", [node.input[0]], ["handed_on"], name="handed_on"))
-    next(item for item in given.graph.node if item.name == node.name).input[0] = "handed_on"
-    found = without_quantization(Model(given))
-    assert (found.weights, found.activations) == (len(quantizer.weights), quantizer.pairs)
+    source.graph.node.insert(0, helper.make_node("Identity", [node.input[0]], ["handed_on"], name="handed_on"))
+    next(item for item in source.graph.node if item.name == node.name).input[0] = "handed_on"
+    actual = without_quantization(Model(source))
+    assert (actual.weights, actual.activations) == (len(quantizer.weights), quantizer.pairs)
 
 
 def test_weights_stay_for_those_who_take_activations_alone(original: ModelProto) -> None:
     quantizer = Quantizer("int8", "stored")
-    given = quantizer.apply(original)
-    found = without_rounding(Model(given))
-    assert found.activations == quantizer.pairs
-    kinds = [node.op_type for node in found.model.proto.graph.node]
-    assert kinds.count("DequantizeLinear") == len(quantizer.weights) == found.weights
+    source = quantizer.apply(original)
+    actual = without_rounding(Model(source))
+    assert actual.activations == quantizer.pairs
+    kinds = [node.op_type for node in actual.model.proto.graph.node]
+    assert kinds.count("DequantizeLinear") == len(quantizer.weights) == actual.weights
     assert "QuantizeLinear" not in kinds
 
 
 def test_infinite_scales_of_activations_are_not_needed(original: ModelProto) -> None:
     """ModelOpt gives masks that hold -inf such scales."""
-    given = changed(original, lambda graph: set_scale(graph, float("inf")))
-    assert rewrite(given).report.complete
+    inputs = changed(original, lambda graph: set_scale(graph, float("inf")))
+    assert rewrite(inputs).report.complete
 
 
 def test_models_without_it_stay(original: ModelProto) -> None:
@@ -165,9 +165,9 @@ def another_axis(graph: onnx.GraphProto) -> None:
 def few_scales(graph: onnx.GraphProto) -> None:
     weights = {item.name: item for item in graph.initializer}
     node = next(n for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in weights)
-    for place in (1, 2):
-        values = numpy_helper.to_array(weights[node.input[place]])[:5]
-        weights[node.input[place]].CopyFrom(numpy_helper.from_array(values, node.input[place]))
+    for index in (1, 2):
+        values = numpy_helper.to_array(weights[node.input[index]])[:5]
+        weights[node.input[index]].CopyFrom(numpy_helper.from_array(values, node.input[index]))
 
 
 def blocks(graph: onnx.GraphProto) -> None:

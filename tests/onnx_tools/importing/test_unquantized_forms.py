@@ -21,28 +21,28 @@ from .conftest import FEEDS
 @pytest.mark.parametrize("way", ["turned", "cast"])
 def test_weights_that_are_turned_or_cast_first_are_weights(original: ModelProto, way: str) -> None:
     quantizer = Quantizer("int8", "rounded")
-    given = quantizer.apply(original)
+    source = quantizer.apply(original)
     node = next(
-        item for item in given.graph.node if item.op_type == "QuantizeLinear" and item.input[0] in quantizer.weights
+        item for item in source.graph.node if item.op_type == "QuantizeLinear" and item.input[0] in quantizer.weights
     )
-    held = next(item for item in given.graph.initializer if item.name == node.input[0])
+    held = next(item for item in source.graph.initializer if item.name == node.input[0])
     values = numpy_helper.to_array(held)
     if way == "turned":
         held.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values.T), held.name))
         before = helper.make_node("Transpose", [held.name], ["before"], perm=[1, 0])
     else:
-        quantizer.weights[held.name] = rounded_columns(values.astype(np.float16).astype(np.float32), node, given)
+        quantizer.weights[held.name] = rounded_columns(values.astype(np.float16).astype(np.float32), node, source)
         held.CopyFrom(numpy_helper.from_array(values.astype(np.float16), held.name))
         before = helper.make_node("Cast", [held.name], ["before"], to=onnx.TensorProto.FLOAT)
     wanted = quantizer.weights[held.name]
     node.input[0] = "before"
-    given.graph.node.insert(0, before)
-    found = without_quantization(Model.of(given))
-    assert (found.weights, found.activations) == (len(quantizer.weights), quantizer.pairs)
-    reader = next(item for item in given.graph.node if node.output[0] in item.input)
-    result = found.model.whole().graph.initializer
-    made = next(item for item in result if item.name == reader.output[0])
-    np.testing.assert_array_equal(numpy_helper.to_array(made), wanted)
+    source.graph.node.insert(0, before)
+    actual = without_quantization(Model.of(source))
+    assert (actual.weights, actual.activations) == (len(quantizer.weights), quantizer.pairs)
+    reader = next(item for item in source.graph.node if node.output[0] in item.input)
+    result = actual.model.whole().graph.initializer
+    output = next(item for item in result if item.name == reader.output[0])
+    np.testing.assert_array_equal(numpy_helper.to_array(output), wanted)
 
 
 def rounded_columns(values: np.ndarray, node: onnx.NodeProto, model: ModelProto) -> np.ndarray:
@@ -55,10 +55,10 @@ def rounded_columns(values: np.ndarray, node: onnx.NodeProto, model: ModelProto)
 @pytest.mark.parametrize("zero", [0, 3, 255])
 def test_weights_with_a_zero_point(original: ModelProto, zero: int) -> None:
     """uint8, one scale and zero point a weight, as onnxruntime's quantiser writes them; biases are int32."""
-    given, held = ModelProto(), {}
-    given.CopyFrom(Quantizer("int8", "stored").apply(original))
-    tensors = {item.name: item for item in given.graph.initializer}
-    for node in given.graph.node:
+    source, held = ModelProto(), {}
+    source.CopyFrom(Quantizer("int8", "stored").apply(original))
+    tensors = {item.name: item for item in source.graph.initializer}
+    for node in source.graph.node:
         if node.op_type != "DequantizeLinear" or node.input[0] not in tensors:
             continue
         stored, points, scale = (tensors[name] for name in node.input)
@@ -66,39 +66,39 @@ def test_weights_with_a_zero_point(original: ModelProto, zero: int) -> None:
         held[node.output[0]] = (moved.astype(np.float32) - zero) * numpy_helper.to_array(points)
         stored.CopyFrom(numpy_helper.from_array(moved, stored.name))
         scale.CopyFrom(numpy_helper.from_array(np.full(tuple(scale.dims), zero, np.uint8), scale.name))
-    add = next(item for item in given.graph.node if item.op_type == "Add" and item.input[0] in tensors)
+    add = next(item for item in source.graph.node if item.op_type == "Add" and item.input[0] in tensors)
     bias = numpy_helper.to_array(tensors[add.input[0]])
     steps = np.rint(bias / np.float32(1e-6)).astype(np.int32)
-    given.graph.initializer.extend(
+    source.graph.initializer.extend(
         [numpy_helper.from_array(np.array(1e-6, np.float32), "step"), numpy_helper.from_array(steps, "steps")]
     )
-    given.graph.node.insert(0, helper.make_node("DequantizeLinear", ["steps", "step"], ["wide"], name="wide"))
-    next(item for item in given.graph.node if item.output[0] == add.output[0]).input[0] = "wide"
+    source.graph.node.insert(0, helper.make_node("DequantizeLinear", ["steps", "step"], ["wide"], name="wide"))
+    next(item for item in source.graph.node if item.output[0] == add.output[0]).input[0] = "wide"
     held["wide"] = steps.astype(np.float32) * np.float32(1e-6)
-    found = without_quantization(Model.of(given)).model.whole()
-    made = {item.name: numpy_helper.to_array(item) for item in found.graph.initializer}
+    actual = without_quantization(Model.of(source)).model.whole()
+    result = {item.name: numpy_helper.to_array(item) for item in actual.graph.initializer}
     for name, values in held.items():
-        np.testing.assert_array_equal(made[name], values)
+        np.testing.assert_array_equal(result[name], values)
 
 
 def test_old_files_list_weights_as_inputs(original: ModelProto) -> None:
     """So do scales, which must not become inputs without a value."""
-    given = Quantizer("int8", "rounded").apply(original)
-    names = [value.name for value in given.graph.input]
-    given.graph.input.extend(
-        helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in given.graph.initializer
+    source = Quantizer("int8", "rounded").apply(original)
+    names = [value.name for value in source.graph.input]
+    source.graph.input.extend(
+        helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in source.graph.initializer
     )
-    found = without_quantization(Model.of(given)).model.whole()
-    left = {item.name for item in found.graph.initializer}
-    assert [value.name for value in found.graph.input if value.name not in left] == names
-    assert rewrite(given).report.complete
+    actual = without_quantization(Model.of(source)).model.whole()
+    left = {item.name for item in actual.graph.initializer}
+    assert [value.name for value in actual.graph.input if value.name not in left] == names
+    assert rewrite(source).report.complete
 
 
 def test_what_branches_read_stays(original: ModelProto) -> None:
     """A branch of an If reads the outer graph's tensors by their names."""
-    given = Quantizer("int8", "stored").apply(original)
-    node = next(item for item in given.graph.node if item.op_type == "DequantizeLinear" and "Quant" in item.input[0])
-    reader = next(item for item in given.graph.node if node.output[0] in item.input)
+    source = Quantizer("int8", "stored").apply(original)
+    node = next(item for item in source.graph.node if item.op_type == "DequantizeLinear" and "Quant" in item.input[0])
+    reader = next(item for item in source.graph.node if node.output[0] in item.input)
     inside = onnx.NodeProto()
     inside.CopyFrom(reader)
     inside.output[0] = "inside"
@@ -106,12 +106,12 @@ def test_what_branches_read_stays(original: ModelProto) -> None:
         helper.make_graph([item], name, [], [helper.make_tensor_value_info("inside", onnx.TensorProto.FLOAT, None)])
         for name, item in (("then", inside), ("else", inside))
     ]
-    given.graph.initializer.append(numpy_helper.from_array(np.array(True), "always"))
+    source.graph.initializer.append(numpy_helper.from_array(np.array(True), "always"))
     chosen = helper.make_node(
         "If", ["always"], [reader.output[0]], name="chosen", then_branch=branches[0], else_branch=branches[1]
     )
     reader.CopyFrom(chosen)
-    result, plain = rewrite(given), rewrite(Quantizer("int8", "stored").apply(original))
+    result, plain = rewrite(source), rewrite(Quantizer("int8", "stored").apply(original))
     for a, b in zip(run(result.model, FEEDS), run(plain.model, FEEDS), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -147,8 +147,8 @@ def test_weights_are_rounded_as_onnxruntime_rounds_them(
             helper.make_tensor("z", number, [size], points.tobytes(), raw=True),
         ],
     )
-    given = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    (wanted,) = open_session(Model(given), optimize=False).run(None, {"x": np.eye(size, dtype=floats)})
-    found = without_quantization(Model.of(given)).model.whole().graph.initializer
-    made = next(numpy_helper.to_array(item) for item in found if item.name == "d")
-    np.testing.assert_array_equal(made.astype(floats), wanted)
+    original = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (wanted,) = open_session(Model(original), optimize=False).run(None, {"x": np.eye(size, dtype=floats)})
+    actual = without_quantization(Model.of(original)).model.whole().graph.initializer
+    result = next(numpy_helper.to_array(item) for item in actual if item.name == "d")
+    np.testing.assert_array_equal(result.astype(floats), wanted)

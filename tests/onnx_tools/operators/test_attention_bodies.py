@@ -29,8 +29,8 @@ from .bodies import (
 )
 
 
-def attention_attributes(**given: Any) -> dict[str, Any]:
-    return {**PLAIN_ATTENTION, "num_heads": HEADS, "num_kv_heads": HEADS, "head_size": SIZE, **given}
+def attention_attributes(**options: Any) -> dict[str, Any]:
+    return {**PLAIN_ATTENTION, "num_heads": HEADS, "num_kv_heads": HEADS, "head_size": SIZE, **options}
 
 
 @batches
@@ -79,18 +79,18 @@ def test_attention_with_positions(window: tuple[int, int], kind: str, ratio: int
         feeds = {"q": q, "k": k, "v": v} if qkv_layout == "separate" else {"qkv": np.concatenate([q, k, v], 1)}
         feeds |= {"cu_seqlens": cu, "qkv_bias": bias}
         # At 3 of 2 * 2 + 1 distances the bias decides alone.
-        given = {"slope": {"slopes": 2.0 ** -np.arange(heads, dtype=np.float32)}, "none": {}}.get(kind)
-        if given is None:
-            given = {"distance_bias": (r.standard_normal((heads, 5)) * [1, 30, 1, 30, 30]).astype(np.float32)}
+        inputs = {"slope": {"slopes": 2.0 ** -np.arange(heads, dtype=np.float32)}, "none": {}}.get(kind)
+        if inputs is None:
+            inputs = {"distance_bias": (r.standard_normal((heads, 5)) * [1, 30, 1, 30, 30]).astype(np.float32)}
         sides = {"window_left": window[0], "window_right": window[1]}
         attributes = attention_attributes(
             scale=0.9, qkv_layout=qkv_layout, has_qkv_bias=1, num_heads=heads, num_kv_heads=heads // ratio, bias=kind,
             bias_range=2, **sides,
         )  # fmt: skip
-        (y,) = run("PadfreeAttention", {**feeds, **given}, opset, **attributes)
+        (y,) = run("PadfreeAttention", {**feeds, **inputs}, opset, **attributes)
         parts = np.split(bias, np.cumsum(widths)[:2])
         biased = [operand + part for operand, part in zip((q, k, v), parts, strict=True)]
-        expected = ref.attention(*biased, cu, num_heads=heads, head_size=SIZE, scale=0.9, window=window, **given)
+        expected = ref.attention(*biased, cu, num_heads=heads, head_size=SIZE, scale=0.9, window=window, **inputs)
         check(y, expected)
 
 
@@ -108,14 +108,14 @@ def test_disentangled_attention(reach: int, tables: tuple[str, ...], batch: str)
         q, k, v = ref.split_qkv(qkv, HEADS, SIZE, parts)
         feeds = {"q": q, "k": k, "v": v} if qkv_layout == "separate" else {"qkv": qkv}
         feeds |= {"cu_seqlens": cu, "qkv_bias": bias}
-        given = {name: r.standard_normal((2 * reach + 1, WIDTH)).astype(np.float32) for name in tables}
+        inputs = {name: r.standard_normal((2 * reach + 1, WIDTH)).astype(np.float32) for name in tables}
         attributes = attention_attributes(
             scale=0.9, qkv_layout=qkv_layout, has_qkv_bias=1, bias="disentangled", bias_range=reach,
             **{f"has_{name}": 1 for name in tables},
         )  # fmt: skip
-        (y,) = run("PadfreeAttention", {**feeds, **given}, opset, **attributes)
+        (y,) = run("PadfreeAttention", {**feeds, **inputs}, opset, **attributes)
         q, k, v = ref.split_qkv(qkv + bias, HEADS, SIZE, parts)
-        check(y, ref.attention(q, k, v, cu, num_heads=HEADS, head_size=SIZE, scale=0.9, **given))
+        check(y, ref.attention(q, k, v, cu, num_heads=HEADS, head_size=SIZE, scale=0.9, **inputs))
 
 
 def test_attention_makes_nothing_of_tokens_by_tokens() -> None:

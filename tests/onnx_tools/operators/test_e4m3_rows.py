@@ -30,14 +30,14 @@ EMBEDDING: dict[str, Any] = {**PLAIN_EMBEDDING, "has_position_table": 1, "has_be
 def model_of(operator: str, feeds: Feeds, precision: str, opset: int, attributes: dict[str, Any]) -> ModelProto:
     """The operator alone; e4m3 comes out as float32. With results='act' QuantizeLinear makes y_e4m3 of y."""
     spec = OPERATORS[operator]
-    made = [item.name for item in spec.outputs_for(attributes)]
-    nodes = [make_node(operator, [item.name for item in spec.inputs_for(attributes)], made, name="node", **attributes)]
+    items = [item.name for item in spec.outputs_for(attributes)]
+    nodes = [make_node(operator, [item.name for item in spec.inputs_for(attributes)], items, name="node", **attributes)]
     scale = numpy_helper.from_array(np.asarray(attributes["y_scale"], DTYPES[precision]), "scale")
     zero = helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0])
     if attributes["results"] == "act":
         nodes.append(helper.make_node("QuantizeLinear", ["y", "scale", "zero"], ["y_e4m3"]))
-        made.insert(1, "y_e4m3")
-    nodes += [helper.make_node("Cast", [name], [f"{name}_float"], to=TensorProto.FLOAT) for name in made]
+        items.insert(1, "y_e4m3")
+    nodes += [helper.make_node("Cast", [name], [f"{name}_float"], to=TensorProto.FLOAT) for name in items]
     graph = helper.make_graph(
         nodes,
         "g",
@@ -47,7 +47,7 @@ def model_of(operator: str, feeds: Feeds, precision: str, opset: int, attributes
             )
             for name, value in feeds.items()
         ],
-        [helper.make_tensor_value_info(f"{name}_float", TensorProto.FLOAT, None) for name in made],
+        [helper.make_tensor_value_info(f"{name}_float", TensorProto.FLOAT, None) for name in items],
         [scale, zero],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
@@ -97,15 +97,15 @@ def test_rows_are_those_of_quantize_linear(
     opset: int, precision: str, y_scale: float, operator: str, attributes: dict[str, Any], feeds_of: Any, size: Any
 ) -> None:
     feeds = feeds_of(size, DTYPES[precision])
-    found = {
+    collected = {
         results: run(
             model_of(operator, feeds, precision, opset, {**attributes, "results": results, "y_scale": y_scale}), feeds
         )
         for results in ("act", "e4m3", "both")
     }
-    for a, b in zip(found["act"], found["both"], strict=True):
+    for a, b in zip(collected["act"], collected["both"], strict=True):
         np.testing.assert_array_equal(a, b)
-    for a, b in zip(found["act"][1:], found["e4m3"], strict=True):
+    for a, b in zip(collected["act"][1:], collected["e4m3"], strict=True):
         np.testing.assert_array_equal(a, b)
 
 

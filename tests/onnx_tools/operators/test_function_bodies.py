@@ -142,8 +142,8 @@ def test_embedding(batch: str, types: int, positions: str, beta: int) -> None:
         check(y, ref.embedding(**tensors, epsilon=EPSILON, position_offset=offset))
         del tensors["cu_seqlens"]
         tensors["seq_lens"] = np.diff(cu).astype(np.int32)
-        made = run("PadfreeEmbedding", tensors, opset, **{**attributes, "schedules": 1, "has_tasks": 1})
-        for actual, wanted in zip(made, (y, cu, np.zeros((1, 4), np.int32)), strict=True):
+        result = run("PadfreeEmbedding", tensors, opset, **{**attributes, "schedules": 1, "has_tasks": 1})
+        for actual, wanted in zip(result, (y, cu, np.zeros((1, 4), np.int32)), strict=True):
             np.testing.assert_array_equal(actual, wanted)
 
 

@@ -43,10 +43,10 @@ def test_linear(opset: int, activation: str, flags: int) -> None:
         check(y, ref.linear(**tensors, activation=activation))
 
 
-def linear_attributes(**given: Any) -> dict[str, Any]:
+def linear_attributes(**options: Any) -> dict[str, Any]:
     flags = ("has_bias", "has_residual", "has_x_moments", "has_residual_moments", "has_moments", "gated", "rms")
     plain = {"activation": "none", "rotary_features": 0, "x_epsilon": 0.0, "residual_epsilon": 0.0}
-    return {**plain, **dict.fromkeys(flags, 0), **given}
+    return {**plain, **dict.fromkeys(flags, 0), **options}
 
 
 @opsets
@@ -72,8 +72,8 @@ def test_linear_with_moments(opset: int, dtype: type, flags: int, rms: int) -> N
         expected = ref.linear(**feeds, activation="none", rms=bool(rms), **epsilons)
         # Outputs up to 30; fp16 rounds them to 11 bits.
         check(y, expected, dtype, **(TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 1e-3}))
-        for found in moments:
-            check(found, ref.moments(expected))
+        for actual in moments:
+            check(actual, ref.moments(expected))
 
 
 @opsets
@@ -127,8 +127,8 @@ def test_rotary(opset: int, pairing: str, heads: int, dtype: type) -> None:
     r = rng()
     for tokens in (6, 0):
         x = r.standard_normal((tokens, WIDTH)).astype(dtype)
-        places = r.integers(0, 8192, tokens).astype(np.int32)
-        feeds = {"x": x, "positions": places, "frequencies": frequencies(SIZE // 2)[None]}
+        positions = r.integers(0, 8192, tokens).astype(np.int32)
+        feeds = {"x": x, "positions": positions, "frequencies": frequencies(SIZE // 2)[None]}
         options = {"head_size": SIZE, "num_heads": heads, "pairing": pairing}
         (y,) = run("PadfreeRotary", feeds, opset, **options)
         check(

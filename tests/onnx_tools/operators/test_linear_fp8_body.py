@@ -42,22 +42,22 @@ def run(feeds: dict[str, np.ndarray], opset: int = 21, **attributes: Any) -> lis
     spec = OPERATORS[OPERATOR]
     inputs, outputs = spec.inputs_for(attributes), spec.outputs_for(attributes)
     assert sorted(item.name for item in inputs) == sorted(feeds)
-    given = [f"{item.name}_e4m3" if item.type == "fp8" else item.name for item in inputs]
-    made = [f"out_{item.name}" for item in outputs]
+    values = [f"{item.name}_e4m3" if item.type == "fp8" else item.name for item in inputs]
+    items = [f"out_{item.name}" for item in outputs]
     nodes = [
         helper.make_node("Cast", [item.name], [f"{item.name}_e4m3"], to=TensorProto.FLOAT8E4M3FN)
         for item in inputs
         if item.type == "fp8"
     ]
-    nodes.append(make_node(OPERATOR, given, made, name="node", **attributes))
-    nodes += [helper.make_node("Cast", [name], [f"{name}_float"], to=TensorProto.FLOAT) for name in made]
+    nodes.append(make_node(OPERATOR, values, items, name="node", **attributes))
+    nodes += [helper.make_node("Cast", [name], [f"{name}_float"], to=TensorProto.FLOAT) for name in items]
     shapes = {name: [f"{name}_{axis}" for axis in range(value.ndim)] for name, value in feeds.items()}
     types = {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in feeds.items()}
     graph = helper.make_graph(
         nodes,
         "g",
         [helper.make_tensor_value_info(name, types[name], shapes[name]) for name in feeds],
-        [helper.make_tensor_value_info(f"{name}_float", TensorProto.FLOAT, None) for name in made],
+        [helper.make_tensor_value_info(f"{name}_float", TensorProto.FLOAT, None) for name in items],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
     model = with_functions(helper.make_model(graph, opset_imports=imports, ir_version=10))
@@ -81,12 +81,12 @@ def plain_of(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**rest, "weight": (feeds["weight"] * feeds["scale"][:, None].astype(np.float64)).T}
 
 
-def check(found: list[np.ndarray], expected: np.ndarray, results: str, y_scale: float) -> None:
+def check(actual: list[np.ndarray], expected: np.ndarray, results: str, y_scale: float) -> None:
     if results != "e4m3":
-        np.testing.assert_allclose(found[0], expected, **TOLERANCE)
+        np.testing.assert_allclose(actual[0], expected, **TOLERANCE)
     if results != "act":
         wanted = e4m3(expected / y_scale)
-        last = found[1 if results == "both" else 0]
+        last = actual[1 if results == "both" else 0]
         assert last.shape == wanted.shape
         assert np.mean(last == wanted) >= 0.999 if wanted.size else True
         np.testing.assert_allclose(last, wanted, rtol=2.0**-3)
@@ -98,8 +98,8 @@ def check(found: list[np.ndarray], expected: np.ndarray, results: str, y_scale: 
 def test_results(opset: int, results: str, activation: str) -> None:
     for tokens in (6, 0):
         feeds = feeds_of(tokens, 48, 32)
-        found = run(feeds, opset, **{**PLAIN, "results": results, "activation": activation})
-        check(found, ref.linear(**plain_of(feeds), activation=activation), results, 0.25)
+        actual = run(feeds, opset, **{**PLAIN, "results": results, "activation": activation})
+        check(actual, ref.linear(**plain_of(feeds), activation=activation), results, 0.25)
 
 
 @pytest.mark.parametrize("rms", [0, 1])
@@ -116,26 +116,26 @@ def test_moments(flags: int, rms: int) -> None:
         feeds["residual_scale"] = r.standard_normal(128).astype(np.float32)
     epsilons = {"x_epsilon": 0.5 * of_x, "residual_epsilon": 0.25 * of_residual}
     has = {"has_residual": 1, "has_x_moments": of_x, "has_residual_moments": of_residual, "has_moments": of_y}
-    found = run(feeds, **{**PLAIN, **has, **epsilons, "rms": rms})
+    actual = run(feeds, **{**PLAIN, **has, **epsilons, "rms": rms})
     expected = ref.linear(**plain_of(feeds), activation="none", rms=bool(rms), **epsilons)
-    check(found, expected, "both", 0.25)
-    for moments in found[2:]:
+    check(actual, expected, "both", 0.25)
+    for moments in actual[2:]:
         np.testing.assert_allclose(moments, ref.moments(expected), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("results", ["act", "e4m3"])
 def test_gated(results: str) -> None:
     feeds = feeds_of(5, 48, 64)
-    found = run(feeds, **{**PLAIN, "results": results, "gated": 1, "activation": "silu"})
-    check(found, ref.linear(**plain_of(feeds), activation="silu", gated=True), results, 0.25)
+    actual = run(feeds, **{**PLAIN, "results": results, "gated": 1, "activation": "silu"})
+    check(actual, ref.linear(**plain_of(feeds), activation="silu", gated=True), results, 0.25)
 
 
 def test_turned_pairs() -> None:
     feeds, r = feeds_of(5, 48, 64), rng()
     feeds["positions"] = r.integers(0, 300, 5).astype(np.int32)
     feeds["frequencies"] = r.uniform(0, 1, 16).astype(np.float32)
-    found = run(feeds, **{**PLAIN, "results": "act", "rotary_features": 32})
-    check(found, ref.linear(**plain_of(feeds), activation="none"), "act", 0.25)
+    actual = run(feeds, **{**PLAIN, "results": "act", "rotary_features": 32})
+    check(actual, ref.linear(**plain_of(feeds), activation="none"), "act", 0.25)
 
 
 def test_large_results_saturate() -> None:

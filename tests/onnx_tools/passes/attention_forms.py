@@ -47,8 +47,8 @@ class PositionedBuilder(EncoderBuilder):
 
     def split(self, x: str, heads: int = HEADS) -> str:
         """[B,heads,S,D] of a projection of x."""
-        made = self.op("Reshape", self.linear(x, HIDDEN, heads * SIZE), self.axes(0, 0, heads, SIZE))
-        return self.op("Transpose", made, perm=[0, 2, 1, 3])
+        result = self.op("Reshape", self.linear(x, HIDDEN, heads * SIZE), self.axes(0, 0, heads, SIZE))
+        return self.op("Transpose", result, perm=[0, 2, 1, 3])
 
     def columns(self, x: str, start: int, end: int, step: int = 1) -> str:
         return self.op("Slice", x, self.axes(start), self.axes(end), self.axes(3), self.axes(step))

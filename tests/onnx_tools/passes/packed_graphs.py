@@ -51,8 +51,8 @@ class PackedGraph:
     def padfree(self, op: str, name: str, inputs: list[str], *, outputs: int = 1, **attributes: Any) -> str:
         """The first of the outputs of an operator; empty inputs are left out."""
         output = f"{name}{len(self.nodes)}"
-        made = [output, f"{output}_total"][:outputs]
-        self.nodes.append(make_node(op, [item for item in inputs if item], made, name=output, **attributes))
+        items = [output, f"{output}_total"][:outputs]
+        self.nodes.append(make_node(op, [item for item in inputs if item], items, name=output, **attributes))
         return output
 
     def linear(
@@ -118,10 +118,10 @@ def passed(
     for step in passes:
         results.append(step(graph, precision))
         tidy(graph)
-    made = export_model(graph, Model(model)).whole()
-    check_nodes(made)
-    check_element_types(made, precision)
-    return made, results
+    rewritten = export_model(graph, Model(model)).whole()
+    check_nodes(rewritten)
+    check_element_types(rewritten, precision)
+    return rewritten, results
 
 
 def operators(model: ModelProto) -> list[str]:
@@ -133,10 +133,10 @@ def activations(tokens: int, precision: str) -> np.ndarray:
 
 
 def assert_same(
-    model: ModelProto, made: ModelProto, precision: str, feeds: dict[str, np.ndarray], fp16: Mapping[str, float]
+    model: ModelProto, rewritten: ModelProto, precision: str, feeds: dict[str, np.ndarray], fp16: Mapping[str, float]
 ) -> None:
     """Both give the same in onnxruntime, in fp16 within the tolerance `fp16`."""
-    before, after = (run(with_functions(item, precision), feeds) for item in (model, made))
-    for wanted, found in zip(before, after, strict=True):
-        assert wanted.dtype == found.dtype
-        np.testing.assert_allclose(found, wanted, **(_FP32 if precision == "fp32" else fp16))
+    before, after = (run(with_functions(item, precision), feeds) for item in (model, rewritten))
+    for wanted, actual in zip(before, after, strict=True):
+        assert wanted.dtype == actual.dtype
+        np.testing.assert_allclose(actual, wanted, **(_FP32 if precision == "fp32" else fp16))

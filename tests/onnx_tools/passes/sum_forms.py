@@ -67,10 +67,10 @@ def plain_sum(b: EncoderBuilder, x: str) -> str:
 
 def by_position(b: EncoderBuilder, x: str) -> str:
     """Weights 1, 2, ... as sentence-transformers' weightedmean has them, spread over E."""
-    places = b.op("Add", b.op("Cast", steps(b), to=TensorProto.FLOAT), b.constant(1.0))
-    places = b.op("Unsqueeze", places, b.axes(0, 2))
+    positions = b.op("Add", b.op("Cast", steps(b), to=TensorProto.FLOAT), b.constant(1.0))
+    positions = b.op("Unsqueeze", positions, b.axes(0, 2))
     shape = b.op("Concat", b.op("Shape", "input_ids"), b.axes(HIDDEN), axis=0)
-    weights = b.op("Mul", b.op("Expand", places, shape), b.op("Expand", column(b), shape))
+    weights = b.op("Mul", b.op("Expand", positions, shape), b.op("Expand", column(b), shape))
     summed = b.op("ReduceSum", weights, b.axes(1), keepdims=0)
     return b.op("Div", total(b, x, weights), b.op("Clip", summed, b.constant(1e-9)))
 
@@ -166,14 +166,14 @@ def centred(b: EncoderBuilder, x: str) -> str:
 
 def first_by_mask(b: EncoderBuilder, x: str) -> str:
     """As sentence-transformers' CLS pooling: the first slot that the mask keeps."""
-    place = b.op("ArgMax", "attention_mask", axis=1, keepdims=0)
-    index = b.op("Expand", b.op("Unsqueeze", place, b.axes(1, 2)), b.axes(1, 1, HIDDEN))
+    position = b.op("ArgMax", "attention_mask", axis=1, keepdims=0)
+    index = b.op("Expand", b.op("Unsqueeze", position, b.axes(1, 2)), b.axes(1, 1, HIDDEN))
     return b.op("Squeeze", b.op("GatherElements", x, index, axis=1), b.axes(1))
 
 
 def last_by_count(b: EncoderBuilder, x: str) -> str:
-    place = b.op("Sub", b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=0), b.constant(1, np.int64))
-    return b.op("GatherND", x, b.op("Unsqueeze", place, b.axes(1)), batch_dims=1)
+    index = b.op("Sub", b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=0), b.constant(1, np.int64))
+    return b.op("GatherND", x, b.op("Unsqueeze", index, b.axes(1)), batch_dims=1)
 
 
 def last_by_pairs(b: EncoderBuilder, x: str) -> str:
@@ -181,8 +181,8 @@ def last_by_pairs(b: EncoderBuilder, x: str) -> str:
     rows = b.op(
         "Range", b.constant(0, np.int64), b.op("Squeeze", b.op("Shape", "input_ids", end=1)), b.constant(1, np.int64)
     )
-    place = b.op("Sub", b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=0), b.constant(1, np.int64))
-    pairs = b.op("Concat", b.op("Unsqueeze", rows, b.axes(1)), b.op("Unsqueeze", place, b.axes(1)), axis=1)
+    index = b.op("Sub", b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=0), b.constant(1, np.int64))
+    pairs = b.op("Concat", b.op("Unsqueeze", rows, b.axes(1)), b.op("Unsqueeze", index, b.axes(1)), axis=1)
     return b.op("GatherND", x, pairs)
 
 
@@ -191,22 +191,22 @@ def last_of_rows(b: EncoderBuilder, x: str) -> str:
     rows = b.op(
         "Range", b.constant(0, np.int64), b.op("Squeeze", b.op("Shape", "input_ids", end=1)), b.constant(1, np.int64)
     )
-    place = b.op("Sub", b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=0), b.constant(1, np.int64))
-    place = b.op("Add", place, b.op("Mul", rows, length(b)))
-    return b.op("Gather", b.op("Reshape", x, b.axes(-1, HIDDEN)), place, axis=0)
+    index = b.op("Sub", b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=0), b.constant(1, np.int64))
+    index = b.op("Add", index, b.op("Mul", rows, length(b)))
+    return b.op("Gather", b.op("Reshape", x, b.axes(-1, HIDDEN)), index, axis=0)
 
 
 def last_by_place(b: EncoderBuilder, x: str) -> str:
     """argmax(mask * arange(S))."""
-    place = b.op("ArgMax", b.op("Mul", "attention_mask", steps(b)), axis=1, keepdims=1)
-    return b.op("GatherND", x, place, batch_dims=1)
+    index = b.op("ArgMax", b.op("Mul", "attention_mask", steps(b)), axis=1, keepdims=1)
+    return b.op("GatherND", x, index, batch_dims=1)
 
 
 def last_from_the_end(b: EncoderBuilder, x: str) -> str:
     """S - 1 - argmax(mask backwards)."""
     backwards = b.op("Slice", "attention_mask", b.axes(-1), b.axes(np.iinfo(np.int64).min), b.axes(1), b.axes(-1))
-    place = b.op("Sub", b.op("Sub", length(b), b.op("ArgMax", backwards, axis=1, keepdims=1)), b.axes(1))
-    return b.op("GatherND", x, place, batch_dims=1)
+    index = b.op("Sub", b.op("Sub", length(b), b.op("ArgMax", backwards, axis=1, keepdims=1)), b.axes(1))
+    return b.op("GatherND", x, index, batch_dims=1)
 
 
 EXACT: dict[str, tuple[Form, str]] = {

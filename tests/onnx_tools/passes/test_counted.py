@@ -57,8 +57,8 @@ def encoder(positions: Callable[[EncoderBuilder], str]) -> ModelProto:
     """Look-ups by words and positions without a norm behind them."""
     b = EncoderBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
-    places = b.op("Gather", b.weight(POSITIONS, HIDDEN), positions(b))
-    return with_output(b.layer(b.op("Add", words, places), b.padding_mask()), b, TOKENS)
+    indices = b.op("Gather", b.weight(POSITIONS, HIDDEN), positions(b))
+    return with_output(b.layer(b.op("Add", words, indices), b.padding_mask()), b, TOKENS)
 
 
 @pytest.mark.parametrize("interface", INTERFACES)

@@ -55,16 +55,16 @@ def _other_way(b: PositionedBuilder) -> str:
 
 def _table(b: PositionedBuilder, rows: int = 2 * SPAN, embeddings: str | None = None) -> str:
     """[H,D,rows]: a projection of a norm of embeddings."""
-    made = b.linear(b.norm(embeddings or b.weight(rows, HIDDEN)), HIDDEN, HIDDEN)
-    return b.op("Transpose", b.op("Reshape", made, b.axes(-1, HEADS, SIZE)), perm=[1, 2, 0])
+    result = b.linear(b.norm(embeddings or b.weight(rows, HIDDEN)), HIDDEN, HIDDEN)
+    return b.op("Transpose", b.op("Reshape", result, b.axes(-1, HEADS, SIZE)), perm=[1, 2, 0])
 
 
 def _chosen(b: PositionedBuilder, rows: str, table: str, index: str) -> str:
     """The elements [B,H,S,S] of rows times a table that an index [S,S] chooses."""
-    products = b.op("MatMul", rows, table)
+    gemms = b.op("MatMul", rows, table)
     size = b.op("Shape", "input_ids", start=0, end=1), b.op("Shape", "input_ids", start=1)
     shape = b.op("Concat", size[0], b.axes(HEADS), size[1], size[1], axis=0)
-    return b.op("GatherElements", products, b.op("Expand", index, shape), axis=-1)
+    return b.op("GatherElements", gemms, b.op("Expand", index, shape), axis=-1)
 
 
 def _turned(b: PositionedBuilder, x: str) -> str:
@@ -132,11 +132,11 @@ def tables(result: RewriteResult) -> dict[str, np.ndarray]:
     """The tables of the one attention."""
     node = next(node for node in result.model.graph.node if node.op_type == "PadfreeAttention")
     constants = {item.name: item for item in result.model.graph.initializer}
-    found = attributes(result)[0]
-    names = [name for name in ("k_position", "q_position") if found[f"has_{name}"]]
+    actual = attributes(result)[0]
+    names = [name for name in ("k_position", "q_position") if actual[f"has_{name}"]]
     return {
-        name: np.asarray(numpy_helper.to_array(constants[given]))
-        for name, given in zip(names, node.input[-len(names) :], strict=True)
+        name: np.asarray(numpy_helper.to_array(constants[inputs]))
+        for name, inputs in zip(names, node.input[-len(names) :], strict=True)
     }
 
 
@@ -155,11 +155,11 @@ def tables(result: RewriteResult) -> dict[str, np.ndarray]:
 def test_tables(terms: Terms, names: set[str], reach: int, mask: str) -> None:
     model = _model(terms, mask)
     result = rewrite(model, strict=True)
-    (found,) = attributes(result)
-    assert found["bias"] == b"disentangled"
-    assert found["bias_range"] == reach
-    np.testing.assert_allclose(found["scale"], SCALE, rtol=1e-6)
-    assert {name: made.shape for name, made in tables(result).items()} == dict.fromkeys(
+    (actual,) = attributes(result)
+    assert actual["bias"] == b"disentangled"
+    assert actual["bias_range"] == reach
+    np.testing.assert_allclose(actual["scale"], SCALE, rtol=1e-6)
+    assert {name: output.shape for name, output in tables(result).items()} == dict.fromkeys(
         names, (2 * reach + 1, HEADS * SIZE)
     )
     assert_agree(model, result)
@@ -231,14 +231,14 @@ def test_families(case: Case) -> None:
     result = rewrite(load_model(case.path), verify=False)
     assert_same(case, "packed", result)
     assert result.report.plugins["PadfreeAttention"] == 2
-    assert [found["qkv_layout"] for found in attributes(result)] == [b"3HD"] * 2
+    assert [actual["qkv_layout"] for actual in attributes(result)] == [b"3HD"] * 2
 
 
 @pytest.mark.parametrize("name", ["deberta_v1_dynamo", "deberta_v1_torchscript"])
 def test_first_version(name: str) -> None:
     result = assert_right(load(name), inputs_of(name), "packed")
     assert result.report.complete
-    assert [found["qkv_layout"] for found in attributes(result)] == [b"3HD"] * 2
+    assert [actual["qkv_layout"] for actual in attributes(result)] == [b"3HD"] * 2
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -246,4 +246,4 @@ def test_precision(precision: str) -> None:
     case = next(case for case in FILES if case.name == "deberta_v3_dynamo_eager")
     result = rewrite(load_model(case.path), precision=precision)
     dtype = {"fp16": "float16", "bf16": "bfloat16"}[precision]
-    assert {made.dtype.name for made in tables(result).values()} == {dtype}
+    assert {output.dtype.name for output in tables(result).values()} == {dtype}

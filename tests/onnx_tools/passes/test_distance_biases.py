@@ -34,9 +34,9 @@ def bias_of(result: RewriteResult) -> np.ndarray:
     """The table or the slopes of the one attention."""
     node = next(node for node in result.model.graph.node if node.op_type == "PadfreeAttention")
     names = [spec.name for spec in OPERATORS["PadfreeAttention"].inputs_for({**attributes(result)[0], **_text(result)})]
-    place = next(i for i, name in enumerate(names) if name in ("slopes", "distance_bias"))
+    index = next(i for i, name in enumerate(names) if name in ("slopes", "distance_bias"))
     constants = {item.name: item for item in result.model.graph.initializer}
-    return np.asarray(numpy_helper.to_array(constants[node.input[place]]))
+    return np.asarray(numpy_helper.to_array(constants[node.input[index]]))
 
 
 def _text(result: RewriteResult) -> dict[str, str]:
@@ -51,8 +51,8 @@ def _bucketed(b: PositionedBuilder, distance: str) -> str:
     coarse = b.op("Mul", b.op("Div", ratio, b.constant(math.log(LAST / 2))), b.constant(2.0))
     coarse = b.op("Min", b.op("Add", b.op("Cast", coarse, to=INT64), b.number(2)), b.number(3))
     bucket = b.op("Add", ahead, b.op("Where", b.op("Less", far, b.number(2)), far, coarse))
-    made = b.op("Transpose", b.op("Gather", b.weight(8, HEADS), bucket), perm=[2, 0, 1])
-    return b.op("Unsqueeze", made, b.axes(0))
+    result = b.op("Transpose", b.op("Gather", b.weight(8, HEADS), bucket), perm=[2, 0, 1])
+    return b.op("Unsqueeze", result, b.axes(0))
 
 
 def _buckets(b: PositionedBuilder) -> list[str]:
@@ -70,8 +70,8 @@ def _under_the_mask(b: PositionedBuilder) -> list[str]:
 def _clipped(b: PositionedBuilder) -> list[str]:
     """A row for every distance between -2 and 2, and a constant for each head, which changes nothing."""
     row = b.op("Add", b.op("Clip", b.distance(), b.number(-2), b.number(2)), b.number(2))
-    made = b.op("Transpose", b.op("Gather", b.weight(5, HEADS), row), perm=[2, 0, 1])
-    return [b.padding_mask(), b.op("Add", b.op("Mul", made, b.constant(2.0)), b.weight(HEADS, 1, 1))]
+    result = b.op("Transpose", b.op("Gather", b.weight(5, HEADS), row), perm=[2, 0, 1])
+    return [b.padding_mask(), b.op("Add", b.op("Mul", result, b.constant(2.0)), b.weight(HEADS, 1, 1))]
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def _clipped(b: PositionedBuilder) -> list[str]:
 def test_tables(added: Added, reach: int) -> None:
     model = with_added(added)
     result = rewrite(model, strict=True)
-    (found,) = attributes(result)
-    assert found["bias"] == b"distance"
-    assert found["bias_range"] <= reach
-    assert bias_of(result).shape == (HEADS, 2 * found["bias_range"] + 1)
+    (actual,) = attributes(result)
+    assert actual["bias"] == b"distance"
+    assert actual["bias_range"] <= reach
+    assert bias_of(result).shape == (HEADS, 2 * actual["bias_range"] + 1)
     assert_agree(model, result)
     padded = rewrite(model, interface="padded")
     assert "has a bias by distance: under a mask with holes" in missed(padded)
@@ -160,8 +160,8 @@ def test_every_distance_of_a_limited_model_is_in_its_table() -> None:
     """What changes at every distance is a table where a table of positions ends sequences."""
     b = PositionedBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
-    places = b.op("Gather", b.weight(POSITIONS, HIDDEN), b.steps(0))
-    x = b.norm(b.op("Add", words, places))
+    positions = b.op("Gather", b.weight(POSITIONS, HIDDEN), b.steps(0))
+    x = b.norm(b.op("Add", words, positions))
     model = with_output(b.attended(x, b.split(x), b.split(x), b.split(x), *_of_squares(b)), b, TOKENS)
     result = rewrite(model, strict=True)
     assert attributes(result)[0]["bias_range"] == POSITIONS - 1

@@ -42,8 +42,8 @@ def rows(model: ModelProto, *operators: str) -> list[str]:
 
 def pools(model: ModelProto) -> list[tuple[str, int]]:
     """What pools take, and whether they normalise it."""
-    found = [node_attributes(node) for node in padfree_nodes(model.graph) if node.op_type == "PadfreePool"]
-    return [(str(item["mode"]), int(item["normalize"])) for item in found]
+    results = [node_attributes(node) for node in padfree_nodes(model.graph) if node.op_type == "PadfreePool"]
+    return [(str(item["mode"]), int(item["normalize"])) for item in results]
 
 
 FIRST = ("first", 0)
@@ -185,9 +185,9 @@ def test_pools_divide_by_lengths_in_half_precision(precision: str) -> None:
     assert not {"ReduceL2", "Max", "Div"} & {node.op_type for node in narrow.graph.node[-4:]}
     if precision == "fp16":  # onnxruntime has no bf16
         feeds = {"input_ids": np.arange(9, dtype=np.int32), "seq_lens": np.asarray([4, 0, 5], np.int32)}
-        (wanted,), (found,) = (run(item, feeds) for item in (wide, narrow))
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=4e-3)
-        np.testing.assert_allclose(np.linalg.norm(found.astype(np.float64), axis=1), [1, 0, 1], atol=1e-3)
+        (wanted,), (actual,) = (run(item, feeds) for item in (wide, narrow))
+        np.testing.assert_allclose(actual, wanted, rtol=0, atol=4e-3)
+        np.testing.assert_allclose(np.linalg.norm(actual.astype(np.float64), axis=1), [1, 0, 1], atol=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -315,9 +315,9 @@ def test_tensors_of_sequences_are_none_of_tokens() -> None:
     origins = read_metadata(result.model)["origins"]
     graph = import_graph(Model(without_functions(result.model)))
     analysis = analyse(graph)
-    made = {tensor.name: analysis[tensor].shape or () for node in graph.nodes for tensor in node.outputs}
+    output = {tensor.name: analysis[tensor].shape or () for node in graph.nodes for tensor in node.outputs}
     assert origins
-    assert {str(made[name][0]) for name in origins if name in made} == {"T"}
+    assert {str(output[name][0]) for name in origins if name in output} == {"T"}
 
 
 def first_token_of(model: ModelProto, *, normalize: bool = False) -> ModelProto:
@@ -343,8 +343,8 @@ def first_token_of(model: ModelProto, *, normalize: bool = False) -> ModelProto:
 
 def folding(model: ModelProto) -> tuple[int, list[str]]:
     """How many norms were folded, and why others were not."""
-    found = read_metadata(model)
-    result = next(item for item in found["coverage"]["passes"] if item["name"] == "norm folding")
+    actual = read_metadata(model)
+    result = next(item for item in actual["coverage"]["passes"] if item["name"] == "norm folding")
     return result["replaced"], [miss["reason"] for miss in result["missed"]]
 
 
@@ -362,32 +362,32 @@ ROW_NORMS = {  # norms that the last layer has left, of rows
 def test_products_of_first_tokens_fold_norms(name: str, normalize: bool) -> None:
     """As many as where the last layer computes all tokens; the last norm stays in both."""
     plain = rewrite(first_token_of(folded.load(name), normalize=normalize))
-    made, whole = with_linear(plain.model), with_linear(rewrite(folded.load(name), verify=False).model)
+    rewritten, whole = with_linear(plain.model), with_linear(rewrite(folded.load(name), verify=False).model)
     assert moved(plain) == 1
-    (count, (reason,)), (whole_count, _) = folding(made), folding(whole)
+    (count, (reason,)), (whole_count, _) = folding(rewritten), folding(whole)
     assert count == whole_count == 3
     assert "(PadfreePool), which cannot apply it" in reason
-    assert rows(made, "PadfreeLinear") == ["T"] * 5 + ["B"] * 3
-    assert not rows(made, "MatMul", "Gemm")
-    norms = rows(made, "PadfreeLayerNorm")
+    assert rows(rewritten, "PadfreeLinear") == ["T"] * 5 + ["B"] * 3
+    assert not rows(rewritten, "MatMul", "Gemm")
+    norms = rows(rewritten, "PadfreeLayerNorm")
     assert norms.count("B") == ROW_NORMS[name]
     assert norms.count("T") == ("PadfreeEmbedding" not in plain.report.plugins)
-    assert pools(made) == [FIRST, FIRST, ("each", int(normalize))]
+    assert pools(rewritten) == [FIRST, FIRST, ("each", int(normalize))]
     feeds = {item.name: _values(item) for item in plain.model.graph.input}
-    (wanted,), (found,) = run(plain.model, feeds), run(made, feeds)
-    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
-    np.testing.assert_array_equal(found[EMPTY], np.zeros((2, found.shape[1])))
+    (wanted,), (actual,) = run(plain.model, feeds), run(rewritten, feeds)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(actual[EMPTY], np.zeros((2, actual.shape[1])))
     full = {**feeds, "seq_lens": np.delete(feeds["seq_lens"], EMPTY)}
-    np.testing.assert_allclose(np.delete(found, EMPTY, axis=0), run(made, full)[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.delete(actual, EMPTY, axis=0), run(rewritten, full)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_the_last_layers_products_take_norms_and_sums() -> None:
     """The one behind attention tells moments, the next norms by them, and the last adds what it norms itself."""
-    made = with_linear(rewrite(first_token_of(folded.load("bert"))).model)
-    linear_nodes = [node for node in padfree_nodes(made.graph) if node.op_type == "PadfreeLinear"]
+    rewritten = with_linear(rewrite(first_token_of(folded.load("bert"))).model)
+    linear_nodes = [node for node in padfree_nodes(rewritten.graph) if node.op_type == "PadfreeLinear"]
     flags = ("has_residual", "has_moments", "has_x_moments", "has_residual_moments")
-    found = [{name for name in flags if node_attributes(node)[name]} for node in linear_nodes[-3:]]
-    assert found == [{"has_residual", "has_moments"}, {"has_x_moments"}, {"has_residual", "has_residual_moments"}]
+    results = [{name for name in flags if node_attributes(node)[name]} for node in linear_nodes[-3:]]
+    assert results == [{"has_residual", "has_moments"}, {"has_x_moments"}, {"has_residual", "has_residual_moments"}]
     assert node_attributes(linear_nodes[-2])["activation"] == "gelu"
 
 
@@ -406,15 +406,15 @@ def test_fp8(name: str) -> None:
     """Products of tokens are in e4m3, those of first tokens alone in half precision."""
     plain = rewrite(first_token_of(folded.load(name)), precision="fp16", verify=False).model
     feeds = {item.name: _values(item) for item in plain.graph.input}
-    made = quantize_gemms(Model(plain), [feeds])
-    assert rows(made.proto, "PadfreeLinearFp8") == ["T"] * 5
-    assert rows(made.proto, "PadfreeLinear") == ["B"] * 3
-    assert not rows(made.proto, "MatMul", "Gemm")
-    assert "QuantizeLinear" not in [node.op_type for node in made.proto.graph.node]
-    found = read_metadata(made.proto)["quantization"]
-    products = [node.name for node in made.proto.graph.node if node.op_type == "PadfreeLinear"]
-    assert found["kept"] == dict.fromkeys(products, "it multiplies first tokens alone, which is no work")
-    (effect,) = found["outputs"].values()
+    rewritten = quantize_gemms(Model(plain), [feeds])
+    assert rows(rewritten.proto, "PadfreeLinearFp8") == ["T"] * 5
+    assert rows(rewritten.proto, "PadfreeLinear") == ["B"] * 3
+    assert not rows(rewritten.proto, "MatMul", "Gemm")
+    assert "QuantizeLinear" not in [node.op_type for node in rewritten.proto.graph.node]
+    actual = read_metadata(rewritten.proto)["quantization"]
+    gemms = [node.name for node in rewritten.proto.graph.node if node.op_type == "PadfreeLinear"]
+    assert actual["kept"] == dict.fromkeys(gemms, "it multiplies first tokens alone, which is no work")
+    (effect,) = actual["outputs"].values()
     assert effect["mean_cosine"] > 0.98
 
 
@@ -442,8 +442,8 @@ def test_work_is_counted_for_sequences() -> None:
     model = bert_model(2, 64, 2, 128, 100, 64)
     del model.graph.output[0]
     report = rewrite(model).report
-    found = {(item.part, item.rows, item.inner, item.columns): item.count for item in report.rewritten.items}
-    assert found[("linear", "B", "64", "128")] == found[("linear", "B", "128", "64")] == 1
-    assert found[("linear", "T", "64", "192")] == 2
-    assert [key for key in found if key[0] == "head"] == [("head", "B", "64", "64")]
+    results = {(item.part, item.rows, item.inner, item.columns): item.count for item in report.rewritten.items}
+    assert results[("linear", "B", "64", "128")] == results[("linear", "B", "128", "64")] == 1
+    assert results[("linear", "T", "64", "192")] == 2
+    assert [key for key in results if key[0] == "head"] == [("head", "B", "64", "64")]
     assert (report.packed_gemm_share, report.complete) == (1.0, True)

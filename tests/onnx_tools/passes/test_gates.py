@@ -125,12 +125,12 @@ def used(model: ModelProto, precision: str = "fp32", interface: str = "packed") 
 
 def gated_products(model: ModelProto) -> list[tuple[str, int]]:
     """Activation and bias of every gated product."""
-    found = []
+    results = []
     for node in model.graph.node:
         flags = {item.name: helper.get_attribute_value(item) for item in node.attribute}
         if node.op_type == "PadfreeLinear" and flags["gated"]:
-            found.append((flags["activation"].decode(), flags["has_bias"]))
-    return found
+            results.append((flags["activation"].decode(), flags["has_bias"]))
+    return results
 
 
 def metadata(model: ModelProto) -> dict[str, Any]:
@@ -174,30 +174,32 @@ def test_every_way_to_write_two_halves(up: Up, swapped: bool) -> None:
 def test_half_precision(precision: str, up: Up, activation: str) -> None:
     model = model_of(up, ACTIVATIONS[activation][0])
     plain = rewrite(model, verify=False).model
-    made = used(model, precision).model
-    assert [kind for kind, _ in gated_products(made)] == [ACTIVATIONS[activation][1]]
+    result = used(model, precision).model
+    assert [kind for kind, _ in gated_products(result)] == [ACTIVATIONS[activation][1]]
     rng = np.random.default_rng(5)
     feeds = {"input_ids": rng.integers(0, 20, 17).astype(np.int32), "seq_lens": np.array([9, 0, 8], np.int32)}
     (wanted,) = run_exact(plain, feeds, ["y"])
-    (found,) = run_exact(with_rounding(made, precision), feeds, ["y"])
-    np.testing.assert_allclose(found, wanted, atol=ALLOWED[precision])
+    (actual,) = run_exact(with_rounding(result, precision), feeds, ["y"])
+    np.testing.assert_allclose(actual, wanted, atol=ALLOWED[precision])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_columns_come_in_blocks_with_their_bits(precision: str) -> None:
     model = model_of(slices, ACTIVATIONS["gelu"][0])
     plain = rewrite(model, precision=precision, verify=False).model
-    made = with_linear(plain)
-    before, after = ({item.name: item for item in one.graph.initializer} for one in (plain, made))
+    rewritten = with_linear(plain)
+    before, after = ({item.name: item for item in one.graph.initializer} for one in (plain, rewritten))
     node = next(
-        node for node in made.graph.node if node.name in {x.name for x in plain.graph.node} and "gated" in node.input[1]
+        node
+        for node in rewritten.graph.node
+        if node.name in {x.name for x in plain.graph.node} and "gated" in node.input[1]
     )
     source = next(item for item in plain.graph.node if item.name == node.name)
     weight, moved = before[source.input[1]], after[node.input[1]]
     assert moved.data_type == weight.data_type
-    values, found = (numpy_helper.to_array(item) for item in (weight, moved))
+    values, actual = (numpy_helper.to_array(item) for item in (weight, moved))
     for block in range(INNER // 8):
-        columns = found[:, 16 * block : 16 * block + 16]
+        columns = actual[:, 16 * block : 16 * block + 16]
         np.testing.assert_array_equal(columns[:, :8], values[:, 8 * block : 8 * block + 8])
         np.testing.assert_array_equal(columns[:, 8:], values[:, INNER + 8 * block : INNER + 8 * block + 8])
 
@@ -310,9 +312,9 @@ def test_what_stays(write: Callable[[EncoderBuilder, str], str], reason: str) ->
     model = stays(write, 3 * INNER if write is product_that_is_read_whole else INNER)
     result = used(model)
     assert gated_products(result.model) == []
-    found = reasons(result.model)
-    assert len(found) == bool(reason)
-    assert reason in "".join(found)
+    actual = reasons(result.model)
+    assert len(actual) == bool(reason)
+    assert reason in "".join(actual)
     assert_agree(model, result)
 
 

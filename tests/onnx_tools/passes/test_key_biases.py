@@ -57,8 +57,8 @@ def test_tokens_that_the_mask_counts(added: Added) -> None:
     model = with_added(added)
     for interface in ("packed", "padded"):
         result = rewrite(model, interface=interface, strict=True)
-        (found,) = attributes(result)
-        assert (found["bias"], found["window_right"]) == (b"slope", 0)
+        (actual,) = attributes(result)
+        assert (actual["bias"], actual["window_right"]) == (b"slope", 0)
         np.testing.assert_allclose(bias_of(result), SLOPES, rtol=1e-6)
         assert_agree(model, result)
 
@@ -74,8 +74,8 @@ def _three_axes(by_head: bool) -> ModelProto:
         return b.op("Reshape", heads, b.op("Concat", b.axes(-1), *rest, axis=0))
 
     def split() -> str:
-        made = b.op("Reshape", b.linear(x, HIDDEN, HIDDEN), b.axes(0, 0, HEADS, SIZE))
-        return merge(b.op("Transpose", made, perm=merged), length, b.axes(SIZE))
+        result = b.op("Reshape", b.linear(x, HIDDEN, HIDDEN), b.axes(0, 0, HEADS, SIZE))
+        return merge(b.op("Transpose", result, perm=merged), length, b.axes(SIZE))
 
     def of_scores(added: str, *rest: str) -> str:
         shape = b.op("Shape", "input_ids", end=1)
@@ -162,8 +162,8 @@ LINES = (
 def test_slots(added: Added) -> None:
     model = with_added(added)
     result = rewrite(model, strict=True)
-    (found,) = attributes(result)
-    assert (found["bias"], found["window_right"]) == (b"slope", 0)
+    (actual,) = attributes(result)
+    assert (actual["bias"], actual["window_right"]) == (b"slope", 0)
     np.testing.assert_allclose(bias_of(result), SLOPES, rtol=1e-6)
     assert_agree(model, result)
     padded = rewrite(model, interface="padded")
@@ -187,8 +187,13 @@ def test_a_window_hides_what_is_beyond_it() -> None:
 
     model = with_added(added)
     result = rewrite(model, strict=True)
-    (found,) = attributes(result)
-    assert (found["bias"], found["bias_range"], found["window_left"], found["window_right"]) == (b"distance", 3, 3, 3)
+    (actual,) = attributes(result)
+    assert (actual["bias"], actual["bias_range"], actual["window_left"], actual["window_right"]) == (
+        b"distance",
+        3,
+        3,
+        3,
+    )
     assert_agree(model, result)
 
 
@@ -196,13 +201,13 @@ def test_keys_on_both_sides_make_a_table() -> None:
     """slope * (key - query) is no slope * |key - query|; a table of positions ends sequences, and the table with it."""
     b = PositionedBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
-    places = b.op("Gather", b.weight(POSITIONS, HIDDEN), b.steps(0))
-    x = b.norm(b.op("Add", words, places))
+    positions = b.op("Gather", b.weight(POSITIONS, HIDDEN), b.steps(0))
+    x = b.norm(b.op("Add", words, positions))
     line = b.op("Mul", _counted(b), b.constant(UPWARD))
     model = with_output(b.attended(x, b.split(x), b.split(x), b.split(x), line, b.padding_mask()), b, TOKENS)
     result = rewrite(model, strict=True)
-    (found,) = attributes(result)
-    assert (found["bias"], found["bias_range"]) == (b"distance", POSITIONS - 1)
+    (actual,) = attributes(result)
+    assert (actual["bias"], actual["bias_range"]) == (b"distance", POSITIONS - 1)
     np.testing.assert_allclose(
         np.diff(bias_of(result), axis=1), np.reshape(SLOPES, (HEADS, 1)) * np.ones(62), rtol=1e-4
     )

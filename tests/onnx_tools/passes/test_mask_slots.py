@@ -51,13 +51,13 @@ def weights_times_mask(epsilon: float | None, op: str = "Add") -> onnx.ModelProt
     b = Builder()
     x, kept = b.embedding(), b.op("Cast", b.key("attention_mask"), to=FLOAT)
     hidden = b.layer(x, None)
-    place = next(i for i, node in enumerate(b.nodes) if node.op_type == "Softmax")
-    weights, end = b.nodes[place].output[0], len(b.nodes)
+    index = next(i for i, node in enumerate(b.nodes) if node.op_type == "Softmax")
+    weights, end = b.nodes[index].output[0], len(b.nodes)
     reader = next(node for node in b.nodes if weights in node.input)
     zeroed = b.op("Mul", weights, kept)
     total = b.op("ReduceSum", zeroed, b.axes(-1), keepdims=1)
     reader.input[0] = b.op("Div", zeroed, total if epsilon is None else b.op(op, total, b.constant(epsilon)))
-    b.nodes[place + 1 :] = [*b.nodes[end:], *b.nodes[place + 1 : end]]
+    b.nodes[index + 1 :] = [*b.nodes[end:], *b.nodes[index + 1 : end]]
     b.op("Identity", hidden, output="y")
     return b.model({"y": ["batch", "sequence", HIDDEN]})
 

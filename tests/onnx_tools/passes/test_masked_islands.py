@@ -37,9 +37,9 @@ def test_pooling_that_is_not_masked_is_refused(name: str, masked: str, kept: str
     model = load(name)
     (masking,) = [node for node in model.graph.node if masked in node.output]
     for node in model.graph.node:
-        for place, item in enumerate(node.input):
+        for location, item in enumerate(node.input):
             if item == masked:
-                node.input[place] = kept or masking.input[0]
+                node.input[location] = kept or masking.input[0]
     with pytest.raises(RewriteError, match="reads masked slots"):
         rewrite(model, interface=interface)
 

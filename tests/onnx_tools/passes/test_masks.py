@@ -214,8 +214,8 @@ def test_pooling_without_any_mask(what: str, keepdims: int, interface: str) -> N
     builder = Builder()
     hidden = builder.layer(builder.embedding(), None)
     if what == "last":
-        place = builder.constant([-1] if keepdims else -1, np.int64)
-        pooled = builder.op("Gather", hidden, place, axis=1)
+        index = builder.constant([-1] if keepdims else -1, np.int64)
+        pooled = builder.op("Gather", hidden, index, axis=1)
     else:
         pooled = builder.op(what, hidden, axes=[1], keepdims=keepdims)
     model = builder.finished(pooled, {"input_ids": INT64}, 2 + keepdims)
@@ -257,9 +257,9 @@ def test_mask_without_a_proof_can_be_named(interface: str) -> None:
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_mask_that_would_not_help_is_not_advised(interface: str) -> None:
     """Rows of the next slots are added, so that the mask alone is not what is in the way."""
-    with pytest.raises(RewriteError, match=r"^with --mask attention_mask: .*reads masked slots") as told:
+    with pytest.raises(RewriteError, match=r"^with --mask attention_mask: .*reads masked slots") as error:
         rewrite(unproved(mixed=True), interface=interface)
-    assert "name the mask" not in str(told.value)
+    assert "name the mask" not in str(error.value)
 
 
 def test_named_masks_are_checked() -> None:

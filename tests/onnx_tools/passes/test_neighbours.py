@@ -24,8 +24,8 @@ def masked(b: EncoderBuilder, x: str) -> str:
 
 
 def convolution(b: EncoderBuilder, x: str, taps: int, **form: Any) -> str:
-    turned = b.op("Transpose", x, perm=[0, 2, 1])
-    y = b.op("Conv", turned, b.weight(HIDDEN, HIDDEN, taps), b.weight(HIDDEN), **form)
+    transposed = b.op("Transpose", x, perm=[0, 2, 1])
+    y = b.op("Conv", transposed, b.weight(HIDDEN, HIDDEN, taps), b.weight(HIDDEN), **form)
     return b.op("Transpose", y, perm=[0, 2, 1])
 
 
@@ -137,12 +137,12 @@ def test_filler_and_empty_sequences() -> None:
     result = rewrite(model, strict=True)
     rng = np.random.default_rng(5)
     ids, lengths = rng.integers(0, 20, 12), [0, 1, 5, 0, 2, 0]
-    found = run(result.model, {"input_ids": ids.astype(np.int32), "seq_lens": np.asarray(lengths, np.int32)})[0]
+    actual = run(result.model, {"input_ids": ids.astype(np.int32), "seq_lens": np.asarray(lengths, np.int32)})[0]
     starts = np.cumsum([0, *lengths])
     for start, length in zip(starts, lengths, strict=False):
         if length:
             alone = {"input_ids": ids[None, start : start + length], "attention_mask": np.ones((1, length), np.int64)}
-            np.testing.assert_allclose(found[start : start + length], run(model, alone)[0][0], atol=2e-5)
+            np.testing.assert_allclose(actual[start : start + length], run(model, alone)[0][0], atol=2e-5)
 
 
 def test_the_mask_leaves_no_work_on_packed_tokens() -> None:

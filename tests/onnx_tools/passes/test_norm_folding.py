@@ -30,12 +30,12 @@ FP16 = {"rtol": 0.0, "atol": 1e-2}
 
 
 def folded(model: ModelProto, precision: str = "fp32") -> tuple[ModelProto, PassResult]:
-    made, (result,) = passed(model, precision, norm_folding)
-    return made, result
+    rewritten, (result,) = passed(model, precision, norm_folding)
+    return rewritten, result
 
 
-def assert_same(model: ModelProto, made: ModelProto, precision: str = "fp32") -> None:
-    packed_graphs.assert_same(model, made, precision, {"x": activations(TOKENS, precision)}, FP16)
+def assert_same(model: ModelProto, rewritten: ModelProto, precision: str = "fp32") -> None:
+    packed_graphs.assert_same(model, rewritten, precision, {"x": activations(TOKENS, precision)}, FP16)
 
 
 def flags(model: ModelProto) -> list[set[str]]:
@@ -76,20 +76,20 @@ def test_norms_ahead_of_layers_go(precision: str) -> None:
     """The sums go on without a norm, under the names that they had."""
     p = PackedGraph(precision)
     model = p.model(*network_with_norms_ahead(p))
-    made, result = folded(model, precision)
-    assert (result.replaced, operators(made)) == (2, [*["Linear"] * 5, "LayerNorm"])
+    rewritten, result = folded(model, precision)
+    assert (result.replaced, operators(rewritten)) == (2, [*["Linear"] * 5, "LayerNorm"])
     assert [miss.reason for miss in result.missed] == ["'norm7' makes the output 'norm7'"]
-    assert flags(made) == [
+    assert flags(rewritten) == [
         {"bias", "residual", "moments"},
         {"bias", "x_moments"},
         {"bias", "residual", "moments"},
         {"bias", "x_moments"},
         {"bias"},
     ]
-    assert [node.output[0] for node in made.graph.node if node.op_type != "PadfreeLayerNorm"] == [
+    assert [node.output[0] for node in rewritten.graph.node if node.op_type != "PadfreeLayerNorm"] == [
         "norm1_total", "linear2", "norm4_total", "linear5", "linear6",
     ]  # fmt: skip
-    assert_same(model, made, precision)
+    assert_same(model, rewritten, precision)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -99,11 +99,11 @@ def test_rms_norms_go(precision: str) -> None:
     ahead = p.norm("x", p.linear("x", bias=p.constant(WIDTH, center=3.0)), beta=False, rms=1, sum_output=True)
     behind = p.norm(p.linear(p.linear(ahead), residual=f"{ahead}_total"), beta=False, rms=1)
     model = p.model(p.linear(behind), p.linear("x", residual=behind))
-    made, result = folded(model, precision)
-    assert (result, operators(made)) == (PassResult("norm folding", 2), ["Linear"] * 5)
-    assert [item for item in flags(made) if "x_moments" in item] == [{"bias", "x_moments"}] * 2
-    assert rms_flags(made) == [0, 1, 0, 1, 1]
-    assert_same(model, made, precision)
+    rewritten, result = folded(model, precision)
+    assert (result, operators(rewritten)) == (PassResult("norm folding", 2), ["Linear"] * 5)
+    assert [item for item in flags(rewritten) if "x_moments" in item] == [{"bias", "x_moments"}] * 2
+    assert rms_flags(rewritten) == [0, 1, 0, 1, 1]
+    assert_same(model, rewritten, precision)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -111,9 +111,9 @@ def test_a_norm_goes_into_a_gated_product(precision: str) -> None:
     p = PackedGraph(precision)
     norm = p.norm(p.linear("x"), "x")
     model = p.model(p.linear(norm, columns=2 * WIDTH, activation="silu", gated=True))
-    made, result = folded(model, precision)
-    assert (result.replaced, flags(made)[1]) == (1, {"bias", "x_moments"})
-    assert_same(model, made, precision)
+    rewritten, result = folded(model, precision)
+    assert (result.replaced, flags(rewritten)[1]) == (1, {"bias", "x_moments"})
+    assert_same(model, rewritten, precision)
 
 
 def test_a_norm_of_what_two_products_make() -> None:
@@ -122,10 +122,10 @@ def test_a_norm_of_what_two_products_make() -> None:
     stream = p.linear("x")
     norm = p.norm(stream, p.linear(stream), sum_output=True)
     model = p.model(p.linear(p.linear(norm), residual=f"{norm}_total"))
-    made, result = folded(model)
-    assert (result, operators(made)) == (PassResult("norm folding", 1), ["Linear"] * 4)
-    assert flags(made)[1] == {"bias", "residual", "moments"}
-    assert_same(model, made)
+    rewritten, result = folded(model)
+    assert (result, operators(rewritten)) == (PassResult("norm folding", 1), ["Linear"] * 4)
+    assert flags(rewritten)[1] == {"bias", "residual", "moments"}
+    assert_same(model, rewritten)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -138,10 +138,10 @@ def test_rows_that_are_taken_of_a_norm_are_normed_alone(mode: str, precision: st
     ahead = p.norm(p.linear(p.linear(hidden)), hidden, beta=False, rms=1, sum_output=True)
     taken = [pool(p, norm, offsets, mode) for norm in (hidden, ahead)]
     model = p.model(*taken, p.linear(p.linear(ahead), residual=f"{ahead}_total"))
-    made, result = folded(model, precision)
+    rewritten, result = folded(model, precision)
     assert result == PassResult("norm folding", 2)
-    assert sorted(operators(made)) == ["LayerNorm"] * 2 + ["Linear"] * 5 + ["Pool"] * 2
-    assert_same(model, made, precision)
+    assert sorted(operators(rewritten)) == ["LayerNorm"] * 2 + ["Linear"] * 5 + ["Pool"] * 2
+    assert_same(model, rewritten, precision)
 
 
 @pytest.mark.parametrize(("mode", "normalize"), [("mean", 0), ("first", 1), ("each", 0)])
@@ -150,10 +150,10 @@ def test_norms_that_are_pooled_otherwise_stay(mode: str, normalize: int) -> None
     norm = p.norm(p.linear("x"), "x")
     offsets = p.given(range(TOKENS + 1) if mode == "each" else [0, 2, TOKENS], "int32")
     pooled = pool(p, norm, offsets, mode, normalize)
-    made, result = folded(p.model(pooled, p.linear(norm)))
+    rewritten, result = folded(p.model(pooled, p.linear(norm)))
     assert result.replaced == 0
     assert "is read by 'rows" in result.missed[0].reason
-    assert operators(made) == ["Linear", "LayerNorm", "Pool", "Linear"]
+    assert operators(rewritten) == ["Linear", "LayerNorm", "Pool", "Linear"]
 
 
 def test_a_norm_of_whose_result_rows_alone_are_taken_stays() -> None:
@@ -169,10 +169,10 @@ def test_a_norm_ahead_that_something_else_needs_stays_with_its_sum() -> None:
     p = PackedGraph()
     norm = p.norm("x", p.linear("x"), sum_output=True)
     model = p.model(p.op("Relu", norm), p.linear(p.linear(norm), residual=f"{norm}_total"))
-    made, result = folded(model)
+    rewritten, result = folded(model)
     assert result.replaced == 0
-    assert operators(made) == operators(model)
-    assert_same(model, made)
+    assert operators(rewritten) == operators(model)
+    assert_same(model, rewritten)
 
 
 def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_product() -> None:
@@ -181,26 +181,26 @@ def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_product() -> None:
     hidden = p.norm(p.linear("x"), "x")
     last = p.norm(hidden, p.linear(p.linear(hidden)), sum_output=True)
     model = p.model(last, f"{last}_total")
-    made, result = folded(model)
-    assert (result.replaced, operators(made)) == (1, ["Linear", "Linear", "Linear", "LayerNorm"])
-    assert [list(node.output) for node in made.graph.node][2:] == [[f"{last}_total"], [last]]
-    assert_same(model, made)
+    rewritten, result = folded(model)
+    assert (result.replaced, operators(rewritten)) == (1, ["Linear", "Linear", "Linear", "LayerNorm"])
+    assert [list(node.output) for node in rewritten.graph.node][2:] == [[f"{last}_total"], [last]]
+    assert_same(model, rewritten)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_norms_between_products_go(precision: str) -> None:
     p = PackedGraph(precision)
     model = p.model(encoder(p, "x"))
-    made, result = folded(model, precision)
+    rewritten, result = folded(model, precision)
     assert result == PassResult("norm folding", 2)
-    assert operators(made) == ["Linear"] * 4
-    assert flags(made) == [
+    assert operators(rewritten) == ["Linear"] * 4
+    assert flags(rewritten) == [
         {"bias", "residual", "moments"},
         {"bias", "x_moments"},
         {"bias", "residual", "residual_moments", "moments"},
         {"bias", "x_moments"},
     ]
-    assert_same(model, made, precision)
+    assert_same(model, rewritten, precision)
 
 
 def test_the_last_norm_of_a_network_leaves_its_sum_to_the_product() -> None:
@@ -209,15 +209,15 @@ def test_the_last_norm_of_a_network_leaves_its_sum_to_the_product() -> None:
     hidden = p.norm(p.linear("x"), "x", beta=False)
     last = p.norm(p.linear(p.linear(hidden)), hidden, bias=p.constant(WIDTH))
     model = p.model(last)
-    made, result = folded(model)
+    rewritten, result = folded(model)
     assert result.replaced == 1
     assert [miss.reason for miss in result.missed] == [f"'{last}' makes the output '{last}'"]
-    assert operators(made) == ["Linear", "Linear", "Linear", "LayerNorm"]
+    assert operators(rewritten) == ["Linear", "Linear", "Linear", "LayerNorm"]
     # z, gamma and beta. What holds another sum than before has another name: names tell where tensors come from.
-    assert made.graph.node[-1].input[0] == "linear3_sum"
-    assert len(made.graph.node[-1].input) == 3
-    assert [node.output[0] for node in made.graph.node] == ["linear0_sum", "linear2", "linear3_sum", last]
-    assert_same(model, made)
+    assert rewritten.graph.node[-1].input[0] == "linear3_sum"
+    assert len(rewritten.graph.node[-1].input) == 3
+    assert [node.output[0] for node in rewritten.graph.node] == ["linear0_sum", "linear2", "linear3_sum", last]
+    assert_same(model, rewritten)
 
 
 def test_a_norm_keeps_a_residual_whose_norm_stays() -> None:
@@ -225,11 +225,11 @@ def test_a_norm_keeps_a_residual_whose_norm_stays() -> None:
     hidden = p.norm(p.linear("x"), "x")
     last = p.norm(p.linear(hidden), "x")
     model = p.model(last)
-    made, result = folded(model)
+    rewritten, result = folded(model)
     assert result.replaced == 1
-    assert [len(node.input) for node in made.graph.node if node.op_type == "PadfreeLayerNorm"] == [4]
-    assert flags(made)[-1] == {"bias", "x_moments"}
-    assert_same(model, made)
+    assert [len(node.input) for node in rewritten.graph.node if node.op_type == "PadfreeLayerNorm"] == [4]
+    assert flags(rewritten)[-1] == {"bias", "x_moments"}
+    assert_same(model, rewritten)
 
 
 def test_a_product_norms_what_it_multiplies_or_what_it_adds() -> None:
@@ -237,11 +237,11 @@ def test_a_product_norms_what_it_multiplies_or_what_it_adds() -> None:
     first = p.norm(p.linear("x"), "x")
     second = p.norm(p.linear("x"), beta=False)
     model = p.model(p.linear(first, residual=second), p.linear(second, bias=""))
-    made, result = folded(model)
-    assert (result.replaced, operators(made)) == (1, ["Linear", "LayerNorm", *["Linear"] * 3])
+    rewritten, result = folded(model)
+    assert (result.replaced, operators(rewritten)) == (1, ["Linear", "LayerNorm", *["Linear"] * 3])
     assert "would norm what it multiplies and what it adds" in result.missed[0].reason
-    assert sorted(map(sorted, flags(made)))[-2:] == [["bias", "residual", "residual_moments"], ["x_moments"]]
-    assert_same(model, made)
+    assert sorted(map(sorted, flags(rewritten)))[-2:] == [["bias", "residual", "residual_moments"], ["x_moments"]]
+    assert_same(model, rewritten)
 
 
 def test_what_the_norm_adds_may_be_nothing_or_a_bias() -> None:
@@ -250,10 +250,10 @@ def test_what_the_norm_adds_may_be_nothing_or_a_bias() -> None:
     biased = p.norm(p.linear("x", bias=""), bias=p.constant(WIDTH))
     twice = p.norm(p.linear("x"), "x", bias=p.constant(WIDTH))
     model = p.model(*(p.linear(item, bias="") for item in (plain, biased, twice)))
-    made, result = folded(model)
-    assert (result.replaced, operators(made)) == (3, ["Linear"] * 6)
-    assert [item for item in flags(made) if "x_moments" in item] == [{"bias", "x_moments"}] * 3  # made of beta
-    assert_same(model, made)
+    rewritten, result = folded(model)
+    assert (result.replaced, operators(rewritten)) == (3, ["Linear"] * 6)
+    assert [item for item in flags(rewritten) if "x_moments" in item] == [{"bias", "x_moments"}] * 3  # made of beta
+    assert_same(model, rewritten)
 
 
 def test_shared_weights_are_not_changed_for_others() -> None:
@@ -262,12 +262,12 @@ def test_shared_weights_are_not_changed_for_others() -> None:
     first, second = (p.norm(p.linear("x")) for _ in range(2))
     readers = [p.linear(item, weight=weight, bias=bias) for item in (first, first, second, "x")]
     model = p.model(*readers)
-    made, result = folded(model)
+    rewritten, result = folded(model)
     assert result.replaced == 2
-    weights = {node.name: node.input[1] for node in made.graph.node}
+    weights = {node.name: node.input[1] for node in rewritten.graph.node}
     assert [weights[name] == weight for name in readers] == [False, False, False, True]
     assert weights[readers[0]] == weights[readers[1]] != weights[readers[2]]
-    assert_same(model, made)
+    assert_same(model, rewritten)
 
 
 def graph_output(p: PackedGraph) -> list[str]:
@@ -306,8 +306,8 @@ def second_residual(p: PackedGraph) -> list[str]:
 
 
 def sum_of_a_product_that_is_needed(p: PackedGraph) -> list[str]:
-    made = p.linear("x")
-    return [p.linear(p.norm(made, "x")), p.op("Relu", made)]
+    result = p.linear("x")
+    return [p.linear(p.norm(result, "x")), p.op("Relu", result)]
 
 
 @pytest.mark.parametrize(
@@ -327,11 +327,11 @@ def sum_of_a_product_that_is_needed(p: PackedGraph) -> list[str]:
 def test_what_stays(write: Any, reason: str) -> None:
     p = PackedGraph()
     model = p.model(*write(p))
-    made, result = folded(model)
+    rewritten, result = folded(model)
     assert result.replaced == 0
     assert [(miss.node, miss.reason) for miss in result.missed] == [("norm1", reason)]
-    assert operators(made) == operators(model)
-    assert [list(node.input) for node in made.graph.node] == [list(node.input) for node in model.graph.node]
+    assert operators(rewritten) == operators(model)
+    assert [list(node.input) for node in rewritten.graph.node] == [list(node.input) for node in model.graph.node]
 
 
 def test_a_scaled_weight_that_fp16_cannot_hold() -> None:
@@ -344,12 +344,12 @@ def test_a_scaled_weight_that_fp16_cannot_hold() -> None:
     weight[3, 0] = 100
     second = p.norm(p.linear(p.linear(first)), first, gamma=p.given(gamma))
     model = p.model(p.linear(second, weight=p.given(weight)))
-    made, result = folded(model, "fp16")
+    rewritten, result = folded(model, "fp16")
     assert result.replaced == 1
     (miss,) = result.missed
     assert miss.node == second
     assert "holds 9.84e+04, fp16 holds at most 65504" in miss.reason  # 1e5 less the mean of its column
-    assert operators(made) == ["Linear", "Linear", "Linear", "LayerNorm", "Linear"]
+    assert operators(rewritten) == ["Linear", "Linear", "Linear", "LayerNorm", "Linear"]
 
 
 def test_a_bias_that_fp16_cannot_hold() -> None:
@@ -359,10 +359,10 @@ def test_a_bias_that_fp16_cannot_hold() -> None:
     model = p.model(p.linear(norm, weight=p.given(np.full((WIDTH, WIDTH), 2.0)), bias=p.given(np.full(WIDTH, 65504))))
     beta = next(item for item in model.graph.initializer if item.name == model.graph.node[1].input[2])
     beta.CopyFrom(numpy_helper.from_array(np.full(WIDTH, 10, np.float16), beta.name))
-    made, result = folded(model, "fp16")
+    rewritten, result = folded(model, "fp16")
     assert result.replaced == 0
     assert "would hold numbers that fp16 cannot hold" in result.missed[0].reason
-    assert operators(made) == operators(model)
+    assert operators(rewritten) == operators(model)
 
 
 def bert() -> ModelProto:
@@ -379,39 +379,39 @@ FOLDED_LAYERS = [
 def test_bert_keeps_its_last_norm() -> None:
     original = bert()
     plain = rewrite(original, verify=False)
-    made = with_linear(plain.model)
-    assert [node.op_type for node in made.graph.node if node.domain == DOMAIN] == [*FOLDED_LAYERS, "PadfreePool"]
-    assert_agree(original, RewriteResult(made, plain.report))
+    rewritten = with_linear(plain.model)
+    assert [node.op_type for node in rewritten.graph.node if node.domain == DOMAIN] == [*FOLDED_LAYERS, "PadfreePool"]
+    assert_agree(original, RewriteResult(rewritten, plain.report))
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_bert_in_half_precision(precision: str) -> None:
     plain = rewrite(bert(), precision=precision, verify=False).model
-    separate, made = with_linear(plain, fold_norms=False), with_linear(plain)
-    assert [node.op_type for node in made.graph.node if node.domain == DOMAIN] == [*FOLDED_LAYERS, "PadfreePool"]
+    separate, rewritten = with_linear(plain, fold_norms=False), with_linear(plain)
+    assert [node.op_type for node in rewritten.graph.node if node.domain == DOMAIN] == [*FOLDED_LAYERS, "PadfreePool"]
     half = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
-    kinds = {item.name: item.data_type for item in made.graph.initializer}
-    for node in made.graph.node:
+    kinds = {item.name: item.data_type for item in rewritten.graph.initializer}
+    for node in rewritten.graph.node:
         if node.op_type == "PadfreeLinear":
             constants = [kinds[name] for name in node.input if name in kinds]
             assert set(constants) <= {half, TensorProto.FLOAT}
             assert constants.count(TensorProto.FLOAT) == 0
-    check_element_types(made, precision)
+    check_element_types(rewritten, precision)
     if precision == "fp16":  # onnxruntime has no bf16
         rng = np.random.default_rng(5)
-        given = {"input_ids": rng.integers(0, 50, 17), "token_type_ids": np.zeros(17), "seq_lens": np.array([9, 0, 8])}
-        feeds = {item.name: given[item.name].astype(np.int32) for item in plain.graph.input}
-        for wanted, found in zip(run(separate, feeds), run(made, feeds), strict=True):
-            np.testing.assert_allclose(found, wanted, **FP16)
+        inputs = {"input_ids": rng.integers(0, 50, 17), "token_type_ids": np.zeros(17), "seq_lens": np.array([9, 0, 8])}
+        feeds = {item.name: inputs[item.name].astype(np.int32) for item in plain.graph.input}
+        for wanted, actual in zip(run(separate, feeds), run(rewritten, feeds), strict=True):
+            np.testing.assert_allclose(actual, wanted, **FP16)
 
 
 def test_bf16_constants_are_rounded_once() -> None:
     """Gamma times weight, less the mean of each column, whose sum stays 0 but for some roundings."""
     plain = rewrite(bert(), precision="bf16", verify=False).model
-    separate, made = with_linear(plain, fold_norms=False), with_linear(plain)
-    values = {item.name: item for model in (separate, made) for item in model.graph.initializer}
+    separate, rewritten = with_linear(plain, fold_norms=False), with_linear(plain)
+    values = {item.name: item for model in (separate, rewritten) for item in model.graph.initializer}
     floats = {name: numpy_helper.to_array(item).astype(np.float64) for name, item in values.items()}
-    reader = next(node for node in made.graph.node if node.input[1:] and node.input[1].endswith("_scaled"))
+    reader = next(node for node in rewritten.graph.node if node.input[1:] and node.input[1].endswith("_scaled"))
     before = next(node for node in separate.graph.node if node.name == reader.name)
     norm = next(node for node in separate.graph.node if before.input[0] in node.output)
     gamma = floats[norm.input[-2]]
@@ -432,13 +432,13 @@ def metadata(model: ModelProto) -> dict[str, Any]:
 
 def test_the_metadata_tell_what_was_folded() -> None:
     plain = rewrite(bert(), verify=False).model
-    separate, made = (metadata(with_linear(plain, fold_norms=fold)) for fold in (False, True))
+    separate, rewritten = (metadata(with_linear(plain, fold_norms=fold)) for fold in (False, True))
     assert [item["name"] for item in separate["coverage"]["passes"]][-1] == "linear"
-    *_, last = made["coverage"]["passes"]
+    *_, last = rewritten["coverage"]["passes"]
     assert (last["name"], last["replaced"]) == ("norm folding", 3)
     assert [miss["reason"] for miss in last["missed"]] == ["'PadfreeLayerNorm_3' makes the output 'last_hidden_state'"]
-    assert made["plugins"] == {**separate["plugins"], "PadfreeLayerNorm": 1}
-    assert made["coverage"]["products"] == separate["coverage"]["products"]
+    assert rewritten["plugins"] == {**separate["plugins"], "PadfreeLayerNorm": 1}
+    assert rewritten["coverage"]["products"] == separate["coverage"]["products"]
     tensors = {name for node in with_linear(plain).graph.node for name in node.output}
-    assert set(made["origins"]) <= tensors
-    assert not [name for name in made["origins"] if name.endswith(("_sum", "_moments"))]
+    assert set(rewritten["origins"]) <= tensors
+    assert not [name for name in rewritten["origins"] if name.endswith(("_sum", "_moments"))]

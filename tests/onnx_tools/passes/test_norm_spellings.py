@@ -158,8 +158,8 @@ NORMS = {
 def test_every_spelling(name: str, interface: str) -> None:
     b = EncoderBuilder()
     x = b.embedding()
-    made = NORMS[name](b, b.op("Add", b.attention(x, b.padding_mask()), x))
-    model = with_output(b.linear(made, HIDDEN, HIDDEN), b, TOKENS)
+    output = NORMS[name](b, b.op("Add", b.attention(x, b.padding_mask()), x))
+    model = with_output(b.linear(output, HIDDEN, HIDDEN), b, TOKENS)
     result = rewrite(model, interface=interface, strict=True)
     assert result.report.plugins["PadfreeLayerNorm"] == 1
     assert not {"Sqrt", "Pow", "Reciprocal"} & {node.op_type for node in result.model.graph.node}
@@ -212,8 +212,8 @@ def behind_the_root(b: EncoderBuilder, x: str) -> str:
 def test_what_is_nearly_a_norm_is_none(near: Step, interface: str) -> None:
     b = EncoderBuilder()
     x = b.embedding()
-    made = near(b, b.op("Add", b.attention(x, b.padding_mask()), x))
-    model = with_output(b.linear(made, HIDDEN, HIDDEN), b, TOKENS)
+    output = near(b, b.op("Add", b.attention(x, b.padding_mask()), x))
+    model = with_output(b.linear(output, HIDDEN, HIDDEN), b, TOKENS)
     result = rewrite(model, interface=interface)
     assert "PadfreeLayerNorm" not in result.report.plugins
     assert_agree(model, result)

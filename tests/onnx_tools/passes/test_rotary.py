@@ -102,8 +102,8 @@ def test_rotary(form: str, interface: str) -> None:
     turn, pairing, frequencies = FORMS[form]
     model = turned(turn)
     result = rewrite(model, interface=interface, strict=True)
-    (found,) = attributes(result, "PadfreeRotary")
-    assert found == {"head_size": SIZE, "num_heads": 2 * HEADS, "pairing": pairing.encode()}
+    (actual,) = attributes(result, "PadfreeRotary")
+    assert actual == {"head_size": SIZE, "num_heads": 2 * HEADS, "pairing": pairing.encode()}
     np.testing.assert_array_equal(frequencies_of(result), [np.asarray(frequencies, np.float32)])
     assert attributes(result)[0]["qkv_layout"] == b"3HD"
     assert_agree(model, result)
@@ -119,8 +119,8 @@ def _by(b: PositionedBuilder, x: str, angles: str) -> str:
     return b.op("Add", b.op("Mul", x, b.op("Cos", both)), b.op("Mul", other, b.op("Sin", both)))
 
 
-def _angles_of(b: PositionedBuilder, places: str) -> str:
-    return b.op("Mul", b.op("Cast", b.op("Unsqueeze", places, b.axes(1, 3)), to=FLOAT), b.constant(FREQUENCIES))
+def _angles_of(b: PositionedBuilder, positions: str) -> str:
+    return b.op("Mul", b.op("Cast", b.op("Unsqueeze", positions, b.axes(1, 3)), to=FLOAT), b.constant(FREQUENCIES))
 
 
 def _of_input(b: PositionedBuilder, x: str) -> str:
@@ -277,10 +277,10 @@ def _normed(b: PositionedBuilder, x: str) -> str:
 def test_fewer_heads_of_keys_and_values(repeat: Turn, norm: bool, interface: str) -> None:
     model = _shared(repeat, norm=norm)
     result = rewrite(model, interface=interface, strict=True)
-    (found,) = attributes(result)
-    assert (found["num_heads"], found["num_kv_heads"]) == (HEADS, 2)
-    assert (found["window_left"], found["window_right"]) == (-1, 0)
-    assert found["qkv_layout"] == (b"separate" if norm else b"3HD")
+    (actual,) = attributes(result)
+    assert (actual["num_heads"], actual["num_kv_heads"]) == (HEADS, 2)
+    assert (actual["window_left"], actual["window_right"]) == (-1, 0)
+    assert actual["qkv_layout"] == (b"separate" if norm else b"3HD")
     assert [item["num_heads"] for item in attributes(result, "PadfreeRotary")] == ([HEADS, 2] if norm else [HEADS + 2])
     assert_agree(model, result)
 

@@ -44,19 +44,19 @@ class TurnedGraph(PackedGraph):
 
 
 def turned(model: ModelProto, precision: str = "fp32", *, norms: bool = False) -> tuple[ModelProto, PassResult]:
-    made, results = passed(model, precision, rotations, *([norm_folding] if norms else []))
+    rewritten, results = passed(model, precision, rotations, *([norm_folding] if norms else []))
     assert all(result.replaced for result in results[1:])
-    return made, results[0]
+    return rewritten, results[0]
 
 
-def assert_same(model: ModelProto, made: ModelProto, precision: str = "fp32") -> None:
+def assert_same(model: ModelProto, rewritten: ModelProto, precision: str = "fp32") -> None:
     lengths = [9, 0, 1, 11]
     feeds = {
         "x": activations(TOKENS, precision),
         "positions": np.concatenate([np.arange(length) for length in lengths]).astype(np.int32),
         "cu_seqlens": np.cumsum([0, *lengths]).astype(np.int32),
     }
-    packed_graphs.assert_same(model, made, precision, feeds, FP16)
+    packed_graphs.assert_same(model, rewritten, precision, feeds, FP16)
 
 
 def features(model: ModelProto) -> list[int]:
@@ -72,11 +72,11 @@ def test_one_product_for_q_k_and_v(heads: int, kv_heads: int, size: int, pairing
     qkv = p.linear("x", (heads + 2 * kv_heads) * size)
     rotated = p.rotary(qkv, heads + kv_heads, size, pairing=pairing)
     model = p.model(p.attention(rotated, heads=heads, kv_heads=kv_heads, size=size))
-    made, result = turned(model, precision)
-    assert (result, operators(made)) == (PassResult("rotations", 1), ["Linear", "Attention"])
-    assert features(made) == [(heads + kv_heads) * size]
-    assert made.graph.node[0].output[0] == "rotary1_pairs"  # it is not what the model has under another name
-    assert_same(model, made, precision)
+    rewritten, result = turned(model, precision)
+    assert (result, operators(rewritten)) == (PassResult("rotations", 1), ["Linear", "Attention"])
+    assert features(rewritten) == [(heads + kv_heads) * size]
+    assert rewritten.graph.node[0].output[0] == "rotary1_pairs"  # it is not what the model has under another name
+    assert_same(model, rewritten, precision)
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
@@ -85,10 +85,10 @@ def test_products_of_their_own(pairing: str) -> None:
     q = p.rotary(p.linear("x", 64), 4, 16, pairing=pairing)
     k = p.rotary(p.linear("x", 32, bias=""), 2, 16, pairing=pairing)
     model = p.model(p.attention(q, k, p.linear("x", 32), heads=4, kv_heads=2, size=16))
-    made, result = turned(model)
-    assert (result.replaced, operators(made)) == (2, ["Linear"] * 3 + ["Attention"])
-    assert features(made) == [64, 32, 0]
-    assert_same(model, made)
+    rewritten, result = turned(model)
+    assert (result.replaced, operators(rewritten)) == (2, ["Linear"] * 3 + ["Attention"])
+    assert features(rewritten) == [64, 32, 0]
+    assert_same(model, rewritten)
 
 
 def test_a_part_of_a_head() -> None:
@@ -100,9 +100,9 @@ def test_a_part_of_a_head() -> None:
         rotated = p.rotary(p.linear("x", 192), 4, 32, frequencies=p.given(frequencies[np.newaxis], "float32"))
         layers.append(p.attention(rotated, heads=2, size=32))
     model = p.model(*layers)
-    made, result = turned(model)
-    assert (result.replaced, operators(made)) == (2, ["Linear", "Attention"] * 2)
-    assert_same(model, made)
+    rewritten, result = turned(model)
+    assert (result.replaced, operators(rewritten)) == (2, ["Linear", "Attention"] * 2)
+    assert_same(model, rewritten)
 
 
 def test_layers_share_weights_and_frequencies() -> None:
@@ -115,12 +115,12 @@ def test_layers_share_weights_and_frequencies() -> None:
         layers.append(p.attention(rotated, heads=2, size=32))
         x = layers[-1]
     model = p.model(*layers)
-    made, result = turned(model)
+    rewritten, result = turned(model)
     assert result.replaced == 2
-    products = [node for node in made.graph.node if node.op_type == "PadfreeLinear"]
-    assert products[0].input[1] == products[1].input[1]
-    assert products[0].input[-1] == products[1].input[-1]
-    assert_same(model, made)
+    gemms = [node for node in rewritten.graph.node if node.op_type == "PadfreeLinear"]
+    assert gemms[0].input[1] == gemms[1].input[1]
+    assert gemms[0].input[-1] == gemms[1].input[-1]
+    assert_same(model, rewritten)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -128,9 +128,9 @@ def test_a_norm_ahead_goes_into_the_product(precision: str) -> None:
     p = TurnedGraph(precision)
     rotated = p.rotary(p.linear(p.norm(p.linear("x")), 192), 4, 32)
     model = p.model(p.attention(rotated, heads=2, size=32))
-    made, _ = turned(model, precision, norms=True)
-    assert operators(made) == ["Linear", "Linear", "Attention"]
-    assert_same(model, made, precision)
+    rewritten, _ = turned(model, precision, norms=True)
+    assert operators(rewritten) == ["Linear", "Linear", "Attention"]
+    assert_same(model, rewritten, precision)
 
 
 def small_heads(p: TurnedGraph) -> list[str]:
@@ -197,13 +197,13 @@ def k_of_no_product(p: TurnedGraph) -> list[str]:
 def test_what_stays(write: Any, reason: str) -> None:
     p = TurnedGraph()
     model = p.model(*write(p))
-    made, result = turned(model)
+    rewritten, result = turned(model)
     assert result.replaced == 0
     assert len(result.missed) == 1
     assert reason in result.missed[0].reason
-    assert operators(made) == operators(model)
-    assert features(made) == [0] * len(features(made))
-    assert_same(model, made)
+    assert operators(rewritten) == operators(model)
+    assert features(rewritten) == [0] * len(features(rewritten))
+    assert_same(model, rewritten)
 
 
 def test_attention_without_turns_is_no_miss() -> None:

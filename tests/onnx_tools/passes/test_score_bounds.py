@@ -102,6 +102,6 @@ def test_one_head_of_keys_for_all_queries(interface: str) -> None:
     """As Falcon's: the product broadcasts it."""
     model = layer(PositionedBuilder(), softmax, heads=1)
     result = rewrite(model, interface=interface, strict=True)
-    (found,) = attributes(result)
-    assert (found["num_heads"], found["num_kv_heads"]) == (HEADS, 1)
+    (actual,) = attributes(result)
+    assert (actual["num_heads"], actual["num_kv_heads"]) == (HEADS, 1)
     assert_agree(model, result)

@@ -31,11 +31,11 @@ def model(factor: Form = same, mask: Form = masked, weights: Form = same, *, key
     x = b.embedding()
     q, k, v = (b.split(x) for _ in range(3))
     if keys_first:
-        product = b.op("MatMul", k, b.op("Transpose", q, perm=[0, 1, 3, 2]))
-        product = b.op("Transpose", b.op("Mul", product, b.constant(0.4)), perm=[0, 1, 3, 2])
+        gemm = b.op("MatMul", k, b.op("Transpose", q, perm=[0, 1, 3, 2]))
+        gemm = b.op("Transpose", b.op("Mul", gemm, b.constant(0.4)), perm=[0, 1, 3, 2])
     else:
-        product = b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2]))
-    attended = weights(b, b.op("Softmax", mask(b, factor(b, product)), axis=-1))
+        gemm = b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2]))
+    attended = weights(b, b.op("Softmax", mask(b, factor(b, gemm)), axis=-1))
     heads = b.op("Transpose", b.op("MatMul", attended, v), perm=[0, 2, 1, 3])
     joined = b.op("Reshape", heads, b.axes(0, 0, HIDDEN))
     return with_output(b.norm(b.op("Add", b.linear(joined, HIDDEN, HIDDEN), x)), b, TOKENS)
@@ -60,8 +60,8 @@ def of_a_sequence(b: PositionedBuilder, scores: str) -> str:
 
 def of_queries(b: PositionedBuilder, scores: str) -> str:
     """Divided by sqrt(position + 1)."""
-    place = b.op("Cast", b.op("Add", b.steps(1), b.number(1)), to=FLOAT)
-    return b.op("Div", scores, b.op("Sqrt", place))
+    index = b.op("Cast", b.op("Add", b.steps(1), b.number(1)), to=FLOAT)
+    return b.op("Div", scores, b.op("Sqrt", index))
 
 
 @pytest.mark.parametrize("factor", [of_heads, of_a_sequence])
@@ -76,8 +76,8 @@ def test_factors_of_queries() -> None:
 
 def test_factors_of_keys_stay() -> None:
     def of_keys(b: PositionedBuilder, scores: str) -> str:
-        place = b.op("Cast", b.op("Add", b.steps(0), b.number(1)), to=FLOAT)
-        return b.op("Div", scores, b.op("Sqrt", place))
+        index = b.op("Cast", b.op("Add", b.steps(0), b.number(1)), to=FLOAT)
+        return b.op("Div", scores, b.op("Sqrt", index))
 
     assert_stays_on_islands(model(of_keys), "the scores go through")
 

@@ -92,9 +92,9 @@ def test_other_tokens_stay(interface: str) -> None:
     """The token before the last one is none that PadfreePool takes."""
     builder, hidden = one_layer()
     two = builder.constant(2, np.int64)
-    place = builder.op("Sub", builder.op("ReduceSum", "attention_mask", builder.axes(1), keepdims=1), two)
-    place = builder.op("Max", place, builder.constant(0, np.int64))
-    model = with_output(builder.op("GatherND", hidden, place, batch_dims=1), builder, ["batch", HIDDEN])
+    index = builder.op("Sub", builder.op("ReduceSum", "attention_mask", builder.axes(1), keepdims=1), two)
+    index = builder.op("Max", index, builder.constant(0, np.int64))
+    model = with_output(builder.op("GatherND", hidden, index, batch_dims=1), builder, ["batch", HIDDEN])
     result = rewrite(model, interface=interface)
     assert "PadfreePool" not in result.report.plugins
     assert_agree(model, result, only="prefix")

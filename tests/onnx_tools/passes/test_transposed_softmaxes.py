@@ -21,9 +21,9 @@ LARGE = 10**9  # what tf2onnx writes as the end of a slice that has none
 
 def _sizes(b: PositionedBuilder, *sizes: int | str) -> str:
     """A shape of numbers, "B" and "S"."""
-    places = {"B": 0, "S": 1}
+    positions = {"B": 0, "S": 1}
     shape = b.op("Shape", "input_ids")
-    parts = [b.op("Gather", shape, b.axes(places[s])) if isinstance(s, str) else b.axes(s) for s in sizes]
+    parts = [b.op("Gather", shape, b.axes(positions[s])) if isinstance(s, str) else b.axes(s) for s in sizes]
     return b.op("Concat", *parts, axis=0)
 
 
@@ -35,8 +35,8 @@ def _merged(b: PositionedBuilder, heads: str, sizes: str) -> str:
 
 def _heads(b: PositionedBuilder, x: str) -> str:
     """[B*H,S,D]."""
-    made = b.op("Reshape", b.linear(x, HIDDEN, HIDDEN), b.axes(0, 0, HEADS, SIZE))
-    heads = b.op("Transpose", made, perm=[0, 2, 1, 3])
+    result = b.op("Reshape", b.linear(x, HIDDEN, HIDDEN), b.axes(0, 0, HEADS, SIZE))
+    heads = b.op("Transpose", result, perm=[0, 2, 1, 3])
     return _merged(b, heads, b.op("Shape", heads))
 
 
@@ -75,10 +75,10 @@ def keys_first(mask: Mask, *, with_ones: bool = True) -> ModelProto:
         scores = b.op("Reshape", scores, _sizes(b, "B", HEADS, "S", "S"))
     scores = mask(b, b.op("Mul", scores, b.constant(0.6)))
     weights = b.op("Unsqueeze", b.op("Softmax", scores, axis=2), b.axes(2))  # [B,H,1,keys,queries]
-    turned = b.op("Transpose", weights, perm=[0, 1, 4, 2, 3])
-    count = b.op("ReduceProd", b.op("Gather", b.op("Shape", turned), b.axes(0, 1)), keepdims=1)
-    last = b.op("Gather", b.op("Shape", turned), b.axes(4))
-    rows = b.op("Reshape", turned, b.op("Concat", count, b.axes(-1), last, axis=0))
+    transposed = b.op("Transpose", weights, perm=[0, 1, 4, 2, 3])
+    count = b.op("ReduceProd", b.op("Gather", b.op("Shape", transposed), b.axes(0, 1)), keepdims=1)
+    last = b.op("Gather", b.op("Shape", transposed), b.axes(4))
+    rows = b.op("Reshape", transposed, b.op("Concat", count, b.axes(-1), last, axis=0))
     context = b.op("Reshape", b.op("MatMul", rows, v), _sizes(b, "B", HEADS, "S", SIZE))
     joined = b.op("Reshape", b.op("Transpose", context, perm=[0, 2, 1, 3]), b.axes(0, 0, HIDDEN))
     return with_output(b.norm(b.op("Add", b.linear(joined, HIDDEN, HIDDEN), x)), b, TOKENS)

@@ -79,8 +79,8 @@ def tiled(b: PositionedBuilder, _: str) -> str:
 
 def of_rests(b: PositionedBuilder, x: str) -> str:
     """unflatten by TorchScript counts axes from the end by Mod; and all of a size but the rest that there never is."""
-    place = b.op("Reshape", b.op("Mod", b.axes(-2), b.axes(4)), b.axes(-1))
-    last = b.op("Slice", b.op("Shape", x), place, b.constant([2**63 - 1], np.int64))
+    index = b.op("Reshape", b.op("Mod", b.axes(-2), b.axes(4)), b.axes(-1))
+    last = b.op("Slice", b.op("Shape", x), index, b.constant([2**63 - 1], np.int64))
     whole = b.op("Sub", b.op("Mul", batch(b), b.axes(HEADS)), b.op("Mod", b.op("Mul", batch(b), b.axes(4)), batch(b)))
     return b.op("Concat", whole, last, axis=0)
 
@@ -96,7 +96,7 @@ TARGETS = [
 def test_heads_merged_with_sequences(target: Target, interface: str) -> None:
     b = PositionedBuilder()
     x = b.embedding()
-    q, k, v = (b.op("Reshape", made, target(b, made)) for made in (b.split(x), b.split(x), b.split(x)))
+    q, k, v = (b.op("Reshape", output, target(b, output)) for output in (b.split(x), b.split(x), b.split(x)))
     scores = b.op("MatMul", q, b.op("Transpose", k, perm=[0, 2, 1]))
     apart = b.op("Concat", batch(b), b.axes(HEADS), length(b), length(b), axis=0)
     weights = b.op("Softmax", b.op("Add", b.op("Reshape", scores, apart), b.padding_mask()), axis=-1)

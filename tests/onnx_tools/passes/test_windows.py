@@ -63,8 +63,8 @@ def test_windows(form: str) -> None:
     added, window = FORMS[form]
     model = with_added(added)
     result = rewrite(model, strict=True)
-    (found,) = attributes(result)
-    assert (found["window_left"], found["window_right"]) == (window.left, window.right)
+    (actual,) = attributes(result)
+    assert (actual["window_left"], actual["window_right"]) == (window.left, window.right)
     assert_agree(model, result)
 
 

@@ -15,7 +15,7 @@ SIZE = HIDDEN // HEADS
 def sizes(b: EncoderBuilder, *parts: str | int) -> str:
     """A shape of numbers, of "B" and "S", and of products of these with numbers, as in "B*2"."""
     shape = b.op("Shape", "input_ids")
-    found = []
+    results = []
     for part in parts:
         total = None
         for factor in str(part).split("*"):
@@ -23,8 +23,8 @@ def sizes(b: EncoderBuilder, *parts: str | int) -> str:
             size = b.op("Slice", shape, b.axes("BS".index(factor)), b.axes("BS".index(factor) + 1)) if known else None
             size = size or b.axes(int(factor))
             total = size if total is None else b.op("Mul", total, size)
-        found.append(str(total))
-    return b.op("Concat", *found, axis=0)
+        results.append(str(total))
+    return b.op("Concat", *results, axis=0)
 
 
 def shaped(b: EncoderBuilder, x: str, *parts: str | int) -> str:

@@ -49,11 +49,11 @@ def test_activations_that_overflow_stay_float32(interface: str) -> None:
     assert any("fp16 holds at most 65504" in reason for reason in kept.values())
     types = {value.name: value.type.tensor_type.elem_type for value in result.graph.value_info}
     assert all(types[name] == TensorProto.FLOAT for name in kept)
-    products = [node for node in result.graph.node if node.op_type == "MatMul"]
+    gemms = [node for node in result.graph.node if node.op_type == "MatMul"]
     weights = {item.name: item.data_type for item in result.graph.initializer}
-    held = [weights[node.input[1]] for node in products]
+    held = [weights[node.input[1]] for node in gemms]
     assert held.count(TensorProto.FLOAT) == 2
-    assert held.count(TensorProto.FLOAT16) == len(products) - 2
+    assert held.count(TensorProto.FLOAT16) == len(gemms) - 2
 
 
 def with_norms_ahead(factor: float) -> ModelProto:
@@ -73,8 +73,8 @@ def test_a_stream_beyond_fp16_makes_the_model_bf16() -> None:
     metadata = metadata_of(result)
     assert (metadata["precision"], metadata["kept_float32"]) == ("bf16", {})
     assert "e+05, fp16 holds at most 65504" in str(metadata["bf16_because"])
-    products = [node.op_type for node in with_linear(result).graph.node]
-    assert (products.count("PadfreeLinear"), products.count("MatMul")) == (6, 0)
+    gemms = [node.op_type for node in with_linear(result).graph.node]
+    assert (gemms.count("PadfreeLinear"), gemms.count("MatMul")) == (6, 0)
 
 
 def test_fp16_that_is_asked_for_keeps_the_stream_in_float32() -> None:
@@ -99,9 +99,9 @@ def test_first_tokens_of_a_stream_beyond_fp16_stay_float32(lengths: tuple[int, .
     assert (nodes.count("PadfreePool"), nodes.count("Gather")) == (1 + normed, 1)
     ids = np.arange(7, dtype=np.int32)
     feeds = {"input_ids": ids, "seq_lens": np.asarray(lengths, np.int32)}
-    (wanted,), (found,) = (run(result.model, feeds, ["y"]) for result in (wide, narrow))
-    np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2 * max(1.0, float(np.abs(wanted).max())))
-    assert (found[np.asarray(lengths) == 0] == 0).all()
+    (wanted,), (actual,) = (run(result.model, feeds, ["y"]) for result in (wide, narrow))
+    np.testing.assert_allclose(actual, wanted, rtol=2e-2, atol=2e-2 * max(1.0, float(np.abs(wanted).max())))
+    assert (actual[np.asarray(lengths) == 0] == 0).all()
 
 
 def test_half_is_fp16_where_that_costs_nothing() -> None:
@@ -180,8 +180,8 @@ def test_norms_as_standard_operators(opset: int, flags: str) -> None:
     del standard.graph.node[:]
     standard.graph.node.extend(nodes)
     standard.graph.initializer.extend(constants)
-    for wanted, found in zip(run(with_functions(model), feeds, outputs), run(standard, feeds, outputs), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-3)
+    for wanted, actual in zip(run(with_functions(model), feeds, outputs), run(standard, feeds, outputs), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("scale", [1e-7, 3e-6, 1e-5, 3e-5, 5e-5, 1e-4, 1e-2, 1.0, 300.0])

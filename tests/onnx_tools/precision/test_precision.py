@@ -207,9 +207,9 @@ def test_operators_of_unknown_types_are_refused_but_for_fp32() -> None:
 def test_rounding_to_bfloat16_is_to_nearest_even() -> None:
     values = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-9, -np.inf, np.nan, 3.4e38, 1e-40, -0.0], np.float32)
     expected = [1.0, 1.0, 1 + 2**-6, 1.0, -np.inf, np.nan, np.inf, 1e-40, -0.0]
-    found = to_float32(round_to(values, "bf16"))
-    np.testing.assert_allclose(found, np.array(expected, np.float32), rtol=2**-8, atol=2.0**-134)
-    np.testing.assert_array_equal(found[:4], np.array(expected[:4], np.float32))
+    actual = to_float32(round_to(values, "bf16"))
+    np.testing.assert_allclose(actual, np.array(expected, np.float32), rtol=2**-8, atol=2.0**-134)
+    np.testing.assert_array_equal(actual[:4], np.array(expected[:4], np.float32))
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

@@ -13,26 +13,26 @@ from padfree.onnx_tools.quantization.e4m3 import LARGEST, activation_scale, narr
 
 def all_values() -> np.ndarray:
     """Every finite number of the format, sorted: sign, 4 bits of exponent (bias 7), 3 of mantissa, no infinities."""
-    found = []
+    results = []
     for bits in range(128):
         exponent, mantissa = bits >> 3, bits & 7
         if (exponent, mantissa) != (15, 7):  # NaN
-            found.append(math.ldexp(mantissa / 8 + (exponent > 0), max(exponent, 1) - 7))
-    return np.unique([*found, *(-value for value in found)])
+            results.append(math.ldexp(mantissa / 8 + (exponent > 0), max(exponent, 1) - 7))
+    return np.unique([*results, *(-value for value in results)])
 
 
 def test_numbers_become_the_nearest_ones() -> None:
     """Ties go to the even mantissa; what is larger than the largest number becomes that."""
     values = all_values()
     assert (values.max(), values[values > 0].min(), len(values)) == (LARGEST, 2.0**-9, 253)
-    given = np.concatenate([np.random.default_rng(0).standard_normal(4000) * 30, values, [1e9, -1e9]]).astype(
+    inputs = np.concatenate([np.random.default_rng(0).standard_normal(4000) * 30, values, [1e9, -1e9]]).astype(
         np.float32
     )
-    distance = np.abs(given[:, None] - values)
-    np.testing.assert_array_equal(np.abs(rounded(given) - given), distance.min(1).astype(np.float32))
+    distance = np.abs(inputs[:, None] - values)
+    np.testing.assert_array_equal(np.abs(rounded(inputs) - inputs), distance.min(1).astype(np.float32))
     middles = (values[1:] + values[:-1]) / 2
-    found = narrowed(middles.astype(np.float32)).view(np.uint8)
-    assert (found % 2 == 0).all()
+    actual = narrowed(middles.astype(np.float32)).view(np.uint8)
+    assert (actual % 2 == 0).all()
 
 
 @pytest.mark.parametrize("largest", [1e-3, 0.0137, 1.0, 3.7, 447.0, 448.0, 449.0, 65504.0])

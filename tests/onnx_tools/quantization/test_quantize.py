@@ -67,8 +67,8 @@ def values(model: Model) -> dict[str, np.ndarray]:
 
 
 def products(model: Model) -> list[tuple[onnx.NodeProto, Mapping[str, Any]]]:
-    found = [node for node in padfree_nodes(model.proto.graph) if node.op_type == "PadfreeLinearFp8"]
-    return [(node, node_attributes(node)) for node in found]
+    results = [node for node in padfree_nodes(model.proto.graph) if node.op_type == "PadfreeLinearFp8"]
+    return [(node, node_attributes(node)) for node in results]
 
 
 def test_products_hand_e4m3_to_each_other(made: Model) -> None:
@@ -127,11 +127,11 @@ def test_the_largest_number_of_all_batches_counts(half: Model) -> None:
 
 def test_it_computes_nearly_the_same(half: Model, made: Model) -> None:
     """And exactly what it says of itself: the cosines in its metadata are those of its outputs."""
-    (wanted, found) = (run(finished(model, "fp16"), BATCHES[0]) for model in (half, made))
+    (wanted, actual) = (run(finished(model, "fp16"), BATCHES[0]) for model in (half, made))
     ends = np.cumsum(BATCHES[0]["seq_lens"])
     cosines = []
     for end, length in zip(ends, BATCHES[0]["seq_lens"], strict=True):
-        a, b = (rows[0][end - length : end].astype(np.float64).ravel() for rows in (wanted, found))
+        a, b = (rows[0][end - length : end].astype(np.float64).ravel() for rows in (wanted, actual))
         cosines.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
     said = described(made)["outputs"]["last_hidden_state"]
     assert said["mean_cosine"] == pytest.approx(np.mean(cosines), abs=1e-6)
@@ -160,8 +160,8 @@ def test_products_that_lose_too_much_stay(half: Model, made: Model) -> None:
     losses = {layer["name"]: layer["loss"] for layer in described(made)["layers"]}
     worst = max(losses, key=losses.__getitem__)
     limit = sorted(losses.values())[-2]
-    found = described(quantize(half, BATCHES, QuantizationOptions(largest_loss=limit)))
-    assert found["kept"] == {worst: f"loses {losses[worst]:.3f} of its result, allowed is {limit:g}"}
+    actual = described(quantize(half, BATCHES, QuantizationOptions(largest_loss=limit)))
+    assert actual["kept"] == {worst: f"loses {losses[worst]:.3f} of its result, allowed is {limit:g}"}
     with pytest.raises(RewriteError, match=r"every GEMM loses too much in fp8, '.*' most: loses 0\.\d+ of"):
         quantize(half, BATCHES, QuantizationOptions(largest_loss=1e-3))
 
@@ -231,19 +231,19 @@ def test_data_that_overflow_are_named(half: Model) -> None:
 
 def products_that_activate(model: Model) -> tuple[str, ...]:
     """The first products of feed-forward networks."""
-    found = [node for node in padfree_nodes(model.proto.graph) if node_attributes(node).get("activation") == "gelu"]
-    return tuple(node.name for node in found)
+    results = [node for node in padfree_nodes(model.proto.graph) if node_attributes(node).get("activation") == "gelu"]
+    return tuple(node.name for node in results)
 
 
 def test_bf16_goes_through_float32(original: ModelProto) -> None:
     """onnxruntime has no QuantizeLinear of bfloat16."""
     plain = with_linear(Model.of(rewrite(original, precision="bf16", verify=False).model))
     kept = products_that_activate(plain)
-    found = quantize(plain, BATCHES, QuantizationOptions(keep=kept))
-    quantized = [node for node in found.proto.graph.node if node.op_type == "QuantizeLinear"]
-    makers = {name: node for node in found.proto.graph.node for name in node.output}
+    actual = quantize(plain, BATCHES, QuantizationOptions(keep=kept))
+    quantized = [node for node in actual.proto.graph.node if node.op_type == "QuantizeLinear"]
+    makers = {name: node for node in actual.proto.graph.node for name in node.output}
     assert [makers[node.input[0]].op_type for node in quantized] == ["Cast"] * len(kept)
-    assert described(found)["outputs"]["last_hidden_state"]["mean_cosine"] > 0.99
+    assert described(actual)["outputs"]["last_hidden_state"]["mean_cosine"] > 0.99
 
 
 def norms_in_e4m3(model: Model) -> int:
@@ -260,27 +260,27 @@ def test_other_families(name: str, fold_streams: bool) -> None:
     plain = Model.of(rewrite(source, precision="fp16", verify=False).model)
     linear = with_linear(plain, fold_streams=fold_streams)
     sample = sample_of(source, read_metadata(plain.proto))
-    found = quantize(linear, [sample.feeds], QuantizationOptions(largest_loss=10.0), verify=False)
-    assert len(described(found)["layers"]) == folded.layers_of(linear.proto).products
-    wanted, got = (run(finished(model, "fp16"), dict(sample.feeds)) for model in (linear, found))
+    actual = quantize(linear, [sample.feeds], QuantizationOptions(largest_loss=10.0), verify=False)
+    assert len(described(actual)["layers"]) == folded.layers_of(linear.proto).products
+    wanted, got = (run(finished(model, "fp16"), dict(sample.feeds)) for model in (linear, actual))
     for a, b in zip(wanted, got, strict=True):
         x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
         assert x @ y / np.linalg.norm(x) / np.linalg.norm(y) > 0.97
-    attention = [node for node in padfree_nodes(found.proto.graph) if node.op_type == "PadfreeAttention"]
+    attention = [node for node in padfree_nodes(actual.proto.graph) if node.op_type == "PadfreeAttention"]
     assert attention
     assert all(node_attributes(node)["quantized"] for node in attention)
     if name in ("modernbert", "qwen3_embedding"):  # norms ahead of layers
-        assert norms_in_e4m3(found) < 2 if fold_streams else norms_in_e4m3(found) > 2
-    assert not [node for node in found.proto.graph.node if node.op_type == "QuantizeLinear"]
+        assert norms_in_e4m3(actual) < 2 if fold_streams else norms_in_e4m3(actual) > 2
+    assert not [node for node in actual.proto.graph.node if node.op_type == "QuantizeLinear"]
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize(("operator", "place"), [("PadfreeLinearFp8", 2), ("QuantizeLinear", 1)])
 def test_scales_in_a_file_are_checked(half: Model, scale: float, operator: str, place: int) -> None:
-    made = quantize(half, BATCHES, QuantizationOptions(keep=products_that_activate(half)), verify=False)
-    check_scales(made)
-    changed = made.with_proto(ModelProto())
-    changed.proto.CopyFrom(made.proto)
+    rewritten = quantize(half, BATCHES, QuantizationOptions(keep=products_that_activate(half)), verify=False)
+    check_scales(rewritten)
+    changed = rewritten.with_proto(ModelProto())
+    changed.proto.CopyFrom(rewritten.proto)
     node = next(node for node in changed.proto.graph.node if node.op_type == operator)
     tensor = next(item for item in changed.proto.graph.initializer if item.name == node.input[place])
     values = np.array(numpy_helper.to_array(tensor))
@@ -308,8 +308,8 @@ def test_streams_whose_rows_differ_in_length(longer: float) -> None:
         begun.append(batches)
         return lambda: None
 
-    found = quantize_gemms(plain, [feeds], begin=begin, verify=False)
+    actual = quantize_gemms(plain, [feeds], begin=begin, verify=False)
     assert begun == [1] * (1 if longer == 1 else 2)
-    assert (norms_in_e4m3(found) > 2) == (longer > 1)
-    assert not described(found)["kept"]
-    assert max(layer["loss"] for layer in described(found)["layers"]) < LARGEST_STREAM_LOSS
+    assert (norms_in_e4m3(actual) > 2) == (longer > 1)
+    assert not described(actual)["kept"]
+    assert max(layer["loss"] for layer in described(actual)["layers"]) < LARGEST_STREAM_LOSS

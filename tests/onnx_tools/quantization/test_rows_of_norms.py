@@ -97,37 +97,37 @@ def narrowed(model: ModelProto, *keep: str) -> ModelProto:
     layers = choose_layers(graph, QuantizationOptions(keep=keep)).chosen
     narrow_gemms(graph, "fp16", layers, {layer.x: SCALE for layer in layers}, QuantizedWeights())
     tidy(graph)
-    made = export_model(graph, source).whole()
-    check_nodes(made)
-    check_element_types(made, "fp16")
-    return made
+    rewritten = export_model(graph, source).whole()
+    check_nodes(rewritten)
+    check_element_types(rewritten, "fp16")
+    return rewritten
 
 
 def unfolded(model: ModelProto) -> ModelProto:
     """The model with a QuantizeLinear behind every norm that gives e4m3."""
-    made = ModelProto()
-    made.CopyFrom(model)
-    del made.graph.node[:]
-    made.graph.initializer.append(helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
+    result = ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.initializer.append(helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
     for node in model.graph.node:
         results = node_attributes(node)["results"] if node.op_type in NORMS else "act"
         if results == "act":
-            made.graph.node.append(node)
+            result.graph.node.append(node)
             continue
         plain = NodeProto()
         plain.CopyFrom(node)
-        given = list(node.output)
-        wide = given.pop(0) if results == "both" else f"{node.name}_wide"
-        narrow = given.pop(0)
-        plain.output[:] = [wide, *given]
+        inputs = list(node.output)
+        wide = inputs.pop(0) if results == "both" else f"{node.name}_wide"
+        narrow = inputs.pop(0)
+        plain.output[:] = [wide, *inputs]
         scale = f"{node.name}_scale"
         for attribute in plain.attribute:
             if attribute.name == "results":
                 attribute.s = b"act"
             if attribute.name == "y_scale":
-                made.graph.initializer.append(numpy_helper.from_array(np.asarray(attribute.f, np.float16), scale))
-        made.graph.node.extend([plain, helper.make_node("QuantizeLinear", [wide, scale, "zero"], [narrow])])
-    return made
+                result.graph.initializer.append(numpy_helper.from_array(np.asarray(attribute.f, np.float16), scale))
+        result.graph.node.extend([plain, helper.make_node("QuantizeLinear", [wide, scale, "zero"], [narrow])])
+    return result
 
 
 def feeds_of(model: ModelProto, lengths: list[int]) -> dict[str, np.ndarray]:
@@ -144,21 +144,21 @@ def norms_of(model: ModelProto) -> list[NodeProto]:
 @pytest.mark.parametrize("make", GRAPHS, ids=lambda make: make.__name__)
 def test_norms_give_e4m3(make: Any) -> None:
     model, rows = make()
-    made = narrowed(model)
-    (norm,) = norms_of(made)
+    rewritten = narrowed(model)
+    (norm,) = norms_of(rewritten)
     attributes, outputs = node_attributes(norm), GRAPHS[make]
     assert attributes["results"] == ("both" if "y" in outputs else "e4m3")
     assert attributes["y_scale"] == SCALE
     wanted = {"y": rows, "y_e4m3": f"{rows}_e4m3", "sum": f"{rows}_total"}
     assert list(norm.output) == [wanted[name] for name in outputs]
-    assert f"{rows}_e4m3" not in [name for node in made.graph.node if node is not norm for name in node.output]
-    separate = unfolded(made)
+    assert f"{rows}_e4m3" not in [name for node in rewritten.graph.node if node is not norm for name in node.output]
+    separate = unfolded(rewritten)
     assert [node.op_type for node in separate.graph.node].count("QuantizeLinear") == len(
-        [node for node in made.graph.node if node.op_type == "QuantizeLinear"]
+        [node for node in rewritten.graph.node if node.op_type == "QuantizeLinear"]
     ) + 1
     for lengths in ([5, 0, 120, 1], [1], [0]):
-        feeds = feeds_of(made, lengths)
-        before, after = (run(with_functions(item, "fp16"), feeds) for item in (separate, made))
+        feeds = feeds_of(rewritten, lengths)
+        before, after = (run(with_functions(item, "fp16"), feeds) for item in (separate, rewritten))
         for a, b in zip(before, after, strict=True):
             assert a.dtype == np.float16
             np.testing.assert_array_equal(a, b)
@@ -176,7 +176,7 @@ def test_the_sum_beside_a_norm_is_quantised_by_itself() -> None:
     """A product of the sum, not of the norm: the norm stays as it was."""
     graph = PackedGraph("fp16")
     normed = graph.norm("x", "x", sum_output=True)
-    made = narrowed(graph.model(graph.linear(f"{normed}_total"), normed))
-    (norm,) = norms_of(made)
+    rewritten = narrowed(graph.model(graph.linear(f"{normed}_total"), normed))
+    (norm,) = norms_of(rewritten)
     assert node_attributes(norm)["results"] == "act"
-    assert [node.op_type for node in made.graph.node].count("QuantizeLinear") == 1
+    assert [node.op_type for node in rewritten.graph.node].count("QuantizeLinear") == 1

@@ -43,21 +43,21 @@ def _flat_masked_sums(b: RandomGraph, x: str, y: str) -> str:
 
 def _length_first(b: RandomGraph, x: str, _: str) -> str:
     """Work on [S,B,E]."""
-    turned = b.op("Tanh", b.op("Transpose", x, perm=[1, 0, 2]))
-    return b.op("Transpose", turned, perm=[1, 0, 2])
+    transposed = b.op("Tanh", b.op("Transpose", x, perm=[1, 0, 2]))
+    return b.op("Transpose", transposed, perm=[1, 0, 2])
 
 
 def _length_first_rows(b: RandomGraph, x: str, _: str) -> str:
     """A linear layer on [S*B,E]: rows in another order than the tokens'."""
-    turned = b.shaped(b.op("Transpose", x, perm=[1, 0, 2]), -1, HIDDEN)
-    flat = b.op("Reshape", b.op("MatMul", turned, b.weight(HIDDEN, HIDDEN)), _token_shape(b, 1, 0, 2))
+    transposed = b.shaped(b.op("Transpose", x, perm=[1, 0, 2]), -1, HIDDEN)
+    flat = b.op("Reshape", b.op("MatMul", transposed, b.weight(HIDDEN, HIDDEN)), _token_shape(b, 1, 0, 2))
     return b.op("Transpose", flat, perm=[1, 0, 2])
 
 
 def _columns(b: RandomGraph, x: str, _: str) -> str:
     """Work on [B,E,S]."""
-    turned = b.op("Transpose", x, perm=[0, 2, 1])
-    scaled = b.op("Mul", turned, b.constant(np.linspace(0.5, 1.5, HIDDEN).reshape(HIDDEN, 1)))
+    transposed = b.op("Transpose", x, perm=[0, 2, 1])
+    scaled = b.op("Mul", transposed, b.constant(np.linspace(0.5, 1.5, HIDDEN).reshape(HIDDEN, 1)))
     return b.op("Transpose", scaled, perm=[0, 2, 1])
 
 
@@ -104,21 +104,21 @@ def _last_kept(b: RandomGraph, x: str, y: str) -> str:
     """The token at the number of kept ones less one: the last of a right-padded sequence."""
     b.reads_first = True
     count = b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=1)
-    place = b.op("Max", b.op("Sub", count, b.constant(1, np.int64)), b.constant(0, np.int64))
-    index = b.op("Expand", b.op("Unsqueeze", place, b.axes(2)), b.constant([1, 1, HIDDEN], np.int64))
+    position = b.op("Max", b.op("Sub", count, b.constant(1, np.int64)), b.constant(0, np.int64))
+    index = b.op("Expand", b.op("Unsqueeze", position, b.axes(2)), b.constant([1, 1, HIDDEN], np.int64))
     return b.op("Add", y, b.op("GatherElements", x, index, axis=1))
 
 
 def _reordered(b: RandomGraph, x: str, _: str) -> str:
     """Gathered along the sequence by its own places, counted from the end."""
-    places = b.op("Squeeze", b.op("Cast", b.positions(), to=TensorProto.INT64), b.axes(0, 2))
-    return b.op("Gather", x, b.op("Sub", b.constant(-1, np.int64), places), axis=1)
+    positions = b.op("Squeeze", b.op("Cast", b.positions(), to=TensorProto.INT64), b.axes(0, 2))
+    return b.op("Gather", x, b.op("Sub", b.constant(-1, np.int64), positions), axis=1)
 
 
 def _in_order(b: RandomGraph, x: str, _: str) -> str:
     """Gathered along the sequence by its own places."""
-    places = b.op("Squeeze", b.op("Cast", b.positions(), to=TensorProto.INT64), b.axes(0, 2))
-    return b.op("Gather", x, places, axis=1)
+    positions = b.op("Squeeze", b.op("Cast", b.positions(), to=TensorProto.INT64), b.axes(0, 2))
+    return b.op("Gather", x, positions, axis=1)
 
 
 def _first_to_all(b: RandomGraph, x: str, _: str) -> str:

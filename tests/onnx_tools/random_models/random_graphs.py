@@ -89,8 +89,8 @@ def _rotary(b: RandomGraph, x: str, _: str) -> str:
     low, high = (
         b.op("Slice", x, b.axes(start), b.axes(start + half), b.axes(2)) for start in (0, half)
     )  # fmt: skip
-    turned = b.op("Concat", b.op("Neg", high), low, axis=-1)
-    return b.op("Add", b.op("Mul", x, b.op("Cos", angles)), b.op("Mul", turned, b.op("Sin", angles)))
+    rotated = b.op("Concat", b.op("Neg", high), low, axis=-1)
+    return b.op("Add", b.op("Mul", x, b.op("Cos", angles)), b.op("Mul", rotated, b.op("Sin", angles)))
 
 
 def _square_root_norm(b: RandomGraph, x: str, _: str) -> str:
@@ -146,5 +146,5 @@ def described(steps: Sequence[Step]) -> str:
 
 def parsed(text: str) -> list[Step]:
     """The program that `described` gives as this text."""
-    found = re.findall(r"(\d+) = ([^(;]+)\((\d+), (\d+)\)", text)
-    return [(NAMES.index(name), int(count) - 1 - int(x), int(count) - 1 - int(y)) for count, name, x, y in found]
+    match = re.findall(r"(\d+) = ([^(;]+)\((\d+), (\d+)\)", text)
+    return [(NAMES.index(name), int(count) - 1 - int(x), int(count) - 1 - int(y)) for count, name, x, y in match]

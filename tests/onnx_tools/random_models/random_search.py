@@ -134,15 +134,15 @@ def done_before(record: Path | None, seed: int) -> set[int]:
 
 def pieces_of(first: int, count: int, done: set[int]) -> list[range]:
     """What is left of a range, in pieces."""
-    found: list[range] = []
+    results: list[range] = []
     for number in range(first, first + count):
         if number in done:
             continue
-        if found and found[-1].stop == number and len(found[-1]) < PIECE:
-            found[-1] = range(found[-1].start, number + 1)
+        if results and results[-1].stop == number and len(results[-1]) < PIECE:
+            results[-1] = range(results[-1].start, number + 1)
         else:
-            found.append(range(number, number + 1))
-    return found
+            results.append(range(number, number + 1))
+    return results
 
 
 def search(seed: int, pieces: list[range], processes: int, record: Path | None) -> int:
@@ -203,12 +203,18 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=1)
     parser.add_argument("processes", type=int, nargs="?", default=1)
     parser.add_argument("--record", type=Path, help="JSON lines that get one for every piece")
-    given = parser.parse_args()
-    if given.first is None:
-        work(given.seed)
+    arguments = parser.parse_args()
+    if arguments.first is None:
+        work(arguments.seed)
         return 0
-    done = done_before(given.record, given.seed)
-    return 1 if search(given.seed, pieces_of(given.first, given.count, done), given.processes, given.record) else 0
+    done = done_before(arguments.record, arguments.seed)
+    return (
+        1
+        if search(
+            arguments.seed, pieces_of(arguments.first, arguments.count, done), arguments.processes, arguments.record
+        )
+        else 0
+    )
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ def _fresh(model: ModelProto, stem: str) -> str:
 def _rename(model: ModelProto, old: str, new: str) -> None:
     for node in _nodes(model.graph):
         for names in (node.input, node.output):
-            for place, name in enumerate(names):
+            for index, name in enumerate(names):
                 if name == old:
-                    names[place] = new
+                    names[index] = new
     for tensor in model.graph.initializer:
         tensor.name = new if tensor.name == old else tensor.name
     for value in model.graph.value_info:
@@ -156,14 +156,14 @@ def tensor_names(model: ModelProto, rng: random.Random) -> None:
 def identities(model: ModelProto, rng: random.Random) -> None:
     """Chains of nodes that change nothing, behind any tensor and before outputs."""
     for node in _some([item for item in model.graph.node if item.op_type != "Constant"], rng):
-        place = rng.randrange(len(node.input))
-        if node.input[place]:
+        location = rng.randrange(len(node.input))
+        if node.input[location]:
             for _ in range(rng.randrange(1, 3)):
                 name = _fresh(model, "same")
                 at = list(model.graph.node).index(node)
-                model.graph.node.insert(at, helper.make_node("Identity", [node.input[place]], [name]))
+                model.graph.node.insert(at, helper.make_node("Identity", [node.input[location]], [name]))
                 node = model.graph.node[at + 1]
-                node.input[place] = name
+                node.input[location] = name
     output = rng.choice(model.graph.output).name
     _rename(model, output, inner := _fresh(model, f"{output}_inner"))
     middle = _fresh(model, "chain")
@@ -183,29 +183,29 @@ def dead_nodes(model: ModelProto, rng: random.Random) -> None:
 
 def another_order(model: ModelProto, rng: random.Random) -> None:
     graph = model.graph
-    made = {item.name for items in (graph.input, graph.initializer) for item in items} | {""}
-    made |= {item.values.name for item in graph.sparse_initializer}
+    result = {item.name for items in (graph.input, graph.initializer) for item in items} | {""}
+    result |= {item.values.name for item in graph.sparse_initializer}
     left, ordered = list(graph.node), list[NodeProto]()
     while left:
-        ready = [node for node in left if _reads(node) <= made]
+        ready = [node for node in left if _reads(node) <= result]
         node = rng.choice(ready)
         ordered.append(node)
         left.remove(node)
-        made |= set(node.output)
+        result |= set(node.output)
     del graph.node[:]
     graph.node.extend(ordered)
 
 
 def _reads(node: NodeProto) -> set[str]:
     """What a node reads from outside of it."""
-    found = set(node.input)
+    results = set(node.input)
     for attribute in node.attribute:
         if attribute.HasField("g"):
             inner = {name for item in attribute.g.node for name in item.output} | {
                 item.name for item in attribute.g.initializer
             }
-            found |= set().union(*(_reads(item) for item in attribute.g.node)) - inner
-    return found
+            results |= set().union(*(_reads(item) for item in attribute.g.node)) - inner
+    return results
 
 
 def long_domains(model: ModelProto, rng: random.Random) -> None:
@@ -230,20 +230,20 @@ def functions(model: ModelProto, rng: random.Random) -> None:
         plain = [item for item in plain if item.op_type != "LayerNormalization"]
     for number, node in enumerate(_some(plain, rng)):
         inputs = list(dict.fromkeys(name for name in node.input if name))
-        names = {name: f"i{place}" for place, name in enumerate(inputs)} | {"": ""}
+        names = {name: f"i{location}" for location, name in enumerate(inputs)} | {"": ""}
         inner = NodeProto()
         inner.CopyFrom(node)
         inner.name, inner.domain = "inner", ""
         inner.input[:] = [names[name] for name in node.input]
-        inner.output[:] = [f"o{place}" for place in range(len(node.output))]
+        inner.output[:] = [f"o{location}" for location in range(len(node.output))]
         overload = f"v{len(model.functions)}"
         body = [inner]
-        given = [names[name] for name in inputs]
+        values = [names[name] for name in inputs]
         if number % 2:  # a function that calls a function; onnxruntime knows no overloads there
             deep = f"Deep{len(model.functions)}"
-            model.functions.append(_function(deep, given, list(inner.output), body, imports, ""))
-            body = [_call(deep, given, list(inner.output), "")]
-        model.functions.append(_function(f"F{node.op_type}", given, list(inner.output), body, imports, overload))
+            model.functions.append(_function(deep, values, list(inner.output), body, imports, ""))
+            body = [_call(deep, values, list(inner.output), "")]
+        model.functions.append(_function(f"F{node.op_type}", values, list(inner.output), body, imports, overload))
         called = _call(f"F{node.op_type}", inputs, list(node.output), overload)
         called.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="somewhere")
         node.CopyFrom(called)
@@ -262,9 +262,11 @@ def _function(
     name: str, inputs: list[str], outputs: list[str], body: list[NodeProto], imports: list[onnx.OperatorSetIdProto],
     overload: str,
 ) -> onnx.FunctionProto:  # fmt: skip
-    made = helper.make_function("own", name, inputs, outputs, body, imports, overload=overload, doc_string="a function")
-    made.metadata_props.add(key="namespace", value="encoder")
-    return made
+    result = helper.make_function(
+        "own", name, inputs, outputs, body, imports, overload=overload, doc_string="a function"
+    )
+    result.metadata_props.add(key="namespace", value="encoder")
+    return result
 
 
 def _call(name: str, inputs: list[str], outputs: list[str], overload: str) -> NodeProto:
@@ -306,8 +308,8 @@ def branches(model: ModelProto, rng: random.Random) -> None:
             ),
         ]
         names = ("then_branch", "else_branch") if taken else ("else_branch", "then_branch")
-        made = helper.make_node("If", [condition], list(node.output), **dict(zip(names, graphs, strict=True)))
-        next(item for item in model.graph.node if item.output[:] == node.output[:]).CopyFrom(made)
+        result = helper.make_node("If", [condition], list(node.output), **dict(zip(names, graphs, strict=True)))
+        next(item for item in model.graph.node if item.output[:] == node.output[:]).CopyFrom(result)
 
 
 def _inferred(model: ModelProto) -> dict[str, onnx.ValueInfoProto]:

@@ -64,15 +64,15 @@ def test_records_name_the_commit_that_a_search_began_at(tmp_path: Path, monkeypa
 
 
 def test_a_process_that_dies_costs_one_case() -> None:
-    worker, found = Worker(SEED), list[tuple[int, str]]()
+    worker, actual = Worker(SEED), list[tuple[int, str]]()
     for number, said in worker.verdicts(range(6)):
-        found.append((number, said))
+        actual.append((number, said))
         if number == 0:
             process = worker._process
             assert process is not None
             os.kill(process.pid, signal.SIGSTOP)
             os.kill(process.pid, signal.SIGKILL)
     worker.close()
-    assert [number for number, _ in found] == list(range(6))
-    assert sum("its process ended with -9" in said for _, said in found) <= 1
-    assert found[-1][1] in (RIGHT, REFUSED)
+    assert [number for number, _ in actual] == list(range(6))
+    assert sum("its process ended with -9" in said for _, said in actual) <= 1
+    assert actual[-1][1] in (RIGHT, REFUSED)

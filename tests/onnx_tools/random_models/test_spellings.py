@@ -58,9 +58,9 @@ def test_any_spelling(number: int, tmp_path: object) -> None:
     interface = rng.choice(INTERFACES)
     chosen = sorted(rng.sample(range(len(SPELLINGS)), rng.randrange(1, 6)))
     last = [item for item in LAST if rng.random() < 0.3]
-    names = [SPELLINGS[place].__name__ for place in chosen] + [item.__name__ for item in last]
-    for place in chosen:
-        SPELLINGS[place](model, rng)
+    names = [SPELLINGS[index].__name__ for index in chosen] + [item.__name__ for item in last]
+    for index in chosen:
+        SPELLINGS[index](model, rng)
     exports.session(model)  # it is legal
     spelled = ModelProto()
     spelled.CopyFrom(model)

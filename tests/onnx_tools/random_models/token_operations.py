@@ -32,10 +32,10 @@ def _graded(b: RandomGraph, x: str) -> str:
 def _largest(b: RandomGraph, x: str, _: str) -> str:
     """Weights chosen by the largest of three scores, as mixtures of experts do."""
     scores = b.op("Softmax", b.linear(x, HIDDEN, 3), axis=-1)
-    largest, place = f"v{len(b.nodes)}", f"i{len(b.nodes)}"
+    largest, index = f"v{len(b.nodes)}", f"i{len(b.nodes)}"
     b.op("TopK", scores, b.axes(1), axis=-1, output=largest)
-    b.nodes[-1].output.append(place)
-    weights = b.op("Gather", b.weight(3, HIDDEN, HIDDEN), b.op("Squeeze", place, b.axes(2)), axis=0)
+    b.nodes[-1].output.append(index)
+    weights = b.op("Gather", b.weight(3, HIDDEN, HIDDEN), b.op("Squeeze", index, b.axes(2)), axis=0)
     return b.op("Mul", b.op("Einsum", x, weights, equation="bse,bsef->bsf"), largest)
 
 
@@ -48,16 +48,16 @@ def _sorted(b: RandomGraph, x: str, y: str) -> str:
 
 
 def _one_hot(b: RandomGraph, x: str, _: str) -> str:
-    place = b.op("ArgMax", _graded(b, x), axis=-1, keepdims=0)
-    found = b.op("OneHot", place, b.constant(HIDDEN, np.int64), b.constant([0.0, 1.0]), axis=-1)
-    return b.op("MatMul", found, b.weight(HIDDEN, HIDDEN))
+    index = b.op("ArgMax", _graded(b, x), axis=-1, keepdims=0)
+    actual = b.op("OneHot", index, b.constant(HIDDEN, np.int64), b.constant([0.0, 1.0]), axis=-1)
+    return b.op("MatMul", actual, b.weight(HIDDEN, HIDDEN))
 
 
 def _one_hot_first(b: RandomGraph, x: str, _: str) -> str:
     """The new axis between batch and sequence."""
-    place = b.op("ArgMin", _graded(b, x), axis=2, keepdims=0)
-    found = b.op("OneHot", place, b.constant(HIDDEN, np.int64), b.constant([0.0, 1.0]), axis=1)
-    return b.op("Transpose", found, perm=[0, 2, 1])
+    index = b.op("ArgMin", _graded(b, x), axis=2, keepdims=0)
+    actual = b.op("OneHot", index, b.constant(HIDDEN, np.int64), b.constant([0.0, 1.0]), axis=1)
+    return b.op("Transpose", actual, perm=[0, 2, 1])
 
 
 def _widened(b: RandomGraph, x: str, _: str) -> str:

@@ -101,8 +101,8 @@ def _swapped_columns(model: ModelProto, rng: np.random.Generator) -> str:
 
 def _attribute(op_type: str, name: str, change: Callable[[AttributeProto, np.random.Generator], str]) -> Change:
     def run(model: ModelProto, rng: np.random.Generator) -> str:
-        found = [a for n in model.graph.node if n.op_type == op_type for a in n.attribute if a.name == name]
-        return f"{op_type}'s {name} is {change(_pick(found, rng), rng)}"
+        results = [a for n in model.graph.node if n.op_type == op_type for a in n.attribute if a.name == name]
+        return f"{op_type}'s {name} is {change(_pick(results, rng), rng)}"
 
     return run
 
@@ -138,11 +138,11 @@ def _left_out(model: ModelProto, rng: np.random.Generator) -> str:
     weights = {tensor.name for tensor in _weights(model, 1)}
     nodes = []
     for node in model.graph.node:
-        made = [name for name in node.input if name in makers]
+        items = [name for name in node.input if name in makers]
         if node.op_type in ("Tanh", "Erf", "Sigmoid", "Relu") or (
-            node.op_type in ("Add", "Mul") and len(made) == 1 and weights & set(node.input)
+            node.op_type in ("Add", "Mul") and len(items) == 1 and weights & set(node.input)
         ):
-            nodes.append((node, made[0] if made else node.input[0]))
+            nodes.append((node, items[0] if items else node.input[0]))
     node, kept = _pick(nodes, rng)
     identity = helper.make_node("Identity", [kept], list(node.output), name=node.name)
     text = f"{node.op_type} '{node.name}' is left out"

@@ -83,20 +83,20 @@ WRONG = {
 def test_planted_errors_are_found(change: Callable[[Array], None], special: float) -> None:
     """Also by what half precision allows, which is the most that is ever allowed."""
     wanted = output(special)
-    found = wanted.copy()
-    change(found)
+    actual = wanted.copy()
+    change(actual)
     with np.errstate(invalid="ignore"):
-        assert not np.array_equal(wanted, found, equal_nan=True)
-    assert not measure([wanted]).differences(wanted, found).max() <= RELATIVE_TOLERANCE
+        assert not np.array_equal(wanted, actual, equal_nan=True)
+    assert not measure([wanted]).differences(wanted, actual).max() <= RELATIVE_TOLERANCE
     for allowed in ALLOWED.values():
-        assert not largest_column_error(wanted, found) <= allowed
+        assert not largest_column_error(wanted, actual) <= allowed
 
 
 def test_errors_of_a_small_column_are_found_in_float32() -> None:
     wanted = output(F32_MIN)
-    found = wanted.copy()
-    found[:, 6] *= -3
-    assert not measure([wanted]).differences(wanted, found).max() <= RELATIVE_TOLERANCE
+    actual = wanted.copy()
+    actual[:, 6] *= -3
+    assert not measure([wanted]).differences(wanted, actual).max() <= RELATIVE_TOLERANCE
 
 
 @pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
@@ -125,8 +125,8 @@ def test_few_rows_may_be_small_by_chance() -> None:
     rng = np.random.default_rng(0)
     for rows in (1, 2, 5):
         wanted = rng.standard_normal((rows, 1000))
-        found = wanted + 1e-5 * rng.standard_normal(wanted.shape)
-        assert measure([wanted]).differences(wanted, found).max() <= RELATIVE_TOLERANCE
+        actual = wanted + 1e-5 * rng.standard_normal(wanted.shape)
+        assert measure([wanted]).differences(wanted, actual).max() <= RELATIVE_TOLERANCE
 
 
 def test_integers_are_equal_or_not() -> None:
@@ -150,9 +150,9 @@ def test_rows_of_every_shape() -> None:
     rows = token_numbers(weights, ("B", 4, "S", "S"), mask)
     assert rows.values.shape == (10, 4)
     assert rows.axes == ("B", "S", "S")
-    for place, row in zip(rows.indices, rows.values, strict=True):
-        np.testing.assert_array_equal(row, weights[place[0], :, place[1], place[2]])
-    assert {tuple(place) for place in rows.indices[-1:].tolist()} == {(1, 0, 0)}
+    for index, row in zip(rows.indices, rows.values, strict=True):
+        np.testing.assert_array_equal(row, weights[index[0], :, index[1], index[2]])
+    assert {tuple(index) for index in rows.indices[-1:].tolist()} == {(1, 0, 0)}
     hidden = rng.standard_normal((2, 3, 5))
     tokens = hidden[mask]
     for values, dims in (
@@ -172,8 +172,8 @@ def test_rows_of_every_shape() -> None:
 
 def test_large_outputs_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = output(F32_MIN)
-    found = wanted + np.float32(1e-3)
-    whole = largest_column_error(wanted, found), measure([wanted]).columns
+    actual = wanted + np.float32(1e-3)
+    whole = largest_column_error(wanted, actual), measure([wanted]).columns
     monkeypatch.setattr("padfree.onnx_tools.verification.agreement._BLOCK", 20)
-    assert largest_column_error(wanted, found) == pytest.approx(whole[0])
+    assert largest_column_error(wanted, actual) == pytest.approx(whole[0])
     np.testing.assert_allclose(measure([wanted]).columns, whole[1])

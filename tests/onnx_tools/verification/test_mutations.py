@@ -116,14 +116,14 @@ def test_wrong_models_are_found(name: str) -> None:
     verify(original, with_functions(right), metadata)
     sample = sample_of(original, metadata)
     rng = np.random.default_rng([SEED, sum(name.encode())])
-    found = 0
+    actual = 0
     for _ in range(COUNT):
         wrong, change = mutated(right, rng)
         difference = effect(right, wrong, packed_batch(metadata, 5))
         try:
             verify(original, with_functions(wrong), metadata)
         except VerificationError:
-            found += 1
+            actual += 1
         else:
             assert difference < FOUND, f"{name}: {change} passes, and is {difference:.2g} off"
         difference = effect(right, wrong, sample.feeds)
@@ -136,4 +136,4 @@ def test_wrong_models_are_found(name: str) -> None:
                 continue
             allowed = FOUND_IN_HALF * ALLOWED[precision]
             assert difference < allowed, f"{name} in {precision}: {change} passes, and is {difference:.2g} off"
-    assert found
+    assert actual

@@ -60,9 +60,9 @@ def test_an_id_whose_row_is_zeros_is_tried_and_noted(interface: str) -> None:
 
 def test_padding_that_counts_is_refused() -> None:
     """No row of the table is zeros: a sequence beside others gets another result than alone, whatever is named."""
-    with pytest.raises(RewriteError, match="padding holds 0 or 1 alone") as told:
+    with pytest.raises(RewriteError, match="padding holds 0 or 1 alone") as error:
         rewrite(trigrams(None))
-    assert "name" not in str(told.value)
+    assert "name" not in str(error.value)
 
 
 def test_the_assumption_is_verified_where_nothing_else_is() -> None:
@@ -113,10 +113,10 @@ def with_scatter() -> ModelProto:
     rows = b.op("Slice", b.op("Shape", "input_ids"), b.axes(0), b.axes(1), b.axes(0))
     shape = b.op("Concat", rows, b.constant([VOCABULARY], np.int64), axis=0)
     empty = b.op("ConstantOfShape", shape, value=numpy_helper.from_array(np.zeros(1, np.float32)))
-    found = b.op("ScatterElements", empty, "input_ids", weights, axis=1, reduction="add")
+    actual = b.op("ScatterElements", empty, "input_ids", weights, axis=1, reduction="add")
     keep = np.ones(VOCABULARY)
     keep[0] = 0
-    return with_output(b.op("Mul", found, b.constant(keep)), b, ["batch", VOCABULARY])
+    return with_output(b.op("Mul", actual, b.constant(keep)), b, ["batch", VOCABULARY])
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
@@ -130,8 +130,8 @@ def test_masks_of_entities_and_vectors_by_id(make: Callable[[], ModelProto], int
     more = {"entity_mask": marks} if make is with_entities else {}
     original = ort.InferenceSession(model.SerializeToString())
     with Session(tmp_path / "model.onnx") as session:
-        found = session.run({"input_ids": ids, **more})["y"]
-    for at, (one, row) in enumerate(zip(found, ids, strict=True)):
+        actual = session.run({"input_ids": ids, **more})["y"]
+    for at, (one, row) in enumerate(zip(actual, ids, strict=True)):
         feeds = {"input_ids": row[None], "attention_mask": np.ones((1, len(row)), np.int64)}
         (wanted,) = original.run(None, feeds | {name: values[at][None] for name, values in more.items()})
         np.testing.assert_allclose(one, wanted[0], atol=2e-5)

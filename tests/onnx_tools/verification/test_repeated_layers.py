@@ -66,12 +66,12 @@ def scale_weight(model: ModelProto, layer: int) -> None:
 
 
 def test_layers_that_repeat_others_are_left_out_of_both(original: ModelProto, rewritten: ModelProto) -> None:
-    found = shortened(original, rewritten)
-    assert found is not None
-    for model, kind in ((found.original, "Softmax"), (found.rewritten, "PadfreeAttention")):
+    actual = shortened(original, rewritten)
+    assert actual is not None
+    for model, kind in ((actual.original, "Softmax"), (actual.rewritten, "PadfreeAttention")):
         assert 1 <= sum(node.op_type == kind for node in model.proto.graph.node) <= 4
-    assert found.of == len(rewritten.graph.node) > 3 * found.nodes
-    assert [item.name for item in found.original.proto.graph.output] == [item.name for item in original.graph.output]
+    assert actual.of == len(rewritten.graph.node) > 3 * actual.nodes
+    assert [item.name for item in actual.original.proto.graph.output] == [item.name for item in original.graph.output]
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
@@ -91,10 +91,10 @@ def test_few_layers_are_compared_whole() -> None:
 
 def test_a_wrong_weight_of_a_layer_that_is_left_out_is_found(original: ModelProto, rewritten: ModelProto) -> None:
     wrong = changed(rewritten, lambda model: scale_weight(model, LEFT_OUT))
-    found = shortened(original, wrong)
-    assert found is not None
+    actual = shortened(original, wrong)
+    assert actual is not None
     assert f"encoder.layer.{LEFT_OUT}.output.dense.MatMul" not in {
-        item.name for item in found.rewritten.proto.graph.initializer
+        item.name for item in actual.rewritten.proto.graph.initializer
     }
     verify(Model(original), Model(with_functions(rewritten)), metadata_of(rewritten))
     with pytest.raises(VerificationError, match="the original gives"):
@@ -105,10 +105,10 @@ def test_a_wrong_weight_of_a_layer_that_is_left_out_is_found(original: ModelProt
 def test_a_layer_with_an_attribute_of_its_own_stays(original: ModelProto, rewritten: ModelProto, layer: int) -> None:
     """A window that no short sequence reaches shows in the longest one alone."""
     wrong = changed(rewritten, lambda model: set_window(model, layer))
-    found = shortened(original, wrong)
-    kept = [] if found is None else [node for node in found.rewritten.proto.graph.node if node.domain]
+    actual = shortened(original, wrong)
+    kept = [] if actual is None else [node for node in actual.rewritten.proto.graph.node if node.domain]
     windows = {item.i for node in kept for item in node.attribute if item.name == "window_left"}
-    assert found is None or windows == {-1, WIDE}
+    assert actual is None or windows == {-1, WIDE}
     with pytest.raises(VerificationError, match="batch 'longest'"):
         verify(Model(original), Model(with_functions(wrong)), metadata_of(rewritten))
 
@@ -124,9 +124,9 @@ def test_single_numbers_and_tables_are_no_weights(original: ModelProto) -> None:
 
     def layers_of(model: ModelProto) -> list[str]:
         result = without_functions(rewrite(model, verify=False).model)
-        found = shortened(model, result)
-        assert found is not None
-        return [name for node in found.original.proto.graph.node for name in node.input]
+        actual = shortened(model, result)
+        assert actual is not None
+        return [name for node in actual.original.proto.graph.node for name in node.input]
 
     assert "own_number" in layers_of(changed(original, own_number))
 

@@ -23,8 +23,8 @@ FILES = [ROOT / "builder" / "demo" / "data" / "bert_tiny.onnx", *sorted((ROOT / 
 
 def metadata_of(result: RewriteResult) -> dict[str, Any]:
     (entry,) = [item for item in result.model.metadata_props if item.key == "padfree"]
-    found: dict[str, Any] = json.loads(entry.value)
-    return found
+    actual: dict[str, Any] = json.loads(entry.value)
+    return actual
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])

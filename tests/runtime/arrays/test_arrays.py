@@ -65,9 +65,9 @@ def test_what_is_on_a_gpu() -> None:
 
 @pytest.mark.parametrize("value", [Interface(), Capsule(), Interface(strides=(4,)), Capsule(strides=None)])
 def test_arrays_are_read_where_they_are(value: Any) -> None:
-    found = read(value)
-    assert (found.address, found.shape, found.dtype, found.nbytes) == (4096, (6,), np.int32, 24)
-    assert found.owner is not None
+    actual = read(value)
+    assert (actual.address, actual.shape, actual.dtype, actual.nbytes) == (4096, (6,), np.int32, 24)
+    assert actual.owner is not None
 
 
 def test_whose_stream_makes_the_values() -> None:
@@ -116,10 +116,10 @@ def test_other_memory_is_refused(found_on: int | None, where: str) -> None:
     ],
 )
 def test_streams_of_any_library(stream: Any, handle: int) -> None:
-    found = caller_stream(stream)
-    assert found is not None
-    assert found.handle == handle
-    assert isinstance(stream, int) or found.owner is stream, "a stream lives as long as results need it"
+    actual = caller_stream(stream)
+    assert actual is not None
+    assert actual.handle == handle
+    assert isinstance(stream, int) or actual.owner is stream, "a stream lives as long as results need it"
 
 
 def test_no_stream_and_what_is_none() -> None:
@@ -159,7 +159,7 @@ def test_results_are_cut_as_numpy_cuts() -> None:
         assert part.shape == values[at].shape
         np.testing.assert_array_equal(part.to_host(), values[at])
     np.testing.assert_array_equal(array[1:][2][1:].to_host(), values[1:][2][1:])
-    for places in (
+    for positions in (
         (2,),
         (2, slice(2)),
         (slice(None), 1),
@@ -167,9 +167,9 @@ def test_results_are_cut_as_numpy_cuts() -> None:
         (3, 2, 1),
         (slice(3), 0, slice(1, 2)),
     ):
-        part = array[places]
-        assert part.shape == values[places].shape
-        np.testing.assert_array_equal(part.to_host(), values[places])
+        part = array[positions]
+        assert part.shape == values[positions].shape
+        np.testing.assert_array_equal(part.to_host(), values[positions])
     assert len(array) == 5
     with pytest.raises(IndexError, match="4 indices, the array has 3 dimensions"):
         array[0, 0, 0, 0]

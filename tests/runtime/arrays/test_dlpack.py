@@ -61,16 +61,16 @@ def test_reading_leaves_the_capsule_to_others() -> None:
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "float16", "float32", "bool"])
 def test_numpy_reads_what_we_make(dtype: str) -> None:
     owner = Owner(np.arange(6).astype(dtype))
-    made = np.from_dlpack(Producer(dlpack.make(owner.tensor((2, 3), (3, 1)), owner)))
-    assert made.dtype == dtype
-    np.testing.assert_array_equal(made, owner.values.reshape(2, 3))
-    assert made.ctypes.data == owner.values.ctypes.data
+    result = np.from_dlpack(Producer(dlpack.make(owner.tensor((2, 3), (3, 1)), owner)))
+    assert result.dtype == dtype
+    np.testing.assert_array_equal(result, owner.values.reshape(2, 3))
+    assert result.ctypes.data == owner.values.ctypes.data
 
 
 def test_what_we_make_may_have_gaps() -> None:
     owner = Owner(np.arange(12, dtype=np.float32))
-    made = np.from_dlpack(Producer(dlpack.make(owner.tensor((3, 2), (4, 1)), owner)))
-    assert made.tolist() == [[0, 1], [4, 5], [8, 9]]
+    result = np.from_dlpack(Producer(dlpack.make(owner.tensor((3, 2), (4, 1)), owner)))
+    assert result.tolist() == [[0, 1], [4, 5], [8, 9]]
 
 
 def test_bfloat16_has_a_name() -> None:
@@ -81,9 +81,9 @@ def test_bfloat16_has_a_name() -> None:
 def test_a_consumer_keeps_the_owner_alive() -> None:
     owner = Owner(np.arange(4, dtype=np.int32))
     alive = weakref.ref(owner)
-    made = np.from_dlpack(Producer(dlpack.make(owner.tensor((4,)), owner)))
-    part = made[2:]
-    del owner, made
+    result = np.from_dlpack(Producer(dlpack.make(owner.tensor((4,)), owner)))
+    part = result[2:]
+    del owner, result
     gc.collect()
     assert alive() is not None
     assert part.tolist() == [2, 3]

@@ -41,8 +41,8 @@ class Library:
     def _describe(self, array: int, room: int) -> int:
         if self.fails:
             return -1
-        found = ctypes.cast(array, ctypes.py_object).value
-        ctypes.memmove(room, found.described(), 48)
+        actual = ctypes.cast(array, ctypes.py_object).value
+        ctypes.memmove(room, actual.described(), 48)
         return 0
 
     def _current(self, kind: int, index: int, stream: Any) -> int:
@@ -89,11 +89,11 @@ def test_arrays_are_described_where_they_are(library: Library, steps: bool) -> N
     values = np.arange(6, dtype=np.int32)
     array = library.array(values, steps=steps)
     assert on_device(array)
-    found = read(array)
-    assert (found.address, found.shape, found.nbytes) == (values.ctypes.data, (6,), 24)
-    assert found.owner is array, "the memory lives as long as the run"
+    actual = read(array)
+    assert (actual.address, actual.shape, actual.nbytes) == (values.ctypes.data, (6,), 24)
+    assert actual.owner is array, "the memory lives as long as the run"
     assert library.asked == [(dlpack.CUDA, HERE)]
-    assert found.stream == STREAM, "the run waits for the stream that the library works on"
+    assert actual.stream == STREAM, "the run waits for the stream that the library works on"
     library.stream = 0
     assert read(array, stream=CallerStream(55)).stream == LEGACY_STREAM
 
@@ -149,11 +149,11 @@ def test_pytorch_describes_its_tensors() -> None:
         pytest.skip("this PyTorch has no C functions of DLPack")
     grid = torch.arange(20, dtype=torch.int32).reshape(4, 5)
     for tensor in (grid, grid[1:, ::2], grid[2], torch.zeros(0, dtype=torch.int32), torch.tensor(7)):
-        found = exchange.describe(tensor)
-        assert found is not None
-        assert (found.address, found.device_kind) == (tensor.data_ptr(), CPU)
-        assert (found.shape, found.strides) == (tuple(tensor.shape), tensor.stride())
-        assert found.dtype == str(tensor.dtype).removeprefix("torch.")
+        actual = exchange.describe(tensor)
+        assert actual is not None
+        assert (actual.address, actual.device_kind) == (tensor.data_ptr(), CPU)
+        assert (actual.shape, actual.strides) == (tuple(tensor.shape), tensor.stride())
+        assert actual.dtype == str(tensor.dtype).removeprefix("torch.")
         assert not on_device(tensor)
     sparse = torch.eye(3).to_sparse()
     assert exchange.describe(sparse) is None, "whose C function raises"

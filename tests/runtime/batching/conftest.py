@@ -14,6 +14,6 @@ from .batcher_model import Model
 @pytest.fixture
 def model(packed_metadata: dict[str, Any]) -> Iterator[Model]:
     """A model for a batcher; held-up runs go on when the test ends."""
-    made = Model(packed_metadata)
-    yield made
-    made.gate.set()
+    result = Model(packed_metadata)
+    yield result
+    result.gate.set()

@@ -216,8 +216,8 @@ def test_threads_share_a_cache() -> None:
         rng = random.Random(seed)
         for _ in range(300):
             key = bytes([rng.randrange(8)])
-            found = cache.get(key) or cache.put(key, {"value": np.frombuffer(key, dtype=np.uint8)})
-            assert found["value"].tobytes() == key
+            actual = cache.get(key) or cache.put(key, {"value": np.frombuffer(key, dtype=np.uint8)})
+            assert actual["value"].tobytes() == key
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -301,8 +301,8 @@ def test_threads_and_coroutines_each_get_their_own_answer(model: Model, policy: 
     delays = random.Random(0)
     model.delay_s = lambda: delays.random() * 1e-3
 
-    def check(ids: list[int], found: Any) -> None:
-        assert found["tens"].tolist() == [10 * at for at in ids]
+    def check(ids: list[int], actual: Any) -> None:
+        assert actual["tens"].tolist() == [10 * at for at in ids]
 
     def sequences(seed: int) -> Iterator[list[int]]:
         rng = random.Random(seed)

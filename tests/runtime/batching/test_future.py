@@ -22,8 +22,8 @@ def test_it_has_what_the_standard_library_s_has() -> None:
 
 def test_every_waiting_thread_is_woken() -> None:
     future = LightFuture()
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(future.result(10))) for _ in range(3)]
+    results: list[int] = []
+    threads = [threading.Thread(target=lambda: results.append(future.result(10))) for _ in range(3)]
     for thread in threads:
         thread.start()
     with pytest.raises(FuturesTimeout):
@@ -31,7 +31,7 @@ def test_every_waiting_thread_is_woken() -> None:
     future.set_result(7)
     for thread in threads:
         thread.join()
-    assert found == [7, 7, 7]
+    assert results == [7, 7, 7]
     assert future.result() == 7
     assert wait([future, LightFuture()], 0.01).done == {future}
 

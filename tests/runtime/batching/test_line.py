@@ -29,13 +29,13 @@ class Entry:
 
 
 def policies() -> list[LinePolicy]:
-    found: list[LinePolicy] = []
+    results: list[LinePolicy] = []
     for patience_s, delay_s, costs in itertools.product((None, 0.5), (0.0, 0.2), (None, COSTS)):
         budget = Budget(max_tokens=60, max_sequences=4)
-        found.append(FirstCome(budget, max_delay_s=delay_s, patience_s=patience_s, costs=costs))
-    found += [CheapestCut(COSTS, Budget(max_sequences=5), max_delay_s=d, patience_s=p, window=7)
+        results.append(FirstCome(budget, max_delay_s=delay_s, patience_s=patience_s, costs=costs))
+    results += [CheapestCut(COSTS, Budget(max_sequences=5), max_delay_s=d, patience_s=p, window=7)
               for d, p in ((0.0, None), (0.2, 0.5))]  # fmt: skip
-    return found
+    return results
 
 
 @settings(deadline=None, max_examples=60)
@@ -62,7 +62,7 @@ def test_a_kept_line_answers_as_a_list_does(seed: int, at: int) -> None:
         assert (line.requests, line.sequences, line.tokens) == (len(there), listed.sequences, listed.tokens)
         names = list(there)
         for order in (None, *policy.orders):
-            assert [entry for entry, _ in line.in_order(order)] == [names[place] for place, _ in listed.in_order(order)]
+            assert [entry for entry, _ in line.in_order(order)] == [names[index] for index, _ in listed.in_order(order)]
         if not there:
             continue
         wanted = policy.decide(list(there.values()), now_s)
@@ -70,8 +70,8 @@ def test_a_kept_line_answers_as_a_list_does(seed: int, at: int) -> None:
         if not seen:
             assert wanted == Decision((), wake_s)
             continue
-        run = [seen[place][0] for place in policy.pick([request for _, request in seen], now_s)]
-        assert run == [names[place] for place in wanted.run]
+        run = [seen[index][0] for index in policy.pick([request for _, request in seen], now_s)]
+        assert run == [names[index] for index in wanted.run]
         for entry in run:
             line.remove(entry)
             del there[entry]

@@ -69,18 +69,18 @@ def setup(packed_metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
     }
     plan = tmp_path / "model.plan"
     plan.touch()
-    made = Setup({**packed_metadata, "engine": engine}, plan)
+    result = Setup({**packed_metadata, "engine": engine}, plan)
     names = [f"padfree.runtime.{name}" for name in REBUILT]
     before = {name: sys.modules.pop(name, None) for name in names}
-    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda", made.cuda)
-    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda_memory", made.memory)
-    made.module = importlib.import_module("padfree.runtime.gpu.tensorrt_backend")
+    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda", result.cuda)
+    monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda_memory", result.memory)
+    result.module = importlib.import_module("padfree.runtime.gpu.tensorrt_backend")
     loaded = sys.modules["padfree.runtime.gpu.engine"]
-    monkeypatch.setattr(loaded, "import_tensorrt", lambda: fake_gpu.tensorrt_module(lambda: made.engine))
+    monkeypatch.setattr(loaded, "import_tensorrt", lambda: fake_gpu.tensorrt_module(lambda: result.engine))
     monkeypatch.setattr(
         loaded, "shared_logger", lambda _trt: SimpleNamespace(errors=["the newest error"], forget=lambda: None)
     )
-    yield made
+    yield result
     for name in names:
         sys.modules.pop(name, None)
         if before[name] is not None:

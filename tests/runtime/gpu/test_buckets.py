@@ -79,9 +79,9 @@ def test_inputs_with_several_numbers_a_token(packed_metadata: dict[str, Any]) ->
     profile = {"min_tokens": 1, "opt_tokens": 50, "max_tokens": 200, "max_batch": 12, "max_seq_len": 100}
     boxes = {"name": "bbox", "role": "tokens", "limit": None, "dtype": "int32", "width": 4}
     buckets = Buckets(metadata_of({**packed_metadata, "inputs": [*packed_metadata["inputs"], boxes]}, profile))
-    made = buckets.input_shapes(Sizes(132, 4))
-    assert (made["input_ids"], made["bbox"]) == ((132,), (132, 4))
-    assert buckets.sizes({**made, "bbox": (131, 4), "input_ids": (131,)}).tokens == 131
+    result = buckets.input_shapes(Sizes(132, 4))
+    assert (result["input_ids"], result["bbox"]) == ((132,), (132, 4))
+    assert buckets.sizes({**result, "bbox": (131, 4), "input_ids": (131,)}).tokens == 131
 
 
 def test_a_model_has_no_buckets(packed_metadata: dict[str, Any]) -> None:

@@ -33,8 +33,8 @@ def write_plan(model: Path, engine: dict[str, Any]) -> Path:
     plan = model.with_suffix(".plan")
     tokenizer_path(plan).write_bytes(TOKENIZER.read_bytes())
     plan.write_bytes(CONTENT)
-    found = {"plan_bytes": len(CONTENT), "plan_sha256": hashlib.sha256(CONTENT).hexdigest()}
-    raw["engine"] = {**engine, **found, "plugin_layers": {"PadfreePool": 1}}
+    results = {"plan_bytes": len(CONTENT), "plan_sha256": hashlib.sha256(CONTENT).hexdigest()}
+    raw["engine"] = {**engine, **results, "plugin_layers": {"PadfreePool": 1}}
     sidecar_path(plan).write_text(json.dumps(raw), encoding="utf-8")
     return plan
 
@@ -62,17 +62,17 @@ def spec_of(plan: Path, folder: Path) -> Any:
     """What a worker of a job on a plan is told."""
     from padfree.bulk import Request, Running, embed
 
-    told: list[Any] = []
+    reports: list[Any] = []
 
     def make(spec: Any) -> Any:
-        told.append(spec)
+        reports.append(spec)
         raise InterruptedError
 
     inputs = folder / "in.txt"
     inputs.write_text("a text\n", encoding="utf-8")
     with pytest.raises(InterruptedError):
         embed(Request([str(inputs)], str(folder / "out"), plan), Running(), make)
-    return told[0]
+    return reports[0]
 
 
 def allow(folder: Path) -> None:

@@ -50,9 +50,9 @@ def feeds(size: int) -> dict[str, Any]:
     return {"input_ids": ids, "token_type_ids": ids % 2, "seq_lens": np.array([size], dtype=np.int32)}
 
 
-def on_gpu(given: dict[str, Any]) -> dict[str, Any]:
+def on_gpu(requests: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: DeviceInput(value.ctypes.data, value.shape, value.dtype, None, value) for name, value in given.items()
+        name: DeviceInput(value.ctypes.data, value.shape, value.dtype, None, value) for name, value in requests.items()
     }
 
 
@@ -110,18 +110,18 @@ def session_over(backend: Any, metadata: Any) -> Session:
 
 def python_calls(work: Callable[[], Any]) -> Counter[str]:
     """Functions of this package that Python calls, by file."""
-    found: Counter[str] = Counter()
+    results: Counter[str] = Counter()
 
     def count(frame: Any, event: str, _value: Any) -> None:
         if event == "call" and "runtime" in frame.f_code.co_filename and "tests" not in frame.f_code.co_filename:
-            found[frame.f_code.co_filename.rpartition("/")[2]] += 1
+            results[frame.f_code.co_filename.rpartition("/")[2]] += 1
 
     sys.setprofile(count)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return found
+    return results
 
 
 @pytest.mark.parametrize(("sequences", "most"), [(1, 60), (12, 60)])

@@ -33,9 +33,9 @@ def test_a_plan_is_checked_before_there_is_a_file(
     plan, profile = tmp_path / "new.plan", setup.metadata.engine.profile
     reference = compute_reference(Model(onnx.load(str(packed_model()))), setup.metadata, profile)
     asked: dict[str, Any] = {"device": 0, "compare": lambda: "padfree compare a b"}
-    found = check_engine(plan, b"a plan", setup.metadata, reference, **asked)
-    assert [item.output for item in found.outputs] == ["hidden", "lengths"]
-    assert [item.relative for item in found.outputs] == [0.0, 0.0]
+    actual = check_engine(plan, b"a plan", setup.metadata, reference, **asked)
+    assert [item.output for item in actual.outputs] == ["hidden", "lengths"]
+    assert [item.relative for item in actual.outputs] == [0.0, 0.0]
     assert setup.machine.enqueues == len(reference.batches) == 4
     assert (setup.machine.captures, setup.machine.open_blocks) == (0, 0)
     setup.machine.run_fails = True

@@ -66,16 +66,16 @@ class Device:
 @pytest.fixture
 def devices(packed_metadata: dict[str, Any]) -> Iterator[list[Device]]:
     metadata = parse_metadata(packed_metadata, "test")
-    made = [Device(metadata) for _ in range(3)]
-    yield made
-    for device in made:
+    items = [Device(metadata) for _ in range(3)]
+    yield items
+    for device in items:
         device.gate.set()
 
 
 @pytest.fixture
 def pool(devices: list[Device]) -> Iterator[DevicePool]:
-    with DevicePool({f"GPU {at}": device for at, device in enumerate(devices)}) as made:
-        yield made
+    with DevicePool({f"GPU {at}": device for at, device in enumerate(devices)}) as result:
+        yield result
 
 
 def tens(results: dict[str, list[Any]]) -> list[list[int]]:
@@ -89,13 +89,13 @@ def test_sessions_on_the_cpu_answer_as_one_session_does(packed_model: ModelWrite
         with Session(path) as alone, DevicePool({"a": Session(path), "b": Session(path)}) as both:
             for count in (0, 1, 7, 300, 2500):  # the last one is more tokens than a run on a CPU takes
                 batch = [rng.integers(0, 100, rng.integers(0, 17)).tolist() for _ in range(count)]
-                expected, found = alone.run(batch), both.run(batch)
-                assert list(found) == list(expected)
+                expected, actual = alone.run(batch), both.run(batch)
+                assert list(actual) == list(expected)
                 for name, rows in expected.items():
-                    assert [row.tolist() for row in found[name]] == [row.tolist() for row in rows]
+                    assert [row.tolist() for row in actual[name]] == [row.tolist() for row in rows]
             if alone.metadata.is_packed:
-                expected, found = (one.run_packed([5, 6, 7, 0], [1, 2], filler_tokens=1) for one in (alone, both))
-                assert {name: value.tolist() for name, value in found.items()} == {
+                expected, actual = (one.run_packed([5, 6, 7, 0], [1, 2], filler_tokens=1) for one in (alone, both))
+                assert {name: value.tolist() for name, value in actual.items()} == {
                     name: value.tolist() for name, value in expected.items()
                 }
             assert min(one.runs for one in both.stats.values()) > 0

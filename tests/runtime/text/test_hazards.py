@@ -25,12 +25,12 @@ BOMB = "a" * 5000 + "!"
 
 
 def letters(pattern: str | None = None, normalizer: Any = None) -> Tokenizer:
-    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate("ab!c ")}, []))
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate("ab!c ")}, []))
     if pattern is not None:
-        made.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     if normalizer is not None:
-        made.normalizer = normalizer
-    return made
+        tokenizer.normalizer = normalizer
+    return tokenizer
 
 
 def doubling(times: int) -> Any:
@@ -57,8 +57,8 @@ def test_growth(normalizer: Any, most: int) -> None:
 def test_growth_of_patterns_that_find_nothing_at_all(pattern: str) -> None:
     """Compared with what the library makes of a text: such a pattern finds a place at every letter."""
     normalizer = normalizers.Replace(Regex(pattern), "zz")
-    made = normalizer.normalize_str("aaaaaaaa")
-    assert len(made) <= 8 * growth(letters(normalizer=normalizer)) + 2
+    result = normalizer.normalize_str("aaaaaaaa")
+    assert len(result) <= 8 * growth(letters(normalizer=normalizer)) + 2
 
 
 def test_doubling_normalizers_are_refused_at_once(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_a_pattern_that_gives_up() -> None:
     same.enable_truncation(4)
     texts = ["ab", "aaaaaaab", ("ab", "b")]
     encoded = encoder.encode(texts)  # in a new process
-    found = [same.encode(*([text] if isinstance(text, str) else text)) for text in texts]
-    assert [row.tolist() for row in encoded.rows(encoded.ids)] == [each.ids for each in found]
+    results = [same.encode(*([text] if isinstance(text, str) else text)) for text in texts]
+    assert [row.tolist() for row in encoded.rows(encoded.ids)] == [each.ids for each in results]
     assert encoded.cut.tolist() == [False, True, False]
     assert encoder.full_length(texts[1]) == 8
     assert encoder.prompt_tokens("ab") == 2

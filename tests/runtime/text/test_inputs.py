@@ -24,8 +24,8 @@ def metadata(ids: str, types: str, positions: str, *, rows: int = 16, reverse: b
     """That of a model with three tables, whose inputs have these names, in this order or the other one."""
     b = EncoderBuilder()
     tables = ((VOCABULARY, "input_ids"), (2, "token_type_ids"), (rows, "position_ids"))
-    word, kind, place = (b.op("Gather", b.weight(size, HIDDEN), name) for size, name in tables)
-    x = b.norm(b.op("Add", b.op("Add", word, kind), place))
+    word, kind, index = (b.op("Gather", b.weight(size, HIDDEN), name) for size, name in tables)
+    x = b.norm(b.op("Add", b.op("Add", word, kind), index))
     model = with_output(b.layer(x, b.padding_mask()), b, SHAPE, "token_type_ids", "position_ids")
     names = {"input_ids": ids, "token_type_ids": types, "position_ids": positions}
     for node in model.graph.node:
@@ -52,9 +52,9 @@ def metadata(ids: str, types: str, positions: str, *, rows: int = 16, reverse: b
     ],
 )
 def test_tables_tell_ids_types_and_positions(names: tuple[str, str, str], reverse: bool) -> None:
-    found = metadata(*names, reverse=reverse)
+    actual = metadata(*names, reverse=reverse)
     encoded = Encoded.of_ids([[5, 6, 7], [8]])
-    columns = TextInputs(found, "model").token_columns(encoded)
+    columns = TextInputs(actual, "model").token_columns(encoded)
     ids, types, positions = names
     assert columns[ids].tolist() == [5, 6, 7, 8]
     assert columns[types].tolist() == [0, 0, 0, 0]
@@ -84,18 +84,18 @@ def test_parts_of_speech_are_not_taken_for_positions() -> None:
 
 def test_where_the_graph_proves_nothing_names_tell() -> None:
     """A decoder's table of positions is beside its mask, which tells the order, too."""
-    found = tagged(causal=True)
-    assert [item.holds for item in found.token_inputs()] == [None, None]
-    assert TextInputs(found, "model").token_names == ("input_ids", "pos_ids")
+    actual = tagged(causal=True)
+    assert [item.holds for item in actual.token_inputs()] == [None, None]
+    assert TextInputs(actual, "model").token_names == ("input_ids", "pos_ids")
 
 
 @pytest.mark.parametrize("name", ["position_ids", "x_3"])
 def test_numbers_that_become_angles_are_positions(name: str) -> None:
     model = load("w_qwen3_pos_ts17")
     rename_input(model, "position_ids", name)
-    found = parse_metadata(metadata_of(rewrite(model, verify=False)), "model").positions_input()
-    assert found is not None
-    assert (found.name, found.holds) == (name, "positions")
+    actual = parse_metadata(metadata_of(rewrite(model, verify=False)), "model").positions_input()
+    assert actual is not None
+    assert (actual.name, actual.holds) == (name, "positions")
 
 
 @pytest.mark.parametrize("first", [np.cos, np.sin])
@@ -103,9 +103,9 @@ def test_rows_of_cosines_are_chosen_by_positions(first: Any) -> None:
     """A table of angles' cosines or sines beside a causal mask, which tells the order, too."""
     b = EncoderBuilder()
     angles = np.arange(24)[:, None] / 100 ** (np.arange(HIDDEN) / HIDDEN)
-    turned = b.op("Gather", b.constant(first(angles)), "x_2")
-    x = b.norm(b.op("Mul", b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids"), turned))
+    rotated = b.op("Gather", b.constant(first(angles)), "x_2")
+    x = b.norm(b.op("Mul", b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids"), rotated))
     model = with_output(b.layer(x, b.op("Add", b.padding_mask(), b.causal_mask())), b, SHAPE, "x_2")
-    found = parse_metadata(metadata_of(rewrite(model, verify=False)), "model").positions_input()
-    assert found is not None
-    assert found.name == "x_2"
+    actual = parse_metadata(metadata_of(rewrite(model, verify=False)), "model").positions_input()
+    assert actual is not None
+    assert actual.name == "x_2"

@@ -33,22 +33,22 @@ def test_there_are_enough_kinds() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_as_auto_tokenizer(kind: Kind, tmp_path: Path) -> None:
     file = read_tokenizer_file(kind.write(tmp_path) / "tokenizer.json")
-    for given, texts in (("texts", list(TEXTS)), ("pairs", list(PAIRS))):
+    for inputs, texts in (("texts", list(TEXTS)), ("pairs", list(PAIRS))):
         for suffix, most in (("", None), ("_cut", MOST)):
-            expected = EXPECTED[kind.name][given + suffix]
+            expected = EXPECTED[kind.name][inputs + suffix]
             encoder = TextEncoder(
                 file.tokenizer(), most, side=file.truncation_side, token_types=file.token_types is not False
             )
-            found = encoder.encode(texts)
-            ids = [row.tolist() for row in found.rows(found.ids)]
-            assert ids == expected["input_ids"], given + suffix
-            types = [row.tolist() for row in found.rows(found.types)]
+            actual = encoder.encode(texts)
+            ids = [row.tolist() for row in actual.rows(actual.ids)]
+            assert ids == expected["input_ids"], inputs + suffix
+            types = [row.tolist() for row in actual.rows(actual.types)]
             zeros = [[0] * len(row) for row in ids]
-            assert types == expected.get("token_type_ids", zeros), given + suffix
+            assert types == expected.get("token_type_ids", zeros), inputs + suffix
             assert bool(file.token_types) == ("token_type_ids" in expected)
             if most is not None:
-                whole = EXPECTED[kind.name][given]["input_ids"]
-                assert found.cut.tolist() == [len(row) > most for row in whole]
+                whole = EXPECTED[kind.name][inputs]["input_ids"]
+                assert actual.cut.tolist() == [len(row) > most for row in whole]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_tokens_that_the_model_has_no_row_for(tmp_path: Path) -> None:
     size = bert().get_vocab_size()
     folder = Kind("more", bert, {"tokenizer_class": "BertTokenizer", "extra_special_tokens": ["<ent>"]}).write(tmp_path)
     for rows, added in ((size, None), (size + 1, size)):
-        found = read_tokenizer_file(folder / "tokenizer.json", rows=rows).tokenizer()
-        assert found.token_to_id("<ent>") == added
+        actual = read_tokenizer_file(folder / "tokenizer.json", rows=rows).tokenizer()
+        assert actual.token_to_id("<ent>") == added
 
 
 def test_what_versions_differ_in_is_told(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_every_class_of_transformers_is_followed_or_named() -> None:
     for model_type, name in auto.TOKENIZER_MAPPING_NAMES.items():
         if not name or name in ("TokenizersBackend", "MistralCommonBackend"):
             continue
-        found = class_of(model_type, None)
+        actual = class_of(model_type, None)
         plain = "__init__" not in vars(auto.tokenizer_class_from_name(name))
-        followed = found.family in FAMILIES if found.family else found.difference()
+        followed = actual.family in FAMILIES if actual.family else actual.difference()
         if not plain and not followed:
             unknown.append((model_type, name))
     assert unknown == []

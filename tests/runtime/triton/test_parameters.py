@@ -12,8 +12,8 @@ from padfree.runtime.triton.parameters import EncoderParameters, TokenizerParame
 
 def config(**values: str) -> dict[str, Any]:
     """A model configuration as the server passes it; parameters of others are not looked at."""
-    given = {f"padfree_{name}": {"string_value": value} for name, value in values.items()}
-    return {"parameters": {**given, "EXECUTION_ENV_PATH": {"string_value": "/env.tar.gz"}}}
+    inputs = {f"padfree_{name}": {"string_value": value} for name, value in values.items()}
+    return {"parameters": {**inputs, "EXECUTION_ENV_PATH": {"string_value": "/env.tar.gz"}}}
 
 
 @pytest.mark.parametrize(

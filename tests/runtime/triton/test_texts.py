@@ -158,9 +158,9 @@ def test_a_text_as_large_as_allowed_has_the_tokens_of_its_whole() -> None:
 def test_answers_from_aside_are_those_of_the_call() -> None:
     requests = [Request({"text": column("a b", LONG * 300)}, OUTPUTS), Request({"text": column(LONG)}, ["seq_lens"])]
     expected = answered(CUT, *requests)
-    aside, found = Aside(CUT), [CUT.read(request) for request in requests]
+    aside, actual = Aside(CUT), [CUT.read(request) for request in requests]
     sent: dict[int, Answer] = {}
-    for at, texts in enumerate(found):
+    for at, texts in enumerate(actual):
         assert isinstance(texts, Texts)
         aside.submit(texts, partial(sent.__setitem__, at))
     aside.close()
