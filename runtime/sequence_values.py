@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,14 @@ def read_values(value: Any, item: InputInfo, count: int) -> Array:
         raise SessionError(f"'{item.name}' has shape {list(array.shape)}, allowed: {list(shape)}; pass {wanted}")
     _check_values(array, item)
     return np.ascontiguousarray(array.reshape(shape), np.float32 if item.holds_floats else np.int32)
+
+
+def sample_values(items: Iterable[InputInfo], count: int) -> dict[str, Array]:
+    """Zeros for such inputs, which every model takes: for requests that only show whether it answers, and how fast."""
+    return {
+        item.name: np.zeros((count, *item.trailing_shape), np.float32 if item.holds_floats else np.int32)
+        for item in items
+    }
 
 
 def _check_values(array: Array, item: InputInfo) -> None:

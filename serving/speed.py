@@ -7,6 +7,7 @@ from padfree.runtime.batching.speed import Speed
 from padfree.runtime.batching.speed import measure as measure_batches
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import Ragged, read_packed
+from padfree.runtime.sequence_values import sample_values
 from padfree.runtime.text_tasks import Served
 
 from .engine import Runner
@@ -26,7 +27,8 @@ def measure(session: Runner, served: Served, runs: int) -> Speed:
 
     def sample(copies: int) -> Ragged:
         encoded = encoder.encode([SAMPLE] * copies)
-        return read_packed(served.inputs.columns(encoded), encoded.seq_lens, session.metadata)
+        columns = {**served.inputs.columns(encoded), **sample_values(served.inputs.others, copies)}
+        return read_packed(columns, encoded.seq_lens, session.metadata)
 
     devices = len(session.devices) if isinstance(session, DevicePool) else 1
     return measure_batches(session, sample, beside=max(1, runs // devices), devices=devices)

@@ -9,6 +9,7 @@ from typing import Any
 
 import padfree
 from padfree.runtime.answers.scores import label_name
+from padfree.runtime.sequence_values import sample_values
 from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -43,6 +44,7 @@ class Status:
         self._link, self._client = link, link.new_client()
         self._calls, self._texts, self._row = calls, texts, row
         self._max_batch_tokens = max_batch_tokens
+        self._values = sample_values(calls.served.inputs.others, 1)
         self._well = -FRESH_S
         self._check: asyncio.Task[bool] | None = None
 
@@ -65,7 +67,9 @@ class Status:
 
     async def _ask(self) -> bool:
         try:
-            await self._texts.rows(["a"], truncate=True, until=time.perf_counter() + PATIENCE_S, client=self._client)
+            await self._texts.rows(
+                ["a"], truncate=True, until=time.perf_counter() + PATIENCE_S, client=self._client, values=self._values
+            )
         except ApiError:
             return False
         self._well = time.perf_counter()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from padfree.onnx_tools import rewrite, save_model
 from tokenizers import Tokenizer
 
-from tests.support.http_requests import post
+from tests.support.http_requests import get, post
 from tests.support.sequence_models import alone, rows_of, with_rows, write_tokenizer
 from tests.support.served_models import Server, unit
 
@@ -72,3 +73,21 @@ def test_what_does_not_fit_is_refused(server: Server, change: dict[str, Any], me
     status, answer = post(server, "/embed", **body)
     assert status == 422
     assert message in answer["error"]
+
+
+def test_health_and_speed_are_known_although_nobody_gave_values(server: Server) -> None:
+    assert get(server, "/health") == (200, "")
+    assert get(server, "/info")[1]["max_batch_tokens"] > 0
+    page = get(server, "/metrics")[1]
+    assert float(re.findall(r"^padfree_tokens_a_second (\S+)$", page, re.MULTILINE)[0]) > 0
+
+
+def test_the_description_s_examples_are_answered(server: Server) -> None:
+    paths = get(server, "/openapi.json")[1]["paths"]
+    assert {"/embed", "/v1/embeddings", "/tokenize"} < set(paths)
+    for path in ("/embed", "/v1/embeddings", "/tokenize"):
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]
+        names = {"language", "source", "features", "row_id"}
+        assert (set(body["schema"]["required"]) & names == names) is (path != "/tokenize")
+        status, answer = post(server, path, **body["example"])
+        assert status == 200, answer
