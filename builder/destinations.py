@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door for what commands write: no output overwrites an input, another output, or what is no file.
+"""Checks where commands write: no output overwrites an input, another output, or anything but a file.
 
-It is passed before any work: nobody waits for an answer that cannot be kept, or loses what cannot be made again.
+Commands check before any work, so that nobody waits for a result that cannot be written, or loses an input.
 """
 
 from __future__ import annotations

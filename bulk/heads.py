@@ -56,7 +56,7 @@ def make_head(options: Options, metadata: Metadata, seq_lens: Array) -> Head:
 
 
 class DenseHead:
-    """One vector a row: FixedSizeList, or a number where scores have one class."""
+    """One vector per row: FixedSizeList, or a number where scores have one class."""
 
     def __init__(self, name: str, dtype: np.dtype[Any], task: str, rows: int) -> None:
         self._name, self._dtype, self._task, self._rows = name, dtype, task, rows

@@ -183,7 +183,7 @@ class Metadata:
 
     @property
     def arithmetic(self) -> str:
-        """What its products compute in: fp8, or its precision, which is that of everything else."""
+        """What its GEMMs compute in: fp8, or its precision, which is that of everything else."""
         return self.precision if self.quantization is None else FP8
 
     def filler(self, item: InputInfo) -> int:

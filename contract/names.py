@@ -16,9 +16,9 @@ INTERFACES = ("packed", "padded", "varseqlen")
 """varseqlen: the packed one with the inputs of NVIDIA's variable-length BERT engines."""
 PRECISIONS = ("fp32", "fp16", "bf16")
 HALF = "half"
-"""Asks for a precision: fp16, or bf16 where fp16 cannot hold what the products of tokens make or read."""
+"""Asks for a precision: fp16, or bf16 where fp16 cannot hold what the GEMMs of tokens read or write."""
 FP8 = "fp8"
-"""Asks for products in e4m3, beside which everything else is HALF."""
+"""Asks for GEMMs in e4m3; everything else is HALF."""
 WHOLE = "whole"
 """Asks for a verification that takes every sequence through all layers, instead of True."""
 MASKS = ("any", "contiguous")
@@ -35,5 +35,5 @@ ORT_WRONG_FUSIONS = ("MatmulTransposeFusion",)
 """Optimizers of onnxruntime that are left out wherever answers count: this one, in 1.31, computes the product of a
 transposed tensor with a vector as if the tensor were not transposed."""
 ORT_AS_WRITTEN = ("session.disable_quant_qdq", "1")
-"""An option of onnxruntime's, without which it computes QuantizeLinear and DequantizeLinear around a product, or ahead
-of it, as another product in integers, whose result is another."""
+"""An option of onnxruntime's, without which it computes QuantizeLinear and DequantizeLinear around a MatMul, or ahead
+of it, as a MatMul of integers with another result."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the metadata of a model in fp8 say: which products are in e4m3, with which scales, and what they lose by it."""
+"""What the metadata of a model in fp8 say: which GEMMs are in e4m3, with which scales, and what they lose by it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TYPES = ("e4m3",)
 
 @dataclass(frozen=True)
 class QuantizedLayer:
-    """A product in e4m3.
+    """A GEMM in e4m3.
 
     Attributes:
         name: its node's.
@@ -32,14 +32,14 @@ class QuantizedLayer:
 
 @dataclass(frozen=True)
 class QuantizationInfo:
-    """A model whose products are in e4m3.
+    """A model whose GEMMs are in e4m3.
 
     Attributes:
         type: of numbers, "e4m3".
         margin: room above the largest numbers of the calibration data.
         tokens: how many these data had.
-        layers: products in that type.
-        kept: the other products, with the reasons.
+        layers: GEMMs in that type.
+        kept: the other GEMMs, with the reasons.
         cosines: by output, the mean over sequences of the cosine to the model in half precision.
     """
 

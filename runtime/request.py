@@ -26,7 +26,7 @@ from .rows import (
 )
 from .sequence_values import read_sequence_values
 
-# For a value outside of its table: of an input with several numbers a token, and of ids.
+# For a value outside of its table: of an input with several numbers per token, and of ids.
 _ADVICE = (
     "scale the numbers as the model was trained with them",
     "tokenise with the tokenizer that belongs to this model",
@@ -63,7 +63,7 @@ class Ragged(NamedTuple):
         )
 
     def rows(self) -> dict[str, list[TokenArray]]:
-        """Input name -> one array a sequence, as `Session.run` takes them."""
+        """Input name -> one array per sequence, as `Session.run` takes them."""
         cuts = [0, *np.cumsum(self.seq_lens, dtype=np.int64).tolist()]
         tokens = {name: [row[start:end] for start, end in pairwise(cuts)] for name, row in self.tokens.items()}
         return tokens | {name: list(rows) for name, rows in self.of_sequences.items()}
@@ -90,7 +90,7 @@ class Ragged(NamedTuple):
 
 
 def read_request(request: Any, metadata: Metadata) -> Ragged:
-    """Checks a request of one array a sequence and packs it.
+    """Checks a request of one array per sequence and packs it.
 
     Args:
         request: a mapping of token input name -> list of id arrays, or a bare list of id arrays; inputs with a row for
@@ -267,7 +267,7 @@ def check_names(columns: Mapping[str, Any], metadata: Metadata) -> None:
             )
     for name in tokens:
         if name not in columns and name not in ZERO_WHEN_MISSING:
-            raise SessionError(f"input '{name}' is missing; pass one array a sequence for {', '.join(tokens)}")
+            raise SessionError(f"input '{name}' is missing; pass one array per sequence for {', '.join(tokens)}")
     missing = next((item for item in metadata.sequence_inputs() if item.name not in columns), None)
     if missing is not None and missing.original_name != PROMPT_LENGTH:
         what = "a number" if missing.width in (None, 1) else f"{missing.width} numbers"

@@ -54,7 +54,7 @@ def read_column(item: InputInfo, column: Any) -> Column:
     """Checks types and shapes of one token input's sequences.
 
     Raises:
-        SessionError: not one array or list of integers a sequence, or another number of numbers for a token.
+        SessionError: not one array or list of integers per sequence, or another number of numbers for a token.
     """
     if item.width is None and type(column) is list:
         packed = pack_lists(column)
@@ -124,7 +124,7 @@ def _packed(value: Any, name: str, width: int | None, kinds: tuple[str, str], wa
     if width is not None and array.shape[1:] != (width,):
         raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: [tokens, {width}]; pass rows of {width}")
     if width is None and array.ndim != 1:
-        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: one dimension; pass one row a sequence")
+        raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: one dimension; pass one row per sequence")
     return array
 
 
@@ -159,11 +159,11 @@ def _rows(item: InputInfo, column: Any) -> list[TokenArray]:
     name = item.name
     if isinstance(column, np.ndarray) and (not column.ndim or (column.ndim == 1 and column.dtype != object)):
         raise SessionError(
-            f"'{name}' is one array of shape {list(column.shape)}; pass a list with one array a sequence, or use "
+            f"'{name}' is one array of shape {list(column.shape)}; pass a list with one array per sequence, or use "
             "run_packed for tokens that are packed already"
         )
     if isinstance(column, (str, bytes)) or not isinstance(column, (Sequence, np.ndarray)):
-        raise SessionError(f"'{name}' is a {type(column).__name__}; pass a list with one array of ids a sequence")
+        raise SessionError(f"'{name}' is a {type(column).__name__}; pass a list with one array of ids per sequence")
     return [_row(item, at, row) for at, row in enumerate(column)]
 
 

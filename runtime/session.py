@@ -116,8 +116,8 @@ class Session:
                 stream of cuda.core, PyTorch, CuPy or PyCUDA. Without one they are there when run returns.
 
         Returns:
-            Output name -> one array a sequence, in the caller's order: [len, ...] for outputs with one row a token,
-            [...] for outputs with one row a sequence. bfloat16 outputs come as float32 on the host.
+            Output name -> one array per sequence, in the caller's order: [len, ...] for outputs with one row per token,
+            [...] for outputs with one row per sequence. bfloat16 outputs come as float32 on the host.
 
         Raises:
             SessionError: the request does not fit the model or the profile; nothing has run.

@@ -37,7 +37,7 @@ class Choices:
         prompts: name -> what is put in front of texts.
         default_prompt: the name of the prompt for who asks for none.
         name: what the model is called.
-        token_rows: an output that has a row a token, not one a text, answers too; its task is TOKENS.
+        token_rows: an output that has a row per token, not one per text, answers too; its task is TOKENS.
         tags: likewise an output with labels of words; its task is TAG.
         output_option: what the user calls `output`, for messages.
         task_option: likewise `task`; None: it is not asked for.
@@ -63,7 +63,7 @@ class Served:
     Attributes:
         name: what callers call it.
         task: one of TASKS, or TOKENS.
-        output: the output that answers it, with a row a text, or, for TOKENS and TAG, a row a token.
+        output: the output that answers it, with a row per text, or, for TOKENS and TAG, a row per token.
         pooling: how that was made of rows of tokens; "" where it is not known.
         activated: scores have gone through what makes shares of them; otherwise they are logits.
         precision: of the model.
@@ -101,7 +101,7 @@ class Served:
 
     @property
     def has_token_rows(self) -> bool:
-        """Whether the output has a row a token, not one a text."""
+        """Whether the output has a row per token, not one per text."""
         return self.task in (TOKENS, TAG)
 
     def encoder(self) -> TextEncoder:
@@ -163,7 +163,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
 
 
 def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
-    """The output that answers, which has to have a row a text."""
+    """The output that answers, which has to have a row per text."""
     outputs = {item.name: item for item in metadata.outputs}
     shown = ", ".join(outputs)
     known = [name for name in ANSWERS if name in outputs]
@@ -182,7 +182,7 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
         return output
     tags = output.has_token_rows and output.name in ANSWERS and choices.tags
     raise SessionError(
-        f"'{output.name}' has no row a text, its layout is '{output.layout}'; make the model with --pooling mean, "
+        f"'{output.name}' has no row per text, its layout is '{output.layout}'; make the model with --pooling mean, "
         "or of its folder, which says how its vectors are made"
         + (f", or pass --task {TAG} if it has labels of words" if tags else "")
     )
@@ -195,10 +195,10 @@ def _takes_token_rows(output: OutputInfo, metadata: Metadata, choices: Choices) 
 
 
 def _task_of_tokens(choices: Choices) -> str:
-    """The task of an output with a row a token.
+    """The task of an output with a row per token.
 
     Raises:
-        SessionError: the user asks for one that needs a row a text.
+        SessionError: the user asks for one that needs a row per text.
     """
     if choices.tags and choices.task not in (None, TAG):
         raise SessionError(f"--task {choices.task}: the model has labels of words; leave --task out, or pass {TAG}")
@@ -233,7 +233,7 @@ def _task(model: Path, output: OutputInfo, info: contract.TextInfo, asked: str |
         )
     if asked == TAG:
         raise SessionError(
-            f"--task {asked}: '{output.name}' of {model} has a row a text, and labels of words need a row a token; "
+            f"--task {asked}: '{output.name}' of {model} has a row per text, and labels of words need a row per token; "
             f"pass --task {CLASSIFY} for labels of texts, or serve a model for words"
         )
     if asked == RERANK and width not in (1, None):

@@ -37,7 +37,7 @@ class Subject:
     """A runner to be compared.
 
     any_mask: whether it takes left padding and holes, as padded models do.
-    rewritten: the rewritten .onnx file behind it; None where there is none.
+    rewritten: the rewritten .onnx file that it runs; None where there is none.
     inside: opens what runs, to look at its tensors; None where that cannot be done.
     """
 

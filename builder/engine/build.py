@@ -207,7 +207,7 @@ def _read_path(model: Source) -> Path | None:
 
 
 def _gpu(device: int) -> Device | None:
-    """The GPU, where there is one that fits; why there is none, check_machine tells behind errors of the model."""
+    """The GPU, or None: errors of the model come first, and check_machine then says why there is no GPU."""
     try:
         return open_gpu(device)
     except SessionError:

@@ -17,7 +17,7 @@ _MULTIPLE, _MOST = 8, 1024
 
 
 def merge_pools(model: onnx.ModelProto) -> None:
-    """Lets every PadfreePool of half precision take over a norm and the cast behind it, in place.
+    """Lets every PadfreePool of half precision take over a norm and the cast after it, in place.
 
     Both where nothing else reads what lies between. The norm may stand after a pool that takes single rows.
     """

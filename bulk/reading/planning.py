@@ -133,12 +133,12 @@ def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
     if file.format == "text":
         if options.values:
             raise BulkError(
-                f"{file.location.shown}: a text file has one text a line, and the model also reads "
+                f"{file.location.shown}: a text file has one text per line, and the model also reads "
                 f"{', '.join(options.values)} of every text; pass CSV, JSON lines or parquet with such columns"
             )
         if options.id_column is not None or len(options.columns) > 1:
             raise BulkError(
-                f"{file.location.shown}: a text file has one text a line, and neither ids nor pairs; leave --id out, "
+                f"{file.location.shown}: a text file has one text per line, and neither ids nor pairs; leave --id out, "
                 "or pass CSV, JSON lines or parquet"
             )
         return (), begin

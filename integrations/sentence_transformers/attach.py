@@ -128,7 +128,7 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
     longest, asked = metadata.longest, chain.max_seq_length
     if longest is not None and asked is not None and longest < asked:
         raise SessionError(
-            f"{plan}: takes {longest} tokens a text, the model {asked}; build it with --max-seq-len {asked}, or set "
+            f"{plan}: takes {longest} tokens per text, the model {asked}; build it with --max-seq-len {asked}, or set "
             f"model.max_seq_length = {longest} before"
         )
     if output is None:

@@ -34,7 +34,7 @@ class CostTable:
     """What a run costs, measured with sequences of equal length.
 
     A run of unequal lengths costs, on a padded model, what as many sequences of the longest length cost. On a packed
-    model time follows from the tokens T = sum(L) (products, norms) and from Q = sum(L^2) (attention). The table's run
+    model time follows from the tokens T = sum(L) (GEMMs, norms) and from Q = sum(L^2) (attention). The table's run
     of T^2 / Q sequences of length Q / T has the same T and Q, so its cost is taken.
 
     Physics allows no run that is faster for being larger: where noise says so, a cell becomes the mean of the largest

@@ -16,7 +16,7 @@ class Whole(LightFuture):
     """Done when all parts are; the first part that fails fails it, and no other part is run any more.
 
     Args:
-        parts: futures of output name -> one array a sequence, in the order of the sequences.
+        parts: futures of output name -> one array per sequence, in the order of the sequences.
     """
 
     def __init__(self, parts: Sequence[Future[Any]]) -> None:

@@ -46,10 +46,10 @@ class Policy(Protocol):
 
 
 class LinePolicy:
-    """A policy that needs not look at all who wait, so that its time does not grow with the queue.
+    """A policy that does not look at every request that waits, so that its time does not grow with the queue.
 
-    It says in which orders it looks at them, looks at the first, which keeps others waiting, and chooses among those,
-    which does not. `decide` asks the same of a list.
+    `orders` names the orders that it needs. `look` takes the first requests in these orders while the queue is locked;
+    `pick` chooses a run among them after that. `decide` does both on a list.
     """
 
     @property

@@ -106,7 +106,7 @@ class Answerer:
         self._outputs = {item.name: item for item in self._metadata.outputs}
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
-        """One answer a request, in their order."""
+        """One answer per request, in their order."""
         items = [attempt(read_item, request.tensors, self._metadata) for request in requests]
         batch, items = self._join(items)
         results = None if batch is None else self._run(batch, _owners(requests, items))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between Triton's requests and ragged batches, in NumPy alone.
 
-A request carries n sequences. Its token inputs are [n, L], one row a sequence; where the sequences differ in length the
-rows are right-padded and `seq_lens` [n, 1] says how many tokens of each row count. Outputs are [n, L, ...] where they
-have a row a token (zeros after a sequence's end) and [n, ...] where they have a row a sequence.
+A request carries n sequences. Its token inputs are [n, L], one row per sequence; where the sequences differ in length
+the rows are right-padded and `seq_lens` [n, 1] says how many tokens of each row count. Outputs are [n, L, ...] where
+they have a row per token (zeros after a sequence's end) and [n, ...] where they have a row per sequence.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def stack(rows: Sequence[Array], item: Item, output: OutputInfo) -> Array:
 def _read_seq_lens(tensor: Array, count: int, width: int) -> Array:
     if tensor.shape != (count, 1):
         raise SessionError(
-            f"'{SEQ_LENS}' has shape {list(tensor.shape)}, allowed: {[count, 1]}; send one length a sequence"
+            f"'{SEQ_LENS}' has shape {list(tensor.shape)}, allowed: {[count, 1]}; send one length per sequence"
         )
     lens = as_int32(tensor[:, 0], SEQ_LENS)
     if lens.min() < 1 or lens.max() > width:

@@ -136,7 +136,7 @@ def read_texts(request: Request, limits: TokenizerParameters) -> Texts:
             than the limits, bytes that are not UTF-8.
     """
     if TEXT not in request.tensors:
-        raise SessionError(f"'{TEXT}' is missing; send one text a row, and '{TEXT_PAIR}' only beside it")
+        raise SessionError(f"'{TEXT}' is missing; send one text per row, and '{TEXT_PAIR}' only beside it")
     names = [name for name in (TEXT, TEXT_PAIR) if name in request.tensors]
     if limits.pairs and len(names) == 1:
         raise SessionError(f"'{TEXT_PAIR}' is missing, and the model scores pairs; send a second text for each text")
@@ -149,8 +149,8 @@ def read_texts(request: Request, limits: TokenizerParameters) -> Texts:
     size_bytes = sum(map(len, (text for column in columns for text in column)))
     if size_bytes > limits.max_request_bytes:
         raise SessionError(
-            f"the request has {size_bytes} bytes of text, allowed: {limits.max_request_bytes}; send fewer texts a "
-            f"request, or serve with a larger {PREFIX}max_request_bytes"
+            f"the request has {size_bytes} bytes of text, allowed: {limits.max_request_bytes}; send fewer texts "
+            f"per request, or serve with a larger {PREFIX}max_request_bytes"
         )
     decoded = [_decoded(column, name, limits) for name, column in zip(names, columns, strict=True)]
     texts: Sequence[Text] = decoded[0] if len(decoded) == 1 else list(zip(*decoded, strict=True))
@@ -174,7 +174,7 @@ def _cut(tensors: Mapping[str, Array], texts: int, limits: TokenizerParameters) 
 def _column(tensors: Mapping[str, Array], name: str) -> list[bytes]:
     column = tensors[name]
     if column.ndim != 2 or column.shape[1] != 1 or not len(column):
-        raise SessionError(f"'{name}' has shape {list(column.shape)}, allowed: [texts, 1]; send one text a row")
+        raise SessionError(f"'{name}' has shape {list(column.shape)}, allowed: [texts, 1]; send one text per row")
     texts: list[bytes] = column[:, 0].tolist()
     return texts
 

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from ..errors import TOO_SLOW, VALIDATION, ApiError, too_large
 
 BODY_S, BODY_BYTES_A_SECOND = 5.0, 1 << 12
-"""A body has so much time, and as much more as it takes at so many bytes a second."""
+"""A body has so much time, and as much more as it takes at so many bytes per second."""
 
 
 async def read_body(request: Request, most: int, until: float) -> bytes:
@@ -72,4 +72,4 @@ async def _read(request: Request, most: int, parts: list[bytes]) -> bytes:
 
 
 def _body_too_large(most: int) -> ApiError:
-    return too_large(f"the body is larger than {most} bytes, the most that is taken; send fewer texts a request")
+    return too_large(f"the body is larger than {most} bytes, the most that is taken; send fewer texts per request")

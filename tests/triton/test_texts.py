@@ -79,7 +79,7 @@ def test_bytes_that_are_no_text(server: TritonServer, session: Session, protocol
 def test_a_second_text_alone(server: TritonServer, session: Session, protocol: str) -> None:
     requests = [{"text": texts(SHORT)}, {"text_pair": texts(SHORT)}]
     good, alone = call_all(server, protocol, "bert_text", requests, ALL_OUTPUTS)
-    assert "'text' is missing; send one text a row, and 'text_pair' only beside it" in str(alone)
+    assert "'text' is missing; send one text per row, and 'text_pair' only beside it" in str(alone)
     assert_right_texts(good, [SHORT], session)
 
 

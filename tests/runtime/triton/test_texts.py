@@ -96,7 +96,7 @@ BAD = {
     "no texts": ({"text": column("a")[:0]}, "'text' has shape [0, 1], allowed: [texts, 1]"),
     "bytes": ({"text": column("a", b"\xff")}, "'text' 1 is not UTF-8"),
     "pairs": ({"text": column("a", "b"), "text_pair": column("c")}, "'text_pair' has 1 texts, 'text' has 2"),
-    "no text": ({"text_pair": column("a")}, "'text' is missing; send one text a row, and 'text_pair' only beside it"),
+    "no text": ({"text_pair": column("a")}, "'text' is missing; send one text per row, and 'text_pair' only beside it"),
     "nothing": ({}, "'text' is missing"),
     "a large text": ({"text": column("a", "b" * 65537)}, "'text' 1 has 65537 bytes, allowed: 65536; send a shorter"),
     "a large second text": ({"text": column("a"), "text_pair": column("é" * 32769)}, "'text_pair' 0 has 65538 bytes"),
@@ -137,7 +137,7 @@ def test_limits_are_the_configuration_s() -> None:
         "'text' 0 has 7 bytes, allowed: 6; send a shorter text, or serve with a larger padfree_max_text_bytes"
     )
     assert isinstance(many, Failure)
-    assert many.message.startswith("the request has 10 bytes of text, allowed: 9; send fewer texts a request")
+    assert many.message.startswith("the request has 10 bytes of text, allowed: 9; send fewer texts per request")
 
 
 @pytest.mark.parametrize("name", ["max_text_bytes", "max_request_bytes"])
