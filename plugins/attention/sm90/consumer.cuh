@@ -24,7 +24,6 @@ constexpr bool kLatePingPong = S::kD <= 32;
 template <typename S>
 __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared, const Sm90Memory<S>& memory,
                                  int group) {
-  using T = typename S::T;
   const int in_group = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarpSize;
   const float scale_log2 = p.scale * kLog2E;
   const float slope_unit = -1.f / p.scale;
@@ -74,27 +73,16 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       wgmmaWait<0>();
       if constexpr (kLatePingPong<S>) pingPongArrive();
     };
-    const auto multiplyKeys = [&](int n) {
+    const auto issueKeys = [&](int n) {
       const unsigned k = panelDescriptor(memory.key(n % S::kStages));
       wgmmaFence();
-#pragma unroll
-      for (int d = 0; d < S::kD / 16; ++d) {
-        wgmmaShared<T, S::kRowBytes>(rows.scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
-                                     k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
-      }
+      multiplyKeys<S>(rows.scores, q, k);
       wgmmaCommit();
     };
-    const auto multiplyValues = [&](auto keys) {
+    const auto issueValues = [&](auto keys) {
       const unsigned v = panelDescriptor(memory.value(number % S::kStages));
       wgmmaFence();
-#pragma unroll
-      for (int n = 0; n < keys.value / 16; ++n) {
-#pragma unroll
-        for (int panel = 0; panel < S::kPanels; ++panel) {
-          wgmmaRegisters<T>(rows.output[panel], rows.weights[n],
-                            v + ((panel * S::kKeyPanelBytes + n * 16 * S::kRowBytes) >> 4), true);
-        }
-      }
+      multiplyValues<S, 0, decltype(keys)::value / 16>(rows.output, rows.weights, v, true);
       wgmmaCommit();
     };
     const auto release = [&] {
@@ -138,24 +126,18 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       weigh(keys, steps - 1);
       waitValues(number);
       if (last_keys < kLast) {
-        unsigned char* values = sharedPointer<unsigned char>(memory.value(number % S::kStages));
-        for (int i = last_keys * S::kRowChunks + in_group; i < kLast * S::kRowChunks; i += kWarpgroup) {
-#pragma unroll
-          for (int panel = 0; panel < S::kPanels; ++panel) {
-            *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
-          }
-        }
-        fenceAsyncProxy();
+        zeroValues<S>(sharedPointer<unsigned char>(memory.value(number % S::kStages)),
+                      last_keys * S::kRowChunks + in_group, kLast);
         namedBarrier(kGroupBarrier + group, kWarpgroup);
       }
       pingPongWait();
-      multiplyValues(keys);
+      issueValues(keys);
       waitProducts();
     };
     while (number >= issued + S::kStages) issued = loadShared(&shared.issued);
     waitKeys(number);
     pingPongWait();
-    multiplyKeys(number);
+    issueKeys(number);
     if constexpr (!kLatePingPong<S>) pingPongArrive();
     if constexpr (S::kPositionMode == PositionMode::kDistance) {
       // All have read the last item's: they met after its last softmax, to multiply.
@@ -169,8 +151,8 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       waitValues(number);
       waitKeys(number + stride);
       pingPongWait();
-      multiplyValues(Keys<S::kKeys>{});
-      multiplyKeys(number + stride);
+      issueValues(Keys<S::kKeys>{});
+      issueKeys(number + stride);
       waitProducts();
       release();
       number += stride;

@@ -278,11 +278,7 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
     barrierWait(&barriers.key_chunks, step & 1);
     float with_keys[16][4];  // of keys with both chunks
     wgmmaFence();
-    {
-      const unsigned a = panelDescriptor(base + kKeysAt), b = panelDescriptor(base + kKeyChunksAt);
-#pragma unroll
-      for (int d = 0; d < S::kD / 16; ++d) wgmmaShared<T>(with_keys, a + (d * 32 >> 4), b + (d * 32 >> 4), d > 0);
-    }
+    multiplyKeys<S>(with_keys, panelDescriptor(base + kKeysAt), panelDescriptor(base + kKeyChunksAt));
     wgmmaCommit();
     wgmmaWait<0>();
     namedBarrier(kGroupBarrier, kWarpgroup);  // nobody reads V, the near chunk and the products of keys any more
@@ -316,13 +312,12 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
     if (keys < kTaskRows) rows.template maskFrom<kTaskRows>(keys, lane);
     rows.template weighStep<kTaskRows>(scale_log2, step == 0);
     barrierWait(&barriers.values, ~step & 1);
-    if (keys < kTaskRows) zeroValues<S>(base + kValuesAt, keys, 0);
-    const unsigned v = panelDescriptor(base + kValuesAt);
-    wgmmaFence();
-#pragma unroll
-    for (int k = 0; k < kTaskRows / 16; ++k) {
-      wgmmaRegisters<T>(rows.output[0], rows.weights[k], v + (k * 16 * kPanelRowBytes >> 4), true);
+    if (keys < kTaskRows) {
+      zeroValues<S>(base + kValuesAt, keys * S::kRowChunks + threadIdx.x % kWarpgroup, kTaskRows);
+      namedBarrier(kGroupBarrier, kWarpgroup);
     }
+    wgmmaFence();
+    multiplyValues<S, 0, kTaskRows / 16>(rows.output, rows.weights, panelDescriptor(base + kValuesAt), true);
     wgmmaCommit();
   }
   wgmmaWait<0>();

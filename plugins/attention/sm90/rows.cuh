@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "attention/sm90/products.cuh"
 #include "attention/sm90/shape.cuh"
 #include "common/device.cuh"
 #include "common/ptx/e4m3.cuh"
@@ -240,20 +241,6 @@ __device__ void addBias(const AttentionOperand& operand, int D, unsigned char* r
 template <typename S>
 __device__ void addQueryBias(const AttentionParams& p, unsigned char* query, int head, int group) {
   addBias<S>(p.q, p.D, query, head, group);
-}
-
-// A weight of 0 does not silence a NaN: of a step's values in shared memory those beyond `keys` become zeros. Threads
-// of one warpgroup.
-template <typename S>
-__device__ void zeroValues(unsigned values, int keys, int group) {
-  for (int i = keys * S::kRowChunks + threadIdx.x % kWarpgroup; i < S::kKeys * S::kRowChunks; i += kWarpgroup) {
-#pragma unroll
-    for (int panel = 0; panel < S::kPanels; ++panel) {
-      *sharedPointer<uint4>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
-    }
-  }
-  fenceAsyncProxy();
-  namedBarrier(kGroupBarrier + group, kWarpgroup);
 }
 
 // Results 8 * chunk to 8 * chunk + 7 of y become zeros.

@@ -81,30 +81,18 @@ __device__ inline void applyPositions(Sm90Rows<S>& rows, const AttentionParams& 
 template <typename S, int kCount, bool kOnly, typename Adjust>
 __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memory, ShortBarriers& barriers, int slot,
                                   int key_row, int keys, unsigned parity, float scale_log2, bool first, Adjust adjust) {
-  using T = typename S::T;
   constexpr int kSure = kOnly && (kCount > 64 || S::kKeys <= 64) ? kCount - kCountStep : 0;  // less is another kCount
   auto& scores = reinterpret_cast<float (&)[kCount / 8][4]>(rows.scores);
   const unsigned q = panelDescriptor(memory.query(slot)), k = panelDescriptor(memory.key() + key_row * S::kRowBytes);
   const unsigned value = memory.value() + key_row * S::kRowBytes, v = panelDescriptor(value);
   barrierWait(&barriers.keys, parity);
   wgmmaFence();
-#pragma unroll
-  for (int d = 0; d < S::kD / 16; ++d) {
-    wgmmaShared<T, S::kRowBytes>(scores, q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
-                                 k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
-  }
+  multiplyKeys<S>(scores, q, k);
   wgmmaCommit();
-  // A weight of 0 does not silence a NaN: rows of V beyond the sequence become zeros, while the matrix unit works.
+  // Rows of V beyond the sequence become zeros while the matrix unit works.
   barrierWait(&barriers.values, parity);
   if (keys < kCount) {
-    unsigned char* const values = sharedPointer<unsigned char>(value);
-    for (int i = keys * S::kRowChunks + threadIdx.x; i < kCount * S::kRowChunks; i += kWarpgroup) {
-#pragma unroll
-      for (int panel = 0; panel < S::kPanels; ++panel) {
-        *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + i * 16) = uint4{};
-      }
-    }
-    fenceAsyncProxy();
+    zeroValues<S>(sharedPointer<unsigned char>(value), keys * S::kRowChunks + threadIdx.x, kCount);
   }
   wgmmaWait<0>();
   adjust();
@@ -116,14 +104,7 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
   }
   if (keys < kCount) __syncthreads();  // the zeros are there
   wgmmaFence();
-#pragma unroll
-  for (int n = 0; n < kCount / 16; ++n) {
-#pragma unroll
-    for (int panel = 0; panel < S::kPanels; ++panel) {
-      wgmmaRegisters<T>(rows.output[panel], rows.weights[n],
-                        v + ((panel * S::kKeyPanelBytes + n * 16 * S::kRowBytes) >> 4), !kOnly || n > 0);
-    }
-  }
+  multiplyValues<S, 0, kCount / 16>(rows.output, rows.weights, v, !kOnly);
   wgmmaCommit();
   if constexpr (kOnly) rows.addUpSums();
   wgmmaWait<0>();

@@ -11,6 +11,7 @@
 #include "attention/kernels.h"
 #include "attention/query_tiles.cuh"
 #include "attention/sm90/maps.cuh"
+#include "attention/sm90/products.cuh"
 #include "attention/sm90/window_rows.cuh"
 #include "common/dependent_launch.cuh"
 
@@ -53,12 +54,15 @@ struct WindowMemory {
   __device__ unsigned value(int slot) const { return key(S::kRoom + slot); }
 };
 
+// The number of a block of keys as an argument that is known when compiling.
+template <int kNumber>
+using Block = std::integral_constant<int, kNumber>;
+
 template <typename S>
 __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     attentionSm90WindowKernel(const __grid_constant__ AttentionParams p, const __grid_constant__ AttentionMaps maps,
                               const WindowRuns runs) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using T = typename S::T;
   using Near = typename S::Near;
   static_assert(Near::kPositionMode == PositionMode::kWindow);
   extern __shared__ __align__(1024) unsigned char dynamic[];
@@ -150,29 +154,17 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     wgmmaFence();
 #pragma unroll
     for (int i = 0; i < kNearBlocks; ++i) {
-      const unsigned k = panelDescriptor(memory.key(slots[i]));
-#pragma unroll
-      for (int d = 0; d < S::kD / 16; ++d) {
-        wgmmaShared<T>(reinterpret_cast<float (&)[kTaskRows / 8][4]>(rows.scores[i * kTaskRows / 8]),
-                       q + ((d / 4 * S::kQueryPanelBytes + d % 4 * 32) >> 4),
-                       k + ((d / 4 * S::kKeyPanelBytes + d % 4 * 32) >> 4), d > 0);
-      }
+      multiplyKeys<S>(reinterpret_cast<float (&)[kTaskRows / 8][4]>(rows.scores[i * kTaskRows / 8]), q,
+                      panelDescriptor(memory.key(slots[i])));
     }
     wgmmaCommit();
     const int end = min(length - row + kTaskRows,
                         has_after ? kNearKeyCount : 2 * kTaskRows);  // of keys
     const int last_keys = end % kTaskRows;
-    if (last_keys > 0) {  // a weight of 0 does not silence a NaN: rows of V beyond the sequence become zeros
+    if (last_keys > 0) {  // rows of V beyond the sequence become zeros
       const int i = end / kTaskRows, slot = i == 1 ? slots[1] : slots[2];
       barrierWait(&barriers.values[slot], i == 1 ? parities[1] : parities[2]);
-      unsigned char* const values = sharedPointer<unsigned char>(memory.value(slot));
-      for (int chunk = last_keys * 8 + thread; chunk < kTaskRows * 8; chunk += kWarpgroup) {
-#pragma unroll
-        for (int panel = 0; panel < S::kPanels; ++panel) {
-          *reinterpret_cast<uint4*>(values + panel * S::kKeyPanelBytes + chunk * 16) = uint4{};
-        }
-      }
-      fenceAsyncProxy();
+      zeroValues<S>(sharedPointer<unsigned char>(memory.value(slot)), last_keys * S::kRowChunks + thread, kTaskRows);
     }
     wgmmaWait<0>();
     const int next = own - runs.before + S::kRoom;  // overwrites the block that no group sees any more
@@ -197,16 +189,9 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
 #pragma unroll
     for (int i = 0; i < kNearBlocks; ++i) values[i] = panelDescriptor(memory.value(slots[i]));
     constexpr int kBlockChunks = NearRows<Near>::kBlockChunks, kSeen = NearRows<Near>::kSeen;
-    const auto multiplyBlock = [&](int block, bool accumulate) {
-#pragma unroll
-      for (int k = 0; k < kBlockChunks; ++k) {
-#pragma unroll
-        for (int panel = 0; panel < S::kPanels; ++panel) {
-          wgmmaRegisters<T>(rows.output[panel], rows.weights[block * kBlockChunks + k],
-                            values[block] + ((panel * S::kKeyPanelBytes + k * 16 * kPanelRowBytes) >> 4),
-                            accumulate || k > 0);
-        }
-      }
+    const auto multiplyBlock = [&](auto block, bool accumulate) {
+      constexpr int kBlock = decltype(block)::value, kFirst = kBlock * kBlockChunks;
+      multiplyValues<S, kFirst, kFirst + kBlockChunks>(rows.output, rows.weights, values[kBlock], accumulate);
       wgmmaCommit();
     };
     // The neighbours are multiplied while the group's own keys are weighed.
@@ -214,11 +199,11 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     rows.template weigh<2 * kBlockChunks, kSeen>(warp, scale_log2);
     waitBlocks(barriers.values);
     wgmmaFence();
-    multiplyBlock(0, false);
-    multiplyBlock(2, true);
+    multiplyBlock(Block<0>{}, false);
+    multiplyBlock(Block<2>{}, true);
     rows.template weigh<kBlockChunks, 2 * kBlockChunks>(warp, scale_log2);
     wgmmaFence();
-    multiplyBlock(1, true);
+    multiplyBlock(Block<1>{}, true);
     rows.addUpSums();
     wgmmaWait<0>();
     if (load_next) {
