@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of pages that have no test of their own run in the page's order, as far as a machine without a GPU goes."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from padfree.builder import cli
+
+from tests.support.folders import DEMO_DATA, write_folder
+from tests.support.pages import page
+from tests.support.tour import blocks, commands, write_start
+
+RUN = {
+    "quick-start": ["inspect", "optimize", "run", "run"],
+    "choosing": ["inspect"],
+    "fp8": ["optimize", "inspect"],
+    "report": ["inspect", "inspect", "optimize"],
+    "bench": ["bench", "bench"],
+}
+"""Page -> the commands that run here; the others build or run a plan, serve, need a GPU's peers, or run elsewhere."""
+ELSEWHERE = ("demo", "embed")
+"""In `.ci/run`, and in the test of the page on bulk work."""
+MODULES = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
+
+
+def here(words: list[str]) -> list[str] | None:
+    """The arguments of a command as a machine without a GPU gives it; None where it cannot.
+
+    The quick start says that its plan may be the rewritten file.
+    """
+    arguments = [word.replace("minilm.plan", "minilm.onnx") for word in words[1:]]
+    if arguments[0] in ("build", "serve", "compare", *ELSEWHERE) or any(word.endswith(".plan") for word in arguments):
+        return None
+    if arguments[0] == "bench" and not {"--cpu", "list"} & set(arguments):
+        return None
+    return arguments
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the pages start from: a folder under both of its names, an exported file, a rewritten one, and texts."""
+    write_start(tmp_path)
+    write_folder(tmp_path / "all-MiniLM-L6-v2", modules=MODULES)
+    shutil.copy(DEMO_DATA / "bert_tiny.onnx", tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["optimize", "model.onnx", "-o", "packed.onnx", "--no-verify"]) == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_commands_of_the_page_run(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = []
+    for words in commands("\n".join(blocks(page(name), "sh"))):
+        arguments = here(words) if words[0] == "padfree" else None
+        if arguments is not None:
+            assert cli.main(arguments) == 0, f"{shlex.join(words)}: {capsys.readouterr().err}"
+            ran.append(arguments[0])
+    assert ran == RUN[name]
+    for source in blocks(page(name), "python"):
+        exec(compile(source, f"{name}.md", "exec"), {})
+    assert (folder / "texts.txt").exists()
