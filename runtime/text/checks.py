@@ -66,11 +66,12 @@ def check_tokenizer(
         if item in ids.excluded or (ids.limit is not None and item >= ids.limit):
             why = f"{name!r} is {item}, which the model's '{ids.name}' {_refusal(item, ids.limit)}"
             raise SessionError(f"{file}: the tokenizer's {why}; {_ADVICE}")
-    usual = (tokenizer.token_to_id(name) for name in _PADDING)
-    padding = pad_id if pad_id is not None else next((item for item in usual if item is not None), None)
-    if ids.excluded and padding is not None and padding not in ids.excluded:
+    usual = [number for number in map(tokenizer.token_to_id, _PADDING) if number is not None]
+    paddings = usual if pad_id is None else [pad_id]  # a vocabulary may have several of the usual ones, as MPNet's
+    if ids.excluded and paddings and not set(paddings) & set(ids.excluded):
         shown = ", ".join(map(str, ids.excluded[:3]))
-        raise SessionError(f"{file}: the tokenizer pads with {padding}, the model takes {shown} for padding; {_ADVICE}")
+        pads = " or ".join(map(str, paddings))
+        raise SessionError(f"{file}: the tokenizer pads with {pads}, the model takes {shown} for padding; {_ADVICE}")
     types = metadata.types_input() if token_types else None
     highest_type = max((value for encoding in encodings for value in encoding.type_ids), default=0)
     if types is not None and types.limit is not None and highest_type >= types.limit:

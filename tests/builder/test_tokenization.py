@@ -149,6 +149,17 @@ def test_ids_that_the_model_takes_for_padding(describe: Describe, tmp_path: Path
         load_tokenizer(unusual, describe(excluded=(1,)))
 
 
+def test_a_vocabulary_with_two_usual_padding_tokens(describe: Describe, tmp_path: Path) -> None:
+    """MPNet's has BERT's words behind its own special tokens, and pads with its own; files need not say with which."""
+    file = write(tmp_path, ROBERTA, second_type=0)
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_special_tokens(["[PAD]"])
+    tokenizer.save(str(file))
+    load_tokenizer(file, describe(excluded=(1,)))
+    with pytest.raises(BuildError, match=r"the tokenizer pads with \d+ or 1, the model takes 3 for padding"):
+        load_tokenizer(file, describe(excluded=(3,)))
+
+
 def test_token_types_that_the_model_does_not_have(describe: Describe, tmp_path: Path) -> None:
     load_tokenizer(write(tmp_path, ROBERTA, second_type=0), describe(types=1), pairs=True)
     load_tokenizer(write(tmp_path), describe(types=1))  # texts alone have type 0
