@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes sequences' first tokens ahead of what computes every token by itself, where nothing else reads the others.
+"""Takes sequences' first or last tokens ahead of what computes every token by itself, where nothing reads the others.
 
-Classifiers and embedding models that pool by the first token need one row per sequence of the last layer's GEMMs.
+Classifiers and embedding models that pool by one token need one row per sequence of the last layer's GEMMs: encoders
+the first, decoders the last.
 """
 
 from __future__ import annotations
@@ -19,42 +20,46 @@ from ..analysis.symbolic.arguments import slice_arguments
 from .base import Boundary, PassResult, boundary_of, pool_tokens
 
 NAME = "first tokens"
+_MODES = ("first", "last")
 
 Rows = tuple[int, ...]
 """Which inputs of a node are [T,...]."""
 
 
 def first_tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Lets nodes compute rows [B,...] of first tokens instead of [T,...], if that saves work in GEMMs.
+    """Lets nodes compute rows [B,...] of first tokens, or of last ones, instead of [T,...], if that saves work in GEMMs.
 
     A PadfreePool after such nodes has the row of each sequence then: it normalises, and keeps zeros for empty ones.
-    Others take first tokens of what the nodes read. What the nodes make of zeros is finite.
+    Others take these tokens of what the nodes read. What the nodes make of zeros is finite.
     """
     boundary = boundary_of(graph)
-    pools = [node for node in graph.nodes if _takes_first(node) and node.inputs[1] is boundary.cu_seqlens]
-    moved = _movable(graph, analysis, pools)
-    row_graph = _Rows(graph, boundary, pools)
-    for node in [item for item in graph.nodes if id(item) in moved]:
-        row_graph.compute(node, moved[id(node)])
-    return PassResult(NAME, row_graph.finish())
+    for mode in _MODES:
+        pools = [node for node in graph.nodes if _takes(node, mode) and node.inputs[1] is boundary.cu_seqlens]
+        moved = _movable(graph, analysis, pools)
+        if moved:
+            row_graph = _Rows(graph, boundary, pools, mode)
+            for node in [item for item in graph.nodes if id(item) in moved]:
+                row_graph.compute(node, moved[id(node)])
+            return PassResult(NAME, row_graph.finish())
+    return PassResult(NAME, 0)
 
 
-def _takes_first(node: gs.Node) -> bool:
-    return is_padfree(node, "PadfreePool") and node.attrs["mode"] == "first"
+def _takes(node: gs.Node, mode: str) -> bool:
+    return is_padfree(node, "PadfreePool") and node.attrs["mode"] == mode
 
 
 class _Rows:
-    """The rows [B,...] that replace tensors [T,...]; `pools` are those that take first tokens already."""
+    """The rows [B,...] that replace tensors [T,...]; `pools` are those that take these tokens already."""
 
-    def __init__(self, graph: gs.Graph, boundary: Boundary, pools: list[gs.Node]) -> None:
-        self._editor, self._boundary, self._pools = Editor(graph), boundary, pools
+    def __init__(self, graph: gs.Graph, boundary: Boundary, pools: list[gs.Node], mode: str) -> None:
+        self._editor, self._boundary, self._pools, self._mode = Editor(graph), boundary, pools, mode
         self._made: dict[int, gs.Tensor] = {}  # by the id of the tensor [T,...]
         self._taken = {id(pool.inputs[0]): pool.outputs[0] for pool in pools if not pool.attrs["normalize"]}
 
     def compute(self, node: gs.Node, rows: Rows) -> None:
-        """Lets a node compute first tokens alone; nodes ahead of it do already, where they shall."""
+        """Lets a node compute these tokens alone; nodes ahead of it do already, where they shall."""
         for position in rows:
-            node.inputs[position] = self._first(node.inputs[position])
+            node.inputs[position] = self._rows_of(node.inputs[position])
         tensors = list(node.outputs)
         node.outputs = [self._variable(tensor) for tensor in tensors]
         self._made |= {id(tensor): result for tensor, result in zip(tensors, node.outputs, strict=True)}
@@ -67,17 +72,17 @@ class _Rows:
             pool.attrs["mode"] = "each"
         return len(changed)
 
-    def _first(self, tensor: gs.Tensor) -> gs.Tensor:
-        """The first tokens' rows of a tensor [T,...]."""
+    def _rows_of(self, tensor: gs.Tensor) -> gs.Tensor:
+        """The first or last tokens' rows of a tensor [T,...]."""
         if id(tensor) in self._made:
             return self._made[id(tensor)]
         if id(tensor) not in self._taken:
             rows = self._taken[id(tensor)] = self._variable(tensor)
-            pool_tokens(self._editor, tensor, self._boundary, rows, "first")
+            pool_tokens(self._editor, tensor, self._boundary, rows, self._mode)
         return self._taken[id(tensor)]
 
     def _variable(self, tensor: gs.Tensor) -> gs.Variable:
-        return self._editor.variable(f"{tensor.name}_first", tensor.dtype)
+        return self._editor.variable(f"{tensor.name}_{self._mode}", tensor.dtype)
 
 
 def _movable(graph: gs.Graph, analysis: Analysis, pools: list[gs.Node]) -> dict[int, Rows]:

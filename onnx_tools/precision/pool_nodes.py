@@ -13,9 +13,9 @@ from ..operators import node_attributes
 
 
 def takes_rows(node: NodeProto) -> bool:
-    """Whether a PadfreePool gives rows as they are: first tokens', or the one that it reads for each sequence."""
+    """Whether a PadfreePool gives rows as they are: first or last tokens', or the one of each sequence."""
     attributes = node_attributes(node)
-    return attributes["mode"] in ("first", "each") and not attributes["normalize"]
+    return attributes["mode"] in ("first", "last", "each") and not attributes["normalize"]
 
 
 def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
@@ -38,12 +38,14 @@ def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
     )
     end = constant("end", [np.iinfo(np.int64).max], np.int64)
     starts = op("Slice", "starts", cu_seqlens, begin, last, begin)
-    lengths = op("Sub", "lengths", op("Slice", "ends", cu_seqlens, second, end, begin), starts)
+    ends, mode = op("Slice", "ends", cu_seqlens, second, end, begin), node_attributes(node)["mode"]
+    lengths = op("Sub", "lengths", ends, starts)
     rows = x
-    if node_attributes(node)["mode"] == "first":
+    if mode != "each":
         tokens = op("Slice", "tokens", op("Shape", "shape", x), begin, second, begin)
         last_token = op("Sub", "last_token", op("Cast", "token_count", tokens, to=TensorProto.INT32), one)
-        indices = op("Min", "places", starts, last_token)  # empty ones may begin after all tokens
+        wanted = starts if mode == "first" else op("Max", "whole", op("Sub", "last_tokens", ends, one), zero)
+        indices = op("Min", "places", wanted, last_token)  # empty ones may begin after all tokens
         rows = op("Gather", "rows", x, indices, axis=0)
     some = op("Unsqueeze", "some", op("Greater", "longer", lengths, zero), second)
     op("Where", "result", some, rows, constant("nothing", 0.0, np.float32), output=node.output[0])

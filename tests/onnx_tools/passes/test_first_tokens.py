@@ -111,6 +111,15 @@ def first(b: EncoderBuilder, x: str) -> str:
     return b.op("Gather", x, b.constant(0, np.int64), axis=1)
 
 
+def last(b: EncoderBuilder, x: str) -> str:
+    """The row of the largest position among kept tokens."""
+    length = b.op("Squeeze", b.op("Shape", "input_ids", start=1))
+    positions = b.op("Range", b.constant(0, np.int64), length, b.constant(1, np.int64))
+    place = b.op("ArgMax", b.op("Mul", "attention_mask", positions), axis=1, keepdims=1)
+    wide = b.op("Expand", b.op("Unsqueeze", place, b.axes(2)), b.axes(1, 1, HIDDEN))
+    return b.op("Squeeze", b.op("GatherElements", x, wide, axis=1), b.axes(1))
+
+
 def pooler(b: EncoderBuilder, x: str) -> str:
     return b.linear(b.op("Tanh", b.linear(first(b, x), HIDDEN, HIDDEN)), HIDDEN, CLASSES)
 
@@ -447,3 +456,39 @@ def test_work_is_counted_for_sequences() -> None:
     assert results[("linear", "T", "64", "192")] == 2
     assert [key for key in results if key[0] == "head"] == [("head", "B", "64", "64")]
     assert (report.packed_gemm_share, report.complete) == (1.0, True)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("encoder", [norms_behind, norms_ahead])
+def test_the_last_layer_for_last_tokens(encoder: Callable[[], tuple[EncoderBuilder, str]], interface: str) -> None:
+    """As decoders that pool by the last token need it."""
+    b, x = encoder()
+    model = model_of(b, y=last(b, x))
+    result = rewrite(model, interface=interface, strict=True)
+    assert moved(result) == 1
+    assert rows(result.model, *PRODUCTS)[-4:] == LAST_LAYER
+    assert pools(result.model) == [("last", 0), ("last", 0), ("each", 0)]
+    assert_right(model, result)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_last_tokens_of_empty_sequences_are_zeros(precision: str) -> None:
+    b, x = norms_behind()
+    model = model_of(b, y=last(b, x))
+    ids = np.random.default_rng(0).integers(0, 20, 9).astype(np.int32)
+    lengths = [np.asarray(item, np.int32) for item in ([0, 4, 0, 5, 0], [4, 5])]
+    found = [
+        run(rewrite(model, precision=precision).model, {"input_ids": ids, "seq_lens": item})[0] for item in lengths
+    ]
+    some, full = (np.asarray(item, np.float32) for item in found)
+    np.testing.assert_allclose(some[[1, 3]], full, rtol=1e-2 if precision != "fp32" else 1e-6, atol=1e-6)
+    np.testing.assert_array_equal(some[[0, 2, 4]], np.zeros((3, HIDDEN)))
+
+
+def test_first_and_last_tokens_together_stay() -> None:
+    """Their rows are two, and nothing is saved by one of them."""
+    b, x = norms_behind()
+    model = model_of(b, y=first(b, x), z=last(b, x))
+    result = rewrite(model, strict=True)
+    assert moved(result) == 0
+    assert_right(model, result)
