@@ -165,7 +165,9 @@ def _replace(graph: gs.Graph, analysis: Analysis, norm: norm_match.LayerNorm, ta
     inputs += [boundary.cu_seqlens, word_table]
     inputs += [position_table] if position_table is not None else []
     inputs += [types[0]] if types is not None else []
-    inputs += [norm.gamma] + ([norm.beta] if norm.beta is not None else [])
+    ones = np.ones(word_table.shape[1], np.float32)
+    inputs += [editor.constant("ones", ones) if norm.gamma is None else norm.gamma]
+    inputs += [norm.beta] if norm.beta is not None else []
     result = editor.variable("embedding", word_table.dtype)
     editor.padfree(
         "PadfreeEmbedding",

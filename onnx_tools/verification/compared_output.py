@@ -102,5 +102,5 @@ def _largest(scale: Scale, wanted: Array, actual: Array) -> tuple[float, int, in
 
 def _position(rows: Rows, row: int, column: int) -> str:
     names = {BATCH: "sequence", SLOTS: "position", BOTH: "slot"}
-    parts = [f", {names[axis]} {int(at)}" for axis, at in zip(rows.axes, rows.indices[row], strict=True)]
+    parts = [f", {names.get(axis, 'element')} {int(at)}" for axis, at in zip(rows.axes, rows.indices[row], strict=True)]
     return "".join(parts) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"

@@ -73,3 +73,17 @@ def test_further_tables(interface: str) -> None:
     assert {"input_ids", *names} <= inputs
     assert "max_seqlen" not in inputs
     assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_norm_without_weights(interface: str) -> None:
+    """As I-BERT's, and Cohere's, whose weight is multiplied in another type."""
+    b = EncoderBuilder()
+    total = b.op("Add", b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids"), places(b))
+    centred = b.op("Sub", total, b.op("ReduceMean", total, axes=[-1]))
+    variance = b.op("ReduceMean", b.op("Mul", centred, centred), axes=[-1])
+    x = b.op("Div", centred, b.op("Sqrt", b.op("Add", variance, b.constant(1e-5))))
+    model = with_output(b.layer(x, b.padding_mask()), b, TOKENS)
+    result = rewrite(model, interface=interface, strict=True)
+    assert result.report.plugins["PadfreeEmbedding"] == 1
+    assert_agree(model, result)

@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from padfree.onnx_tools import VerificationError
 from padfree.onnx_tools.operators import DOMAIN, make_node, with_functions
-from padfree.onnx_tools.verification.sample_batches import make_batches
+from padfree.onnx_tools.verification.compared_output import ComparedOutput
+from padfree.onnx_tools.verification.sample_batches import Batch, make_batches
 
 from tests.support.messages import verify
 from tests.support.samples import PLAIN_POOL
@@ -195,3 +196,14 @@ def test_a_model_that_does_not_run_is_reported() -> None:
         verify(original(), broken, METADATA)
     with pytest.raises(VerificationError, match="the original model fails in onnxruntime on the batch 'one token'"):
         verify(original(TABLE[:0].copy()), packed(), METADATA)
+
+
+def test_a_difference_in_an_axis_of_no_known_size_is_named() -> None:
+    """As of blocks of tokens: the message says which element, and does not fail itself."""
+    description = {"name": "y", "layout": "padded", "dims": ["B", "blocks"], "original_dims": ["B", "blocks"]}
+    output = ComparedOutput(description, "padded")
+    batch = Batch("ragged", np.ones((2, 3), np.bool_))
+    wanted = np.arange(8, dtype=np.float32).reshape(2, 4)
+    output.add(batch, wanted, wanted + (wanted == 5))
+    with pytest.raises(VerificationError, match=r"output 'y', sequence 1, element 1.*the original gives 5"):
+        output.largest_difference()
