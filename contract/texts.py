@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .fields import MOST_INT64, Fields
+from .templates import Template, parse_template
 
 FEATURES = "feature-extraction"
 SENTENCES = "sentence-embedding"
@@ -52,6 +53,7 @@ class TextInfo:
         truncation_side: the end that longer texts lose: "right" or "left".
         token_types: whether texts have token types; where they have none, models that read types get zeros.
         pools_prompt: whether the tokens of prompts are pooled; False: all but they are.
+        template: what stands around pairs of texts; None: what the tokenizer puts there.
     """
 
     task: str
@@ -68,6 +70,7 @@ class TextInfo:
     token_types: bool = True
     pools_prompt: bool = True
     problem: str = ""
+    template: Template | None = None
 
     @property
     def takes_pairs(self) -> bool:
@@ -106,6 +109,7 @@ class TextInfo:
             "token_types": self.token_types,
             "pools_prompt": self.pools_prompt,
             **({"problem": self.problem} if self.problem else {}),
+            **({"template": self.template.to_dict()} if self.template is not None else {}),
         }
 
 
@@ -133,4 +137,5 @@ def parse_text(fields: Fields) -> TextInfo:
         token_types="token_types" not in fields or fields.truth("token_types"),
         pools_prompt="pools_prompt" not in fields or fields.truth("pools_prompt"),
         problem=fields.text("problem", PROBLEMS) if "problem" in fields else "",
+        template=parse_template(fields.object("template")) if "template" in fields else None,
     )

@@ -106,8 +106,13 @@ class Served:
 
     def encoder(self) -> TextEncoder:
         """What makes tokens of texts, at most `max_length` of each; of the very bytes that were checked."""
-        file = TokenizerFile(self.tokenizer, self.tokenizer_json, self.truncation_side, self.token_types)
-        return file.encoder(self.max_length)
+        return self.tokenizer_file.encoder(self.max_length)
+
+    @property
+    def tokenizer_file(self) -> TokenizerFile:
+        """The tokenizer, of the very bytes that were checked, with the model's template."""
+        side, types, template = self.truncation_side, self.token_types, self.inputs.template
+        return TokenizerFile(self.tokenizer, self.tokenizer_json, side, types, template=template)
 
     def prompt(self, name: str | None) -> str:
         """The text of a prompt; of the default one where no name is given.
@@ -260,7 +265,7 @@ def _max_length(metadata: Metadata, choices: Choices, said: int | None, source: 
         raise SessionError("the model sets no limit to a text's length; pass --max-length 512")
     if longest is not None and chosen > longest:
         raise SessionError(f"--max-length {chosen}: the model takes {longest} tokens; pass {longest} or less")
-    specials = source.tokenizer().num_special_tokens_to_add(False)
+    specials = source.least_tokens()
     if chosen <= specials:
         raise SessionError(
             f"--max-length {chosen}: the tokenizer puts {specials} tokens of its own around a text; pass "

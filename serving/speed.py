@@ -24,9 +24,10 @@ def measure(session: Runner, served: Served, runs: int) -> Speed:
         runs: how many are under way at once, on all devices: those of one device share it.
     """
     encoder = served.encoder()
+    text = SAMPLE if served.inputs.template is None else ("a", SAMPLE)
 
     def sample(copies: int) -> Ragged:
-        encoded = encoder.encode([SAMPLE] * copies)
+        encoded = encoder.encode([text] * copies)
         columns = {**served.inputs.columns(encoded), **sample_values(served.inputs.others, copies)}
         return read_packed(columns, encoded.seq_lens, session.metadata)
 

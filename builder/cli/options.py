@@ -132,7 +132,7 @@ def add_revision_option(parser: argparse._ActionsContainer) -> None:
 
 
 def add_head_options(parser: argparse.ArgumentParser) -> None:
-    """--pooling, --normalize, --outputs, --adapter, --revision."""
+    """--pooling, --normalize, --outputs, --adapter, --scores, --template, --revision."""
     add_revision_option(parser)
     group = parser.add_argument_group("results of exported models and folders (default: as the folder says)")
     group.add_argument(
@@ -148,6 +148,23 @@ def add_head_options(parser: argparse.ArgumentParser) -> None:
         metavar="TASK",
         help="of a folder whose weights have an adapter for every task (jina-embeddings-v3): the one whose numbers are "
         "added (default: none)",
+    )
+    _add_scorer_options(group)
+
+
+def _add_scorer_options(group: argparse._ArgumentGroup) -> None:
+    """--scores, --template."""
+    group.add_argument(
+        "--scores",
+        metavar="TOKENS",
+        help="of a folder whose model makes texts: the token whose score is a pair's answer, and the one that it is "
+        "held against, such as yes,no",
+    )
+    group.add_argument(
+        "--template",
+        metavar="TEXT",
+        help="what a re-ranker gets: a text, or a file, with {query} and {document}, or a chat template; or "
+        "qwen3-reranker, bge-reranker-v2-gemma (default: the folder's chat template)",
     )
 
 
@@ -165,7 +182,28 @@ def head_options(arguments: argparse.Namespace) -> HeadOptions:
         if mode not in POOLINGS and pooling != (NO_POOLING,):
             allowed = f"{', '.join(POOLINGS)}, or {NO_POOLING} alone"
             raise BuildError(f"--pooling {arguments.pooling}: {mode!r} is unknown, allowed: {allowed}; correct it")
-    return HeadOptions(pooling, arguments.normalize, outputs, arguments.adapter or "")
+    scores = _listed(arguments.scores)
+    if arguments.scores is not None and (len(scores) > 2 or not all(scores)):
+        raise BuildError(
+            f"--scores {arguments.scores}: allowed: one token, or the right answer's and the wrong one's, as yes,no; "
+            "correct it"
+        )
+    template = _content_of(arguments.template or "", "--template")
+    return HeadOptions(pooling, arguments.normalize, outputs, arguments.adapter or "", scores, template)
+
+
+def _content_of(text: str, option: str) -> str:
+    """What a file holds, or a text that names none."""
+    from padfree.builder.errors import BuildError
+
+    try:
+        is_file = Path(text).is_file()
+    except (OSError, ValueError):  # longer than any path
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8") if is_file else text
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildError(f"{option} {text}: cannot be read ({error}); give a text in UTF-8") from error
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

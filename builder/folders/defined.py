@@ -29,7 +29,7 @@ def write_defined(folder: Folder, *, pooled: bool = False, adapter: str = "") ->
         folder.config.file,
         Entries(folder.config.file).raw,
         folder.weights,
-        task=SENTENCES if pooled else folder.task,
+        task=SENTENCES if pooled or folder.head.pooling else folder.task,
         labels=len(folder.config.labels),
         tokenizer_inputs=names if isinstance(names, list) else None,
         adapter=adapter,

@@ -9,9 +9,10 @@ from pathlib import Path
 from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TextInfo
 
 from ..errors import BuildError
+from ..scorers.scorer import Scorer, advice, check_options, scorer_of, template_for_pairs
 from .config import CONFIG, ModelConfig, read_config
 from .counts import check_counts
-from .head import Chain, Head, Truncate
+from .head import AS_THE_FOLDER_SAYS, Chain, Head, HeadOptions, Truncate
 from .modules import MODULES, activation_of, read_modules
 from .objects import Entries
 from .onnx_files import OnnxFiles, find_onnx
@@ -59,8 +60,12 @@ class Folder:
     notes: tuple[str, ...] = field(default=())
 
 
-def read_folder(path: Path) -> Folder:
+def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder:
     """Reads a folder as Hugging Face's repositories are.
+
+    Args:
+        path: the folder.
+        options: what the user asks for: what a re-ranker answers with, and how it is asked.
 
     Raises:
         BuildError: it is no model's folder, or one that padfree cannot make an engine of; the message says why and what
@@ -72,22 +77,28 @@ def read_folder(path: Path) -> Folder:
     chain = read_modules(path, code_allowed=onnx.chosen is not None or _has_adapters(path))
     encoder = chain.encoder
     onnx = onnx if onnx.chosen is not None else find_onnx(path, encoder)
-    config = read_config(encoder)
+    config, settings = read_config(encoder), Entries(path / OWN_SETTINGS)
+    scorer = _scorer(path, config, chain, settings, options)
+    onnx = onnx if scorer is None or not weight_files(encoder) else OnnxFiles(None, (), ())
     weights = () if onnx.chosen is not None else tuple(weight_files(encoder))
-    _check_usable(path, config, chain, onnx, weights)
+    _check_usable(path, config, chain, onnx, weights, is_scorer=scorer is not None)
     for file in weights:
         _check_config(file, config)
     check_counts(weights, config.file)
-    settings = Entries(path / OWN_SETTINGS)
     chained = (path / MODULES).is_file()
     head, task = _head(path, config, chain, settings, chained=chained)
+    if scorer is not None:
+        head, task = scorer.head(weights, config), PAIRS
+    check_options(path, options, generates=scorer is not None, takes_pairs=task == PAIRS)
     tokenizer = next((folder / TOKENIZER for folder in (path, encoder) if (folder / TOKENIZER).is_file()), None)
     notes = [*_onnx_notes(path, onnx), *chain.notes, *_adapter_notes(config, onnx)]
+    notes += [] if scorer is None else scorer.notes
     if task == FEATURES and not chained:
         notes.append(f"has no {MODULES}, which would say how vectors of texts are made: it gives rows of tokens")
     if not chained and (unread := sorted(_OF_CHAINS & set(settings.raw))):
         notes.append(f"{OWN_SETTINGS} has no say in {', '.join(unread)} without {MODULES}, as in sentence-transformers")
-    text_info = _text(encoder, config, chain, settings if chained else None)
+    text_info = _text(encoder, config, chain, settings if chained and scorer is None else None)
+    template = template_for_pairs(path, encoder, config, options) if scorer is None else scorer.template
     return Folder(
         path=path,
         encoder=encoder,
@@ -97,9 +108,27 @@ def read_folder(path: Path) -> Folder:
         onnx=onnx,
         weights=weights,
         tokenizer=tokenizer,
-        text=described(text_info, task, head),
+        text=replace(described(text_info, task, head), template=template),
         lower_case=chain.lower_case,
         notes=tuple(notes),
+    )
+
+
+def _scorer(path: Path, config: ModelConfig, chain: Chain, settings: Entries, options: HeadOptions) -> Scorer | None:
+    """What makes a re-ranker of a model that makes texts; None where it makes none, or something pools its rows."""
+    if not config.generates or chain.head is not None:
+        return None
+    said = (settings.text("activation_fn") if chain.answers else None) or config.activation
+    prompts, default = settings.object("prompts"), settings.text("default_prompt_name")
+    prompt = prompts.get(default) if chain.answers and default is not None else ""
+    return scorer_of(
+        path,
+        chain.encoder,
+        config,
+        options,
+        answers=chain.answers,
+        activation=activation_of(said, settings.file) if said else "",
+        prompt=prompt if isinstance(prompt, str) else "",
     )
 
 
@@ -110,7 +139,9 @@ def _has_adapters(path: Path) -> bool:
 
 def described(text: TextInfo, task: str, head: Head) -> TextInfo:
     """What is said of texts where this head follows an encoder that was trained for this task."""
-    if head.pooling:
+    if head.scores:
+        task = PAIRS
+    elif head.pooling:
         task = SENTENCES
     elif head.is_empty:
         task = {SENTENCES: FEATURES, SPARSE: MASKED, PAIRS: CLASSES}.get(task, task)
@@ -125,12 +156,15 @@ def described(text: TextInfo, task: str, head: Head) -> TextInfo:
     )
 
 
-def _check_usable(path: Path, config: ModelConfig, chain: Chain, onnx: OnnxFiles, weights: tuple[Path, ...]) -> None:
+def _check_usable(
+    path: Path, config: ModelConfig, chain: Chain, onnx: OnnxFiles, weights: tuple[Path, ...], *, is_scorer: bool
+) -> None:
     """Refuses what no engine can be made of."""
-    if config.generates and chain.head is None:
+    if config.generates and chain.head is None and not is_scorer:
         raise BuildError(
             f"{path}: is a decoder ({', '.join(config.architectures) or config.model_type}), which makes texts; "
-            "padfree takes encoders: feature extraction, sentence vectors, cross-encoders, classification"
+            "padfree takes encoders: feature extraction, sentence vectors, cross-encoders, classification; "
+            f"{advice()}"
         )
     if onnx.chosen is not None:
         return

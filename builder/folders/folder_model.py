@@ -66,7 +66,7 @@ class FolderModel:
             BuildError: the folder cannot be used, or the options do not fit the model; RewriteError: an input cannot be
                 bound.
         """
-        folder = read_folder(self.folder)
+        folder = read_folder(self.folder, self.options)
         head = head_of(self.folder, self.options, folder.head)
         if folder.onnx.chosen is None:
             model = self._of_weights(folder, head, storage, phases, say)
@@ -91,7 +91,7 @@ class FolderModel:
     ) -> Model:
         """The model by its definition; where there is none, by torch."""
         # What is pooled by hand is the encoder's rows, whatever head the weights have.
-        pooled = bool(self.options.pooling and head.pooling)
+        pooled = bool(head.pooling and (self.options.pooling or head.scores))
         try:
             with phases.measured(EXPORTING):
                 written = write_defined(folder, pooled=pooled, adapter=self.options.adapter)
@@ -122,6 +122,8 @@ class FolderModel:
             head_options["normalize"],
             tuple(head_options["outputs"]),
             head_options["adapter"],
+            tuple(head_options["scores"]),
+            head_options["template"],
         )
         return cls(**{**raw, "folder": Path(raw["folder"]), "path": Path(raw["path"]), "options": options})
 

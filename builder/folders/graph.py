@@ -74,7 +74,7 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     if there is not None and name == VECTORS:
         return _cut(model, there, head)  # it was exported with the whole chain
     nodes = Nodes(model)
-    if head.scores:
+    if head.scores and not head.pooling:
         logits = _output(model, _LOGITS, 2)
         row = nodes.activation(head.scores, nodes.to_float(logits.name))
         return _described(nodes, row, name, _width(logits))
@@ -92,6 +92,8 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     size = width * len(parts) if isinstance(width, int) else "width"
     for step in head.steps:
         vector, size = _stepped(nodes, step, vector, size)
+    if head.scores:
+        vector = nodes.activation(head.scores, vector)
     return _described(nodes, vector, name, size)
 
 

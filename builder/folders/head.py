@@ -75,7 +75,8 @@ class Head:
         pooling: modes out of POOLINGS, whose results lie one after the other.
         steps: what happens to the vector.
         splade: instead of pooling, for sparse encoders.
-        scores: what logits of a cross-encoder go through; "" for models that are none.
+        scores: what logits of a cross-encoder go through; "" for models that are none. With pooling, the steps make
+            the logits of the pooled vector.
         pools_prompt: whether the tokens of prompts are pooled; otherwise the graph gets an input for their number.
     """
 
@@ -105,17 +106,22 @@ class HeadOptions:
         normalize: whether vectors are divided by their norm.
         outputs: names of the outputs that are kept.
         adapter: which adapter's weights are added, of a model that has several; "" for none.
+        scores: of a model that makes texts, the token whose score is the answer, and the one that it is held against.
+        template: what stands around pairs of texts: a text with {query} and {document}, a template in Jinja, or the
+            name of one that padfree knows; "": the folder's.
     """
 
     pooling: tuple[str, ...] = ()
     normalize: bool | None = None
     outputs: tuple[str, ...] = ()
     adapter: str = ""
+    scores: tuple[str, ...] = ()
+    template: str = ""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was asked for."""
-        return not self.pooling and self.normalize is None and not self.outputs and not self.adapter
+        return self == HeadOptions()
 
     def applied(self, head: Head) -> Head:
         """A head with what was asked for instead of what the folder says."""
@@ -152,6 +158,7 @@ class Chain:
         max_length: most tokens of a text; None where it is not said.
         lower_case: whether texts are written small before they are tokenised.
         notes: what of the folder is not as it seems.
+        answers: ids of the token whose score is a pair's, and of the one that it is held against.
     """
 
     encoder: Path
@@ -159,3 +166,4 @@ class Chain:
     max_length: int | None = None
     lower_case: bool = False
     notes: tuple[str, ...] = field(default=())
+    answers: tuple[int, ...] = ()

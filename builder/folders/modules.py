@@ -110,6 +110,8 @@ def _with_module(chain: Chain, name: str, folder: Path, kind: str, file: Path) -
         entries = _settings(folder, file)
         pools_prompt = entries.truth("include_prompt", default=True)
         return replace(chain, head=replace(head, pooling=_modes(entries), pools_prompt=pools_prompt))
+    if name == "LogitScore":
+        return replace(chain, answers=_answers(_settings(folder, file)))
     if name == "SpladePooling":
         return replace(chain, head=replace(head, splade=_splade(_settings(folder, file))))
     if name == "Dense":
@@ -117,6 +119,14 @@ def _with_module(chain: Chain, name: str, folder: Path, kind: str, file: Path) -
     if name in _STEPS:
         return replace(chain, head=replace(head, steps=(*head.steps, _STEPS[name](folder))))
     raise _unknown(file, kind)
+
+
+def _answers(entries: Entries) -> tuple[int, ...]:
+    """The tokens whose scores LogitScore takes: the right one, and perhaps the wrong one."""
+    right, wrong = entries.integer("true_token_id"), entries.integer("false_token_id")
+    if right is None:
+        raise entries.wrong("true_token_id", "a token's id")
+    return (right,) if wrong is None else (right, wrong)
 
 
 def _settings(folder: Path, file: Path) -> Entries:
@@ -205,4 +215,4 @@ _STEPS: Mapping[str, Callable[[Path], Step]] = MappingProxyType(
 
 def known_modules() -> Sequence[str]:
     """Names of the modules that are read."""
-    return (*_ENCODERS, "Pooling", "SpladePooling", *_STEPS, *_NOTHING)
+    return (*_ENCODERS, "LogitScore", "Pooling", "SpladePooling", *_STEPS, *_NOTHING)

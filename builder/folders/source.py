@@ -130,7 +130,7 @@ def _read(
     scratch: Path,
 ) -> tuple[FolderModel, Folder, bytes | None]:
     """A folder, with its tokenizer: what is wrong with it is said before it takes time."""
-    folder = read_folder(path)
+    folder = read_folder(path, options)
     adapter, has_onnx = options.adapter, folder.onnx.chosen is not None
     reason = "" if has_onnx else reason_without(folder, adapter)
     if adapter and (has_onnx or reason):
@@ -160,6 +160,9 @@ def _of_file(
         raise BuildError(
             f"{path}: --pooling, --normalize, --outputs and --fix are for folders and exported models; leave them out"
         )
+    if options.scores or options.template:
+        option = "--scores" if options.scores else "--template"
+        raise BuildError(f"{path}: {option} is for folders, whose tokenizer tells tokens of answers; give the folder")
     if options.adapter:
         raise BuildError(f"{path}: --adapter is for folders whose weights have adapters; leave it out")
     model = load_model(path)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
     """
     file = tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer
     source = _source(served, file)
-    max_length = _max_length(served, source.tokenizer())
+    max_length = _max_length(served, source)
     inputs = _inputs(served)
     config: Any = new_config(tokenizer_name(served.options.name), served.max_batch)
     _add_text_inputs(config)
@@ -72,6 +73,7 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
         types=usual.types if types is None else types.name,
         positions=usual.positions if positions is None else positions.name,
         pairs=text is not None and text.takes_pairs,
+        template="" if source.template is None else json.dumps(source.template.to_dict()),
     )
     configs.add_parameters(config, parameters.to_strings())
     return ModelFolder(
@@ -143,7 +145,7 @@ def _inputs(served: Served) -> TextInputs:
         raise BuildError(f"{error}, and leave --tokenizer out") from error
 
 
-def _max_length(served: Served, tokenizer: Any) -> int:
+def _max_length(served: Served, source: TokenizerFile) -> int:
     wanted, longest = served.options.max_length, served.longest
     if longest is not None and (wanted or longest) > longest:
         raise BuildError(
@@ -152,7 +154,7 @@ def _max_length(served: Served, tokenizer: Any) -> int:
     chosen = wanted or longest
     if chosen is None:
         raise BuildError("--tokenizer: the model sets no limit to a text's length; pass --max-length 512")
-    specials = tokenizer.num_special_tokens_to_add(False)
+    specials = source.least_tokens()
     if chosen <= specials:
         raise BuildError(
             f"--max-length {chosen}: the tokenizer puts {specials} tokens of its own around a text; pass "

@@ -70,7 +70,8 @@ class TextTokens:
         self._manifest, self._inputs = manifest, inputs
         file = checked_tokenizer(manifest.model, tokenizer, rows)
         side, types = options.truncation_side, options.token_types
-        self._encoder = replace(file, truncation_side=side, token_types=types).encoder(options.max_length)
+        file = replace(file, truncation_side=side, token_types=types, template=inputs.template)
+        self._encoder = file.encoder(options.max_length)
         zeros = self._encoder.types_are_zeros(pairs=len(options.columns) > 1)
         self._left_out = inputs.types_name if zeros and inputs.types_name in ZERO_WHEN_MISSING else None
         self._prompt_tokens = self._encoder.prompt_tokens(options.prompt) if inputs.leaves_out_prompts else 0

@@ -15,8 +15,10 @@ from padfree.contract.texts import RIGHT
 from ..word_pieces import WordPieces
 from ..word_table import Looked
 from .apart import Apart, TextError
+from .templates import TemplateEncoder
 
 if TYPE_CHECKING:
+    from padfree.contract.templates import Template
     from tokenizers import Encoding, Tokenizer
 
 Text = str | tuple[str, str]
@@ -81,13 +83,26 @@ class TextEncoder:
         most: tokens of a text or pair, special tokens included; longer ones are cut. None: any number.
         side: the end that longer texts lose, "right" or "left".
         token_types: whether texts have token types.
+        template: what stands around pairs; then there are no texts by themselves.
+
+    Raises:
+        SessionError: `most` leaves a template's texts no room.
     """
 
-    def __init__(self, tokenizer: Tokenizer, most: int | None, *, side: str = RIGHT, token_types: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        most: int | None,
+        *,
+        side: str = RIGHT,
+        token_types: bool = True,
+        template: Template | None = None,
+    ) -> None:
         self._tokenizer, self._side, self._token_types = tokenizer, side, token_types
         tokenizer.no_truncation()
+        self._template = None if template is None else TemplateEncoder(tokenizer, template, side)
         self._apart = Apart.of(tokenizer)
-        words = WordPieces.of(tokenizer)
+        words = WordPieces.of(tokenizer) if template is None else None
         # Those know no types of single texts but 0.
         self._words = words if words is None or not any(tokenizer.encode("a").type_ids) else None
         self.cut_to(most)
@@ -95,7 +110,9 @@ class TextEncoder:
     def cut_to(self, most: int | None) -> None:
         """Cuts texts to another number of tokens from now on; None: to none."""
         self.most = most
-        if most is None:
+        if self._template is not None:
+            self._template.check_room(most)
+        elif most is None:
             self._tokenizer.no_truncation()
         else:
             self._tokenizer.enable_truncation(most, direction=self._side)
@@ -139,6 +156,8 @@ class TextEncoder:
 
     def full_length(self, text: Text) -> int:
         """Tokens of a text that is not cut."""
+        if self._template is not None:
+            return len(self._template.encode(_pairs([text]), None)[0][0])
         if self._apart is not None:
             return len(self._apart.rows([text], None, self._side)[0].ids)
         whole = type(self._tokenizer).from_str(self._tokenizer.to_str())
@@ -160,6 +179,8 @@ class TextEncoder:
 
     def _made(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int], bool]]:
         """Ids and types of texts, and whether they are cut, as the library makes them."""
+        if self._template is not None:
+            return self._template.encode(_pairs(texts), self.most)
         if self._apart is not None:
             return [(row.ids, row.types, row.cut) for row in self._apart.rows(texts, self.most, self._side)]
         encodings = self._tokenizer.encode_batch_fast(texts)
@@ -182,6 +203,17 @@ class TextEncoder:
     def _encoded(self, looked: Looked, cut: Flags) -> Encoded:
         types = looked.types if self._token_types else np.zeros_like(looked.ids)
         return Encoded(looked.ids, types, looked.counts, cut)
+
+
+def _pairs(texts: Sequence[Text]) -> list[tuple[str, str]]:
+    """Pairs; TextError for a text by itself."""
+    pairs = [text for text in texts if not isinstance(text, str)]
+    if len(pairs) < len(texts):
+        alone = next(at for at, text in enumerate(texts) if isinstance(text, str))
+        raise TextError(
+            alone, "is a text by itself, and the model's template has a query and a document; send pairs of texts"
+        )
+    return pairs
 
 
 def _is_unicode(text: Text) -> bool:

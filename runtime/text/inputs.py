@@ -29,12 +29,14 @@ class TextInputs:
 
     Attributes:
         others: inputs with a row per sequence that texts do not give; callers do.
+        template: what the model wants around pairs; None: what the tokenizer puts there.
 
     Raises:
         SessionError: the model reads something of tokens that texts do not give.
     """
 
     def __init__(self, metadata: Metadata, shown: str) -> None:
+        self.template = None if metadata.text is None else metadata.text.template
         self._ids, self._types = metadata.ids_input(), metadata.types_input()
         self._positions = metadata.positions_input()
         if self._ids.holds_embeddings or self._ids.width is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.contract.templates import Template
 from padfree.contract.texts import RIGHT, SIDES
 
 from ..errors import SessionError
@@ -19,6 +20,7 @@ from .families.rebuilt import FAMILIES, rebuilt
 from .families.word_pieces import bert_frame
 from .hazards import MOST_GROWTH, growth
 from .json_files import WANTED, read_bytes, read_object, saved_object
+from .templates import TemplateEncoder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -41,6 +43,7 @@ class TokenizerFile:
         token_types: whether texts have token types; None: nothing beside the file tells.
         notes: what to tell the user: where versions of transformers differ, which one is followed.
         types_notes: what to tell where pairs come, and the model reads token types.
+        template: what the model wants around pairs.
     """
 
     path: Path
@@ -49,6 +52,7 @@ class TokenizerFile:
     token_types: bool | None = None
     notes: tuple[str, ...] = ()
     types_notes: tuple[str, ...] = ()
+    template: Template | None = None
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, which pads nothing and cuts nothing."""
@@ -57,7 +61,14 @@ class TokenizerFile:
     def encoder(self, most: int | None) -> TextEncoder:
         """What makes tokens of texts with it, at most so many of each."""
         types = self.token_types is not False
-        return TextEncoder(self.tokenizer(), most, side=self.truncation_side, token_types=types)
+        side, template = self.truncation_side, self.template
+        return TextEncoder(self.tokenizer(), most, side=side, token_types=types, template=template)
+
+    def least_tokens(self) -> int:
+        """How many tokens stand around an empty text, or around an empty pair in a template."""
+        if self.template is not None:
+            return TemplateEncoder(self.tokenizer(), self.template).least
+        return int(self.tokenizer().num_special_tokens_to_add(False))
 
 
 def read_tokenizer_file(path: Path, settings: Path | None = None, rows: int | None = None) -> TokenizerFile:

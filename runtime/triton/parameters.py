@@ -125,6 +125,7 @@ class TokenizerParameters(_Parameters):
         types: its name for token types.
         positions: its name for positions.
         prompt_length: its name for the number of a prompt's tokens.
+        template: what the model wants around pairs, as JSON; "": what the tokenizer puts there.
     """
 
     max_length: int
@@ -141,6 +142,7 @@ class TokenizerParameters(_Parameters):
     types: str = "token_type_ids"
     positions: str = "position_ids"
     prompt_length: str = PROMPT_LENGTH
+    template: str = ""
 
     def __post_init__(self) -> None:
         for name in ("max_text_bytes", "max_request_bytes"):

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.fields import Fields, decode
+from padfree.contract.templates import Template, parse_template
 
 from ..errors import SessionError
 from ..text.apart import TextError
@@ -60,7 +62,8 @@ class TextTokenizer:
     def __init__(
         self, file: Path, parameters: TokenizerParameters, on_truncated: Callable[[int], None] | None = None
     ) -> None:
-        source = TokenizerFile(file, read_bytes(file), parameters.truncation_side, parameters.token_types)
+        side, types, template = parameters.truncation_side, parameters.token_types, _template(parameters)
+        source = TokenizerFile(file, read_bytes(file), side, types, template=template)
         token, largest = largest_id(source.tokenizer())
         if 0 < parameters.vocabulary <= largest:
             raise SessionError(
@@ -118,6 +121,18 @@ class TextTokenizer:
             TRUNCATED: lambda: encoded.cut[:, None],
         }
         return {name: makes[name]() for name in texts.wanted}
+
+
+def _template(parameters: TokenizerParameters) -> Template | None:
+    """The template that config.pbtxt holds; SessionError where it holds something else."""
+    if not parameters.template:
+        return None
+    name = f"config.pbtxt, '{PREFIX}template'"
+    try:
+        raw = decode(parameters.template)
+    except ValueError as error:
+        raise SessionError(f"{name}: not JSON ({error}); make the repository again") from error
+    return parse_template(Fields(raw, name, error=SessionError))
 
 
 def _grid(encoded: Encoded, values: Array) -> Array:

@@ -6,6 +6,7 @@ Norms are RMS norms ahead of attention and gated feed-forward network; keys and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from ..errors import NotDefinedError
 from ..graph import IDS, EncoderGraph
 from ..heads import LOGITS, own_or_tied, rows
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation, words
+from ..layers import Activation, FeedForward, Linear, Norm, activation, activation_of, words
 from ..model import Definition, Encoded, Head, Outputs, Writing
 from ..rotary import Rotary, frequencies
 from ..tensors import Tensors
@@ -37,6 +38,9 @@ class Defaults:
         has_key_norms: whether heads of queries and keys have norms.
         window: how many tokens back a query sees; None for all.
         is_causal: whether keys after the query are not seen, unless `is_causal` says it.
+        plus: what is added to the weights of norms.
+        scales_words: whether embeddings are multiplied by the root of the width.
+        active: the activation of feed-forward networks.
     """
 
     vocabulary: int
@@ -52,6 +56,9 @@ class Defaults:
     has_key_norms: bool = False
     window: int | None = None
     is_causal: bool = True
+    plus: float = 0.0
+    scales_words: bool = False
+    active: str = "silu"
 
 
 def encoder(defaults: Defaults) -> Callable[[Writing], Encoded]:
@@ -66,6 +73,7 @@ def encoder(defaults: Defaults) -> Callable[[Writing], Encoded]:
         count = keys.size("vocab_size", default=defaults.vocabulary)
         with graph.scope("embeddings"):
             x = words(graph, tensors.take("embed_tokens.weight", count, sizes.width))
+            x = graph.op("Mul", x, graph.constant(math.sqrt(sizes.width))) if defaults.scales_words else x
         rotary = _rotary(keys, graph, sizes.heads.size, defaults.positions)
         kinds = _kinds(keys, defaults)
         masks = {kind: _mask(keys, graph, defaults, kind) for kind in sorted(set(kinds))}
@@ -77,7 +85,7 @@ def encoder(defaults: Defaults) -> Callable[[Writing], Encoded]:
                     sizes.heads.size**-0.5, masks[kind], rotate_queries=rotations[0], rotate_keys=rotations[1]
                 )
                 x = _layer(keys, parts, sizes, defaults).apply(graph, x, sizes.heads, scoring)
-        x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon).apply(graph, x)
+        x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon, plus=defaults.plus).apply(graph, x)
         tensors.ignore("rotary_emb.inv_freq")
         return Encoded(x, sizes.width, tensors)
 
@@ -133,9 +141,18 @@ def _sizes(keys: Keys, defaults: Defaults) -> Sizes:
         width,
         heads_of(keys, width, defaults.heads, defaults.key_heads, defaults.head_size),
         keys.size("intermediate_size", default=defaults.inner),
-        activation(keys, "hidden_act", default="silu"),
+        _active(keys, defaults),
         keys.number("rms_norm_eps", default=defaults.epsilon),
     )
+
+
+def _active(keys: Keys, defaults: Defaults) -> Activation:
+    """The activation; Gemma's first files say "gelu", and mean its approximation."""
+    if keys.raw.get("model_type") != "gemma":
+        return activation(keys, "hidden_act", default=defaults.active)
+    keys.only(hidden_activation=defaults.active)
+    said = keys.text("hidden_act", default=defaults.active)
+    return activation_of(defaults.active if said == "gelu" else said)
 
 
 def _rotary(keys: Keys, graph: EncoderGraph, size: int, positions: int) -> Rotary:
@@ -176,9 +193,9 @@ def _layer(keys: Keys, parts: Tensors, sizes: Sizes, defaults: Defaults) -> PreN
     network = gated_network(parts, sizes, bias=_network_bias(keys))
     return PreNormLayer(
         projections(parts, sizes, bias=bias[0], output_bias=bias[1]),
-        Norm.rms(parts, "input_layernorm", sizes.width, sizes.epsilon),
+        Norm.rms(parts, "input_layernorm", sizes.width, sizes.epsilon, plus=defaults.plus),
         network,
-        Norm.rms(parts, "post_attention_layernorm", sizes.width, sizes.epsilon),
+        Norm.rms(parts, "post_attention_layernorm", sizes.width, sizes.epsilon, plus=defaults.plus),
     )
 
 
@@ -244,6 +261,11 @@ QWEN2 = _definition(
 QWEN3 = _definition(
     "Qwen3", "qwen3", Defaults(151936, 4096, 22016, 32, 32, 32768, 32, 128, has_key_norms=True, window=4096)
 )
+GEMMA = _definition(
+    "Gemma",
+    "gemma",
+    Defaults(256000, 3072, 24576, 28, 16, 8192, 16, 256, plus=1.0, scales_words=True, active="gelu_pytorch_tanh"),
+)
 EUROBERT = _definition(
     "EuroBERT",
     "eurobert",
@@ -251,4 +273,4 @@ EUROBERT = _definition(
     frozenset({"EuroBertModel"}),
     {MASKED: _masked, SPARSE: _masked},
 )
-DECODERS = (LLAMA, MISTRAL, QWEN2, QWEN3, EUROBERT)
+DECODERS = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, EUROBERT)

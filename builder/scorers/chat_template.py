@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder's chat template, or one that the user gives, as what stands around a query and a document.
+
+It is rendered with marks in the place of both texts, in a process of its own; where the marks come back, the texts
+will stand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from padfree.contract.templates import DOCUMENT, FIELDS, QUERY, Piece, Template
+from tokenizers import Tokenizer
+
+from ..errors import BuildError
+from ..folders.objects import Entries
+from . import rendering_process
+from .known import ASKED, BETWEEN, SYSTEM
+
+FILE, SETTINGS, _KEY = "chat_template.jinja", "tokenizer_config.json", "chat_template"
+_SPECIALS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_WAIT = 60  # seconds, on a machine that has much else to do
+_MARKS = (("Mark1Query", "Mark2Document"), ("a Second mark, of a query?", "and the second mark of a document."))
+_BLANKS = (" \n", "\n ")
+"""What is put around marks, to see whether a template takes it away."""
+_ADVICE = "pass --template with a text that has {query} and {document} where the two texts belong"
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A template in Jinja.
+
+    Attributes:
+        text: the template.
+        source: what it was read from, for messages.
+        specials: the tokenizer's own tokens, by their names in tokenizer_config.json.
+    """
+
+    text: str
+    source: str
+    specials: Mapping[str, str]
+
+    @property
+    def names_both(self) -> bool:
+        """Whether it speaks of queries and documents, as those of re-rankers do."""
+        return all(re.search(rf"""["']{name}["']""", self.text) for name in FIELDS)
+
+    def template(self, prompt: str = "") -> Template:
+        """What it puts around two texts.
+
+        Args:
+            prompt: what a system says first, for templates that speak of queries and documents.
+
+        Raises:
+            BuildError: it cannot be rendered, has no place for one of the two, or makes something else of texts.
+        """
+        first, second = _MARKS
+        plain, other, around = self._texts(prompt)
+        pieces = self._split(plain, first)
+        if pieces != self._split(other, second):
+            raise BuildError(f"{self.source}: makes other words of other texts around them; {_ADVICE}")
+        return Template((tuple(self._trimmed(pieces, self._split(around, first))),))
+
+    def _texts(self, prompt: str) -> Sequence[str]:
+        """The texts that it makes of both pairs of marks, and of the first with blanks around them."""
+        first, second = _MARKS
+        blanks = (_BLANKS[0] + first[0] + _BLANKS[1], _BLANKS[0] + first[1] + _BLANKS[1])
+        error = ""
+        for listed in (False, True) if self.names_both else (False,):  # contents may have to be lists of parts
+            cases = [self._case(*marks, prompt, listed=listed) for marks in (first, second, blanks)]
+            answer = self._rendered(cases)
+            texts = [text for text in answer["texts"] if text is not None]
+            if len(texts) == len(cases) and (listed or not self.names_both or all(mark in texts[0] for mark in first)):
+                return texts
+            error = error or answer["error"]
+        if not error:
+            return texts
+        raise BuildError(f"{self.source}: cannot be rendered ({ascii(error)[1:-1][:200]}); {_ADVICE}")
+
+    def _case(self, query: str, document: str, prompt: str, *, listed: bool = False) -> dict[str, Any]:
+        if self.names_both:
+            said = [(name, text) for name, text in (("system", prompt), (QUERY, query), (DOCUMENT, document)) if text]
+        else:
+            said = [("system", SYSTEM), ("user", f"{ASKED}{query}{BETWEEN}{document}")]
+        messages = [
+            {"role": role, "content": [{"type": "text", "text": text}] if listed else text} for role, text in said
+        ]
+        both = {"messages": messages, QUERY: query, DOCUMENT: document}
+        return {**self.specials, **both, "add_generation_prompt": True, "enable_thinking": False, "tools": None}
+
+    def _rendered(self, cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        program = [sys.executable or "python3", "-I", str(Path(rendering_process.__file__))]
+        question = json.dumps({"template": self.text, "cases": cases})
+        try:
+            run = subprocess.run(program, input=question, capture_output=True, text=True, timeout=_WAIT, check=False)
+            answer: dict[str, Any] = json.loads(run.stdout)
+        except (subprocess.TimeoutExpired, ValueError):
+            limits = f"{rendering_process.SECONDS} s or {rendering_process.BYTES >> 20} MiB"
+            raise BuildError(f"{self.source}: takes more than {limits} to be rendered; {_ADVICE}") from None
+        return answer
+
+    def _split(self, text: str, marks: Sequence[str]) -> list[Piece]:
+        template = text
+        for name, mark in zip(FIELDS, marks, strict=True):
+            if template.count(mark) != 1:
+                times = "no place" if mark not in template else f"{template.count(mark)} places"
+                raise BuildError(f"{self.source}: has {times} for the {name}; {_ADVICE}")
+            template = template.replace(mark, f"\0{name}\0")
+        parts = template.split("\0")
+        return [Piece(field=item) if at % 2 else Piece(item) for at, item in enumerate(parts)]
+
+    def _trimmed(self, pieces: Sequence[Piece], around: Sequence[Piece]) -> list[Piece]:
+        """The pieces, with fields that lose blanks at an end marked so."""
+        lost: dict[int, list[str]] = {at: [] for at, piece in enumerate(pieces) if piece.field}
+        for at in range(0, len(pieces), 2):
+            ends = ("", _BLANKS[1]) if at else ("",)
+            begins = ("", _BLANKS[0]) if at + 1 < len(pieces) else ("",)
+            text, found = pieces[at].text, around[at].text
+            kept = [(end, begin) for end in ends for begin in begins if end + text + begin == found]
+            if not kept:
+                raise BuildError(f"{self.source}: makes other words of blanks around texts; {_ADVICE}")
+            end, begin = kept[0]
+            if at and not end:
+                lost[at - 1].append("right")
+            if at + 1 < len(pieces) and not begin:
+                lost[at + 1].append("left")
+        fields = {at: Piece(field=pieces[at].field, trims=tuple(sorted(sides))) for at, sides in lost.items()}
+        return [fields.get(at, piece) for at, piece in enumerate(pieces) if piece.field or piece.text]
+
+
+def chat_template(folder: Path) -> ChatTemplate | None:
+    """A folder's chat template, as transformers finds it; None: it has none.
+
+    Raises:
+        BuildError: a file cannot be read, or holds something else.
+    """
+    specials, file = special_tokens(folder), folder / FILE
+    if file.is_file():
+        return ChatTemplate(_read(file), str(file), specials)
+    entries = Entries(folder / SETTINGS)
+    said = entries.raw.get(_KEY)
+    if isinstance(said, list):  # several, by their names
+        named = {item.get("name"): item.get("template") for item in said if isinstance(item, dict)}
+        said = named.get("default")
+    if said is None:
+        return None
+    if not isinstance(said, str):
+        raise entries.wrong(_KEY, "a template")
+    return ChatTemplate(said, f"{entries.file}, '{_KEY}'", specials)
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """The tokenizer's own tokens, by their names in tokenizer_config.json."""
+    raw = Entries(folder / SETTINGS).raw
+    tokens = {name: raw.get(name) for name in _SPECIALS}
+    named = {name: item.get("content") if isinstance(item, dict) else item for name, item in tokens.items()}
+    return {name: item for name, item in named.items() if isinstance(item, str)}
+
+
+def given_template(text: str, folder: Path, tokenizer: Tokenizer) -> Template:
+    """What --template says: a text with {query} and {document}, or a template in Jinja.
+
+    A text gets the tokens around it that the tokenizer puts around texts; Jinja writes them itself, as in transformers.
+
+    Raises:
+        BuildError: it has no place for one of the two.
+    """
+    if "{{" in text or "{%" in text:
+        return ChatTemplate(text, "--template", special_tokens(folder)).template()
+    template = Template.of_text(text.removesuffix("\n"))
+    for name in template.missing():
+        raise BuildError(
+            f"--template {text[:60]!a}: has no place for the {name}, or several; write {{query}} and {{document}} "
+            "once each, where the two texts belong"
+        )
+    begin, end = _frame(tokenizer)
+    return Template((*((Piece(item),) for item in begin), *template.parts, *((Piece(item),) for item in end)))
+
+
+def _frame(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+    """The special tokens that a tokenizer puts before a text, and after it."""
+    try:
+        encoding = tokenizer.encode("a")
+    except Exception:  # the library raises plain Exception; of tokenizers without a token for unknown words
+        return [], []
+    words = [at for at, special in enumerate(encoding.special_tokens_mask) if not special] or [len(encoding)]
+    return encoding.tokens[: words[0]], encoding.tokens[words[-1] + 1 :]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildError(f"{file}: cannot be read ({error}); download the model again") from error

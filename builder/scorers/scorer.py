@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes a re-ranker of a folder whose model makes texts: two rows of its last layer, and a template for pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from padfree.contract.templates import Template
+from padfree.runtime.errors import SessionError
+from padfree.runtime.text.tokenizer_file import read_tokenizer_file
+from tokenizers import Tokenizer
+
+from ..definitions.tensors import Tensors
+from ..errors import BuildError
+from ..folders.config import ModelConfig
+from ..folders.head import Dense, Head, HeadOptions
+from ..folders.objects import Entries
+from .chat_template import chat_template, given_template, special_tokens
+from .known import KNOWN, KnownScorer, known_scorer
+
+_PLAIN = ("gemma", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
+"""Architectures whose words' scores are products of the last hidden state and rows of lm_head, and nothing else."""
+_OWN, _TIED = "lm_head.weight", ("model.embed_tokens.weight", "embed_tokens.weight")
+_LIKE = "re-rankers that answer, such as Qwen3-Reranker, with --scores yes,no"
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A re-ranker.
+
+    Attributes:
+        answers: ids of the token whose score counts, and of the one that it is held against, if there is one.
+        shown: both as texts, for messages.
+        template: what stands around pairs.
+        activation: what the difference of both goes through.
+        notes: what to tell the user.
+    """
+
+    answers: tuple[int, ...]
+    shown: tuple[str, ...]
+    template: Template
+    activation: str
+    notes: tuple[str, ...] = ()
+
+    def head(self, weights: Sequence[Path], config: ModelConfig) -> Head:
+        """What follows the encoder: the last token, and the difference of two rows of lm_head."""
+        rows = _rows(weights, config, self.answers)
+        difference = rows[:1] if len(rows) == 1 else rows[:1] - rows[1:]
+        return Head(("lasttoken",), (Dense(difference, None, "identity"),), scores=self.activation)
+
+
+def scorer_of(
+    path: Path,
+    encoder: Path,
+    config: ModelConfig,
+    options: HeadOptions,
+    *,
+    answers: tuple[int, ...] = (),
+    activation: str = "",
+    prompt: str = "",
+) -> Scorer | None:
+    """The re-ranker that a folder is, or is to be; None: nothing says that its model is one.
+
+    Args:
+        path: the model's folder.
+        encoder: where config.json and the tokenizer lie.
+        config: what config.json says; its model makes texts.
+        options: --scores and --template.
+        answers: ids that the folder itself names.
+        activation: likewise what scores go through; "": a sigmoid of a difference, nothing of one score.
+        prompt: what the folder says first by default.
+
+    Raises:
+        BuildError: no such token, no template, or one without a place for a text; or a model whose last layer is not
+            known.
+    """
+    known = KNOWN.get(options.template) or known_scorer(path, Entries(config.file).raw)
+    names = options.scores or (known.scores if known is not None and not answers else ())
+    if not names and not answers:
+        return None
+    if config.model_type not in _PLAIN:
+        raise BuildError(
+            f"{path}: how a {config.model_type} makes scores of words is not known to padfree, only that of "
+            f"{', '.join(_PLAIN)}; take a re-ranker of one of these, or one with a head for sequence classification"
+        )
+    tokenizer = _tokenizer(path, encoder, config)
+    ids = tuple(_id_of(name, tokenizer, names) for name in names) or answers
+    if len(set(ids)) < len(ids):
+        raise BuildError(f"--scores {','.join(names)}: both are the token {ids[0]}; name two tokens")
+    size = config.vocab_size or 0
+    if max(ids) >= size:
+        raise BuildError(
+            f"{path}: an answer's token is {max(ids)}, and the model has {size}; download the folder again"
+        )
+    shown = names or tuple(str(tokenizer.id_to_token(item)) for item in ids)
+    template, notes = _template(path, encoder, tokenizer, options, known, prompt)
+    held = f" against {shown[1]!a}" if len(shown) > 1 else ""
+    notes = (f"is a re-ranker: the last token's score of {shown[0]!a}{held}", *notes)
+    return Scorer(ids, shown, template, activation or ("sigmoid" if len(ids) > 1 else "identity"), notes)
+
+
+def _template(
+    path: Path, encoder: Path, tokenizer: Tokenizer, options: HeadOptions, known: KnownScorer | None, prompt: str
+) -> tuple[Template, tuple[str, ...]]:
+    """What stands around pairs, and what to tell of it."""
+    if options.template and options.template not in KNOWN:
+        return given_template(options.template, encoder, tokenizer), ()
+    own = chat_template(encoder)
+    if known is not None and (options.template or own is None or not known.own_first):
+        return known.template_of(special_tokens(encoder)), (f"its template is that of {known.name}'s card",)
+    if own is None:
+        raise BuildError(
+            f"{path}: has no chat template, which would say what stands around query and document; pass --template "
+            "with a text that has {query} and {document}"
+        )
+    told = "" if own.names_both else ", which is told to judge as Qwen3-Reranker is (--template for other words)"
+    return own.template(prompt), (f"its template is the folder's own chat template{told}",)
+
+
+def template_for_pairs(path: Path, encoder: Path, config: ModelConfig, options: HeadOptions) -> Template | None:
+    """What --template says for a model with a head for pairs; None: it is not asked for."""
+    if not options.template:
+        return None
+    known = KNOWN.get(options.template)
+    if known is not None:
+        return known.template_of(special_tokens(encoder))
+    return given_template(options.template, encoder, _tokenizer(path, encoder, config))
+
+
+def check_options(path: Path, options: HeadOptions, *, generates: bool, takes_pairs: bool) -> None:
+    """Refuses options of re-rankers for other models.
+
+    Raises:
+        BuildError: naming the option.
+    """
+    if options.scores and not generates:
+        raise BuildError(
+            f"{path}: --scores is for models that make texts (ForCausalLM), and this one has a head of its own; leave "
+            "--scores out"
+        )
+    if options.template and not generates and not takes_pairs:
+        raise BuildError(f"{path}: --template is for models that compare two texts; leave it out")
+
+
+def advice() -> str:
+    """What else to do with a model that makes texts."""
+    return f"and {_LIKE}"
+
+
+def _tokenizer(path: Path, encoder: Path, config: ModelConfig) -> Tokenizer:
+    files = (folder / "tokenizer.json" for folder in (path, encoder))
+    file = next((item for item in files if item.is_file()), None)
+    if file is None:
+        raise BuildError(
+            f"{path}: has no tokenizer.json, which tells the answers' tokens; load it with transformers' AutoTokenizer "
+            "and write it there with save_pretrained"
+        )
+    try:
+        return read_tokenizer_file(file, encoder, config.vocab_size).tokenizer()
+    except SessionError as error:
+        raise BuildError(str(error)) from error
+
+
+def _id_of(name: str, tokenizer: Tokenizer, names: Sequence[str]) -> int:
+    """The token of an answer, as it stands in a text by itself, or in the vocabulary."""
+    try:
+        encoding = tokenizer.encode(name, add_special_tokens=False)
+    except Exception:  # the library raises plain Exception; of tokenizers without a token for unknown words
+        encoding = None
+    found: int | None = tokenizer.token_to_id(name)
+    if encoding is not None and len(encoding.ids) == 1 and _is_known(encoding.ids[0], tokenizer, name):
+        return int(encoding.ids[0])
+    if found is not None:
+        return int(found)
+    parts = [] if encoding is None else encoding.tokens
+    splits = f"splits it into {', '.join(map(ascii, parts[:6]))}" if len(parts) > 1 else "does not have it"
+    raise BuildError(
+        f"--scores {','.join(names)}: {name!a} is no token, the tokenizer {splits}; name tokens of its vocabulary, "
+        "as the model's card does"
+    )
+
+
+def _is_known(item: int, tokenizer: Tokenizer, name: str) -> bool:
+    """Whether a token stands for this text, and not for everything that is unknown."""
+    return bool(tokenizer.decode([item], skip_special_tokens=False).strip() == name.strip())
+
+
+def _rows(weights: Sequence[Path], config: ModelConfig, ids: Sequence[int]) -> np.ndarray:
+    """Rows of lm_head, or of the embeddings where these are the same, float32 [N, E]; nothing else is read."""
+    tensors = Tensors(weights)
+    tied = Entries(config.file).raw.get("tie_word_embeddings")
+    name = _OWN if _OWN in tensors or tied is False else next((item for item in _TIED if item in tensors), _OWN)
+    size, width = config.vocab_size or 0, config.hidden_size or 0
+    table = tensors.take(name, size, width)
+    nothing: Mapping[Path, None] = {table.file: None}
+    return np.concatenate([table.rows(item, item + 1).read(nothing) for item in ids])

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny re-rankers that answer with a token, and what transformers makes of pairs (fixtures/make_scorers.py)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from .defined import drawn
+from .safetensors_files import write_tensors
+
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "scorers"
+LIMIT = 230
+"""Tokens, of which the template leaves some of the longest document's, and all of the others'."""
+PAIRS: tuple[tuple[str, str], ...] = (
+    ("What is the capital of China?", "The capital of China is Beijing."),
+    ("Explain gravity", "Gravity is a force that attracts two bodies. " * 2),
+    ("a", "b"),
+    ("caf\u00e9?\n", " rain \u00fcber alles\n\n"),
+    ("query", "document \U0001f600 " * 30),
+)
+TEXT = "Query: {query}\nDocument: {document}\nRelevant:"
+CHAT = """{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == "user" %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+ROLES = """{%- set query = messages | selectattr("role", "eq", "query") | map(attribute="content") | first -%}
+{%- set document = messages | selectattr("role", "eq", "document") | map(attribute="content") | first -%}
+<|im_start|>user
+Does it answer? <Query>: {{ query | trim }}
+<Document>: {{ document | trim }}<|im_end|>
+<|im_start|>assistant
+"""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """One of them.
+
+    Attributes:
+        ids: of every pair of PAIRS.
+        cut: of every pair, with LIMIT tokens at most; empty where nobody has said.
+        scores: of every pair, alone.
+        options: of commands, where the folder does not say everything.
+    """
+
+    ids: list[list[int]]
+    cut: list[list[int]]
+    scores: list[float]
+    options: list[str]
+
+
+def read(name: str) -> Scorer:
+    """What a fixture's answers are."""
+    raw = json.loads((FOLDER / name / "answers.json").read_text("utf-8"))
+    return Scorer(raw["ids"], raw["cut"], raw["scores"], raw.get("options", []))
+
+
+def write_scorer(name: str, folder: Path) -> Path:
+    """The folder of a fixture, with weights."""
+    shutil.copytree(FOLDER / name, folder, ignore=shutil.ignore_patterns("answers.json"))
+    shapes = json.loads((FOLDER / name / "answers.json").read_text("utf-8"))["tensors"]
+    write_tensors(folder / "model.safetensors", {key: drawn(key, tuple(shape)) for key, shape in shapes.items()})
+    return folder
