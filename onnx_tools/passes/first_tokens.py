@@ -27,7 +27,7 @@ Rows = tuple[int, ...]
 
 
 def first_tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Lets nodes compute rows [B,...] of first tokens, or of last ones, instead of [T,...], if that saves work in GEMMs.
+    """Lets nodes compute rows [B,...] of first or last tokens instead of [T,...], if that saves work in GEMMs.
 
     A PadfreePool after such nodes has the row of each sequence then: it normalises, and keeps zeros for empty ones.
     Others take these tokens of what the nodes read. What the nodes make of zeros is finite.

@@ -16,6 +16,7 @@ from padfree.contract.phases import Phases
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes
 from padfree.onnx_tools.rewrite import rewrite_model
+from tokenizers import Tokenizer, models
 
 from . import defined
 from .folders import write_json
@@ -30,11 +31,19 @@ _LARGEST_HEAD = 128
 
 
 def write_entry(entry: Mapping[str, Any], path: Path) -> Path:
-    """The folder, with sentence-transformers' chain where it has one."""
+    """The folder, under its name, with sentence-transformers' chain where it has one.
+
+    It has a tokenizer where scores of answers count.
+    """
+    path = path / entry["folder"]
     if entry["config"] is not None:
         write_json(path / "config.json", entry["config"])
     tensors = {name: defined.drawn(name, tuple(shape)) for name, shape in entry["tensors"].items()}
     write_tensors(path / "model.safetensors", tensors)
+    if "answers" in entry:
+        words = {word: number for number, word in enumerate(["[UNK]", *entry["answers"]])}
+        write_json(path / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+        Tokenizer(models.WordLevel(words, unk_token="[UNK]")).save(str(path / "tokenizer.json"))
     pooling = entry["pooling"]
     if pooling == "splade":
         _write_modules(path, ("", f"{_KIND}.MLMTransformer"), ("1_SpladePooling", f"{_KIND}.SpladePooling"))
