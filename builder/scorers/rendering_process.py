@@ -24,7 +24,7 @@ SECONDS, BYTES = 5, 1 << 29
 class _Generation(Extension):
     """{% generation %}: marks what an assistant says, for training; the text stays as it is."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 - as the base class has it
 
     def parse(self, parser: Any) -> Any:
         line = next(parser.stream).lineno
