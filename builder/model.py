@@ -40,6 +40,9 @@ class Model(TextModel):
         tokenizer: a tokenizer.json, instead of the one that the model keeps.
         pooling: one vector per text: ways of pooling, as ("mean",), instead of the folder's; for exported files, too.
         normalize: whether vectors have length 1, instead of what the folder says.
+        scores: of a folder whose model makes texts: the token whose score is a pair's answer, and the one that it is
+            held against, as ("yes", "no"); instead of what the folder says.
+        template: what such a model is asked: a text with {query} and {document}, or a chat template in Jinja.
         verify: whether a model that is rewritten is compared with the original.
         revision: a branch, tag or commit of a repository of the hub; the newest where it is not given.
         backend: "tensorrt" for an engine on the GPU, "onnxruntime" for the CPU; "auto": an engine where this machine
@@ -74,6 +77,8 @@ class Model(TextModel):
         tokenizer: str | Path | None = None,
         pooling: str | Sequence[str] = (),
         normalize: bool | None = None,
+        scores: str | Sequence[str] = (),
+        template: str = "",
         verify: bool = True,
         revision: str = "",
         backend: str = AUTO,
@@ -86,7 +91,9 @@ class Model(TextModel):
         modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
         with ExitStack() as opened:
             found = located(_named(model), _log.info, revision=revision)
-            options = EngineOptions(HeadOptions(modes, normalize), precision, verify)
+            answers = (scores,) if isinstance(scores, str) else tuple(scores)
+            head = HeadOptions(modes, normalize, scores=answers, template=template)
+            options = EngineOptions(head, precision, verify)
             if _makes_engines(found) and runs_on_gpu(backend, device, model):
                 kept = None if engines is None else Path(engines)
                 path = opened.enter_context(kept_engine(found, options, device=device, folder=kept))

@@ -14,7 +14,7 @@ from padfree.builder.folders.head import HeadOptions
 from padfree.runtime import Session, SessionError
 from padfree.runtime.texts import TextReader
 
-from tests.support.scorers import FOLDER, LIMIT, PAIRS, read, write_scorer
+from tests.support.scorers import FOLDER, LIMIT, PAIRS, TEXT, read, write_scorer
 
 NAMES = sorted(path.name for path in FOLDER.iterdir())
 TOLERANCE = 1e-5
@@ -102,3 +102,10 @@ def test_options_travel_to_the_process_that_makes_the_model(tmp_path: Path) -> N
     options = HeadOptions(scores=("yes", "no"), template="{query} {document}")
     model = FolderModel(tmp_path, tmp_path / "model.onnx", options, None, {}, {}, exports=False)
     assert FolderModel.of(model.to_dict()).options == options
+
+
+def test_python_takes_a_folder_and_what_it_is_asked(tmp_path: Path) -> None:
+    folder = write_scorer("llama", tmp_path / "llama")
+    with padfree.Model(folder, scores=("Yes", "No"), template=TEXT) as model:
+        found = model.scores(PAIRS)
+    np.testing.assert_allclose(found, read("llama").scores, atol=TOLERANCE)
