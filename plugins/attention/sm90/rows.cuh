@@ -261,15 +261,16 @@ __device__ inline void zeroRows(const AttentionParams& p, int head, int token, i
   }
 }
 
-// storeRows() for e4m3, after the bias: four lanes write 32 contiguous bytes of a row at a time.
-template <typename S>
-__device__ void storeRowsE4m3(const AttentionParams& p, const AttentionWorkItem& item, const Sm90Rows<S>& rows) {
-  const int lane = threadIdx.x % kWarpSize, warp_row = threadIdx.x % kWarpgroup / kWarpSize * 16;
-  unsigned char* const y =
-      static_cast<unsigned char*>(p.y) + (static_cast<int64_t>(item.token) * p.H + item.head) * p.D + lane % 4 * 8;
+// Divides `numerator` by the sums, multiplies and writes the rows: four lanes write the 32 results of four blocks of a
+// row at a time. pack(x, y) gives two results, store(to, packed) writes eight.
+template <typename S, typename Result, typename Pack, typename Store>
+__device__ void storeQuotients(const AttentionParams& p, const AttentionWorkItem& item, const Sm90Rows<S>& rows,
+                               int lane, int warp_row, float numerator, const Pack& pack, const Store& store) {
+  Result* const y =
+      static_cast<Result*>(p.y) + (static_cast<int64_t>(item.token) * p.H + item.head) * p.D + lane % 4 * 8;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    const float factor = __fdividef(p.e4m3_factor, rows.sum[row]);
+    const float factor = __fdividef(numerator, rows.sum[row]);
     const int in_job = warp_row + row * 8 + lane / 4;
 #pragma unroll
     for (int block = 0; block < S::kD / 8; block += 4) {
@@ -277,19 +278,18 @@ __device__ void storeRowsE4m3(const AttentionParams& p, const AttentionWorkItem&
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float (&value)[4] = rows.output[block / 8][block % 8 + i];
-        packed[i] = packE4m3(value[row * 2] * factor, value[row * 2 + 1] * factor);
+        packed[i] = pack(value[row * 2] * factor, value[row * 2 + 1] * factor);
       }
       transposeQuad(packed, lane);
       if (in_job < item.rows && (block + lane % 4) * 8 < p.D) {
-        *reinterpret_cast<uint2*>(y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8) =
-            uint2{packed[0] | packed[1] << 16, packed[2] | packed[3] << 16};
+        store(y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8, packed);
       }
     }
   }
 }
 
-// Divides by the sums and writes the rows; four lanes write 64 contiguous bytes of a row at a time. The bias of V is
-// added here: weights add up to the sum that is divided by.
+// Divides by the sums and writes the rows, in e4m3 where it is asked for. The bias of V is added here: weights add up
+// to the sum that is divided by.
 template <typename S>
 __device__ void storeRows(const AttentionParams& p, const AttentionWorkItem& item, Sm90Rows<S>& rows) {
   using T = typename S::T;
@@ -302,26 +302,16 @@ __device__ void storeRows(const AttentionParams& p, const AttentionWorkItem& ite
       if (column < p.D) rows.output[i / 32][i / 4 % 8][i % 4] += toFloat(bias[column]) * rows.sum[i / 2 % 2];
     }
   }
-  if (p.e4m3_factor > 0.f) return storeRowsE4m3(p, item, rows);
-  T* const y = static_cast<T*>(p.y) + (static_cast<int64_t>(item.token) * p.H + item.head) * p.D + lane % 4 * 8;
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    const float inverse = __fdividef(1.f, rows.sum[row]);
-    const int in_job = warp_row + row * 8 + lane / 4;
-#pragma unroll
-    for (int block = 0; block < S::kD / 8; block += 4) {
-      unsigned packed[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float (&value)[4] = rows.output[block / 8][block % 8 + i];
-        packed[i] = packPair<T>(value[row * 2] * inverse, value[row * 2 + 1] * inverse);
-      }
-      transposeQuad(packed, lane);
-      if (in_job < item.rows && (block + lane % 4) * 8 < p.D) {
-        storeWhole(y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8, packed);
-      }
-    }
+  if (p.e4m3_factor > 0.f) {
+    return storeQuotients<S, unsigned char>(
+        p, item, rows, lane, warp_row, p.e4m3_factor, [](float x, float y) { return packE4m3(x, y); },
+        [](unsigned char* to, const unsigned (&packed)[4]) {
+          *reinterpret_cast<uint2*>(to) = uint2{packed[0] | packed[1] << 16, packed[2] | packed[3] << 16};
+        });
   }
+  storeQuotients<S, T>(
+      p, item, rows, lane, warp_row, 1.f, [](float x, float y) { return packPair<T>(x, y); },
+      [](T* to, const unsigned (&packed)[4]) { storeWhole(to, packed); });
 }
 
 }  // namespace padfree
