@@ -111,7 +111,8 @@ def _stopping(signals: list[int]) -> Iterator[None]:
         yield
     finally:
         for number, handler in ours.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is stop:  # the server ignores them at its end, and so does the process
+                signal.signal(number, handler)
 
 
 def describe(error: Exception) -> str:
