@@ -152,6 +152,8 @@ class Connection(_Protocol):  # type: ignore[misc]
         if not self._refused:
             super().on_message_complete()
             self._in_head, self._head_bytes = True, 0
+            if not self.pipeline:
+                self.flow.resume_reading()  # uvicorn stops at large bodies, and who hangs up would not be seen
 
     def _refuse(self, status: int, phrase: str, message: str) -> None:
         """Answers what is no request yet, and hangs up."""

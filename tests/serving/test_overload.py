@@ -142,10 +142,12 @@ def p90(values: Iterable[float]) -> float:
     return float(np.quantile(list(values), 0.9))
 
 
-def test_nobody_is_computed_for_who_has_hung_up(patient: Server) -> None:
+@pytest.mark.parametrize("more_bytes", [0, 1 << 19])
+def test_nobody_is_computed_for_who_has_hung_up(patient: Server, more_bytes: int) -> None:
+    """Nor where a body is larger than what is read of a connection at once."""
     texts = 4 * many(patient)
     of_all, before = 5 * texts * tokens(patient), computed(patient)
-    body = json.dumps({"inputs": [TEXT] * texts}).encode()
+    body = json.dumps({"inputs": [TEXT] * texts, "unknown": "a" * more_bytes}).encode()
     held = [socket.create_connection(patient.address) for _ in range(5)]
     for connection in held:
         connection.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
