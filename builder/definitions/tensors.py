@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import RawIOBase
 from pathlib import Path
 
 import numpy as np
@@ -99,19 +101,49 @@ class Weight:
             raw = _widened(raw, self.dtype) + self.delta.read(contents)
         raw = raw.T if self.is_transposed else raw
         values = np.ascontiguousarray(raw) if self.delta is not None else _widened(raw, self.dtype)
-        return values + np.float32(self.plus) if self.plus else values
+        if self.plus:
+            shifted: Array = values + np.float32(self.plus)
+            return shifted
+        return values.copy() if _is_scratch(values) else values  # of a single row or column nothing changes places
 
     def _stored(self, content: memoryview | None) -> npt.NDArray[np.generic]:
         """The numbers one after the other, as the file has them."""
         dtype, count = _TYPES[self.dtype], math.prod(self.shape) * (1 if self.part is None else self.part.count)
         if content is not None:
             return np.frombuffer(content[self.begin : self.begin + count * dtype.itemsize], dtype)
-        with self.file.open("rb") as stream:
+        # What is copied on is read into memory that every thread has once: pieces that come and go are not given back.
+        is_copied = self.is_transposed or self.part is not None or dtype.itemsize != np.dtype(np.float32).itemsize
+        raw = _scratch(count, dtype) if is_copied and self.delta is None else np.empty(count, dtype)
+        with self.file.open("rb", buffering=0) as stream:
             stream.seek(self.begin)
-            raw: npt.NDArray[np.generic] = np.fromfile(stream, dtype, count)
-        if raw.size < count:
-            raise BuildError(f"{self.file}: its end is missing; download the model again")
+            if not _read_into(stream, raw.view(np.uint8)):
+                raise BuildError(f"{self.file}: its end is missing; download the model again")
         return raw
+
+
+_OF_THREAD = threading.local()
+
+
+def _scratch(count: int, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
+    """Memory of this thread, until it asks again."""
+    size = count * dtype.itemsize
+    if getattr(_OF_THREAD, "memory", np.empty(0, np.uint8)).size < size:
+        _OF_THREAD.memory = np.empty(size, np.uint8)
+    memory: npt.NDArray[np.uint8] = _OF_THREAD.memory
+    return memory[:size].view(dtype)
+
+
+def _is_scratch(values: Array) -> bool:
+    memory = getattr(_OF_THREAD, "memory", None)
+    return memory is not None and np.may_share_memory(values, memory)
+
+
+def _read_into(stream: RawIOBase, content: npt.NDArray[np.uint8]) -> bool:
+    """Fills memory from where a file stands; whether there was enough."""
+    done = 0
+    while done < content.size and (read := stream.readinto(content[done:].data)):
+        done += read
+    return done == content.size
 
 
 def _widened(raw: npt.NDArray[np.generic], dtype: str) -> Array:
