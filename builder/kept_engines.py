@@ -116,21 +116,21 @@ def kept_engine(model: Path, options: EngineOptions, *, device: int, folder: Pat
     """
     gpu = open_gpu(device)
     name = model.resolve().name if model.is_dir() else model.stem
-    place = (folder or default_folder()) / f"{name}-{_key(model, options, gpu)[:_KEY_LETTERS]}"
+    engine_folder = (folder or default_folder()) / f"{name}-{_key(model, options, gpu)[:_KEY_LETTERS]}"
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        lock = (place / ".lock").open("w")
+        engine_folder.mkdir(parents=True, exist_ok=True)
+        lock = (engine_folder / ".lock").open("w")
     except OSError as error:
         with tempfile.TemporaryDirectory(prefix="padfree-engine-") as scratch:
             _log.warning("%s: building an engine for %s, which cannot be kept: %s", model, gpu.name, error)
             _build(model, Path(scratch) / _PLAN, options, device)
             yield Path(scratch) / _PLAN
         return
-    plan = place / _PLAN
+    plan = engine_folder / _PLAN
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not _is_whole(plan):
-            _log.warning("%s: building an engine for %s, once; it is kept in %s", model, gpu.name, place)
+            _log.warning("%s: building an engine for %s, once; it is kept in %s", model, gpu.name, engine_folder)
             _build(model, plan, options, device)
     yield plan
 
@@ -179,8 +179,8 @@ def _content(model: Path) -> Mapping[str, str]:
     """The digests of the files that a model is made of, by their names."""
     if not model.is_dir():
         return {path.name: _digest(path) for path in _with_data(model)}
-    found = read_folder(model)
-    weights = found.weights if found.onnx.chosen is None else _with_data(found.onnx.chosen)
+    folder = read_folder(model)
+    weights = folder.weights if folder.onnx.chosen is None else _with_data(folder.onnx.chosen)
     files = sorted(path for path in model.rglob("*") if path.is_file() and not _is_prose(path.relative_to(model)))
     return {
         str(path.relative_to(model)): _digest(path)

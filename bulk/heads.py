@@ -72,17 +72,17 @@ class DenseHead:
 
     def finite(self) -> Array:
         """As Head."""
-        return np.asarray(np.isfinite(self._found()).all(1))
+        return np.asarray(np.isfinite(self._read_values()).all(1))
 
     def columns(self, rows: Array) -> Columns:
         """As Head."""
-        values = self._found()[rows]
+        values = self._read_values()[rows]
         if self._task == RERANK and values.shape[1] == 1:
             return {SCORE: pa.array(values[:, 0])}
         name = SCORES if self._task in (RERANK, CLASSIFY) else VECTOR
         return {name: _vectors(values)}
 
-    def _found(self) -> Array:
+    def _read_values(self) -> Array:
         return np.zeros((0, 1), self._dtype) if self._values is None else self._values
 
 
@@ -95,7 +95,7 @@ class LabelHead(DenseHead):
 
     def columns(self, rows: Array) -> Columns:
         """As Head."""
-        values = self._found()[rows]
+        values = self._read_values()[rows]
         classes = classified(values, self._info)
         scores = np.asarray([list(item.scores.values()) for item in classes], self._dtype).reshape(values.shape)
         columns = {
@@ -128,7 +128,7 @@ class TokenHead:
 
     def finite(self) -> Array:
         """As Head."""
-        tokens = np.isfinite(self._found()).all(1)
+        tokens = np.isfinite(self._read_values()).all(1)
         bad = np.repeat(np.arange(len(self._seq_lens)), self._seq_lens)[~tokens]
         is_finite = np.ones(len(self._seq_lens), bool)
         is_finite[bad] = False
@@ -138,13 +138,13 @@ class TokenHead:
         """As Head."""
         lens = self._seq_lens[rows].astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(lens)])
-        values = self._found()
+        values = self._read_values()
         if len(rows) < len(self._seq_lens):
             starts = self._ends[rows] - lens
             values = values[np.repeat(starts - offsets[:-1], lens) + np.arange(offsets[-1])]
         return {VECTORS: pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _vectors(values))}
 
-    def _found(self) -> Array:
+    def _read_values(self) -> Array:
         return np.zeros((0, 1), self._dtype) if self._values is None else self._values
 
 

@@ -136,7 +136,7 @@ def embed(
     """
     if request.columns is None:
         request = replace(request, columns=pair_columns(request.inputs))
-    served, options, model = _asked(request)
+    served, options, model = _read_request(request)
     output = Location.of(request.output)
     _check_apart(request, output)
     is_new = output.info().type == FileType.NotFound
@@ -192,7 +192,7 @@ def _spec(request: Request, running: Running, manifest: Manifest, served: Served
     )
 
 
-def _asked(request: Request) -> tuple[Served, Options, Model]:
+def _read_request(request: Request) -> tuple[Served, Options, Model]:
     """What the request and the model say together."""
     metadata, budget = look(request.model)
     pairs = len(_columns(request)) > 1
@@ -237,9 +237,9 @@ def _task_of_head(head: str | None, metadata: Metadata, pairs: bool) -> str | No
 
 def _check_batches(request: Request, budget: Budget) -> None:
     limits = {"tokens": (request.max_tokens, budget.max_tokens), "texts": (request.max_sequences, budget.max_sequences)}
-    for what, (asked, most) in limits.items():
-        if asked is not None and most is not None and asked > most:
-            raise BulkError(f"batches of {asked} {what}, the model takes {most}; pass {most} or less")
+    for what, (value, most) in limits.items():
+        if value is not None and most is not None and value > most:
+            raise BulkError(f"batches of {value} {what}, the model takes {most}; pass {most} or less")
 
 
 def _options(request: Request, served: Served, budget: Budget) -> Options:

@@ -290,14 +290,14 @@ def check_values(item: InputInfo, packed: TokenArray, seq_lens: Int32Array) -> N
     if int(np.maximum.reduce(values)) >= limit:
         at = int(np.flatnonzero(values >= np.uint32(limit))[0])
         raise SessionError(
-            f"'{item.name}' value {_place(packed, at, seq_lens)}: allowed 0..{limit - 1}; {_ADVICE[item.width is None]}"
+            f"'{item.name}' value {_where(packed, at, seq_lens)}: allowed 0..{limit - 1}; {_ADVICE[item.width is None]}"
         )
     if not item.excluded:
         return
     bad = np.flatnonzero(np.isin(packed[: int(seq_lens.sum(dtype=np.int64))], item.excluded).reshape(-1))
     if bad.size:
         raise SessionError(
-            f"'{item.name}' value {_place(packed, int(bad[0]), seq_lens)}: it stands for padding, and the model counts "
+            f"'{item.name}' value {_where(packed, int(bad[0]), seq_lens)}: it stands for padding, and the model counts "
             "no position for it; leave padding out of the sequences, or rewrite the model with --interface padded"
         )
 
@@ -307,12 +307,12 @@ def _check_finite(item: InputInfo, packed: TokenArray, seq_lens: Int32Array) -> 
     bad = np.flatnonzero(~np.isfinite(packed).reshape(-1))
     if bad.size:
         raise SessionError(
-            f"'{item.name}' value {_place(packed, int(bad[0]), seq_lens)}: allowed: finite numbers; correct what makes "
+            f"'{item.name}' value {_where(packed, int(bad[0]), seq_lens)}: allowed: finite numbers; correct what makes "
             "the embeddings"
         )
 
 
-def _place(packed: TokenArray, number: int, seq_lens: Int32Array) -> str:
+def _where(packed: TokenArray, number: int, seq_lens: Int32Array) -> str:
     """A value and where it is: "7 at sequence 0, position 3"; `number` counts all values."""
     ends, at = np.cumsum(seq_lens, dtype=np.int64), number // (packed.size // len(packed))
     sequence = int(np.searchsorted(ends, at, side="right"))

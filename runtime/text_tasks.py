@@ -195,8 +195,8 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
 
 def _takes_token_rows(output: OutputInfo, metadata: Metadata, choices: Choices) -> bool:
     """Whether rows of tokens answer: those of all tokens, or labels of words, which the folder or the user tells."""
-    told = metadata.text is not None and metadata.text.task == contract.TOKENS and output.name in ANSWERS
-    return choices.token_rows or (choices.tags and (told or choices.task == TAG))
+    is_named = metadata.text is not None and metadata.text.task == contract.TOKENS and output.name in ANSWERS
+    return choices.token_rows or (choices.tags and (is_named or choices.task == TAG))
 
 
 def _task_of_tokens(choices: Choices) -> str:
@@ -210,7 +210,7 @@ def _task_of_tokens(choices: Choices) -> str:
     return TAG if choices.tags else TOKENS
 
 
-def _task(model: Path, output: OutputInfo, info: contract.TextInfo, asked: str | None) -> str:
+def _task(model: Path, output: OutputInfo, info: contract.TextInfo, choice: str | None) -> str:
     """The task of a model: what its folder, or an output's name and shape tell, or else what the user says.
 
     Raises:
@@ -218,35 +218,35 @@ def _task(model: Path, output: OutputInfo, info: contract.TextInfo, asked: str |
     """
     width = output.shape[-1] if output.shape else None
     if info.task == contract.SPARSE:
-        told: tuple[str, ...] = (SPARSE,)
+        candidates: tuple[str, ...] = (SPARSE,)
     elif output.name == contract.OUTPUTS[contract.SENTENCES]:
-        told = (EMBED, SPARSE) if not info.pooling else (EMBED,)
+        candidates = (EMBED, SPARSE) if not info.pooling else (EMBED,)
     elif output.name in ANSWERS:
-        told = (RERANK, CLASSIFY) if width == 1 else (CLASSIFY,)
+        candidates = (RERANK, CLASSIFY) if width == 1 else (CLASSIFY,)
     else:
-        told = ()
-    if asked is None:
-        if not told:
+        candidates = ()
+    if choice is None:
+        if not candidates:
             raise SessionError(
                 f"the output '{output.name}' does not tell what it is for; pass --task {'|'.join(TASKS)}"
             )
-        return told[0]
-    if told and asked not in told:
+        return candidates[0]
+    if candidates and choice not in candidates:
         raise SessionError(
-            f"--task {asked}: '{output.name}' of {model} {_shown(output)}, which is for {' or '.join(told)}; leave "
-            "--task out, or serve a model that was made for it"
+            f"--task {choice}: '{output.name}' of {model} {_shown(output)}, which is for {' or '.join(candidates)}; "
+            "leave --task out, or serve a model that was made for it"
         )
-    if asked == TAG:
+    if choice == TAG:
         raise SessionError(
-            f"--task {asked}: '{output.name}' of {model} has a row per text, and labels of words need a row per token; "
-            f"pass --task {CLASSIFY} for labels of texts, or serve a model for words"
+            f"--task {choice}: '{output.name}' of {model} has a row per text, and labels of words need a row per "
+            f"token; pass --task {CLASSIFY} for labels of texts, or serve a model for words"
         )
-    if asked == RERANK and width not in (1, None):
+    if choice == RERANK and width not in (1, None):
         raise SessionError(
-            f"--task {asked}: '{output.name}' of {model} {_shown(output)}, and a re-ranker's has one number per pair; "
+            f"--task {choice}: '{output.name}' of {model} {_shown(output)}, and a re-ranker's has one number per pair; "
             f"pass --task {EMBED}, or serve a cross-encoder"
         )
-    return asked
+    return choice
 
 
 def _shown(output: OutputInfo) -> str:
@@ -255,11 +255,11 @@ def _shown(output: OutputInfo) -> str:
 
 
 def _max_length(metadata: Metadata, choices: Choices, said: int | None, source: TokenizerFile) -> int:
-    longest, asked = metadata.longest, choices.max_length
-    if asked is not None and asked < 1:
-        raise SessionError(f"--max-length {asked}: allowed: 1 or more; leave it out for what the model takes")
+    longest, choice = metadata.longest, choices.max_length
+    if choice is not None and choice < 1:
+        raise SessionError(f"--max-length {choice}: allowed: 1 or more; leave it out for what the model takes")
     chosen = (
-        asked if asked is not None else min((limit for limit in (said, longest) if limit is not None), default=None)
+        choice if choice is not None else min((limit for limit in (said, longest) if limit is not None), default=None)
     )
     if chosen is None:
         raise SessionError("the model sets no limit to a text's length; pass --max-length 512")

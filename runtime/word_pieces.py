@@ -88,13 +88,13 @@ class WordPieces:
             segments = len(frame.parts) - 1
             for row in np.flatnonzero(looked.counts == NEW_WORD).tolist():
                 for text in singles[row * segments : (row + 1) * segments]:
-                    self._found(text)  # which adds its words to the table
+                    self._look_up(text)  # which adds its words to the table
             looked = self._table.look_up(singles, frame.parts, most)
         return looked
 
     def ids(self, text: str, most: int | None = None) -> list[int] | None:
         """The ids of a text, cut to `most`, special ones included; None where the library has to find them."""
-        pieces = self._found(text)
+        pieces = self._look_up(text)
         if pieces is None:
             return None
         front, back = self._frame.parts
@@ -104,7 +104,7 @@ class WordPieces:
 
     def pair(self, first: str, second: str, most: int | None = None) -> tuple[list[int], list[int]] | None:
         """Ids and types of two texts; None where the library has to find them, or to cut them to `most`."""
-        one, two = self._found(first), self._found(second)
+        one, two = self._look_up(first), self._look_up(second)
         if self._pair_frame is None or one is None or two is None:
             return None
         front, middle, back = self._pair_frame.parts
@@ -130,7 +130,7 @@ class WordPieces:
                 return False
         return True
 
-    def _found(self, text: str) -> list[int] | None:
+    def _look_up(self, text: str) -> list[int] | None:
         """The pieces of a text; None where it is not plain."""
         if not text.isascii() or not (text.isprintable() or _UNUSUAL.search(text) is None):
             return None

@@ -88,21 +88,21 @@ class Engine:
         )
         self.show_queue()
 
-    def submit(self, asked: wire.Infer) -> Future[dict[str, list[Array]]]:
+    def submit(self, request: wire.Infer) -> Future[dict[str, list[Array]]]:
         """Queues a request, all of it or nothing; as Batcher.submit_group."""
-        if asked.seconds <= 0:
+        if request.seconds <= 0:
             raise DeadlineError("the request has waited too long already")
         inputs = self._served.inputs
         names = (*inputs.token_names, *inputs.sequence_names)
         future = self._batcher.submit_group(
             {
-                **dict(zip(names, asked.columns, strict=False)),
-                **of_columns(inputs.others, asked.columns[len(names) :]),
+                **dict(zip(names, request.columns, strict=False)),
+                **of_columns(inputs.others, request.columns[len(names) :]),
             },
-            seq_lens=asked.seq_lens,
-            deadline_s=asked.seconds,
-            client=asked.client or object(),
-            shares=asked.shares,
+            seq_lens=request.seq_lens,
+            deadline_s=request.seconds,
+            client=request.client or object(),
+            shares=request.shares,
             part=self._part,
         )
         self.show_queue()

@@ -71,13 +71,13 @@ class Infer:
     shares: int = 1
 
 
-def pack_infer(ticket: int, asked: Infer) -> bytes:
+def pack_infer(ticket: int, request: Infer) -> bytes:
     """The sequences of a request, or of some small ones."""
-    seq_lens, columns = asked.seq_lens, asked.columns
+    seq_lens, columns = request.seq_lens, request.columns
     return pack(
         INFER,
         ticket,
-        _INFER.pack(asked.seconds, seq_lens.size, asked.client, asked.shares),
+        _INFER.pack(request.seconds, seq_lens.size, request.client, request.shares),
         seq_lens.tobytes(),
         *(column.tobytes() for column in columns),
     )
@@ -121,22 +121,22 @@ class Frames:
     """Cuts a stream of bytes into frames."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are whole now."""
-        held = self._held
-        held += data
+        buffer = self._buffer
+        buffer += data
         spans = []
         end = 0
-        while len(held) - end >= HEADER.size:
-            size, kind, ticket = HEADER.unpack_from(held, end)
+        while len(buffer) - end >= HEADER.size:
+            size, kind, ticket = HEADER.unpack_from(buffer, end)
             start = end + HEADER.size
-            if len(held) < start + size:
+            if len(buffer) < start + size:
                 break
             end = start + size
             spans.append((kind, ticket, start, end))
-        whole = memoryview(bytes(held[:end]))  # of its own, for arrays will be parts of it
-        del held[:end]
+        whole = memoryview(bytes(buffer[:end]))  # of its own, for arrays will be parts of it
+        del buffer[:end]
         for kind, ticket, start, stop in spans:
             yield Frame(kind, ticket, whole[start:stop])

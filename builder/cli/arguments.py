@@ -85,25 +85,25 @@ class Parser(argparse.ArgumentParser):
 
     def _take_variables(self, words: Sequence[str]) -> None:
         """Makes the values of variables the defaults of their arguments. Empty variables count as not set."""
-        found = {name: action for name, action in self.variables.items() if os.environ.get(name)}
+        actions = {name: action for name, action in self.variables.items() if os.environ.get(name)}
         for group in self._mutually_exclusive_groups:
-            names = [name for name, action in found.items() if action in group._group_actions]
+            names = [name for name, action in actions.items() if action in group._group_actions]
             if any(self._is_given(action, words) for action in group._group_actions):
                 for name in names:
-                    del found[name]
+                    del actions[name]
             elif len(names) > 1:
                 self.error(f"{' and '.join(names)} are set, and exclude each other; unset one of them")
-        for name, action in found.items():
+        for name, action in actions.items():
             action.default = self._value_of_variable(name, action, os.environ[name])
             action.required = False
             if not action.option_strings:
                 action.nargs = argparse.OPTIONAL
-        self.set_defaults(from_environment={action.dest: name for name, action in found.items()})
+        self.set_defaults(from_environment={action.dest: name for name, action in actions.items()})
 
     def _is_given(self, action: argparse.Action, words: Sequence[str]) -> bool:
         """Whether an option is among words, perhaps by its beginning, as argparse takes it."""
-        given = list(_options(words))
-        return any(option.startswith(word) for option in action.option_strings for word in given)
+        option_words = list(_options(words))
+        return any(option.startswith(word) for option in action.option_strings for word in option_words)
 
     def _value_of_variable(self, name: str, action: argparse.Action, text: str) -> Any:
         if action.nargs == 0:

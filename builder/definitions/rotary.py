@@ -46,9 +46,9 @@ def scaled(parameters: Keys | None, size: int, base: float, positions: int) -> F
     if kind not in SCALINGS:
         raise NotDefinedError(f"'rope_type' is '{kind[:60]}', and {', '.join(SCALINGS)} alone are known")
     parameters.only(partial_rotary_factor=1.0)
-    found = SCALINGS[kind](parameters.number("rope_theta", default=base), size, parameters, positions)
+    frequencies = SCALINGS[kind](parameters.number("rope_theta", default=base), size, parameters, positions)
     parameters.check_all_read()
-    return found
+    return frequencies
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Network:
     def __init__(self, trt: Any) -> None:
         self.trt = trt
         self.network = shared_builder(trt).create_network(0)
-        self._kept: list[Any] = []  # weights are read when the engine is built
+        self._buffers: list[Any] = []  # weights are read when the engine is built
 
     def input(self, name: str, shape: Sequence[int], dtype: Any) -> Any:
         """A network input."""
@@ -84,7 +84,7 @@ class Network:
         scalars = {field: np.array([value], np.int32) for field, value in integers.items()}
         kinds = ((arrays, trt.PluginFieldType.FLOAT32), (scalars, trt.PluginFieldType.INT32))
         fields = [trt.PluginField(field, array, kind) for group, kind in kinds for field, array in group.items()]
-        self._kept += [*arrays.values(), *scalars.values()]
+        self._buffers += [*arrays.values(), *scalars.values()]
         plugin = creator.create_plugin(name, trt.PluginFieldCollection(fields))
         if plugin is None:
             raise RuntimeError(f"TensorRT could not create {name} with {dict(integers)}")
@@ -107,5 +107,5 @@ class Network:
 
     def _weights(self, values: Any) -> Any:
         array = np.ascontiguousarray(values)
-        self._kept.append(array)
+        self._buffers.append(array)
         return self.trt.Weights(array)

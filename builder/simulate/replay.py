@@ -67,8 +67,8 @@ def replay(trace: Sequence[Waiting], policy: Policy, costs: CostTable, *, max_wa
             requests = [waiting[at] for at in decision.run]
             end_s = now_s + costs.run_seconds(trace[at].length for at in requests)
             done.runs.append(Run(requests, now_s, end_s))
-            taken = set(requests)
-            waiting = [at for at in waiting if at not in taken]
+            batch = set(requests)
+            waiting = [at for at in waiting if at not in batch]
             now_s = end_s
             continue
         upcoming_s = trace[next_arrival].arrived_s if next_arrival < len(trace) else math.inf

@@ -24,12 +24,12 @@ class Moves:
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
         self._aside: list[Path] = []
-        self._made: list[Path] = []
+        self._created: list[Path] = []
 
     def folder(self, path: Path) -> None:
         """Makes a folder, unless it is there."""
         if not path.is_dir():
-            self._made.append(path)
+            self._created.append(path)
             path.mkdir(exist_ok=True)
 
     def aside(self, path: Path) -> Path:
@@ -75,7 +75,7 @@ class Moves:
                     undo()
         for path in self._aside:
             remove(path)
-        for path in reversed(self._made) if kind is not None else ():
+        for path in reversed(self._created) if kind is not None else ():
             with contextlib.suppress(OSError):
                 path.rmdir()  # unless somebody put something there meanwhile
 

@@ -68,7 +68,7 @@ class CheckedFile:
         self._stream, self._shown = stream, shown
         self._at = 0
         self._known: list[tuple[Range, str]] = []
-        self._held: tuple[Range, bytes] | None = None
+        self._buffer: tuple[Range, bytes] | None = None
         self.closed = False
 
     def expect(self, ranges: Sequence[Range], digests: Sequence[str]) -> None:
@@ -76,7 +76,7 @@ class CheckedFile:
         if digests and len(ranges) != len(digests):
             raise changed(self._shown)
         self._known = list(zip(ranges, digests, strict=True)) if digests else []
-        self._held = None
+        self._buffer = None
 
     def read(self, size: int = -1) -> bytes:
         """As a file's."""
@@ -108,7 +108,7 @@ class CheckedFile:
 
     def close(self) -> None:
         """Leaves the stream open, which is somebody else's."""
-        self.closed, self._held = True, None
+        self.closed, self._buffer = True, None
 
     def _parts(self, at: int, size: int) -> Iterator[bytes]:
         """The bytes, those of ranges checked."""
@@ -127,12 +127,12 @@ class CheckedFile:
             at += len(content)
 
     def _content(self, one: Range, digest: str) -> bytes:
-        if self._held is None or self._held[0] != one:
+        if self._buffer is None or self._buffer[0] != one:
             content = bytes(self._stream.read_at(one.stop - one.start, one.start))
             if hashlib.sha256(content).hexdigest() != digest:
                 raise changed(self._shown)
-            self._held = one, content
-        return self._held[1]
+            self._buffer = one, content
+        return self._buffer[1]
 
 
 def changed(shown: str) -> BulkError:

@@ -124,7 +124,7 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
         with lock, suppress(OSError):
             pipe.send(event)
 
-    told = _Told(number, tell)
+    reporter = _Reporter(number, tell)
 
     def answer(future: Future[Done]) -> None:
         error = future.exception()
@@ -133,7 +133,7 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
         tell(Finished(number, future.result()) if error is None else Refused(number, message_of(error)))
 
     try:
-        worker = Worker(spec, told.add)
+        worker = Worker(spec, reporter.add)
     except Exception as error:
         tell(Refused(number, message_of(error)))
         return
@@ -143,7 +143,7 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
     worker.close()
 
 
-class _Told:
+class _Reporter:
     """Batches that have run, told together every TELL_S: a small model runs hundreds in a second."""
 
     def __init__(self, worker: int, tell: Callable[[Event], None]) -> None:

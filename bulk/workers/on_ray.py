@@ -52,7 +52,7 @@ class RayWorkers:
         self._spec = ray.put(spec)
         self._actors: dict[int, Any] = {}
         self._starting: dict[int, Any] = {}
-        self._asked: dict[Any, int] = {}
+        self._answers: dict[Any, int] = {}
         for worker in range(count):
             self.restart(worker)
 
@@ -84,22 +84,22 @@ class RayWorkers:
 
     def give(self, worker: int, shard: int) -> None:
         """As Workers."""
-        self._asked[self._actors[worker].run.remote(shard)] = worker
+        self._answers[self._actors[worker].run.remote(shard)] = worker
 
     def wait(self, timeout_s: float) -> list[Event]:
         """As Workers."""
-        if not self._asked:
+        if not self._answers:
             time.sleep(timeout_s)
             return []
-        ready, _ = ray.wait(list(self._asked), num_returns=1, timeout=timeout_s)
+        ready, _ = ray.wait(list(self._answers), num_returns=1, timeout=timeout_s)
         events: list[Event] = []
         for reference in ready:
-            if (worker := self._asked.pop(reference, None)) is None:
+            if (worker := self._answers.pop(reference, None)) is None:
                 continue  # of a worker that was just found lost
             try:
                 answer = ray.get(reference)
             except ray.exceptions.RayError as error:  # the actor, or its machine, is gone
-                self._asked = {other: at for other, at in self._asked.items() if at != worker}
+                self._answers = {other: at for other, at in self._answers.items() if at != worker}
                 events.append(Lost(worker, f"is gone ({type(error).__name__})"))
                 continue
             events.append(Refused(worker, answer) if isinstance(answer, str) else Finished(worker, answer))

@@ -193,7 +193,7 @@ class Worker:
         return _Prepared(
             shard=shard,
             ids=pa.concat_arrays([chunk.ids for chunk in chunks]),
-            sequences=Ragged(tokens, checked.seq_lens[order], _taken(checked.of_sequences, order)),
+            sequences=Ragged(tokens, checked.seq_lens[order], _take_rows(checked.of_sequences, order)),
             order=order,
             bad=tuple(row for chunk in chunks for row in chunk.bad),
             cut=sum(chunk.cut for chunk in chunks),
@@ -209,7 +209,7 @@ class Worker:
         for run in runs:
             part = slice(int(ends[run.start]), int(ends[run.stop]))
             tokens = {name: values[part] for name, values in prepared.sequences.tokens.items()}
-            ragged = Ragged(tokens, lens[run], _taken(prepared.sequences.of_sequences, run))
+            ragged = Ragged(tokens, lens[run], _take_rows(prepared.sequences.of_sequences, run))
             self._runs.submit(countdown.count, self._run, prepared, run, ragged)
         if not runs:
             countdown.start()
@@ -257,7 +257,7 @@ class Worker:
         return good, sorted([*prepared.bad, *bad], key=lambda row: (row.file, row.row))
 
 
-def _taken(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:
+def _take_rows(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:
     """Some of the rows of every input that has one per sequence."""
     return {name: values[which] for name, values in rows.items()}
 

@@ -125,10 +125,10 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
     limit = metadata.ids_input().limit
     if limit is not None and limit != config.vocab_size:
         raise _other_model(plan, f"a vocabulary of {limit} ids", f"has one of {config.vocab_size}")
-    longest, asked = metadata.longest, chain.max_seq_length
-    if longest is not None and asked is not None and longest < asked:
+    longest, cap = metadata.longest, chain.max_seq_length
+    if longest is not None and cap is not None and longest < cap:
         raise SessionError(
-            f"{plan}: takes {longest} tokens per text, the model {asked}; build it with --max-seq-len {asked}, or set "
+            f"{plan}: takes {longest} tokens per text, the model {cap}; build it with --max-seq-len {cap}, or set "
             f"model.max_seq_length = {longest} before"
         )
     if output is None:

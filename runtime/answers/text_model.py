@@ -279,7 +279,7 @@ class TextModel:
         order = np.argsort(-ragged.seq_lens, kind="stable")
         for window in windows(self._session, ragged.seq_lens[order].tolist()):
             chosen = order[window].tolist()
-            rows = self._session.run_ragged(_taken(ragged, chosen))[output.name]
+            rows = self._session.run_ragged(_take(ragged, chosen))[output.name]
             self._ran(len(chosen), int(ragged.seq_lens[chosen].sum()))
             for at, row in zip(chosen, rows, strict=True):
                 rows_in_order[at] = row
@@ -296,7 +296,7 @@ class TextModel:
         return values
 
 
-def _taken(ragged: Ragged, chosen: list[int]) -> Ragged:
+def _take(ragged: Ragged, chosen: list[int]) -> Ragged:
     return ragged if chosen == list(range(ragged.seq_lens.size)) else ragged.take(chosen)
 
 

@@ -155,8 +155,8 @@ class RequestQueue(Generic[EntryT]):
                     seen, wake_s = self._look(now_s)
                 run, wake_s = self._pick(seen, wake_s, now_s)
                 with self._lock:
-                    if taken := self._remove(run, to_run=True):
-                        return taken
+                    if run_entries := self._remove(run, to_run=True):
+                        return run_entries
                     if self._version == version:
                         self._sleeps = True
                         self._changed.wait(_wait_s(wake_s))

@@ -158,5 +158,5 @@ class GraphRuns:
         except SessionError as error:
             self._switch.turn_off(error)
             return ready, None
-        taken = context_bytes + free_before - free_bytes()  # as far as other threads leave the figure alone
-        return ready, Captured(graph, context, ready, max(0, taken))
+        graph_bytes = context_bytes + free_before - free_bytes()  # as far as other threads leave the figure alone
+        return ready, Captured(graph, context, ready, max(0, graph_bytes))

@@ -32,7 +32,7 @@ class AddedTokens:
 
     def __init__(
         self,
-        given: Mapping[str, Any],
+        settings: Mapping[str, Any],
         saved: Mapping[str, Any],
         file: Mapping[str, Any],
         *,
@@ -42,7 +42,7 @@ class AddedTokens:
         plain: str = "",
         wrong: Callable[[str, str], Exception],
     ) -> None:
-        self._given, self._saved, self._file, self._wrong = given, saved, file, wrong
+        self._settings, self._saved, self._file, self._wrong = settings, saved, file, wrong
         self._defaults, self._extra, self._adds, self._plain = defaults, extra, adds, plain
 
     def add_to(self, tokenizer: Tokenizer, rows: int | None) -> None:
@@ -62,7 +62,7 @@ class AddedTokens:
         """Special tokens whose spaces beside them are not what other files say."""
         from tokenizers import AddedToken
 
-        contents = {self._given.get(name) for name in NAMED if isinstance(self._given.get(name), str)}
+        contents = {self._settings.get(name) for name in NAMED if isinstance(self._settings.get(name), str)}
         for value in self._special() if self._plain else ():
             token = _token(value)
             if token is not None and self._plain == ALL:
@@ -85,8 +85,8 @@ class AddedTokens:
     def _special(self) -> Iterator[Any]:
         """Special tokens that settings name, or the class does."""
         yield from self._usual()
-        extra = self._given.get(EXTRA[0])
-        own = [value for name, value in self._given.items() if name.endswith("_token") and name not in NAMED]
+        extra = self._settings.get(EXTRA[0])
+        own = [value for name, value in self._settings.items() if name.endswith("_token") and name not in NAMED]
         own += list(extra.values()) if isinstance(extra, dict) else []
         own += [value for name, value in self._defaults.items() if name not in NAMED]
         yield from (value for value in own if isinstance(value, (str, dict)))
@@ -95,12 +95,12 @@ class AddedTokens:
     def _usual(self) -> Iterator[Any]:
         for name in NAMED:
             usual = self._defaults.get(name)
-            value = self._given.get(name, usual)
+            value = self._settings.get(name, usual)
             yield {**usual, "content": value} if isinstance(usual, dict) and isinstance(value, str) else value
 
     def _listed(self) -> Sequence[Any]:
         """Special tokens without a name."""
-        first, second = (self._given.get(name) for name in EXTRA)
+        first, second = (self._settings.get(name) for name in EXTRA)
         if (isinstance(first, dict) and first) or self._adds:
             return self._extra(second or ())
         listed = first if isinstance(first, list) and first else second
@@ -108,7 +108,7 @@ class AddedTokens:
 
     def _decoder(self) -> Iterator[tuple[int, AddedToken]]:
         """Tokens by their ids: those of tokenizer_config.json, or else those of other files."""
-        decoder = self._given.get("added_tokens_decoder")
+        decoder = self._settings.get("added_tokens_decoder")
         if decoder is not None:
             if not isinstance(decoder, dict) or not all(str(at).isdecimal() for at in decoder):
                 raise self._wrong("added_tokens_decoder", "an object of ids and tokens")

@@ -89,14 +89,14 @@ def main() -> int:
     memory = _memory()
     while True:
         try:
-            asked = read_message(source)
+            message = read_message(source)
         except EOFError:
             return 0
-        if asked["most"] is None:
+        if message["most"] is None:
             tokenizer.no_truncation()
         else:
-            tokenizer.enable_truncation(asked["most"], direction=asked["side"])
-        for text in asked["texts"]:
+            tokenizer.enable_truncation(message["most"], direction=message["side"])
+        for text in message["texts"]:
             _bound(len(text) if isinstance(text, str) else sum(map(len, text)), memory)
             write_message(target, _row(tokenizer, text))
 

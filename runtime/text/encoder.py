@@ -137,7 +137,7 @@ class TextEncoder:
         looked, cut = looked_up or (Looked.of_rows([None] * len(texts)), np.zeros(len(texts), np.bool_))
         if left := looked.left:
             try:
-                rows = self._made([texts[at] for at in left])
+                rows = self._encode([texts[at] for at in left])
             except TextError as error:
                 raise TextError(left[error.text], error.reason) from None
             except TypeError:
@@ -177,7 +177,7 @@ class TextEncoder:
         alone = self._tokenizer.encode(prompt)
         return len(alone) - (1 if alone.special_tokens_mask and alone.special_tokens_mask[-1] else 0)
 
-    def _made(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int], bool]]:
+    def _encode(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int], bool]]:
         """Ids and types of texts, and whether they are cut, as the library makes them."""
         if self._template is not None:
             return self._template.encode(_pairs(texts), self.most)

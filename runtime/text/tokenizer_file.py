@@ -151,7 +151,7 @@ class _Reading:
                 f"{self._folder / SETTINGS}: 'split_special_tokens' is true, and padfree makes one token of a special "
                 "token in a text; set it to false where that is right for the model"
             )
-        tokenizer, notes = self._made(), list[str]()
+        tokenizer, notes = self._build(), list[str]()
         notes += self._ends(tokenizer)
         types, of_types = self._types(), list[str]()
         if not types and "model_input_names" not in self._config and any(tokenizer.encode("", "").type_ids):
@@ -169,7 +169,7 @@ class _Reading:
         content = text.encode() if changed else self._content
         return TokenizerFile(self._path, content, self._side(), types, tuple(notes), tuple(of_types))
 
-    def _made(self) -> Tokenizer:
+    def _build(self) -> Tokenizer:
         """The tokenizer as its class makes it, with added tokens."""
         tokenizer = parsed(self._content, self._path)
         family = self._family()

@@ -174,12 +174,12 @@ class Answerer:
         """
         again = {id(owners[at]): owners[at] for at in run if id(owners[at]) in begun}
         begun.update(id(owners[at]) for at in run)
-        gone = {key for key, request in again.items() if request.is_cancelled()}
-        if not gone:
+        cancelled_keys = {key for key, request in again.items() if request.is_cancelled()}
+        if not cancelled_keys:
             return run
-        left = [at for at in run if id(owners[at]) in gone]
+        left = [at for at in run if id(owners[at]) in cancelled_keys]
         failures.update(dict.fromkeys(left, CANCELLED))
-        return [at for at in run if id(owners[at]) not in gone]
+        return [at for at in run if id(owners[at]) not in cancelled_keys]
 
     def _one(self, request: Request, item: Item, results: _Results, sequences: range) -> Answer:
         if results.failures:

@@ -100,7 +100,7 @@ class Calls:
         self._texts, self._link, self._row = texts, link, row
         self._open = 0
         self._cuts = CutLog(served, link.log)
-        self.held = 0  # bytes of rows that answers are still made of, as fast as they are read
+        self.row_bytes = 0  # bytes of rows that answers are still made of, as fast as they are read
         self.unread = 0  # bytes of answers that nobody has taken yet; the process counts them now and then
 
     def endpoint(self, work: Work, style: Style) -> Endpoint:
@@ -118,7 +118,7 @@ class Calls:
                 key = self.check_key(request)
                 says.key = key or None
                 client = key or self._client(connection)
-                if self._open >= self.options.limits.concurrency or self.unread + self.held > MOST_UNREAD_BYTES:
+                if self._open >= self.options.limits.concurrency or self.unread + self.row_bytes > MOST_UNREAD_BYTES:
                     raise busy("the model is overloaded: too many requests are under way; try again later", RETRY_S)
                 self._open += 1
                 is_open = True

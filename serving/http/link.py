@@ -76,7 +76,7 @@ class Link(asyncio.Protocol):
         self._unsent.clear()
         self._waiting.clear()
         for group in groups:
-            group.settle(_gone())
+            group.settle(_lost_engine())
         self._on_end()
 
     def data_received(self, data: bytes) -> None:
@@ -134,7 +134,7 @@ class Link(asyncio.Protocol):
         group = _Group(seq_lens, columns, until, client, self._loop.create_future())
         group.future.add_done_callback(lambda done: self._left(group) if done.cancelled() else None)
         if self._transport is None or self.is_silent:
-            group.settle(_gone() if self._transport is None else _silent())
+            group.settle(_lost_engine() if self._transport is None else _silent())
             return group.future
         if not self._unsent:
             self._loop.call_soon(self._flush)
@@ -171,7 +171,7 @@ class Link(asyncio.Protocol):
     def _send(self, groups: list[_Group]) -> None:
         if self._transport is None:
             for group in groups:
-                group.settle(_gone())
+                group.settle(_lost_engine())
             return
         ticket = next(self._tickets)
         self._waiting[ticket] = groups
@@ -235,5 +235,5 @@ def _silent() -> ApiError:
     return ApiError(DOWN, UNHEALTHY, message, "backend")
 
 
-def _gone() -> ApiError:
+def _lost_engine() -> ApiError:
     return failed("the process with the model has ended; send the request again to another server, or later")

@@ -19,11 +19,11 @@ async def no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     routes = [route for route in request.app.router.routes if isinstance(route, Route)]
     here = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    asked = f"{request.method} {request.url.path:.200}"
+    request_line = f"{request.method} {request.url.path:.200}"
     if error.status_code == NOT_ALLOWED:
-        message = f"{asked}: allowed: {', '.join(sorted(set().union(*(route.methods or () for route in here))))}"
+        message = f"{request_line}: allowed: {', '.join(sorted(set().union(*(route.methods or () for route in here))))}"
     else:
         paths = dict.fromkeys(route.path for route in routes if "{" not in route.path)
-        message = f"{asked}: no such route; there are {', '.join(paths)}"
+        message = f"{request_line}: no such route; there are {', '.join(paths)}"
     style = openai.error_body if request.url.path.startswith("/v") else tei.error_body
     return JSONResponse(style(ApiError(error.status_code, VALIDATION, message)), error.status_code, error.headers)

@@ -55,10 +55,10 @@ def operations(served: Served, options: ServeOptions) -> dict[str, Operation]:
     texts = texts_or_one(options.limits.texts, ids=options.accept_token_ids)
     truncate = {"truncate": optional(BOOLEAN, options.long_texts == "truncate")}
     prompts = _prompts(served)
-    found: dict[str, Operation] = {}
+    operations_by_name: dict[str, Operation] = {}
     if served.task == EMBED:
-        found["/v1/embeddings"] = _openai(texts, prompts)
-        found["/embed"] = Operation(
+        operations_by_name["/v1/embeddings"] = _openai(texts, prompts)
+        operations_by_name["/embed"] = Operation(
             "Vectors of texts, as text-embeddings-inference gives them",
             {"inputs": texts, "normalize": optional(BOOLEAN, True), "dimensions": count(), **truncate, **prompts},
             ("inputs",),
@@ -68,7 +68,7 @@ def operations(served: Served, options: ServeOptions) -> dict[str, Operation]:
         )
     elif served.task == SPARSE:
         entry = objects({"index": count(0), "value": NUMBER})
-        found["/embed_sparse"] = Operation(
+        operations_by_name["/embed_sparse"] = Operation(
             "Sparse vectors of texts: every number that is not zero",
             {"inputs": texts, **truncate, **prompts},
             ("inputs",),
@@ -77,13 +77,13 @@ def operations(served: Served, options: ServeOptions) -> dict[str, Operation]:
             ERROR,
         )
     elif served.task == RERANK:
-        found.update(_rerank(options, truncate))
-        found["/predict"] = _predict(served, truncate)
+        operations_by_name.update(_rerank(options, truncate))
+        operations_by_name["/predict"] = _predict(served, truncate)
     elif served.task == CLASSIFY:
-        found["/predict"] = _predict(served, truncate)
+        operations_by_name["/predict"] = _predict(served, truncate)
     else:
         assert served.task == TAG
-        found["/tag"] = _tag(options, truncate)
+        operations_by_name["/tag"] = _tag(options, truncate)
     token = objects(
         {
             "id": count(0),
@@ -93,7 +93,7 @@ def operations(served: Served, options: ServeOptions) -> dict[str, Operation]:
             "stop": {"type": ["integer", "null"]},
         }
     )
-    found["/tokenize"] = Operation(
+    operations_by_name["/tokenize"] = Operation(
         "Tokens of texts, and where they are in them",
         {
             "inputs": texts_or_one(options.limits.texts, ids=False),
@@ -105,7 +105,7 @@ def operations(served: Served, options: ServeOptions) -> dict[str, Operation]:
         {"inputs": TEXT},
         ERROR,
     )
-    return found
+    return operations_by_name
 
 
 def _openai(texts: Schema, prompts: Mapping[str, Schema]) -> Operation:

@@ -47,8 +47,8 @@ class Noted:
 
 def noted(scope: Scope) -> Noted:
     """What is said of a request; routes add to it."""
-    found: Noted = scope["state"]["noted"]
-    return found
+    entry: Noted = scope["state"]["noted"]
+    return entry
 
 
 class Requests:

@@ -72,7 +72,7 @@ class Tags:
     ) -> AsyncIterator[bytes]:
         """The answer in parts, each made when the one before is on its way: it is much larger than the texts."""
         mark = b"" if single else b"["
-        self._calls.held += rows.nbytes
+        self._calls.row_bytes += rows.nbytes
         try:
             for part in cut(map(len, texts), Budget(max_tokens=BATCH_CHARACTERS)):
                 start = ends[part.start - 1] if part.start else 0
@@ -80,7 +80,7 @@ class Tags:
                 yield mark + await self._texts.aside(partial(tag, texts[part], rows, bounds))
                 mark = b","
         finally:
-            self._calls.held -= rows.nbytes
+            self._calls.row_bytes -= rows.nbytes
         if not single:
             yield b"]"
 

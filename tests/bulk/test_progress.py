@@ -53,7 +53,7 @@ def test_a_worker_tells_of_every_batch(request_: Request) -> None:
 def test_batches_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
     events = list[Event]()
     monkeypatch.setattr(local, "TELL_S", 3600.0)
-    message = local._Told(2, events.append)
+    message = local._Reporter(2, events.append)
     message.add(0, 5, 50)
     message.add(1, 1, 10)
     assert not events

@@ -130,17 +130,17 @@ def test_rows_of_answers_that_are_not_read_yet_are_counted(ends: str) -> None:
         return bytes(work())
 
     async def read() -> tuple[int, int]:
-        calls, rows = SimpleNamespace(held=0), np.zeros((6, 5), np.float32)
+        calls, rows = SimpleNamespace(row_bytes=0), np.zeros((6, 5), np.float32)
         tags = Tags(cast(Any, calls), cast(Any, SimpleNamespace(aside=aside)))
         parts = tags._parts(["a" * 10_000] * 3, rows, [2, 4, 6], lambda *_: b"[]", single=False)
         found = [await anext(parts)]
-        held = calls.held
+        held = calls.row_bytes
         if ends == "read":
             found += [part async for part in parts]
             assert b"".join(found) == b"[[],[],[]]"
         else:
             await parts.aclose()  # type: ignore[attr-defined]
-        return held, calls.held
+        return held, calls.row_bytes
 
     assert asyncio.run(read()) == (6 * 5 * 4, 0)
 

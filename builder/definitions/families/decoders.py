@@ -210,8 +210,8 @@ def _classes(writing: Writing, encoded: Encoded) -> Outputs:
     padding = keys.size("pad_token_id", least=0)
     is_token = graph.op("Not", graph.op("Equal", IDS, graph.constant(padding, np.int64)))
     numbered = graph.op("Mul", graph.op("Cast", is_token, to=7), graph.positions())
-    place = graph.op("ArgMax", graph.op("Cast", numbered, to=1), axis=1, keepdims=1)
-    wide = graph.op("Expand", graph.op("Unsqueeze", place, graph.integers(2)), graph.integers(1, 1, encoded.width))
+    last_index = graph.op("ArgMax", graph.op("Cast", numbered, to=1), axis=1, keepdims=1)
+    wide = graph.op("Expand", graph.op("Unsqueeze", last_index, graph.integers(2)), graph.integers(1, 1, encoded.width))
     row = graph.op("Squeeze", graph.op("GatherElements", encoded.rows, wide, axis=1), graph.integers(1))
     last = Linear.of(writing.tensors, "score", writing.labels, encoded.width, bias=False)
     return {LOGITS: (last.apply(graph, row), (writing.labels,))}

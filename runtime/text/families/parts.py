@@ -35,48 +35,50 @@ class Settings:
 
     def __init__(
         self,
-        given: Mapping[str, Any],
+        values: Mapping[str, Any],
         defaults: Mapping[str, Any],
         fixed: Mapping[str, bool],
         wrong: Callable[[str, str], Exception],
     ) -> None:
-        self._given, self._defaults, self._fixed, self._wrong = given, defaults, fixed, wrong
+        self._values, self._defaults, self._fixed, self._wrong = values, defaults, fixed, wrong
 
     @property
     def pads_right(self) -> bool:
         """Whether padding stands on the right, where it does not say otherwise."""
-        return bool(self._given.get("padding_side", "right") == "right")
+        return bool(self._values.get("padding_side", "right") == "right")
 
     def truth(self, name: str, default: bool) -> bool:
         """True or false."""
-        value = self._fixed.get(name, self._given.get(name))
+        value = self._fixed.get(name, self._values.get(name))
         if value is not None and type(value) is not bool:
             raise self._wrong(name, "true or false")
         return default if value is None else bool(value)
 
     def optional_truth(self, name: str) -> bool | None:
         """True, false or null."""
-        return None if self._given.get(name) is None else self.truth(name, False)
+        return None if self._values.get(name) is None else self.truth(name, False)
 
     def text(self, name: str, default: str) -> str:
         """A word, as of a language."""
-        value = self._given.get(name)
+        value = self._values.get(name)
         if value is not None and not isinstance(value, str):
             raise self._wrong(name, "a word")
         return value or default
 
     def count(self, name: str, default: int) -> int:
         """A number of tokens, 0 or more."""
-        value = self._given.get(name)
+        value = self._values.get(name)
         if value is not None and (type(value) is not int or not 0 <= value <= 1 << 16):
             raise self._wrong(name, f"a number from 0 to {1 << 16}")
         return default if value is None else value
 
     def token(self, name: str) -> str:
         """The content of a special token; those that are one class's alone have other contents only as objects."""
-        setting = self._given.get(name)
-        found = self._defaults.get(name) if not setting or (name not in NAMED and isinstance(setting, str)) else setting
-        content = found.get("content") if isinstance(found, dict) else found
+        setting = self._values.get(name)
+        token_setting = (
+            self._defaults.get(name) if not setting or (name not in NAMED and isinstance(setting, str)) else setting
+        )
+        content = token_setting.get("content") if isinstance(token_setting, dict) else token_setting
         if not isinstance(content, str):
             raise self._wrong(name, "a token")
         return content

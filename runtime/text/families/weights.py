@@ -47,7 +47,7 @@ def _as_table(saved: Saved) -> normalizers.Normalizer | None:
     return next(iter(saved.charsmap()), None)
 
 
-def _place(settings: Settings, saved: Saved, otherwise: int, *, of_weight: float | None = None) -> int:
+def _position(settings: Settings, saved: Saved, otherwise: int, *, of_weight: float | None = None) -> int:
     """Where the unknown token stands in the vocabulary."""
     name, pieces = settings.token("unk_token"), saved.pieces
     at = pieces.index(name) if name in pieces else None
@@ -71,7 +71,7 @@ def _xlm_roberta(settings: Settings, saved: Saved) -> Parts:
 
 
 def _camembert(settings: Settings, saved: Saved) -> Parts:
-    model, words = unigram(saved, _place(settings, saved, 0)), _between_spaces(_words(settings))
+    model, words = unigram(saved, _position(settings, saved, 0)), _between_spaces(_words(settings))
     return Parts(model, _as_table(saved), words, _ends_twice(settings))
 
 
@@ -113,7 +113,7 @@ def _deberta_v2(settings: Settings, saved: Saved) -> Parts:
     cutters: list[Any] = [pre_tokenizers.Punctuation("isolated")] if settings.truth("split_by_punct", False) else []
     words = pre_tokenizers.Sequence([*cutters, _words(settings, otherwise="first")])
     return Parts(
-        unigram(saved, _place(settings, saved, 1, of_weight=0)), _sequence(*steps), words, bert_frame(settings)
+        unigram(saved, _position(settings, saved, 1, of_weight=0)), _sequence(*steps), words, bert_frame(settings)
     )
 
 
@@ -128,7 +128,7 @@ def _big_bird(settings: Settings, saved: Saved) -> Parts:
     from tokenizers import normalizers
 
     steps = [normalizers.Strip(left=False, right=False), _replace(" {2,}", SPACE)]
-    model = unigram(saved, _place(settings, saved, 100, of_weight=0))
+    model = unigram(saved, _position(settings, saved, 100, of_weight=0))
     return Parts(model, _sequence(*steps), _words(settings), bert_frame(settings))
 
 
@@ -160,7 +160,7 @@ def _mbart50(settings: Settings, saved: Saved) -> Parts:
 def _pegasus(settings: Settings, saved: Saved) -> Parts:
     end = settings.token("eos_token")
     normalizer = _sequence(*(saved.charsmap() or [_replace("\n")]), _replace(" {2,}"))
-    model, words = unigram(saved, _place(settings, saved, 0)), _words(settings, always=True)
+    model, words = unigram(saved, _position(settings, saved, 0)), _words(settings, always=True)
     return Parts(model, normalizer, words, Frame((FIRST, end), (FIRST, SECOND, end)))
 
 
