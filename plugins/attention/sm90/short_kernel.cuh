@@ -110,14 +110,42 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
   wgmmaWait<0>();
 }
 
+// Copies by TMA of one head of one sequence: 64 of its query rows, and what fits on chip of its keys and values. Each
+// is asked for by one thread.
 template <typename S>
-__global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
-    attentionSm90ShortKernel(const __grid_constant__ AttentionParams p, const __grid_constant__ AttentionMaps maps) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ unsigned char dynamic[];
-  __shared__ ShortBarriers barriers;
-  __shared__ float entries[S::kTableEntries];  // of distance biases
-  const ShortMemory<S> memory{(sharedAddress(dynamic) + 1023) & ~1023u};
+struct ShortCopies {
+  const AttentionMaps& maps;
+  const ShortMemory<S>& memory;
+  ShortBarriers& barriers;
+  const int begin, length, head, key_head;
+
+  __device__ void loadQuery(int row, int slot) const {
+    if (row < length) {
+      loadRows<S, kTaskRows>(maps, 0, memory.query(slot), min(length - row, kTaskRows), head, begin + row,
+                             &barriers.queries[slot]);
+    }
+  }
+  __device__ void loadKeys(int key) const {
+    loadRows<S, S::kKeys>(maps, 1, memory.key(), min(length - key, S::kKeys), key_head, begin + key, &barriers.keys);
+  }
+  __device__ void loadValues(int key) const {
+    loadRows<S, S::kKeys>(maps, 2, memory.value(), min(length - key, S::kKeys), key_head, begin + key,
+                          &barriers.values);
+  }
+  // What the block needs first, by a thread of each warp. All threads.
+  __device__ void loadFirst(int row, int stride, int warp) const {
+    if (threadIdx.x % kWarpSize == 0) {
+      if (warp == 0) loadQuery(row, 0);
+      if (warp == 1) loadKeys(0);
+      if (warp == 2) loadValues(0);
+      if (warp == 3) loadQuery(row + stride, 1);
+    }
+    __syncwarp();
+  }
+};
+
+// Before the first copies. All threads.
+__device__ inline void prepareCopies(const AttentionMaps& maps, ShortBarriers& barriers) {
   if (threadIdx.x < 3) {
     prefetchMap(maps.whole[threadIdx.x]);
     prefetchMap(maps.part[threadIdx.x]);
@@ -129,6 +157,17 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     fenceBarrierInit();
     fenceAsyncProxy();
   }
+}
+
+template <typename S>
+__global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
+    attentionSm90ShortKernel(const __grid_constant__ AttentionParams p, const __grid_constant__ AttentionMaps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ unsigned char dynamic[];
+  __shared__ ShortBarriers barriers;
+  __shared__ float entries[S::kTableEntries];  // of distance biases
+  const ShortMemory<S> memory{(sharedAddress(dynamic) + 1023) & ~1023u};
+  prepareCopies(maps, barriers);
   const int sequence = blockIdx.x / p.H, head = blockIdx.x % p.H;
   const int first = blockIdx.y * kTaskRows, stride = gridDim.y * kTaskRows;
   const int warp = uniform(threadIdx.x / kWarpSize);
@@ -142,27 +181,8 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   if (sequence == p.B) return zeroFiller(p, begin);
   if (first >= length) return;
 
-  const auto loadQuery = [&](int row, int slot) {
-    if (row < length) {
-      loadRows<S, kTaskRows>(maps, 0, memory.query(slot), min(length - row, kTaskRows), head, begin + row,
-                             &barriers.queries[slot]);
-    }
-  };
-  const int key_head = keyHead(p, head);
-  const auto loadKeys = [&](int key) {
-    loadRows<S, S::kKeys>(maps, 1, memory.key(), min(length - key, S::kKeys), key_head, begin + key, &barriers.keys);
-  };
-  const auto loadValues = [&](int key) {
-    loadRows<S, S::kKeys>(maps, 2, memory.value(), min(length - key, S::kKeys), key_head, begin + key,
-                          &barriers.values);
-  };
-  if (threadIdx.x % kWarpSize == 0) {
-    if (warp == 0) loadQuery(first, 0);
-    if (warp == 1) loadKeys(0);
-    if (warp == 2) loadValues(0);
-    if (warp == 3) loadQuery(first + stride, 1);
-  }
-  __syncwarp();
+  const ShortCopies<S> copies{maps, memory, barriers, begin, length, head, keyHead(p, head)};
+  copies.loadFirst(first, stride, warp);
   const DistanceTable table{sharedAddress(entries), S::kTableReach};
   float slope = 0.f;
   if constexpr (S::kPositionMode == PositionMode::kSlope) slope = p.slopes[head] / -p.scale;
@@ -203,8 +223,8 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
           __syncthreads();  // all have read what is overwritten
           on_chip = key - key_row;
           if (threadIdx.x == 0) {
-            loadKeys(on_chip);
-            loadValues(on_chip);
+            copies.loadKeys(on_chip);
+            copies.loadValues(on_chip);
           }
           ++fills;
         }
@@ -217,7 +237,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     }
     if (row + 2 * stride < length) {
       __syncthreads();  // all have read this Q
-      if (threadIdx.x == 0) loadQuery(row + 2 * stride, slot);
+      if (threadIdx.x == 0) copies.loadQuery(row + 2 * stride, slot);
     }
   }
 #endif
