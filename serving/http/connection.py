@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 from typing import Any, cast
 
@@ -20,6 +21,8 @@ ENDING_S = 1.0
 """The same for answers when the server ends."""
 RESET_S = 0.05
 """So long after an answer to somebody who sends no more begins, it is looked whether anybody is there to take it."""
+_CLOSE, _CLOSE_WAIT = 7, 8
+"""States of Linux's TCP, the first byte of TCP_INFO: reset, or the other end sends no more."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TOO_LARGE = (
     f"the head of the request is too large, allowed: {HEAD_BYTES} bytes, {HEADERS} headers and {URL_BYTES} bytes of URL"
@@ -72,6 +75,7 @@ class Connection(_Protocol):  # type: ignore[misc]
     def look(self, *, ending: bool) -> int:
         """Ends the connection where it is too slow; returns its unread bytes. Called now and then."""
         self._end_if_reset()
+        self._find_end()
         now, unread = time.monotonic(), self.unread
         if unread != self._unread or not unread:
             self._unread, self._unread_since = unread, now
@@ -100,6 +104,19 @@ class Connection(_Protocol):  # type: ignore[misc]
             self.transport.write(_CONTINUE)
         asyncio.get_running_loop().call_later(RESET_S, self._end_if_reset)
         return True
+
+    def _find_end(self) -> None:
+        """Finds the end of what the other end sends where nothing is read: a second request waits before it."""
+        cycle = self.cycle
+        if self._sends_no_more or not self._work or self.transport.is_closing() or sys.platform != "linux":
+            return
+        if not getattr(self, "pipeline", None):
+            return
+        own = self.transport.get_extra_info("socket")
+        if own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in (_CLOSE, _CLOSE_WAIT):
+            self._sends_no_more = True
+            if not cycle.response_started and cycle.scope["http_version"] == "1.1":
+                self.transport.write(_CONTINUE)
 
     def _end_if_reset(self) -> None:
         """Ends a connection that is not read from any more, where the other end has reset it."""

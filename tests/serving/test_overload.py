@@ -142,15 +142,16 @@ def p90(values: Iterable[float]) -> float:
     return float(np.quantile(list(values), 0.9))
 
 
-@pytest.mark.parametrize("more_bytes", [0, 1 << 19])
-def test_nobody_is_computed_for_who_has_hung_up(patient: Server, more_bytes: int) -> None:
-    """Nor where a body is larger than what is read of a connection at once."""
+@pytest.mark.parametrize(("more_bytes", "requests"), [(0, 1), (1 << 19, 1), (0, 2)])
+def test_nobody_is_computed_for_who_has_hung_up(patient: Server, more_bytes: int, requests: int) -> None:
+    """Nor where a body is larger than what is read of a connection at once, or where a second request waits."""
     texts = 4 * many(patient)
     of_all, before = 5 * texts * tokens(patient), computed(patient)
     body = json.dumps({"inputs": [TEXT] * texts, "unknown": "a" * more_bytes}).encode()
     held = [socket.create_connection(patient.address) for _ in range(5)]
     for connection in held:
-        connection.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        head = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+        connection.sendall((head + body) * requests)
     wait_until(lambda: number(patient, "padfree_waiting_tokens") > 0)
     gone = number(patient, "padfree_gone_total")
     for connection in held:
