@@ -142,7 +142,7 @@ def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Pa
             if name is None:
                 raise BuildError(
                     f"{path}, line {line}: has no '{item.original_name}', which the model reads of every text; add it, "
-                    f"or bind it to a number when the model is rewritten: --fix {item.original_name}=NUMBER"
+                    f"or bind it to a number: padfree optimize --fix {item.original_name}=NUMBER"
                 )
             columns[item.name].append(_number(record[name], path, line))
     return columns

@@ -28,7 +28,7 @@ PROFILE = {"min_tokens": 1, "opt_tokens": 60, "max_tokens": 100, "max_batch": 12
 LIBRARIES = ("libpadfree.so", "libpadfree_register.so", "libpadfree_triton_batching.so")
 
 ModelWriter = Callable[..., Path]
-pytest_plugins = ["tests.support.running"]
+pytest_plugins = ["tests.support.running", "tests.support.followed"]
 
 
 def _metadata(interface: str, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -68,6 +68,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="texts (.txt, .jsonl, .csv, .parquet): shows how long they are, and what padding them would cost",
     )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="with --texts: also draw that, as .svg, .png or .pdf (matplotlib)"
+    )
     add_tokenizer_option(parser)
     parser.add_argument("--json", action="store_true", help="print metadata and report as JSON and nothing else")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless everything is packed")
@@ -86,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.onnx_tools import ModelFileError, RewriteError
 
     console = output_console()
+    _check_plot(arguments)
     fixed = fixed_inputs(arguments)
     try:
         with (
@@ -123,9 +127,30 @@ def run(arguments: argparse.Namespace) -> int:
         print_summary(console, _summary(arguments, inspected, shown))
         if texts is not None:
             print_text_lengths(console, texts)
+    if texts is not None and arguments.plot is not None:
+        from padfree.builder.text_plot import draw_text_lengths
+
+        draw_text_lengths(texts, f"{arguments.texts.name} in tokens of {arguments.model.name}", arguments.plot)
+        if not arguments.json:
+            print_line(console, f"wrote {arguments.plot}")
     if arguments.strict:
         require_complete(coverage or {}, str(inspected.path))
     return 0
+
+
+def _check_plot(arguments: argparse.Namespace) -> None:
+    """Refuses a picture that could not be drawn, before the work that it shows. Raises BuildError."""
+    from padfree.builder.destinations import check_destinations
+    from padfree.builder.errors import BuildError
+    from padfree.builder.simulate.plot import check_plot
+
+    if arguments.plot is None:
+        return
+    if arguments.texts is None:
+        raise BuildError(f"--plot {arguments.plot}: draws lengths of texts; pass --texts FILE, or leave --plot out")
+    inputs = [("the model", arguments.model), ("--texts", arguments.texts), ("--tokenizer", arguments.tokenizer)]
+    check_destinations([("--plot", arguments.plot)], inputs)
+    check_plot(arguments.plot)
 
 
 def _measured(arguments: argparse.Namespace, path: Path, inspected: Inspected) -> TextLengths:

@@ -156,7 +156,7 @@ def choose(path: Path, options: ServingOptions) -> Served:
         raise BuildError(
             f"{path}: the model has '{metadata.shared_inputs[0]}' once for a whole batch, and --backend tensorrt "
             "batches requests whatever they hold; use --backend python, which runs requests of other values by "
-            f"themselves, or bind it to a number when the model is rewritten: --fix {metadata.shared_inputs[0]}=NUMBER"
+            f"themselves, or bind it to a number: padfree optimize --fix {metadata.shared_inputs[0]}=NUMBER"
         )
     if backend == "tensorrt" and options.costs is not None:
         raise BuildError(f"--costs {options.costs} is for --backend python, which cuts batches itself; leave it out")

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from padfree.builder import text_plot
 from padfree.builder.cli import main
 from padfree.builder.text_lengths import BATCHES, TextLengths
+from padfree.contract.installation import install_command
 from tokenizers import Tokenizer
 
 from tests.support.folders import ENCODER, TOKENIZER, write_folder
@@ -81,3 +85,44 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: Capture) -> None:
     texts.write_text("", encoding="utf-8")
     assert main(["inspect", str(model), "--texts", str(texts), "--tokenizer", str(TOKENIZER)]) == 1
     assert "texts.txt: holds no text" in capsys.readouterr().err
+
+
+def test_the_picture_shows_what_was_counted(tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("matplotlib", reason=f"needs matplotlib: {install_command('bench')}")
+    texts, picture = tmp_path / "texts.txt", tmp_path / "lengths.svg"
+    texts.write_text("\n".join(SOME) + "\n", encoding="utf-8")
+    command = ["inspect", str(ENCODER), "--tokenizer", str(TOKENIZER), "--texts", str(texts)]
+    assert main([*command, "--plot", str(picture)]) == 0
+    assert f"wrote {picture}" in capsys.readouterr().out
+    content = picture.read_text(encoding="utf-8")
+    shown = re.findall(r">([^<>]+)</text>", content)
+    lengths = [len(item.ids) for item in Tokenizer.from_file(str(TOKENIZER)).encode_batch(SOME)]
+    share = f"{100 * padded_share(lengths, 32):.0f} %"
+    for word in ("texts.txt in tokens of bert_tiny.onnx", f"mean {np.mean(lengths):.0f}", "texts in a batch", share):
+        assert word in shown, shown
+    assert f"{len(SOME)} texts, the longest {max(lengths)} tokens" in shown
+    for colour in (text_plot.TEXT, text_plot.BAR, text_plot.COME, text_plot.SORTED):
+        assert 1.05 / (luminance(colour) + 0.05) >= 4.5  # WCAG's contrast, on white
+        assert colour in content
+
+
+def luminance(colour: str) -> float:
+    """Of sRGB, as WCAG 2 has it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_a_picture_is_refused_before_any_work(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a\n", encoding="utf-8")
+    missing = ["inspect", str(tmp_path / "missing.onnx"), "--plot"]  # which would be found next
+    assert main([*missing, str(tmp_path / "x.svg")]) == 1
+    assert "pass --texts FILE, or leave --plot out" in capsys.readouterr().err
+    assert main([*missing, str(tmp_path / "x.doc"), "--texts", str(texts)]) == 1
+    assert "no picture has this suffix" in capsys.readouterr().err
+    assert main([*missing, str(texts), "--texts", str(texts)]) == 1
+    assert "--texts" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
+    assert main([*missing, str(tmp_path / "x.svg"), "--texts", str(texts)]) == 1
+    assert install_command("bench") in " ".join(capsys.readouterr().err.split())

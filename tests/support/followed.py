@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every message that the command prints in a test is held against the parser: what it advises exists there."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def advice_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options that an error of a subcommand names are its own, or those of the command that they stand with."""
+    cli = sys.modules.get("padfree.builder.cli")
+    if cli is not None:
+        _listen(cli, monkeypatch)
+
+
+def _listen(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from .advice import parsers, problems
+
+    make_parser, print_error = cli.make_parser, cli.print_error
+    given: list[str] = []
+
+    def noting() -> Any:
+        parser = make_parser()
+        parse = parser.parse_args
+
+        def parse_args(words: Any = None) -> Any:
+            given[:] = [str(word) for word in words or sys.argv[1:]]
+            return parse(words)
+
+        parser.parse_args = parse_args
+        return parser
+
+    def checked(message: str) -> None:
+        print_error(message)
+        if given and given[0] in parsers():
+            found = problems(message, given[0])
+            assert not found, f"{message!r} of padfree {given[0]}: {found}"
+
+    monkeypatch.setattr(cli, "make_parser", noting)
+    monkeypatch.setattr(cli, "print_error", checked)
