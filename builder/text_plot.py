@@ -25,7 +25,7 @@ def draw_text_lengths(lengths: TextLengths, title: str, path: Path) -> None:
     check_plot(path)
     from matplotlib import figure, rc_context
 
-    colours = {"text.color": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT, "ytick.color": TEXT}
+    colours: Any = {"text.color": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT, "ytick.color": TEXT}
     with rc_context({**STYLE, **colours, "axes.spines.top": False, "axes.spines.right": False, "font.size": 10}):
         picture = figure.Figure(figsize=(9, 3.9), layout="constrained", facecolor="white")
         picture.suptitle(title, x=0.01, ha="left", fontweight="bold")
