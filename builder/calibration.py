@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy.typing as npt
 from padfree.contract.names import FP8, HALF
+from padfree.contract.phases import Phases
 from padfree.onnx_tools.files.metadata import is_rewritten
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.fp8 import QUANTIZATION, quantize, quantize_gemms
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.quantization.calibration import BeginSteps
 from padfree.onnx_tools.quantization.options import QuantizationOptions
 from padfree.onnx_tools.rewrite import rewrite_model
@@ -132,6 +134,7 @@ def fp8_model(
     norms: str = FOLDED,
     verify: bool | str = True,
     begin: BeginSteps,
+    phases: Phases | None = None,
     **rewriting: Any,
 ) -> Model:
     """A model in fp8, without function bodies.
@@ -143,13 +146,15 @@ def fp8_model(
         norms: whether GEMMs compute the norms between them, where fp8 allows it.
         verify: whether results are compared, of rewriting and of fp8.
         begin: for progress; the steps are calibration batches.
-        **rewriting: interface, strict, mask, masks of rewrite_model, for exported models.
+        phases: gets the seconds of rewriting.
+        **rewriting: interface, strict, mask, masks, padding_id of rewrite, for exported models.
 
     Raises:
         BuildError: the calibration data; RewriteError: the model, or options.
     """
     if not is_rewritten(model.proto):
-        model = rewrite_model(model, precision=HALF, verify=verify, **rewriting).model
+        wanted = RewriteOptions.of_keywords(precision=HALF, verify=verify, **rewriting)
+        model = rewrite_model(model, wanted, phases=phases).model
     written = metadata_of(model.proto)
     batches = calibration_batches(calibration, parse_metadata(written, "the rewritten model"), path)
     if linear_of(model.proto) == PADFREE_GEMMS or written["precision"] == "fp32":

@@ -20,6 +20,7 @@ from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.fp8 import QUANTIZATION
 from padfree.onnx_tools.gemms import GemmShape
 from padfree.onnx_tools.operators import check_nodes
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.report import IN_BETWEEN
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.plan_files import open_plan, parse_metadata
@@ -70,9 +71,7 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspected:
         check_nodes(model.proto)
     else:
         model_file, kind = open_model(path, Storage.MEMORY), "original"
-        model = rewrite_model(
-            model_file, interface="packed", precision="fp32", strict=False, verify=False, mask=mask
-        ).model
+        model = rewrite_model(model_file, RewriteOptions(verify=False, mask_input=mask)).model
     raw = parse_metadata(metadata_of(model.proto), str(path)).raw
     check_report(raw, str(path))
     return Inspected(path, kind or str(raw["interface"]), raw)

@@ -6,6 +6,7 @@ from .files.model_file import load_model, save_model
 from .importing.bound_inputs import bind_inputs
 from .importing.importing import standard_model
 from .operators import without_functions
+from .options import RewriteOptions
 from .report import CoverageReport
 from .rewrite import RewriteResult, rewrite
 
@@ -13,6 +14,7 @@ __all__ = [
     "CoverageReport",
     "ModelFileError",
     "RewriteError",
+    "RewriteOptions",
     "RewriteResult",
     "VerificationError",
     "bind_inputs",

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
-from padfree.contract.names import HALF, INTERFACES, MASKS, PRECISIONS, WHOLE
 from padfree.contract.phases import HALVING, REWRITING, VERIFYING, Phases
 
 from .analysis.special_ids import PADDING_IDS
@@ -31,6 +30,7 @@ from .importing.quantized.unquantized import holds_quantization, without_quantiz
 from .notes import every_slot_counts, note_on_padding, note_on_refuted_padding, notes_on
 from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
+from .options import RewriteOptions
 from .padding_ids import ids_of_zeros
 from .passes.masks.choice import UnprovedMaskError, mask_advice
 from .pipeline import GraphOptions, PassedGraph, rewrite_graph
@@ -68,6 +68,7 @@ class Rewritten:
 
 def rewrite(
     model: str | os.PathLike[str] | ModelProto,
+    options: RewriteOptions | None = None,
     *,
     interface: str = "packed",
     precision: str = "fp32",
@@ -82,33 +83,26 @@ def rewrite(
 
     Args:
         model: an ONNX model or its path.
-        interface: "packed" (tokens [T] and lengths), "padded" (the original inputs and outputs), or "varseqlen"
-            (packed, with the inputs of NVIDIA's variable-length BERT engines).
-        precision: type of weights and activations in the result: "fp32", "fp16", "bf16", or "half" for fp16 unless it
-            costs GEMMs their kernels, and bf16 then.
-        strict: whether anything that stays padded is an error.
-        verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared; long
-            sequences without layers that repeat others, but for "whole".
-        seed: of the batches that `verify` draws.
-        mask: the padding mask's input, where attention does not prove which one that is: 1 at tokens, 0 at padding.
-        padding_id: what padded slots hold, for models that read them; without it 0 and 1 are tried, and noted.
-        masks: of the padded interface, "any" or "contiguous": no padding lies between the tokens of a row, as in left-
-            and right-padded masks. Then attention with windows and biases by distance is packed, too.
+        options: all of the keywords as one value, instead of them.
+        interface: as every other keyword, one of RewriteOptions, which describes it.
+        precision: see RewriteOptions.
+        strict: see RewriteOptions.
+        verify: see RewriteOptions.
+        seed: see RewriteOptions.
+        mask: RewriteOptions.mask_input: the padding mask's input, 1 at tokens and 0 at padding.
+        masks: RewriteOptions.mask_form: "any", or "contiguous", with which attention with windows and biases by
+            distance is packed in the padded interface, too.
+        padding_id: see RewriteOptions.
 
-    Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ).
+    Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ), or where options
+    are given both ways.
     """
-    _check_options(interface, precision, masks, verify)
-    result = rewrite_model(
-        _options_of(model),
-        interface=interface,
-        precision=precision,
-        strict=strict,
-        verify=verify,
-        seed=seed,
-        mask=mask,
-        masks=masks,
-        padding_id=padding_id,
-    )
+    keywords = RewriteOptions(interface, precision, strict, verify, seed, mask, masks, padding_id)
+    if options is not None and keywords != RewriteOptions():
+        raise RewriteError("options are given as a value and as keywords; give one of the two")
+    chosen = options or keywords
+    chosen.check()
+    result = rewrite_model(_opened(model), chosen)
     return RewriteResult(finished(result.model, result.precision), result.report)
 
 
@@ -125,36 +119,17 @@ def with_bodies(model: Model, precision: str) -> Model:
     return model.with_proto(with_functions(model.proto, precision))
 
 
-def _options_of(model: str | os.PathLike[str] | ModelProto) -> Model:
+def _opened(model: str | os.PathLike[str] | ModelProto) -> Model:
     if not isinstance(model, ModelProto):
         return open_model(model, Storage.MEMORY)
     check_model_data(Model(model), "the model")
     return Model.of(model)
 
 
-def _check_options(interface: str, precision: str, masks: str, verify: bool | str) -> None:
-    if interface not in INTERFACES:
-        raise RewriteError(f"interface is '{interface}', allowed are {', '.join(INTERFACES)}; choose one of them")
-    if isinstance(verify, str) and verify != WHOLE:
-        raise RewriteError(f"verify is '{verify}', allowed are True, False and '{WHOLE}'; choose one of them")
-    if masks not in MASKS:
-        raise RewriteError(f"masks is '{masks}', allowed are {', '.join(MASKS)}; choose one of them")
-    precisions = (*PRECISIONS, HALF)
-    if precision not in precisions:
-        raise RewriteError(f"precision is '{precision}', allowed are {', '.join(precisions)}; choose one of them")
-
-
 def rewrite_model(
     model: Model,
+    options: RewriteOptions,
     *,
-    interface: str,
-    precision: str,
-    strict: bool,
-    verify: bool | str,
-    seed: int = 0,
-    mask: str | None = None,
-    masks: str = "any",
-    padding_id: int | None = None,
     keep_exact: bool = False,
     phases: Phases | None = None,
 ) -> Rewritten:
@@ -165,8 +140,8 @@ def rewrite_model(
     Weights that lie outside of the model's message stay outside of the result's. Whoever is done with the result calls
     `finished`, or check_files() of its weights. `phases` gets the seconds of what is done.
     """
-    _check_options(interface, precision, masks, verify)
-    if verify:
+    options.check()
+    if options.verify:
         model.weights.align()
     if holds_plugins(model.proto):
         model = without_plugins(model)
@@ -175,17 +150,15 @@ def rewrite_model(
         model = unquantized.model
     original_proto, model = model.proto, widen(model)
     original = with_rows_marked(model.with_proto(runnable(model.proto)))
-    inner = "packed" if interface == VARSEQLEN else interface
-    options = GraphOptions(inner, mask, masks == "contiguous")
-    whole, steps = verify == WHOLE, phases or Phases()
-    request = _Request(options, precision, masks, strict, seed if verify else None, padding_id, steps, whole)
+    request = _Request(options, phases or Phases())
     rewriting = _rewritten_graph(original, request)
     result, metadata, exact = rewriting.model, rewriting.metadata, rewriting.model if keep_exact else None
     if unquantized is not None:
         metadata["unquantized"] = unquantized.to_dict()
+    precision = options.precision
     if precision != "fp32":
         with request.phases.measured(HALVING):
-            sample = sample_of(original.proto, metadata, seed=seed) if verify else None
+            sample = sample_of(original.proto, metadata, seed=options.seed) if options.verify else None
             half = convert_and_check(result, precision, sample)
         result, precision = half.model, half.precision
         metadata |= {"precision": precision, "kept_float32": dict(half.kept_float32)}
@@ -197,7 +170,7 @@ def rewrite_model(
             metadata["verification"]["half_precision"] = {**costs, "typical": typical}
     narrow_outputs(result.proto, original_proto)
     describe_types(metadata, result.proto)
-    if interface == VARSEQLEN:
+    if options.interface == VARSEQLEN:
         if exact is not None and exact is not result:
             take_varseqlen(exact.proto, copy.deepcopy(metadata))
         take_varseqlen(result.proto, metadata)
@@ -207,19 +180,19 @@ def rewrite_model(
 
 @dataclass(frozen=True)
 class _Request:
-    """How a graph is rewritten and verified: `seed` is that of the batches, None: it is not verified.
+    """How a graph is rewritten and verified; `phases` gets the seconds."""
 
-    `phases` gets the seconds. `whole`: long sequences go through all layers.
-    """
-
-    options: GraphOptions
-    precision: str
-    masks: str
-    strict: bool
-    seed: int | None
-    padding_id: int | None
+    options: RewriteOptions
     phases: Phases
-    whole: bool = False
+
+    @property
+    def interface(self) -> str:
+        """That of the graph that is rewritten: NVIDIA's inputs are given to a packed one."""
+        return "packed" if self.options.interface == VARSEQLEN else self.options.interface
+
+    def with_options(self, **changes: Any) -> _Request:
+        """The same request with other options."""
+        return replace(self, options=replace(self.options, **changes))
 
 
 @dataclass(frozen=True)
@@ -250,7 +223,7 @@ def _rewritten_graph(original: Model, request: _Request) -> _Rewriting:
 def _refusal_with(mask: str, original: Model, request: _Request) -> RewriteError | None:
     """Why a model cannot be rewritten with this mask; None where it can."""
     try:
-        _with_any_padding(original, replace(request, options=replace(request.options, mask=mask)))
+        _with_any_padding(original, request.with_options(mask_input=mask))
     except RewriteError as error:
         return error
     return None
@@ -264,9 +237,9 @@ def _with_any_padding(original: Model, request: _Request) -> _Rewriting:
     try:
         return _with_padding(original, request, None)
     except (PaddingIsReadError, PaddingMattersError) as refused:
-        named = request.padding_id
+        named = request.options.padding_id
         tried = dict.fromkeys((*PADDING_IDS, *ids_of_zeros(original))) if named is None else (named,)
-        careful = replace(request, seed=request.seed or 0) if request.padding_id is None else request
+        careful = request if named is not None else request.with_options(verify=request.options.verify or True)
         refuted: list[int] = []
         for padding_id in tried:
             with contextlib.suppress(RewriteError):  # others say nothing of padding, as where the original does not run
@@ -276,14 +249,16 @@ def _with_any_padding(original: Model, request: _Request) -> _Rewriting:
                     refuted.append(padding_id)
         if isinstance(refused, UnknownSizesError) or not refuted:
             raise
-        note = note_on_refuted_padding(refuted, was_named=request.padding_id is not None)
+        note = note_on_refuted_padding(refuted, was_named=named is not None)
         raise type(refused)(f"{refused}; {note}") from refused
 
 
 def _with_padding(original: Model, request: _Request, padding_id: int | None) -> _Rewriting:
     """Rewrites and verifies a model whose padded slots hold anything, or this id."""
-    interface = request.options.interface
-    options = replace(request.options, padding_id=padding_id, moved=request.phases.moved)
+    wanted, interface = request.options, request.interface
+    options = GraphOptions(
+        interface, wanted.mask_input, wanted.mask_form == "contiguous", padding_id, moved=request.phases.moved
+    )
     with request.phases.measured(REWRITING):
         passed = rewrite_graph(original, options)
         assumed = passed.assumed
@@ -293,17 +268,17 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
             notes=(*notes, *notes_on(passed, interface)),
             every_slot_counts=every_slot_counts(passed, interface),
         )
-        if request.strict and not report.complete:
+        if wanted.strict and not report.complete:
             count, reasons = len(report.islands), "; ".join(report.reasons[:5])
             raise RewriteError(
                 f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
             )
         metadata = describe(
-            passed, report, original.proto, interface=interface, precision=request.precision, masks=request.masks
+            passed, report, original.proto, interface=interface, precision=wanted.precision, masks=wanted.mask_form
         )
         result = _exported(passed.graph, passed.analysis, original)
     rules = assumed
-    if request.seed is not None:
+    if wanted.verify:
         with request.phases.measured(VERIFYING):
             verified = _verified(original, result, metadata, passed, request)
         rules = verified.rules
@@ -321,7 +296,7 @@ def _verified(
 ) -> Verified:
     """Compares original and rewritten model. Raises VerificationError."""
     runs = result.with_proto(with_functions(result.proto))
-    how: dict[str, Any] = {"seed": request.seed, "whole": request.whole, "moved": request.phases.moved}
+    how: dict[str, Any] = {"seed": request.options.seed, "whole": request.options.whole, "moved": request.phases.moved}
     if passed.assumed:
         return verify_assumed(original, runs, metadata, passed.assumed, **how)
     return verify_ids(original, runs, metadata, special=passed.special, **how)

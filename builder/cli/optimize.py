@@ -154,6 +154,7 @@ def _optimized(
     from padfree.builder.engine.linear import apply_linear
     from padfree.builder.engine.preparation import metadata_of
     from padfree.onnx_tools.files.weights import Storage
+    from padfree.onnx_tools.options import RewriteOptions
     from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
 
     options = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "padding_id")}
@@ -163,5 +164,7 @@ def _optimized(
         shown: dict[str, Any] = {"begin": steps_of(progress), "phases": phases}
         model = fp8_model(model_file, source.path, calibration, norms=arguments.norms, **shown, **options)
         return with_bodies(model, metadata_of(model.proto)["precision"])
-    result = rewrite_model(model_file, precision=arguments.precision, **options, phases=phases)
+    result = rewrite_model(
+        model_file, RewriteOptions.of_keywords(precision=arguments.precision, **options), phases=phases
+    )
     return with_bodies(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)

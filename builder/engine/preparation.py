@@ -17,6 +17,7 @@ from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.fp8 import QUANTIZATION
 from padfree.onnx_tools.operators import check_nodes
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.quantization.scales import check_scales
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.gpu.device import Device
@@ -127,13 +128,15 @@ def _rewritten(
     if not is_rewritten(model.proto):
         rewriting = rewrite_model(
             model,
-            interface=interface or "packed",
-            precision=precision or HALF,
-            strict=strict,
-            verify=verify,
-            mask=mask,
-            masks=masks or "any",
-            padding_id=padding_id,
+            RewriteOptions(
+                interface or "packed",
+                precision or HALF,
+                strict,
+                verify,
+                mask_input=mask,
+                mask_form=masks or "any",
+                padding_id=padding_id,
+            ),
             keep_exact=bool(verify),
             phases=phases,
         )

@@ -14,6 +14,7 @@ from padfree.onnx_tools.errors import ModelFileError
 from padfree.onnx_tools.files.metadata import is_rewritten, write_metadata
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
 from padfree.runtime.plan_files import parse_metadata
 
@@ -57,12 +58,7 @@ def runnable(
         with opened(path, options, mask=mask, say=say) as source:
             say(f"{path}: rewriting it for onnxruntime on the CPU, in fp32")
             rewriting = rewrite_model(
-                open_model(source.path, Storage.MEMORY),
-                interface="packed",
-                precision="fp32",
-                strict=False,
-                verify=verify,
-                mask=mask,
+                open_model(source.path, Storage.MEMORY), RewriteOptions(verify=verify, mask_input=mask)
             )
             model = with_bodies(rewriting.model, rewriting.precision)
             metadata = metadata_of(model.proto)

@@ -28,6 +28,7 @@ from padfree.builder.errors import BuildError
 from padfree.onnx_tools import RewriteError, load_model, rewrite
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.fp8 import quantize_gemms
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.gpu.device import Device
 
@@ -134,7 +135,7 @@ def lines() -> Iterator[str]:
 
 def _rewritten(original: ModelProto, interface: str, precision: str) -> Model:
     model = Model.of(original)
-    return rewrite_model(model, interface=interface, precision=precision, strict=False, verify=False).model
+    return rewrite_model(model, RewriteOptions(interface, precision, verify=False)).model
 
 
 def _lowered(model: Model, precision: str, length: int) -> str:

@@ -15,6 +15,7 @@ from padfree.builder.folders.source import opened
 from padfree.contract.phases import Phases
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import rewrite_model
 from tokenizers import Tokenizer, models
 
@@ -93,7 +94,7 @@ def outcome(entry: Mapping[str, Any], path: Path) -> Outcome:
     family = write_defined(read_folder(folder)).name
     with opened(folder, lazily=True) as source:
         model = source.open(Storage.MEMORY, Phases(), lambda _: None)
-        rewritten = rewrite_model(model, interface="packed", precision="fp32", strict=False, verify=False)
+        rewritten = rewrite_model(model, RewriteOptions(verify=False))
     graph = rewritten.model.proto.graph
     attentions = [node_attributes(node) for node in padfree_nodes(graph) if node.op_type == "PadfreeAttention"]
     return Outcome(

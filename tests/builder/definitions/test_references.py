@@ -16,6 +16,7 @@ from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import save_model
 from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import finished, rewrite_model
 from padfree.runtime import Session, SessionError
 
@@ -73,7 +74,7 @@ def test_packed(name: str, tmp_path: Path) -> None:
     reference = defined.read(name)
     original = written(name, tmp_path / "model")
     by_id = defined.padding_of(reference) is not None  # looks for ids of padding, in a part that stays padded
-    rewritten = rewrite_model(original, interface="packed", precision="fp32", strict=not by_id, verify=by_id)
+    rewritten = rewrite_model(original, RewriteOptions(strict=not by_id, verify=by_id))
     save_model(finished(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
     request: Any = [list(ids) for ids in defined.REQUESTS]
     with Session(tmp_path / "packed.onnx") as session:
@@ -90,7 +91,7 @@ def test_packed(name: str, tmp_path: Path) -> None:
 def test_texts_for_which_frequencies_would_be_others_are_refused(name: str, longest: int, tmp_path: Path) -> None:
     """Those of transformers depend on the longest text of a batch there."""
     original = written(name, tmp_path / "model")
-    rewritten = rewrite_model(original, interface="packed", precision="fp32", strict=True, verify=False)
+    rewritten = rewrite_model(original, RewriteOptions(strict=True, verify=False))
     save_model(finished(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
     with Session(tmp_path / "packed.onnx") as session:
         session.run([[1] * longest])

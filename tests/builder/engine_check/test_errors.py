@@ -18,6 +18,7 @@ from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import with_functions
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.precision import ranges
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.onnx_tools.rewrite import rewrite_model
@@ -144,9 +145,9 @@ def rounded_answers(model: Model, precision: str, feeds: Any) -> Array:
 def test_one_product_of_one_layer_that_is_off_by_a_fifth(precision: str, layer: int) -> None:
     """The answers of GEMMs with folded norms, which round elsewhere, are right."""
     original = bert_model(6, 64, 4, 256, vocab_size=200, max_positions=128)
-    actual = rewrite_model(Model.of(original), interface="packed", precision=precision, strict=False, verify=True)
+    actual = rewrite_model(Model.of(original), RewriteOptions(precision=precision))
     metadata = parse_metadata(read_metadata(actual.model.proto, ValueError), "test")
-    exact = rewrite_model(Model.of(original), interface="packed", precision="fp32", strict=False, verify=False).model
+    exact = rewrite_model(Model.of(original), RewriteOptions(verify=False)).model
     batch = next(item for item in make_batches(metadata, PROFILE, most_tokens=1000) if item.name == "mixed")
     feeds, entry = batch.inputs(metadata), metadata.raw["outputs"][0]
     wanted = ranges.run(exact.with_proto(with_functions(exact.proto)), feeds, [entry["name"]])[0]

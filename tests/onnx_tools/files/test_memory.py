@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import finished, rewrite_model, with_bodies
 from padfree.onnx_tools.synthetic import bert_model
 
@@ -25,6 +26,7 @@ import ctypes, sys
 ctypes.CDLL(None).prctl({NO_HUGE_PAGES}, 1, 0, 0, 0)
 from padfree.onnx_tools.files.model_file import open_model, save_model
 from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
 import padfree.onnx_tools.verification.verify
 
@@ -35,7 +37,7 @@ def most():
 path, precision, output = sys.argv[1:]
 before = most()
 given = open_model(path, Storage.MEMORY)
-made = rewrite_model(given, interface="packed", precision=precision, strict=False, verify=True)
+made = rewrite_model(given, RewriteOptions(precision=precision))
 del given
 save_model(with_bodies(made.model, made.precision), output)
 print(most() - before)
@@ -62,7 +64,7 @@ def test_rewriting_takes_little_more_than_its_weights(file: Path, precision: str
 def test_weights_are_written_from_where_they_lie(tmp_path: Path, outside: bool) -> None:
     source, packed = tmp_path / "model.onnx", tmp_path / "packed.onnx"
     save_model(bert_model(1, 128, 4, 256, vocab_size=300, max_positions=64), source)
-    rewritten = rewrite_model(open_model(source), interface="packed", precision="fp16", strict=False, verify=False)
+    rewritten = rewrite_model(open_model(source), RewriteOptions(precision="fp16", verify=False))
     save_model(with_bodies(rewritten.model, "fp16"), packed, external_data_bytes=0 if outside else 1 << 30)
     assert len(list(tmp_path.glob("*.data"))) == outside
     assert load_model(packed) == finished(rewritten.model, "fp16")

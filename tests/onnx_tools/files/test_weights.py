@@ -26,6 +26,7 @@ from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.files.ort_session import open_session
 from padfree.onnx_tools.files.weights import LARGE_BYTES, HeldValues, Storage, Weights, array_of
 from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.precision.rounded_weights import round_to
 from padfree.onnx_tools.rewrite import finished, rewrite_model
 
@@ -136,7 +137,7 @@ def test_what_is_rewritten_is_the_same(tmp_path: Path, precision: str, stored: s
     save_model(source, path)
     options: dict[str, Any] = {"interface": "packed", "precision": precision, "strict": False, "verify": False}
     wanted = rewrite(source, **options).model
-    actual = rewrite_model(open_model(path), **options).model
+    actual = rewrite_model(open_model(path), RewriteOptions.of_keywords(**options)).model
     assert len(held(actual)) > 4
     assert finished(actual, precision) == wanted
     if precision != "fp32":
@@ -163,7 +164,7 @@ def test_exports_are_rewritten_alike_whatever_is_held(
     wanted = rewrite(path, **options).model
     for module in ("files.graph_io", "files.external_data", "files.model", "precision.constants", "files.wire"):
         monkeypatch.setattr(f"padfree.onnx_tools.{module}.LARGE_BYTES", 1 << 10)
-    actual = rewrite_model(open_model(path), **options).model
+    actual = rewrite_model(open_model(path), RewriteOptions.of_keywords(**options)).model
     assert held(actual)
     assert whole(actual) == without_functions(wanted)
     assert finished(actual, "fp16") == wanted
