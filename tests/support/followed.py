@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every message that the command prints in a test is held against the parser: what it advises exists there."""
+"""What the command advises in its errors, in tests of these folders, is held against the parser."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+PLACES = ("tests/builder/cli/", "tests/builder/folders/", "tests/bulk/test_cli")
+
 
 @pytest.fixture(autouse=True)
-def advice_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+def advice_exists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Options that an error of a subcommand names are its own, or those of the command that they stand with."""
     cli = sys.modules.get("padfree.builder.cli")
-    if cli is not None:
+    if cli is not None and any(place in str(request.path) for place in PLACES):
         _listen(cli, monkeypatch)
 
 
