@@ -35,7 +35,7 @@ def test_a_sweep_reads_them_without_torch(name: str, tmp_path: Path, monkeypatch
     tiny = {**config, **{key: value for key, value in TINY.items() if key in config}}
     monkeypatch.setattr(measured, "CONFIGS", {name: tiny})
     model = model_reader(tmp_path)(name, "fp16")
-    assert model.products
+    assert model.gemms
     again = model_reader(tmp_path)(name, "fp16")
     assert load_model(again.path) == load_model(model.path)
     weights = [measured.drawn(key, shape) for key, shape in measured.shapes_of(tiny).items()]
