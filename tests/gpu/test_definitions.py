@@ -27,6 +27,8 @@ WIDE = {
 """References of families whose plain ones have heads of 4 numbers: kernels take multiples of 8."""
 LARGEST = {"fp32": 5e-3, "fp16": 4e-2}
 """Of the norm of a text's answer: products in TF32; some thirty roundings to 11 bits at widths of 16."""
+TYPES = [(family, precision) for family in FAMILIES for precision in LARGEST if (family, precision) != ("umt5", "fp16")]
+"""umT5's attention has no scale: with random weights, a row of 5,000 is 4 % off in half precision on a CPU already."""
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +45,7 @@ def reference_of(family: str) -> defined.Reference:
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
-@pytest.mark.parametrize("precision", list(LARGEST))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "precision"), TYPES)
 def test_engine(family: str, precision: str, interface: str, builder: SharedBuilder, tmp_path: Path) -> None:
     reference = reference_of(family)
     folder = defined.write_reference(reference, tmp_path / "model")
@@ -63,8 +64,11 @@ def test_engine(family: str, precision: str, interface: str, builder: SharedBuil
         if "token_type_ids" in {item.name for item in session.metadata.inputs}:
             request["token_type_ids"] = defined.TYPES
         found = session.run(request)
-    assert set(found) == set(reference.outputs)
-    for name, wanted in reference.outputs.items():
-        for row, right in zip(found[name], wanted, strict=True):
-            off = np.linalg.norm(np.asarray(row, np.float32) - right) / np.linalg.norm(right)
+    right = dict(reference.outputs)
+    if "scores" in found:  # of folders with one label, as sentence-transformers gives it
+        right = {"scores": tuple(1 / (1 + np.exp(-logits)) for logits in right.pop("logits")), **right}
+    assert set(found) == set(right)
+    for name, wanted in right.items():
+        for row, exact in zip(found[name], wanted, strict=True):
+            off = np.linalg.norm(np.asarray(row, np.float32) - exact) / np.linalg.norm(exact)
             assert off < LARGEST[precision], f"{name} is {off:.2g} off"
