@@ -148,7 +148,7 @@ def test_nothing_counted_is_no_share() -> None:
     assert report.packed_gemm_share is None
     assert report.to_dict()["packed_gemm_share"] is None
     assert "100" not in str(report)
-    assert "no matrix product is counted" in verdict({**report.to_dict(), "complete": False})
+    assert "no GEMM is counted" in verdict({**report.to_dict(), "complete": False})
 
 
 def test_shares_are_rounded_down() -> None:

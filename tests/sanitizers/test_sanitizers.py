@@ -14,12 +14,12 @@ from padfree.onnx_tools.operators import OPERATORS
 from .make_corpus import CREATORS, corpus
 
 FOLDER = Path(__file__).parent
-LIBRARY = FOLDER.parents[1] / "plugins" / "shell" / "library.cpp"
+SCHEMAS = FOLDER.parents[1] / "plugins" / "shell" / "schemas.h"
 
 
 def test_creators_are_the_library_s() -> None:
     """All of them, in its order: a file of the corpus names its creator by number."""
-    listed = re.search(r"kOperators = \{(.*?)\};", LIBRARY.read_text(), re.DOTALL)
+    listed = re.search(r"kOperators = \{(.*?)\};", SCHEMAS.read_text(), re.DOTALL)
     assert listed is not None
     functions = re.findall(r"(\w+)Operator\b", listed[1])
     assert [f"Padfree{name[0].upper()}{name[1:]}" for name in functions] == list(CREATORS)

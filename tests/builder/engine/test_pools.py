@@ -188,7 +188,7 @@ def test_an_encoder_that_gives_vectors_ends_in_one_kernel(mode: str, tmp_path: P
     results = {name: node_attributes(pool)[name] for name in ("has_norm", "normalize", "results", "early_lengths")}
     assert results == {"has_norm": 1, "normalize": 1, "results": "fp32", "early_lengths": 1}
     assert list(pool.output) == ["sentence_embedding"]
-    assert node_attributes(pool)["mode"] == {"lasttoken": "last", "cls": "each"}.get(mode, mode)
+    assert node_attributes(pool)["mode"] == {"lasttoken": "each", "cls": "each"}.get(mode, mode)
 
 
 @pytest.mark.parametrize("normalize", [True, False])

@@ -40,11 +40,14 @@ def test_packed(name: str, interface: str) -> None:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", BY_COUNT)
 def test_packed_where_right_padded(name: str, interface: str) -> None:
-    """The slot at the number of kept tokens less one is the last of them in right-padded batches alone."""
+    """The slot at the number of kept tokens less one is the last of them in right-padded batches alone.
+
+    The last layer is computed for these tokens; the pool that the model has then takes each row that is left.
+    """
     builder, hidden = one_layer()
     model = with_output(BY_COUNT[name](builder, hidden), builder, ["batch", HIDDEN])
     result = rewrite(model, interface=interface, strict=True)
-    assert modes(result.model) == {"last"}
+    assert modes(result.model) == {"last", "each"}
     assert result.report.right_padded_only
     assert_agree(model, result, only="prefix")
 
