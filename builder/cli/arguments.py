@@ -41,8 +41,8 @@ PEERS: Mapping[str, tuple[str, ...]] = {
 }
 """Options of text-embeddings-inference, vLLM, optimum, sentence-transformers and trtexec: what is ours, the first that
 the subcommand has."""
-
-
+BATCH_SIZES = ("--batch-size", "--max-batch-size", "--per-device-eval-batch-size")
+"""Options of others that commands without such an option need not have."""
 SWITCHES: Mapping[str, bool] = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
@@ -129,6 +129,8 @@ class Parser(argparse.ArgumentParser):
             ours = self.ours(word)
             if ours is not None:
                 self.error(f"unrecognized option {word}; did you mean {ours}?")
+            if word.replace("_", "-") in BATCH_SIZES:
+                self.error(f"unrecognized option {word}; this command forms its batches by tokens itself: leave it out")
 
     def ours(self, option: str) -> str | None:
         """What this command has instead of an option that it has not; None: nothing."""

@@ -23,6 +23,7 @@ def commands() -> dict[str, Parser]:
     [
         ("embed m.plan --input a -o b --batch-size 3", "--batch-size; did you mean --max-batch?"),
         ("bench m.onnx --batch-size 3", "--batch-size; did you mean --batch?"),
+        ("run m.plan --input a -o b --batch-size 3", "--batch-size; this command forms its batches by tokens itself"),
         ("build m.onnx -o b.plan --max_batch_size 3", "--max_batch_size; did you mean --max-batch?"),
         ("doctor --model-id x", "unrecognized arguments: --model-id x"),
         ("build m.onnx -o b.plan --dtype fp16", "--dtype; did you mean --precision?"),
