@@ -57,6 +57,8 @@ def saved(kind: str, folder: Path, **changes: Any) -> Any:
     model.save_pretrained(folder)
     if config.pad_token_id == 0:  # as the tokenizer pads
         (folder / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}  # not one that the family's own class would make
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return model
 
 
