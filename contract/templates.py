@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a re-ranker wants around the two texts that it compares, as models that make texts are asked."""
+"""What a reranker wants around the two texts that it compares, as models that generate text are asked."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def _task(model: Path, output: OutputInfo, info: contract.TextInfo, choice: str 
         )
     if choice == RERANK and width not in (1, None):
         raise SessionError(
-            f"--task {choice}: '{output.name}' of {model} {_shown(output)}, and a re-ranker's has one number per pair; "
+            f"--task {choice}: '{output.name}' of {model} {_shown(output)}, and a reranker's has one number per pair; "
             f"pass --task {EMBED}, or serve a cross-encoder"
         )
     return choice

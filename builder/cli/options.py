@@ -157,13 +157,13 @@ def _add_scorer_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--scores",
         metavar="TOKENS",
-        help="of a folder whose model makes texts: the token whose score is a pair's answer, and the one that it is "
+        help="of a folder whose model generates text: the token whose score is a pair's answer, and the one that it is "
         "held against, such as yes,no",
     )
     group.add_argument(
         "--template",
         metavar="TEXT",
-        help="what a re-ranker gets: a text, or a file, with {query} and {document}, or a chat template; or "
+        help="what a reranker gets: a text, or a file, with {query} and {document}, or a chat template; or "
         "qwen3-reranker, bge-reranker-v2-gemma (default: the folder's chat template)",
     )
 

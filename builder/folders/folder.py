@@ -65,7 +65,7 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
 
     Args:
         path: the folder.
-        options: what the user asks for: what a re-ranker answers with, and how it is asked.
+        options: what the user asks for: what a reranker answers with, and how it is asked.
 
     Raises:
         BuildError: it is no model's folder, or one that padfree cannot make an engine of; the message says why and what
@@ -115,7 +115,7 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
 
 
 def _scorer(path: Path, config: ModelConfig, chain: Chain, settings: Entries, options: HeadOptions) -> Scorer | None:
-    """What makes a re-ranker of a model that makes texts; None where it makes none, or something pools its rows."""
+    """What makes a reranker of a model that generates text; None where it makes none, or something pools its rows."""
     if not config.generates or chain.head is not None:
         return None
     said = (settings.text("activation_fn") if chain.answers else None) or config.activation
@@ -162,7 +162,7 @@ def _check_usable(
     """Refuses what no engine can be made of."""
     if config.generates and chain.head is None and not is_scorer:
         raise BuildError(
-            f"{path}: is a decoder ({', '.join(config.architectures) or config.model_type}), which makes texts; "
+            f"{path}: is a decoder ({', '.join(config.architectures) or config.model_type}), which generates text; "
             "padfree takes encoders: feature extraction, sentence vectors, cross-encoders, classification; "
             f"{advice()}"
         )

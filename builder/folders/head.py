@@ -106,7 +106,8 @@ class HeadOptions:
         normalize: whether vectors are divided by their norm.
         outputs: names of the outputs that are kept.
         adapter: which adapter's weights are added, of a model that has several; "" for none.
-        scores: of a model that makes texts, the token whose score is the answer, and the one that it is held against.
+        scores: of a model that generates text, the token whose score is the answer, and the one that it is held
+            against.
         template: what stands around pairs of texts: a text with {query} and {document}, a template in Jinja, or the
             name of one that padfree knows; "": the folder's.
     """

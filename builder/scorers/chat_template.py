@@ -49,7 +49,7 @@ class ChatTemplate:
 
     @property
     def names_both(self) -> bool:
-        """Whether it speaks of queries and documents, as those of re-rankers do."""
+        """Whether it speaks of queries and documents, as those of rerankers do."""
         return all(re.search(rf"""["']{name}["']""", self.text) for name in FIELDS)
 
     def template(self, prompt: str = "") -> Template:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Re-rankers whose cards, not their folders, say how they are asked."""
+"""Rerankers whose cards, not their folders, say how they are asked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BEGIN = "bos_token"
 
 @dataclass(frozen=True)
 class KnownScorer:
-    """A re-ranker.
+    """A reranker.
 
     Attributes:
         name: a part of its name, in small letters, as --template takes it.
@@ -83,6 +83,6 @@ KNOWN: Mapping[str, KnownScorer] = MappingProxyType({item.name: item for item in
 
 
 def known_scorer(path: Path, config: Mapping[str, Any]) -> KnownScorer | None:
-    """The known re-ranker that a folder is called after, by its own name, that of its repository, or config.json."""
+    """The known reranker that a folder is called after, by its own name, that of its repository, or config.json."""
     names = [*path.resolve().parts[-3:], str(config.get("_name_or_path") or "")]
     return next((item for item in KNOWN.values() if any(item.name in name.lower() for name in names)), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a re-ranker of a folder whose model makes texts: two rows of its last layer, and a template for pairs."""
+"""What makes a reranker of a model that generates text: two rows of its last layer, and a template for pairs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .known import KNOWN, KnownScorer, known_scorer
 _PLAIN = ("gemma", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
 """Architectures whose words' scores are products of the last hidden state and rows of lm_head, and nothing else."""
 _OWN, _TIED = "lm_head.weight", ("model.embed_tokens.weight", "embed_tokens.weight")
-_LIKE = "re-rankers that answer, such as Qwen3-Reranker, with --scores yes,no"
+_LIKE = "rerankers that answer, such as Qwen3-Reranker, with --scores yes,no"
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A re-ranker.
+    """A reranker.
 
     Attributes:
         answers: ids of the token whose score counts, and of the one that it is held against, if there is one.
@@ -62,12 +62,12 @@ def scorer_of(
     activation: str = "",
     prompt: str = "",
 ) -> Scorer | None:
-    """The re-ranker that a folder is, or is to be; None: nothing says that its model is one.
+    """The reranker that a folder is, or is to be; None: nothing says that its model is one.
 
     Args:
         path: the model's folder.
         encoder: where config.json and the tokenizer lie.
-        config: what config.json says; its model makes texts.
+        config: what config.json says; its model generates text.
         options: --scores and --template.
         answers: ids that the folder itself names.
         activation: likewise what scores go through; "": a sigmoid of a difference, nothing of one score.
@@ -84,7 +84,7 @@ def scorer_of(
     if config.model_type not in _PLAIN:
         raise BuildError(
             f"{path}: how a {config.model_type} makes scores of words is not known to padfree, only that of "
-            f"{', '.join(_PLAIN)}; take a re-ranker of one of these, or one with a head for sequence classification"
+            f"{', '.join(_PLAIN)}; take a reranker of one of these, or one with a head for sequence classification"
         )
     tokenizer = _tokenizer(path, encoder, config)
     ids = tuple(_id_of(name, tokenizer, names) for name in names) or answers
@@ -98,7 +98,7 @@ def scorer_of(
     shown = names or tuple(str(tokenizer.id_to_token(item)) for item in ids)
     template, notes = _template(path, encoder, tokenizer, options, known, prompt)
     held = f" against {shown[1]!a}" if len(shown) > 1 else ""
-    notes = (f"is a re-ranker: the last token's score of {shown[0]!a}{held}", *notes)
+    notes = (f"is a reranker: the last token's score of {shown[0]!a}{held}", *notes)
     return Scorer(ids, shown, template, activation or ("sigmoid" if len(ids) > 1 else "identity"), notes)
 
 
@@ -131,22 +131,22 @@ def template_for_pairs(path: Path, encoder: Path, config: ModelConfig, options: 
 
 
 def check_options(path: Path, options: HeadOptions, *, generates: bool, takes_pairs: bool) -> None:
-    """Refuses options of re-rankers for other models.
+    """Refuses options of rerankers for other models.
 
     Raises:
         BuildError: naming the option.
     """
     if options.scores and not generates:
         raise BuildError(
-            f"{path}: --scores is for models that make texts (ForCausalLM), and this one has a head of its own; leave "
-            "--scores out"
+            f"{path}: --scores is for models that generate text (ForCausalLM), and this one has a head of its own; "
+            "leave --scores out"
         )
     if options.template and not generates and not takes_pairs:
         raise BuildError(f"{path}: --template is for models that compare two texts; leave it out")
 
 
 def advice() -> str:
-    """What else to do with a model that makes texts."""
+    """What else to do with a model that generates text."""
     return f"and {_LIKE}"
 
 

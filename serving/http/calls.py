@@ -75,7 +75,7 @@ class Call:
 MODELS = {
     EMBED: "an embedding model",
     SPARSE: "a sparse embedding model",
-    RERANK: "a re-ranker model",
+    RERANK: "a reranker model",
     CLASSIFY: "a classifier model",
     TAG: "a token classification model",
 }

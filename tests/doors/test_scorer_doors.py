@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A re-ranker with a template gives the same scores at every door, which are those of transformers."""
+"""A reranker with a template gives the same scores at every door, which are those of transformers."""
 
 from __future__ import annotations
 

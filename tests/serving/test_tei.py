@@ -214,7 +214,7 @@ def test_long_texts_lose_their_ends_alone(embedder: Server) -> None:
 
 
 def test_other_tasks_are_told_what_the_model_answers(reranker: Server, sparse_encoder: Server) -> None:
-    routes = "it is a re-ranker model and answers /v1/rerank, /v2/rerank, /rerank, /predict"
+    routes = "it is a reranker model and answers /v1/rerank, /v2/rerank, /rerank, /predict"
     for path, what in (("/embed", "an embedding model"), ("/embed_sparse", "a sparse embedding model")):
         status, answer = post(reranker, path, inputs="a")
         assert (status, answer) == (424, {"error": f"model is not {what}, {routes}", "error_type": "Backend"})

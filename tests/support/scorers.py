@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny re-rankers that answer with a token, and what transformers makes of pairs (fixtures/make_scorers.py)."""
+"""Tiny rerankers that answer with a token, and what transformers makes of pairs (fixtures/make_scorers.py)."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def damaged_tokenizer(folder: Path) -> None:
         (pickles_alone, "has pickled weights alone (pytorch_model.bin), and loading a pickle may run code"),
         (quantized_names, "has quantised ONNX files alone (onnx/model_qint8_avx512.onnx, onnx/model_quantized.onnx)"),
         (quantized_content, "model.onnx: is quantised (DequantizeLinear)"),
-        (a_decoder, "is a decoder (LlamaForCausalLM), which makes texts; padfree takes encoders"),
+        (a_decoder, "is a decoder (LlamaForCausalLM), which generates text; padfree takes encoders"),
         (remote_code, "needs code of its own (configuration_odd.py, modeling_odd.py), and padfree runs no code"),
         (a_module_of_its_own, "has the module 'custom_st.Rotate', which is code of the model's own"),
         (a_module_that_is_not_read, "has the module sentence_transformers.models.CNN, which padfree does not write"),

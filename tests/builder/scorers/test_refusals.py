@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a re-ranker's folder or options: one line, and what to do."""
+"""What is wrong with a reranker's folder or options: one line, and what to do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refused(folder: Path, **options: object) -> str:
 
 def test_a_model_that_makes_texts_needs_an_answer(tmp_path: Path) -> None:
     said = refused(changed(tmp_path))
-    assert "is a decoder (Qwen3ForCausalLM), which makes texts" in said
+    assert "is a decoder (Qwen3ForCausalLM), which generates text" in said
     assert "--scores yes,no" in said
 
 
@@ -96,7 +96,7 @@ def test_models_whose_last_layer_does_more(tmp_path: Path) -> None:
 
 def test_options_for_models_that_are_no_re_rankers(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "embedder")
-    assert "--scores is for models that make texts" in refused(folder, scores=YES_NO)
+    assert "--scores is for models that generate text" in refused(folder, scores=YES_NO)
     assert "--template is for models that compare two texts" in refused(folder, template="{query} {document}")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that make texts as re-rankers: ids and scores are those that transformers makes as their cards say."""
+"""Models that generate text as rerankers: ids and scores are those that transformers makes as their cards say."""
 
 from __future__ import annotations
 
