@@ -91,7 +91,7 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
 
 
 def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata) -> dict[str, list[Any]]:
-    """One result a sequence, without its padding: [len, ...] of [T, ...] and [B, S, ...], [...] of [B, ...].
+    """One result per sequence, without its padding: [len, ...] of [T, ...] and [B, S, ...], [...] of [B, ...].
 
     Of other axes likewise, [H, len, len] of [B, H, S, S]; constant outputs are the same for every sequence. Results are
     views, also of single numbers ([] of [B]): a run that is under way may still write them.

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from ..attention import Projections, Scoring, mask
-from ..blocks import PostNormLayer, Sizes, even_heads
+from ..blocks import PostNormLayer, Sizes
 from ..heads import heads, masked_words, pooled_classes
-from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, add, position_rows
 from ..model import Definition, Encoded, Outputs, Writing
 from ..tensors import Tensors
@@ -16,7 +15,8 @@ _VOCABULARY = 30000
 
 
 def _encode(writing: Writing) -> Encoded:
-    keys, graph, sizes = writing.keys, writing.graph, _sizes(writing.keys)
+    keys, graph = writing.keys, writing.graph
+    sizes = bert.sizes_of(keys, width=4096, heads=64, inner=16384, active="gelu_new")
     bert.check_keys(keys)
     # gap_size, num_memory_blocks and net_structure_type are of the first release, and were never read.
     keys.ignore("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks")
@@ -39,17 +39,6 @@ def _encode(writing: Writing) -> Encoded:
                 x = _layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("position_ids", "pooler.", "predictions.", "sop_classifier.")
     return Encoded(x, sizes.width, tensors)
-
-
-def _sizes(keys: Keys) -> Sizes:
-    width = keys.size("hidden_size", default=4096)
-    return Sizes(
-        width,
-        even_heads(width, keys.size("num_attention_heads", default=64)),
-        keys.size("intermediate_size", default=16384),
-        activation(keys, "hidden_act", default="gelu_new"),
-        keys.number("layer_norm_eps", default=1e-12),
-    )
 
 
 def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:

@@ -37,15 +37,25 @@ def check_keys(keys: Keys) -> None:
     keys.ignore("tie_word_embeddings")  # the heads that it matters to read it
 
 
-def sizes_of(keys: Keys) -> Sizes:
-    """The sizes, under BERT's names and with its defaults."""
-    width = keys.size("hidden_size", default=768)
+def sizes_of(
+    keys: Keys,
+    *,
+    width: int = 768,
+    heads: int = 12,
+    inner: int = 3072,
+    active: str = "gelu",
+    epsilon: float = 1e-12,
+    active_key: str = "hidden_act",
+    epsilon_key: str = "layer_norm_eps",
+) -> Sizes:
+    """The sizes, under BERT's names and with these defaults; relatives have other ones, and name two keys otherwise."""
+    hidden = keys.size("hidden_size", default=width)
     return Sizes(
-        width,
-        even_heads(width, keys.size("num_attention_heads", default=12)),
-        keys.size("intermediate_size", default=3072),
-        activation(keys, "hidden_act", default="gelu"),
-        keys.number("layer_norm_eps", default=1e-12),
+        hidden,
+        even_heads(hidden, keys.size("num_attention_heads", default=heads)),
+        keys.size("intermediate_size", default=inner),
+        activation(keys, active_key, default=active),
+        keys.number(epsilon_key, default=epsilon),
     )
 
 

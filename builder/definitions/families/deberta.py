@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..attention import Heads, Projections, Scoring, mask, split_heads
-from ..blocks import PostNormLayer, Sizes, even_heads
+from ..blocks import PostNormLayer, Sizes
 from ..distances import by_distance, log_buckets
 from ..errors import NotDefinedError
 from ..graph import MASK, EncoderGraph
@@ -18,6 +18,7 @@ from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, activation_of, add, position_rows, types, words
 from ..model import Definition, Encoded, Outputs, Writing
 from ..tensors import Tensors
+from . import bert
 
 _VOCABULARY = 128100
 _TERMS = {"c2p", "p2c"}
@@ -44,7 +45,7 @@ def _encode(writing: Writing) -> Encoded:
     keys, graph = writing.keys, writing.graph
     keys.ignore("pooler_dropout", "pooler_hidden_act", "legacy", "tie_word_embeddings", "padding_idx")
     keys.only(is_decoder=False, conv_groups=1)
-    sizes = _sizes(keys)
+    sizes = bert.sizes_of(keys, width=1536, heads=24, inner=6144, epsilon=1e-7)
     keys.only(attention_head_size=sizes.heads.size, pooler_hidden_size=sizes.width)
     tensors = writing.tensors.below("", "deberta.", there="embeddings.word_embeddings.weight")
     is_token = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
@@ -60,17 +61,6 @@ def _encode(writing: Writing) -> Encoded:
             x = _convolved(writing, tensors, sizes, embedded, x)
     tensors.ignore("position_ids", "lm_predictions.", "mask_predictions.", "pooler.", "lm_head.")
     return Encoded(x, sizes.width, tensors)
-
-
-def _sizes(keys: Keys) -> Sizes:
-    width = keys.size("hidden_size", default=1536)
-    return Sizes(
-        width,
-        even_heads(width, keys.size("num_attention_heads", default=24)),
-        keys.size("intermediate_size", default=6144),
-        activation(keys, "hidden_act", default="gelu"),
-        keys.number("layer_norm_eps", default=1e-7),
-    )
 
 
 def terms_of(keys: Keys) -> tuple[str, ...]:

@@ -6,21 +6,21 @@ from __future__ import annotations
 import numpy as np
 
 from ..attention import Scoring, mask
-from ..blocks import PostNormLayer, Sizes, even_heads
+from ..blocks import PostNormLayer, Sizes
 from ..distances import by_distance
 from ..graph import MASK
 from ..heads import heads
-from ..keys import Keys
-from ..layers import Linear, activation
+from ..layers import Linear
 from ..model import Definition, Encoded, Writing
 from ..tensors import Tensors
+from . import bert
 from .deberta import Distances, classes, embedded_of, layer_of, terms_by_distance, terms_of, token_types
 
 _VOCABULARY = 50265
 
 
 def _encode(writing: Writing) -> Encoded:
-    keys, graph, sizes = writing.keys, writing.graph, _sizes(writing.keys)
+    keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys, epsilon=1e-7)
     keys.ignore("pooler_dropout", "pooler_hidden_act", "legacy", "tie_word_embeddings", "padding_idx")
     keys.only(is_decoder=False, talking_head=False, pooler_hidden_size=sizes.width)
     tensors = writing.tensors.below("", "deberta.", there="embeddings.word_embeddings.weight")
@@ -41,17 +41,6 @@ def _encode(writing: Writing) -> Encoded:
             x = _layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
     tensors.ignore("position_ids", "lm_predictions.", "mask_predictions.", "pooler.", "lm_head.", "cls.")
     return Encoded(x, sizes.width, tensors)
-
-
-def _sizes(keys: Keys) -> Sizes:
-    width = keys.size("hidden_size", default=768)
-    return Sizes(
-        width,
-        even_heads(width, keys.size("num_attention_heads", default=12)),
-        keys.size("intermediate_size", default=3072),
-        activation(keys, "hidden_act", default="gelu"),
-        keys.number("layer_norm_eps", default=1e-7),
-    )
 
 
 def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[str, ...]) -> Distances:

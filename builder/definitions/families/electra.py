@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from ..blocks import Sizes, even_heads
 from ..heads import dense_classes, heads, masked_words, own_or_tied
-from ..keys import Keys
-from ..layers import Linear, Norm, activation, activation_of, add, position_rows
+from ..layers import Linear, Norm, activation_of, add, position_rows
 from ..model import Definition, Encoded, Outputs, Writing
 from . import bert
 
@@ -14,7 +12,7 @@ _VOCABULARY = 30522
 
 
 def _encode(writing: Writing) -> Encoded:
-    keys, graph, sizes = writing.keys, writing.graph, _sizes(writing.keys)
+    keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys, width=256, heads=4, inner=1024)
     bert.check_keys(keys)
     keys.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")  # multiple choice
     tensors = writing.tensors.below("", "electra.", there="embeddings.word_embeddings.weight")
@@ -29,17 +27,6 @@ def _encode(writing: Writing) -> Encoded:
     x = bert.layers(writing, tensors, x, sizes)
     tensors.ignore("position_ids", "discriminator_predictions.", "generator_")
     return Encoded(x, sizes.width, tensors)
-
-
-def _sizes(keys: Keys) -> Sizes:
-    width = keys.size("hidden_size", default=256)
-    return Sizes(
-        width,
-        even_heads(width, keys.size("num_attention_heads", default=4)),
-        keys.size("intermediate_size", default=1024),
-        activation(keys, "hidden_act", default="gelu"),
-        keys.number("layer_norm_eps", default=1e-12),
-    )
 
 
 def _masked(writing: Writing, encoded: Encoded) -> Outputs:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
 
 from ..attention import FULL, SLIDING, Projections, Scoring, layer_kinds, mask
-from ..blocks import PreNormLayer, Sizes, even_heads
+from ..blocks import PreNormLayer, Sizes
 from ..errors import NotDefinedError
 from ..graph import MASK, EncoderGraph
 from ..heads import LOGITS, first_token, own_or_tied, rows
@@ -17,6 +17,7 @@ from ..layers import FeedForward, Linear, Norm, activation, words
 from ..model import Definition, Encoded, Outputs, Writing
 from ..rotary import Frequencies, Rotary, scaled
 from ..tensors import Tensors
+from . import bert
 
 _VOCABULARY = 50368
 
@@ -28,7 +29,8 @@ def _encode(writing: Writing) -> Encoded:
     keys.ignore("initializer_cutoff_factor", "deterministic_flash_attn", "reference_compile", "repad_logits_with_grad",
                 "mlp_dropout", "sparse_prediction", "sparse_pred_ignore_index", "layer_norm_eps", "decoder_bias",
                 "classifier_pooling", "classifier_bias", "classifier_activation", "tie_word_embeddings")  # fmt: skip
-    sizes, bias = _sizes(keys), keys.truth("norm_bias", default=False)
+    bias = keys.truth("norm_bias", default=False)
+    sizes = bert.sizes_of(keys, inner=1152, epsilon=1e-5, active_key="hidden_activation", epsilon_key="norm_eps")
     tensors = writing.tensors.below("", "model.", there="embeddings.tok_embeddings.weight")
     with graph.scope("embeddings"):
         count = keys.size("vocab_size", default=_VOCABULARY)
@@ -44,17 +46,6 @@ def _encode(writing: Writing) -> Encoded:
     x = Norm.of(tensors, "final_norm", sizes.width, sizes.epsilon, bias=bias).apply(graph, x)
     tensors.ignore("head.", "decoder.")
     return Encoded(x, sizes.width, tensors)
-
-
-def _sizes(keys: Keys) -> Sizes:
-    width = keys.size("hidden_size", default=768)
-    return Sizes(
-        width,
-        even_heads(width, keys.size("num_attention_heads", default=12)),
-        keys.size("intermediate_size", default=1152),
-        activation(keys, "hidden_activation", default="gelu"),
-        keys.number("norm_eps", default=1e-5),
-    )
 
 
 def _kinds(keys: Keys, count: int) -> Sequence[str]:
