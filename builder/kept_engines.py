@@ -25,7 +25,7 @@ from padfree.runtime import SessionError
 from padfree.runtime.gpu import plugin_library
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.gpu.trt import import_tensorrt
-from padfree.runtime.plan_files import HASH_CHUNK_BYTES, open_plan
+from padfree.runtime.plan_files import file_digest, open_plan
 
 from .engine.build import build_engine, check_machine, open_gpu
 from .errors import BuildError
@@ -178,12 +178,12 @@ def _key(model: Path, options: EngineOptions, gpu: Device) -> str:
 def _content(model: Path) -> Mapping[str, str]:
     """The digests of the files that a model is made of, by their names."""
     if not model.is_dir():
-        return {path.name: _digest(path) for path in _with_data(model)}
+        return {path.name: file_digest(path) for path in _with_data(model)}
     folder = read_folder(model)
     weights = folder.weights if folder.onnx.chosen is None else _with_data(folder.onnx.chosen)
     files = sorted(path for path in model.rglob("*") if path.is_file() and not _is_prose(path.relative_to(model)))
     return {
-        str(path.relative_to(model)): _digest(path)
+        str(path.relative_to(model)): file_digest(path)
         for path in files
         if path.stat().st_size < _SMALL_BYTES or not weights or path in weights
     }
@@ -196,11 +196,3 @@ def _with_data(file: Path) -> list[Path]:
 
 def _is_prose(path: Path) -> bool:
     return path.suffix.lower() in _PROSE or any(part.startswith(".") for part in path.parts)
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

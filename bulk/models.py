@@ -9,14 +9,12 @@ from pathlib import Path
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime.budget import Budget
-from padfree.runtime.plan_files import open_plan
+from padfree.runtime.plan_files import file_digest, open_plan
 from padfree.runtime.session import Session, budget_of
 from padfree.runtime.text.tokenizer_file import TokenizerFile, read_tokenizer_file
 
 from .errors import BulkError
 from .manifest import Model
-
-_BLOCK_BYTES = 1 << 22
 
 
 def look(path: Path) -> tuple[Metadata, Budget]:
@@ -34,7 +32,7 @@ def look(path: Path) -> tuple[Metadata, Budget]:
 
 def identify(path: Path, tokenizer: bytes) -> Model:
     """What the manifest says of the model's file, and of what its tokenizer's file held."""
-    return Model(path.name, file_digest(path), hashlib.sha256(tokenizer).hexdigest())
+    return Model(path.name, _file_digest(path), hashlib.sha256(tokenizer).hexdigest())
 
 
 def check_model(known: Model, path: Path) -> None:
@@ -43,7 +41,7 @@ def check_model(known: Model, path: Path) -> None:
     Raises:
         BulkError: another model.
     """
-    _check(path, file_digest(path), known.sha256)
+    _check(path, _file_digest(path), known.sha256)
 
 
 def checked_tokenizer(known: Model, file: Path, rows: int | None) -> TokenizerFile:
@@ -70,17 +68,13 @@ def _check(file: Path, actual: str, digest: str) -> None:
         )
 
 
-def file_digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     """SHA-256 of a file. Weights that lie beside an .onnx file have their digest in the name by which it calls them.
 
     Raises:
         BulkError: it cannot be read.
     """
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as stream:
-            while block := stream.read(_BLOCK_BYTES):
-                digest.update(block)
+        return file_digest(path)
     except OSError as error:
         raise BulkError(f"{path}: cannot be read ({error.strerror}); check the path on this machine") from error
-    return digest.hexdigest()

@@ -13,7 +13,16 @@ from padfree.contract.metadata import EngineInfo, Metadata
 
 from .errors import SessionError
 
-HASH_CHUNK_BYTES = 1 << 22
+_CHUNK_BYTES = 1 << 22
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def parse_metadata(raw: Any, source: str) -> Metadata:
@@ -92,12 +101,9 @@ def check_plan_bytes(plan: Path, engine: EngineInfo) -> None:
             f"{plan}: {size} bytes, its metadata says {engine.plan_bytes}: the plan is truncated or not the one that "
             "was built; copy both files again or build the plan again"
         )
-    digest = hashlib.sha256()
-    with plan.open("rb") as file:
-        while chunk := file.read(HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    if digest.hexdigest() != engine.plan_sha256:
+    digest = file_digest(plan)
+    if digest != engine.plan_sha256:
         raise SessionError(
-            f"{plan}: SHA-256 {digest.hexdigest()[:16]}..., its metadata says {engine.plan_sha256[:16]}...: the plan "
+            f"{plan}: SHA-256 {digest[:16]}..., its metadata says {engine.plan_sha256[:16]}...: the plan "
             "was changed or damaged; copy both files again or build the plan again"
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 from padfree.builder.errors import BuildError
 from padfree.contract.fields import decode
+from padfree.runtime.plan_files import file_digest
 
 Files = dict[str, "bytes | Callable[[Path], object]"]
 """Path in the folder -> content, or what writes the file."""
@@ -21,7 +22,6 @@ Files = dict[str, "bytes | Callable[[Path], object]"]
 MANIFEST = "padfree.json"
 FORMAT = 2
 ENCODER, TOKENIZER, ENSEMBLE = "encoder", "tokenizer", "ensemble"
-CHUNK_BYTES = 1 << 22
 CACHES = "__pycache__"  # Python makes these beside the model.py that a server runs
 
 
@@ -108,11 +108,7 @@ def digest_of(content: Path | bytes) -> str:
     """SHA-256 of a file, or of bytes."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
-    digest = hashlib.sha256()
-    with content.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+    return file_digest(content)
 
 
 def check_replaceable(
