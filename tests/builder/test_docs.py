@@ -14,11 +14,11 @@ from tests.builder import options_page
 from tests.support.pages import page, pages
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = page("cli")
+DOCUMENTS = [page(name) for name in ("cli", "cli-build")]
 
 
 def documented_commands() -> list[str]:
-    lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
+    lines = [line for path in DOCUMENTS for line in path.read_text(encoding="utf-8").splitlines()]
     return [line.strip().partition(" #")[0] for line in lines if line.startswith("    padfree ")]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/guide/bulk.md: its commands run on the CPU, its Python too, and its numbers are the program's."""
+"""The pages of bulk jobs: their commands and Python run on the CPU, and their numbers are the program's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from padfree.builder import cli
 
 from tests.support.folders import write_folder
-from tests.support.pages import page
+from tests.support.pages import page, text
 
 pa = pytest.importorskip("pyarrow")
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = page("bulk").read_text("utf-8")
-TEXT = " ".join(PAGE.split())
+TEXT = " ".join(text("bulk", "bulk-jobs").split())
 
 
 def blocks(language: str) -> list[str]:
@@ -63,11 +63,9 @@ def test_its_numbers_are_the_programs() -> None:
     arguments = cli.make_parser().parse_args(["embed", "--input", "a", "-o", "b", "--engine", "c"])
     assert arguments.max_text_bytes == MOST_TEXT_BYTES
     assert f"`--max-text-bytes` ({MOST_TEXT_BYTES:,})" in TEXT
-    assert f"shards of {SHARD_ROWS:,} rows to workers ({CPU_SHARD_ROWS:,} for `.onnx` files, " in TEXT
+    assert f"A shard has {SHARD_ROWS:,} rows ({CPU_SHARD_ROWS:,} for `.onnx` files, " in TEXT
     assert f"{TOKEN_SHARD_ROWS:,} for models with one row per token" in TEXT
-    assert f"every {BEAT_S:.0f} seconds. A second driver watches it for {BEATS * BEAT_S:.0f} seconds" in " ".join(
-        PAGE.split()
-    )
+    assert f"every {BEAT_S:.0f} seconds. A second driver watches it for {BEATS * BEAT_S:.0f} seconds" in TEXT
     assert (AHEAD, "at most five shards in progress" in TEXT) == (5, True)
     assert (MOST_LOSSES, "If eight workers die" in TEXT) == (8, True)
 
@@ -81,5 +79,5 @@ def test_the_suffixes_and_options_exist() -> None:
     assert parsers is not None
     choices = parsers._group_actions[0].choices
     known = {option for name in ("embed", "rerank", "build") for option in choices[name]._option_string_actions}  # type: ignore[index]
-    text = "\n".join(line for line in PAGE.splitlines() if "benchmarks.bulk" not in line)
-    assert set(re.findall(r"--[a-z][a-z-]+", text)) <= known
+    shown = "\n".join(line for line in PAGE.splitlines() if "benchmarks.bulk" not in line)
+    assert set(re.findall(r"--[a-z][a-z-]+", shown)) <= known

@@ -11,7 +11,7 @@ import pytest
 from tests.support.pages import page
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("serving", "security", "bulk", "triton-backend")
+PAGES = ("serving", "security", "bulk-jobs", "triton-backend")
 _NAME = re.compile(r"`(test_\w+)`")
 
 

@@ -9,16 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import ROOT, page, pages
+from tests.support.pages import ROOT, pages
 
 WORDS = 1500
 """Of a page, without tables and code."""
 PARAGRAPH = 90
-LONG = {
-    "bulk": 1800,
-    "cli": 1800,
-}
-"""Pages that are still too long, and their words at most: to be divided. No page joins them."""
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 RATE = re.compile(
     r"\b(?:[mu]s|seconds?|clocks?|bytes|texts?|tokens|rows?|requests|registers|threads|sequences|blocks?|keys|scores?|"
@@ -46,13 +41,7 @@ def prose(block: str) -> list[str]:
 @pytest.mark.parametrize("path", pages(), ids=IDS)
 def test_a_page_is_short(path: Path) -> None:
     words = sum(len(prose(block)) for block in blocks(path))
-    assert words <= LONG.get(path.stem, WORDS)
-
-
-def test_long_pages_are_long() -> None:
-    """A page that has been divided leaves the list."""
-    counts = {name: sum(len(prose(block)) for block in blocks(page(name))) for name in LONG}
-    assert [name for name, words in counts.items() if words <= 0.95 * WORDS] == []
+    assert words <= WORDS
 
 
 @pytest.mark.parametrize("path", pages(), ids=IDS)
