@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import ROOT, pages
+from tests.support.pages import ROOT, page, pages
 
 WORDS = 1500
 """Of a page, without tables and code."""
@@ -21,6 +21,20 @@ RATE = re.compile(
     r"(?:second|clock|batch|text|token|sequence|layer|row|column|thread|block|step|request|call|process|lane|warpgroup|"
     r"multiprocessor|rank|GPU|GEMM|head|stage|connection|word|tensor)\b"
 )
+KERNEL_PAGES = [
+    "attention-hopper",
+    "attention-windows",
+    "attention-disentangled",
+    "attention-general",
+    "linear",
+    "linear-e4m3",
+    "linear-general",
+    "packing",
+    "norms",
+    "embedding",
+    "pooling",
+    "rotary",
+]
 IDS = [path.relative_to(ROOT / "docs").as_posix() for path in pages()]
 
 
@@ -70,3 +84,15 @@ def test_the_index_has_every_page(path: Path) -> None:
     index = ROOT / "docs" / "index.md"
     links = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#]+)", index.read_text("utf-8"))}
     assert path == index or path in links
+
+
+@pytest.mark.parametrize("name", KERNEL_PAGES)
+def test_a_kernel_has_a_page_of_one_shape(name: str) -> None:
+    """Why there is a kernel, a picture, figures, limits, and what was rejected."""
+    text = page(name).read_text("utf-8")
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[0].startswith("Why ")
+    assert "```text\n" in text or "![" in text
+    assert any("igures" in heading for heading in headings)
+    assert headings[-1].startswith(("Limits, ", "Figures, limits, "))
+    assert re.search(r"\]\(tried-and-rejected\.md#", text)
