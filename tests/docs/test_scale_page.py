@@ -50,7 +50,7 @@ def test_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_balanced_batches(capsys: pytest.CaptureFixture[str]) -> None:
     scope = run(examples()[1])
-    assert scope["found"].mean() < 0.02
+    assert scope["imbalance"].mean() < 0.02
     assert "% mean" in capsys.readouterr().out
 
 
