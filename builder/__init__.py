@@ -14,11 +14,17 @@ if TYPE_CHECKING:
 
     from .engine.build import build_engine
     from .errors import BuildError
+    from .model import Model
     from .peers.padded import build_padded_engine
 
-__all__ = ["BuildError", "build_engine", "build_padded_engine", "plugin_library"]
+__all__ = ["BuildError", "Model", "build_engine", "build_padded_engine", "plugin_library"]
 
-_MODULES = {"BuildError": ".errors", "build_engine": ".engine.build", "build_padded_engine": ".peers.padded"}
+_MODULES = {
+    "BuildError": ".errors",
+    "Model": ".model",
+    "build_engine": ".engine.build",
+    "build_padded_engine": ".peers.padded",
+}
 
 
 def __getattr__(name: str) -> Any:

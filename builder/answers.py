@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from padfree.contract.texts import SEVERAL_LABELS
-from padfree.runtime.answers.text_model import CLASSIFY, ENCODE, SCORE, TAG, TextModel
-from padfree.runtime.text.encoder import Text
+from padfree.runtime.answers import CLASSIFY, ENCODE, SCORE, TAG, TextModel
+from padfree.runtime.text import Text
 
 from .errors import BuildError
 from .files import write_with

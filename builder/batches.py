@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.fields import decode
 from padfree.contract.texts import RIGHT, TextInfo
-from padfree.runtime import Metadata
-from padfree.runtime.errors import SessionError
-from padfree.runtime.text.pairs import SHOWN
+from padfree.runtime import Metadata, SessionError
+from padfree.runtime.text import SHOWN
 from padfree.runtime.texts import Text, TextReader
 
 from .errors import BuildError

@@ -12,17 +12,10 @@ from typing import Any
 import numpy.typing as npt
 from padfree.contract.names import FP8, HALF
 from padfree.contract.phases import Phases
-from padfree.onnx_tools.files.metadata import is_rewritten
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.fp8 import QUANTIZATION, quantize, quantize_gemms
-from padfree.onnx_tools.options import RewriteOptions
-from padfree.onnx_tools.quantization.calibration import BeginSteps
-from padfree.onnx_tools.quantization.options import QuantizationOptions
-from padfree.onnx_tools.rewrite import rewrite_model
-from padfree.runtime import Metadata, SessionError
-from padfree.runtime.feeds import packed_feeds, padded_feeds
-from padfree.runtime.plan_files import parse_metadata
+from padfree.onnx_tools import QUANTIZATION, RewriteOptions, quantize, quantize_gemms, rewrite_model
+from padfree.onnx_tools.files import Model, is_rewritten, open_model
+from padfree.onnx_tools.quantization import BeginSteps, QuantizationOptions
+from padfree.runtime import Metadata, SessionError, packed_feeds, padded_feeds, parse_metadata
 from padfree.runtime.request import Ragged, read_request
 
 from .batches import TextOptions, read_batch

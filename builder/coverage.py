@@ -13,17 +13,19 @@ from typing import Any
 from padfree.contract.fields import MOST_INT64, Fields
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.contract.quantization import QuantizationInfo, parse_quantization
-from padfree.onnx_tools.cost import DEFAULT_GPU, Lengths, costs
-from padfree.onnx_tools.files.metadata import is_rewritten
-from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.files.weights import Storage
-from padfree.onnx_tools.fp8 import QUANTIZATION
-from padfree.onnx_tools.gemms import GemmShape
+from padfree.onnx_tools import (
+    DEFAULT_GPU,
+    IN_BETWEEN,
+    QUANTIZATION,
+    GemmShape,
+    Lengths,
+    RewriteOptions,
+    costs,
+    rewrite_model,
+)
+from padfree.onnx_tools.files import Storage, is_rewritten, open_model
 from padfree.onnx_tools.operators import check_nodes
-from padfree.onnx_tools.options import RewriteOptions
-from padfree.onnx_tools.report import IN_BETWEEN
-from padfree.onnx_tools.rewrite import rewrite_model
-from padfree.runtime.plan_files import open_plan, parse_metadata
+from padfree.runtime import open_plan, parse_metadata
 
 from .engine.preparation import metadata_of
 from .errors import BuildError

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from padfree.contract.fields import decode
 from padfree.contract.staging import kind_of
-from padfree.onnx_tools.files.data_files import locations
-from padfree.runtime.plan_files import sidecar_path
+from padfree.onnx_tools.files import locations
+from padfree.runtime import sidecar_path
 from padfree.runtime.texts import tokenizer_path
 
 from .errors import BuildError

@@ -16,9 +16,7 @@ from typing import Any, Literal
 
 from padfree.contract.installation import install_command
 from padfree.runtime import SessionError, word_table
-from padfree.runtime.gpu import device_code, plugin_library
-from padfree.runtime.gpu.device import Device
-from padfree.runtime.gpu.trt import import_tensorrt
+from padfree.runtime.gpu import Device, device_code, import_tensorrt, plugin_library
 
 State = Literal["ok", "missing", "problem"]
 

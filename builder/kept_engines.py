@@ -20,12 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import padfree
-from padfree.onnx_tools.files.data_files import locations
-from padfree.runtime import SessionError
-from padfree.runtime.gpu import plugin_library
-from padfree.runtime.gpu.device import Device
-from padfree.runtime.gpu.trt import import_tensorrt
-from padfree.runtime.plan_files import file_digest, open_plan
+from padfree.onnx_tools.files import locations
+from padfree.runtime import SessionError, file_digest, open_plan
+from padfree.runtime.gpu import Device, import_tensorrt, plugin_library
 
 from .engine.build import build_engine, check_machine, open_gpu
 from .errors import BuildError

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from padfree.onnx_tools.cost import Lengths
+from padfree.onnx_tools import Lengths
 
 from .engine.profile import DEFAULT_MAX_BATCH, DEFAULT_MAX_SEQ_LEN, TYPICAL_FILL
 from .errors import BuildError

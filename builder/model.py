@@ -13,10 +13,8 @@ from typing import Any
 
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import Session
-from padfree.runtime.answers.scores import Classified, Floats
-from padfree.runtime.answers.tags import Tagged
-from padfree.runtime.answers.text_model import Ranked, TextModel, TokenRows
-from padfree.runtime.text.encoder import Text
+from padfree.runtime.answers import Classified, Floats, Ranked, Tagged, TextModel, TokenRows
+from padfree.runtime.text import Text
 
 from .errors import BuildError
 from .folders.head import HeadOptions

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from padfree.contract.fields import Fields
 from padfree.contract.texts import parse_text
-from padfree.runtime.errors import SessionError
-from padfree.runtime.text.source import tokenizer_path
-from padfree.runtime.text.tokenizer_file import read_tokenizer_file
+from padfree.runtime import SessionError
+from padfree.runtime.text import read_tokenizer_file, tokenizer_path
 
 from .batches import read_text_rows
 from .errors import BuildError

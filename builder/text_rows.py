@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract.texts import SENTENCES, SPARSE, TextInfo
-from padfree.runtime.text.pairs import SHOWN, pair_names
+from padfree.runtime.text import SHOWN, pair_names
 from padfree.runtime.texts import Text
 
 from .errors import BuildError

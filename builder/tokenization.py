@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.runtime import Metadata, SessionError
-from padfree.runtime.text.source import text_source
-from padfree.runtime.text.tokenizer_file import TokenizerFile
+from padfree.runtime.text import TokenizerFile, text_source
 
 from .errors import BuildError
 

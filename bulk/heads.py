@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import CLASSES, SEVERAL_LABELS, TextInfo
-from padfree.runtime.answers.scores import classified
-from padfree.runtime.feeds import split_outputs
+from padfree.runtime import split_outputs
+from padfree.runtime.answers import classified
 from padfree.runtime.request import Ragged
-from padfree.runtime.text_tasks import CLASSIFY, RERANK, SPARSE, TOKENS
+from padfree.runtime.text import CLASSIFY, RERANK, SPARSE, TOKENS
 
 from .manifest import Options
 

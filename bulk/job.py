@@ -10,8 +10,8 @@ from pathlib import Path
 
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
-from padfree.runtime.budget import Budget
-from padfree.runtime.text_tasks import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TOKENS, Choices, Served, describe
+from padfree.runtime import Budget
+from padfree.runtime.text import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TOKENS, Choices, Served, describe
 from pyarrow.fs import FileType
 
 from .driver import OnProgress, Outcome, deal, found_parts, remove_leftovers

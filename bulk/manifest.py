@@ -86,7 +86,7 @@ class Options:
     """What is asked of the inputs and the model.
 
     Attributes:
-        task: one of padfree.runtime.text_tasks.TASKS, or TOKENS.
+        task: one of padfree.runtime.text.tasks.TASKS, or TOKENS.
         head: the model's output.
         columns: of the text, or of the two texts of a pair.
         id_column: None: rows are numbered through all inputs.

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
-from padfree.runtime.budget import Budget
-from padfree.runtime.plan_files import file_digest, open_plan
-from padfree.runtime.session import Session, budget_of
-from padfree.runtime.text.tokenizer_file import TokenizerFile, read_tokenizer_file
+from padfree.runtime import Budget, Session, budget_of, file_digest, open_plan
+from padfree.runtime.text import TokenizerFile, read_tokenizer_file
 
 from .errors import BulkError
 from .manifest import Model

@@ -1,26 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrites ONNX encoders so that they compute no padding. Needs neither TensorRT nor CUDA."""
 
+from .cost import DEFAULT_GPU, Lengths, costs
 from .errors import ModelFileError, RewriteError, VerificationError
 from .files.model_file import load_model, save_model
+from .fp8 import QUANTIZATION, quantize, quantize_gemms
+from .gemms import GemmShape
 from .importing.bound_inputs import bind_inputs
 from .importing.importing import standard_model
+from .linear import with_linear
 from .operators import without_functions
 from .options import RewriteOptions
-from .report import CoverageReport
-from .rewrite import RewriteResult, rewrite
+from .report import IN_BETWEEN, CoverageReport, percent
+from .rewrite import RewriteResult, finished, rewrite, rewrite_model, with_bodies
 
 __all__ = [
+    "DEFAULT_GPU",
+    "IN_BETWEEN",
+    "QUANTIZATION",
     "CoverageReport",
+    "GemmShape",
+    "Lengths",
     "ModelFileError",
     "RewriteError",
     "RewriteOptions",
     "RewriteResult",
     "VerificationError",
     "bind_inputs",
+    "costs",
+    "finished",
     "load_model",
+    "percent",
+    "quantize",
+    "quantize_gemms",
     "rewrite",
+    "rewrite_model",
     "save_model",
     "standard_model",
+    "with_bodies",
+    "with_linear",
     "without_functions",
 ]

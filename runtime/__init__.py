@@ -3,8 +3,48 @@
 
 from padfree.contract.metadata import EngineInfo, InputInfo, Metadata, OutputInfo, Profile
 
+from . import word_table
+from .backend import Backend, RunOptions
+from .budget import Budget, cut
 from .errors import SessionError
+from .feeds import Array, packed_feeds, padded_feeds, split_outputs
 from .gpu import plugin_library  # which remembers where Python was started
-from .session import Session
+from .masks import kept_slots, mask_values
+from .plan_files import check_no_folder, file_digest, open_plan, parse_metadata, read_sidecar, sidecar_path
+from .sequence_values import read_values, sample_values
+from .session import Session, budget_of
+from .shared_values import groups_of_shared
+from .windows import run_windows
 
-__all__ = ["EngineInfo", "InputInfo", "Metadata", "OutputInfo", "Profile", "Session", "SessionError", "plugin_library"]
+__all__ = [
+    "Array",
+    "Backend",
+    "Budget",
+    "EngineInfo",
+    "InputInfo",
+    "Metadata",
+    "OutputInfo",
+    "Profile",
+    "RunOptions",
+    "Session",
+    "SessionError",
+    "budget_of",
+    "check_no_folder",
+    "cut",
+    "file_digest",
+    "groups_of_shared",
+    "kept_slots",
+    "mask_values",
+    "open_plan",
+    "packed_feeds",
+    "padded_feeds",
+    "parse_metadata",
+    "plugin_library",
+    "read_sidecar",
+    "read_values",
+    "run_windows",
+    "sample_values",
+    "sidecar_path",
+    "split_outputs",
+    "word_table",
+]

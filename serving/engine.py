@@ -19,8 +19,7 @@ from padfree.runtime import SessionError
 from padfree.runtime.batching import Batcher, Budget, ClosedError, DeadlineError, FairShare, QueueFullError
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import Ragged, read_request
-from padfree.runtime.text.inputs import TextInputs, column_count, of_columns
-from padfree.runtime.text_tasks import Served
+from padfree.runtime.text import Served, TextInputs, column_count, of_columns
 
 from . import wire
 from .metrics import Row

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from padfree.runtime.batching.speed import Speed
+from padfree.runtime import sample_values
+from padfree.runtime.batching import Speed
 from padfree.runtime.batching.speed import measure as measure_batches
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import Ragged, read_packed
-from padfree.runtime.sequence_values import sample_values
-from padfree.runtime.text_tasks import Served
+from padfree.runtime.text import Served
 
 from .engine import Runner
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from padfree.contract.metadata import Metadata
-from padfree.runtime.budget import Budget
-from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
+from padfree.runtime import Budget
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
 
 from .options import ServeOptions
 

@@ -20,12 +20,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from padfree.runtime import SessionError
-from padfree.runtime.batching.speed import run_budget
-from padfree.runtime.budget import Budget
+from padfree.runtime import Budget, Session, SessionError
+from padfree.runtime.batching import run_budget
 from padfree.runtime.pool import DevicePool, machine_devices
-from padfree.runtime.session import Session
-from padfree.runtime.text_tasks import Choices, Served, describe
+from padfree.runtime.text import Choices, Served, describe
 
 from . import wire
 from .access_log import check as check_access_log

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from padfree.runtime.batching.dealing import SQUARES_A_TOKEN
+from padfree.runtime.batching import SQUARES_A_TOKEN
 
 from .errors import SamplerError
 

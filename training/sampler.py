@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.runtime.batching.dealing import even_out, snake
+from padfree.runtime.batching import even_out, snake
 
 from .errors import SamplerError
 

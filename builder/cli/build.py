@@ -139,7 +139,7 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     from padfree.builder.engine.build import build_engine, check_machine
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.folders.source import opened
-    from padfree.runtime.plan_files import parse_metadata
+    from padfree.runtime import parse_metadata
 
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
     fixed = fixed_inputs(arguments)
@@ -193,7 +193,7 @@ def _coverage(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list[Line]:
     """The result in a few lines. Without a tokenizer, the next thing to do is to look at what the engine takes."""
-    from padfree.runtime.plan_files import sidecar_path
+    from padfree.runtime import sidecar_path
     from padfree.runtime.texts import tokenizer_path
 
     plan = arguments.output
@@ -231,9 +231,8 @@ def _quantized(
     from padfree.builder.files import write_files
     from padfree.builder.folders.companions import kept_files
     from padfree.onnx_tools import save_model
-    from padfree.onnx_tools.files.model_file import open_model
-    from padfree.onnx_tools.files.weights import Storage
-    from padfree.runtime.plan_files import parse_metadata
+    from padfree.onnx_tools.files import Storage, open_model
+    from padfree.runtime import parse_metadata
 
     calibration = None
     if arguments.calibrate is not None or not is_fp8(path):

@@ -183,7 +183,7 @@ class _Workers:
     def __init__(self, arguments: argparse.Namespace, model: Path) -> None:
         from padfree.builder.errors import BuildError
         from padfree.bulk import Running
-        from padfree.runtime.plan_files import read_sidecar
+        from padfree.runtime import read_sidecar
 
         self._ray, self._count = arguments.ray, arguments.workers
         self._on_gpu = model.suffix != ONNX_SUFFIX
@@ -226,7 +226,7 @@ def _gpus(which: str) -> list[str]:
         BuildError: there are none, or not those.
     """
     from padfree.builder.errors import BuildError
-    from padfree.runtime.gpu.trt import import_tensorrt
+    from padfree.runtime.gpu import import_tensorrt
 
     import_tensorrt()  # named first where both TensorRT and cuda-bindings are missing
     from padfree.runtime.gpu.cuda import device_count

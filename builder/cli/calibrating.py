@@ -13,7 +13,7 @@ from .console import make_table, print_line
 if TYPE_CHECKING:
     from padfree.builder.engine.progress import StageProgress
     from padfree.contract.quantization import QuantizationInfo
-    from padfree.onnx_tools.quantization.calibration import BeginSteps, Step
+    from padfree.onnx_tools.quantization import BeginSteps, Step
 
 LAYERS_SHOWN = 24
 

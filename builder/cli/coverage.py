@@ -82,7 +82,7 @@ def verdict(report: Mapping[str, Any]) -> str:
 
 def shares(report: Mapping[str, Any]) -> str:
     """How much of the GEMMs is packed, by the count that the table shows, too."""
-    from padfree.onnx_tools.report import percent
+    from padfree.onnx_tools import percent
 
     linear, whole = report["packed_gemm_share"], None
     if report.get("costs"):
@@ -137,7 +137,7 @@ def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
 
 
 def _print_costs(console: Console, costs: Mapping[str, Any], uncounted: list[str]) -> None:
-    from padfree.onnx_tools.report import percent
+    from padfree.onnx_tools import percent
 
     lengths = costs["lengths"]
     print_line(

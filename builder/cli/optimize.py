@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from padfree.builder.calibration import Calibration
     from padfree.builder.engine.progress import StageProgress
     from padfree.builder.folders.source import Source
-    from padfree.onnx_tools.files.model import Model
+    from padfree.onnx_tools.files import Model
 
 
 def add_parser(subparsers: Any) -> None:
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.folders.source import opened
     from padfree.builder.lengths import choose_lengths
     from padfree.onnx_tools import save_model
-    from padfree.runtime.plan_files import parse_metadata
+    from padfree.runtime import parse_metadata
 
     console = output_console()
     outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
@@ -153,9 +153,8 @@ def _optimized(
     from padfree.builder.calibration import fp8_model
     from padfree.builder.engine.linear import apply_linear
     from padfree.builder.engine.preparation import metadata_of
-    from padfree.onnx_tools.files.weights import Storage
-    from padfree.onnx_tools.options import RewriteOptions
-    from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
+    from padfree.onnx_tools import RewriteOptions, rewrite_model, with_bodies
+    from padfree.onnx_tools.files import Storage
 
     options = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "padding_id")}
     options["masks"] = arguments.masks or "any"

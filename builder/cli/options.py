@@ -298,7 +298,7 @@ def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
             )
         return None
     from padfree.builder.calibration import Calibration, require_calibration
-    from padfree.onnx_tools.quantization.options import LARGEST_LOSS, MARGIN, QuantizationOptions
+    from padfree.onnx_tools.quantization import LARGEST_LOSS, MARGIN, QuantizationOptions
 
     options = QuantizationOptions(
         margin=MARGIN if arguments.margin is None else arguments.margin,

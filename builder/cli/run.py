@@ -76,9 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.destinations import check_destinations
     from padfree.builder.errors import BuildError
     from padfree.builder.folders.packing import runnable
-    from padfree.runtime import Session
+    from padfree.runtime import Session, run_windows
     from padfree.runtime.request import read_request
-    from padfree.runtime.windows import run_windows
 
     inputs = [("the model", arguments.model), ("--input", arguments.input), ("--tokenizer", arguments.tokenizer)]
     check_destinations([("-o", arguments.output)], inputs)
@@ -129,7 +128,7 @@ def _write_answers(
     """Writes what the model says of texts: labels, words, scores or vectors."""
     from padfree.builder.answers import answers_of, write_answers
     from padfree.builder.batches import read_text_rows
-    from padfree.runtime.answers.text_model import TextModel
+    from padfree.runtime.answers import TextModel
 
     metadata = session.metadata
     texts = read_text_rows(arguments.input, metadata.text) if arguments.text is None else source

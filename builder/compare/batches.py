@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.analysis.special_ids import IdRule
-from padfree.runtime.masks import kept_slots, mask_values
+from padfree.onnx_tools.analysis import IdRule
+from padfree.runtime import kept_slots, mask_values
 
 from ..errors import BuildError
 

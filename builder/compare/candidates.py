@@ -14,14 +14,10 @@ import onnxruntime as ort
 from onnx import ModelProto
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools import VerificationError, load_model, rewrite, save_model
-from padfree.onnx_tools.files.metadata import is_rewritten
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.files.ort_session import open_session
-from padfree.onnx_tools.importing.canonical import runnable
-from padfree.onnx_tools.precision.rounding import with_rounding
-from padfree.runtime import Metadata
-from padfree.runtime.plan_files import parse_metadata, read_sidecar
+from padfree.onnx_tools.files import Model, is_rewritten, open_model, open_session
+from padfree.onnx_tools.importing import runnable
+from padfree.onnx_tools.precision import with_rounding
+from padfree.runtime import Metadata, parse_metadata, read_sidecar
 from polygraphy.backend.onnxrt import OnnxrtRunner
 
 from ..engine.build import build_engine

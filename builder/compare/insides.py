@@ -12,11 +12,8 @@ import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto
 from padfree.onnx_tools import load_model, without_functions
-from padfree.onnx_tools.files.metadata import write_metadata
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.ort_session import open_session
-from padfree.onnx_tools.precision.element_types import infer_element_types
-from padfree.onnx_tools.precision.rounding import with_rounding
+from padfree.onnx_tools.files import Model, open_session, write_metadata
+from padfree.onnx_tools.precision import infer_element_types, with_rounding
 from padfree.runtime import Session
 
 from ..engine.linear import AUTO, FOLDED, apply_linear, choose_linear

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.analysis.token_elements import BATCH, SLOTS, Dims, token_elements
-from padfree.onnx_tools.verification.agreement import Scale
+from padfree.onnx_tools.analysis import BATCH, SLOTS, Dims, token_elements
+from padfree.onnx_tools.verification import Scale
 
 from .batches import ComparedBatch
 from .tolerances import Tolerance

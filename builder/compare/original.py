@@ -10,22 +10,20 @@ from pathlib import Path
 import onnx
 from padfree.contract.metadata import InputInfo
 from padfree.onnx_tools import load_model, save_model
-from padfree.onnx_tools.analysis.token_elements import BATCH, SLOTS, Dims, padded_dims
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.importing.bound_inputs import bind_inputs
-from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
-from padfree.onnx_tools.importing.inputs import (
+from padfree.onnx_tools.analysis import BATCH, SLOTS, Dims, padded_dims
+from padfree.onnx_tools.files import Model
+from padfree.onnx_tools.importing import (
+    bind_inputs,
     mark_rows,
     numbers_of,
     sequence_inputs_of,
     shared_inputs_of,
     token_inputs_of,
 )
-from padfree.onnx_tools.importing.quantized.rounding_nodes import standard_rounding
-from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_rounding
-from padfree.onnx_tools.precision.widen import widen
-from padfree.runtime import Metadata
-from padfree.runtime.plan_files import parse_metadata
+from padfree.onnx_tools.importing.fixed_axes import FixedSizes, fixed_sizes
+from padfree.onnx_tools.importing.quantized import holds_quantization, standard_rounding, without_rounding
+from padfree.onnx_tools.precision import widen
+from padfree.runtime import Metadata, parse_metadata
 
 from ..errors import BuildError
 from ..peers.padded import padded_metadata

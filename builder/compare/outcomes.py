@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
-from padfree.onnx_tools.verification.agreement import Scale, measure
+from padfree.onnx_tools.verification import Scale, measure
 from polygraphy.comparator import Comparator, IterationResult, RunResults
 from polygraphy.logger import G_LOGGER
 

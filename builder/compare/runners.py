@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.analysis.token_elements import BATCH, Dims, Mask, token_numbers
+from padfree.onnx_tools.analysis import BATCH, Dims, Mask, token_numbers
 from padfree.runtime import Session
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata

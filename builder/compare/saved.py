@@ -15,13 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.fields import decode
 from padfree.onnx_tools import load_model, save_model
-from padfree.onnx_tools.analysis.token_elements import fits
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.importing.quantized.rounding_nodes import standard_rounding
-from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_quantization
-from padfree.onnx_tools.precision.widen import widen
-from padfree.runtime import Metadata
-from padfree.runtime.plan_files import parse_metadata
+from padfree.onnx_tools.analysis import fits
+from padfree.onnx_tools.files import Model
+from padfree.onnx_tools.importing.quantized import holds_quantization, standard_rounding, without_quantization
+from padfree.onnx_tools.precision import widen
+from padfree.runtime import Metadata, parse_metadata
 from polygraphy.comparator import IterationResult
 from polygraphy.logger import G_LOGGER
 

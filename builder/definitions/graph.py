@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.weights import LARGE_BYTES, Storage, Weights
+from padfree.onnx_tools.files import LARGE_BYTES, Model, Storage, Weights
 
 from .tensors import Reader, Weight
 

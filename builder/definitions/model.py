@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.files import Model, Storage
 
 from .graph import EncoderGraph
 from .keys import Keys

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.files.weights import Weights
+from padfree.onnx_tools.files import Weights
 
 from ..errors import BuildError
 from ..folders.weights import Entry, read_header

@@ -16,10 +16,8 @@ import onnx
 import onnxruntime as ort
 from padfree.contract.metadata import Metadata
 from padfree.onnx_tools import rewrite, save_model
-from padfree.onnx_tools.verification.agreement import measure
-from padfree.runtime import Session
-from padfree.runtime.feeds import padded_feeds, split_outputs
-from padfree.runtime.plan_files import parse_metadata
+from padfree.onnx_tools.verification import measure
+from padfree.runtime import Session, padded_feeds, parse_metadata, split_outputs
 from padfree.runtime.request import Ragged, read_request
 from padfree.runtime.tensorrt_timing import measure_ms
 from padfree.runtime.texts import TextReader

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.runtime import SessionError
-from padfree.runtime.gpu import device_code, plugin_library
-from padfree.runtime.gpu.device import Device
-from padfree.runtime.gpu.trt import import_tensorrt
-from padfree.runtime.plan_files import parse_metadata
+from padfree.runtime import SessionError, parse_metadata
+from padfree.runtime.gpu import Device, device_code, import_tensorrt, plugin_library
 from rich.progress import Progress
 
 from ..destinations import check_destinations, sidecar_destination

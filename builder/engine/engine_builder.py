@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.runtime.gpu.device import Device
-from padfree.runtime.gpu.trt import import_tensorrt, shared_logger, short_version
+from padfree.runtime.gpu import Device, import_tensorrt, shared_logger, short_version
 from rich.progress import Progress
 
 from ..errors import BuildError

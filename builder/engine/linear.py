@@ -6,10 +6,10 @@ from __future__ import annotations
 import logging
 
 import onnx
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools import with_linear
+from padfree.onnx_tools.files import Model
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
-from padfree.runtime.gpu.device import Device
+from padfree.runtime.gpu import Device
 
 from ..errors import BuildError
 

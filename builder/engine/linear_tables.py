@@ -15,8 +15,7 @@ from typing import Any
 
 from padfree.contract.fields import decode
 from padfree.runtime import SessionError
-from padfree.runtime.gpu import plugin_library
-from padfree.runtime.gpu.device import Device
+from padfree.runtime.gpu import Device, plugin_library
 
 from ..files import keep_cache
 

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.onnx_tools import without_functions
-from padfree.onnx_tools.files.model import Model, Piece, bytes_in_pieces
+from padfree.onnx_tools.files import Model, Piece, bytes_in_pieces
 from padfree.onnx_tools.operators import (
     DOMAIN,
     MAX_HEAD_SIZE,
@@ -21,7 +21,7 @@ from padfree.onnx_tools.operators import (
     set_attribute,
     write_engine_options,
 )
-from padfree.onnx_tools.passes.interface import MAX_SEQLEN
+from padfree.onnx_tools.passes import MAX_SEQLEN
 
 from ..errors import BuildError
 from .early_reads import mark_early_reads

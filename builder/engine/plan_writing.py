@@ -11,8 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from padfree.runtime import Profile
-from padfree.runtime.plan_files import parse_metadata, sidecar_path
+from padfree.runtime import Profile, parse_metadata, sidecar_path
 
 from ..files import write_files
 from .engine_builder import BuiltEngine, EngineBuilder

@@ -11,17 +11,12 @@ from typing import Any
 import onnx
 from padfree.contract.names import FP8, HALF
 from padfree.contract.phases import Phases
-from padfree.onnx_tools.files.metadata import is_rewritten, read_metadata
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.files.weights import Storage
-from padfree.onnx_tools.fp8 import QUANTIZATION
+from padfree.onnx_tools import QUANTIZATION, RewriteOptions, rewrite_model
+from padfree.onnx_tools.files import Model, Storage, is_rewritten, open_model, read_metadata
 from padfree.onnx_tools.operators import check_nodes
-from padfree.onnx_tools.options import RewriteOptions
-from padfree.onnx_tools.quantization.scales import check_scales
-from padfree.onnx_tools.rewrite import rewrite_model
-from padfree.runtime.gpu.device import Device
-from padfree.runtime.plan_files import parse_metadata
+from padfree.onnx_tools.quantization import check_scales
+from padfree.runtime import parse_metadata
+from padfree.runtime.gpu import Device
 
 from ..errors import BuildError
 from .linear import apply_linear, choose_linear

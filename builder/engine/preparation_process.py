@@ -25,11 +25,9 @@ from typing import IO, Any, NoReturn, TypeAlias, TypeGuard
 
 import onnx
 from padfree.contract.phases import IMPORTS, Phases
-from padfree.onnx_tools.files.model import Model, without_initializers
-from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.files.weights import Storage
-from padfree.runtime.gpu.device import Device
-from padfree.runtime.plan_files import parse_metadata
+from padfree.onnx_tools.files import Model, Storage, open_model, without_initializers
+from padfree.runtime import parse_metadata
+from padfree.runtime.gpu import Device
 from rich.progress import Progress
 
 from ..engine_check.reference import Reference, compute_reference

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata
-from padfree.runtime import SessionError
-from padfree.runtime.backend import Backend
+from padfree.runtime import Backend, SessionError
 
 from ..errors import BuildError
 from .batches import CheckedBatch

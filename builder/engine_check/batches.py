@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata, Profile
 from padfree.contract.names import PER_SEQUENCE
-from padfree.onnx_tools.analysis.special_ids import IdRule
-from padfree.runtime.feeds import packed_feeds
-from padfree.runtime.masks import mask_values
+from padfree.onnx_tools.analysis import IdRule
+from padfree.runtime import mask_values, packed_feeds
 from padfree.runtime.request import Ragged
 
 from ..compare.batches import ComparedBatch

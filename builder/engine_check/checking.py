@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
-from padfree.runtime import SessionError
-from padfree.runtime.backend import Backend, RunOptions
+from padfree.runtime import Backend, RunOptions, SessionError
 
 from ..compare.batches import PREFIX
 from ..errors import BuildError

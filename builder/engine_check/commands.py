@@ -10,8 +10,7 @@ from typing import Any
 
 import onnx
 from padfree.contract.metadata import Metadata
-from padfree.onnx_tools.files.metadata import is_rewritten
-from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.files import is_rewritten, open_model
 
 from ..folders.folder_model import FolderModel
 

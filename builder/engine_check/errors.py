@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
-from padfree.onnx_tools.analysis.token_elements import Dims, dims_of, fits, packed_rows, padded_dims, token_numbers
-from padfree.onnx_tools.verification.agreement import Scale, measure, typical_row_error
+from padfree.onnx_tools.analysis import Dims, dims_of, fits, packed_rows, padded_dims, token_numbers
+from padfree.onnx_tools.verification import Scale, measure, typical_row_error
 
 from ..compare.metrics import output_errors
 from .batches import MIXED, CheckedBatch

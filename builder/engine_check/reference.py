@@ -13,11 +13,9 @@ import numpy.typing as npt
 import onnxruntime as ort
 from onnx import ModelProto
 from padfree.contract.metadata import Metadata, Profile
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.ort_session import open_session
+from padfree.onnx_tools.files import Model, open_session
 from padfree.onnx_tools.operators import with_functions, without_functions
-from padfree.onnx_tools.precision.rounding import with_rounding
-from padfree.onnx_tools.precision.widen import widen
+from padfree.onnx_tools.precision import widen, with_rounding
 
 from ..errors import BuildError
 from .batches import CheckedBatch, make_batches

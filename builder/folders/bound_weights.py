@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, helper, numpy_helper
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.weights import LARGE_BYTES
+from padfree.onnx_tools.files import LARGE_BYTES, Model
 
 Array = npt.NDArray[Any]
 

@@ -18,8 +18,7 @@ from typing import Any
 from onnx import ModelProto
 from padfree.contract.installation import install_command
 from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.model_file import open_model
+from padfree.onnx_tools.files import Model, open_model
 
 from ..errors import BuildError
 from .bound_weights import bind_weights, weights_of

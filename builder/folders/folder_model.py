@@ -16,11 +16,9 @@ from padfree.contract.names import TEXT_METADATA_KEY
 from padfree.contract.phases import EXPORTING, IMPORTS, Phases
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import SENTENCES
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.files.weights import Storage
-from padfree.onnx_tools.importing.bound_inputs import bind_inputs
-from padfree.runtime.text.tokenizer_file import TokenizerFile
+from padfree.onnx_tools.files import Model, Storage, open_model
+from padfree.onnx_tools.importing import bind_inputs
+from padfree.runtime.text import TokenizerFile
 
 from ..definitions.errors import NotDefinedError
 from ..errors import BuildError

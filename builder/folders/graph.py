@@ -9,8 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import OUTPUTS, PAIRS, SENTENCES
-from padfree.onnx_tools.importing.control_flow import keep_needed
-from padfree.onnx_tools.importing.skeleton import inferred, skeleton_of
+from padfree.onnx_tools.importing import inferred, keep_needed, skeleton_of
 
 from ..errors import BuildError
 from .head import Head, Norm, Normalize, Splade, Step, Truncate

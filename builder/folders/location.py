@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from padfree.contract.names import ONNX_SUFFIX
-from padfree.runtime.plan_files import sidecar_path
+from padfree.runtime import sidecar_path
 
 from ..errors import BuildError
 from .hub import download, is_hub_id

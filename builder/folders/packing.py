@@ -9,14 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from padfree.contract.names import ONNX_SUFFIX
-from padfree.onnx_tools import save_model
-from padfree.onnx_tools.errors import ModelFileError
-from padfree.onnx_tools.files.metadata import is_rewritten, write_metadata
-from padfree.onnx_tools.files.model_file import open_model
-from padfree.onnx_tools.files.weights import Storage
-from padfree.onnx_tools.options import RewriteOptions
-from padfree.onnx_tools.rewrite import rewrite_model, with_bodies
-from padfree.runtime.plan_files import parse_metadata
+from padfree.onnx_tools import ModelFileError, RewriteOptions, rewrite_model, save_model, with_bodies
+from padfree.onnx_tools.files import Storage, is_rewritten, open_model, write_metadata
+from padfree.runtime import parse_metadata
 
 from ..engine.preparation import metadata_of
 from ..files import write_files

@@ -7,8 +7,7 @@ import importlib.util
 from collections.abc import Callable
 
 import numpy as np
-from padfree.onnx_tools.files.ort_session import open_session
-from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.files import Storage, open_session
 
 from ..errors import BuildError
 from .defined import write_defined

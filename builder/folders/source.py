@@ -11,12 +11,8 @@ from pathlib import Path
 
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.contract.phases import Phases
-from padfree.onnx_tools.files.metadata import is_rewritten
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.model_file import load_model, open_model, save_model
-from padfree.onnx_tools.files.scratch_files import write_model
-from padfree.onnx_tools.files.weights import Storage
-from padfree.onnx_tools.importing.bound_inputs import bind_inputs
+from padfree.onnx_tools.files import Model, Storage, is_rewritten, load_model, open_model, save_model, write_model
+from padfree.onnx_tools.importing import bind_inputs
 from padfree.runtime.texts import tokenizer_path
 
 from ..errors import BuildError

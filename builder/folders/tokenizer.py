@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from padfree.contract.installation import install_command
-from padfree.runtime.errors import SessionError
-from padfree.runtime.text.checks import largest_id
-from padfree.runtime.text.tokenizer_file import TYPES, TokenizerFile, read_tokenizer_file
+from padfree.runtime import SessionError
+from padfree.runtime.text import TYPES, TokenizerFile, largest_id, read_tokenizer_file
 from tokenizers import Tokenizer, normalizers
 
 from ..errors import BuildError

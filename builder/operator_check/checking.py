@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import onnx
 from padfree.contract.names import FP8
 from padfree.runtime import SessionError
-from padfree.runtime.gpu.device import Device
+from padfree.runtime.gpu import Device
 
 from ..engine.linear import fp8_problem
 from ..errors import BuildError

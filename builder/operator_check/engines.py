@@ -15,10 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from padfree.contract.metadata import Profile
-from padfree.runtime import SessionError
-from padfree.runtime.backend import RunOptions
+from padfree.runtime import RunOptions, SessionError, parse_metadata
 from padfree.runtime.gpu import plugin_library
-from padfree.runtime.plan_files import parse_metadata
 
 from ..engine.engine_builder import EngineBuilder, TacticOptions
 from ..engine.plan_writing import describe_plan

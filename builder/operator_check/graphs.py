@@ -13,8 +13,7 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from padfree.contract.names import FORMAT, FP8
-from padfree.onnx_tools.operators import DOMAIN, DOMAIN_VERSION, OPERATORS, AttributeValue, make_node
-from padfree.onnx_tools.operators.functions import ACT_TYPES
+from padfree.onnx_tools.operators import ACT_TYPES, DOMAIN, DOMAIN_VERSION, OPERATORS, AttributeValue, make_node
 
 Array = npt.NDArray[Any]
 

@@ -14,11 +14,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 from padfree.contract.names import FP8
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.files.ort_session import open_session
+from padfree.onnx_tools.files import Model, open_session
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes, with_functions
-from padfree.onnx_tools.precision.rounding import with_rounding
-from padfree.onnx_tools.precision.widen import widen
+from padfree.onnx_tools.precision import widen, with_rounding
 
 from .graphs import CaseGraph
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 from padfree.contract.metadata import InputInfo, Metadata
-from padfree.onnx_tools.cost import Lengths
-from padfree.runtime.feeds import Array, padded_feeds
+from padfree.onnx_tools import Lengths
+from padfree.runtime import Array, padded_feeds
 from padfree.runtime.request import Ragged
 
 from ..errors import BuildError

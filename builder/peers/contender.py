@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.verification.agreement import largest_column_error
+from padfree.onnx_tools.verification import largest_column_error
 
 Array = npt.NDArray[Any]
 Answers = Mapping[str, list[Array]]

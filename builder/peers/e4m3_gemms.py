@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files import Model
 from padfree.onnx_tools.fp8 import OPSET
-from padfree.onnx_tools.importing.newer_opsets import raise_opset
-from padfree.onnx_tools.quantization.calibration import Feeds, largest_numbers
-from padfree.onnx_tools.quantization.e4m3 import LARGEST, activation_scale, narrowed
-from padfree.onnx_tools.quantization.options import MARGIN
+from padfree.onnx_tools.importing import raise_opset
+from padfree.onnx_tools.quantization import LARGEST, MARGIN, Feeds, activation_scale, largest_numbers, narrowed
 
 from ..errors import BuildError
 

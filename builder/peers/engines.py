@@ -12,11 +12,9 @@ from typing import Any
 
 import onnx
 from padfree.contract.names import FP8
-from padfree.onnx_tools import without_functions
-from padfree.onnx_tools.files.model import Model as OnnxModel
-from padfree.onnx_tools.rewrite import finished
-from padfree.runtime import Session, SessionError
-from padfree.runtime.feeds import Array, packed_feeds, split_outputs
+from padfree.onnx_tools import finished, without_functions
+from padfree.onnx_tools.files import Model as OnnxModel
+from padfree.runtime import Array, Session, SessionError, packed_feeds, split_outputs
 
 from ..engine.build import build_engine
 from ..engine.linear import TENSORRT

@@ -9,8 +9,7 @@ from typing import Any
 import onnx
 import onnxruntime as ort
 from padfree.onnx_tools import save_model
-from padfree.runtime import Session
-from padfree.runtime.feeds import split_outputs
+from padfree.runtime import Session, split_outputs
 
 from .contender import Answers, Contender, UnavailableError, wall_ms
 from .padded import to_fp16

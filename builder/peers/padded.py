@@ -10,8 +10,8 @@ from typing import Any, Literal
 import onnx
 from padfree.contract.names import FORMAT, PER_SEQUENCE
 from padfree.onnx_tools import load_model, standard_model
-from padfree.onnx_tools.importing.inputs import sequence_inputs_of, shared_inputs_of
-from padfree.runtime.plan_files import parse_metadata
+from padfree.onnx_tools.importing import sequence_inputs_of, shared_inputs_of
+from padfree.runtime import parse_metadata
 from rich.progress import Progress
 
 from ..engine.build import check_plan_destination

@@ -12,15 +12,10 @@ from typing import Any
 import onnx
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import FP8
-from padfree.onnx_tools import load_model, rewrite
-from padfree.onnx_tools.cost import Lengths
-from padfree.onnx_tools.files.metadata import is_rewritten
-from padfree.onnx_tools.files.model import Model as OnnxModel
-from padfree.onnx_tools.fp8 import quantize_gemms
-from padfree.onnx_tools.gemms import GemmShape
-from padfree.onnx_tools.rewrite import finished
-from padfree.runtime.feeds import packed_feeds
-from padfree.runtime.plan_files import parse_metadata
+from padfree.onnx_tools import GemmShape, Lengths, finished, load_model, quantize_gemms, rewrite
+from padfree.onnx_tools.files import Model as OnnxModel
+from padfree.onnx_tools.files import is_rewritten
+from padfree.runtime import packed_feeds, parse_metadata
 
 from ..engine.engine_builder import DEFAULT_CACHE
 from ..engine.preparation import metadata_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from padfree.runtime import SessionError
-from padfree.runtime.gpu.trt import import_tensorrt
+from padfree.runtime.gpu import import_tensorrt
 
 from .contender import Contender, UnavailableError
 from .setup import Setup

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 from padfree.contract.templates import Template
-from padfree.runtime.errors import SessionError
-from padfree.runtime.text.tokenizer_file import read_tokenizer_file
+from padfree.runtime import SessionError
+from padfree.runtime.text import read_tokenizer_file
 from tokenizers import Tokenizer
 
 from ..definitions.tensors import Tensors

@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from padfree.runtime.batching import CostTable, Policy, Waiting
-from padfree.runtime.batching.policy import latest_start_s
+from padfree.runtime.batching import CostTable, Policy, Waiting, latest_start_s
 
 from ..errors import BuildError
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from padfree.runtime.batching import Budget, CheapestCut, CostTable, FirstCome, Policy, Waiting
-from padfree.runtime.gpu.buckets import token_bucket
+from padfree.runtime.gpu import token_bucket
 
 from .replay import Replay
 from .trace import rate_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from padfree.builder.errors import BuildError
 from padfree.contract.fields import decode
-from padfree.runtime.plan_files import file_digest
+from padfree.runtime import file_digest
 
 Files = dict[str, "bytes | Callable[[Path], object]"]
 """Path in the folder -> content, or what writes the file."""

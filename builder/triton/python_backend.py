@@ -7,11 +7,11 @@ from pathlib import Path
 
 from padfree.builder.errors import BuildError
 from padfree.onnx_tools import load_model, save_model
-from padfree.runtime.batching.costs import read_costs
-from padfree.runtime.plan_files import sidecar_path
+from padfree.runtime import sidecar_path
+from padfree.runtime.batching import read_costs
 from padfree.runtime.request import ZERO_WHEN_MISSING
+from padfree.runtime.triton import EncoderParameters
 from padfree.runtime.triton.items import SEQ_LENS
-from padfree.runtime.triton.parameters import EncoderParameters
 
 from . import config as configs
 from .folder import ENCODER, Files, ModelFolder, copy_of

@@ -11,9 +11,8 @@ from padfree.builder.engine.preparation import metadata_of
 from padfree.builder.errors import BuildError
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools import load_model
-from padfree.onnx_tools.files.metadata import is_rewritten
-from padfree.runtime import Metadata
-from padfree.runtime.plan_files import open_plan, parse_metadata
+from padfree.onnx_tools.files import is_rewritten
+from padfree.runtime import Metadata, open_plan, parse_metadata
 from padfree.runtime.texts import tokenizer_path
 
 BACKENDS = ("tensorrt", "python")

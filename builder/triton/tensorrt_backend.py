@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from padfree.runtime import Profile
-from padfree.runtime.plan_files import sidecar_path
+from padfree.runtime import Profile, sidecar_path
 
 from . import config as configs
 from . import libraries

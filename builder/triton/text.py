@@ -11,11 +11,9 @@ from typing import Any
 from padfree.builder.errors import BuildError
 from padfree.builder.tokenization import load_tokenizer
 from padfree.runtime import SessionError
-from padfree.runtime.text.inputs import TextInputs
-from padfree.runtime.text.source import text_source, tokenizer_path
-from padfree.runtime.text.tokenizer_file import TokenizerFile
+from padfree.runtime.text import TextInputs, TokenizerFile, text_source, tokenizer_path
+from padfree.runtime.triton import TokenizerParameters
 from padfree.runtime.triton.items import SEQ_LENS
-from padfree.runtime.triton.parameters import TokenizerParameters
 from padfree.runtime.triton.texts import TEXT, TEXT_PAIR, TRUNCATE, TRUNCATED
 
 from . import config as configs

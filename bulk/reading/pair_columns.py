@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import pyarrow as pa
-from padfree.runtime.text.pairs import pair_names
+from padfree.runtime.text import pair_names
 from pyarrow import parquet
 
 from ..manifest import PARQUET

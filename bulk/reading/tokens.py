@@ -17,13 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from padfree.runtime.errors import SessionError
+from padfree.runtime import SessionError, read_values
 from padfree.runtime.request import ZERO_WHEN_MISSING
-from padfree.runtime.sequence_values import read_values
-from padfree.runtime.text.apart import TextError
-from padfree.runtime.text.encoder import Encoded, Text
-from padfree.runtime.text.inputs import TextInputs
-from padfree.runtime.text.pairs import prompted
+from padfree.runtime.text import Encoded, Text, TextError, TextInputs, prompted
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest

@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from padfree.runtime.budget import Budget, cut
+from padfree.runtime import Budget, Session, cut, groups_of_shared
 from padfree.runtime.request import Ragged, read_packed
-from padfree.runtime.session import Session
-from padfree.runtime.shared_values import groups_of_shared
-from padfree.runtime.text.inputs import TextInputs
+from padfree.runtime.text import TextInputs
 from pyarrow.fs import FileType
 
 from ..errors import BulkError

@@ -17,7 +17,7 @@ import torch
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import OUTPUTS
 from padfree.runtime import SessionError
-from padfree.runtime.text.encoder import Text
+from padfree.runtime.text import Text
 from padfree.torch import Module
 
 from .tokens import Packed, TextTokens

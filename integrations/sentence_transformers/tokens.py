@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.runtime.text.encoder import Text, TextEncoder
+from padfree.runtime.text import Text, TextEncoder
 from padfree.runtime.texts import IDS, TYPES
 from tokenizers import Tokenizer
 

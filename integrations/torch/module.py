@@ -12,9 +12,7 @@ import numpy as np
 import torch
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
-from padfree.runtime import Session, SessionError
-from padfree.runtime.budget import cut
-from padfree.runtime.plan_files import check_no_folder
+from padfree.runtime import Session, SessionError, check_no_folder, cut
 
 IDS, TYPES = "input_ids", "token_type_ids"
 LAYOUTS = ("packed", "per_sequence")

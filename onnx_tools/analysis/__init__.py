@@ -1,2 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of a graph without running it: its tensors' shapes, layouts, values and limits."""
+
+from .special_ids import IdRule
+from .token_elements import (
+    BATCH,
+    SLOTS,
+    Dims,
+    Mask,
+    dims_of,
+    fits,
+    packed_rows,
+    padded_dims,
+    token_elements,
+    token_numbers,
+)
+
+__all__ = [
+    "BATCH",
+    "SLOTS",
+    "Dims",
+    "IdRule",
+    "Mask",
+    "dims_of",
+    "fits",
+    "packed_rows",
+    "padded_dims",
+    "token_elements",
+    "token_numbers",
+]

@@ -5,6 +5,7 @@ from padfree.contract.names import DOMAIN
 
 from .catalog import DOMAIN_VERSION, MAX_HEAD_SIZE, OPERATORS
 from .functions import (
+    ACT_TYPES,
     MAX_OPSET,
     MIN_OPSET,
     add_functions,
@@ -29,6 +30,7 @@ from .nodes import (
 from .spec import AttributeSpec, AttributeValue, Condition, OperatorSpec, TensorSpec
 
 __all__ = [
+    "ACT_TYPES",
     "DOMAIN",
     "DOMAIN_VERSION",
     "MAX_HEAD_SIZE",

@@ -14,7 +14,7 @@ from .attention.tasks import attention_tasks
 from .base import Miss, PassResult
 from .embedding import embedding
 from .first_tokens import first_tokens
-from .interface import packed_interface
+from .interface import MAX_SEQLEN, packed_interface
 from .neighbours import neighbours
 from .norms.layer_norm import layer_norm
 from .pack import KEPT_MASKING, packing
@@ -27,7 +27,16 @@ from .tokens.tokens import tokens
 # A pass changes the graph, of which the analysis tells what is known.
 Pass = Callable[[gs.Graph, Analysis], PassResult]
 
-__all__ = ["KEPT_MASKING", "Miss", "Pass", "PassResult", "interface_passes", "packing_passes", "preparation"]
+__all__ = [
+    "KEPT_MASKING",
+    "MAX_SEQLEN",
+    "Miss",
+    "Pass",
+    "PassResult",
+    "interface_passes",
+    "packing_passes",
+    "preparation",
+]
 
 
 def preparation(

@@ -1,2 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Original and rewritten model side by side in onnxruntime."""
+
+from .agreement import Scale, largest_column_error, measure, typical_row_error
+
+__all__ = [
+    "Scale",
+    "largest_column_error",
+    "measure",
+    "typical_row_error",
+]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["Model", "__version__"]
 
 if TYPE_CHECKING:
-    from padfree.builder.model import Model
+    from padfree.builder import Model
 
     __version__: str
     """The installed version, or "unknown" where padfree's files are used without being installed."""
@@ -22,7 +22,7 @@ else:  # type checkers would take every name for one that exists
     def __getattr__(name: str) -> Any:
         # Looked up when somebody asks: each takes longer than all that an import of padfree otherwise does.
         if name == "Model":
-            from padfree.builder.model import Model
+            from padfree.builder import Model
 
             return Model
         if name != "__version__":

@@ -4,13 +4,16 @@
 from ..budget import Budget, cut
 from .batcher import Batcher, Stats
 from .costs import CostTable, read_costs
+from .dealing import SQUARES_A_TOKEN, even_out, snake
 from .errors import BatchingError, ClosedError, DeadlineError, QueueFullError
 from .partition import partition
 from .policies import CheapestCut, FairShare, FirstCome
-from .policy import Decision, Policy
+from .policy import Decision, Policy, latest_start_s
+from .speed import Speed, run_budget
 from .waiting import Waiting
 
 __all__ = [
+    "SQUARES_A_TOKEN",
     "Batcher",
     "BatchingError",
     "Budget",
@@ -23,9 +26,14 @@ __all__ = [
     "FirstCome",
     "Policy",
     "QueueFullError",
+    "Speed",
     "Stats",
     "Waiting",
     "cut",
+    "even_out",
+    "latest_start_s",
     "partition",
     "read_costs",
+    "run_budget",
+    "snake",
 ]

@@ -4,3 +4,42 @@
 `tokenizer_file` reads a tokenizer.json with the tokenizer_config.json beside it, `encoder` makes ids and types of
 texts, and `inputs` names the model's inputs that these fill.
 """
+
+from .apart import TextError
+from .checks import largest_id
+from .encoder import Encoded, Text, TextEncoder
+from .inputs import TextInputs, as_columns, column_count, of_columns
+from .pairs import SHOWN, pair_names, prompted
+from .source import text_source, tokenizer_path
+from .tasks import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TAG, TOKENS, Choices, Served, describe
+from .tokenizer_file import TYPES, TokenizerFile, read_tokenizer_file
+
+__all__ = [
+    "ANSWERS",
+    "CLASSIFY",
+    "EMBED",
+    "RERANK",
+    "SHOWN",
+    "SPARSE",
+    "TAG",
+    "TOKENS",
+    "TYPES",
+    "Choices",
+    "Encoded",
+    "Served",
+    "Text",
+    "TextEncoder",
+    "TextError",
+    "TextInputs",
+    "TokenizerFile",
+    "as_columns",
+    "column_count",
+    "describe",
+    "largest_id",
+    "of_columns",
+    "pair_names",
+    "prompted",
+    "read_tokenizer_file",
+    "text_source",
+    "tokenizer_path",
+]

@@ -6,3 +6,10 @@ A repository's model.py is one line, and configures itself through config.pbtxt 
     from padfree.runtime.triton.encoder import EncoderModel as TritonPythonModel
     from padfree.runtime.triton.tokenizer import TokenizerModel as TritonPythonModel
 """
+
+from .parameters import EncoderParameters, TokenizerParameters
+
+__all__ = [
+    "EncoderParameters",
+    "TokenizerParameters",
+]

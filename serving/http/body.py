@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from padfree.runtime.text.encoder import Text
+from padfree.runtime.text import Text
 
 from ..errors import malformed, not_tokenized, too_large
 from ..options import ServeOptions

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import orjson
-from padfree.runtime.text.encoder import Text
-from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served, Text
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send

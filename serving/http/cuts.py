@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from padfree.contract.texts import RIGHT
-from padfree.runtime.text_tasks import Served
+from padfree.runtime.text import Served
 
 BETWEEN_LINES_S = 1.0
 

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 import orjson
-from padfree.runtime.text_tasks import Served
+from padfree.runtime.text import Served
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from padfree.runtime.budget import Budget
+from padfree.runtime import Budget
 
 from .. import wire
 from ..errors import DOWN, UNHEALTHY, ApiError, busy, failed, not_tokenized

@@ -6,8 +6,8 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from padfree.runtime.answers.scores import normalized
-from padfree.runtime.text_tasks import EMBED
+from padfree.runtime.answers import normalized
+from padfree.runtime.text import EMBED
 from padfree.runtime.texts import unknown_prompt
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response

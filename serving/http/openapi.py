@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import padfree
-from padfree.runtime.text_tasks import Served
+from padfree.runtime.text import Served
 
 from ..options import ServeOptions
 from .operations import Operation, operations

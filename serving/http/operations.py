@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
 
 from ..options import ServeOptions
 from .schemas import (

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from padfree.runtime.budget import Budget
-from padfree.runtime.text_tasks import Served
+from padfree.runtime import Budget
+from padfree.runtime.text import Served
 from padfree.runtime.texts import parse_tokenizer
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException

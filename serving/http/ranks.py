@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import numpy as np
-from padfree.runtime.answers.scores import sigmoid
-from padfree.runtime.text.pairs import prompted
-from padfree.runtime.text_tasks import RERANK
+from padfree.runtime.answers import sigmoid
+from padfree.runtime.text import RERANK, prompted
 
 from .calls import Call, Calls
 from .vectors import Floats, floats

@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 import padfree
-from padfree.runtime.answers.scores import label_name
-from padfree.runtime.sequence_values import sample_values
-from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
+from padfree.runtime import sample_values
+from padfree.runtime.answers import label_name
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route

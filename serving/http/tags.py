@@ -10,9 +10,9 @@ from itertools import accumulate
 from typing import Any
 
 import orjson
-from padfree.runtime.answers.tags import Tagged, joined, words_of
-from padfree.runtime.budget import Budget, cut
-from padfree.runtime.text_tasks import TAG
+from padfree.runtime import Budget, cut
+from padfree.runtime.answers import Tagged, joined, words_of
+from padfree.runtime.text import TAG
 from starlette.routing import Route
 
 from ..errors import malformed

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import orjson
 from padfree.contract.texts import REGRESSION
-from padfree.runtime.answers.scores import class_scores, label_name, normalized
-from padfree.runtime.budget import Budget, cut
-from padfree.runtime.text.pairs import prompted
-from padfree.runtime.text_tasks import CLASSIFY, EMBED, RERANK, SPARSE
+from padfree.runtime import Budget, cut
+from padfree.runtime.answers import class_scores, label_name, normalized
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, prompted
 from starlette.routing import Route
 from tokenizers import Tokenizer
 

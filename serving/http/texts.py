@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from padfree.runtime import Budget, cut
 from padfree.runtime.batching.pace import room
 from padfree.runtime.batching.queue import LARGE
-from padfree.runtime.budget import Budget, cut
-from padfree.runtime.text.apart import TextError
-from padfree.runtime.text.encoder import Encoded, Text
-from padfree.runtime.text.inputs import as_columns
-from padfree.runtime.text_tasks import Served
+from padfree.runtime.text import Encoded, Served, Text, TextError, as_columns
 
 from ..errors import ApiError, busy, failed, not_tokenized, too_large
 from ..metrics import Row

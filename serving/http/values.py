@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import InputInfo
-from padfree.runtime import SessionError
-from padfree.runtime.sequence_values import read_values
-from padfree.runtime.text.inputs import TextInputs
+from padfree.runtime import SessionError, read_values
+from padfree.runtime.text import TextInputs
 
 from ..errors import malformed
 from .body import Body

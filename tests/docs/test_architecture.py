@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,28 @@ FORBIDDEN = {
     },
 }
 """Package -> what it never imports."""
+PUBLIC_MODULES = {
+    "padfree.onnx_tools.synthetic",
+    "padfree.runtime.batching.measure",
+    "padfree.runtime.request",
+    "padfree.runtime.texts",
+}
+"""Modules that pages name, beside the modules of contract, which are public one and all."""
+PAST_THE_FACES = {
+    "padfree.bulk.workers.on_ray": 1,  # needs ray
+    "padfree.onnx_tools.cost": 2,
+    "padfree.onnx_tools.fp8": 1,
+    "padfree.runtime.batching.pace": 1,
+    "padfree.runtime.batching.queue": 1,
+    "padfree.runtime.batching.speed": 1,
+    "padfree.runtime.c_api": 1,
+    "padfree.runtime.gpu.cuda": 6,  # needs cuda-bindings
+    "padfree.runtime.gpu.tensorrt_backend": 2,  # needs cuda-bindings and TensorRT
+    "padfree.runtime.tensorrt_timing": 1,
+    "padfree.runtime.triton.items": 2,
+    "padfree.runtime.triton.texts": 1,
+}
+"""Module -> how many imports of other packages name it, although it is neither a package nor public: only downwards."""
 
 
 def first_column(heading: str) -> list[str]:
@@ -129,3 +152,25 @@ def test_packages_import_what_they_may(package: str) -> None:
         if any(name == other or name.startswith(f"{other}.") for other in FORBIDDEN[package])
     ]
     assert wrong == []
+
+
+def past_the_faces(package: str) -> Iterator[str]:
+    """The modules of other packages that a package's import statements name, unless these are public."""
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                named = [node.module or ""]
+            for name in named:
+                first, *inside = name.split(".")
+                if first != "padfree" or not inside or inside[0] in (package, "contract") or name in PUBLIC_MODULES:
+                    continue
+                if ROOT.joinpath(*inside).with_suffix(".py").is_file():
+                    yield name
+
+
+def test_packages_import_each_other_through_their_faces() -> None:
+    folders = {name for cell in first_column("The folders") for name in names(cell)}
+    product = sorted(folders - {"tests", "benchmarks", "examples", "tools"})
+    assert {"builder", "bulk", "integrations", "onnx_tools", "package", "runtime", "serving", "training"} <= {*product}
+    assert Counter(name for package in product for name in past_the_faces(package)) == PAST_THE_FACES

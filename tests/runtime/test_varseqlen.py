@@ -21,7 +21,7 @@ from padfree.onnx_tools import RewriteError, RewriteResult, load_model, rewrite,
 from padfree.onnx_tools.files.model import Model
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Batcher, FirstCome
-from padfree.runtime.text_tasks import Choices, describe
+from padfree.runtime.text.tasks import Choices, describe
 from padfree.runtime.texts import TextReader
 
 from tests.support.encoder import TOKENS, one_layer, with_output

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from padfree.runtime.batching import Budget
 from padfree.runtime.onnx_backend import OnnxBackend
 from padfree.runtime.request import Ragged
-from padfree.runtime.text_tasks import Choices, describe
+from padfree.runtime.text.tasks import Choices, describe
 from padfree.serving import wire
 from padfree.serving.engine import Engine, Inbox
 from padfree.serving.metrics import WIDTH, Row

@@ -12,7 +12,7 @@ import pytest
 from padfree.builder import cli
 from padfree.runtime import Session, SessionError
 from padfree.runtime.pool import DevicePool
-from padfree.runtime.text_tasks import Choices, describe
+from padfree.runtime.text.tasks import Choices, describe
 from padfree.serving import wire
 from padfree.serving.engine import Engine, Inbox
 from padfree.serving.metrics import WIDTH, Row

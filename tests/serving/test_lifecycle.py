@@ -23,7 +23,7 @@ import pytest
 from padfree.builder import cli
 from padfree.runtime.budget import Budget
 from padfree.runtime.session import Session
-from padfree.runtime.text_tasks import describe
+from padfree.runtime.text.tasks import describe
 from padfree.runtime.texts import tokenizer_path
 from padfree.serving import Choices, ServeOptions, wire
 from padfree.serving.http.process import CANNOT_START, FrontEnd, main

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 from onnx import GraphProto
-from padfree.onnx_tools.analysis.token_elements import BATCH, SLOTS
+from padfree.onnx_tools.analysis import BATCH, SLOTS
 from padfree.runtime import Metadata
 
 from ..batches import ComparedBatch

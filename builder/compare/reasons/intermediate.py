@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto
-from padfree.onnx_tools.analysis.token_elements import BATCH, SLOTS
-from padfree.runtime import Metadata
-from padfree.runtime.feeds import packed_feeds
+from padfree.onnx_tools.analysis import BATCH, SLOTS
+from padfree.runtime import Metadata, packed_feeds
 from padfree.runtime.request import read_request
 
 from ...errors import BuildError

@@ -11,9 +11,8 @@ from onnx import ModelProto
 from padfree.contract.names import FP8
 from padfree.contract.quantization import QuantizationInfo
 from padfree.onnx_tools import load_model, save_model
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.precision.rounding import with_rounding
-from padfree.onnx_tools.precision.widen import widen
+from padfree.onnx_tools.files import Model
+from padfree.onnx_tools.precision import widen, with_rounding
 from polygraphy.logger import G_LOGGER
 
 from ..metrics import Array

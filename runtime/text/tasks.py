@@ -10,11 +10,11 @@ from pathlib import Path
 from padfree.contract import texts as contract
 from padfree.contract.metadata import Metadata, OutputInfo
 
-from .errors import SessionError
-from .text.encoder import TextEncoder
-from .text.inputs import TextInputs
-from .text.source import text_source
-from .text.tokenizer_file import TokenizerFile
+from ..errors import SessionError
+from .encoder import TextEncoder
+from .inputs import TextInputs
+from .source import text_source
+from .tokenizer_file import TokenizerFile
 
 EMBED, RERANK, CLASSIFY, SPARSE, TAG = "embed", "rerank", "classify", "sparse", "tag"
 TASKS = (EMBED, RERANK, CLASSIFY, SPARSE, TAG)
