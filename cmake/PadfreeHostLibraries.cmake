@@ -3,6 +3,7 @@
 #
 # libpadfree_triton_batching.so   a token budget for Triton's dynamic batcher; the server that loads it has the functions
 #                                 that it leaves undefined
+# libtriton_padfree.so            Triton's backend "padfree"; the same goes for it
 # libpadfree_text.so              tokens of plain texts, looked up word by word; without it Python does the same, slowly
 include_guard()
 
@@ -13,10 +14,21 @@ macro(padfree_add_host_libraries)
     padfree_host_library(triton_batching)
     # nodelete: the server unloads the library of a model before the thread that calls it has ended.
     target_link_options(padfree_triton_batching PRIVATE LINKER:-z,nodelete)
+    padfree_host_library(triton_backend)
+    padfree_triton_backend()
     padfree_host_library(text)
     target_link_options(padfree_text PRIVATE LINKER:--no-undefined)
   endif()
 endmacro()
+
+# The backend's file is named as the server looks for it, and reads JSON as the batching library does.
+function(padfree_triton_backend)
+  find_package(Threads REQUIRED)
+  target_sources(padfree_triton_backend PRIVATE "${PROJECT_SOURCE_DIR}/plugins/triton_batching/json.cpp")
+  target_link_libraries(padfree_triton_backend PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
+  # One translation unit: most of the time to compile a small file goes into the standard library's headers.
+  set_target_properties(padfree_triton_backend PROPERTIES OUTPUT_NAME triton_padfree UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+endfunction()
 
 # padfree_host_library(<name>): libpadfree_<name>.so of plugins/<name>, which exports what exports.map there lists.
 function(padfree_host_library name)

@@ -4,6 +4,25 @@
 #include <stdexcept>
 
 namespace padfree {
+namespace {
+
+std::string quoted(const std::string& characters) {
+  std::string text = "\"";
+  for (const char c : characters) {
+    if (c == '"' || c == '\\') {
+      text += {'\\', c};
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      constexpr const char* kDigits = "0123456789abcdef";
+      text += "\\u00";
+      text += {kDigits[c >> 4], kDigits[c & 15]};
+    } else {
+      text += c;
+    }
+  }
+  return text + "\"";
+}
+
+}  // namespace
 
 class JsonReader {
  public:
@@ -44,7 +63,7 @@ class JsonReader {
     if (depth > kDeepest) fail();
     Json value;
     if (skip('{')) {
-      value.is_object_ = true;
+      value.kind_ = Json::Kind::kObject;
       for (bool more = !skip('}'); more; more = !endOfList('}')) {
         if (!skip('"')) fail();
         std::string name = readString();
@@ -52,8 +71,10 @@ class JsonReader {
         value.members_.emplace_back(std::move(name), readValue(depth + 1));
       }
     } else if (skip('[')) {
+      value.kind_ = Json::Kind::kArray;
       for (bool more = !skip(']'); more; more = !endOfList(']')) value.items_.push_back(readValue(depth + 1));
     } else if (skip('"')) {
+      value.kind_ = Json::Kind::kString;
       value.text_ = readString();
     } else {
       while (peek() != kEnd && std::string_view(",:{}[]\"").find(text_[at_]) == std::string_view::npos) {
@@ -123,6 +144,63 @@ class JsonReader {
 
 Json Json::parse(std::string_view text) {
   return JsonReader(text).readAll();
+}
+
+Json Json::object() {
+  Json value;
+  value.kind_ = Kind::kObject;
+  return value;
+}
+
+Json Json::array() {
+  Json value;
+  value.kind_ = Kind::kArray;
+  return value;
+}
+
+Json Json::string(std::string_view characters) {
+  Json value = literal(characters);
+  value.kind_ = Kind::kString;
+  return value;
+}
+
+Json Json::number(int64_t value) {
+  return literal(std::to_string(value));
+}
+
+Json Json::literal(std::string_view written) {
+  Json value;
+  value.text_ = written;
+  return value;
+}
+
+void Json::set(std::string_view name, Json value) {
+  for (auto& [key, present] : members_) {
+    if (key == name) {
+      present = std::move(value);
+      return;
+    }
+  }
+  members_.emplace_back(name, std::move(value));
+}
+
+std::string Json::toText() const {
+  std::string text;
+  switch (kind_) {
+    case Kind::kLiteral:
+      return text_;
+    case Kind::kString:
+      return quoted(text_);
+    case Kind::kArray:
+      for (const Json& item : items_) text += (text.empty() ? "" : ",") + item.toText();
+      return "[" + text + "]";
+    case Kind::kObject:
+      for (const auto& [name, value] : members_) {
+        text += (text.empty() ? "" : ",") + quoted(name) + ":" + value.toText();
+      }
+      return "{" + text + "}";
+  }
+  return text;
 }
 
 const Json& Json::operator[](std::string_view name) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -8,11 +9,17 @@
 
 namespace padfree {
 
-// A JSON value, for reading a model's configuration.
+// A JSON value, for reading a model's configuration, and for completing it.
 class Json {
  public:
   // Throws std::invalid_argument where the text is no JSON.
   static Json parse(std::string_view text);
+
+  static Json object();
+  static Json array();
+  static Json string(std::string_view characters);
+  static Json number(int64_t value);
+  static Json literal(std::string_view written);  // true, false, null
 
   // An object's member, or an empty value where there is none.
   const Json& operator[](std::string_view name) const;
@@ -20,15 +27,25 @@ class Json {
   const std::vector<Json>& items() const { return items_; }
   // A string's characters; a number, true, false or null as written; "" for anything else.
   const std::string& text() const { return text_; }
-  bool isObject() const { return is_object_; }
+  bool isObject() const { return kind_ == Kind::kObject; }
+  // An object's members; none for anything else.
+  const std::vector<std::pair<std::string, Json>>& members() const { return members_; }
+
+  // Adds a member to an object, in place of one of that name, or a value to an array.
+  void set(std::string_view name, Json value);
+  void append(Json value) { items_.push_back(std::move(value)); }
+  // The value as it would be parsed.
+  std::string toText() const;
 
  private:
   friend class JsonReader;
 
+  enum class Kind { kLiteral, kString, kArray, kObject };  // literal: a number, true, false or null
+
   std::string text_;
   std::vector<Json> items_;
   std::vector<std::pair<std::string, Json>> members_;
-  bool is_object_ = false;
+  Kind kind_ = Kind::kLiteral;
 };
 
 }  // namespace padfree

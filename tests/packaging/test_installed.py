@@ -19,7 +19,7 @@ NAMES = ("contract", "onnx_tools", "builder", "runtime", "serving", "training", 
 PACKAGES = {name: ROOT / name for name in NAMES}
 PACKAGES |= {name: ROOT / "integrations" / name for name in ("sentence_transformers", "torch")}
 OWN_FILES = [path for path in (ROOT / "package" / "padfree").iterdir() if path.is_file()]
-HOST_LIBRARIES = ["libpadfree_text.so", "libpadfree_triton_batching.so"]
+HOST_LIBRARIES = ["libpadfree_text.so", "libpadfree_triton_batching.so", "libtriton_padfree.so"]
 SYSTEM_LIBRARIES = {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"}
 SYSTEM_LIBRARIES |= {"librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
@@ -76,7 +76,9 @@ def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, P
 def test_the_wheel_holds_nothing_else(installed_files: dict[str, Path]) -> None:
     allowed = rf"padfree/({'|'.join(PACKAGES)})/.*"
     allowed += "|padfree/__pycache__/.*|" + "|".join(re.escape(f"padfree/{path.name}") for path in OWN_FILES)
-    allowed += r"|padfree/lib/(build_info\.json|libpadfree(_register|_text|_triton_batching)?\.so)"
+    allowed += (
+        r"|padfree/lib/(build_info\.json|libpadfree(_register|_text|_triton_batching)?\.so|libtriton_padfree\.so)"
+    )
     allowed += r"|padfree/include/padfree\.h"
     allowed += r"|padfree-[^/]*\.dist-info/.*|.*/bin/padfree"
     assert [name for name in installed_files if not re.fullmatch(allowed, name)] == []
@@ -128,6 +130,12 @@ def test_the_batching_library_exports_what_triton_asks_for_alone() -> None:
     names = ("ModelBatcherInitialize", "ModelBatcherFinalize", "ModelBatchInitialize", "ModelBatchIncludeRequest")
     expected = {f"TRITONBACKEND_{name}" for name in (*names, "ModelBatchFinalize")}
     assert exported(library("libpadfree_triton_batching.so")) == expected
+
+
+def test_the_native_backend_exports_what_triton_asks_for_alone() -> None:
+    names = ("Initialize", "Finalize", "ModelInitialize", "ModelFinalize", "ModelInstanceInitialize")
+    expected = {f"TRITONBACKEND_{name}" for name in (*names, "ModelInstanceFinalize", "ModelInstanceExecute")}
+    assert exported(library("libtriton_padfree.so")) == expected
 
 
 def test_the_table_of_words_exports_what_the_runtime_calls_alone() -> None:

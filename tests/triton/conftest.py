@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session
 
+from tests.support.native_triton import backend_directory, write_model
 from tests.support.triton_server import TritonServer
 
 from .served import TOKENIZER, TRUNCATED_TO
@@ -73,4 +75,31 @@ def server(
     options += (f"--cache-directory={caches}",)
     repositories = [repository, strict_repository, other_repository]
     with TritonServer(installed, repositories, tmp_path_factory.mktemp("server"), *options) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def native_backends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the native backend and the stand-in of its engine, for `--backend-directory`."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile the stand-in of an engine; install it: apt-get install g++")
+    return backend_directory(compiler, tmp_path_factory.mktemp("backends"))
+
+
+@pytest.fixture(scope="session")
+def native_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models of the native backend; tests put further ones there and load them."""
+    repository = tmp_path_factory.mktemp("native")
+    write_model(repository, "plain", plan="delay_us 300")
+    return repository
+
+
+@pytest.fixture(scope="session")
+def native_server(
+    installed: Path, native_backends: Path, native_repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    """Serves them."""
+    options = ("--model-control-mode=explicit", "--load-model=*", f"--backend-directory={native_backends}")
+    with TritonServer(installed, [native_repository], tmp_path_factory.mktemp("native_server"), *options) as running:
         yield running

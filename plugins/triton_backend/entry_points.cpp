@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// libtriton_padfree.so: what the server calls.
+#include <dlfcn.h>
+
+#include <memory>
+#include <string>
+
+#include "triton_backend/failure.h"
+#include "triton_backend/instance.h"
+#include "triton_backend/model.h"
+
+namespace padfree {
+namespace {
+
+constexpr const char* kEngineLibrary = "libpadfree_engine.so";
+
+struct MessageDeleter {
+  void operator()(TRITONSERVER_Message* message) const { succeeded(TRITONSERVER_MessageDelete(message)); }
+};
+using Message = std::unique_ptr<TRITONSERVER_Message, MessageDeleter>;
+
+Json decode(TRITONSERVER_Message* message) {
+  const char* text = nullptr;
+  size_t size = 0;
+  check(TRITONSERVER_MessageSerializeToJson(message, &text, &size));
+  return Json::parse({text, size});
+}
+
+Json configurationOf(TRITONBACKEND_Model* model) {
+  TRITONSERVER_Message* message = nullptr;
+  check(TRITONBACKEND_ModelConfig(model, 1, &message));
+  const Message owner(message);
+  return decode(message);
+}
+
+void checkServer() {
+  uint32_t major = 0, minor = 0;
+  check(TRITONBACKEND_ApiVersion(&major, &minor));
+  if (major == kTritonApiMajor && minor >= kTritonApiMinor) return;
+  throw Failure("the server has backend API " + std::to_string(major) + "." + std::to_string(minor) +
+                    ", allowed: " + std::to_string(kTritonApiMajor) + "." + std::to_string(kTritonApiMinor) +
+                    " and newer minor versions; use a server from 23.10 on, with a padfree made for its major version",
+                TRITONSERVER_ERROR_UNSUPPORTED);
+}
+
+// The engine library that the server's options name, or the one beside this library.
+std::string engineLibrary(TRITONBACKEND_Backend* backend) {
+  TRITONSERVER_Message* message = nullptr;
+  check(TRITONBACKEND_BackendConfig(backend, &message));
+  const std::string named = decode(message)["cmdline"]["engine"].text();
+  if (!named.empty()) return named;
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&engineLibrary), &info) == 0 || info.dli_fname == nullptr) {
+    return kEngineLibrary;
+  }
+  const std::string self = info.dli_fname;
+  return self.substr(0, self.rfind('/') + 1) + kEngineLibrary;
+}
+
+using SharedLibrary = std::shared_ptr<const EngineLibrary>;
+using SharedModel = std::shared_ptr<Model>;
+
+SharedLibrary libraryOf(TRITONBACKEND_Model* model) {
+  TRITONBACKEND_Backend* backend = nullptr;
+  void* state = nullptr;
+  check(TRITONBACKEND_ModelBackend(model, &backend));
+  check(TRITONBACKEND_BackendState(backend, &state));
+  return *static_cast<SharedLibrary*>(state);
+}
+
+std::string versionFolder(TRITONBACKEND_Model* model) {
+  TRITONBACKEND_ArtifactType type = 0;
+  const char* location = nullptr;
+  uint64_t version = 0;
+  check(TRITONBACKEND_ModelRepository(model, &type, &location));
+  check(TRITONBACKEND_ModelVersion(model, &version));
+  return std::string(location) + "/" + std::to_string(version);
+}
+
+void complete(TRITONBACKEND_Model* model, const std::string& folder) {
+  bool is_wanted = false;
+  check(TRITONBACKEND_ModelAutoCompleteConfig(model, &is_wanted));
+  if (!is_wanted) return;
+  Json config = configurationOf(model);
+  completeConfiguration(config, readMetadataOf(folder, readModelSettings(config)));
+  const std::string text = config.toText();
+  TRITONSERVER_Message* message = nullptr;
+  check(TRITONSERVER_MessageNewFromSerializedJson(&message, text.data(), text.size()));
+  const Message owner(message);
+  check(TRITONBACKEND_ModelSetConfig(model, 1, message));
+}
+
+// -1 for a CPU.
+int32_t deviceOf(TRITONBACKEND_ModelInstance* instance) {
+  TRITONSERVER_InstanceGroupKind kind = 0;
+  int32_t device = 0;
+  check(TRITONBACKEND_ModelInstanceKind(instance, &kind));
+  if (kind != TRITONSERVER_INSTANCEGROUPKIND_GPU) return -1;
+  check(TRITONBACKEND_ModelInstanceDeviceId(instance, &device));
+  return device;
+}
+
+}  // namespace
+}  // namespace padfree
+
+TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend) {
+  return padfree::guarded([&] {
+    padfree::checkServer();
+    auto library = std::make_unique<padfree::SharedLibrary>(
+        std::make_shared<padfree::EngineLibrary>(padfree::engineLibrary(backend)));
+    padfree::check(TRITONBACKEND_BackendSetState(backend, library.get()));
+    static_cast<void>(library.release());  // the server's, until TRITONBACKEND_Finalize
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_Finalize(TRITONBACKEND_Backend* backend) {
+  return padfree::guarded([&] {
+    void* state = nullptr;
+    padfree::check(TRITONBACKEND_BackendState(backend, &state));
+    delete static_cast<padfree::SharedLibrary*>(state);
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
+  return padfree::guarded([&] {
+    const std::string folder = padfree::versionFolder(model);
+    padfree::complete(model, folder);
+    auto settings = padfree::readModelSettings(padfree::configurationOf(model));
+    auto state = std::make_unique<padfree::SharedModel>(
+        std::make_shared<padfree::Model>(padfree::libraryOf(model), folder, std::move(settings)));
+    padfree::check(TRITONBACKEND_ModelSetState(model, state.get()));
+    static_cast<void>(state.release());
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
+  return padfree::guarded([&] {
+    void* state = nullptr;
+    padfree::check(TRITONBACKEND_ModelState(model, &state));
+    delete static_cast<padfree::SharedModel*>(state);
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance* instance) {
+  return padfree::guarded([&] {
+    TRITONBACKEND_Model* model = nullptr;
+    void* state = nullptr;
+    padfree::check(TRITONBACKEND_ModelInstanceModel(instance, &model));
+    padfree::check(TRITONBACKEND_ModelState(model, &state));
+    auto ours = std::make_unique<padfree::Instance>(*static_cast<padfree::SharedModel*>(state), instance,
+                                                    padfree::deviceOf(instance));
+    padfree::check(TRITONBACKEND_ModelInstanceSetState(instance, ours.get()));
+    static_cast<void>(ours.release());
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance* instance) {
+  return padfree::guarded([&] {
+    void* state = nullptr;
+    padfree::check(TRITONBACKEND_ModelInstanceState(instance, &state));
+    delete static_cast<padfree::Instance*>(state);
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance* instance,
+                                                       TRITONBACKEND_Request** requests, uint32_t count) {
+  void* state = nullptr;
+  if (TRITONSERVER_Error* error = TRITONBACKEND_ModelInstanceState(instance, &state)) return error;
+  // An error would give requests back that are answered already; those that were not are, when the call unwinds.
+  TRITONSERVER_Error* error =
+      padfree::guarded([&] { static_cast<padfree::Instance*>(state)->execute(requests, count); });
+  if (error != nullptr) {
+    padfree::succeeded(
+        TRITONSERVER_LogMessage(TRITONSERVER_LOG_WARN, __FILE__, __LINE__, TRITONSERVER_ErrorMessage(error)));
+    TRITONSERVER_ErrorDelete(error);
+  }
+  return nullptr;
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+#include "triton_backend/triton_abi.h"
+
+namespace padfree {
+
+// Why a request, a run or a model failed, with the code that its caller sees.
+class Failure : public std::runtime_error {
+ public:
+  explicit Failure(const std::string& message, TRITONSERVER_Error_Code code = TRITONSERVER_ERROR_INVALID_ARG)
+      : std::runtime_error(message), code_(code) {}
+
+  TRITONSERVER_Error_Code code() const { return code_; }
+  TRITONSERVER_Error* toTriton() const { return TRITONSERVER_ErrorNew(code_, what()); }
+
+ private:
+  TRITONSERVER_Error_Code code_;
+};
+
+// Throws what a function of the server returns, if it is an error.
+inline void check(TRITONSERVER_Error* error) {
+  if (error == nullptr) return;
+  const Failure failure(TRITONSERVER_ErrorMessage(error), TRITONSERVER_ErrorCode(error));
+  TRITONSERVER_ErrorDelete(error);
+  throw failure;
+}
+
+// For what has no one to tell: true where there was no error.
+inline bool succeeded(TRITONSERVER_Error* error) {
+  if (error != nullptr) TRITONSERVER_ErrorDelete(error);
+  return error == nullptr;
+}
+
+// Runs `body`; what it throws comes back as an error: nothing may throw into the server.
+template <class Body>
+TRITONSERVER_Error* guarded(Body&& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (const Failure& failure) {
+    return failure.toTriton();
+  } catch (const std::exception& error) {
+    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, error.what());
+  }
+}
+
+}  // namespace padfree

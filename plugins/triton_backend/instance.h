@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "triton_backend/model.h"
+#include "triton_backend/pending.h"
+#include "triton_backend/run.h"
+
+namespace padfree {
+
+// One instance of a model: the server's thread packs requests and starts runs, a thread of its own waits for them and
+// answers. With two lanes, one run is packed while another computes.
+class Instance {
+ public:
+  Instance(std::shared_ptr<Model> model, TRITONBACKEND_ModelInstance* handle, int32_t device);
+  ~Instance();  // once all runs have been answered
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  // Answers the requests, now or soon. Returns when the instance can begin with others.
+  void execute(TRITONBACKEND_Request** requests, uint32_t count);
+
+ private:
+  struct Started {
+    Run run;
+    Lane* lane;
+  };
+
+  std::vector<std::shared_ptr<Pending>> read(TRITONBACKEND_Request** requests, uint32_t count);
+  void startRun(Run run);
+  Lane* takeLane();
+  void waitForLane();
+  void finishRuns();  // the thread's function
+  void finish(Started& started);
+  void takeResults(Started& started);
+
+  const std::shared_ptr<Model> model_;
+  TRITONBACKEND_ModelInstance* const handle_;
+  const std::shared_ptr<Engine> engine_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Lane*> free_;
+  std::deque<Started> started_;
+  bool ends_ = false;
+  std::thread finisher_;
+};
+
+}  // namespace padfree

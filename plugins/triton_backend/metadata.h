@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/engine_abi.h"
+
+namespace padfree {
+
+// An input of the plan, as the metadata beside it describe it.
+struct Input {
+  enum class Role { kTokens, kPerSequence, kSeqLens, kMaxSeqLen, kUnread };
+
+  std::string name;
+  Role role;
+  PadfreeType type;               // int32, or float32 of embeddings and numbers per sequence
+  std::vector<int64_t> trailing;  // sizes after tokens, or sequences
+  int64_t row_bytes;
+  int64_t limit;                  // of values: 0..limit-1; 0: none is known
+  std::vector<int32_t> excluded;  // values that stand for padding
+  bool zero_when_missing;         // token types, and lengths of prompts
+
+  bool comesWithRequests() const { return role == Role::kTokens || role == Role::kPerSequence; }
+};
+
+struct Output {
+  std::string name;
+  PadfreeRows rows;  // tokens or sequences
+  PadfreeType type;
+  std::vector<int64_t> trailing;
+  int64_t row_bytes;
+};
+
+// What model.plan.json says, as far as a server needs it.
+struct Metadata {
+  std::vector<Input> inputs;  // in the order of the file
+  std::vector<Output> outputs;
+  size_t ids;             // the input whose shape says what is a token
+  int64_t max_positions;  // 0: none
+  int64_t longest;        // most tokens of one sequence
+  int64_t min_tokens, max_tokens, max_sequences, max_slots;
+  std::string tensorrt, gpu_name, compute_capability;
+  bool has_plugins;
+};
+
+// Reads and checks the metadata. Throws Failure where they are damaged, or of a plan that this backend does not serve.
+Metadata readMetadata(const std::string& text, const std::string& source);
+
+int64_t sizeOf(PadfreeType type);
+
+}  // namespace padfree

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "triton_backend/pending.h"
+
+#include <cstring>
+
+#include "triton_backend/clock.h"
+#include "triton_backend/run.h"
+
+namespace padfree {
+namespace {
+
+TRITONSERVER_DataType tritonType(PadfreeType type) {
+  switch (type) {
+    case kPadfreeFloat32:
+      return TRITONSERVER_TYPE_FP32;
+    case kPadfreeFloat16:
+      return TRITONSERVER_TYPE_FP16;
+    case kPadfreeBFloat16:
+      return TRITONSERVER_TYPE_BF16;
+    case kPadfreeInt32:
+      return TRITONSERVER_TYPE_INT32;
+    case kPadfreeInt64:
+      return TRITONSERVER_TYPE_INT64;
+    case kPadfreeBool:
+      return TRITONSERVER_TYPE_BOOL;
+  }
+  return 0;
+}
+
+// Rows of a lane's output on their way to a caller's buffer.
+struct Copier {
+  Lane& lane;
+  size_t output;
+  int64_t row_bytes;
+  char* buffer;
+  bool on_device;
+
+  void rows(int64_t source_row, int64_t target_row, int64_t count) const {
+    const int64_t source = source_row * row_bytes, target = target_row * row_bytes, bytes = count * row_bytes;
+    const char* values = on_device ? nullptr : lane.output(output);
+    if (values != nullptr) {
+      std::memcpy(buffer + target, values + source, bytes);
+    } else {
+      lane.copyOut(output, source, buffer + target, bytes);
+    }
+  }
+
+  void zeros(int64_t target_row, int64_t count) const {
+    if (on_device) {
+      lane.zeroOut(buffer + target_row * row_bytes, count * row_bytes);
+    } else {
+      std::memset(buffer + target_row * row_bytes, 0, count * row_bytes);
+    }
+  }
+};
+
+}  // namespace
+
+Pending::Pending(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, uint64_t called)
+    : instance_(instance), request_(request), called_(called) {}
+
+Pending::~Pending() {
+  if (!isOpen()) return;
+  fail(Failure("the request was given up before it ran", TRITONSERVER_ERROR_INTERNAL));
+  answer({called_, 0, 0});
+}
+
+bool Pending::isCancelled() const {
+  bool is_cancelled = false;
+  return succeeded(TRITONBACKEND_RequestIsCancelled(request_, &is_cancelled)) && is_cancelled;
+}
+
+void Pending::fail(const Failure& failure) {
+  if (!failure_) failure_ = failure;
+  failed_.store(true, std::memory_order_release);
+}
+
+void Pending::take(const Piece& piece, const Metadata& metadata, Lane& lane, int64_t token, int64_t sequence) {
+  if (response_ == nullptr) openResponse(metadata);
+  bool on_device = false;
+  for (size_t i = 0; i < data.wanted.size(); ++i) {
+    const Output& output = metadata.outputs[data.wanted[i]];
+    if (output.rows == kPadfreeTokens) {
+      takeTokens(piece, output, data.wanted[i], lane, token, targets_[i]);
+    } else {
+      const Copier copy{lane, data.wanted[i], output.row_bytes, targets_[i].buffer, targets_[i].on_device};
+      copy.rows(sequence, static_cast<int64_t>(piece.first), static_cast<int64_t>(piece.last - piece.first));
+    }
+    on_device = on_device || targets_[i].on_device || lane.output(data.wanted[i]) == nullptr;
+  }
+  if (on_device) lane.finishCopies();
+}
+
+void Pending::takeTokens(const Piece& piece, const Output& output, size_t number, Lane& lane, int64_t token,
+                         const Target& target) const {
+  const Copier copy{lane, number, output.row_bytes, target.buffer, target.on_device};
+  for (size_t i = piece.first; i < piece.last; ++i) {
+    const int64_t length = data.seq_lens[i], row = static_cast<int64_t>(i) * data.width;
+    copy.rows(token, row, length);
+    if (length < data.width) copy.zeros(row + length, data.width - length);
+    token += length;
+  }
+}
+
+void Pending::openResponse(const Metadata& metadata) {
+  check(TRITONBACKEND_ResponseNew(&response_, request_));
+  for (const size_t number : data.wanted) {
+    const Output& output = metadata.outputs[number];
+    std::vector<int64_t> shape = {data.sequences};
+    int64_t rows = data.sequences;
+    if (output.rows == kPadfreeTokens) {
+      shape.push_back(data.width);
+      rows *= data.width;
+    }
+    shape.insert(shape.end(), output.trailing.begin(), output.trailing.end());
+    TRITONBACKEND_Output* handle = nullptr;
+    check(TRITONBACKEND_ResponseOutput(response_, &handle, output.name.c_str(), tritonType(output.type), shape.data(),
+                                       static_cast<uint32_t>(shape.size())));
+    void* buffer = nullptr;
+    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
+    int64_t memory_id = 0;
+    check(TRITONBACKEND_OutputBuffer(handle, &buffer, rows * output.row_bytes, &memory, &memory_id));
+    targets_.push_back({static_cast<char*>(buffer), memory == TRITONSERVER_MEMORY_GPU});
+  }
+}
+
+void Pending::answer(const Times& times) {
+  TRITONSERVER_Error* error = failure_ ? failure_->toTriton() : nullptr;
+  if (response_ != nullptr || succeeded(TRITONBACKEND_ResponseNew(&response_, request_))) {
+    succeeded(TRITONBACKEND_ResponseSend(response_, TRITONSERVER_RESPONSE_COMPLETE_FINAL, error));
+  }
+  if (error != nullptr) TRITONSERVER_ErrorDelete(error);
+  const uint64_t now = nowNs(), started = times.started == 0 ? now : times.started;
+  const uint64_t ended = times.ended == 0 ? now : times.ended;
+  succeeded(TRITONBACKEND_ModelInstanceReportStatistics(instance_, request_, !failure_, called_, started, ended, now));
+  succeeded(TRITONBACKEND_RequestRelease(request_, TRITONSERVER_REQUEST_RELEASE_ALL));
+  request_ = nullptr;
+}
+
+}  // namespace padfree

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "triton_backend/engine_library.h"
+#include "triton_backend/metadata.h"
+#include "triton_backend/triton_abi.h"
+
+namespace padfree {
+
+// The values of one input of a request.
+struct Column {
+  const char* data = nullptr;  // null: zeros
+  bool on_device = false;
+  std::vector<char> owned;  // what data points to, where the server has the tensor in several pieces
+};
+
+// What a request brings: n sequences in rows of `width` tokens, of which the first seq_lens[i] count.
+struct RequestData {
+  int64_t sequences = 0;
+  int64_t width = 0;
+  std::vector<int32_t> seq_lens;
+  std::vector<Column> columns;  // one for every input of the metadata
+  std::vector<size_t> wanted;   // outputs, by their number in the metadata
+  std::vector<bool> on_device;  // of those: the caller has device memory for them
+};
+
+// Reads and checks a request. Throws Failure where it does not fit the model, with a message for its caller. Buffers
+// stay the server's, until the request is released.
+RequestData readRequest(TRITONBACKEND_Request* request, const Metadata& metadata, const Engine& engine);
+
+}  // namespace padfree

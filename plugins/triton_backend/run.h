@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "triton_backend/engine_library.h"
+#include "triton_backend/failure.h"
+#include "triton_backend/metadata.h"
+#include "triton_backend/pending.h"
+
+namespace padfree {
+
+// Sequences first..last-1 of a request, which run together with those of other pieces.
+struct Piece {
+  std::shared_ptr<Pending> pending;
+  size_t first, last;
+  bool is_skipped = false;  // nobody waits for it any more
+};
+
+struct Run {
+  std::vector<Piece> pieces;
+  PadfreeSizes sizes{};
+  std::optional<Failure> failure;  // why it did not start
+  uint64_t started_ns = 0;
+};
+
+struct Budget {
+  int64_t tokens, sequences;
+};
+
+// Cuts the sequences of requests, in their order, into runs that are as large as the budget allows.
+std::vector<Run> cut(const std::vector<std::shared_ptr<Pending>>& requests, const Budget& budget);
+
+// Leaves out what was cancelled since its request's first run began. False where nothing is left.
+bool skipCancelled(Run& run);
+
+// Puts a run on a lane: packs its pieces into the lane's memory and starts it.
+void start(const Run& run, const Metadata& metadata, Lane& lane);
+
+}  // namespace padfree

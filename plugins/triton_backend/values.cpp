@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "triton_backend/values.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "triton_backend/failure.h"
+
+namespace padfree {
+namespace {
+
+// Buffers of callers are not aligned: a shared memory region may begin anywhere.
+template <class Number>
+Number load(const char* values, int64_t index) {
+  Number number;
+  std::memcpy(&number, values + index * static_cast<int64_t>(sizeof(Number)), sizeof(Number));
+  return number;
+}
+
+std::string where(const Input& input, int64_t sequence, int64_t index) {
+  std::string text = " at sequence " + std::to_string(sequence);
+  if (input.role != Input::Role::kTokens) return text;
+  int64_t numbers = 1;
+  for (const int64_t size : input.trailing) numbers *= size;
+  return text + ", position " + std::to_string(index / numbers);
+}
+
+// Values of 0..limit-1: seen as unsigned, negative ones are the largest. Without branches, so that it is vectorised.
+bool areBelow(const char* values, int64_t count, uint32_t limit) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, load<uint32_t>(values, i));
+  return largest < limit;
+}
+
+void checkIntegers(const Input& input, const char* values, int64_t count, int64_t sequence) {
+  const bool is_of_tokens = input.role == Input::Role::kTokens;
+  if (input.limit > 0 || is_of_tokens) {
+    constexpr int64_t kAll = int64_t{INT32_MAX} + 1;
+    const auto limit = static_cast<uint32_t>(input.limit > 0 ? std::min(input.limit, kAll) : kAll);
+    if (!areBelow(values, count, limit)) {
+      int64_t at = 0;
+      while (load<uint32_t>(values, at) < limit) ++at;
+      throw Failure("'" + input.name + "' value " + std::to_string(load<int32_t>(values, at)) +
+                    where(input, sequence, at) + ": allowed 0.." + std::to_string(limit - 1) +
+                    (is_of_tokens ? "; tokenise with the tokenizer that belongs to this model"
+                                  : "; pass a value that the model has"));
+    }
+  }
+  for (const int32_t excluded : input.excluded) {
+    for (int64_t at = 0; at < count; ++at) {
+      if (load<int32_t>(values, at) != excluded) continue;
+      throw Failure("'" + input.name + "' value " + std::to_string(excluded) + where(input, sequence, at) +
+                    ": it stands for padding, and the model counts no position for it; leave padding out of the "
+                    "sequences, or rewrite the model with --interface padded");
+    }
+  }
+}
+
+void checkFloats(const Input& input, const char* values, int64_t count, int64_t sequence) {
+  for (int64_t at = 0; at < count; ++at) {
+    const auto value = load<float>(values, at);
+    if (std::isfinite(value)) continue;
+    throw Failure("'" + input.name + "' value " + std::to_string(value) + where(input, sequence, at) +
+                  ": allowed: finite numbers; correct what makes them");
+  }
+}
+
+}  // namespace
+
+void checkLengths(const std::vector<int32_t>& seq_lens, const Metadata& metadata) {
+  const auto longest = std::max_element(seq_lens.begin(), seq_lens.end());
+  if (*longest <= metadata.longest) return;
+  const std::string length = std::to_string(*longest);
+  const std::string found =
+      "sequence " + std::to_string(longest - seq_lens.begin()) + " has " + length + " tokens, the ";
+  if (metadata.max_positions > 0 && *longest > metadata.max_positions) {
+    const std::string positions = std::to_string(metadata.max_positions);
+    throw Failure(found + "model has " + positions + " positions; truncate it to " + positions + " tokens or split it");
+  }
+  throw Failure(found + "engine's profile takes " + std::to_string(metadata.longest) +
+                "; truncate it, or build the engine with --max-seq-len " + length);
+}
+
+void checkValues(const Input& input, const char* values, const std::vector<int32_t>& seq_lens, int64_t width) {
+  const bool is_of_tokens = input.role == Input::Role::kTokens;
+  const int64_t numbers = input.row_bytes / sizeOf(input.type);
+  const int64_t stride = is_of_tokens ? width * input.row_bytes : input.row_bytes;
+  for (size_t sequence = 0; sequence < seq_lens.size(); ++sequence) {
+    const char* row = values + static_cast<int64_t>(sequence) * stride;
+    const int64_t count = is_of_tokens ? numbers * seq_lens[sequence] : numbers;
+    if (input.type == kPadfreeFloat32) {
+      checkFloats(input, row, count, static_cast<int64_t>(sequence));
+    } else {
+      checkIntegers(input, row, count, static_cast<int64_t>(sequence));
+    }
+  }
+}
+
+}  // namespace padfree

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton's backend "padfree" with fake_engine.cpp for an engine: libraries, repositories, right answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from padfree.runtime import SessionError
+from padfree.runtime.gpu import plugin_library
+
+ROOT = Path(__file__).resolve().parents[2]
+BACKEND = "libtriton_padfree.so"
+ENGINE = "libpadfree_engine.so"
+MODULUS = 2039
+"""Of the stand-in's results."""
+VOCABULARY = 930
+MAX_POSITIONS = 64
+PROFILE = {"min_tokens": 1, "opt_tokens": 128, "max_tokens": 512, "max_batch": 16, "max_seq_len": 64}
+
+Array = npt.NDArray[Any]
+
+
+def compile_library(compiler: str, sources: Sequence[Path], library: Path, *options: str) -> Path:
+    """A shared library of sources that include headers below plugins/."""
+    command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+    command += ["-fvisibility=hidden", f"-I{ROOT / 'plugins'}", *options, *map(str, sources), "-o", str(library)]
+    subprocess.run(command, check=True, timeout=300)
+    return library
+
+
+def backend_directory(compiler: str, folder: Path, *options: str) -> Path:
+    """A folder for `--backend-directory`: the backend that was installed, or one compiled here, with the stand-in.
+
+    `options` of the compiler are for what only a library compiled here has, such as sanitizers.
+    """
+    backend = folder / "padfree"
+    backend.mkdir(parents=True)
+    try:
+        installed: Path | None = plugin_library.find().with_name(BACKEND)
+    except SessionError:
+        installed = None
+    if installed is not None and installed.is_file() and not options:
+        shutil.copy(installed, backend / BACKEND)
+    else:
+        sources = [*sorted((ROOT / "plugins/triton_backend").glob("*.cpp")), ROOT / "plugins/triton_batching/json.cpp"]
+        compile_library(compiler, sources, backend / BACKEND, *options)
+    compile_library(compiler, [Path(__file__).with_name("fake_engine.cpp")], backend / ENGINE, *options)
+    return folder
+
+
+def metadata(**changes: Any) -> dict[str, Any]:
+    """What lies beside a plan: ids and types, a row for every token of two numbers, a vector of three per sequence."""
+    return {
+        "format": 1,
+        "version": "0.1.0",
+        "interface": "packed",
+        "precision": "fp32",
+        "inputs": [
+            {"name": "input_ids", "role": "tokens", "limit": VOCABULARY, "dtype": "int32"},
+            {"name": "token_type_ids", "role": "tokens", "limit": 2, "dtype": "int32"},
+            {"name": "seq_lens", "role": "seq_lens", "limit": None, "dtype": "int32"},
+        ],
+        "outputs": [
+            {"name": "hidden", "layout": "packed", "dtype": "float32", "shape": [None, 2]},
+            {"name": "pooled", "layout": "per_sequence", "dtype": "float32", "shape": [None, 3]},
+        ],
+        "max_positions": MAX_POSITIONS,
+        "plugins": {},
+        "engine": {
+            "tensorrt": "10.6.0",
+            "gpu_name": "a stand-in",
+            "compute_capability": "9.0",
+            "profile": PROFILE,
+            "plan_bytes": 0,
+            "plan_sha256": "0" * 64,
+            "plugin_layers": {},
+        },
+        **changes,
+    }
+
+
+def write_model(
+    repository: Path,
+    name: str,
+    *,
+    config: str = "instance_group { kind: KIND_CPU }",
+    plan: str = "",
+    parameters: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> Path:
+    """A model for the backend whose configuration the backend completes; `plan` is what fake_engine.cpp reads."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version / "model.plan").write_text(plan, encoding="utf-8")
+    (version / "model.plan.json").write_text(json.dumps(metadata(**changes)), encoding="utf-8")
+    lines = ['backend: "padfree"', config]
+    for key, value in (parameters or {}).items():
+        lines.append(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}')
+    (repository / name / "config.pbtxt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return repository / name
+
+
+def pooled(*tokens: Array, of_sequence: int = 0, width: int = 3) -> Array:
+    """What the stand-in says of one sequence: `tokens` are the values of each token input, [len] or [len, N]."""
+    total = 1000 * of_sequence
+    for number, values in enumerate(tokens, 1):
+        rows = values.astype(np.int64).reshape(len(values), -1).sum(1)
+        total += number * int((rows * np.arange(1, len(rows) + 1)).sum())
+    return np.arange(total, total + width) % MODULUS
+
+
+def hidden(*tokens: Array, width: int = 2) -> Array:
+    """The same of every token: [len, width]."""
+    length = len(tokens[0])
+    total = 3 * length + 7 * np.arange(length)
+    for number, values in enumerate(tokens, 1):
+        total = total + number * values.astype(np.int64).reshape(length, -1).sum(1)
+    return (total[:, None] + np.arange(width)) % MODULUS
