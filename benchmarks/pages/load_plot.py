@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.load.report import OWN, read
 from benchmarks.records import Record
 
-from .style import GREY, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save
+from .style import GREY, MARKERS, OTHER_COLOURS, OURS, PEER_COLOURS, STYLE, machine, save
 
 LABELS = {
     OWN: "padfree",
@@ -29,11 +29,11 @@ def plot(servers: Mapping[str, Sequence[Record]], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     with mpl.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(6.4, 3.4))
-        colours = iter(PEER_COLOURS)
+        colours = iter((PEER_COLOURS[0], *OTHER_COLOURS))  # TensorRT's own, and none of another peer
         for marker, (name, records) in zip(MARKERS, servers.items(), strict=False):
             steps = sorted((r for r in records if r["latency_ms"]["p99"]), key=lambda r: r["offered_per_s"])
             colour = OURS if name == OWN else next(colours)
@@ -55,9 +55,10 @@ def plot(servers: Mapping[str, Sequence[Record]], path: Path) -> None:
         axes.set(
             yscale="log",
             xlabel="million tokens answered per second",
-            ylabel="p99 latency, ms (lower is better)",
-            title=f"BERT-base in Triton, {first[0]['texts']} texts per request, {machine(first)}",
+            ylabel="latency of 99 % of the requests,\nms (lower is better)",
         )
+        axes.set_title(f"BERT-base in Triton, {first[0]['texts']} texts per request, {machine(first)}", loc="left")
+        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.grid(visible=True)
         axes.legend()
         save(figure, path)

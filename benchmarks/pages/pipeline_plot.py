@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .style import GREY, OURS, STYLE, readable_ink, save
+from .style import GREY, OTHER_COLOURS, OURS, PEER_COLOURS, STYLE, readable_ink, save
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "attention_pipeline.svg"
 WARPGROUPS, STAGES, QUERY_SLOTS = 3, 4, 2
@@ -25,8 +25,9 @@ END = 58.5
 """Where the picture is cut off."""
 LIGHTER = 0.45
 """Opacity of every other task."""
-Q_COLOUR, K_COLOUR, V_COLOUR, STAGE_COLOUR = "#5c6670", "#7048c0", "#1b6f77", "#64748b"
-SOFTMAX_COLOUR, OUTPUT_COLOUR = "#8a5f10", "#2a7a38"
+Q_COLOUR = STAGE_COLOUR = GREY
+V_COLOUR, K_COLOUR, _, OUTPUT_COLOUR = OTHER_COLOURS
+SOFTMAX_COLOUR = PEER_COLOURS[2]
 ROWS = (
     "loading warp: work items, Q",
     "loading warp: K",

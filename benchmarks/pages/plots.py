@@ -11,6 +11,7 @@ precisions.svg (accuracy against speed). Needs matplotlib.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,25 @@ def ratios(record: Record, *, earlier: bool = False) -> dict[str, float]:
     return {name: time / record["ours_us"] for name, time in peers.items() if name in PAGE_PEERS}
 
 
+WORDS = (
+    (r"H (\d+), D 64,", r"\1 heads,"),
+    (r"H (\d+), D (\d+),", r"\1 heads of \2,"),
+    (r"H (\d+),", r"\1 heads,"),
+    (r"B 1, length (\d+)", r"one text of \1 tokens"),
+    (r"B (\d+), lengths? ([\d to]+)", r"\1 texts of \2 tokens"),
+    (r"(\d+)k tokens of (\d+)", r"\1k tokens in texts of \2"),
+    (r"one of (\d+) among (\d+) of (\d+)", r"one text of \1 tokens among \2 of \3"),
+)
+"""Shorthand of the records' cases, as a pattern, and what it means."""
+
+
+def in_words(case: str) -> str:
+    """A case as a newcomer reads it: "H 12, B 16, lengths 102 to 512" is "12 heads, 16 texts of 102 to 512 tokens"."""
+    for pattern, words in WORDS:
+        case = re.sub(pattern, words, case)
+    return case
+
+
 def bars(records: Sequence[Record]) -> list[list[Bar]]:
     """The bars of every model, the fastest first; a peer has the same colour in all of them."""
     results = [times_of(record) for record in records]
@@ -74,14 +94,14 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
-        axes.set_yticks(range(len(records)), [f"{r['case']}: {r['ours_us']:.1f} us" for r in records])
+        axes.set_yticks(range(len(records)), [f"{in_words(r['case'])}: {r['ours_us']:.1f} us" for r in records])
         axes.invert_yaxis()
         axes.grid(axis="both")
         axes.set_xlabel("time of a peer / time of padfree (to the right of 1: padfree is faster)")
         hollow = "; hollow: from an earlier run" if any(then) else ""
         axes.set_title(
-            f"Attention alone, fp16, {machine(records)}{hollow}\n"
-            "left: heads (H), texts (B), size of a head (D, 64 unless given), and the time of padfree",
+            f"Attention alone, fp16, {machine(records)}{hollow}\nleft: the case, and the time of padfree; heads have 64 "
+            "numbers unless given",
             loc="left",
         )
         figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from benchmarks.records import Record
 
-from .style import GREY, INK, OURS, PEER_COLOURS, STYLE, machine, save
+from .style import GREY, INK, OTHER_COLOURS, OURS, STYLE, machine, save
 
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
 BATCH = ("bert-base", 16, 512)
 """Model, B and S that are timed."""
 SETS = ("fp8", "precisions")
 """Sets of the sweep that have such records; a later one counts more."""
-COLOURS = dict(zip(PRECISIONS, (GREY, OURS, *PEER_COLOURS), strict=False))
+COLOURS = dict(zip(PRECISIONS, (GREY, OURS, *OTHER_COLOURS), strict=False))
 
 
 @dataclass(frozen=True)

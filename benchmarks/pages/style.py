@@ -55,6 +55,8 @@ USUAL = (
     "NVIDIA varseqlen plugins",
 )
 """Peers of whole models, whose colours and marks are the same in all pictures."""
+OTHER_COLOURS = PEER_COLOURS[len(USUAL) :]
+"""Colours of none of these."""
 
 
 def styles_of(names: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -97,7 +97,7 @@ def _draw_lines(panel: Any, records: Sequence[Record], x: Number, styles: dict[s
     if max(map(x, records)) > 100 * min(map(x, records)):
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.set_ylim(bottom=0)
+    panel.set_ylim(0, 1.06 * panel.get_ylim()[1])
     panel.grid(axis="both")
 
 

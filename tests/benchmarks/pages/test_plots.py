@@ -190,3 +190,18 @@ def test_the_picture_of_precisions_names_what_was_not_timed(tmp_path: Path) -> N
 def test_the_sweep_takes_the_better_engine_of_tensorrt() -> None:
     record = {**SWEEP[0], "peers_ms": {"TensorRT padded, weakly typed": 1.7, "TensorRT padded, strongly typed": 1.5}}
     assert sweep_plots.ratios(record) == {"TensorRT, padded": 1.5, "limit: GEMMs of packed tokens alone": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("H 12, B 16, lengths 102 to 512", "12 heads, 16 texts of 102 to 512 tokens"),
+        ("H 12, B 1, length 2048", "12 heads, one text of 2048 tokens"),
+        ("H 16, D 64, 16k tokens of 128", "16 heads, 16k tokens in texts of 128"),
+        ("H 16, D 128, 16k tokens of 8192", "16 heads of 128, 16k tokens in texts of 8192"),
+        ("H 12, one of 8192 among 63 of 32", "12 heads, one text of 8192 tokens among 63 of 32"),
+        ("general kernel, H 12, B 16, lengths 26 to 128", "general kernel, 12 heads, 16 texts of 26 to 128 tokens"),
+    ],
+)
+def test_cases_of_the_picture_need_no_letters(case: str, words: str) -> None:
+    assert plots.in_words(case) == words
