@@ -35,7 +35,7 @@ def timeline(records: Sequence[Record]) -> Table:
         return f"{row['adds_us']:.1f} ({row['adds_us'] / record['replay_us']:.0%})"
 
     ordered = sorted(kinds, key=lambda kind: -max(r["kinds"].get(kind, {"adds_us": 0})["adds_us"] for r in records))
-    rows = [[kind, *(cell(record, kind) for record in records)] for kind in ordered]
+    rows = [[_in_words(kind), *(cell(record, kind) for record in records)] for kind in ordered]
     rows.append(["whole replay", *(f"{record['replay_us']:.1f}" for record in records)])
     rows.append(["the same without records", *(f"{record['replay_unprofiled_us']:.1f}" for record in records)])
     head = [
@@ -45,9 +45,14 @@ def timeline(records: Sequence[Record]) -> Table:
     return head, rows
 
 
+def _in_words(kind: str) -> str:
+    """A record's kind of kernel as pages call it: there "product" is what pages call a GEMM."""
+    return "other GEMMs" if kind == "product" else kind.replace("product", "GEMM")
+
+
 def memory(records: Sequence[Record]) -> Table:
     """A row a stream: MiB of padfree's blocks, and of TensorRT's default."""
-    head = ["stream", "blocks, mean", "blocks, peak", "all that is taken", "TensorRT's default"]
+    head = ["stream", "blocks, mean", "blocks, peak", "taken, with graphs", "TensorRT's default"]
     keys = ("blocks_mean_mib", "blocks_peak_mib", "taken_mib", "tensorrt_taken_mib")
     return head, [[record["case"], *(f"{record[key]:.0f}" for key in keys)] for record in records]
 
@@ -87,4 +92,4 @@ def padded(records: Sequence[Record]) -> Table:
 def build_time(records: Sequence[Record]) -> Table:
     """A row a build: seconds, and what was aimed at."""
     rows = [[r["case"], f"{r['seconds']:.1f}", "-" if r["goal_s"] is None else str(r["goal_s"])] for r in records]
-    return ["build", "seconds", "aimed at"], rows
+    return ["build", "seconds", "goal"], rows

@@ -32,7 +32,7 @@ def fp8(records: Sequence[Record], names: Mapping[str, str]) -> tuple[list[str],
     chosen = [_beside(*pair) for pair in pairs]
     peers = list(dict.fromkeys(title for record in chosen for title in (*record["peers_ms"], *_earlier(record))))
     head = ["ms per batch", "tokens", "padfree fp8", "padfree fp16", "fp16 / fp8"]
-    head += [*peers, "limit: cuBLASLt e4m3", "fp8 / limit", "aimed at"]
+    head += [*(title.replace("products", "GEMMs") for title in peers), "limit: cuBLASLt e4m3", "fp8 / limit", "goal"]
     rows = [_row(*pair, peers, names) for pair in pairs]
     return head, rows, chosen
 

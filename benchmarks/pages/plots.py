@@ -100,8 +100,8 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
         axes.set_xlabel("time of a peer / time of padfree (to the right of 1: padfree is faster)")
         hollow = "; hollow: from an earlier run" if any(then) else ""
         axes.set_title(
-            f"Attention alone, fp16, {machine(records)}{hollow}\nleft: the case, and the time of padfree; heads have 64 "
-            "numbers unless given",
+            f"Attention alone, fp16, {machine(records)}{hollow}\n"
+            "left: the case, and the time of padfree; heads have 64 numbers unless given",
             loc="left",
         )
         figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4)

@@ -30,7 +30,7 @@ def devices(records: Sequence[Record]) -> Table:
 def imbalance(records: Sequence[Record]) -> Table:
     """A row a number of ranks, a column a size of batches: mean and 99th percentile, balanced and by chance."""
     results = {(record["ranks"], record["batch"]): record for record in records if "steps" in record}
-    head = ["ranks", *(f"{batch} rows per rank, {way}" for batch in BY_BATCH for way in ("balanced", "by chance"))]
+    head = ["ranks", *(f"{batch} rows per rank, {way}" for batch in BY_BATCH for way in ("balanced", "random"))]
     rows = []
     for ranks in sorted({ranks for ranks, _ in results}):
         cells = []
@@ -45,7 +45,14 @@ def imbalance(records: Sequence[Record]) -> Table:
 
 def steps(records: Sequence[Record]) -> Table:
     """A row a size of batches: steps a second both ways, and the imbalance that the GPUs have had."""
-    head = ["GPUs x rows", "balanced, steps/s", "by chance, steps/s", "ratio", "slowest GPU, balanced", "by chance"]
+    head = [
+        "GPUs x rows",
+        "balanced, steps/s",
+        "random, steps/s",
+        "ratio",
+        "slowest GPU, balanced",
+        "slowest GPU, random",
+    ]
     rows = []
     for record in records:
         own = (record[f"{way}_compute_ms"] for way in ("balanced", "unbalanced"))
@@ -62,7 +69,7 @@ def scale(records: Sequence[Record]) -> Table:
 
 def bulk(records: Sequence[Record]) -> Table:
     """A row a contender: million tokens a second from file to file, the cores for it, and how idle GPUs were."""
-    head = ["", "million tokens/s", "of one GPU", "of `Session` alone, a GPU", "cores", "no batch", "no kernel"]
+    head = ["", "million tokens/s", "of one GPU", "of `Session` alone, per GPU", "cores", "no batch", "no kernel"]
 
     def share(record: Record, name: str) -> str:
         value = record.get(name)

@@ -29,7 +29,8 @@ def integrations(records: Sequence[Record]) -> Table:
         ratio = f"{min(times) / results[OURS]['ms']:.1f} x" if times and OURS in results else "-"
         size = f"{results[OURS]['inputs']:,}"
         rows.append([f"{named.format(size)}, {results[OURS]['tokens']:,} tokens", *cells, ratio])
-    return ["thousand a second", *who, "ours over the best other"], rows
+    heads = [name.replace("itself", "sentence-transformers") for name in who]
+    return ["thousand per second", *heads, "padfree over the best other"], rows
 
 
 def http(records: Sequence[Record]) -> Table:

@@ -129,7 +129,7 @@ def test_sweeps_are_in_order_and_sets_without_records_leave_no_trace() -> None:
         [record("tokens", 64, 2.0, batch=1, peers_ms={tables.VARLEN: 3.0}), record("tokens", 900, 4.0, peers_ms={})]
     )
     assert text.splitlines()[-6:-2] == [
-        f"| batch | tokens | padfree, ms | {tables.VARLEN} | PyTorch varlen / ours | ours / limit |",
+        f"| batch | tokens | padfree, ms | {tables.VARLEN} | PyTorch varlen / padfree | padfree / limit |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
         "| 1 x 512 | 64 | 2.00 | 3.00 | 1.50 | 1.25 |",
         "| 16 x 512 | 900 | 4.00 | - | - | 2.50 |",
