@@ -57,24 +57,28 @@ std::string engineLibrary(TRITONBACKEND_Backend* backend) {
   return self.substr(0, self.rfind('/') + 1) + kEngineLibrary;
 }
 
-using SharedLibrary = std::shared_ptr<const EngineLibrary>;
+using SharedBackend = std::shared_ptr<const Backend>;
 using SharedModel = std::shared_ptr<Model>;
 
-SharedLibrary libraryOf(TRITONBACKEND_Model* model) {
+SharedBackend backendOf(TRITONBACKEND_Model* model) {
   TRITONBACKEND_Backend* backend = nullptr;
   void* state = nullptr;
   check(TRITONBACKEND_ModelBackend(model, &backend));
   check(TRITONBACKEND_BackendState(backend, &state));
-  return *static_cast<SharedLibrary*>(state);
+  return *static_cast<SharedBackend*>(state);
 }
 
-std::string versionFolder(TRITONBACKEND_Model* model) {
+std::string versionOf(TRITONBACKEND_Model* model) {
+  uint64_t version = 0;
+  check(TRITONBACKEND_ModelVersion(model, &version));
+  return std::to_string(version);
+}
+
+std::string folderOf(TRITONBACKEND_Model* model) {
   TRITONBACKEND_ArtifactType type = 0;
   const char* location = nullptr;
-  uint64_t version = 0;
   check(TRITONBACKEND_ModelRepository(model, &type, &location));
-  check(TRITONBACKEND_ModelVersion(model, &version));
-  return std::string(location) + "/" + std::to_string(version);
+  return location;
 }
 
 void complete(TRITONBACKEND_Model* model, const std::string& folder) {
@@ -106,10 +110,10 @@ int32_t deviceOf(TRITONBACKEND_ModelInstance* instance) {
 TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend) {
   return padfree::guarded([&] {
     padfree::checkServer();
-    auto library = std::make_unique<padfree::SharedLibrary>(
-        std::make_shared<padfree::EngineLibrary>(padfree::engineLibrary(backend)));
-    padfree::check(TRITONBACKEND_BackendSetState(backend, library.get()));
-    static_cast<void>(library.release());  // the server's, until TRITONBACKEND_Finalize
+    auto state =
+        std::make_unique<padfree::SharedBackend>(std::make_shared<padfree::Backend>(padfree::engineLibrary(backend)));
+    padfree::check(TRITONBACKEND_BackendSetState(backend, state.get()));
+    static_cast<void>(state.release());  // the server's, until TRITONBACKEND_Finalize
   });
 }
 
@@ -117,17 +121,17 @@ TRITONSERVER_Error* TRITONBACKEND_Finalize(TRITONBACKEND_Backend* backend) {
   return padfree::guarded([&] {
     void* state = nullptr;
     padfree::check(TRITONBACKEND_BackendState(backend, &state));
-    delete static_cast<padfree::SharedLibrary*>(state);
+    delete static_cast<padfree::SharedBackend*>(state);
   });
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
   return padfree::guarded([&] {
-    const std::string folder = padfree::versionFolder(model);
+    const std::string version = padfree::versionOf(model), folder = padfree::folderOf(model) + "/" + version;
     padfree::complete(model, folder);
     auto settings = padfree::readModelSettings(padfree::configurationOf(model));
     auto state = std::make_unique<padfree::SharedModel>(
-        std::make_shared<padfree::Model>(padfree::libraryOf(model), folder, std::move(settings)));
+        std::make_shared<padfree::Model>(padfree::backendOf(model), folder, version, std::move(settings)));
     padfree::check(TRITONBACKEND_ModelSetState(model, state.get()));
     static_cast<void>(state.release());
   });

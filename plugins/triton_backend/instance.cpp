@@ -13,6 +13,12 @@ const Failure& cancelled() {
   return kCancelled;
 }
 
+std::string nameOf(TRITONBACKEND_ModelInstance* instance) {
+  const char* name = nullptr;
+  check(TRITONBACKEND_ModelInstanceName(instance, &name));
+  return name;
+}
+
 // Runs `body`; what it throws is what happened to a run.
 template <class Body>
 std::optional<Failure> attempt(Body&& body) {
@@ -29,7 +35,10 @@ std::optional<Failure> attempt(Body&& body) {
 }  // namespace
 
 Instance::Instance(std::shared_ptr<Model> model, TRITONBACKEND_ModelInstance* handle, int32_t device)
-    : model_(std::move(model)), handle_(handle), engine_(model_->engineOn(device)) {
+    : model_(std::move(model)),
+      handle_(handle),
+      engine_(model_->engineOn(device)),
+      metrics_(model_->backend().families, model_->name(), model_->version(), nameOf(handle)) {
   for (int32_t i = 0; i < model_->settings().contexts; ++i) {
     lanes_.push_back(std::make_unique<Lane>(engine_));
     free_.push_back(lanes_.back().get());
@@ -67,7 +76,7 @@ std::vector<std::shared_ptr<Pending>> Instance::read(TRITONBACKEND_Request** req
     });
     if (failure) {
       pending->fail(*failure);
-      pending->answer({called, 0, 0});
+      answer(*pending, {});
     } else {
       good.push_back(pending);
     }
@@ -119,20 +128,8 @@ void Instance::finish(Started& started) {
   Run& run = started.run;
   if (!run.failure) run.failure = attempt([&] { started.lane->wait(); });
   const uint64_t ended = nowNs();
-  int64_t token = 0, sequence = 0;
-  for (Piece& piece : run.pieces) {
-    Pending& pending = *piece.pending;
-    auto failure = piece.is_skipped ? std::optional<Failure>(cancelled()) : run.failure;
-    if (!failure && !pending.hasFailed()) {
-      failure = attempt([&] { pending.take(piece, model_->metadata(), *started.lane, token, sequence); });
-    }
-    if (failure) pending.fail(*failure);
-    if (!piece.is_skipped) {
-      for (size_t i = piece.first; i < piece.last; ++i) token += pending.data.seq_lens[i];
-      sequence += static_cast<int64_t>(piece.last - piece.first);
-    }
-    if (--pending.pieces_left == 0) pending.answer({0, run.started_ns, ended});
-  }
+  if (!run.failure) count(run.sizes);  // who has an answer finds it counted
+  giveResults(started, ended);
   if (!run.failure) {
     succeeded(TRITONBACKEND_ModelInstanceReportBatchStatistics(handle_, run.sizes.sequences, run.started_ns,
                                                                run.started_ns, ended, nowNs()));
@@ -142,6 +139,42 @@ void Instance::finish(Started& started) {
     free_.push_back(started.lane);
   }
   changed_.notify_all();
+}
+
+void Instance::count(const PadfreeSizes& sizes) const {
+  const auto sequences = static_cast<double>(sizes.sequences);
+  metrics_.add(Counter::kTokens, static_cast<double>(sizes.tokens));
+  metrics_.add(Counter::kPaddedTokens, sequences * static_cast<double>(sizes.slots));
+  metrics_.add(Counter::kSequences, sequences);
+  metrics_.add(Counter::kRuns, 1);
+}
+
+// Every piece gets its rows, or the run's failure; requests that have all of theirs are answered.
+void Instance::giveResults(Started& started, uint64_t ended) {
+  int64_t token = 0, sequence = 0;
+  for (Piece& piece : started.run.pieces) {
+    Pending& pending = *piece.pending;
+    auto failure = piece.is_skipped ? std::optional<Failure>(cancelled()) : started.run.failure;
+    if (!failure && !pending.hasFailed()) {
+      failure = attempt([&] { pending.take(piece, model_->metadata(), *started.lane, token, sequence); });
+    }
+    if (failure) pending.fail(*failure);
+    if (!piece.is_skipped) {
+      for (size_t i = piece.first; i < piece.last; ++i) token += pending.data.seq_lens[i];
+      sequence += static_cast<int64_t>(piece.last - piece.first);
+    }
+    if (--pending.pieces_left == 0) answer(pending, {started.run.started_ns, ended});
+  }
+}
+
+void Instance::answer(Pending& pending, const Times& times) const {
+  if (const auto& failure = pending.failure()) {
+    const bool is_refused = failure->code() == TRITONSERVER_ERROR_INVALID_ARG;
+    if (failure->code() != TRITONSERVER_ERROR_CANCELLED) {
+      metrics_.add(is_refused ? Counter::kRefused : Counter::kFailed, 1);
+    }
+  }
+  pending.answer(times);
 }
 
 }  // namespace padfree

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "triton_backend/metrics.h"
 #include "triton_backend/model.h"
 #include "triton_backend/pending.h"
 #include "triton_backend/run.h"
@@ -38,11 +39,14 @@ class Instance {
   void waitForLane();
   void finishRuns();  // the thread's function
   void finish(Started& started);
-  void takeResults(Started& started);
+  void count(const PadfreeSizes& sizes) const;
+  void giveResults(Started& started, uint64_t ended);
+  void answer(Pending& pending, const Times& times) const;
 
   const std::shared_ptr<Model> model_;
   TRITONBACKEND_ModelInstance* const handle_;
   const std::shared_ptr<Engine> engine_;
+  const InstanceMetrics metrics_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 
   std::mutex mutex_;

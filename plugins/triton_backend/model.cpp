@@ -40,8 +40,10 @@ Metadata readMetadataOf(const std::string& folder, const ModelSettings& settings
   return readMetadata(readFile(folder + "/" + name), name);
 }
 
-Model::Model(std::shared_ptr<const EngineLibrary> library, const std::string& folder, ModelSettings settings)
-    : library_(std::move(library)),
+Model::Model(std::shared_ptr<const Backend> backend, const std::string& folder, std::string version,
+             ModelSettings settings)
+    : backend_(std::move(backend)),
+      version_(std::move(version)),
       settings_(std::move(settings)),
       plan_(folder + "/" + settings_.file),
       metadata_(readMetadataOf(folder, settings_)),
@@ -55,7 +57,7 @@ std::shared_ptr<Engine> Model::engineOn(int32_t device) {
   std::shared_ptr<Engine> engine = engines_[device].lock();
   if (engine == nullptr) {
     const EngineOptions options{plan_, device, settings_.allow_other_gpu, settings_.cuda_graphs};
-    engine = std::make_shared<Engine>(*library_, metadata_, options);
+    engine = std::make_shared<Engine>(backend_->library, metadata_, options);
     engines_[device] = engine;
   }
   return engine;

@@ -9,10 +9,19 @@
 
 #include "triton_backend/engine_library.h"
 #include "triton_backend/metadata.h"
+#include "triton_backend/metrics.h"
 #include "triton_backend/model_settings.h"
 #include "triton_backend/run.h"
 
 namespace padfree {
+
+// What all models of a server share.
+struct Backend {
+  explicit Backend(const std::string& engine_library) : library(engine_library) {}
+
+  const EngineLibrary library;
+  const MetricFamilies families;
+};
 
 // The metadata beside the plan that the settings name. folder: the version's.
 Metadata readMetadataOf(const std::string& folder, const ModelSettings& settings);
@@ -21,8 +30,11 @@ Metadata readMetadataOf(const std::string& folder, const ModelSettings& settings
 class Model {
  public:
   // folder: the version's. Throws Failure where files and configuration do not go together.
-  Model(std::shared_ptr<const EngineLibrary> library, const std::string& folder, ModelSettings settings);
+  Model(std::shared_ptr<const Backend> backend, const std::string& folder, std::string version, ModelSettings settings);
 
+  const Backend& backend() const { return *backend_; }
+  const std::string& name() const { return settings_.config["name"].text(); }
+  const std::string& version() const { return version_; }
   const Metadata& metadata() const { return metadata_; }
   const ModelSettings& settings() const { return settings_; }
   const Budget& budget() const { return budget_; }
@@ -31,7 +43,8 @@ class Model {
   std::shared_ptr<Engine> engineOn(int32_t device);
 
  private:
-  const std::shared_ptr<const EngineLibrary> library_;
+  const std::shared_ptr<const Backend> backend_;
+  const std::string version_;
   const ModelSettings settings_;
   const std::string plan_;
   const Metadata metadata_;

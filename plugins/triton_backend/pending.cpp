@@ -62,7 +62,7 @@ Pending::Pending(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* r
 Pending::~Pending() {
   if (!isOpen()) return;
   fail(Failure("the request was given up before it ran", TRITONSERVER_ERROR_INTERNAL));
-  answer({called_, 0, 0});
+  answer({});
 }
 
 bool Pending::isCancelled() const {

@@ -17,9 +17,8 @@ namespace padfree {
 
 struct Piece;
 
-// When the server called, and when the run of a request began and ended; nanoseconds of the steady clock.
+// When the run of a request began and ended; nanoseconds of the steady clock, 0 where there was none.
 struct Times {
-  uint64_t called = 0;
   uint64_t started = 0;
   uint64_t ended = 0;
 };
@@ -43,6 +42,7 @@ class Pending {
   void take(const Piece& piece, const Metadata& metadata, Lane& lane, int64_t token, int64_t sequence);
   void fail(const Failure& failure);  // the first failure counts; whoever calls it sends it with `answer`
   bool hasFailed() const { return failed_.load(std::memory_order_acquire); }
+  const std::optional<Failure>& failure() const { return failure_; }  // of who answers
   // Sends what was taken, or the failure, and releases the request.
   void answer(const Times& times);
 
