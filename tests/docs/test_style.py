@@ -96,3 +96,9 @@ def test_a_kernel_has_a_page_of_one_shape(name: str) -> None:
     assert any("igures" in heading for heading in headings)
     assert headings[-1].startswith(("Limits, ", "Figures, limits, "))
     assert re.search(r"\]\(tried-and-rejected\.md#", text)
+
+
+def test_no_two_pages_have_one_name() -> None:
+    """`tests.support.pages.page` finds a page by it."""
+    names = [path.stem for path in pages()]
+    assert sorted(names) == sorted(set(names))
