@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = page("gpus").read_text("utf-8")
 REPORTS = ROOT / "benchmarks" / "results" / "gpus"
 RECORDS = ROOT / "benchmarks" / "results"
+README = ROOT / "README.md"
 
 
 def table(head: str) -> list[list[str]]:
@@ -64,6 +65,16 @@ def test_what_is_called_run_has_a_record_and_the_other_way_round() -> None:
         assert any(name in actual for actual in recorded()), name
     for actual in recorded():
         assert any(name in actual for name in run), f"{actual} has run: say so in docs/guide/gpus.md"
+
+
+def test_as_many_engines_have_passed_as_the_pages_say() -> None:
+    records = map(json.loads, (RECORDS / "h200" / "engines.jsonl").read_text("utf-8").splitlines())
+    last = {(item["source"], item["name"], item["interface"], item["precision"]): item["status"] for item in records}
+    passed = [key for key, status in last.items() if status == "passed"]
+    assert "over 600 engines of over 200 models" in PAGE
+    assert "over 600 engines" in README.read_text("utf-8")
+    assert len(passed) > 600
+    assert len({key[:2] for key in passed}) > 200
 
 
 def test_the_template_is_a_report() -> None:
