@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from padfree.runtime.gpu import plugin_library
 
     from .engine.build import build_engine
+    from .engine.options import BuildOptions
     from .errors import BuildError
     from .model import Model
     from .peers.padded import build_padded_engine
 
-__all__ = ["BuildError", "Model", "build_engine", "build_padded_engine", "plugin_library"]
+__all__ = ["BuildError", "BuildOptions", "Model", "build_engine", "build_padded_engine", "plugin_library"]
 
 _MODULES = {
     "BuildError": ".errors",
+    "BuildOptions": ".engine.options",
     "Model": ".model",
     "build_engine": ".engine.build",
     "build_padded_engine": ".peers.padded",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +123,11 @@ def fp8_model(
     model: Model,
     path: Path,
     calibration: Calibration,
+    rewriting: RewriteOptions,
     *,
     norms: str = FOLDED,
-    verify: bool | str = True,
     begin: BeginSteps,
     phases: Phases | None = None,
-    **rewriting: Any,
 ) -> Model:
     """A model in fp8, without function bodies.
 
@@ -136,24 +135,22 @@ def fp8_model(
         model: an exported one, which is rewritten first, or a rewritten one in fp16 or bf16.
         path: its file.
         calibration: data and options.
+        rewriting: how exported models are rewritten, in half precision; with `verify` fp8 is compared, too.
         norms: whether GEMMs compute the norms between them, where fp8 allows it.
-        verify: whether results are compared, of rewriting and of fp8.
         begin: for progress; the steps are calibration batches.
         phases: gets the seconds of rewriting.
-        **rewriting: interface, strict, mask, masks, padding_id of rewrite, for exported models.
 
     Raises:
         BuildError: the calibration data; RewriteError: the model, or options.
     """
     if not is_rewritten(model.proto):
-        wanted = RewriteOptions.of_keywords(precision=HALF, verify=verify, **rewriting)
-        model = rewrite_model(model, wanted, phases=phases).model
+        model = rewrite_model(model, replace(rewriting, precision=HALF), phases=phases).model
     written = metadata_of(model.proto)
     batches = calibration_batches(calibration, parse_metadata(written, "the rewritten model"), path)
     if linear_of(model.proto) == PADFREE_GEMMS or written["precision"] == "fp32":
-        return quantize(model, batches, calibration.options, begin=begin, verify=bool(verify))
-    folded = norms == FOLDED
-    return quantize_gemms(model, batches, calibration.options, fold_norms=folded, begin=begin, verify=bool(verify))
+        return quantize(model, batches, calibration.options, begin=begin, verify=bool(rewriting.verify))
+    folded, verify = norms == FOLDED, bool(rewriting.verify)
+    return quantize_gemms(model, batches, calibration.options, fold_norms=folded, begin=begin, verify=verify)
 
 
 def is_fp8(path: Path) -> bool:

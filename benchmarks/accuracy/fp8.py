@@ -25,7 +25,7 @@ from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.calibration import Calibration, fp8_model
 from padfree.builder.folders.source import opened
 from padfree.contract.quantization import QuantizationInfo
-from padfree.onnx_tools import load_model, rewrite, save_model
+from padfree.onnx_tools import RewriteOptions, load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Session
@@ -80,9 +80,12 @@ def models(path: Path, texts: Sequence[str], folder: Path) -> tuple[dict[str, Pa
     data = folder / "calibration.txt"
     data.write_text("\n".join(" ".join(text.split()) for text in texts), "utf-8")
     result = fp8_model(
-        Model.of(load_model(path)), path, Calibration(data), verify=False, begin=lambda _: _nothing,
-        interface="packed", strict=True, mask=None, masks="any",
-    )  # fmt: skip
+        Model.of(load_model(path)),
+        path,
+        Calibration(data),
+        RewriteOptions(strict=True, verify=False),
+        begin=lambda _: _nothing,
+    )
     save_model(with_rounding(result, "fp16").whole(), output["fp8"])
     with Session(output["fp8"]) as session:
         said = session.metadata.quantization

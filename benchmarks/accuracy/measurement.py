@@ -21,7 +21,7 @@ from padfree.builder.calibration import Calibration, fp8_model
 from padfree.builder.compare.comparison import CompareOptions, compare
 from padfree.builder.compare.data import DataOptions
 from padfree.builder.peers.padded import build_padded_engine
-from padfree.onnx_tools import load_model, rewrite, save_model
+from padfree.onnx_tools import RewriteOptions, load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model as OnnxModel
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.onnx_tools.rewrite import finished
@@ -98,9 +98,12 @@ def write_fp8(exported: Path, folder: Path, data: Data) -> Path:
     tokens, path = folder / "calibration.npz", folder / "packed_fp8.onnx"
     np.savez(tokens, input_ids=np.concatenate(rows), seq_lens=np.asarray([len(row) for row in rows]))
     result = fp8_model(
-        OnnxModel.of(load_model(exported)), exported, Calibration(tokens), begin=lambda _: lambda: None,
-        interface="packed", strict=True, mask=None, masks="any",
-    )  # fmt: skip
+        OnnxModel.of(load_model(exported)),
+        exported,
+        Calibration(tokens),
+        RewriteOptions(strict=True),
+        begin=lambda _: lambda: None,
+    )
     save_model(finished(result, "fp16"), path)
     return path
 

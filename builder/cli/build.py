@@ -47,6 +47,7 @@ from .summary import (
 )
 
 if TYPE_CHECKING:
+    from padfree.builder.engine.options import BuildOptions
     from padfree.builder.engine.progress import StageProgress
     from padfree.builder.engine.shared_builder import SharedBuilder
     from padfree.builder.folders.folder_model import FolderModel
@@ -105,14 +106,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     start_cuda(arguments.device)
     from padfree.builder.engine.build import check_plan_destinations
-    from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.engine.shared_builder import SharedBuilder
 
     _check_revision(arguments)
     engines = engines_of(arguments)
     if all(engine.precision != FP8 for engine in engines):
         calibration_of(engines[0])  # refuses options of fp8
-    cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
+    cache = _options_of(engines[0]).tactics.timing_cache
     with folder_for(arguments.output) if len(engines) > 1 else contextlib.nullcontext():
         check_plan_destinations([(engine.model, engine.output) for engine in engines], cache)
         builder = SharedBuilder()
@@ -137,11 +137,9 @@ def _check_revision(arguments: argparse.Namespace) -> None:
 def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     """Builds one engine, and says what was written."""
     from padfree.builder.engine.build import build_engine, check_machine
-    from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.folders.source import opened
     from padfree.runtime import parse_metadata
 
-    cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
     fixed = fixed_inputs(arguments)
     lazily = arguments.precision != FP8  # whose calibration needs a file
     check = (lambda: None) if lazily else partial(check_machine, arguments.device, operators=())
@@ -155,17 +153,7 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
         metadata = build_engine(
             model,
             arguments.output,
-            **options,
-            max_batch=arguments.max_batch,
-            max_seq_len=arguments.max_seq_len,
-            max_tokens=arguments.max_tokens,
-            opt_tokens=arguments.opt_tokens,
-            timing_cache=cache,
-            workspace_bytes=None if arguments.workspace_mib is None else arguments.workspace_mib * MIB,
-            optimization_level=arguments.optimization_level,
-            linear=arguments.linear,
-            norms=arguments.norms,
-            device=arguments.device,
+            options,
             progress=progress,
             builder=builder,
             say=sayer(arguments),
@@ -181,6 +169,17 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
         print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
         print_coverage(console, _coverage(metadata))
     print_summary(console, _summary(arguments, metadata))
+
+
+def _options_of(arguments: argparse.Namespace) -> BuildOptions:
+    """How the engine is built: most options of the command are named as the keywords."""
+    from padfree.builder.engine.engine_builder import DEFAULT_CACHE
+    from padfree.builder.engine.options import BuildOptions
+
+    named = {name: value for name, value in vars(arguments).items() if name in BuildOptions.keywords()}
+    workspace_bytes = None if arguments.workspace_mib is None else arguments.workspace_mib * MIB
+    cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
+    return BuildOptions.of_keywords(**{**named, "workspace_bytes": workspace_bytes, "timing_cache": cache})
 
 
 def _coverage(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,17 +211,14 @@ def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list
 @contextlib.contextmanager
 def _quantized(
     arguments: argparse.Namespace, source: Source, progress: StageProgress
-) -> Iterator[tuple[Path | FolderModel, dict[str, Any]]]:
-    """What the engine is built from, and how it is to be rewritten: with --calibrate a file in fp8 made of the model.
+) -> Iterator[tuple[Path | FolderModel, BuildOptions]]:
+    """What the engine is built from, and how: with --calibrate a file in fp8 made of the model.
 
     That file, with its tokenizer, is removed with the context.
     """
-    path = source.path
-    rewriting = {
-        name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "masks", "padding_id")
-    }
-    if arguments.precision != FP8:
-        yield source.unmade or path, {**rewriting, "precision": arguments.precision}
+    path, options = source.path, _options_of(arguments)
+    if options.precision != FP8:
+        yield source.unmade or path, options
         return
     from padfree.builder.calibration import fp8_model, is_fp8
     from padfree.builder.engine.build import check_machine
@@ -238,21 +234,19 @@ def _quantized(
     if arguments.calibrate is not None or not is_fp8(path):
         calibration = calibration_of(arguments)
     if calibration is None:
-        yield path, {**rewriting, "precision": FP8}
+        yield path, options
         return
     check_machine(arguments.device, operators=(FP8_OPERATOR,))  # before minutes of calibration
-    options = {**rewriting, "interface": arguments.interface or "packed", "masks": arguments.masks or "any"}
     with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch:
         fp8_file = Path(scratch) / f"{path.stem}{ONNX_SUFFIX}"
         model_file, begin = open_model(path, Storage.MEMORY), steps_of(progress)
         model = fp8_model(
-            model_file, path, calibration, norms=arguments.norms, begin=begin, phases=Phases(progress), **options
+            model_file, path, calibration, options.rewriting, norms=options.norms, begin=begin, phases=Phases(progress)
         ).whole()
         save_model(model, fp8_file)
         write_files(kept_files(path, fp8_file, parse_metadata(metadata_of(model), str(path))))
         try:
-            chosen = dict.fromkeys(("interface", "mask", "masks", "padding_id", "precision"))
-            yield fp8_file, {**chosen, "verify": arguments.verify}
+            yield fp8_file, options.of_rewritten()
         except Exception as error:
             error.args = tuple(
                 str(item).replace(str(fp8_file), str(path)) for item in error.args

@@ -156,14 +156,16 @@ def _optimized(
     from padfree.onnx_tools import RewriteOptions, rewrite_model, with_bodies
     from padfree.onnx_tools.files import Storage
 
-    options = {name: getattr(arguments, name) for name in ("interface", "strict", "verify", "mask", "padding_id")}
-    options["masks"] = arguments.masks or "any"
+    named = {
+        name: getattr(arguments, name) for name in ("interface", "precision", "strict", "verify", "mask", "padding_id")
+    }
+    options = RewriteOptions.of_keywords(**named, masks=arguments.masks or "any")
     model_file = source.open(Storage.MEMORY, phases, sayer(arguments))
     if calibration is not None:
-        shown: dict[str, Any] = {"begin": steps_of(progress), "phases": phases}
-        model = fp8_model(model_file, source.path, calibration, norms=arguments.norms, **shown, **options)
+        begin = steps_of(progress)
+        model = fp8_model(
+            model_file, source.path, calibration, options, norms=arguments.norms, begin=begin, phases=phases
+        )
         return with_bodies(model, metadata_of(model.proto)["precision"])
-    result = rewrite_model(
-        model_file, RewriteOptions.of_keywords(precision=arguments.precision, **options), phases=phases
-    )
+    result = rewrite_model(model_file, options, phases=phases)
     return with_bodies(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)

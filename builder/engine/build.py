@@ -24,9 +24,10 @@ from ..folders.source import Say
 from . import linear_tables
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem, linear_of, norms_of
+from .options import BuildOptions
 from .phases import COMPARING, REFERENCE, WAITING, Phases
 from .plan_writing import describe_plan, write_described
-from .preparation import LinearOptions, metadata_of
+from .preparation import metadata_of
 from .preparation_messages import to_stderr
 from .preparation_process import Source, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
@@ -37,6 +38,7 @@ from .shared_builder import SharedBuilder
 def build_engine(
     model: Source,
     plan_path: str | Path,
+    options: BuildOptions | None = None,
     *,
     interface: str | None = None,
     precision: str | None = None,
@@ -67,16 +69,14 @@ def build_engine(
     Args:
         model: an exported model (it is rewritten first), one that `rewrite` made, or what makes that of a folder.
         plan_path: where the plan goes; written whole or not at all.
-        interface: "packed" (default) or "padded"; of a rewritten model it can only be what the model is.
-        precision: "fp32", "fp16" or "bf16"; None for fp16, or bf16 where fp16 cannot hold what GEMMs of tokens make
-            or read. Of a rewritten model it can only be what the model is.
-        strict: rewriting fails unless everything could be packed.
-        verify: rewriting compares original and rewritten model in onnxruntime (with "whole", long sequences go through
-            all layers), and the engine's answers are compared with those of the rewritten model.
-        mask: the padding mask's input, where attention does not prove which one that is.
-        masks: "any" (default), or "contiguous" where no padding lies between the tokens of a row; of a rewritten model
-            it can only be what the model is.
-        padding_id: what padded slots hold, for models that read them; without it 0 and 1 are tried, and noted.
+        options: all of the keywords down to `device` as one value, instead of them.
+        interface: as every keyword down to `device`, one of BuildOptions, which describes it.
+        precision: see BuildOptions.
+        strict: see BuildOptions.
+        verify: see BuildOptions.
+        mask: BuildOptions.mask_input.
+        masks: BuildOptions.mask_form.
+        padding_id: see BuildOptions.
         max_batch: most sequences in one run (32).
         max_seq_len: longest sequence in tokens (the model's positions).
         max_tokens: most tokens in one run (max_batch * max_seq_len, bounded); packed engines only.
@@ -84,10 +84,8 @@ def build_engine(
         timing_cache: a file, "default" for one in the user's cache folder, None for none.
         workspace_bytes: limit of TensorRT's scratch memory; None is all of the GPU.
         optimization_level: TensorRT's builder effort, 0..5; None is TensorRT's default.
-        linear: who multiplies packed tokens by weights: "padfree" (PadfreeLinear, which takes bias and activation
-            along), "tensorrt", or "auto": padfree where it has a kernel for GPU and precision.
-        norms: what becomes of layer norms between GEMMs of PadfreeLinear: "folded" (the GEMMs compute them)
-            or "separate".
+        linear: see BuildOptions.
+        norms: see BuildOptions.
         device: CUDA device number.
         progress: rich bars that show the build's phases; those of `make_progress` also the stages around them.
         builder: TensorRT's builder of an earlier build in this process, as it takes seconds to start; its GPU, its
@@ -105,17 +103,39 @@ def build_engine(
         padfree.onnx_tools.RewriteError: the model; padfree.runtime.SessionError: no TensorRT, no usable GPU, no plugin
         library.
     """
-    check_plan_destination(model, Path(plan_path), timing_cache)
+    keywords = BuildOptions(
+        interface,
+        precision,
+        strict,
+        verify,
+        mask,
+        masks,
+        padding_id,
+        linear,
+        norms,
+        ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens),
+        TacticOptions(workspace_bytes, optimization_level, timing_cache),
+        device,
+    )
+    if options is not None and keywords != BuildOptions():
+        raise BuildError("options are given as a value and as keywords; give one of the two")
+    return _build(model, Path(plan_path), options or keywords, progress, builder, origin, say)
+
+
+def _build(
+    model: Source,
+    plan: Path,
+    options: BuildOptions,
+    progress: Progress | None,
+    builder: EngineBuilder | SharedBuilder | None,
+    origin: Sequence[str] | None,
+    say: Say,
+) -> dict[str, Any]:
+    check_plan_destination(model, plan, options.tactics.timing_cache)
     shared = builder if isinstance(builder, SharedBuilder) else SharedBuilder()
-    options = TacticOptions(workspace_bytes, optimization_level, timing_cache)
-    linear_options = LinearOptions(linear, norms, partial(_gpu, device))
-    wanted = ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens)
-    rewriting: dict[str, Any] = {"interface": interface, "precision": precision, "strict": strict, "verify": verify}
-    rewriting |= {"mask": mask, "masks": masks, "padding_id": padding_id}
-    with preparing(
-        model, linear_options=linear_options, profile=wanted, progress=progress, say=say, **rewriting
-    ) as prepared:
-        started = builder if isinstance(builder, EngineBuilder) else shared.get(device, options, progress)
+    device = options.device
+    with preparing(model, options, partial(_gpu, device), progress=progress, say=say) as prepared:
+        started = builder if isinstance(builder, EngineBuilder) else shared.get(device, options.tactics, progress)
         if isinstance(started, Exception) and isinstance(model, FolderModel) and model.exports:
             check_machine(device, operators=())  # before an export in vain
             raise started
@@ -125,8 +145,8 @@ def build_engine(
         raw = metadata_of(preparation.model)
         metadata = parse_metadata(raw, "the rewritten model")
         path = _path_of(model)
-        more_files = [] if path is None else kept_files(path, Path(plan_path), metadata)
-        profile = choose_profile(metadata, wanted)
+        more_files = [] if path is None else kept_files(path, plan, metadata)
+        profile = choose_profile(metadata, options.profile)
         check_machine(device, operators=metadata.plugins)
         if isinstance(started, Exception):
             raise started
@@ -137,9 +157,9 @@ def build_engine(
         chosen = {"linear": linear_of(preparation.model), "norms": norms_of(preparation.model)}
         described = describe_plan(built, raw, profile, started, chosen)
         if preparation.reference is not None:
-            compare = partial(compare_command, model, origin, metadata, device=device, rewriting=rewriting)
-            described["check"] = _checked(Path(plan_path), built, described, preparation.reference, started, compare)
-    return write_described(Path(plan_path), built, described, started, more_files)
+            compare = partial(compare_command, model, origin, metadata, options)
+            described["check"] = _checked(plan, built, described, preparation.reference, started, compare)
+    return write_described(plan, built, described, started, more_files)
 
 
 def _checked(

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.contract.names import FP8, HALF
+from padfree.contract.names import FP8
 from padfree.contract.phases import Phases
-from padfree.onnx_tools import QUANTIZATION, RewriteOptions, rewrite_model
+from padfree.onnx_tools import QUANTIZATION, rewrite_model
 from padfree.onnx_tools.files import Model, Storage, is_rewritten, open_model, read_metadata
 from padfree.onnx_tools.operators import check_nodes
 from padfree.onnx_tools.quantization import check_scales
@@ -21,19 +21,11 @@ from padfree.runtime.gpu import Device
 from ..errors import BuildError
 from .linear import apply_linear, choose_linear
 from .network import for_parser
-from .profile import ProfileOptions, choose_profile
+from .options import BuildOptions
+from .profile import choose_profile
 
-
-@dataclass(frozen=True)
-class LinearOptions:
-    """Whose GEMMs and norms a build asks for (linear.py).
-
-    `device` finds its GPU, and is asked once, beside the rewriting or after it: without a GPU, GEMMs stay.
-    """
-
-    linear: str
-    norms: str
-    device: Callable[[], Device | None]
+AskDevice = Callable[[], Device | None]
+"""Finds the GPU of a build; it is asked once, beside the rewriting or after it: without a GPU, GEMMs stay."""
 
 
 @dataclass(frozen=True)
@@ -48,109 +40,62 @@ class Preparation:
     exact: Model | None
 
 
-def prepare_model(model: str | Path | onnx.ModelProto, **options: Any) -> onnx.ModelProto:
+def prepare_model(model: str | Path | onnx.ModelProto, options: BuildOptions, device: AskDevice) -> onnx.ModelProto:
     """As prepare, from a file, whose weights are read into memory, or a message; to a message with all weights."""
     model_file = Model.of(model) if isinstance(model, onnx.ModelProto) else open_model(model, Storage.MEMORY)
-    prepared = prepare(model_file, **options).model
+    prepared = prepare(model_file, options, device).model
     result = prepared.whole()
     prepared.weights.check_files()
     return result
 
 
-def prepare(
-    model: Model,
-    *,
-    interface: str | None,
-    precision: str | None,
-    strict: bool,
-    verify: bool | str,
-    linear_options: LinearOptions,
-    profile: ProfileOptions,
-    mask: str | None = None,
-    masks: str | None = None,
-    padding_id: int | None = None,
-    phases: Phases | None = None,
-) -> Preparation:
+def prepare(model: Model, options: BuildOptions, device: AskDevice, *, phases: Phases | None = None) -> Preparation:
     """The model as TensorRT's parser gets it: rewritten, unless it carries padfree's metadata, with these GEMMs.
 
-    `mask` is the padding mask's input where attention does not prove which one that is, `masks` says what masks may be
-    where distances between tokens count (None: any, or as the model was rewritten); `phases` gets the seconds.
+    `phases` gets the seconds.
 
     Raises:
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
             or GEMMs that are not to be had; RewriteError: the model.
     """
-    rewriting, exact = _rewritten(
-        model,
-        interface=interface,
-        precision=precision,
-        strict=strict,
-        verify=verify,
-        mask=mask,
-        masks=masks,
-        padding_id=padding_id,
-        phases=phases,
-    )
+    rewriting, exact = _rewritten(model, options, phases)
     metadata = parse_metadata(metadata_of(rewriting.proto), "the rewritten model")
-    longest = choose_profile(metadata, profile).max_seq_len
-    device = linear_options.device()
-    if device is not None:
-        choice = choose_linear(linear_options.linear, rewriting.proto, metadata.precision, device)
-        rewriting = apply_linear(choice, rewriting, norms=linear_options.norms)
+    longest = choose_profile(metadata, options.profile).max_seq_len
+    gpu = device()
+    if gpu is not None:
+        choice = choose_linear(options.linear, rewriting.proto, metadata.precision, gpu)
+        rewriting = apply_linear(choice, rewriting, norms=options.norms)
     check_nodes(rewriting.proto)
     check_scales(rewriting)
     return Preparation(rewriting.with_proto(for_parser(rewriting.proto, longest)), exact)
 
 
-def rewritten(model: Model, **options: Any) -> Model:
-    """The model rewritten, or itself where it carries padfree's metadata. Arguments and errors: see prepare."""
-    return _rewritten(model, **options)[0]
+def rewritten(model: Model, options: BuildOptions) -> Model:
+    """The model rewritten, or itself where it carries padfree's metadata. Errors: see prepare."""
+    return _rewritten(model, options)[0]
 
 
-def _rewritten(
-    model: Model,
-    *,
-    interface: str | None,
-    precision: str | None,
-    strict: bool,
-    verify: bool | str,
-    mask: str | None = None,
-    masks: str | None = None,
-    padding_id: int | None = None,
-    phases: Phases | None = None,
-) -> tuple[Model, Model | None]:
+def _rewritten(model: Model, options: BuildOptions, phases: Phases | None = None) -> tuple[Model, Model | None]:
     """As rewritten, and with `verify` the exact model of a Preparation."""
     if not is_rewritten(model.proto):
-        rewriting = rewrite_model(
-            model,
-            RewriteOptions(
-                interface or "packed",
-                precision or HALF,
-                strict,
-                verify,
-                mask_input=mask,
-                mask_form=masks or "any",
-                padding_id=padding_id,
-            ),
-            keep_exact=bool(verify),
-            phases=phases,
-        )
+        rewriting = rewrite_model(model, options.rewriting, keep_exact=bool(options.verify), phases=phases)
         return rewriting.model, rewriting.exact
     raw = metadata_of(model.proto)
-    own = (raw.get("mask") or {}).get("input")
+    own, mask = (raw.get("mask") or {}).get("input"), options.mask_input
     if mask is not None and "mask" in raw and own != mask:
         raise BuildError(
             f"the model was rewritten with {'no mask' if own is None else f'the mask {own}'}, '{mask}' was asked for; "
             f"leave --mask out, or build from the original model with --mask {mask}"
         )
     has = {**raw, "masks": raw.get("masks", "any")} | ({"precision": FP8} if QUANTIZATION in raw else {})
-    for what, wanted in (("interface", interface), ("precision", precision), ("masks", masks)):
+    asked = {"interface": options.interface, "precision": options.precision, "masks": options.mask_form}
+    for what, wanted in asked.items():
         if wanted is not None and has.get(what) != wanted:
             raise BuildError(
                 f"the model was rewritten with {what} {has.get(what)}, {wanted} was asked for; leave --{what} out, or "
                 f"build from the original model with --{what} {wanted}"
             )
-    return model, model if verify else None
+    return model, model if options.verify else None
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeAlias, TypeGuard
+from typing import IO, NoReturn, TypeAlias, TypeGuard
 
 import onnx
 from padfree.contract.phases import IMPORTS, Phases
@@ -35,9 +35,10 @@ from ..errors import BuildError
 from ..folders.folder_model import FolderModel
 from ..folders.source import Say
 from .network import serialized
-from .preparation import LinearOptions, metadata_of, prepare
+from .options import BuildOptions
+from .preparation import AskDevice, metadata_of, prepare
 from .preparation_messages import Teller, heard, to_stderr
-from .profile import ProfileOptions, choose_profile
+from .profile import choose_profile
 from .progress import watcher_of
 
 _CHILD = """
@@ -76,12 +77,11 @@ class Prepared:
 @contextlib.contextmanager
 def preparing(
     model: Source,
+    options: BuildOptions,
+    device: AskDevice,
     *,
-    linear_options: LinearOptions,
-    profile: ProfileOptions,
     progress: Progress | None = None,
     say: Say = to_stderr,
-    **options: Any,
 ) -> Iterator[Callable[[], Prepared]]:
     """Begins `prepare`, and gives a function that waits for what it returns or raises.
 
@@ -93,20 +93,19 @@ def preparing(
     def here() -> Prepared:
         phases = Phases(watcher)
         source = _opened(model, Storage.MEMORY, phases, say)
-        prepared = prepare(source, linear_options=linear_options, profile=profile, **options, phases=phases)
+        prepared = prepare(source, options, device, phases=phases)
         whole = prepared.model.whole()
         prepared.model.weights.check_files()
         if prepared.exact is None:
             return Prepared(whole, phases.seconds)
         metadata = parse_metadata(metadata_of(whole), "the rewritten model")
-        chosen = choose_profile(metadata, profile)
+        chosen = choose_profile(metadata, options.profile)
         reference = partial(compute_reference, prepared.exact, metadata, chosen)
         return Prepared(whole, phases.seconds, reference=reference)
 
     if not _is_for_another_process(model):
         yield here
         return
-    choices = {"linear": linear_options.linear, "norms": linear_options.norms, "profile": asdict(profile)}
     paths = [path or str(Path.cwd()) for path in sys.path]
     with (
         # Removed here: that process is killed, and large models lie in files while they are checked.
@@ -117,21 +116,19 @@ def preparing(
     ):
         kept_open = {"told": tells.fileno(), "reference": reference.fileno()}
         source = {"folder": model.to_dict()} if isinstance(model, FolderModel) else {"model": os.fspath(model)}
-        request = json.dumps({**source, "since": time.time(), **choices, **options, **kept_open})
+        request = json.dumps({**source, "since": time.time(), "options": options.to_dict(), **kept_open})
         command = [sys.executable, "-c", _CHILD, request, *paths]
 
         def wait() -> Prepared:
             prepared = _answer(child, answer, model, partial(heard, told, watcher, say)) or here()
             return (
-                replace(prepared, reference=partial(_read_reference, child, reference))
-                if options["verify"]
-                else prepared
+                replace(prepared, reference=partial(_read_reference, child, reference)) if options.verify else prepared
             )
 
         with _started(command, answer, scratch, tuple(kept_open.values())) as child:
             tells.close()  # that process has it now, and tells by its end, too
             try:
-                _tell(child, linear_options.device())
+                _tell(child, device())
                 yield wait
             finally:
                 child.kill()
@@ -237,19 +234,16 @@ def serve(request: str, answer: int) -> NoReturn:
 
     Where the model is verified, it tells of that first, and ends when it has written what an engine has to answer.
     """
-    options = json.loads(request)
-    teller, reference = Teller(options.pop("told")), options.pop("reference")
+    asked = json.loads(request)
+    teller, reference, options = Teller(asked["told"]), asked["reference"], BuildOptions.of_dict(asked["options"])
     phases = Phases(teller)
-    phases.add(IMPORTS, time.time() - options.pop("since"))
-    linear_options = LinearOptions(options.pop("linear"), options.pop("norms"), _read_device)
-    profile = ProfileOptions(**options.pop("profile"))
+    phases.add(IMPORTS, time.time() - asked["since"])
     code = 0
     with os.fdopen(answer, "wb") as file:
         try:
-            folder = options.pop("folder", None)
-            model_or_folder = options.pop("model") if folder is None else FolderModel.of(folder)
+            model_or_folder = FolderModel.of(asked["folder"]) if "folder" in asked else asked["model"]
             source = _opened(model_or_folder, Storage.MAPPED, phases, teller.said)
-            prepared = prepare(source, **options, linear_options=linear_options, profile=profile, phases=phases)
+            prepared = prepare(source, options, _read_device, phases=phases)
             model = prepared.model
             content = serialized(model)
             if content is None:
@@ -273,7 +267,8 @@ def serve(request: str, answer: int) -> NoReturn:
             os.nice(_NICENESS)
         with os.fdopen(reference, "wb") as file:
             try:
-                outcome: Reference | Exception = compute_reference(exact, metadata, choose_profile(metadata, profile))
+                chosen = choose_profile(metadata, options.profile)
+                outcome: Reference | Exception = compute_reference(exact, metadata, chosen)
             except Exception as error:
                 outcome = error
             pickle.dump(outcome, file)

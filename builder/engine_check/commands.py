@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx
 from padfree.contract.metadata import Metadata
 from padfree.onnx_tools.files import is_rewritten, open_model
 
+from ..engine.options import BuildOptions
 from ..folders.folder_model import FolderModel
 
 PACKED = "packed.onnx"
@@ -22,9 +22,7 @@ def compare_command(
     model: str | Path | onnx.ModelProto | FolderModel,
     origin: Sequence[str] | None,
     metadata: Metadata,
-    *,
-    device: int,
-    rewriting: Mapping[str, Any],
+    options: BuildOptions,
 ) -> str:
     """`padfree compare` for the model that an engine was built from; it builds engines that give inner tensors, too.
 
@@ -33,10 +31,9 @@ def compare_command(
         origin: the words that name what that was made from in a command, options that belong to it included; None:
             users know `model`.
         metadata: of the rewritten model.
-        device: CUDA device number.
-        rewriting: mask, masks and padding_id as they were asked for.
+        options: how the engine was built.
     """
-    look = ["--runners", "trt", "--bisect", *(["--device", str(device)] if device else [])]
+    look = ["--runners", "trt", "--bisect", *(["--device", str(options.device)] if options.device else [])]
     name = UNKNOWN if isinstance(model, onnx.ModelProto) else str(model)
     if isinstance(model, FolderModel):
         name, is_made = str(model.folder), False
@@ -46,13 +43,13 @@ def compare_command(
     if is_made and origin is None:
         command = shlex.join(["padfree", "compare", UNKNOWN, PACKED if name == UNKNOWN else name, *look])
         return f"{command} (where {UNKNOWN} is what it was made from)"
-    mask = ["--mask", rewriting["mask"]] if origin is None and rewriting.get("mask") is not None else []
-    others = [("--masks", rewriting.get("masks")), ("--padding-id", rewriting.get("padding_id"))]
+    mask = ["--mask", options.mask_input] if origin is None and options.mask_input is not None else []
+    others = [("--masks", options.mask_form), ("--padding-id", options.padding_id)]
     more = [word for option, value in others if value is not None for word in (option, str(value))]
     if not is_made and not more:
         return shlex.join(["padfree", "compare", *original, *kind, *mask, *look])
     making = shlex.join(["padfree", "optimize", *original, "-o", PACKED, *kind, *mask, *more])
     calibrated = ", with --calibrate as here," if metadata.quantization is not None else ""
-    first, *options = original
-    comparing = shlex.join(["padfree", "compare", first, PACKED, *options, *look])
+    first, *head = original
+    comparing = shlex.join(["padfree", "compare", first, PACKED, *head, *look])
     return f"{making}{calibrated} and then {comparing}"

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
-from padfree.builder import BuildError
+from padfree.builder import BuildError, BuildOptions
 from padfree.builder.calibration import BATCH_TOKENS, Calibration, calibration_batches, is_fp8
 from padfree.builder.cli import main
 from padfree.builder.engine.linear import choose_linear, linear_of
@@ -182,10 +182,9 @@ def test_a_file_in_fp8_is_built_as_one(fp8: Path) -> None:
     assert is_fp8(fp8)
     actual = Model(onnx.load(str(fp8)))
     assert linear_of(actual.proto) == "padfree"
-    asked = {"interface": None, "strict": False, "verify": False}
-    assert rewritten(actual, precision="fp8", **asked) is actual  # type: ignore[arg-type]
+    assert rewritten(actual, BuildOptions(precision="fp8")) is actual
     with pytest.raises(BuildError, match="rewritten with precision fp8, fp16 was asked for"):
-        rewritten(actual, precision="fp16", **asked)  # type: ignore[arg-type]
+        rewritten(actual, BuildOptions(precision="fp16"))
     hopper = Device(0, "NVIDIA H200", 9, 0)
     for device in (hopper, Device(0, "NVIDIA L4", 8, 9)):
         assert choose_linear("auto", actual.proto, "fp16", device) == "padfree"

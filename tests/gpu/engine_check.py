@@ -26,7 +26,8 @@ from onnx import ModelProto
 from padfree.builder import BuildError, build_engine
 from padfree.builder.engine.build import open_gpu
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
-from padfree.builder.engine.preparation import LinearOptions, prepare_model
+from padfree.builder.engine.options import BuildOptions
+from padfree.builder.engine.preparation import prepare_model
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError, rewrite, save_model
 from padfree.onnx_tools.files.model import Model
@@ -214,10 +215,10 @@ def made_of(entry: Entry, source: Path) -> str:
 
     Empty where nothing is made: the build says why.
     """
-    kind = {"interface": entry.interface, "precision": entry.precision, "strict": False, "verify": False}
-    linear_options, profile = LinearOptions("auto", "folded", _gpu), ProfileOptions(MAX_BATCH, MAX_SEQ_LEN)
+    profile = ProfileOptions(MAX_BATCH, MAX_SEQ_LEN)
     try:
-        prepared = prepare_model(source, linear_options=linear_options, profile=profile, **kind)
+        options = BuildOptions(entry.interface, entry.precision, verify=False, profile=profile)
+        prepared = prepare_model(source, options, _gpu)
     except (RewriteError, BuildError):
         return ""
     found = hashlib.sha256(source.read_bytes())

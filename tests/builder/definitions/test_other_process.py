@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from padfree.builder.engine.preparation import LinearOptions
+from padfree.builder.engine.options import BuildOptions
 from padfree.builder.engine.preparation_process import preparing
-from padfree.builder.engine.profile import ProfileOptions
 from padfree.builder.folders.source import opened
 
 from tests.support import defined
@@ -20,13 +19,11 @@ from tests.support import defined
 @pytest.mark.parametrize("name", ["bert", "bert_bfloat16"])
 def test_prepared(name: str, tmp_path: Path) -> None:
     folder = defined.write_reference(defined.read(name), tmp_path)
-    options = {"interface": "packed", "precision": "fp32", "strict": True, "verify": False, "mask": None}
-    options |= {"masks": "any", "padding_id": None}
-    linear_options = LinearOptions("tensorrt", "separate", lambda: None)
+    options = BuildOptions("packed", "fp32", strict=True, verify=False, linear="tensorrt", norms="separate")
     with opened(folder, lazily=True) as source:
         assert source.unmade is not None
         assert not source.unmade.exports  # torch is not waited for
-        with preparing(source.unmade, linear_options=linear_options, profile=ProfileOptions(), **options) as wait:
+        with preparing(source.unmade, options, lambda: None) as wait:
             result = wait()
     assert result.content is not None
     model = onnx.load_model_from_string(bytes(result.content))

@@ -18,9 +18,10 @@ from padfree.builder.cli import main
 from padfree.builder.cli.build import CUDA_THREAD, start_cuda
 from padfree.builder.engine import build
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
+from padfree.builder.engine.options import BuildOptions
 from padfree.builder.engine.phases import STARTING, Phases
 from padfree.builder.engine.plan_writing import write_plan
-from padfree.builder.engine.preparation import LinearOptions, prepare_model, rewritten
+from padfree.builder.engine.preparation import prepare_model, rewritten
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools.files.model import Model
 from padfree.runtime import Profile, SessionError
@@ -35,20 +36,16 @@ Capture = pytest.CaptureFixture[str]
 
 def test_a_rewritten_model_keeps_interface_and_precision(packed_model: ModelWriter) -> None:
     model = Model(onnx.load(str(packed_model())))
-    assert rewritten(model, interface="packed", precision="fp32", strict=False, verify=True) is model
-    for option, value in (("interface", "padded"), ("precision", "fp16")):
-        wanted: dict[str, Any] = {"interface": None, "precision": None, option: value}
+    assert rewritten(model, BuildOptions("packed", "fp32")) is model
+    for option, value in (("interface", "padded"), ("precision", "fp16"), ("masks", "contiguous")):
         with pytest.raises(BuildError, match=f"{value} was asked for; leave --{option} out"):
-            rewritten(model, **wanted, strict=False, verify=True)
+            rewritten(model, BuildOptions.of_keywords(**{option: value}))
 
 
 def test_the_callers_model_is_not_changed(packed_model: ModelWriter) -> None:
     model = onnx.load(str(packed_model()))
     before = model.SerializeToString(deterministic=True)
-    linear_options, profile = LinearOptions("auto", "folded", lambda: None), ProfileOptions(max_seq_len=8)
-    rewritten = prepare_model(
-        model, interface=None, precision=None, strict=False, verify=True, linear_options=linear_options, profile=profile
-    )
+    rewritten = prepare_model(model, BuildOptions(profile=ProfileOptions(max_seq_len=8)), lambda: None)
     rewritten.graph.node[0].name = "changed"
     assert model.SerializeToString(deterministic=True) == before
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine import network, preparation_process
 from padfree.builder.engine.linear import apply_linear, linear_of
 from padfree.builder.engine.network import for_parser, serialized
-from padfree.builder.engine.preparation import LinearOptions, prepare_model, rewritten
+from padfree.builder.engine.options import BuildOptions
+from padfree.builder.engine.preparation import prepare_model, rewritten
 from padfree.builder.engine.preparation_process import preparing
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.builder.folders.folder_model import FolderModel
@@ -37,18 +39,19 @@ from tests.support.folders import write_folder
 ModelWriter = Callable[..., Path]
 
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
-REWRITING: dict[str, Any] = {"interface": None, "precision": None, "strict": False, "verify": False}
 MAX_SEQ_LEN = 16
-OPTIONS: dict[str, Any] = {
-    **REWRITING,
-    "linear_options": LinearOptions("auto", "folded", lambda: None),
-    "profile": ProfileOptions(max_seq_len=MAX_SEQ_LEN),
-}
+OPTIONS = BuildOptions(verify=False, profile=ProfileOptions(max_seq_len=MAX_SEQ_LEN))
 
 
-def prepared(model: Path | onnx.ModelProto, **options: Any) -> onnx.ModelProto:
+def no_device() -> None:
+    """There is no GPU."""
+
+
+def prepared(
+    model: Path | onnx.ModelProto, device: Callable[[], Device | None] = no_device, **options: Any
+) -> onnx.ModelProto:
     """The model, whose weights are either in it or in the bytes beside it."""
-    with preparing(model, **{**OPTIONS, **options}) as wait:
+    with preparing(model, replace(OPTIONS, **options), device) as wait:
         result = wait()
     if result.content is None:
         return result.model
@@ -74,30 +77,31 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 
 
 def test_a_file_is_rewritten_by_another_process(children: list[subprocess.Popen[bytes]]) -> None:
-    assert prepared(EXPORTED, interface="padded") == prepare_model(EXPORTED, **{**OPTIONS, "interface": "padded"})
+    assert prepared(EXPORTED, interface="padded") == prepare_model(
+        EXPORTED, replace(OPTIONS, interface="padded"), no_device
+    )
     assert [child.returncode for child in children] == [0]
 
 
 def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> None:
     model = onnx.load(str(EXPORTED))
-    assert prepared(model) == prepare_model(model, **OPTIONS)
+    assert prepared(model) == prepare_model(model, OPTIONS, no_device)
     assert not children
 
 
 @pytest.mark.parametrize("norms", ["folded", pytest.param("separate", marks=pytest.mark.slow)])
 def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
-    plain = rewritten(open_model(EXPORTED), **{**REWRITING, "precision": "fp16"})
-    linear_options = LinearOptions("auto", norms, lambda: Device(0, "NVIDIA H200", 9, 0))
-    result = prepared(EXPORTED, precision="fp16", linear_options=linear_options)
+    plain = rewritten(open_model(EXPORTED), replace(OPTIONS, precision="fp16"))
+    result = prepared(EXPORTED, lambda: Device(0, "NVIDIA H200", 9, 0), precision="fp16", norms=norms)
     assert result == for_parser(apply_linear("padfree", plain, norms=norms).whole(), MAX_SEQ_LEN)
     assert linear_of(result) == "padfree"
     assert len(children) == 1
     elsewhere = Device(0, "NVIDIA A100", 8, 0)
     for device in (elsewhere, None):
-        asked = LinearOptions("auto", norms, lambda device=device: device)
-        assert prepared(EXPORTED, precision="fp16", linear_options=asked) == for_parser(plain.whole(), MAX_SEQ_LEN)
+        actual = prepared(EXPORTED, lambda device=device: device, precision="fp16", norms=norms)
+        assert actual == for_parser(plain.whole(), MAX_SEQ_LEN)
     with pytest.raises(BuildError, match="--linear padfree: PadfreeLinear computes in fp16 or bf16, the model is fp32"):
-        prepared(EXPORTED, precision="fp32", linear_options=LinearOptions("padfree", norms, lambda: elsewhere))
+        prepared(EXPORTED, lambda: elsewhere, precision="fp32", linear="padfree", norms=norms)
 
 
 def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subprocess.Popen[bytes]]) -> None:
@@ -113,18 +117,18 @@ def test_a_model_too_large_to_be_handed_on_is_prepared_here(
     named, imported = "engine.preparation_process import serve", "engine import preparation_process as module"
     child = preparation_process._CHILD.replace(named, imported)
     monkeypatch.setattr(preparation_process, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
-    with preparing(EXPORTED, **OPTIONS) as wait:
+    with preparing(EXPORTED, OPTIONS, no_device) as wait:
         result = wait()
     assert result.content is None
-    assert result.model == prepare_model(EXPORTED, **OPTIONS)
+    assert result.model == prepare_model(EXPORTED, OPTIONS, no_device)
     assert [child.returncode for child in children] == [preparation_process._TOO_LARGE]
 
 
 def test_bytes_are_those_of_the_model() -> None:
-    with preparing(EXPORTED, **OPTIONS) as wait:
+    with preparing(EXPORTED, OPTIONS, no_device) as wait:
         content = wait().content
     assert content is not None
-    model = prepare_model(EXPORTED, **OPTIONS)
+    model = prepare_model(EXPORTED, OPTIONS, no_device)
     assert onnx.load_model_from_string(bytes(content)) == model
     pieces = serialized(Model(model))
     assert pieces is not None
@@ -164,12 +168,12 @@ def test_prints_of_libraries_are_no_part_of_the_answer(
 ) -> None:
     said = "os.write(1, b'hello from a library'); from padfree.builder"
     monkeypatch.setattr(preparation_process, "_CHILD", preparation_process._CHILD.replace("from padfree.builder", said))
-    assert prepared(EXPORTED) == prepare_model(EXPORTED, **OPTIONS)
+    assert prepared(EXPORTED) == prepare_model(EXPORTED, OPTIONS, no_device)
     assert capfd.readouterr().err == "hello from a library"
 
 
 def test_the_process_ends_with_the_context(children: list[subprocess.Popen[bytes]]) -> None:
-    with pytest.raises(KeyboardInterrupt), preparing(EXPORTED, **OPTIONS):
+    with pytest.raises(KeyboardInterrupt), preparing(EXPORTED, OPTIONS, no_device):
         raise KeyboardInterrupt
     assert [child.returncode for child in children] == [-9]
 
@@ -187,7 +191,7 @@ os.rename({str(said)!r} + "-", {str(said)!r})
 time.sleep(60)
 """
     monkeypatch.setattr(preparation_process, "_CHILD", child)
-    with preparing(EXPORTED, **OPTIONS):
+    with preparing(EXPORTED, OPTIONS, no_device):
         deadline = time.monotonic() + 30
         while not said.exists():
             assert time.monotonic() < deadline
@@ -198,7 +202,7 @@ time.sleep(60)
 
 def test_it_works_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(preparation_process.os, "memfd_create")
-    assert prepared(EXPORTED) == prepare_model(EXPORTED, **OPTIONS)
+    assert prepared(EXPORTED) == prepare_model(EXPORTED, OPTIONS, no_device)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -209,8 +213,7 @@ import pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 from padfree.builder import cli
 from padfree.builder.engine import preparation_process
-from padfree.builder.engine.preparation import LinearOptions
-from padfree.builder.engine.profile import ProfileOptions
+from padfree.builder.engine.options import BuildOptions
 
 class Recorded(subprocess.Popen):
     def __init__(self, *arguments, **options):
@@ -228,9 +231,7 @@ def device():
         raise
 
 def build(arguments):
-    linear_options, profile = LinearOptions("auto", "folded", device), ProfileOptions()
-    options = dict(interface=None, precision=None, strict=False, verify=False)
-    with preparation_process.preparing(arguments.model[0], linear_options=linear_options, profile=profile, **options):
+    with preparation_process.preparing(arguments.model[0], BuildOptions(verify=False), device):
         raise AssertionError("not stopped")
 
 preparation_process.subprocess.Popen = Recorded
@@ -252,17 +253,17 @@ sys.exit(cli.main(["build", *sys.argv[1:]]))
 
 def test_a_folder_is_made_in_the_other_process(tmp_path: Path, children: list[subprocess.Popen[bytes]]) -> None:
     folder = write_folder(tmp_path / "small", modules=[("Pooling", {"pooling_mode": "mean"})])
-    options = {**OPTIONS, "verify": True}
+    options = replace(OPTIONS, verify=True)
     with opened(folder, lazily=True) as source:
         assert source.unmade is not None
         assert FolderModel.of(json.loads(json.dumps(source.unmade.to_dict()))) == source.unmade
         assert not source.path.exists()
-        with preparing(source.unmade, **options) as wait:
+        with preparing(source.unmade, options, no_device) as wait:
             result = wait()
     assert len(children) == 1
     assert result.content is not None
     with opened(folder) as source:
-        assert onnx.load_model_from_string(bytes(result.content)) == prepare_model(source.path, **options)
+        assert onnx.load_model_from_string(bytes(result.content)) == prepare_model(source.path, options, no_device)
     assert list(result.seconds) == [phases.IMPORTS, phases.REWRITING, phases.VERIFYING, phases.HALVING]
     assert all(0 <= seconds < 60 for seconds in result.seconds.values())
     assert result.seconds[phases.IMPORTS] > 0
@@ -275,7 +276,7 @@ def test_an_export_is_in_the_account(tmp_path: Path) -> None:
 
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     BertModel(BertConfig(vocab_size=100, **sizes)).save_pretrained(tmp_path)
-    with opened(tmp_path, lazily=True) as source, preparing(source.unmade, **OPTIONS) as wait:
+    with opened(tmp_path, lazily=True) as source, preparing(source.unmade, OPTIONS, no_device) as wait:
         result = wait()
     assert list(result.seconds) == [phases.IMPORTS, phases.EXPORTING, phases.REWRITING, phases.HALVING]
     assert all(seconds > 0 for seconds in result.seconds.values())

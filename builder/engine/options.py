@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an engine is built, as one value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from padfree.contract.names import HALF
+from padfree.onnx_tools import RewriteOptions
+
+from .engine_builder import TacticOptions
+from .linear import AUTO, FOLDED
+from .profile import ProfileOptions
+
+_FIELDS = {"mask": "mask_input", "masks": "mask_form"}
+_PARTS: Mapping[str, type[Any]] = {"profile": ProfileOptions, "tactics": TacticOptions}
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How an engine is built.
+
+    Of a rewritten model, `interface`, `precision` and `mask_form` can only be what the model is.
+
+    Attributes:
+        interface: "packed" (also for None) or "padded".
+        precision: "fp32", "fp16" or "bf16"; None for fp16, or bf16 where fp16 cannot hold what GEMMs of tokens make
+            or read.
+        strict: rewriting fails unless everything could be packed.
+        verify: rewriting compares original and rewritten model in onnxruntime (with "whole", long sequences go through
+            all layers), and the engine's answers are compared with those of the rewritten model.
+        mask_input: the padding mask's input, where attention does not prove which one that is (keyword `mask`).
+        mask_form: "any" (also for None), or "contiguous" where no padding lies between the tokens of a row (keyword
+            `masks`).
+        padding_id: what padded slots hold, for models that read them; without it 0 and 1 are tried, and noted.
+        linear: who multiplies packed tokens by weights: "padfree" (PadfreeLinear, which takes bias and activation
+            along), "tensorrt", or "auto": padfree where it has a kernel for GPU and precision.
+        norms: what becomes of layer norms between GEMMs of PadfreeLinear: "folded" (the GEMMs compute them) or
+            "separate".
+        profile: which batches it takes (keywords `max_batch`, `max_seq_len`, `max_tokens`, `opt_tokens`).
+        tactics: how TensorRT searches (keywords `timing_cache`, `workspace_bytes`, `optimization_level`).
+        device: CUDA device number.
+    """
+
+    interface: str | None = None
+    precision: str | None = None
+    strict: bool = False
+    verify: bool | str = True
+    mask_input: str | None = None
+    mask_form: str | None = None
+    padding_id: int | None = None
+    linear: str = AUTO
+    norms: str = FOLDED
+    profile: ProfileOptions = field(default_factory=ProfileOptions)
+    tactics: TacticOptions = field(default_factory=TacticOptions)
+    device: int = 0
+
+    @classmethod
+    def of_keywords(cls, **keywords: Any) -> BuildOptions:
+        """The options that keywords of `build_engine` mean. Raises TypeError for a keyword that it does not know."""
+        own = {_FIELDS.get(name, name): value for name, value in keywords.items()}
+        for name, part in _PARTS.items():
+            own[name] = part(**{item.name: own.pop(item.name) for item in fields(part) if item.name in own})
+        return cls(**own)
+
+    @classmethod
+    def keywords(cls) -> frozenset[str]:
+        """The keywords of `of_keywords`, which options of `padfree build` are named by, too."""
+        keyword_of = {name: keyword for keyword, name in _FIELDS.items()}
+        own = {keyword_of.get(item.name, item.name) for item in fields(cls)} - {*_PARTS}
+        return frozenset(own.union(*({item.name for item in fields(part)} for part in _PARTS.values())))
+
+    @property
+    def rewriting(self) -> RewriteOptions:
+        """How an exported model is rewritten for the engine."""
+        return RewriteOptions(
+            self.interface or "packed",
+            self.precision or HALF,
+            self.strict,
+            self.verify,
+            mask_input=self.mask_input,
+            mask_form=self.mask_form or "any",
+            padding_id=self.padding_id,
+        )
+
+    def of_rewritten(self) -> BuildOptions:
+        """The same for what `rewriting` made of the model, which says all of that itself."""
+        return replace(
+            self, interface=None, precision=None, strict=False, mask_input=None, mask_form=None, padding_id=None
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as JSON can hold them; `of_dict` reads them."""
+        options = asdict(self)
+        cache = self.tactics.timing_cache
+        options["tactics"]["timing_cache"] = None if cache is None else os.fspath(cache)
+        return options
+
+    @classmethod
+    def of_dict(cls, options: Mapping[str, Any]) -> BuildOptions:
+        """What `to_dict` gave."""
+        return cls(**{**options, **{name: part(**options[name]) for name, part in _PARTS.items()}})
