@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
         "bench",
         help="measure an engine beside its peers",
         description="Builds a packed engine of an exported model, checks its answers and those of every peer against "
-        "the original in fp32, times all in turns in one process, and prints a table. A peer that is not installed or "
+        "the original in fp32, times all in turn in one process, and prints a table. A peer that is not installed or "
         "does not apply is named with the reason. Without a GPU and TensorRT: the original and the rewritten file in "
         "onnxruntime on the CPU.",
     )
@@ -52,11 +52,13 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--precision",
         choices=(*PRECISIONS, FP8),
-        help="fp8: our GEMMs in e4m3, scales from the measured batch, beside peers in e4m3 and fp16. Default: fp16 "
-        "on a GPU, fp32 on the CPU",
+        help="fp8: padfree's GEMMs in e4m3, scales from the measured batch, beside peers in e4m3 and fp16. Default: "
+        "fp16 on a GPU, fp32 on the CPU",
     )
     add_mask_option(group)
-    group.add_argument("--peers", metavar="LIST", help="by commas; default: all. `--peers list` names them")
+    group.add_argument(
+        "--peers", metavar="LIST", help="names separated by commas (default: all); `--peers list` prints them"
+    )
     group.add_argument(
         "--torch", type=Path, metavar="FOLDER", help="the model as save_pretrained wrote it, for PyTorch"
     )
@@ -65,7 +67,7 @@ def add_parser(subparsers: Any) -> None:
     )
     group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     group.add_argument(
-        "--cpu", action="store_true", help="compare in onnxruntime on the CPU, also where there is a GPU"
+        "--cpu", action="store_true", help="compare in onnxruntime on the CPU, also on a machine with a GPU"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append the results as one JSON line")
     parser.set_defaults(function=run)

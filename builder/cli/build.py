@@ -71,9 +71,9 @@ def add_parser(subparsers: Any) -> None:
         "model",
         type=Path,
         nargs="+",
-        help="exported or rewritten model; a folder as Hugging Face's repositories are; or a hub id",
+        help="exported or rewritten model; a folder laid out like a hub repository; or its id",
     )
-    add_output_option(parser, "model.plan; of several engines: the folder for MODEL[-PRECISION][-PROFILE].plan")
+    add_output_option(parser, "model.plan; for several engines: the folder for MODEL[-PRECISION][-PROFILE].plan")
     add_rewrite_options(parser, precision=None, interface=None, repeatable=True)
     add_head_options(parser)
     add_profile_options(parser)
@@ -98,7 +98,9 @@ def add_parser(subparsers: Any) -> None:
     add_calibration_options(parser)
     group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     add_quiet_option(parser)
-    add_verbose_option(parser, "where the time went, the engine's facts, what stays float32, and the coverage report")
+    add_verbose_option(
+        parser, "how the time was spent, the engine's properties, tensors that stay float32, and the coverage report"
+    )
     parser.set_defaults(function=run)
 
 

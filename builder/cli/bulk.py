@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="parquet, jsonl, csv or txt files, folders of them, or URIs such as s3://bucket/folder",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder of the result, local or a URI")
-    parser.add_argument("--engine", type=Path, metavar="MODEL", help="the model, as it may also be given")
+    parser.add_argument("--engine", type=Path, metavar="MODEL", help="the model, instead of the first argument")
     parser.add_argument("--verify", action="store_true", help="at the end, compare the result with the inputs")
     add_quiet_option(parser)
     _add_model_options(parser.add_argument_group("the model"))
@@ -53,10 +53,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _add_model_options(group: argparse._ArgumentGroup) -> None:
     add_revision_option(group)
     add_tokenizer_option(group)
-    group.add_argument("--head", metavar="NAME", help="the output to keep (default: what the model says)")
-    group.add_argument("--max-length", type=int, metavar="S", help="most tokens of a text or pair; longer ones are cut")
-    group.add_argument("--max-tokens", type=int, metavar="T", help="tokens of a batch (default: the engine's most)")
-    group.add_argument("--max-batch", type=int, metavar="B", help="texts of a batch (default: the engine's most)")
+    group.add_argument("--head", metavar="NAME", help="the output to keep (default: the one for the model's task)")
+    group.add_argument(
+        "--max-length", type=int, metavar="S", help="maximum tokens per text or pair; longer ones are truncated"
+    )
+    group.add_argument("--max-tokens", type=int, metavar="T", help="maximum tokens per batch (default: the engine's)")
+    group.add_argument("--max-batch", type=int, metavar="B", help="maximum texts per batch (default: the engine's)")
 
 
 def _add_result_options(group: argparse._ArgumentGroup) -> None:
@@ -69,16 +71,22 @@ def _add_result_options(group: argparse._ArgumentGroup) -> None:
         type=int,
         default=1 << 18,
         metavar="N",
-        help="larger texts get no result and are named (262144)",
+        help="larger texts get no result and are listed (262144)",
     )
     group.add_argument(
-        "--shard-rows", type=int, metavar="N", help="rows of an output file (65536; 512 for rows of tokens)"
+        "--shard-rows",
+        type=int,
+        metavar="N",
+        help="rows per output file (65536; 1024 for .onnx; 512 with a row per token)",
     )
 
 
 def _add_worker_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--gpus", default=ALL, metavar="WHICH", help="for plans: all, or numbers by commas; a process each (all)"
+        "--gpus",
+        default=ALL,
+        metavar="WHICH",
+        help="for plans: all, or numbers separated by commas; one process per GPU (all)",
     )
     group.add_argument(
         "--workers", type=int, metavar="N", help="for .onnx files: processes (1); with --ray: actors (one per GPU)"
@@ -87,7 +95,7 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
         "--tokenizers",
         type=int,
         metavar="N",
-        help=f"processes of each worker that make tokens (its share of cores; for a GPU at most {MOST_TOKENIZERS})",
+        help=f"tokenising processes per worker (its share of cores; for a GPU at most {MOST_TOKENIZERS})",
     )
     group.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or auto")
     group.add_argument(

@@ -43,8 +43,9 @@ def add_parser(subparsers: Any) -> None:
         type=_runners,
         default=(),
         metavar="LIST",
-        help=f"comma-separated, of {', '.join(RUNNERS)} (default: what fits the files). onnxrt is always there, the "
-        "reference; trt builds engines from .onnx files; trt-padded is the original in TensorRT alone, fp16",
+        help=f"comma-separated, of {', '.join(RUNNERS)} (default: what fits the files). onnxrt is the "
+        "reference and always runs; trt builds engines from .onnx files; trt-padded is the original in TensorRT alone, "
+        "in fp16",
     )
     _add_model_options(parser)
     add_head_options(parser)
@@ -55,8 +56,8 @@ def add_parser(subparsers: Any) -> None:
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
-    group.add_argument("--interface", choices=INTERFACES, default="packed", help="where no model is given (packed)")
-    group.add_argument("--precision", choices=PRECISIONS, default="fp32", help="where no model is given (fp32)")
+    group.add_argument("--interface", choices=INTERFACES, default="packed", help="if no model is given (packed)")
+    group.add_argument("--precision", choices=PRECISIONS, default="fp32", help="if no model is given (fp32)")
     add_mask_option(group)
     group.add_argument(
         "--torch-model", type=Path, metavar="PATH", help="a Hugging Face folder, or a script with load_model()"
@@ -77,7 +78,7 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
         "ragged batches, and left padding and holes for padded models",
     )
     add_tokenizer_option(group, "a folder's")
-    group.add_argument("--truncate", action="store_true", help="cut texts to the model's positions")
+    group.add_argument("--truncate", action="store_true", help="truncate texts to the model's positions")
     group.add_argument("--max-seq-len", type=int, metavar="S", help="longest generated sequence (default: at most 512)")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of generated batches (default 0)")
 

@@ -26,12 +26,12 @@ def add_parser(subparsers: Any) -> None:
     add_revision_option(parser)
     add_output_option(parser, "costs.json")
     parser.add_argument(
-        "--lengths", metavar="LIST", help="by commas, growing (default: 16 to the longest that the model takes)"
+        "--lengths", metavar="LIST", help="separated by commas, growing (default: 16 to the model's longest)"
     )
     parser.add_argument(
-        "--batches", metavar="LIST", help="by commas, growing from 1 (default: powers of two to the most it takes)"
+        "--batches", metavar="LIST", help="separated by commas, growing from 1 (default: powers of two to the maximum)"
     )
-    parser.add_argument("--repeats", type=int, default=20, metavar="N", help="timed runs of each (default 20)")
+    parser.add_argument("--repeats", type=int, default=20, metavar="N", help="timed runs per cell (default 20)")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     parser.set_defaults(function=run)
 

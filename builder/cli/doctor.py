@@ -19,12 +19,15 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "doctor",
         help="check this machine",
-        description="Checks GPU, driver, TensorRT, plugin library and build tools. What is merely absent is no "
-        "failure, for rewriting and the CPU need none of it; something that is there and does not work is one, and so "
-        "is anything that --require names.",
+        description="Checks GPU, driver, TensorRT, plugin library and build tools. A missing part is not a failure, "
+        "because rewriting and the CPU need none of them. The command fails if an installed part does not work, or if "
+        "a part that --require names is missing.",
     )
     parser.add_argument(
-        "--require", default="", metavar="LIST", help=f"fail unless these work, by commas: {', '.join(REQUIRABLE)}"
+        "--require",
+        default="",
+        metavar="LIST",
+        help=f"fail unless these work, separated by commas: {', '.join(REQUIRABLE)}",
     )
     parser.add_argument("--json", action="store_true", help="print the findings, or those of --check, as JSON")
     parser.add_argument(

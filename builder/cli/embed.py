@@ -15,12 +15,12 @@ def add_parser(subparsers: Any) -> None:
         "embed",
         help="vectors of whole data sets, on every GPU",
         description="Makes a vector for every text of parquet, JSON lines, CSV or text files: dense, sparse, or per "
-        "token, as the model does. The result is a folder of parquet files. Whatever ends the command, the same one "
-        "goes on where it ended, and does nothing twice.",
+        "token, as the model does. The result is a folder of parquet files. After an interruption, the same command "
+        "resumes, and no row appears twice.",
     )
     add_options(parser)
     parser.add_argument("--text", default="text", metavar="COLUMN", help="column of texts (default: text)")
-    parser.add_argument("--prompt", metavar="NAME", help="prompt to put in front of texts, of those the model keeps")
+    parser.add_argument("--prompt", metavar="NAME", help="name of one of the model's prompts, which is prepended")
     parser.set_defaults(function=run)
 
 

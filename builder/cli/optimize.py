@@ -54,7 +54,9 @@ def add_parser(subparsers: Any) -> None:
         "runs in onnxruntime (padfree run) and builds into an engine (padfree build).",
     )
     parser.add_argument(
-        "model", type=Path, help="exported model, such as model.onnx; a folder as Hugging Face's are; or a hub id"
+        "model",
+        type=Path,
+        help="exported model, such as model.onnx; a folder laid out like a hub repository; or its id",
     )
     add_output_option(parser, "packed.onnx")
     add_rewrite_options(parser, precision="fp32", interface="packed")
@@ -63,7 +65,7 @@ def add_parser(subparsers: Any) -> None:
         "--linear",
         choices=LINEAR[1:],
         default="tensorrt",
-        help="padfree: write PadfreeLinear into the model, which then builds into engines for Hopper alone in fp16 or "
+        help="padfree: write PadfreeLinear into the model, which then builds only into engines for Hopper in fp16 or "
         "bf16; default tensorrt: plain GEMMs, and `padfree build --linear` chooses",
     )
     add_norms_option(parser)
@@ -71,7 +73,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the coverage report as JSON")
     add_length_options(parser)
     add_quiet_option(parser)
-    add_verbose_option(parser, "outputs, what stays float32, every pass and what it missed, and the roofline")
+    add_verbose_option(parser, "outputs, tensors that stay float32, every pass with its near misses, and the roofline")
     parser.set_defaults(function=run)
 
 

@@ -61,7 +61,7 @@ def add_rewrite_options(
         dest="verify",
         action="store_false",
         default=True,
-        help="compare nothing: neither original and rewritten model in onnxruntime, nor a new engine with that",
+        help="skip both comparisons: original and rewritten model in onnxruntime, and a new engine with that",
     )
     add_mask_option(group)
     group.add_argument(
@@ -74,7 +74,7 @@ def add_rewrite_options(
     group.add_argument(
         "--masks",
         choices=MASKS,
-        help="of the padded interface: any (default), or contiguous where no padding lies between the tokens of a row, "
+        help="for the padded interface: any (default), or contiguous if no padding lies between the tokens of a row, "
         "so that attention with windows and biases by distance is packed too",
     )
 
@@ -84,7 +84,7 @@ def add_mask_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--mask",
         metavar="NAME",
-        help="the input that is the padding mask (1 at tokens, 0 at padding), where attention does not prove which one "
+        help="the input that is the padding mask (1 at tokens, 0 at padding), if attention does not prove which input "
         "that is",
     )
 
@@ -93,7 +93,7 @@ def add_mask_option(parser: argparse._ActionsContainer) -> None:
         metavar="NAME=NUMBER",
         action="append",
         default=[],
-        help="bind an input to a number, such as the task's, and leave it out of what is built; several times for "
+        help="make an input a constant, such as the number of a task, and remove it from the result; repeatable for "
         "several inputs",
     )
 
@@ -127,7 +127,7 @@ def add_revision_option(parser: argparse._ActionsContainer) -> None:
         "--revision",
         metavar="REV",
         default="",
-        help="of a hub id: the branch, tag or commit to take (default: the newest)",
+        help="for a hub id: the branch, tag or commit to take (default: the newest)",
     )
 
 
@@ -138,16 +138,16 @@ def add_head_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pooling",
         metavar="MODES",
-        help="one vector per text: cls, lasttoken, mean, max, weightedmean, mean_sqrt_len_tokens, several by commas; "
-        "or none: what the model itself gives",
+        help="one vector per text: cls, lasttoken, mean, max, weightedmean, mean_sqrt_len_tokens, several separated by "
+        "commas; or none: the model's own outputs",
     )
     group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="divide vectors by their L2 norm")
-    group.add_argument("--outputs", metavar="NAMES", help="outputs, or tensors inside of the model, to keep, by commas")
+    group.add_argument("--outputs", metavar="NAMES", help="outputs or inner tensors to keep, separated by commas")
     group.add_argument(
         "--adapter",
         metavar="TASK",
-        help="of a folder whose weights have an adapter for every task (jina-embeddings-v3): the one whose numbers are "
-        "added (default: none)",
+        help="for weights with one adapter per task (jina-embeddings-v3): the task whose adapter is added (default: "
+        "none)",
     )
     _add_scorer_options(group)
 
@@ -157,13 +157,13 @@ def _add_scorer_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--scores",
         metavar="TOKENS",
-        help="of a folder whose model generates text: the token whose score is a pair's answer, and the one that it is "
-        "held against, such as yes,no",
+        help="for models that generate text: the token whose score is a pair's answer, and the token against it, such "
+        "as yes,no",
     )
     group.add_argument(
         "--template",
         metavar="TEXT",
-        help="what a reranker gets: a text, or a file, with {query} and {document}, or a chat template; or "
+        help="what a reranker is asked: a text, or a file, with {query} and {document}, or a chat template; or "
         "qwen3-reranker, bge-reranker-v2-gemma (default: the folder's chat template)",
     )
 
@@ -221,10 +221,10 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
         "optimisation profile", "Given several times, an option makes several profiles, and an engine for each."
     )
     for option, letter, explained in (
-        ("--max-batch", "B", "most sequences in one run (default 32)"),
+        ("--max-batch", "B", "maximum sequences per run (default 32)"),
         ("--max-seq-len", "S", "longest sequence in tokens (default: the model's positions)"),
-        ("--max-tokens", "T", "most tokens in one run (default B x S, at most 65536)"),
-        ("--opt-tokens", "T", "tokens that TensorRT tunes for (default 0.6 of the most)"),
+        ("--max-tokens", "T", "maximum tokens per run (default B x S, at most 65536)"),
+        ("--opt-tokens", "T", "token count for which TensorRT chooses kernels (default 0.6 of the maximum)"),
     ):
         group.add_argument(option, type=int, action="append", metavar=letter, help=explained)
 
@@ -236,12 +236,12 @@ def add_length_options(parser: argparse.ArgumentParser) -> None:
         "--max-length",
         type=int,
         metavar="S",
-        help="longest sequence in tokens (default: what a folder cuts texts to, the model's limit, or 512)",
+        help="longest sequence in tokens (default: the folder's longest text, the model's limit, or 512)",
     )
     group.add_argument(
         "--mean-length", type=float, metavar="L", help="tokens per sequence (default 0.6 of the longest)"
     )
-    group.add_argument("--batch", type=int, metavar="B", help="sequences in one run (default 32)")
+    group.add_argument("--batch", type=int, metavar="B", help="sequences per run (default 32)")
     group.add_argument("--gpu", choices=GPUS, default="h200", help="whose roofline is shown (default h200)")
 
 
@@ -262,8 +262,7 @@ def add_calibration_options(parser: argparse.ArgumentParser) -> None:
         "--calibrate",
         type=Path,
         metavar="FILE",
-        help="data of the kind that the model will get, from which scales follow: texts (.txt, .jsonl) or token ids "
-        "(.jsonl, .npz)",
+        help="calibration data like those that the model will get: texts (.txt, .jsonl) or token ids (.jsonl, .npz)",
     )
     add_tokenizer_option(group)
     group.add_argument(
@@ -272,7 +271,9 @@ def add_calibration_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--keep", action="append", metavar="NAMES", help="GEMMs that stay in half precision, by name or pattern (*)"
     )
-    group.add_argument("--quantize", action="append", metavar="NAMES", help="the only GEMMs to be in e4m3, likewise")
+    group.add_argument(
+        "--quantize", action="append", metavar="NAMES", help="the only GEMMs in e4m3, by name or pattern (*)"
+    )
     group.add_argument(
         "--largest-loss",
         type=float,

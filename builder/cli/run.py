@@ -28,9 +28,9 @@ def add_parser(subparsers: Any) -> None:
         "run",
         help="run an engine or a rewritten model",
         description="Runs an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) on a ragged batch. Results "
-        "are written as .npz in the order of the inputs: outputs with one row a sequence as [B, ...], outputs with one "
-        "row a token as [T, ...] with seq_lens. Where the output is named .jsonl, it is what the model says of each "
-        "text: a vector, a score, a label with its score, or words with labels.",
+        "are written as .npz in the order of the inputs: outputs with one row per sequence as [B, ...], outputs with "
+        "one row per token as [T, ...] with seq_lens. If the output is named .jsonl, it gets the model's answer for "
+        "each text: a vector, a score, a label with its score, or words with labels.",
     )
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU"
@@ -40,12 +40,10 @@ def add_parser(subparsers: Any) -> None:
         "--input",
         type=Path,
         metavar="FILE",
-        help="batch.jsonl (an object of token inputs, a text, or a list of ids a line), .npz (packed with seq_lens, or "
-        "grids with attention_mask), texts.txt (one text a line), or .csv or .parquet with a column 'text'",
+        help="batch.jsonl (an object of token inputs, a text, or a list of ids per line), .npz (packed with seq_lens, "
+        "or grids with attention_mask), texts.txt (one text per line), or .csv or .parquet with a column 'text'",
     )
-    sources.add_argument(
-        "--text", action="append", metavar="TEXT", help="a text instead of a file; several times: several"
-    )
+    sources.add_argument("--text", action="append", metavar="TEXT", help="a text instead of a file; repeatable")
     parser.add_argument(
         "--text-pair", action="append", metavar="TEXT", help="the second text of each --text, for pairs"
     )
@@ -55,10 +53,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--truncate",
         action="store_true",
-        help="cut texts to the model's positions; models that keep a tokenizer cut texts anyway, as their folder says",
+        help="truncate texts to the model's positions; models with a tokenizer always truncate, as their folder says",
     )
     parser.add_argument(
-        "--prompt", metavar="NAME", help="prompt to put in front of texts, of those that the model keeps"
+        "--prompt", metavar="NAME", help="name of one of the model's prompts, which is prepended to texts"
     )
     parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     parser.add_argument(

@@ -40,25 +40,23 @@ def add_parser(subparsers: Any) -> None:
 def _add_model_options(group: argparse._ArgumentGroup) -> None:
     add_revision_option(group)
     add_tokenizer_option(group)
-    group.add_argument("--name", help="what callers call the model (default: the file's name)")
+    group.add_argument("--name", help="the model's name for clients (default: the file's name)")
     group.add_argument("--task", choices=("embed", "rerank", "classify", "sparse", "tag"), help="what the model is for")
     group.add_argument("--output", metavar="NAME", help="the output that answers a text")
-    group.add_argument(
-        "--max-length", type=int, metavar="S", help="most tokens of a text (default: what the model takes)"
-    )
-    group.add_argument("--query-prompt", metavar="TEXT", help="what is put in front of queries")
-    group.add_argument("--document-prompt", metavar="TEXT", help="what is put in front of documents")
-    group.add_argument("--default-prompt", metavar="NAME", help="the prompt for texts that ask for none")
+    group.add_argument("--max-length", type=int, metavar="S", help="maximum tokens per text (default: the model's)")
+    group.add_argument("--query-prompt", metavar="TEXT", help="text before each query")
+    group.add_argument("--document-prompt", metavar="TEXT", help="text before each document")
+    group.add_argument("--default-prompt", metavar="NAME", help="name of the prompt for requests that name none")
     gpus = group.add_mutually_exclusive_group()
     gpus.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
-    gpus.add_argument("--gpus", metavar="LIST", help="several GPUs, a plan on each: 'all', or numbers by commas")
-    group.add_argument(
-        "--contexts", type=int, default=2, metavar="N", help="runs under way at once on every GPU (default 2)"
+    gpus.add_argument(
+        "--gpus", metavar="LIST", help="several GPUs, with the plan on each: 'all', or numbers separated by commas"
     )
+    group.add_argument("--contexts", type=int, default=2, metavar="N", help="concurrent runs per GPU (default 2)")
     group.add_argument(
         "--cuda-graphs",
         action="store_true",
-        help="capture sizes that come back, for loads of few sizes: each capture holds requests up for some 80 ms",
+        help="capture repeated sizes, for loads with few sizes: each capture delays requests by about 80 ms",
     )
     group.add_argument(
         "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
@@ -76,8 +74,7 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="KEY",
-        help=f"who calls must have it; may be repeated. Better in the environment, as {KEY_VARIABLE}: others see "
-        "arguments",
+        help=f"a key that callers must have; repeatable. Prefer the variable {KEY_VARIABLE}: other users see arguments",
     )
     group.add_argument(
         "--api-key-file",
@@ -99,21 +96,25 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=0.0,
         metavar="S",
-        help="after SIGTERM, answer requests for so long while /health says that the server ends (0)",
+        help="seconds after SIGTERM in which requests are answered and /health reports the end (0)",
     )
     group.add_argument("--access-log", metavar="FILE", help="a line of JSON per request, without texts; - for stdout")
     group.add_argument("--no-docs", action="store_true", help="no pages at /docs and /openapi.json")
 
 
 def _add_limit_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-body-bytes", type=int, default=1 << 23, metavar="N", help="of a request (8 MiB)")
-    group.add_argument("--max-texts", type=int, default=2048, metavar="N", help="of a request (2048)")
-    group.add_argument("--max-text-bytes", type=int, default=1 << 16, metavar="N", help="of a text, in UTF-8 (65536)")
+    group.add_argument("--max-body-bytes", type=int, default=1 << 23, metavar="N", help="per request (8 MiB)")
+    group.add_argument("--max-texts", type=int, default=2048, metavar="N", help="per request (2048)")
+    group.add_argument("--max-text-bytes", type=int, default=1 << 16, metavar="N", help="per text, in UTF-8 (65536)")
     group.add_argument(
-        "--max-concurrent-requests", type=int, default=512, metavar="N", help="of every front-end process (512)"
+        "--max-concurrent-requests", type=int, default=512, metavar="N", help="per front-end process (512)"
     )
-    group.add_argument("--max-waiting-tokens", type=int, default=1 << 20, metavar="T", help="for the model (1048576)")
-    group.add_argument("--request-seconds", type=float, default=30.0, metavar="S", help="that a request may take (30)")
+    group.add_argument(
+        "--max-waiting-tokens", type=int, default=1 << 20, metavar="T", help="that wait for the model (1048576)"
+    )
+    group.add_argument(
+        "--request-seconds", type=float, default=30.0, metavar="S", help="the longest time of a request (30)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -30,9 +30,11 @@ def add_parser(subparsers: Any) -> None:
     group = parser.add_argument_group("arrivals")
     group.add_argument("--trace", type=Path, metavar="FILE", help="recorded arrivals: JSON lines of at_ms and length")
     group.add_argument(
-        "--rates", metavar="LIST", help="requests per second, by commas (default 1000; with --trace: the trace's own)"
+        "--rates",
+        metavar="LIST",
+        help="requests per second, separated by commas (default 1000; with --trace: the trace's)",
     )
-    group.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long requests come (default 10)")
+    group.add_argument("--seconds", type=float, default=10.0, metavar="S", help="duration of the arrivals (default 10)")
     group.add_argument("--arrivals", default="poisson", metavar="poisson|bursts", help="default poisson")
     group.add_argument(
         "--lengths", default="short-skewed", metavar="short-skewed|uniform|FILE", help="or a file of observed lengths"
@@ -42,11 +44,13 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of times and lengths (default 0)")
     group.add_argument("--save-trace", type=Path, metavar="FILE", help="write the first rate's arrivals")
     group = parser.add_argument_group("server")
-    group.add_argument("--max-batch", type=int, metavar="B", help="most sequences per run (default: the table's most)")
+    group.add_argument("--max-batch", type=int, metavar="B", help="maximum sequences per run (default: the table's)")
     group.add_argument(
-        "--max-tokens", type=int, metavar="T", help="most tokens per run (default: the largest measured)"
+        "--max-tokens", type=int, metavar="T", help="maximum tokens per run (default: the largest measured)"
     )
-    group.add_argument("--delay-ms", type=float, default=0.0, metavar="MS", help="wait for company (default 0)")
+    group.add_argument(
+        "--delay-ms", type=float, default=0.0, metavar="MS", help="how long a request waits for others (default 0)"
+    )
     group.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="longest queue (default 1024)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write results as JSON lines")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw latency over throughput (.svg, .png)")

@@ -44,7 +44,7 @@ def add_parser(subparsers: Any) -> None:
         "--version",
         type=int,
         metavar="N",
-        help="number of the version (default: one more than the newest; the same files make none)",
+        help="number of the version (default: one more than the newest; the same files make no new one)",
     )
     parser.add_argument(
         "--overwrite",
@@ -66,14 +66,16 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--server", metavar="RELEASE", help="NGC release of the server, such as 24.11")
     group.add_argument(
-        "--server-tensorrt", metavar="VERSION", help="its TensorRT, such as 10.6.0, where it is no known NGC release"
+        "--server-tensorrt",
+        metavar="VERSION",
+        help="its TensorRT, such as 10.6.0, if padfree does not know the release",
     )
 
 
 def _add_batching_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("batching")
     group.add_argument(
-        "--max-batch", type=int, metavar="B", help="most sequences in one batch (default: the plan's, or 32)"
+        "--max-batch", type=int, metavar="B", help="maximum sequences per batch (default: the plan's, or 32)"
     )
     group.add_argument(
         "--max-queue-delay-us",
@@ -89,9 +91,7 @@ def _add_batching_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests that may wait; the server refuses more (default 0: no limit)",
     )
-    group.add_argument(
-        "--instances", type=int, default=1, metavar="N", help="copies of the model, each GPU (default 1)"
-    )
+    group.add_argument("--instances", type=int, default=1, metavar="N", help="copies of the model per GPU (default 1)")
     group.add_argument(
         "--gpus", default="all", metavar="LIST", help="the server's GPUs that run a plan: 'all' (default) or numbers"
     )
@@ -99,12 +99,12 @@ def _add_batching_options(parser: argparse.ArgumentParser) -> None:
         "--costs",
         type=Path,
         metavar="FILE",
-        help="table of `padfree costs`: the python backend cuts batches into the cheapest runs (for padded plans)",
+        help="table of `padfree costs`: the python backend divides batches into the cheapest runs (for padded plans)",
     )
     group.add_argument(
         "--fair-share",
         action="store_true",
-        help="the python backend shares the model among clients by tokens, whatever each has sent",
+        help="the python backend shares the model among clients by tokens",
     )
 
 
@@ -117,9 +117,7 @@ def _add_text_options(parser: argparse.ArgumentParser) -> None:
         help="tokenizer.json, or a folder with it (default: the one kept with the model): also writes NAME_text, an "
         "ensemble that takes texts",
     )
-    group.add_argument(
-        "--max-length", type=int, metavar="S", help="most tokens of a text (default: what the model takes)"
-    )
+    group.add_argument("--max-length", type=int, metavar="S", help="maximum tokens per text (default: the model's)")
     group.add_argument(
         "--long-texts", choices=LONG_TEXTS, default="truncate", help="what happens to longer texts (default truncate)"
     )

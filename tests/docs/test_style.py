@@ -14,12 +14,16 @@ from tests.support.pages import ROOT, page, pages
 WORDS = 1500
 """Of a page, without tables and code."""
 PARAGRAPH = 90
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted((ROOT / "benchmarks" / "results").rglob("*.md")),
+]
 RATE = re.compile(
     r"\b(?:[mu]s|seconds?|clocks?|bytes|texts?|tokens|rows?|requests|registers|threads|sequences|blocks?|keys|scores?|"
-    r"launches|times|once|one|numbers?|entr(?:y|ies)|scales?|vectors?|[0-9]+(?: [mu]s)?) an? "
+    r"launches|times|once|one|numbers?|entr(?:y|ies)|scales?|vectors?|files?|lines?|[0-9]+(?: [mu]s)?) an? "
     r"(?:second|clock|batch|text|token|sequence|layer|row|column|thread|block|step|request|call|process|lane|warpgroup|"
-    r"multiprocessor|rank|GPU|GEMM|head|stage|connection|word|tensor)\b"
+    r"multiprocessor|rank|GPU|GEMM|head|stage|connection|word|tensor|line|card|file|model)\b"
 )
 KERNEL_PAGES = [
     "attention-hopper",
