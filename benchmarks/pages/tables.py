@@ -43,11 +43,11 @@ from benchmarks.records import (
     times_of,
 )
 
-from . import account_tables, fp8_tables, position_tables, scale_tables, service_tables
+from . import account_tables, fp8_tables, plugin_tables, position_tables, scale_tables, service_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
-    "guide": ("integrations", "scale", "training", "bulk", "fp8"),
+    "guide": ("integrations", "scale", "training", "bulk", "fp8", "beside-others", "migrating"),
     "reference": ("runtime-gpu",),
     "internals": (
         "performance",
@@ -384,6 +384,7 @@ TABLES: Mapping[str, Table] = {
     "summary": of_cases("end_to_end", summary),
     "targets": of_cases("end_to_end", targets),
     "goals": of_cases("end_to_end", goals),
+    "plugins": of_cases("end_to_end", lambda records: noted(*plugin_tables.plugins(records, NAMES))),
     "sweep": of_cases("end_to_end", sweep),
     "positions": positions,
     "fp8": fp8,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.pages import tables
+from benchmarks.pages import plugin_tables, tables
 
 RESULTS = tables.ROOT / "benchmarks" / "results" / "h200"
 
@@ -183,3 +183,29 @@ def test_accuracy_in_fp8_stands_beside_other_precisions(tmp_path: Path) -> None:
     assert rows[2] == "| mpnet, 400 | fp32 | 1.000000 | 0.999960 | 44.0 % | - |"
     assert rows[3] == "| mpnet, 400 | fp8 | 0.9977 | 1.0000 | 44.0 % | -1.0 (-2.5 to +0.2) |"
     assert rows[-1] == "Computed at commit abc."
+
+
+def test_plugins_stand_beside_padfree() -> None:
+    peers = {"NVIDIA varseqlen plugins": 3.0}
+    head, rows, chosen = plugin_tables.plugins(
+        [record("targets", 4915, 2.0, peers_ms=peers), record("targets", 4915, 1.0), record("fp8", 1, 1.0)],
+        tables.NAMES,
+    )
+    assert len(chosen) == 1
+    assert len(head) == 4
+    assert rows == [["BERT-base, 16 sequences of up to 512 tokens", "2.00", "3.00", "1.50"]]
+
+
+def test_figures_in_sentences_are_those_of_the_records() -> None:
+    """Of BERT-base at 16 x 512, which choosing.md gives; and how many times as fast the README says."""
+    chosen = tables.of_set(tables.read(RESULTS / "end_to_end.jsonl"), "targets")
+    times = next(
+        map(tables.times_of, (r for r in chosen if (r["model"], r["batch"], r["seq_len"]) == ("bert-base", 16, 512)))
+    )
+    interface, packed, padded = (times[name] for name in ("padfree, padded interface", tables.PADFREE, tables.TENSORRT))
+    words = " ".join((tables.ROOT / "docs" / "guide" / "choosing.md").read_text("utf-8").split())
+    assert f"takes {interface:.2f} ms on an H200, where the packed engine takes {packed:.2f} and padded" in words
+    assert f"and padded TensorRT {padded:.2f} ([performance]" in words
+    ratios = [tables.times_of(r)[tables.TENSORRT] / r["ours_ms"] for r in chosen]
+    readme = " ".join((tables.ROOT / "README.md").read_text("utf-8").split())
+    assert f"padfree is {min(ratios):.1f} to {max(ratios):.1f} times as fast as padded TensorRT" in readme
