@@ -56,17 +56,17 @@ _FAMILIES = ("mlp.fc11.weight", "attn.Wqkv.weight", "attention.qkv_proj.weight",
 class WantedTensors(Tensors):
     """Tensors of any name, which keeps what is taken."""
 
-    def __init__(self, wanted: dict[str, tuple[int, ...]], prefix: str = "") -> None:
+    def __init__(self, wanted: dict[str, tuple[int, ...]], there: frozenset[str], prefix: str = "") -> None:
         super().__init__(())
-        self._wanted, self._place = wanted, prefix
+        self._wanted, self._there, self._place = wanted, there, prefix
 
     def below(self, *prefixes: str, there: str) -> WantedTensors:
         """Those under the first prefix."""
         del there
-        return WantedTensors(self._wanted, self._place + prefixes[0])
+        return WantedTensors(self._wanted, self._there, self._place + prefixes[0])
 
     def __contains__(self, name: str) -> bool:
-        return name in _FAMILIES
+        return name in self._there
 
     def take(self, name: str, *shape: int) -> Weight:
         """A tensor of this shape."""
@@ -74,12 +74,12 @@ class WantedTensors(Tensors):
         return Weight(self._place + name, shape, Path(), "F32", 0)
 
 
-def shapes_of(config: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
-    """Names and shapes of the tensors that a definition takes."""
+def shapes_of(config: Mapping[str, Any], there: frozenset[str] = frozenset(_FAMILIES)) -> Mapping[str, tuple[int, ...]]:
+    """Names and shapes of the tensors that a definition takes, where these names tell which one it is."""
     keys, wanted = Keys(Path("config.json"), config), dict[str, tuple[int, ...]]()
-    (definition,) = [item for item in DEFINITIONS if item.matches(keys, frozenset(_FAMILIES))]
+    (definition,) = [item for item in DEFINITIONS if item.matches(keys, there)]
     graph = EncoderGraph(takes_types=definition.types(keys) > 1)
-    definition.encode(Writing(keys, WantedTensors(wanted), graph, labels=2))
+    definition.encode(Writing(keys, WantedTensors(wanted, there), graph, labels=2))
     return wanted
 
 

@@ -286,6 +286,8 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
         if verified.shortened is not None:
             counts = {"nodes": verified.shortened.nodes, "of": verified.shortened.of}
             metadata["verification"]["long_sequences"] = counts
+        if verified.parts > 1:
+            metadata["verification"]["parts"] = verified.parts
     if rules:
         metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
     return _Rewriting(result, metadata, report)

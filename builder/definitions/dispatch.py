@@ -16,7 +16,10 @@ from .keys import Keys
 from .model import Definition, Writing, Written
 from .tensors import Tensors
 
-_HEADS = ("classifier.", "qa_outputs.", "cls.", "lm_head.", "score.", "predictions.")
+HEADS = (
+    "classifier.", "qa_outputs.", "cls.", "lm_head.", "score.", "predictions.", "vocab_layer_norm.", "vocab_projector.",
+    "vocab_transform.",
+)  # fmt: skip
 """Parts of names of heads, which do not count where the rows of tokens are asked for."""
 
 
@@ -59,7 +62,7 @@ def write(
     encoded = definition.encode(writing)
     outputs = head(writing, encoded)
     if head is rows:
-        tensors.ignore(*_HEADS)
+        tensors.ignore(*HEADS)
     keys.check_all_read()
     tensors.check_all_read()
     return Written(definition.name, graph, outputs)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from padfree.onnx_tools.files import LARGE_BYTES, Model, Storage, Weights
+from padfree.onnx_tools.files import LARGE_BYTES, LARGE_MODEL_BYTES, Model, Storage, Weights
 
 from .tensors import Reader, Weight
 
 OPSET, _IR_VERSION = 17, 8
+_FLOAT_BYTES = 4
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 _AXES = ("batch", "sequence")
 LOWEST = float(np.finfo(np.float32).min)
@@ -74,7 +76,7 @@ class EncoderGraph:
         return self.op("Range", self.constant(0, np.int64), self.length(), self.constant(1, np.int64))
 
     def written(self, outputs: Mapping[str, tuple[str, Sequence[int | str]]], storage: Storage) -> Model:
-        """The model, with the weights read.
+        """The model, with the weights read, or deferred where they are many (deferred.py).
 
         Args:
             outputs: for every output the result that it is, and its dimensions after the batch's.
@@ -104,8 +106,15 @@ class EncoderGraph:
         reader = Reader(model.weights)
         for weight in self._weights.values():
             reader.open(weight)
+        sizes = {name: _FLOAT_BYTES * math.prod(weight.shape) for name, weight in self._weights.items()}
+        is_large = sum(sizes.values()) > LARGE_MODEL_BYTES
+        now = {name: weight for name, weight in self._weights.items() if not is_large or sizes[name] < LARGE_BYTES}
+        for name, weight in self._weights.items():
+            if name not in now:
+                tensor = model.proto.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=weight.shape)
+                model.weights.hold(tensor, reader.deferred(weight))
         with ThreadPoolExecutor() as pool:
-            for name, values in zip(self._weights, pool.map(reader.read, self._weights.values()), strict=True):
+            for name, values in zip(now, pool.map(reader.read, now.values()), strict=True):
                 _hold(model, name, values)
         model.weights.align()
 

@@ -8,12 +8,15 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from io import RawIOBase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.files import Weights
+from onnx import TensorProto
+from padfree.onnx_tools.files import Deferred, Weights, of_bfloat16
 
 from ..errors import BuildError
 from ..folders.weights import Entry, read_header
@@ -26,6 +29,7 @@ _TYPES: Mapping[str, np.dtype[np.generic]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),  # the upper half of a float32
 }
+_HALVES: Mapping[str, int] = {"F16": TensorProto.FLOAT16, "BF16": TensorProto.BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -106,13 +110,47 @@ class Weight:
             return shifted
         return values.copy() if _is_scratch(values) else values  # of a single row or column nothing changes places
 
+    def is_exact(self) -> bool:
+        """Whether the file has the very numbers that are read, in a smaller type, or in this one."""
+        return self.delta is None and not self.plus
+
+    def read_narrow(self, contents: Mapping[Path, memoryview | None]) -> npt.NDArray[np.generic]:
+        """The numbers of `is_exact` in the file's own type; of bfloat16 the bits."""
+        stored = self.shape[::-1] if self.is_transposed else self.shape
+        raw = self._stored(contents[self.file])
+        raw = raw.reshape(stored) if self.part is None else self.part.of(raw, stored)
+        values = np.ascontiguousarray(raw.T if self.is_transposed else raw)
+        return values.copy() if _is_scratch(values) else values
+
+    def is_table(self) -> bool:
+        """Whether rows can be read alone."""
+        return self.is_exact() and len(self.shape) == 2 and not self.is_transposed and self.part is None
+
+    def read_rows(
+        self, contents: Mapping[Path, memoryview | None], numbers: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.generic]:
+        """Rows of `is_table` in the file's own type, [N, E]."""
+        kind, content = _TYPES[self.dtype], contents[self.file]
+        if content is not None:
+            whole = np.frombuffer(content[self.begin :], kind, math.prod(self.shape))
+            return whole.reshape(self.shape)[numbers]
+        result = np.empty((len(numbers), self.shape[1]), kind)
+        with self.file.open("rb", buffering=0) as stream:
+            for row, number in zip(result, numbers, strict=True):
+                stream.seek(self.begin + int(number) * row.nbytes)
+                if not _read_into(stream, row.view(np.uint8)):
+                    raise BuildError(f"{self.file}: its end is missing; download the model again")
+        return result
+
     def _stored(self, content: memoryview | None) -> npt.NDArray[np.generic]:
         """The numbers one after the other, as the file has them."""
         dtype, count = _TYPES[self.dtype], math.prod(self.shape) * (1 if self.part is None else self.part.count)
         if content is not None:
             return np.frombuffer(content[self.begin : self.begin + count * dtype.itemsize], dtype)
         # What is copied on is read into memory that every thread has once: pieces that come and go are not given back.
+        # Large ones are.
         is_copied = self.is_transposed or self.part is not None or dtype.itemsize != np.dtype(np.float32).itemsize
+        is_copied = is_copied and count * dtype.itemsize <= _MOST_SCRATCH_BYTES
         raw = _scratch(count, dtype) if is_copied and self.delta is None else np.empty(count, dtype)
         with self.file.open("rb", buffering=0) as stream:
             stream.seek(self.begin)
@@ -122,6 +160,7 @@ class Weight:
 
 
 _OF_THREAD = threading.local()
+_MOST_SCRATCH_BYTES = 1 << 25
 
 
 def _scratch(count: int, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
@@ -133,7 +172,7 @@ def _scratch(count: int, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]
     return memory[:size].view(dtype)
 
 
-def _is_scratch(values: Array) -> bool:
+def _is_scratch(values: npt.NDArray[Any]) -> bool:
     memory = getattr(_OF_THREAD, "memory", None)
     return memory is not None and np.may_share_memory(values, memory)
 
@@ -148,11 +187,7 @@ def _read_into(stream: RawIOBase, content: npt.NDArray[np.uint8]) -> bool:
 
 def _widened(raw: npt.NDArray[np.generic], dtype: str) -> Array:
     """Numbers of one of safetensors' types in float32, one row after the other."""
-    if dtype != "BF16":
-        return np.ascontiguousarray(raw, np.float32)
-    wide = raw.astype(np.uint32, order="C")
-    wide <<= 16
-    return wide.view(np.float32)
+    return np.ascontiguousarray(raw, np.float32) if dtype != "BF16" else of_bfloat16(raw)
 
 
 @dataclass(frozen=True)
@@ -290,3 +325,13 @@ class Reader:
     def read(self, weight: Weight) -> Array:
         """A weight's numbers."""
         return weight.read(self._contents)
+
+    def deferred(self, weight: Weight) -> Deferred:
+        """A weight that is read when somebody asks for it."""
+        count, narrow = math.prod(weight.shape), dict[int, Deferred]()
+        rows = partial(weight.read_rows, self._contents) if weight.is_table() else None
+        if weight.dtype in _HALVES and weight.is_exact():
+            read = partial(weight.read_narrow, self._contents)
+            narrow[_HALVES[weight.dtype]] = Deferred(2 * count, read, rows=rows)
+        wide = None if rows is None else lambda numbers: _widened(rows(numbers), weight.dtype)
+        return Deferred(4 * count, partial(self.read, weight), narrow, wide)

@@ -20,6 +20,7 @@ from padfree.contract.installation import install_command
 from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
 from padfree.onnx_tools.files import Model, open_model
 
+from ..definitions.dispatch import HEADS
 from ..errors import BuildError
 from .bound_weights import bind_weights, weights_of
 from .folder import TOKENIZER_CONFIG, Folder
@@ -44,6 +45,8 @@ _ENCODERS: Mapping[str, str] = MappingProxyType(
     {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 )
 _UNUSED = ("pooler", "position_ids")  # of rows of tokens
+_COMPUTED = ("inv_freq", "masked_bias", "attn.bias")
+"""Parts of names of tables that old files have, and that follow from config.json."""
 
 
 def check_exportable(folder: Folder, reason: str) -> None:
@@ -129,6 +132,14 @@ def load_by_transformers(folder: Folder) -> Any:
         raise BuildError(
             f"{folder.path}: the weights lack {', '.join(absent[:3])} ({len(absent)} in all), which config.json asks "
             f"for ({name}): they belong to different models, or only a part was downloaded; download the folder again"
+        )
+    known = (*_UNUSED, *_COMPUTED, *HEADS)
+    unused = sorted(key for key in info["unexpected_keys"] if not any(part in key for part in known))
+    if unused:
+        raise BuildError(
+            f"{folder.path}: transformers {transformers.__version__} leaves out {', '.join(unused[:3])} ({len(unused)} "
+            f"in all) of its weights as {name}, and an engine without them would be another model; export all of it "
+            "with the library that it was trained with, as one ONNX file, and give that"
         )
     return model.eval()
 

@@ -2,6 +2,7 @@
 """Model files: reading and writing them whole or not at all, and their weights, wherever these lie."""
 
 from .data_files import locations
+from .deferred import LARGE_MODEL_BYTES, Deferred, of_bfloat16
 from .metadata import is_rewritten, read_metadata, write_metadata
 from .model import Model, Piece, bytes_in_pieces, without_initializers
 from .model_file import load_model, open_model, save_model
@@ -10,7 +11,9 @@ from .scratch_files import write_model
 from .weights import LARGE_BYTES, Storage, Weights
 
 __all__ = [
+    "Deferred",
     "LARGE_BYTES",
+    "LARGE_MODEL_BYTES",
     "Model",
     "Piece",
     "Storage",
@@ -19,6 +22,7 @@ __all__ = [
     "is_rewritten",
     "load_model",
     "locations",
+    "of_bfloat16",
     "open_model",
     "open_session",
     "read_metadata",

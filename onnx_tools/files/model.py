@@ -75,7 +75,7 @@ def bytes_in_pieces(model: Model) -> tuple[int, Iterator[Piece]]:
     skeleton = without_initializers(proto)
     graph = skeleton.graph.SerializeToString()
     skeleton.ClearField("graph")
-    sizes = [sum(map(len, _tensor_pieces(tensor, model.weights))) for tensor in proto.graph.initializer]
+    sizes = [_tensor_size(tensor, model.weights) for tensor in proto.graph.initializer]
     heads = [message_head(GraphProto.INITIALIZER_FIELD_NUMBER, size) for size in sizes]
     total = sum(sizes) + sum(map(len, heads))
     begin = skeleton.SerializeToString() + message_head(ModelProto.GRAPH_FIELD_NUMBER, len(graph) + total) + graph
@@ -95,9 +95,20 @@ def _tensor_pieces(tensor: TensorProto, weights: Weights) -> Iterator[Piece]:
     if data is None:
         yield tensor.SerializeToString()
         return
-    described = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    yield described.SerializeToString() + message_head(TensorProto.RAW_DATA_FIELD_NUMBER, len(data))
+    yield _head_of_data(tensor, len(data))
     yield data
+
+
+def _tensor_size(tensor: TensorProto, weights: Weights) -> int:
+    """The length of these bytes; nothing that is deferred is read for it."""
+    size = weights.size_of(tensor)
+    return len(tensor.SerializeToString()) if size is None else len(_head_of_data(tensor, size)) + size
+
+
+def _head_of_data(tensor: TensorProto, size: int) -> bytes:
+    """What stands ahead of a tensor's data in its message."""
+    described = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return bytes(described.SerializeToString() + message_head(TensorProto.RAW_DATA_FIELD_NUMBER, size))
 
 
 def _described(graph: GraphProto, tensor: TensorProto) -> TensorProto:

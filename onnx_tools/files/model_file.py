@@ -169,8 +169,8 @@ def save_model(
 
 def _size(tensor: TensorProto, weights: Weights) -> int:
     """The bytes of a tensor's data that may go to another file."""
-    data = weights.data_of(tensor)
-    return raw_bytes(tensor) if data is None else len(data)
+    size = weights.size_of(tensor)
+    return raw_bytes(tensor) if size is None else size
 
 
 def _write_pieces(pieces: Iterable[Piece], weights: Weights, stream: BinaryIO) -> None:

@@ -15,9 +15,11 @@ from onnx import ModelProto, TensorProto, helper
 from padfree.contract.names import ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 
 from .data_sizes import raw_bytes
+from .deferred import Deferred
 from .external_data import model_tensors
 from .model import Model, without_initializers
 from .model_file import EXTERNAL_DATA_BYTES, save_model
+from .staged_session import StagedSession, can_be_staged
 from .weights import Array
 
 PROVIDERS = ["CPUExecutionProvider"]
@@ -53,10 +55,28 @@ class _Session(ort.InferenceSession):  # type: ignore[misc]
 def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession:
     """A session on the CPU; messages beyond protobuf's limit go through a file.
 
-    Sessions share the weights that lie outside of the message, aligned, without a copy. Without `optimize` no node is
-    fused or moved: every tensor is computed as the graph says. Raises what onnxruntime raises; its exceptions share no
-    base class.
+    Sessions share the weights that lie outside of the message, aligned, without a copy; a StagedSession reads some of
+    those that are deferred at a time. Without `optimize` no node is fused or moved: every
+    tensor is computed as the graph says. Raises what onnxruntime raises; its exceptions share no base class.
     """
+    options = _options(optimize=optimize)
+    if _has_deferred(model) and can_be_staged(model.proto):
+        options.enable_cpu_mem_arena = False  # which keeps what the largest run of each part took
+        return StagedSession(model, lambda part: _open(part.SerializeToString(), options))
+    return _whole_session(model, options)
+
+
+def parts_of(session: Any) -> int:
+    """How many parts a session runs in, for each of which the weights are read anew in every run; otherwise 1."""
+    return session.parts if isinstance(session, StagedSession) and not session.keeps else 1
+
+
+def _has_deferred(model: Model) -> bool:
+    """Whether there are weights that nobody has read yet."""
+    return any(isinstance(model.weights.held_for(tensor), Deferred) for tensor in model.proto.graph.initializer)
+
+
+def _options(*, optimize: bool) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a thread that waits leaves its core
@@ -64,6 +84,10 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
     options.enable_mem_reuse = False  # its planner takes the square of a chain's length
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
+def _whole_session(model: Model, options: ort.SessionOptions) -> ort.InferenceSession:
     proto = model.proto
     tensors = [tensor for tensor in proto.graph.initializer if tensor in model.weights]
     if tensors:

@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from ..errors import ModelFileError
+from .deferred import Deferred, size_of
 
 Array = npt.NDArray[Any]
 
@@ -51,7 +52,7 @@ class Weights:
 
     def __init__(self, storage: Storage = Storage.MAPPED) -> None:
         self._storage = storage
-        self._data: dict[str, memoryview] = {}
+        self._data: dict[str, memoryview | Deferred] = {}
         self._files: dict[Path, os.stat_result] = {}
 
     def copy(self) -> Weights:
@@ -110,7 +111,7 @@ class Weights:
                         f"'{file}' was written to while its weights were read; run this again when the file is complete"
                     )
 
-    def hold(self, tensor: TensorProto, data: memoryview) -> None:
+    def hold(self, tensor: TensorProto, data: memoryview | Deferred) -> None:
         """Makes `data`, little endian, that of a tensor, whose message loses what it holds."""
         tensor.ClearField("raw_data")
         del tensor.external_data[:]
@@ -126,17 +127,29 @@ class Weights:
     def align(self) -> None:
         """Copies what does not lie as processors and libraries want numbers to lie."""
         for name, data in self._data.items():
+            if isinstance(data, Deferred):
+                continue
             values = np.frombuffer(data, np.uint8)
             if values.ctypes.data % _ALIGNMENT_BYTES:
                 self._data[name] = bytes_of_array(values.copy())
 
     def __contains__(self, tensor: TensorProto) -> bool:
-        return self.data_of(tensor) is not None
+        return self.held_for(tensor) is not None
 
-    def data_of(self, tensor: TensorProto) -> memoryview | None:
-        """A tensor's data where it is held: external, but in no file that is named. Otherwise None."""
+    def held_for(self, tensor: TensorProto) -> memoryview | Deferred | None:
+        """What is held for a tensor, read or not: it is external, but in no file that is named. Otherwise None."""
         is_in_memory = tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
         return self._data.get(tensor.name) if is_in_memory else None
+
+    def data_of(self, tensor: TensorProto) -> memoryview | None:
+        """A tensor's data where it is held; what is deferred is read for it. Otherwise None."""
+        data = self.held_for(tensor)
+        return data.data() if isinstance(data, Deferred) else data
+
+    def size_of(self, tensor: TensorProto) -> int | None:
+        """Bytes of a tensor's data where it is held, read or not. Otherwise None."""
+        data = self.held_for(tensor)
+        return None if data is None else size_of(data)
 
 
 def _copied(stream: BinaryIO, size: int) -> tuple[memoryview, int]:
@@ -173,10 +186,15 @@ def with_data(tensor: TensorProto, data: memoryview) -> TensorProto:
 class HeldValues(LazyValues):  # type: ignore[misc]
     """A graph's constant whose data is outside of its message."""
 
-    def __init__(self, message: TensorProto, data: memoryview) -> None:
+    def __init__(self, message: TensorProto, held: memoryview | Deferred) -> None:
         described = LazyValues(message)
         self.shape, self.dtype, self.nbytes = described.shape, described.dtype, described.nbytes
-        self.message, self.data = message, data
+        self.message, self.held = message, held
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes; what is deferred is read for them."""
+        return self.held.data() if isinstance(self.held, Deferred) else self.held
 
     @property
     def tensor(self) -> TensorProto:

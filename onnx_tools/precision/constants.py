@@ -11,13 +11,14 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto
 
 from ..errors import RewriteError
+from ..files.deferred import Deferred
 from ..files.model import Model
 from ..files.weights import LARGE_BYTES, bytes_of_array
 from ..operators.functions import ACT_TYPES
 from .blocks import largest_of, on_all_cores
 from .halves import to_float
 from .ranges import LARGEST, unfit_reason
-from .rounded_weights import rounded
+from .rounded_weights import rounded, survives
 
 Floats = npt.NDArray[np.float32]
 
@@ -40,7 +41,7 @@ class Constants:
             if tensor.data_type == TensorProto.FLOAT
         }
         self._tried: dict[str, npt.NDArray[Any]] = {}  # what some become, if they are read in the new type
-        self._rounded: dict[str, npt.NDArray[Any]] = {}  # those that are read in the new type
+        self._rounded: dict[str, npt.NDArray[Any] | Deferred] = {}  # those that are read in the new type
         self._read_as_float32: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -49,6 +50,10 @@ class Constants:
     def values(self, name: str) -> Floats:
         """Those of a constant."""
         return to_float(self._original.array(self._tensors[name]))
+
+    def survives(self, name: str) -> bool:
+        """Whether a constant can be rounded (rounded_weights.py)."""
+        return self._exact(name) is not None or survives(self.values(name), self._precision)
 
     def add(self, tensor: TensorProto) -> None:
         """One more, which holds its values."""
@@ -64,7 +69,7 @@ class Constants:
             return content, unfit_reason(values, self._precision, rounded=content)
 
         reasons = {}
-        known = sorted(name for name in set(names) if name in self)
+        known = sorted(name for name in set(names) if name in self and self._exact(name) is None)
         for name, (content, reason) in zip(known, on_all_cores(tried, known), strict=True):
             if reason:
                 reasons[name] = reason
@@ -78,12 +83,20 @@ class Constants:
 
     def rounded_name(self, name: str, reader: NodeProto) -> str:
         """The name under which a node reads a constant in the new type. Raises RewriteError where it overflows."""
-        if name not in self._rounded:
+        exact = self._exact(name)
+        if exact is not None:
+            self._rounded[name] = exact
+        elif name not in self._rounded:
             tried = self._tried.pop(name, None)
             if tried is None or self._precision != "fp16":  # else it was found to fit
                 self._refuse_overflow(name, self.values(name), reader)
             self._rounded[name] = rounded(self.values(name), self._precision) if tried is None else tried
         return f"{name}.{self._precision}"
+
+    def _exact(self, name: str) -> Deferred | None:
+        """A constant's numbers in the new type, where that is the one of the file that they come from."""
+        held = self._original.weights.held_for(self._tensors[name])
+        return held.narrow.get(ACT_TYPES[self._precision]) if isinstance(held, Deferred) else None
 
     def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:
         largest = largest_of(values)
@@ -114,7 +127,9 @@ class Constants:
             tensor = graph.initializer.add(
                 name=renamed.get(copy, copy), data_type=ACT_TYPES[self._precision], dims=dims
             )
-            if content.nbytes >= LARGE_BYTES:
+            if isinstance(content, Deferred):
+                self._model.weights.hold(tensor, content)
+            elif content.nbytes >= LARGE_BYTES:
                 self._model.weights.hold(tensor, bytes_of_array(content))
             else:
                 tensor.raw_data = content.tobytes()

@@ -5,20 +5,26 @@ onnxruntime's CPU lacks most fp16 and bf16 kernels, and where it has none it put
 inside which nothing overflows. Here every half precision tensor is rounded right where it is made, so that what
 overflows or loses its digits on a GPU does so here. Sums inside one operator are still fp32, and rows that a norm
 gives in e4m3 are rounded once. Weights outside of the message stay in half precision until a node reads them, so that
-they are never all there in both types.
+they are never all there in both types: those of large models are deferred, as float32.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
+import numpy as np
+import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from ..files.deferred import LARGE_MODEL_BYTES, Deferred, of_bfloat16
 from ..files.model import Model, without_initializers
 from ..files.weights import Weights
 from ..operators import with_functions, without_functions
 from .element_types import infer_element_types
+from .halves import to_float
 from .widen import widen
 
 HALF_TYPES: Mapping[str, int] = MappingProxyType({"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16})
@@ -54,12 +60,43 @@ def _without(model: ModelProto, left_out: list[TensorProto]) -> ModelProto:
 
 
 def _widened(model: ModelProto, halves: list[TensorProto], source: Weights, target: Weights) -> list[NodeProto]:
-    """Puts weights into a model under other names; gives the nodes that make numbers in fp32 of them."""
+    """Puts weights into a model; gives the nodes that make numbers in fp32 of those that keep their type."""
     nodes = list[NodeProto]()
-    for tensor in halves:
-        data = source.data_of(tensor)
+    sizes = [4 * math.prod(tensor.dims) for tensor in halves]
+    is_large = sum(sizes) > LARGE_MODEL_BYTES
+    for tensor, size in zip(halves, sizes, strict=True):
+        data = source.held_for(tensor)
         assert data is not None
+        if is_large:
+            wide = model.graph.initializer.add(name=tensor.name, data_type=TensorProto.FLOAT, dims=tensor.dims)
+            rows = partial(_wide_rows, tensor, data) if _is_table(data) else None
+            target.hold(wide, Deferred(size, partial(_wide, tensor, source), rows=rows))
+            continue
         name = f"{tensor.name}.half"
         target.hold(model.graph.initializer.add(name=name, data_type=tensor.data_type, dims=tensor.dims), data)
         nodes.append(helper.make_node("Cast", [name], [tensor.name], f"{name}.to_float", to=TensorProto.FLOAT))
     return nodes
+
+
+def _wide(tensor: TensorProto, source: Weights) -> npt.NDArray[np.float32]:
+    data = source.data_of(tensor)
+    assert data is not None
+    return _numbers(tensor, np.frombuffer(data, np.uint16).reshape(tensor.dims))
+
+
+def _wide_rows(
+    tensor: TensorProto, data: memoryview | Deferred, numbers: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
+    """Rows of a table alone."""
+    if isinstance(data, memoryview):
+        return _numbers(tensor, np.frombuffer(data, np.uint16).reshape(tensor.dims)[numbers])
+    assert data.rows is not None
+    return _numbers(tensor, data.rows(numbers).view(np.uint16))
+
+
+def _is_table(data: memoryview | Deferred) -> bool:
+    return isinstance(data, memoryview) or data.rows is not None
+
+
+def _numbers(tensor: TensorProto, bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    return of_bfloat16(bits) if tensor.data_type == TensorProto.BFLOAT16 else to_float(bits.view(np.float16))

@@ -71,7 +71,7 @@ class TypeChoice:
     def _is_half(self, name: str) -> bool:
         """Whether what a node reads leaves it the new type."""
         if name in self._constants:
-            return survives(self._constants.values(name), self._precision)
+            return self._constants.survives(name)
         return self._types[name] != _FLOAT
 
     def _reads_counts_alone(self, floats: Iterable[str]) -> bool:

@@ -17,7 +17,7 @@ from ..importing.inputs import sequence_inputs_of, shared_inputs_of
 
 Array = npt.NDArray[Any]
 
-LONGEST = "longest"  # the name of a batch
+LONGEST, RAGGED = "longest", "ragged"  # names of batches
 _LONGEST = 512  # tokens of the longest sequence, where the model allows more: verification stays a matter of seconds
 _LONGEST_WITHOUT_LIMIT = 128  # where the model knows no largest position
 _IDS_WITHOUT_LIMIT = 2  # ids are drawn below it where the model's table is not known
@@ -56,7 +56,7 @@ class Sample:
 def sample_of(original: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0) -> Sample:
     """One of the batches that `verify` takes, a ragged one."""
     rng = np.random.default_rng(seed)
-    batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
+    batch = next(item for item in make_batches(metadata, rng) if item.name == RAGGED)
     return Sample(feeds_of(original, metadata, batch, rng)[1], batch.mask)
 
 
@@ -71,7 +71,7 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     lengths = [some, 1, *(int(length) for length in rng.integers(1, some + 1, 3))]
     batches = [
         Batch("one token", _prefix_mask([1])),
-        Batch("ragged", _prefix_mask(lengths)),
+        Batch(RAGGED, _prefix_mask(lengths)),
         Batch(LONGEST, _prefix_mask([longest])),
     ]
     if has_no_mask(metadata) and metadata["interface"] == "padded":

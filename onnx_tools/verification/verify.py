@@ -18,13 +18,14 @@ from ..analysis.special_ids import IdRule, SpecialIds, rules_for
 from ..analysis.token_elements import BATCH, BOTH, SLOTS, padded_dims
 from ..errors import VerificationError
 from ..files.model import Model
-from ..files.ort_session import open_session
+from ..files.ort_session import open_session, parts_of
 from ..importing.fixed_axes import fixed_sizes
 from ..importing.inputs import sequence_inputs_of, shared_inputs_of, token_inputs_of
 from .compared_output import ComparedOutput, DifferError
 from .repeated_layers import Shortened, without_repeated_layers
 from .sample_batches import (
     LONGEST,
+    RAGGED,
     Batch,
     batches_padded_further,
     feeds_of,
@@ -59,11 +60,13 @@ class Verified:
     errors: each output's largest difference, in parts of a column's root mean square (see agreement.py).
     rules: how ids had to be for that; empty: any.
     shortened: what long sequences were compared on, where repeated layers were left out for them.
+    parts: how many parts the rewritten model ran in, where its weights are too many to be held at once; otherwise 1.
     """
 
     errors: Mapping[str, float]
     rules: Mapping[str, IdRule]
     shortened: Shortened | None
+    parts: int = 1
 
 
 def verify(
@@ -72,7 +75,8 @@ def verify(
     """Compares the two models on seeded ragged batches; padded slots hold random ids.
 
     Long sequences, and batches that are padded far, are compared without layers that repeat others
-    (repeated_layers.py), but for `whole`; or where those models differ: then the whole ones decide.
+    (repeated_layers.py), but for `whole`; or where those models differ: then the whole ones decide. Of models whose
+    weights are read anew for every run, ragged sequences alone go through all layers.
 
     The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it.
     Numbers that are infinite or not a number, integers and stand-ins for infinity have to be equal.
@@ -129,7 +133,7 @@ def verify_ids(
             models.check_wider(metadata, seed)
             if models.mixes_sequences(metadata, seed):
                 logger.warning("%s, and so do the packed model's", _MIXES)
-        return Verified(worst, {}, models.shortened)
+        return Verified(worst, {}, models.shortened, models.parts)
     for rules in choices:
         described = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
         try:
@@ -140,7 +144,7 @@ def verify_ids(
             continue
         text = "; ".join(f"'{name}' {rule}" for name, rule in rules.items())
         logger.warning("the original reads the ids of padded slots; it was verified with ids that fit it: %s", text)
-        return Verified(worst, rules, models.shortened)
+        return Verified(worst, rules, models.shortened, models.parts)
     first_error = next((error for error in errors if not isinstance(error, _OriginalFails)), errors[0])
     id_inputs = ", ".join(f"'{name}'" for name in choices[0])
     raise PaddingMattersError(
@@ -165,7 +169,7 @@ def verify_assumed(
     worst = models.compare(described, seed)
     if metadata["interface"] == "packed":
         models.check_wider(described, seed)
-    return Verified(worst, rules, models.shortened)
+    return Verified(worst, rules, models.shortened, models.parts)
 
 
 class _Models:
@@ -188,6 +192,7 @@ class _Models:
         self._rows = {**sequence_inputs_of(original.proto), **self._shared}
         self._long = self._sessions
         self._moved = moved
+        self.parts = parts_of(self._sessions[1])
         self.shortened: Shortened | None = None
         if not whole and not self._fixed:
             self._shorten(without_repeated_layers(original, rewritten, metadata.get("origins", {})))
@@ -229,11 +234,11 @@ class _Models:
         for done, batch in enumerate(batches):
             self._moved(done, len(batches))
             feeds, packed_feeds = feeds_of(self._original, metadata, batch, rng)
-            is_short = batch.name != LONGEST or self.shortened is None
-            sessions = self._sessions if is_short else self._long
+            goes_whole = self.shortened is None or (batch.name == RAGGED if self.parts > 1 else batch.name != LONGEST)
+            sessions = self._sessions if goes_whole else self._long
             wanted = self._wanted(batch, feeds, sessions[0])
             actual = _run(sessions[1], self._names, batch, "rewritten", packed_feeds)
-            for output, a, b in zip(whole if is_short else long, wanted, actual, strict=True):
+            for output, a, b in zip(whole if goes_whole else long, wanted, actual, strict=True):
                 output.add(batch, a, b)
         worst = {a.name: max(a.largest_difference(), b.largest_difference()) for a, b in zip(whole, long, strict=True)}
         logger.info("verified on %d batches: largest difference %.1e of a column", len(batches), max(worst.values()))
@@ -281,7 +286,7 @@ class _Models:
         if self._fixed or self._is_alone or metadata["interface"] != "packed":
             return False
         rng = np.random.default_rng(seed)
-        batch = next(item for item in make_batches(metadata, rng) if item.name == "ragged")
+        batch = next(item for item in make_batches(metadata, rng) if item.name == RAGGED)
         feeds, _ = feeds_of(self._original, metadata, batch, rng)
         rest = replace(batch, mask=batch.mask[1:])
         run = partial(_run, self._long[0], self._names)

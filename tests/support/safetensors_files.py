@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,4 +34,31 @@ def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> Path:
     text += b" " * (-len(text) % 8)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(values.tobytes() for values in tensors.values()))
+    return path
+
+
+def write_drawn(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: npt.DTypeLike, draw: Callable[[str, tuple[int, ...]], Any]
+) -> Path:
+    """As write_tensors, of tensors that are drawn one by one, so that large files need little memory.
+
+    Args:
+        path: the file.
+        shapes: of tensors by name.
+        dtype: what all are written in.
+        draw: gives a tensor's numbers for its name and shape.
+    """
+    kind = np.dtype(dtype)
+    header, begin = {}, 0
+    for name, shape in shapes.items():
+        end = begin + math.prod(shape) * kind.itemsize
+        header[name] = {"dtype": _NAMES[kind], "shape": list(shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as stream:
+        stream.write(struct.pack("<Q", len(text)) + text)
+        for name, shape in shapes.items():
+            stream.write(np.ascontiguousarray(draw(name, shape), kind).view(np.uint8).data)
     return path

@@ -14,6 +14,7 @@ from padfree.builder.folders import source
 from padfree.runtime import Session
 
 from tests.support.folders import CONFIG, TOKENIZER, VOCABULARY, write_folder, write_safetensors
+from tests.support.popular import FOLDERS, write_entry
 
 TOLERANCE = 2e-5  # of numbers near 1, after two layers in float32
 SIZES = {
@@ -37,6 +38,7 @@ FAMILIES = {
     "T5EncoderModel": {"d_model": 64, "num_layers": 2, "num_heads": 4, "d_ff": 128, "d_kv": 16},
     "ErnieModel": {"use_task_id": False},  # these two are exported by torch, the others written by definitions
     "Data2VecTextModel": {"pad_token_id": 1},
+    "ErnieForMaskedLM": {"use_task_id": False},
     "BertForSequenceClassification": {"num_labels": 1},
     "BertForMaskedLM": {},
 }
@@ -124,6 +126,27 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     wanted = r"the weights lack .*encoder\.layer\.2\..*they belong to different models"
     with pytest.raises(BuildError, match=wanted), source.opened(tmp_path / "model"):
         pass
+
+
+@pytest.mark.needs_torch
+def test_weights_that_the_export_would_leave_out_are_refused(tmp_path: Path) -> None:
+    """A projection behind BERT, which no class of transformers has: without it, vectors would be others."""
+    (entry,) = [item for item in FOLDERS if item["folder"] == "colbert-ir/colbertv2.0"]
+    wanted = r"leaves out linear\.weight \(1 in all\) of its weights as AutoModel"
+    with pytest.raises(BuildError, match=wanted), source.opened(write_entry(entry, tmp_path)):
+        pass
+
+
+@pytest.mark.needs_torch
+@pytest.mark.slow
+def test_heads_of_other_tasks_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    model = saved("ErnieForMaskedLM", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["ErnieModel"]}))
+    actual = run(folder, tmp_path, "last_hidden_state")
+    for rows, wanted in zip(actual, by_torch(model.ernie, "last_hidden_state"), strict=True):
+        np.testing.assert_allclose(rows, wanted, atol=TOLERANCE)
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

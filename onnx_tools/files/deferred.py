@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that are read when somebody asks for them, and are in memory only as long as somebody holds them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+LARGE_MODEL_BYTES = 1 << 30
+"""Models whose weights take more in float32 are not held in it: their weights are deferred."""
+
+
+@dataclass(eq=False)
+class Deferred:
+    """A weight's data, as long as nobody has read it.
+
+    Whoever asks while somebody still holds what was read gets the same memory.
+
+    Attributes:
+        size: bytes.
+        read: gives the numbers, in memory that nobody changes.
+        narrow: by ONNX's element types, the same numbers in smaller types that hold them exactly.
+        rows: gives the rows of these numbers alone, of a table [V,E]; None where all are read at once.
+    """
+
+    size: int
+    read: Callable[[], Array]
+    narrow: Mapping[int, Deferred] = field(default_factory=lambda: MappingProxyType({}))
+    rows: Callable[[npt.NDArray[np.int64]], Array] | None = None
+    _held: weakref.ref[Array] | None = field(default=None, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def data(self) -> memoryview:
+        """The bytes."""
+        with self._lock:
+            values = None if self._held is None else self._held()
+            if values is None:
+                values = np.ascontiguousarray(self.read())
+                owner = _owner(values)
+                if owner.nbytes == self.size and owner.ctypes.data == values.ctypes.data:
+                    self._held = weakref.ref(owner)
+            return values.reshape(-1).view(np.uint8).data
+
+
+def _owner(values: Array) -> Array:
+    """The array whose memory this is; views of it keep that one alive, and not each other."""
+    while isinstance(values.base, np.ndarray):
+        values = values.base
+    return values
+
+
+def size_of(data: memoryview | Deferred) -> int:
+    """Bytes of data, read or not."""
+    return data.size if isinstance(data, Deferred) else len(data)
+
+
+def of_bfloat16(bits: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+    """The numbers of these bits, which are the upper halves of float32's, one row after the other."""
+    wide = bits.astype(np.uint32, order="C")
+    wide <<= 16
+    return wide.view(np.float32)

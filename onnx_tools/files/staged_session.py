@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a large model in onnxruntime part by part, so that the weights of one part alone are in memory.
+
+A part is some of the nodes, in their order. It gets what earlier parts have made, and its weights, which are read for
+it, as inputs. Of the tables that ids choose from, those rows alone are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from .deferred import Deferred
+from .model import Model, without_initializers
+from .weights import Array
+
+PART_BYTES = 1 << 27
+"""Of the weights of a part, unless a single one is larger."""
+KEPT_BYTES = 1 << 29
+"""Of all weights but tables, up to which they are read once for all runs."""
+_IDS: Mapping[str, int] = MappingProxyType({"Gather": 1, "PadfreeEmbedding": 0})
+"""Operators whose first deferred input is a table, and the position of the ids that choose from it."""
+_INT64 = np.int64
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table [V,E] that ids choose from, and what a node reads instead of both: rows, and their numbers among these.
+
+    `wraps`: whether negative ids count from the end.
+    """
+
+    held: Deferred
+    count: int
+    ids: str
+    rows: str
+    numbers: str
+    wraps: bool
+
+    def chosen(self, ids: Array) -> dict[str, Array]:
+        """Both; an id that is none of the table's is none of the rows' either."""
+        flat = np.asarray(ids, _INT64).reshape(-1)
+        flat = np.where(flat < 0, flat + self.count, flat) if self.wraps else flat
+        is_row = (flat >= 0) & (flat < self.count)
+        rows = np.union1d(flat[is_row], [0]).astype(_INT64)
+        numbers = np.where(is_row, np.searchsorted(rows, flat), len(rows)).reshape(np.shape(ids))
+        assert self.held.rows is not None
+        return {self.rows: self.held.rows(rows), self.numbers: numbers.astype(np.asarray(ids).dtype)}
+
+
+@dataclass
+class _Part:
+    """Nodes of a model, and the session that runs them.
+
+    reads: what they are given of inputs and of what earlier parts have made. weights: what is read for them.
+    makes: what later parts or the outputs need of them.
+    """
+
+    nodes: list[NodeProto] = field(default_factory=list)
+    tables: list[_Table] = field(default_factory=list)
+    reads: tuple[str, ...] = ()
+    weights: tuple[TensorProto, ...] = ()
+    makes: tuple[str, ...] = ()
+    session: Any = None
+
+    def needs(self) -> set[str]:
+        """What has to be there before it runs."""
+        return {*self.reads, *(table.ids for table in self.tables)}
+
+
+def can_be_staged(proto: ModelProto) -> bool:
+    """Whether no node holds a graph, which may read anything."""
+    kinds = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+    return not any(item.type in kinds for node in proto.graph.node for item in node.attribute)
+
+
+class StagedSession:
+    """Runs as onnxruntime's session does.
+
+    Args:
+        model: its nodes stand in the order in which they compute, and `can_be_staged`.
+        opened: makes a session of the message of a part.
+
+    Attributes:
+        keeps: whether weights are read once for all runs, as they are few.
+    """
+
+    def __init__(self, model: Model, opened: Callable[[ModelProto], Any]) -> None:
+        self._model = model
+        graph = model.proto.graph
+        names = {tensor.name for tensor in graph.initializer}
+        self._inputs = [item for item in graph.input if item.name not in names]
+        self._outputs = [item.name for item in graph.output]
+        held = {tensor.name: tensor for tensor in graph.initializer if tensor in model.weights}
+        self._parts = _divided(model, held)
+        _wire(self._parts, graph, held)
+        types = _types(model.proto)
+        for part in self._parts:
+            part.session = opened(_message(part, model.proto, types))
+        read = {tensor.name: model.weights.size_of(tensor) or 0 for part in self._parts for tensor in part.weights}
+        self.keeps = sum(read.values()) <= KEPT_BYTES
+        self._kept: dict[str, Array] = {}
+
+    @property
+    def parts(self) -> int:
+        """How many there are."""
+        return len(self._parts)
+
+    def get_inputs(self) -> Sequence[ValueInfoProto]:
+        """The inputs that a run has to be given."""
+        return self._inputs
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
+        """As InferenceSession.run."""
+        wanted, values = list(self._outputs if names is None else names), dict(feeds)
+        last = {name: at for at, part in enumerate(self._parts) for name in part.needs()}
+        for at, part in enumerate(self._parts):
+            given = {name: values[name] for name in part.reads}
+            made = part.session.run(list(part.makes), {**given, **self._read(part, values)}, options)
+            values.update(zip(part.makes, made, strict=True))
+            values = {name: value for name, value in values.items() if last.get(name, 0) > at or name in wanted}
+        return [values[name] for name in wanted]
+
+    def _read(self, part: _Part, values: Mapping[str, Array]) -> dict[str, Array]:
+        """The weights of a part, on all cores, and the rows of its tables."""
+        result = {name: array for table in part.tables for name, array in table.chosen(values[table.ids]).items()}
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            arrays = pool.map(self._array, part.weights)
+            return result | {tensor.name: array for tensor, array in zip(part.weights, arrays, strict=True)}
+
+    def _array(self, tensor: TensorProto) -> Array:
+        if not self.keeps:
+            return self._model.array(tensor)
+        if tensor.name not in self._kept:
+            self._kept[tensor.name] = self._model.array(tensor)
+        return self._kept[tensor.name]
+
+
+def _divided(model: Model, held: Mapping[str, TensorProto]) -> list[_Part]:
+    """The nodes in parts whose weights are as large as PART_BYTES allows."""
+    parts, there, made = [_Part()], dict[str, int](), set[str]()
+    for source in model.proto.graph.node:
+        node, table = _with_rows(model, held, source)
+        sizes = {name: model.weights.size_of(held[name]) or 0 for name in node.input if name in held}
+        is_full = sum((there | sizes).values()) > PART_BYTES and not sizes.keys() <= there.keys()
+        if parts[-1].nodes and (is_full or (table is not None and table.ids in made)):
+            parts.append(_Part())
+            there, made = {}, set()
+        parts[-1].nodes.append(node)
+        parts[-1].tables += [] if table is None else [table]
+        there |= sizes
+        made |= set(node.output)
+    return parts
+
+
+def _with_rows(model: Model, held: Mapping[str, TensorProto], node: NodeProto) -> tuple[NodeProto, _Table | None]:
+    """A node that reads rows of a table where ids choose from one, and which; else the node itself."""
+    deferred = ((at, model.weights.held_for(held[name])) for at, name in enumerate(node.input) if name in held)
+    place, table = next(((at, item) for at, item in deferred if isinstance(item, Deferred)), (0, None))
+    is_first_axis = not any(item.name == "axis" and item.i for item in node.attribute)
+    if table is None or table.rows is None or node.op_type not in _IDS or not is_first_axis:
+        return node, None
+    result, ids = NodeProto(), _IDS[node.op_type]
+    result.CopyFrom(node)
+    result.input[place], result.input[ids] = f"{node.output[0]}.rows", f"{node.output[0]}.numbers"
+    count = held[node.input[place]].dims[0]
+    wraps = node.op_type == "Gather"
+    return result, _Table(table, count, node.input[ids], result.input[place], result.input[ids], wraps)
+
+
+def _wire(parts: Sequence[_Part], graph: GraphProto, held: Mapping[str, TensorProto]) -> None:
+    """Tells every part what it reads and what it makes for others."""
+    constants = {tensor.name for tensor in graph.initializer}
+    needed = {item.name for item in graph.output}
+    for part in reversed(parts):
+        made = {name for node in part.nodes for name in node.output if name}
+        read = dict.fromkeys(name for node in part.nodes for name in node.input if name)
+        fed = {name for table in part.tables for name in (table.rows, table.numbers)}
+        part.makes = tuple(sorted(made & needed))
+        part.reads = tuple(name for name in read if name not in made | constants | fed)
+        part.weights = tuple(held[name] for name in read if name in held)
+        needed |= part.needs()
+
+
+def _message(part: _Part, proto: ModelProto, types: Mapping[str, int]) -> ModelProto:
+    """A part as a model of its own."""
+    result = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    graph = result.graph
+    graph.name = "part"
+    graph.node.extend(part.nodes)
+    graph.input.extend(helper.make_tensor_value_info(name, types[name], None) for name in part.reads)
+    graph.input.extend(helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in part.weights)
+    for table in part.tables:
+        graph.input.append(helper.make_tensor_value_info(table.rows, TensorProto.FLOAT, None))
+        graph.input.append(helper.make_tensor_value_info(table.numbers, types[table.ids], None))
+    graph.output.extend(helper.make_tensor_value_info(name, types[name], None) for name in part.makes)
+    read = {name for node in part.nodes for name in node.input}
+    fed = {tensor.name for tensor in part.weights}
+    graph.initializer.extend(item for item in proto.graph.initializer if item.name in read and item.name not in fed)
+    return result
+
+
+def _types(proto: ModelProto) -> dict[str, int]:
+    """The element types of all tensors."""
+    skeleton = without_initializers(proto)
+    del skeleton.graph.value_info[:]  # they may be those of another precision
+    outputs = [item for item in skeleton.graph.output if item.type.tensor_type.elem_type]
+    del skeleton.graph.output[:]  # those of which nothing is said are inferred as all others
+    skeleton.graph.output.extend(outputs)
+    there = {item.name for item in skeleton.graph.input}
+    for tensor in proto.graph.initializer:
+        if tensor.name not in there:
+            skeleton.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    graph = onnx.shape_inference.infer_shapes(skeleton).graph
+    return {
+        item.name: item.type.tensor_type.elem_type
+        for items in (graph.value_info, graph.input, graph.output)
+        for item in items
+    }

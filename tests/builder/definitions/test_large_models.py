@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that are too many to be held in float32: read when they are needed, and models that run part by part.
+
+Tiny models are taken for large ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto
+from padfree.builder.definitions import graph
+from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.folder import read_folder
+from padfree.onnx_tools.errors import VerificationError
+from padfree.onnx_tools.files import graph_io, staged_session
+from padfree.onnx_tools.files.deferred import Deferred
+from padfree.onnx_tools.files.metadata import read_metadata
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.files.ort_session import open_session, parts_of
+from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.options import RewriteOptions
+from padfree.onnx_tools.precision import constants, rounding
+from padfree.onnx_tools.rewrite import finished, rewrite_model
+
+from tests.support import defined
+
+NAMES = (
+    "bert_bfloat16",
+    "bert_float16",
+    "roberta",
+    "qwen3_bfloat16",
+    "modernbert",
+    "nomic_experts",
+    "jinav3_hub_query",
+)
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model is a large one, whose parts have a few weights each."""
+    for module in (graph, rounding):
+        monkeypatch.setattr(module, "LARGE_MODEL_BYTES", 0)
+    for module in (graph, graph_io, constants):
+        monkeypatch.setattr(module, "LARGE_BYTES", 1)
+    monkeypatch.setattr(staged_session, "PART_BYTES", 1 << 9)
+    monkeypatch.setattr(staged_session, "KEPT_BYTES", 0)
+
+
+def model_of(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model:
+    reference = defined.read(name)
+    if not folder.exists():
+        defined.write_reference(reference, folder)
+    return write_defined(read_folder(folder), adapter=reference.adapter).model(storage)
+
+
+def deferred(model: Model) -> list[Deferred]:
+    held = (model.weights.held_for(tensor) for tensor in model.proto.graph.initializer)
+    return [item for item in held if isinstance(item, Deferred)]
+
+
+def verification_of(model: ModelProto) -> Any:
+    return read_metadata(model, AssertionError)["verification"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_files_are_those_of_small_models(
+    name: str, precision: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    options = RewriteOptions(precision=precision)
+    small = rewrite_model(model_of(name, tmp_path / "model"), options)
+    wanted = finished(small.model, precision)
+    assert not deferred(small.model)
+    request.getfixturevalue("large")
+    large = rewrite_model(model_of(name, tmp_path / "model", Storage.MAPPED), options)
+    keeps_type = precision == "fp32" or defined.read(name).dtype == {"fp16": "float16", "bf16": "bfloat16"}[precision]
+    assert bool(deferred(large.model)) == keeps_type
+    result = finished(large.model, precision)
+    weights, others = ({item.name: item for item in model.graph.initializer} for model in (wanted, result))
+    assert weights.keys() == others.keys()
+    for key, tensor in weights.items():
+        assert tensor.SerializeToString() == others[key].SerializeToString()
+    measured = verification_of(result)
+    assert measured["parts"] > 5
+    assert "parts" not in verification_of(wanted)
+    for output, error in verification_of(wanted)["errors"].items():
+        assert measured["errors"][output] < 10 * error + 1e-6
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("name", ["qwen3_bfloat16", "roberta"])
+def test_answers_are_those_of_one_session(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, feeds = model_of(name, tmp_path / "model"), defined.padded(None)
+    whole = open_session(Model.of(model.whole()), optimize=False)
+    given = {item.name: feeds[item.name] for item in whole.get_inputs()}
+    wanted = whole.run(None, given)
+    parts = open_session(model, optimize=False)
+    assert parts_of(parts) > 1
+    np.testing.assert_array_equal(parts.run(None, given)[0], wanted[0])
+    monkeypatch.setattr(staged_session, "KEPT_BYTES", 1 << 30)
+    kept = open_session(model, optimize=False)
+    assert parts_of(kept) == 1
+    for _ in range(2):
+        np.testing.assert_array_equal(kept.run(None, given)[0], wanted[0])
+
+
+@pytest.mark.usefixtures("large")
+def test_rows_of_tables_alone_are_read(tmp_path: Path) -> None:
+    model = model_of("qwen3_bfloat16", tmp_path / "model")
+    (table,) = [item for item in model.proto.graph.initializer if item.name.endswith("embed_tokens.weight")]
+    held = model.weights.held_for(table)
+    assert isinstance(held, Deferred)
+    read = list[str]()
+    held.read = lambda: read.append("all") or np.zeros(0)
+    feeds = defined.padded(None)
+    session = open_session(model, optimize=False)
+    session.run(None, {item.name: feeds[item.name] for item in session.get_inputs()})
+    assert not read
+
+
+@pytest.mark.usefixtures("large")
+def test_ids_that_a_table_lacks_are_refused(tmp_path: Path) -> None:
+    session = open_session(model_of("qwen3", tmp_path / "model"), optimize=False)
+    feeds = defined.padded(None)
+    given = {item.name: feeds[item.name] for item in session.get_inputs()}
+    given["input_ids"] = given["input_ids"] + 1000
+    with pytest.raises(Exception, match="indices element out of data bounds"):
+        session.run(None, given)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("layer", [0, 1])
+def test_weights_of_any_layer_that_differ_are_found(
+    layer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = model_of("qwen3_bfloat16", tmp_path / "model")
+    module: Any = sys.modules["padfree.onnx_tools.rewrite"]
+    exported = module._exported
+
+    def with_an_error(*given: Any) -> Model:
+        result = exported(*given)
+        tensor = next(item for item in result.proto.graph.initializer if f"layers.{layer}.mlp.down_proj" in item.name)
+        wrong = result.array(tensor) * np.float32(1.01)
+        result.weights.hold(tensor, memoryview(wrong.tobytes()))
+        return result
+
+    monkeypatch.setattr(module, "_exported", with_an_error)
+    with pytest.raises(VerificationError):
+        rewrite_model(original, RewriteOptions())
+
+
+def test_what_is_deferred_is_in_memory_once_as_long_as_it_is_held() -> None:
+    made = list[int]()
+
+    def read() -> Any:
+        made.append(1)
+        return np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    held = Deferred(24, read)
+    first = held.data()
+    assert held.data().obj is not None
+    assert len(made) == 1
+    assert np.frombuffer(first, np.float32).tolist() == [0, 1, 2, 3, 4, 5]
+    del first
+    held.data()
+    assert len(made) == 2
+
+
+def test_deferred_weights_know_their_sizes(tmp_path: Path, large: None) -> None:
+    del large
+    model = model_of("bert", tmp_path / "model")
+    for tensor in model.proto.graph.initializer:
+        if tensor in model.weights:
+            assert tensor.data_type == TensorProto.FLOAT
+            assert model.weights.size_of(tensor) == 4 * int(np.prod(tensor.dims))
