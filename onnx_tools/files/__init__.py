@@ -11,9 +11,9 @@ from .scratch_files import write_model
 from .weights import LARGE_BYTES, Storage, Weights
 
 __all__ = [
-    "Deferred",
     "LARGE_BYTES",
     "LARGE_MODEL_BYTES",
+    "Deferred",
     "Model",
     "Piece",
     "Storage",
