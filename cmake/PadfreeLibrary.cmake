@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# libpadfree.so (kernels and TensorRT plugins), libpadfree_register.so (registers them when loaded), libpadfree_kernels.so
-# (launchers for the kernel tests).
+# libpadfree.so (kernels and TensorRT plugins), libpadfree_register.so (registers them when loaded), libpadfree_engine.so
+# (runs plans for Triton's native backend), libpadfree_kernels.so (launchers for the kernel tests).
 include_guard()
 
 set(PADFREE_PLUGIN_ROOT "${PROJECT_SOURCE_DIR}/plugins")
@@ -39,6 +39,8 @@ function(padfree_add_libraries)
   padfree_export_entry_points(padfree_register)
   install(TARGETS padfree_register LIBRARY DESTINATION lib)
 
+  padfree_add_engine_library()
+
   if(PADFREE_KERNEL_TESTS)
     if(NOT PADFREE_ARCHITECTURES)
       message(FATAL_ERROR "PADFREE_KERNEL_TESTS is ON, but nothing is compiled for a GPU: set PADFREE_CUDA_ARCHITECTURES to "
@@ -49,6 +51,19 @@ function(padfree_add_libraries)
     set_target_properties(padfree_kernels PROPERTIES LINKER_LANGUAGE CUDA CXX_VISIBILITY_PRESET default)
     target_link_libraries(padfree_kernels PRIVATE ${launchers})
   endif()
+endfunction()
+
+# padfree_add_engine_library(): no device code, and as the backend one translation unit.
+function(padfree_add_engine_library)
+  set(folder "${PADFREE_PLUGIN_ROOT}/engine")
+  file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.cpp")
+  add_library(padfree_engine SHARED ${sources})
+  padfree_shared_library(padfree_engine)
+  set_target_properties(padfree_engine PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  target_link_libraries(padfree_engine PRIVATE ${CMAKE_DL_LIBS})
+  target_link_options(padfree_engine PRIVATE "LINKER:--version-script=${folder}/exports.map")
+  set_property(TARGET padfree_engine APPEND PROPERTY LINK_DEPENDS "${folder}/exports.map")
+  install(TARGETS padfree_engine LIBRARY DESTINATION lib)
 endfunction()
 
 # padfree_add_refusing_launchers(<variable>): in place of the kernels launchers that refuse. The C++ compiler is enough.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.native_headers import headers
 from tests.support.pages import ROOT, text
 
 PACKAGES = {
@@ -119,18 +120,6 @@ def test_the_first_plugin_runs_in_onnxruntime(checkout: Path) -> None:
 
 def test_the_new_family_agrees_with_numpy(tmp_path: Path) -> None:
     run_program("family", edited("family", tmp_path))
-
-
-def headers() -> list[Path] | None:
-    """Folders with TensorRT's headers, as a build on this machine has left them, and those of CUDA's package.
-
-    The crate that has TensorRT's headers has a cuda_runtime_api.h, too: four lines, which the plugins cannot do with.
-    """
-    roots = [Path(os.environ.get("TENSORRT_ROOT", "/nowhere")), ROOT / "build"]
-    roots += [Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")) / "registry" / "src"]
-    tensorrt = [path.parent for root in roots for path in sorted(root.rglob("TRT-Enterprise-*/NvInferRuntime.h"))]
-    cuda = [path.parent for folder in sys.path for path in Path(folder).glob("nvidia/*/include/cuda_runtime_api.h")]
-    return [tensorrt[-1], cuda[0]] if tensorrt and cuda else None
 
 
 @pytest.mark.slow

@@ -76,9 +76,8 @@ def test_the_wheel_holds_every_file_of_the_packages(installed_files: dict[str, P
 def test_the_wheel_holds_nothing_else(installed_files: dict[str, Path]) -> None:
     allowed = rf"padfree/({'|'.join(PACKAGES)})/.*"
     allowed += "|padfree/__pycache__/.*|" + "|".join(re.escape(f"padfree/{path.name}") for path in OWN_FILES)
-    allowed += (
-        r"|padfree/lib/(build_info\.json|libpadfree(_register|_text|_triton_batching)?\.so|libtriton_padfree\.so)"
-    )
+    allowed += r"|padfree/lib/(build_info\.json|libpadfree(_register|_engine|_text|_triton_batching)?\.so)"
+    allowed += r"|padfree/lib/libtriton_padfree\.so"
     allowed += r"|padfree/include/padfree\.h"
     allowed += r"|padfree-[^/]*\.dist-info/.*|.*/bin/padfree"
     assert [name for name in installed_files if not re.fullmatch(allowed, name)] == []

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <utility>
+
+namespace padfree::engine {
+
+// Which sizes are worth a CUDA graph, and which graphs to keep: the rules of runtime/gpu/graph_cache.py. Bounded in
+// number; the least recently used goes first, and only when it is idle.
+template <class Key, class Kept>
+class GraphCache {
+ public:
+  static constexpr size_t kMostGraphs = 64;
+  static constexpr size_t kMostSeen = 8 * kMostGraphs;             // remembered sizes without a graph
+  static constexpr int64_t kIdleRuns = 32 * int64_t{kMostGraphs};  // of a graph that is given up
+  static constexpr int kComes = 2;                                 // a size is worth one when it comes for this time
+
+  // The graph for these sizes, or null. Called once for every run.
+  Kept* get(const Key& key) {
+    ++runs_;
+    const auto found = graphs_.find(key);
+    if (found == graphs_.end()) return nullptr;
+    order_.splice(order_.end(), order_, found->second.place);
+    found->second.used = runs_;
+    return found->second.graph.get();
+  }
+
+  // Whether they are worth a capture: they came before, and there is room.
+  bool isWorth(const Key& key) {
+    if (graphs_.size() >= kMostGraphs && runs_ - graphs_.at(order_.front()).used <= kIdleRuns) return false;
+    if (seen_.size() >= kMostSeen && seen_.count(key) == 0) seen_.clear();
+    return ++seen_[key] >= kComes;
+  }
+
+  void put(const Key& key, std::unique_ptr<Kept> graph) {
+    if (graphs_.size() >= kMostGraphs) {
+      graphs_.erase(order_.front());
+      order_.pop_front();
+    }
+    order_.push_back(key);
+    graphs_[key] = {std::move(graph), runs_, std::prev(order_.end())};
+    seen_.erase(key);
+  }
+
+  void clear() {
+    graphs_.clear();
+    order_.clear();
+  }
+
+ private:
+  struct Entry {
+    std::unique_ptr<Kept> graph;
+    int64_t used;
+    typename std::list<Key>::iterator place;
+  };
+
+  std::map<Key, Entry> graphs_;
+  std::list<Key> order_;  // least recently used first
+  std::map<Key, int> seen_;
+  int64_t runs_ = 0;
+};
+
+}  // namespace padfree::engine

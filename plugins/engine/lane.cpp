@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/lane.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "engine/failure.h"
+#include "engine/sizes.h"
+
+using namespace padfree::engine;  // NOLINT: the two structures are the interface's, and stand outside
+
+namespace {
+
+constexpr size_t kAlignment = 512;  // of tensors in a block; TensorRT asks for 256
+
+size_t aligned(size_t bytes) {
+  return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+SizesKey keyOf(const PadfreeSizes& sizes) {
+  return {sizes.tokens, sizes.sequences, sizes.slots};
+}
+
+size_t bytesOf(const Tensor& tensor, const PadfreeSizes& sizes) {
+  return static_cast<size_t>(rowsOf(sizes, tensor.rows) * tensor.row_bytes);
+}
+
+}  // namespace
+
+PadfreeLane::PadfreeLane(PadfreeEngine& owner) : owner_(owner), captures_(owner.cuda_graphs) {
+  plain_.context = owner_.engine->newContext();
+  set(plain_, owner_.most);
+  const Placement& largest = plain_.placement;
+  block_ = std::make_unique<Memory>(Memory::Kind::kDevice, largest.bytes());
+  staging_in_ = std::make_unique<Memory>(Memory::Kind::kPinned, largest.outputs_start);
+  staging_out_ = std::make_unique<Memory>(Memory::Kind::kPinned, largest.scratch_start - largest.outputs_start);
+}
+
+PadfreeLane::~PadfreeLane() {
+  try {
+    owner_.device.makeCurrent();
+    stream_.synchronize();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "padfree: a lane is closed after an error: %s\n", error.what());
+  }
+}
+
+void PadfreeLane::arrange(const PadfreeSizes& sizes, void** inputs) {
+  owner_.device.makeCurrent();
+  if (first_ != nullptr) captureRun();
+  device_copies_.clear();
+  sizes_ = sizes;
+  choose(sizes);
+  for (size_t i = 0; i < owner_.inputs.size(); ++i) inputs[i] = staging_in_->data() + current_->placement.inputs[i];
+}
+
+PadfreeSizes PadfreeLane::bucketOf(const PadfreeSizes& sizes) const {
+  return {tokenBucket(sizes.tokens, owner_.most.tokens), sequenceBucket(sizes.sequences, owner_.most.sequences),
+          tokenBucket(sizes.slots, owner_.most.slots)};
+}
+
+// A graph for these sizes, the run before a capture, or a plain run in exactly these sizes.
+void PadfreeLane::choose(const PadfreeSizes& sizes) {
+  replayed_ = nullptr;
+  if (captures_) {
+    PadfreeSizes bucket = bucketOf(sizes);
+    const bool has_slots = std::any_of(owner_.inputs.begin(), owner_.inputs.end(),
+                                       [](const Tensor& input) { return input.rows == kPadfreeSlots; });
+    if (!has_slots) bucket.slots = 0;  // no shape depends on it
+    replayed_ = graphs_.get(keyOf(bucket));
+    if (replayed_ != nullptr) {
+      current_ = &replayed_->arranged;
+      return;
+    }
+    if (graphs_.isWorth(keyOf(bucket))) {
+      auto arranged = std::make_unique<Arranged>();
+      arranged->context = owner_.engine->newContext();
+      set(*arranged, bucket);
+      bind(*arranged);
+      first_ = std::move(arranged);
+      current_ = first_.get();
+      return;
+    }
+  }
+  set(plain_, sizes);
+  bind(plain_);
+  current_ = &plain_;
+}
+
+void PadfreeLane::set(Arranged& arranged, const PadfreeSizes& sizes) {
+  if (!arranged.placement.inputs.empty() && keyOf(arranged.sizes) == keyOf(sizes)) return;
+  arranged.placement = {};  // not known, should what follows fail
+  arranged.placement = place(*arranged.context, sizes);
+  arranged.sizes = sizes;
+}
+
+Placement PadfreeLane::place(TensorRtContext& context, const PadfreeSizes& sizes) const {
+  Placement placement{};
+  size_t at = 0;
+  for (const Tensor& input : owner_.inputs) {
+    context.setShape(input.name.c_str(), input.shapeFor(sizes));
+    placement.inputs.push_back(at);
+    at += aligned(bytesOf(input, sizes));
+  }
+  context.inferShapes();
+  placement.outputs_start = at;
+  for (const Tensor& output : owner_.outputs) {
+    if (context.shape(output.name.c_str()) != output.shapeFor(sizes)) {
+      throw Failure("output '" + output.name +
+                    "' has another shape than its metadata say; they belong to another "
+                    "plan: copy both files of one build");
+    }
+    placement.outputs.push_back(at);
+    at += aligned(bytesOf(output, sizes));
+  }
+  placement.scratch_start = at;
+  placement.scratch_bytes = context.scratchBytes();
+  return placement;
+}
+
+// Tells TensorRT where everything is. Graphs go with a block that has become too small.
+void PadfreeLane::bind(Arranged& arranged) {
+  const Placement& placement = arranged.placement;
+  if (placement.bytes() > block_->bytes()) {
+    graphs_.clear();
+    block_.reset();
+    block_ = std::make_unique<Memory>(Memory::Kind::kDevice, placement.bytes());
+  }
+  for (size_t i = 0; i < owner_.inputs.size(); ++i) {
+    arranged.context->setAddress(owner_.inputs[i].name.c_str(), block_->data() + placement.inputs[i]);
+  }
+  for (size_t i = 0; i < owner_.outputs.size(); ++i) {
+    arranged.context->setAddress(owner_.outputs[i].name.c_str(), block_->data() + placement.outputs[i]);
+  }
+  arranged.context->setScratch(block_->data() + placement.scratch_start, placement.scratch_bytes);
+}
+
+void PadfreeLane::copyIn(int32_t input, int64_t offset, const void* source, int64_t bytes) {
+  const size_t at = current_->placement.inputs[input] + static_cast<size_t>(offset);
+  device_copies_.push_back({at, source, static_cast<size_t>(bytes)});
+}
+
+void PadfreeLane::start(const bool* to_host) {
+  owner_.device.makeCurrent();
+  zeroFiller();
+  upload();
+  if (replayed_ != nullptr) {
+    replayed_->graph.launch(stream_.handle());
+  } else {
+    current_->context->enqueue(stream_.handle());
+  }
+  download(to_host);
+}
+
+// Filler tokens and empty sequences at the end, where the sizes were rounded up.
+void PadfreeLane::zeroFiller() {
+  for (size_t i = 0; i < owner_.inputs.size(); ++i) {
+    const size_t used = bytesOf(owner_.inputs[i], sizes_), whole = bytesOf(owner_.inputs[i], current_->sizes);
+    if (used < whole) std::memset(staging_in_->data() + current_->placement.inputs[i] + used, 0, whole - used);
+  }
+}
+
+// One copy of all inputs; those that callers have on the GPU come over it.
+void PadfreeLane::upload() {
+  stream_.copy(block_->data(), staging_in_->data(), current_->placement.outputs_start);
+  for (const DeviceCopy& copy : device_copies_) stream_.copy(block_->data() + copy.offset, copy.source, copy.bytes);
+}
+
+// One copy of everything from the first output that is wanted to the last.
+void PadfreeLane::download(const bool* to_host) {
+  const Placement& placement = current_->placement;
+  to_host_.assign(to_host, to_host + owner_.outputs.size());
+  size_t start = placement.scratch_start, end = 0;
+  for (size_t i = 0; i < owner_.outputs.size(); ++i) {
+    if (!to_host[i]) continue;
+    start = std::min(start, placement.outputs[i]);
+    end = std::max(end, placement.outputs[i] + bytesOf(owner_.outputs[i], sizes_));
+  }
+  if (end > start) {
+    stream_.copy(staging_out_->data() + (start - placement.outputs_start), block_->data() + start, end - start);
+  }
+}
+
+void PadfreeLane::wait() {
+  owner_.device.makeCurrent();
+  stream_.synchronize();
+}
+
+// After the run that comes before it, when the lane is used again: nobody waits for it then.
+void PadfreeLane::captureRun() {
+  const auto arranged = std::move(first_);
+  current_ = nullptr;
+  try {
+    stream_.synchronize();
+    CUgraph graph = stream_.capture([&] { arranged->context->enqueue(stream_.handle()); });
+    const SizesKey key = keyOf(arranged->sizes);
+    graphs_.put(key, std::unique_ptr<Captured>(new Captured{std::move(*arranged), Graph(graph)}));
+  } catch (const std::exception& error) {
+    captures_ = false;
+    std::fprintf(stderr, "padfree: no CUDA graphs for this lane, runs stay plain: %s\n", error.what());
+  }
+}
+
+const void* PadfreeLane::output(int32_t number) const {
+  if (!to_host_[number]) return nullptr;
+  return staging_out_->data() + (current_->placement.outputs[number] - current_->placement.outputs_start);
+}
+
+void PadfreeLane::copyOut(int32_t number, int64_t offset, void* destination, int64_t bytes) {
+  owner_.device.makeCurrent();
+  stream_.copy(destination, block_->data() + current_->placement.outputs[number] + offset, static_cast<size_t>(bytes));
+}
+
+void PadfreeLane::zeroOut(void* destination, int64_t bytes) {
+  owner_.device.makeCurrent();
+  stream_.zero(destination, static_cast<size_t>(bytes));
+}
+
+void PadfreeLane::finishCopies() {
+  owner_.device.makeCurrent();
+  stream_.synchronize();
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a plan of the stand-ins through an engine library: lanes LIBRARY PLAN VERSION GRAPHS RUNS. Two lanes take turns,
+// each run started before the other's is waited for; sizes, and what comes from or goes to "device" memory, are random.
+// Every answer is compared; at the end nothing may be left.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/engine_abi.h"
+#include "engine/fake_cuda.h"
+
+namespace {
+
+constexpr int64_t kMostTokens = 200, kMostSequences = 6, kWidth = 3, kHidden = 5, kVector = 4;
+
+[[noreturn]] void fail(const std::string& reason) {
+  std::printf("%s\n", reason.c_str());
+  std::exit(1);
+}
+
+struct Run {
+  std::vector<int32_t> lens, ids;
+  std::vector<float> boxes, numbers;
+  bool hidden_to_host, vector_to_host;
+  int64_t slots = 1;
+};
+
+class Driver {
+ public:
+  Driver(const PadfreeEngineApi& api, PadfreeEngine* engine) : api_(api) {
+    for (PadfreeLane*& lane : lanes_) lane = api.open_lane(engine, &error_);
+    if (lanes_[0] == nullptr || lanes_[1] == nullptr) fail(error_.text);
+  }
+  ~Driver() {
+    for (PadfreeLane* lane : lanes_) api_.close_lane(lane);
+  }
+
+  void start(int lane) {
+    Run& run = runs_[lane];
+    run = make();
+    const auto tokens = static_cast<int64_t>(run.ids.size());
+    const PadfreeSizes sizes{tokens, static_cast<int64_t>(run.lens.size()), run.slots};
+    void* inputs[5];
+    require(api_.arrange(lanes_[lane], &sizes, inputs, &error_));
+    fill(lane, 0, inputs[0], run.ids.data(), run.ids.size() * sizeof(int32_t));
+    fill(lane, 1, inputs[1], run.boxes.data(), run.boxes.size() * sizeof(float));
+    fill(lane, 2, inputs[2], run.numbers.data(), run.numbers.size() * sizeof(float));
+    std::memcpy(inputs[3], run.lens.data(), run.lens.size() * sizeof(int32_t));
+    std::memset(inputs[4], 0, run.slots * sizeof(int32_t));
+    const bool to_host[] = {run.hidden_to_host, run.vector_to_host};
+    require(api_.start(lanes_[lane], to_host, &error_));
+  }
+
+  void finish(int lane) {
+    const Run& run = runs_[lane];
+    require(api_.wait(lanes_[lane], &error_));
+    const auto hidden = result(lane, 0, run.hidden_to_host, run.ids.size() * kHidden);
+    const auto vector = result(lane, 1, run.vector_to_host, run.lens.size() * kVector);
+    size_t t = 0;
+    for (size_t b = 0; b < run.lens.size(); ++b) {
+      for (int32_t p = 0; p < run.lens[b]; ++p, ++t) {
+        const float sum = run.ids[t] + run.boxes[kWidth * t] + run.boxes[kWidth * t + 1] + run.boxes[kWidth * t + 2];
+        for (int64_t e = 0; e < kHidden; ++e) compare(hidden[t * kHidden + e], sum + e + 10 * p);
+      }
+      for (int64_t e = 0; e < kVector; ++e) compare(vector[b * kVector + e], run.numbers[b] + run.lens[b] + e);
+    }
+  }
+
+ private:
+  Run make() {
+    Run run;
+    const int64_t most = random_() % 2 == 0 ? 8 : 60;  // small ones come again, and get graphs
+    const size_t count = 1 + random_() % kMostSequences;
+    int64_t left = kMostTokens;
+    for (size_t b = 0; b < count && left > 0; ++b) {
+      const auto length = static_cast<int32_t>(std::min<int64_t>(left, 1 + random_() % most));
+      run.lens.push_back(length);
+      run.slots = std::max<int64_t>(run.slots, length);
+      left -= length;
+      run.numbers.push_back(static_cast<float>(random_() % 100));
+      for (int32_t p = 0; p < length; ++p) run.ids.push_back(1 + random_() % 900);
+    }
+    for (size_t i = 0; i < kWidth * run.ids.size(); ++i) run.boxes.push_back(static_cast<float>(random_() % 50));
+    run.hidden_to_host = random_() % 3 != 0;
+    run.vector_to_host = random_() % 3 != 0;
+    return run;
+  }
+
+  // An input in two parts, either of which may come from the device.
+  void fill(int lane, int input, void* memory, const void* values, size_t bytes) {
+    const size_t cut = bytes / 8 * 4;
+    const size_t starts[] = {0, cut, bytes};
+    for (int part = 0; part < 2; ++part) {
+      const size_t at = starts[part], size = starts[part + 1] - at;
+      const char* source = static_cast<const char*>(values) + at;
+      if (random_() % 4 == 0) {
+        require(api_.copy_in(lanes_[lane], input, at, source, size, &error_));
+      } else {
+        std::memcpy(static_cast<char*>(memory) + at, source, size);
+      }
+    }
+  }
+
+  std::vector<float> result(int lane, int output, bool to_host, size_t count) {
+    const void* host = api_.output(lanes_[lane], output);
+    if ((host != nullptr) != to_host) fail("an output is not where it was wanted");
+    std::vector<float> values(count + 1, 7.0F);
+    if (to_host) {
+      std::memcpy(values.data(), host, count * sizeof(float));
+    } else {
+      const int64_t half = static_cast<int64_t>(count / 2 * sizeof(float)), all = count * sizeof(float);
+      require(api_.copy_out(lanes_[lane], output, half, values.data() + count / 2, all - half, &error_));
+      require(api_.copy_out(lanes_[lane], output, 0, values.data(), half, &error_));
+    }
+    require(api_.zero_out(lanes_[lane], values.data() + count, sizeof(float), &error_));
+    require(api_.finish_copies(lanes_[lane], &error_));
+    if (values[count] != 0) fail("what should be zero is not");
+    return values;
+  }
+
+  void require(bool success) const {
+    if (!success) fail(error_.text);
+  }
+  static void compare(float found, float expected) {
+    if (found != expected) fail("found " + std::to_string(found) + ", expected " + std::to_string(expected));
+  }
+
+  const PadfreeEngineApi& api_;
+  PadfreeError error_{};
+  PadfreeLane* lanes_[2]{};
+  Run runs_[2];
+  std::mt19937 random_{5};
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 6) return 2;
+  void* handle = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) fail(dlerror());
+  const PadfreeEngineApi& api = *reinterpret_cast<PadfreeEngineApiFunction*>(dlsym(handle, kPadfreeEngineApiName))();
+  const int64_t three[] = {kWidth}, five[] = {kHidden}, four[] = {kVector};
+  const PadfreeTensor inputs[] = {{"ids", kPadfreeTokens, kPadfreeInt32, 0, nullptr},
+                                  {"boxes", kPadfreeTokens, kPadfreeFloat32, 1, three},
+                                  {"numbers", kPadfreeSequences, kPadfreeFloat32, 0, nullptr},
+                                  {"seq_lens", kPadfreeSequences, kPadfreeInt32, 0, nullptr},
+                                  {"max_seqlen", kPadfreeSlots, kPadfreeInt32, 0, nullptr}};
+  const PadfreeTensor outputs[] = {{"hidden", kPadfreeTokens, kPadfreeFloat32, 1, five},
+                                   {"vector", kPadfreeSequences, kPadfreeFloat32, 1, four}};
+  PadfreePlan plan{arguments[2], arguments[3], "9.0", "a stand-in", false, false, std::string(arguments[4]) == "on",
+                   0, kMostTokens, kMostSequences, 64, 5, 2, inputs, outputs};
+  PadfreeError error{};
+  PadfreeEngine* engine = api.open(&plan, &error);
+  if (engine == nullptr) fail(error.text);
+  const int runs = std::atoi(arguments[5]);
+  {
+    Driver driver(api, engine);
+    driver.start(0);
+    for (int i = 1; i < runs; ++i) {
+      driver.start(i % 2);
+      driver.finish((i + 1) % 2);
+    }
+    driver.finish((runs + 1) % 2);
+  }
+  int32_t values[] = {4, 5, 6}, read[3] = {};
+  if (!api.read(engine, read, values, sizeof(read), &error) || read[2] != 6) fail("read");
+  api.close(engine);
+  std::printf("%d runs, %d launches of graphs, %d left\n", runs, fakeCudaLaunches(), fakeCudaLive());
+  return 0;
+}

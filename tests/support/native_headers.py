@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the headers of TensorRT and CUDA are, for tests that compile."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from .pages import ROOT
+
+
+def headers() -> list[Path] | None:
+    """Folders with TensorRT's headers, as a build on this machine has left them, and those of CUDA's package.
+
+    The crate that has TensorRT's headers has a cuda_runtime_api.h, too: four lines, which the plugins cannot do with.
+    """
+    roots = [Path(os.environ.get("TENSORRT_ROOT", "/nowhere")), ROOT / "build"]
+    roots += [Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")) / "registry" / "src"]
+    tensorrt = [path.parent for root in roots for path in sorted(root.rglob("TRT-Enterprise-*/NvInferRuntime.h"))]
+    cuda = [path.parent for folder in sys.path for path in Path(folder).glob("nvidia/*/include/cuda_runtime_api.h")]
+    return [tensorrt[-1], cuda[0]] if tensorrt and cuda else None
