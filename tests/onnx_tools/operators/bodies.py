@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -64,16 +65,17 @@ def poison(x: np.ndarray, cu: np.ndarray) -> np.ndarray:
     return x
 
 
-def model_of(node: onnx.NodeProto, feeds: dict[str, np.ndarray], opset: int) -> onnx.ModelProto:
+def model_of(node: onnx.NodeProto, kind: Kind, opset: int) -> onnx.ModelProto:
     def info(name: str, dtype: str, rank: int) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, _ELEMENT[dtype], [f"{name}_{i}" for i in range(rank)])
 
-    inputs = [info(name, str(value.dtype), value.ndim) for name, value in feeds.items()]
+    inputs = [info(*item) for item in kind]
     spec = OPERATORS[node.op_type]
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
-    act = next((str(v.dtype) for v in feeds.values() if v.dtype in (np.float32, np.float16)), "int32")
-    data = str(next(iter(feeds.values())).dtype)
+    types = [dtype for _, dtype, _ in kind]
+    act = next((dtype for dtype in types if dtype in ("float32", "float16")), "int32")
+    data = types[0]
     outputs = []
     for name, tensor in zip(node.output, spec.outputs_for(attributes), strict=True):
         dtype = {"act": act, "int32": "int32", "float32": "float32", "act or int32": data}[tensor.type]
@@ -84,18 +86,30 @@ def model_of(node: onnx.NodeProto, feeds: dict[str, np.ndarray], opset: int) -> 
     return with_functions(helper.make_model(graph, opset_imports=imports, ir_version=8), precision)
 
 
+Kind = tuple[tuple[str, str, int], ...]
+"""What an operator is fed: name, type and rank of every input, in the operator's order."""
+
+
 def run(op: str, feeds: dict[str, np.ndarray], opset: int, **attributes: Any) -> list[np.ndarray]:
+    """An operator's outputs; calls that differ only in sizes run in the same session, as a model's batches do."""
     spec = OPERATORS[op]
     names = [f"out_{tensor.name}" for tensor in spec.outputs_for(attributes)]
     expected = [tensor.name for tensor in spec.inputs_for(attributes)]
     assert sorted(expected) == sorted(feeds), "the test feeds what the description asks for"
-    node = make_node(op, expected, names, name="node", **attributes)
-    model = model_of(node, {name: feeds[name] for name in expected}, opset)
+    kind = tuple((name, str(feeds[name].dtype), feeds[name].ndim) for name in expected)
+    return list(_session(op, kind, tuple(names), opset, tuple(sorted(attributes.items()))).run(None, feeds))
+
+
+@lru_cache(maxsize=64)
+def _session(
+    op: str, kind: Kind, outputs: tuple[str, ...], opset: int, attributes: tuple[tuple[str, Any], ...]
+) -> ort.InferenceSession:
+    node = make_node(op, [name for name, _, _ in kind], list(outputs), name="node", **dict(attributes))
+    model = model_of(node, kind, opset)
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1  # others would only wait for these few numbers, which takes their core
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, feeds))
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def check(actual: np.ndarray, expected: np.ndarray, dtype: type = np.float32, **tolerance: float) -> None:
