@@ -40,7 +40,10 @@ class Stretches:
     def __init__(self, model: Model) -> None:
         self.graph: GraphProto = model.proto.graph
         self._nodes: Sequence[NodeProto] = list(self.graph.node)
-        self._makers = {name: at for at, node in enumerate(self._nodes) for name in node.output if name}
+        # Names are read off protobuf once: cuts and forms walk over all nodes many times.
+        self._made = [tuple(name for name in node.output if name) for node in self._nodes]
+        self._carried = [tuple(node.input) if _carries(node) else () for node in self._nodes]
+        self._makers = {name: at for at, names in enumerate(self._made) for name in names}
         self._outputs = {item.name for item in self.graph.output}
         self._weights = {tensor.name: tensor for tensor in self.graph.initializer}
         self._flows: set[str] = set()
@@ -69,15 +72,14 @@ class Stretches:
         """In order, the few tensors that all goes through which is computed of `start`, shapes alone left out."""
         flows = self._following(start)
         reads = dict.fromkeys(flows, _NEVER)
-        for at, node in enumerate(self._nodes):
-            for name in node.input if _carries(node) else ():
+        for at, names in enumerate(self._carried):
+            for name in names:
                 if name in flows:
                     reads[name] = at
         reads |= dict.fromkeys(self._outputs & flows, len(self._nodes))
         unique, needed = dict[Cut, None](), list[str]()
         for at in range(self._makers[start], len(self._nodes)):
-            needed += (name for name in self._nodes[at].output if name in flows)
-            needed = [name for name in needed if reads[name] > at]
+            needed = [name for name in (*needed, *self._made[at]) if reads.get(name, _NEVER) > at]
             if 0 < len(needed) <= _MOST_TENSORS:
                 unique[tuple(sorted(needed, key=self._makers.__getitem__))] = None
         return [cut for cut in unique if self._outputs.isdisjoint(cut)]
@@ -97,9 +99,8 @@ class Stretches:
 
     def between(self, first: Cut, last: Cut) -> set[str]:
         """Tensors of tokens that are made after `first` up to `last`."""
-        nodes = self._nodes[self._end(first) + 1 : self._end(last) + 1]
-        outputs = (name for node in nodes for name in node.output)
-        return {name for name in outputs if name in self._flows}
+        made = self._made[self._end(first) + 1 : self._end(last) + 1]
+        return {name for names in made for name in names if name in self._flows}
 
     def _end(self, cut: Cut) -> int:
         return max(self._makers[name] for name in cut)
@@ -107,9 +108,10 @@ class Stretches:
     def _following(self, start: str) -> set[str]:
         """The tensor, and all that is computed of its numbers."""
         names = {start}
-        for node in self._nodes[self._makers[start] + 1 :]:
-            if _carries(node) and not names.isdisjoint(node.input):
-                names.update(name for name in node.output if name)
+        after = self._makers[start] + 1
+        for carried, made in zip(self._carried[after:], self._made[after:], strict=True):
+            if not names.isdisjoint(carried):
+                names.update(made)
         return names
 
     def _form(self, first: Cut, last: Cut) -> Form:

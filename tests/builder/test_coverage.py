@@ -238,13 +238,15 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(item, (*path, step))
 
 
-@pytest.mark.parametrize("value", [None, math.inf, "\x1b[2J", {"a": 1}])
-def test_inspect_names_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: Any) -> None:
-    """Every entry of a rewritten file's metadata in turn is something else."""
+@pytest.mark.parametrize(("value", "start"), [(None, 0), (math.inf, 1), ("\x1b[2J", 1), ({"a": 1}, 0)])
+def test_inspect_names_what_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: Any, start: int
+) -> None:
+    """Entries of a rewritten file's metadata in turn are something else: every one of them twice."""
     model = rewrite(EXPORTED, verify=False).model
     (entry,) = (item for item in model.metadata_props if item.key == "padfree")
     whole, refused = json.loads(entry.value), 0
-    for *steps, last in places(whole):
+    for *steps, last in [*places(whole)][start::2]:
         raw = json.loads(json.dumps(whole))
         location = raw
         for step in steps:

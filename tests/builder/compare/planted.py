@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BERT of eight small layers, what it is rewritten to, and errors planted in that."""
+"""A BERT of four small layers, what it is rewritten to, and errors planted in that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from padfree.onnx_tools import rewrite, save_model
 from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.synthetic import bert_model
 
-LAYERS = 8
+LAYERS = 4
 MIDDLE_OUTPUT = "middle"  # the third layer's result: an output of the same shape as the last one's
 
 Change = Callable[[ModelProto], None]
@@ -148,9 +148,9 @@ def drop_mask_padded(model: ModelProto) -> None:
     model.graph.node.extend([*nodes[:at], zeros, equal, ones, *nodes[at:]])
 
 
-def wrong_scale_in_layer_7(model: ModelProto) -> None:
+def wrong_scale_in_last_layer(model: ModelProto) -> None:
     """The last layer's scores are scaled by half as much again."""
-    node = nodes_of(model, "PadfreeAttention")[7]
+    node = nodes_of(model, "PadfreeAttention")[-1]
     scale = next(item.f for item in node.attribute if item.name == "scale")
     set_attribute(node, "scale", 1.5 * scale)
 

@@ -79,8 +79,8 @@ def test_outputs_of_different_shapes_that_are_swapped_are_refused(
 @pytest.mark.parametrize(
     ("change", "precision", "node", "kind"),
     [
-        (planted.wrong_scale_in_layer_7, "fp32", "PadfreeAttention_7", "wrong numbers"),
-        (planted.wrong_scale_in_layer_7, "fp16", "PadfreeAttention_7", "wrong numbers"),
+        (planted.wrong_scale_in_last_layer, "fp32", "PadfreeAttention_3", "wrong numbers"),
+        (planted.wrong_scale_in_last_layer, "fp16", "PadfreeAttention_3", "wrong numbers"),
         (planted.drop_mask_packed, "fp32", "PadfreeAttention_2", "wrong mask"),
         (planted.weight_of_layer_3, "fp32", "/MatMul", "wrong numbers"),
     ],
@@ -120,7 +120,7 @@ def test_rounding_that_adds_up_is_told_from_errors(original: Path, tmp_path: Pat
 def test_files_of_one_name_and_tolerances_of_the_users_own(original: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "other").mkdir()
     good = planted.write_rewritten(original, tmp_path / "model.onnx")
-    bad = planted.write_rewritten(original, tmp_path / "other" / "model.onnx", planted.wrong_scale_in_layer_7)
+    bad = planted.write_rewritten(original, tmp_path / "other" / "model.onnx", planted.wrong_scale_in_last_layer)
     command = ["compare", str(original), str(good), str(bad), "--max-seq-len", "40"]
     assert main(command) == 1
     assert f"onnxrt-packed: {bad} differs from the original" in capsys.readouterr().out

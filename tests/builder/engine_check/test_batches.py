@@ -20,6 +20,7 @@ from padfree.runtime.request import read_packed
 
 from tests.onnx_tools.test_notes import without_mask
 from tests.support import families
+from tests.support.rewritings import Rewritings
 
 PROFILE = Profile(1, 100, 256, 8, 32)
 
@@ -83,10 +84,10 @@ def test_large_models_and_wide_outputs_get_fewer_tokens(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "case", [case for case in families.all_cases() if not case.static][::11], ids=lambda case: case.name
 )
-def test_onnxruntime_answers_for_every_family(case: Any, interface: str) -> None:
+def test_onnxruntime_answers_for_every_family(case: Any, interface: str, rewritings: Rewritings) -> None:
     """Ids that models look for, masks that are ids, several outputs, parts that stay padded."""
     try:
-        model = rewrite(families.FOLDER / f"{case.name}.onnx", interface=interface).model
+        model = rewritings.of_case(case, interface).model
     except RewriteError as error:
         pytest.skip(str(error)[:100])
     metadata = described(model)

@@ -60,8 +60,7 @@ def vectors(folder: Path, tmp_path: Path, *options: str) -> tuple[Array, list[Ar
         return np.stack(session.run(request)["sentence_embedding"]), rows_of(request)
 
 
-@pytest.mark.parametrize("form", ["legacy", "names"])
-@pytest.mark.parametrize("mode", POOLINGS)
+@pytest.mark.parametrize(("mode", "form"), [*((mode, "legacy") for mode in POOLINGS), ("weightedmean", "names")])
 def test_a_way_of_pooling(mode: str, form: str, tmp_path: Path) -> None:
     config = {LEGACY[mode]: True} if form == "legacy" else {"pooling_mode": mode}
     if form == "legacy" and mode != "mean":
@@ -147,8 +146,10 @@ def test_prompts_stand_in_front_of_texts(tmp_path: Path) -> None:
     assert reader.max_length == POSITIONS
 
 
-@pytest.mark.parametrize("interface", ["packed", "padded"])
-@pytest.mark.parametrize("mode", POOLINGS)
+@pytest.mark.parametrize(
+    ("mode", "interface"),
+    [*((mode, "packed") for mode in POOLINGS), *((mode, "padded") for mode in ("cls", "weightedmean", "lasttoken"))],
+)
 def test_prompts_that_pooling_leaves_out(mode: str, interface: str, tmp_path: Path) -> None:
     """Their tokens are read, and not pooled: those of the prompt by itself, but for [SEP]."""
     settings = {"prompts": {"query": "a cat: ", "document": ""}, "default_prompt_name": "query"}

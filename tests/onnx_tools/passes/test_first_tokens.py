@@ -27,6 +27,7 @@ from tests.support import folded
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder
 from tests.support.exports import assert_valid
 from tests.support.messages import with_linear
+from tests.support.rewritings import Rewritings
 
 INNER, CLASSES = 24, 3
 PRODUCTS = ("MatMul", "Gemm", "PadfreeLinear")
@@ -368,10 +369,10 @@ ROW_NORMS = {  # norms that the last layer has left, of rows
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("name", ROW_NORMS)
-def test_products_of_first_tokens_fold_norms(name: str, normalize: bool) -> None:
+def test_products_of_first_tokens_fold_norms(name: str, normalize: bool, rewritings: Rewritings) -> None:
     """As many as where the last layer computes all tokens; the last norm stays in both."""
     plain = rewrite(first_token_of(folded.load(name), normalize=normalize))
-    rewritten, whole = with_linear(plain.model), with_linear(rewrite(folded.load(name), verify=False).model)
+    rewritten, whole = with_linear(plain.model), rewritings.of_linear(name).model
     assert moved(plain) == 1
     (count, (reason,)), (whole_count, _) = folding(rewritten), folding(whole)
     assert count == whole_count == 3

@@ -27,6 +27,7 @@ from padfree.onnx_tools.verification.sample_batches import sample_of
 
 from tests.onnx_tools.agreement import run
 from tests.support import folded
+from tests.support.rewritings import Rewritings
 
 VOCABULARY, WIDTH, INNER = 100, 64, 128
 Feeds = dict[str, np.ndarray]
@@ -254,10 +255,10 @@ def norms_in_e4m3(model: Model) -> int:
 
 @pytest.mark.parametrize("fold_streams", [True, False])
 @pytest.mark.parametrize("name", ["deberta_v3", "modernbert", "mpnet", "nomic_bert", "qwen3_embedding"])
-def test_other_families(name: str, fold_streams: bool) -> None:
+def test_other_families(name: str, fold_streams: bool, rewritings: Rewritings) -> None:
     """Biases, gates, turns, RMS norms and norms ahead of layers, whose streams are in e4m3 beside half precision."""
     source = folded.load(name)
-    plain = Model.of(rewrite(source, precision="fp16", verify=False).model)
+    plain = Model.of(rewritings.of_folded(name, "fp16").model)
     linear = with_linear(plain, fold_streams=fold_streams)
     sample = sample_of(source, read_metadata(plain.proto))
     actual = quantize(linear, [sample.feeds], QuantizationOptions(largest_loss=10.0), verify=False)
