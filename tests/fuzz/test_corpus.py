@@ -18,7 +18,7 @@ from .finds import FindError
 from .lengths import DAMAGED, FAULT
 from .targets import TARGETS, command
 
-SEEDS = {"models": 40, "rewritten": 25, "sidecars": 60, "bodies": 2000, "arrays": 60, "lengths": 60}
+SEEDS = {"models": 20, "rewritten": 12, "sidecars": 30, "bodies": 1000, "arrays": 30, "lengths": 60}
 FIRST = 20261122
 DOORS = [pytest.param(door, marks=pytest.mark.gpu if door == "lengths" else ()) for door in TARGETS]
 

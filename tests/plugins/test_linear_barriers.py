@@ -12,7 +12,7 @@ from .barrier_plays import Barrier, WrongError
 from .linear_barriers import Play, failure_of
 
 CLUSTERS = [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2)]
-ORDERS = 40
+ORDERS = 20
 
 
 def plays(features: int, tokens: int, *, residual: bool, everybody: bool = True) -> list[Play]:

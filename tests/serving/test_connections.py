@@ -20,6 +20,7 @@ from tests.support.http_requests import PATIENCE_S, get, post
 from tests.support.served_models import Server, wait_until
 
 MIB = 1 << 20
+SLACK_S = 10.0  # of a machine that has other work
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_slow_heads_bodies_and_readers_are_ended(two: Server) -> None:
     body.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n{")
     assert ended(body).startswith(b"HTTP/1.1 408")
     assert ended(head).startswith(b"HTTP/1.1 408")
-    assert HEAD_S / 2 < time.monotonic() - start < 3 * HEAD_S
+    assert HEAD_S / 2 < time.monotonic() - start < 3 * HEAD_S + SLACK_S
     content = json.dumps({"inputs": ["a b c d e f " * 5000] * 30}).encode()
     request = b"POST /tokenize HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(content) + content
     readers = [connect(two) for _ in range(2)]

@@ -14,8 +14,8 @@ from tests.support.families import all_cases
 from tests.support.rewritings import Rewritings
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-# test_families.py compares all forms of BERT, which differ in opset, mask and activation; what `padfree compare` sees of
-# them is alike in most, and so it is where the same exporter writes a family's attention in two ways.
+# test_families.py compares all forms of BERT, which differ in opset, mask and activation; most are alike to
+# `padfree compare`, and so are files of one exporter and family whose attention is written in two ways.
 FORMS = sorted(case.path for case in all_cases() if case.activation and not case.static)
 TWINS = {path.with_stem(path.stem.replace("_sdpa", "_eager")) for path in FIXTURES.rglob("*_sdpa.onnx")}
 LEFT_OUT = {*FORMS} - {*FORMS[::8]} | TWINS

