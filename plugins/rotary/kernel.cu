@@ -31,8 +31,46 @@ __device__ inline void rotatePair(float& x, float& y, float cosine, float sine) 
   y = y * cosine + before * sine;
 }
 
-// A block takes `rows` rows; every item is two vectors: those of pairs, or two to be copied. The heads of a row share
-// their angles, which are computed while the first vectors are on their way.
+// Two vectors of a row: those of pairs, or two to be copied.
+struct Item {
+  int row, pair;          // pair: the first of its head, below 0 for columns that are copied
+  int64_t first, second;  // elements; -1: there is no second
+};
+
+// How a row is divided into vectors and items.
+struct RowItems {
+  int pairs, per_head;   // of a head: pairs, and items
+  int rotated;           // items of all heads; the others are copied
+  int vectors, per_row;  // of the row: vectors, and items
+};
+
+template <int kWidth>
+__device__ inline RowItems rowItems(const RotaryParams& p) {
+  const int pairs = p.D / 2, per_head = pairs / kWidth, vectors = p.W / kWidth;
+  return {pairs, per_head, p.H * per_head, vectors, (vectors + 1) / 2};
+}
+
+template <int kWidth, bool kInterleaved>
+__device__ inline Item itemAt(const RotaryParams& p, const RowItems& items, int i) {
+  Item item;
+  item.row = i / items.per_row;
+  const int index = i - item.row * items.per_row, head = index / items.per_head;
+  const int64_t start = int64_t{item.row} * p.W;
+  if (index < items.rotated) {
+    item.pair = (index - head * items.per_head) * kWidth;
+    const int column = head * p.D + (kInterleaved ? 2 * item.pair : item.pair);
+    item.first = start + column;
+    item.second = item.first + (kInterleaved ? kWidth : items.pairs);
+  } else {
+    item.pair = -1;
+    item.first = start + 2 * index * kWidth;
+    item.second = 2 * index + 1 < items.vectors ? item.first + kWidth : -1;
+  }
+  return item;
+}
+
+// A block takes `rows` rows. The heads of a row share their angles, which are computed while the first vectors are on
+// their way.
 template <typename T, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, int rows) {
   constexpr int kWidth = kVectorBytes / sizeof(T);
@@ -41,33 +79,11 @@ __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, i
   releaseNextGrid();
   const int64_t first_row = int64_t{blockIdx.x} * rows;
   const int here = static_cast<int>(min(int64_t{rows}, p.T - first_row));
-  const int pairs = p.D / 2, per_head = pairs / kWidth, rotated = p.H * per_head;
-  const int vectors = p.W / kWidth, per_row = (vectors + 1) / 2, count = here * per_row;
+  const RowItems of_row = rowItems<kWidth>(p);
+  const int pairs = of_row.pairs, count = here * of_row.per_row;
   const T* const x = static_cast<const T*>(p.x) + first_row * p.W;
   T* const y = static_cast<T*>(p.y) + first_row * p.W;
   float* const sines = table + rows * pairs;
-
-  struct Item {
-    int row, pair;          // pair: the first of its head, below 0 for columns that are copied
-    int64_t first, second;  // elements; -1: there is no second
-  };
-  const auto itemAt = [&](int i) {
-    Item item;
-    item.row = i / per_row;
-    const int index = i - item.row * per_row, head = index / per_head;
-    const int64_t start = int64_t{item.row} * p.W;
-    if (index < rotated) {
-      item.pair = (index - head * per_head) * kWidth;
-      const int column = head * p.D + (kInterleaved ? 2 * item.pair : item.pair);
-      item.first = start + column;
-      item.second = item.first + (kInterleaved ? kWidth : pairs);
-    } else {
-      item.pair = -1;
-      item.first = start + 2 * index * kWidth;
-      item.second = 2 * index + 1 < vectors ? item.first + kWidth : -1;
-    }
-    return item;
-  };
 
   bool has_table = false;
   for (int begin = threadIdx.x; begin - static_cast<int>(threadIdx.x) < count; begin += kItems * kThreads) {
@@ -76,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, i
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (begin + i * kThreads >= count) continue;
-      items[i] = itemAt(begin + i * kThreads);
+      items[i] = itemAt<kWidth, kInterleaved>(p, of_row, begin + i * kThreads);
       raw[i][0] = *reinterpret_cast<const uint4*>(x + items[i].first);
       if (items[i].second >= 0) raw[i][1] = *reinterpret_cast<const uint4*>(x + items[i].second);
     }
