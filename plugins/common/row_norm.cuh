@@ -166,6 +166,22 @@ constexpr int crowdedBlocks(int vectors) {
 // (fp16, E 4096: 108 instead of 92).
 constexpr int kNoBound = 0;
 
+// Takes the mean from x; the result is the sum of the squares of this thread's part. inside(i): whether the row has
+// vector i.
+template <int kVectors, int kWidth, typename Inside>
+__device__ inline float centre(float (&x)[kVectors][kWidth], float mean, const Inside& inside) {
+  float squares = 0.f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      x[i][j] -= mean;
+      if (inside(i)) squares += x[i][j] * x[i][j];
+    }
+  }
+  return squares;
+}
+
 // kLanes threads a row, kVectors vectors of Norm::kAtOnceBytes a thread. All loads of a row are on their way before the
 // first is used. kCrowded: E fills all vectors and registers are bounded, so that a row takes fewer instructions and
 // more rows are under way. That helps where a row waits for more than its bytes; elsewhere it costs up to 7 % (H200, E
@@ -207,7 +223,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
 #pragma unroll
   for (int a = 0; a < Source::kAddends; ++a) load(addends[a], raw[a]);
   releaseNextGrid();  // here it also keeps the compiler from moving loads after the sums
-  float x[kVectors][kWidth], total = 0.f, squares = 0.f;
+  float x[kVectors][kWidth], total = 0.f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     unpackFloats<T>(raw[0][i], x[i]);
@@ -233,14 +249,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
   }
 
   const float mean = p.rms ? 0.f : rowSum<kLanes>(total) * p.inverse_E;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      x[i][j] -= mean;
-      if (inside(i)) squares += x[i][j] * x[i][j];
-    }
-  }
+  const float squares = centre(x, mean, inside);
   const float variance = rowSum<kLanes>(squares) * p.inverse_E;
   const float inverse = scaled ? rsqrtf(variance + p.epsilon) : 0.f;
   T *const y = p.y + offset, *const first = firstRow(p, result);

@@ -8,6 +8,19 @@
 
 namespace padfree {
 
+// Stores a vector of a row: zeros for filler.
+template <typename T, bool kE4m3, int kWidth>
+__device__ inline void storeVector(const EmbeddingRows& p, const E4m3Rows& e4m3, int64_t at, T* y, bool filler,
+                                   const float (&x)[kWidth]) {
+  if (filler) {
+    if (!kE4m3 || p.y) *reinterpret_cast<uint4*>(y) = uint4{};
+    if constexpr (kE4m3) *reinterpret_cast<uint2*>(e4m3.data + at) = uint2{};
+  } else {
+    if (!kE4m3 || p.y) storeFloats(y, x);
+    if constexpr (kE4m3) storeRow<T>(e4m3, at, x);
+  }
+}
+
 // A warp a token. Instructions are what bounds it (some 700 a row in rowNormVectorKernel): so the tensor cores convert
 // and add. The word row is on its way before the token's sequence is searched for, which takes as long.
 template <typename T, int kVectors, bool kE4m3, typename Source>
@@ -89,14 +102,8 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
     accumulate<T>(beta[i], identity, shift);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) x[i][j] = x[i][j] * inverse * scale[j] + shift[j];
-    [[maybe_unused]] const int64_t at = static_cast<int64_t>(token) * kE + lane * kWidth + i * kStride;
-    if (filler) {
-      if (!kE4m3 || p.y) *reinterpret_cast<uint4*>(y + i * kStride) = uint4{};
-      if constexpr (kE4m3) *reinterpret_cast<uint2*>(e4m3.data + at) = uint2{};
-    } else {
-      if (!kE4m3 || p.y) storeFloats(y + i * kStride, x[i]);
-      if constexpr (kE4m3) storeRow<T>(e4m3, at, x[i]);
-    }
+    const int64_t at = static_cast<int64_t>(token) * kE + lane * kWidth + i * kStride;
+    storeVector<T, kE4m3>(p, e4m3, at, y + i * kStride, filler, x[i]);
   }
 }
 

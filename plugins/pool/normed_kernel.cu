@@ -6,6 +6,7 @@
 #include "common/dependent_launch.cuh"
 #include "common/e4m3_code.cuh"
 #include "common/ptx/cluster.cuh"
+#include "common/row_norm.cuh"
 #include "pool/stretch.cuh"
 
 namespace padfree {
@@ -48,9 +49,9 @@ __device__ void loadRow(const PoolParams& p, const void* row, bool some, uint4 (
 
 // A row less its mean, in fp32; the result is what it is to be multiplied by.
 template <typename T, int kVectors>
-__device__ float centre(const PoolParams& p, const uint4 (&row)[kVectors], float (&x)[kVectors][kWidth]) {
+__device__ float centreRow(const PoolParams& p, const uint4 (&row)[kVectors], float (&x)[kVectors][kWidth]) {
   const float inverse_E = 1.f / p.E;
-  float total = 0.f, squares = 0.f;
+  float total = 0.f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     unpackFloats<T>(row[i], x[i]);
@@ -58,14 +59,7 @@ __device__ float centre(const PoolParams& p, const uint4 (&row)[kVectors], float
     for (int j = 0; j < kWidth; ++j) total += x[i][j];
   }
   const float mean = p.rms ? 0.f : warpSum(total) * inverse_E;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      x[i][j] -= mean;
-      if (columnOf(i) < p.E) squares += x[i][j] * x[i][j];
-    }
-  }
+  const float squares = centre(x, mean, [&](int i) { return columnOf(i) < p.E; });
   return rsqrtf(warpSum(squares) * inverse_E + p.epsilon);
 }
 
@@ -86,7 +80,7 @@ __device__ void sumNormedRows(const PoolParams& p, int first, int last, int stri
     for (int n = 0; n < kAhead; ++n) {
       if (t + n * stride >= last) break;
       float x[kVectors][kWidth];
-      const float inverse = centre<T>(p, rows[n], x);
+      const float inverse = centreRow<T>(p, rows[n], x);
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
@@ -114,7 +108,7 @@ __global__ void __launch_bounds__(kRowThreads) normedRowKernel(PoolParams p) {
   const bool some = token.first < token.last;
   loadRow(p, rowOf<T>(p, token.first), some, row);
   float y[kVectors][kWidth], square = 0.f;
-  const float inverse = centre<T>(p, row, y);
+  const float inverse = centreRow<T>(p, row, y);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float scale[kWidth], shift[kWidth];
