@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from padfree.builder import cli
 
+from tests.support.advice import problems
 from tests.support.folders import WIDTH
 from tests.support.pages import NOTES, page, pages
 from tests.support.tour import README, TEXTS, TOUR, blocks, commands, python_example, write_start
@@ -58,6 +59,18 @@ def test_a_command_exists_with_its_arguments(words: list[str]) -> None:
         assert module or (ROOT / arguments[0]).is_file()
     elif "/" in program:
         assert (ROOT / program).is_file()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_inside_sentences_exist(path: Path) -> None:
+    """`padfree build FOLDER --precision fp8`: the subcommand and the options; where files are named, the whole."""
+    prose = re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    spans = [" ".join(span.split()) for span in re.findall(r"`(padfree [^`]+)`", prose)]
+    assert [(span, problems(span)) for span in spans if problems(span)] == []
+    lacking = [
+        span for span in spans if span.startswith("padfree triton") and ".plan" in span and "--server" not in span
+    ]
+    assert lacking == []
 
 
 def check_pip(arguments: list[str]) -> None:
