@@ -26,6 +26,7 @@ VOCABULARY = 100
 MAX_POSITIONS = 16
 PROFILE = {"min_tokens": 1, "opt_tokens": 60, "max_tokens": 100, "max_batch": 12, "max_seq_len": 16}
 LIBRARIES = ("libpadfree.so", "libpadfree_register.so", "libpadfree_triton_batching.so")
+LIBRARIES += ("libtriton_padfree.so", "libpadfree_engine.so")
 
 ModelWriter = Callable[..., Path]
 pytest_plugins = ["tests.support.running", "tests.support.followed"]

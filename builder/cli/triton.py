@@ -14,7 +14,7 @@ from .options import add_revision_option, say
 if TYPE_CHECKING:
     from padfree.builder.triton import Repository
 
-BACKENDS = ("tensorrt", "python")
+BACKENDS = ("tensorrt", "python", "padfree")
 LONG_TEXTS = ("truncate", "refuse")
 
 
@@ -62,7 +62,8 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--backend",
         choices=BACKENDS,
-        help="tensorrt: Triton's own, for packed plans (their default); python: padfree runs plans and .onnx files",
+        help="tensorrt: Triton's own, for packed plans (their default); python: padfree runs plans and .onnx files; "
+        "padfree: its own without Python, for packed plans, not tried on a GPU yet",
     )
     group.add_argument("--server", metavar="RELEASE", help="NGC release of the server, such as 24.11")
     group.add_argument(
@@ -177,7 +178,7 @@ def _rows(repository: Repository) -> list[tuple[str, str, str]]:
     tokens = ", ".join(item.name for item in metadata.token_inputs())
     beside = "".join(f", {item.name} [n, {item.width or 1}]" for item in metadata.sequence_inputs())
     outputs = ", ".join(item.name for item in metadata.outputs)
-    rows = "n" if repository.served.backend == "python" else "1"
+    rows = "1" if repository.served.backend == "tensorrt" else "n"
     kinds = [(f"{tokens} [n, L]{beside}", outputs), ("text [n, 1]", tokens), (f"text [{rows}, 1]{beside}", outputs)]
     return [(name, takes, gives) for name, (takes, gives) in zip(repository.models, kinds, strict=False)]
 

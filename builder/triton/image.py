@@ -22,11 +22,12 @@ from padfree.runtime.gpu import device_code, plugin_library
 from . import kubernetes, libraries
 from .folder import MANIFEST
 from .releases import Server
-from .serving import BACKENDS, Served, printable
+from .serving import BACKENDS, NATIVE, Served, printable
 from .text import tokenizer_name
 
 DOCKERFILE = "Dockerfile"
 ARCHIVE = "padfree.tar"
+BACKENDS_FOLDER = "/opt/tritonserver/backends"  # libraries of a backend look for each other in its folder
 ROOT = "/opt"  # the archive's padfree/ becomes /opt/padfree
 REPOSITORY = "/models"
 PROBE = "triton/probe.py"  # in padfree.runtime; it needs nothing else
@@ -46,7 +47,7 @@ class Needs:
         server_tensorrt: the server's TensorRT, where the model runs in that.
         engine_tensorrt: the plan's TensorRT, None for an .onnx file.
         gpu: the GPU that the plan was built on, for people.
-        backend: "tensorrt" or "python".
+        backend: one of BACKENDS.
         texts: a tokenizer belongs to it.
         gpus: how many GPUs the server must have for it: one more than the largest number that it names.
     """
@@ -175,6 +176,10 @@ def dockerfile(models: Sequence[Needs]) -> str:
         # A .pth file, because the Python backend of older releases ignores PYTHONPATH.
         site = "$(python3 -c 'import site; print(site.getsitepackages()[0])')"
         lines.append(f'RUN echo {ROOT} > "{site}/padfree.pth"')
+    if any(needs.backend == NATIVE for needs in models):
+        lines.append(
+            f"RUN mkdir {BACKENDS_FOLDER}/{NATIVE} && ln -s {ROOT}/padfree/lib/*.so {BACKENDS_FOLDER}/{NATIVE}/"
+        )
     lines += [
         "",
         "# Asks the models for answers: a server calls them ready whose processes are gone.",
@@ -262,8 +267,7 @@ def _archived(models: Sequence[Needs]) -> dict[str, Path]:
     paths: list[Path] = []
     if any(needs.engine_tensorrt is not None for needs in models):
         paths.append(_library_for(models))
-    if any(needs.backend == "tensorrt" for needs in models):
-        paths.append(libraries.find(libraries.REGISTER))
+    paths += libraries.needed([needs.backend for needs in models])
     files = {f"lib/{path.name}": path for path in paths}
     folder = Path(runtime.__file__).parent
     files[f"runtime/{PROBE}"] = folder / PROBE

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from padfree.builder.errors import BuildError
@@ -10,14 +11,29 @@ from padfree.runtime.gpu import plugin_library
 
 REGISTER = "libpadfree_register.so"
 BATCHING = "libpadfree_triton_batching.so"
+NATIVE = "libtriton_padfree.so"
+ENGINE = "libpadfree_engine.so"
 WHY = {
     REGISTER: "the server loads padfree's plugins with it",
     BATCHING: "without it a batch may hold more tokens than the plan takes, and all its requests fail",
+    NATIVE: "it is the backend",
+    ENGINE: "the backend runs plans with it",
 }
 
 
+def needed(backends: Collection[str]) -> list[Path]:
+    """Those that a server with these backends loads, beside libpadfree.so.
+
+    Raises:
+        BuildError: as `find`.
+    """
+    names = [REGISTER] if {"tensorrt", "padfree"} & set(backends) else []
+    names += [NATIVE, ENGINE] if "padfree" in backends else []
+    return [find(name) for name in names]
+
+
 def find(name: str) -> Path:
-    """REGISTER or BATCHING.
+    """One of the libraries above.
 
     Raises:
         BuildError: it is not there; padfree.runtime.SessionError: not even libpadfree.so is.

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import python_backend, tensorrt_backend
+from . import native_backend, python_backend, tensorrt_backend
 from .folder import ModelFolder
 from .image import Needs, check_together, image_files, needs_of, server_arguments
 from .publishing import check_repository, check_texts, manifests, opened, publish
 from .releases import Server, server_for_plan, server_for_python
-from .serving import Served, ServingOptions, choose
+from .serving import NATIVE, Served, ServingOptions, choose
 from .text import ensemble_folder, ensemble_name, tokenizer_folder, tokenizer_name
 
 
@@ -100,7 +100,7 @@ def _server(served: Served, others: Sequence[Needs]) -> Server:
     release = options.server
     if release is None and options.server_tensorrt is None and others:
         release = others[0].release
-    if served.backend == "tensorrt" and engine is not None:
+    if served.backend in ("tensorrt", NATIVE) and engine is not None:
         return server_for_plan(release, options.server_tensorrt, engine.tensorrt)
     return server_for_python(release, options.server_tensorrt, engine.tensorrt if engine else None)
 
@@ -110,6 +110,8 @@ def _models(served: Served, needs: Needs) -> dict[str, ModelFolder]:
     options, engine = served.options, served.metadata.engine
     if served.backend == "tensorrt" and engine is not None:
         encoder = tensorrt_backend.model_folder(served, engine.profile)
+    elif served.backend == NATIVE:
+        encoder = native_backend.model_folder(served)
     else:
         encoder = python_backend.model_folder(served)
     models = {options.name: replace(encoder, needs=needs.to_dict())}

@@ -15,7 +15,8 @@ from padfree.onnx_tools.files import is_rewritten
 from padfree.runtime import Metadata, open_plan, parse_metadata
 from padfree.runtime.texts import tokenizer_path
 
-BACKENDS = ("tensorrt", "python")
+NATIVE = "padfree"
+BACKENDS = ("tensorrt", "python", NATIVE)
 ONNX_MAX_BATCH = 32  # sequences; a model file has no profile that says it
 NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 RESERVED = ("Dockerfile", "padfree.tar", "padfree.json", "kubernetes.yaml")  # files of the repository
@@ -31,7 +32,7 @@ class ServingOptions:
 
     Attributes:
         name: the model's name in the server; the tokenizer is NAME_tokenizer, the ensemble NAME_text.
-        backend: "tensorrt" or "python"; by default tensorrt for packed plans.
+        backend: "tensorrt", "python" or NATIVE, which is padfree's own; by default tensorrt for packed plans.
         max_batch: most sequences in one batch, and in one request.
         max_queue_delay_us: how long a request may wait for others, microseconds.
         max_queue_size: requests that may wait; more are refused. 0: no limit.
@@ -102,7 +103,7 @@ class Served:
     Attributes:
         path: the plan or rewritten .onnx file.
         metadata: what it is.
-        backend: "tensorrt" or "python".
+        backend: one of BACKENDS.
         max_batch: sequences in one batch.
         options: what the user asked for.
     """
@@ -133,34 +134,16 @@ def choose(path: Path, options: ServingOptions) -> Served:
     """
     metadata = _read(path)
     is_multiple = next((item.name for item in metadata.token_inputs() if item.width is not None), None)
-    if is_multiple is not None:
+    if is_multiple is not None and options.backend != NATIVE:
         raise BuildError(
-            f"{path}: the input '{is_multiple}' has several numbers a token, which no tensors of the repository hold; "
-            "serve the model with padfree's Session"
+            f"{path}: the input '{is_multiple}' has several numbers a token, which only --backend {NATIVE} serves; "
+            "pass that, or serve the model with padfree's Session"
         )
     ragged = metadata.engine is not None and metadata.interface == "packed" and not metadata.shared_inputs
     default = "tensorrt" if ragged else "python"
     backend = options.backend or default
-    if backend == "tensorrt" and metadata.engine is None:
-        raise BuildError(
-            f"{path}: --backend tensorrt needs a plan; build one with: padfree build {path} -o model.plan, or serve "
-            "the file with --backend python"
-        )
-    if backend == "tensorrt" and metadata.interface != "packed":
-        raise BuildError(
-            f"{path}: the plan has the {metadata.interface} interface, --backend tensorrt serves packed ones, whose "
-            "inputs Triton's ragged batching fills; build it with --interface packed, or use --backend python"
-        )
-    if backend == "tensorrt" and metadata.shared_inputs:
-        raise BuildError(
-            f"{path}: the model has '{metadata.shared_inputs[0]}' once for a whole batch, and --backend tensorrt "
-            "batches requests whatever they hold; use --backend python, which runs requests of other values by "
-            f"themselves, or bind it to a number: padfree optimize --fix {metadata.shared_inputs[0]}=NUMBER"
-        )
-    if backend == "tensorrt" and options.costs is not None:
-        raise BuildError(f"--costs {options.costs} is for --backend python, which cuts batches itself; leave it out")
-    if backend == "tensorrt" and options.fair_share:
-        raise BuildError("--fair-share is for --backend python, which has a queue of its own; pass that too")
+    if backend != "python":
+        _check_packed(path, metadata, backend, options)
     if options.gpus is not None and metadata.engine is None:
         raise BuildError(
             f"{path}: --gpus {','.join(map(str, options.gpus))} is for plans, and this .onnx file runs on the CPU; "
@@ -168,6 +151,31 @@ def choose(path: Path, options: ServingOptions) -> Served:
         )
     max_batch = _max_batch(metadata, backend, options.max_batch)
     return Served(path, metadata, backend, max_batch, _with_kept_tokenizer(path, metadata, options))
+
+
+def _check_packed(path: Path, metadata: Metadata, backend: str, options: ServingOptions) -> None:
+    """Raises BuildError for what the backends that pack requests into plans do not serve."""
+    if metadata.engine is None:
+        raise BuildError(
+            f"{path}: --backend {backend} needs a plan; build one with: padfree build {path} -o model.plan, or serve "
+            "the file with --backend python"
+        )
+    if metadata.interface != "packed":
+        raise BuildError(
+            f"{path}: the plan has the {metadata.interface} interface, --backend {backend} serves packed ones, whose "
+            "inputs are filled with the tokens of many requests; build it with --interface packed, or use --backend "
+            "python"
+        )
+    if metadata.shared_inputs:
+        raise BuildError(
+            f"{path}: the model has '{metadata.shared_inputs[0]}' once for a whole batch, and --backend {backend} "
+            "batches requests whatever they hold; use --backend python, which runs requests of other values by "
+            f"themselves, or bind it to a number: padfree optimize --fix {metadata.shared_inputs[0]}=NUMBER"
+        )
+    if options.costs is not None:
+        raise BuildError(f"--costs {options.costs} is for --backend python, which cuts batches itself; leave it out")
+    if options.fair_share:
+        raise BuildError("--fair-share is for --backend python, which has a queue of its own; pass that too")
 
 
 def _with_kept_tokenizer(path: Path, metadata: Metadata, options: ServingOptions) -> ServingOptions:

@@ -91,7 +91,7 @@ def ensemble_folder(served: Served) -> ModelFolder:
     pb = configs.protobuf()
     # The tokenizer pads the texts of one request to its longest and gives their lengths. The tensorrt backend takes no
     # lengths, every row of a request is a sequence: one text a request, and the encoder batches those of many requests.
-    rows_differ = served.backend == "python"
+    rows_differ = served.backend != "tensorrt"
     config = configs.new_config(ensemble_name(served), served.max_batch if rows_differ else 1)
     config.platform = "ensemble"
     _add_text_inputs(config)

@@ -32,8 +32,8 @@ def add_warmup(config: Any, served: Served) -> dict[str, bytes]:
         sample = config.model_warmup.add(name=name, batch_size=sequences)
         for number, item in enumerate(served.metadata.token_inputs()):
             values = sample.inputs[item.name]
-            values.data_type = protobuf().DataType.TYPE_INT32
-            values.dims.append(length)
+            values.data_type = getattr(protobuf().DataType, "TYPE_FP32" if item.holds_floats else "TYPE_INT32")
+            values.dims.extend([length, *item.trailing_shape])
             value = allowed_value(item)
             if value == 0:
                 values.zero_data = True

@@ -79,12 +79,14 @@ def server(
 
 
 @pytest.fixture(scope="session")
-def native_backends(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the native backend and the stand-in of its engine, for `--backend-directory`."""
+def native_backends(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For `--backend-directory`: the native backend with the stand-in of its engine, and the Python backend."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to compile the stand-in of an engine; install it: apt-get install g++")
-    return backend_directory(compiler, tmp_path_factory.mktemp("backends"))
+    folder = backend_directory(compiler, tmp_path_factory.mktemp("backends"))
+    (folder / "python").symlink_to(installed / "server" / "pytriton" / "tritonserver" / "backends" / "python")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -233,7 +233,7 @@ def test_text_ensembles_that_cannot_be(
     ("options", "message"),
     [
         ({"name": "a/b"}, "model name 'a/b', allowed: letters, digits"),
-        ({"backend": "onnx"}, "--backend onnx, allowed: tensorrt, python"),
+        ({"backend": "onnx"}, "--backend onnx, allowed: tensorrt, python, padfree"),
         ({"max_batch": 0}, "--max-batch 0, allowed: 1 or more"),
         ({"instances": 0}, "--instances 0, allowed: 1 or more"),
         ({"max_queue_delay_us": -1}, "--max-queue-delay-us -1, allowed: 0 or more"),

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native backend's repository: configuration, files, image, and what it does not serve."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from padfree.builder import BuildError
+from padfree.builder.triton import ServingOptions, write_repository
+from padfree.builder.triton.config import protobuf, read_text
+
+pytest.importorskip("tritonclient.grpc")
+
+PlanWriter = Callable[..., Path]
+
+EXPECTED = """
+name: "bert"
+backend: "padfree"
+default_model_filename: "model.plan"
+max_batch_size: 12
+input { name: "input_ids" data_type: TYPE_INT32 dims: -1 allow_ragged_batch: true }
+input { name: "token_type_ids" data_type: TYPE_INT32 dims: -1 allow_ragged_batch: true optional: true }
+input { name: "seq_lens" data_type: TYPE_INT32 dims: 1 optional: true }
+output { name: "hidden" data_type: TYPE_FP32 dims: -1 dims: 2 }
+output { name: "lengths" data_type: TYPE_FP32 dims: 1 }
+dynamic_batching { max_queue_delay_microseconds: 250 }
+instance_group { count: 2 kind: KIND_GPU }
+model_warmup {
+  name: "one short sequence" batch_size: 1
+  inputs { key: "input_ids" value { data_type: TYPE_INT32 dims: 8 zero_data: true } }
+  inputs { key: "token_type_ids" value { data_type: TYPE_INT32 dims: 8 zero_data: true } }
+}
+model_warmup {
+  name: "the fullest batch" batch_size: 12
+  inputs { key: "input_ids" value { data_type: TYPE_INT32 dims: 8 zero_data: true } }
+  inputs { key: "token_type_ids" value { data_type: TYPE_INT32 dims: 8 zero_data: true } }
+}
+"""
+
+
+def write(model: Path, folder: Path, **options: Any) -> Path:
+    options = {"server": "24.11", "backend": "padfree", **options}
+    return write_repository(model, folder, ServingOptions("bert", **options)).folder
+
+
+def test_every_field(write_plan: PlanWriter, tmp_path: Path) -> None:
+    folder = write(write_plan(), tmp_path / "models", max_queue_delay_us=250, instances=2)
+    actual = read_text(folder / "bert" / "config.pbtxt")
+    expected = text_format.Parse(EXPECTED, protobuf().ModelConfig())
+    assert text_format.MessageToString(actual) == text_format.MessageToString(expected)
+
+
+def test_every_file_and_the_image(write_plan: PlanWriter, tmp_path: Path) -> None:
+    model = write_plan()
+    folder = write(model, tmp_path / "models")
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {name for name in files if name.startswith("bert/")} == {
+        "bert/1/model.plan",
+        "bert/1/model.plan.json",
+        "bert/config.pbtxt",
+        "bert/padfree.json",
+    }
+    assert (folder / "bert/1/model.plan").read_bytes() == model.read_bytes()
+    with tarfile.open(fileobj=io.BytesIO((folder / "padfree.tar").read_bytes())) as archive:
+        names = {name for name in archive.getnames() if name.startswith("padfree/lib/")}
+    libraries = ("libpadfree.so", "libpadfree_register.so", "libtriton_padfree.so", "libpadfree_engine.so")
+    assert names == {f"padfree/lib/{name}" for name in libraries}
+    dockerfile = (folder / "Dockerfile").read_text("utf-8")
+    backends = "/opt/tritonserver/backends/padfree"
+    assert f"RUN mkdir {backends} && ln -s /opt/padfree/lib/*.so {backends}/" in dockerfile
+    assert "pip3 install" not in dockerfile  # nothing of it runs in Python
+    assert "libnvinfer.so.10.6.0" in dockerfile
+    assert "plugins=" not in dockerfile  # the engine library loads them
+
+
+def test_numbers_of_tokens_and_of_sequences(
+    write_plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path
+) -> None:
+    boxes = {"name": "bbox", "role": "tokens", "limit": 9, "dtype": "int32", "width": 4}
+    floats = {"name": "features", "role": "per_sequence", "limit": None, "dtype": "float32", "width": 3}
+    folder = write(write_plan(inputs=[*packed_metadata["inputs"], boxes, floats]), tmp_path / "models")
+    config = read_text(folder / "bert" / "config.pbtxt")
+    types = protobuf().DataType.Name
+    found = {item.name: (types(item.data_type), list(item.dims)) for item in config.input}
+    assert found["bbox"] == ("TYPE_INT32", [-1, 4])
+    assert found["features"] == ("TYPE_FP32", [3])
+    assert list(config.model_warmup[0].inputs["bbox"].dims) == [8, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"interface": "padded"}, {}, "--backend padfree serves packed ones"),
+        ({}, {"fair_share": True}, "--fair-share is for --backend python"),
+        ({}, {"costs": Path("costs.json")}, "--costs costs.json is for --backend python"),
+        ({}, {"server": "24.12"}, "the plan was built with TensorRT 10.6.0, the server .* has 10.7.0"),
+        (
+            {"outputs": [{"name": "grid", "layout": "padded", "dtype": "float32", "shape": [None, None, 3]}]},
+            {},
+            "output 'grid' .* has no row of one size for every token or every sequence, which --backend padfree needs",
+        ),
+    ],
+)
+def test_what_it_does_not_serve(
+    write_plan: PlanWriter, tmp_path: Path, changes: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    model = write_plan(**changes)
+    with pytest.raises(BuildError, match=message):
+        write(model, tmp_path / "models", **options)
+    assert not (tmp_path / "models" / "bert").exists()
+
+
+def test_an_onnx_file_needs_the_python_backend(packed_model: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="--backend padfree needs a plan; build one with: padfree build"):
+        write(packed_model(), tmp_path / "models")
+
+
+def test_without_its_library(write_plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
+    (libraries / "libtriton_padfree.so").unlink()
+    with pytest.raises(
+        BuildError, match=r"libtriton_padfree.so is missing: it is the backend; .* or use --backend python"
+    ):
+        write(write_plan(), tmp_path / "models")
