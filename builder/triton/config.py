@@ -10,6 +10,7 @@ from typing import Any
 from padfree.builder.errors import BuildError
 from padfree.contract.installation import install_command
 from padfree.contract.metadata import Metadata
+from padfree.runtime.triton.items import SEQ_LENS
 
 from .serving import Served
 from .tensors import set_dims
@@ -81,6 +82,11 @@ def add_sequence_inputs(
         add_input(config, item.name, "TYPE_FP32" if item.holds_floats else "TYPE_INT32", [item.width or 1])
         if as_the_engine and item.width is None:
             config.input[-1].reshape.SetInParent()
+
+
+def add_seq_lens(config: Any) -> None:
+    """Adds the input that says how many tokens of each row count, where rows differ."""
+    add_input(config, SEQ_LENS, "TYPE_INT32", [1], optional=True)
 
 
 def add_output(config: Any, name: str, data_type: int, dims: list[int]) -> None:

@@ -11,7 +11,6 @@ from padfree.builder.errors import BuildError
 from padfree.contract.metadata import OutputInfo
 from padfree.runtime import sidecar_path
 from padfree.runtime.request import ZERO_WHEN_MISSING
-from padfree.runtime.triton.items import SEQ_LENS
 
 from . import config as configs
 from .folder import ENCODER, ModelFolder, copy_of
@@ -35,7 +34,7 @@ def model_folder(served: Served) -> ModelFolder:
         dims = [VARIABLE, *item.trailing_shape]
         configs.add_input(config, item.name, kind, dims, ragged=True, optional=item.name in ZERO_WHEN_MISSING)
     configs.add_sequence_inputs(config, served.metadata)
-    configs.add_input(config, SEQ_LENS, "TYPE_INT32", [1], optional=True)
+    configs.add_seq_lens(config)
     for output in served.metadata.outputs:
         check_output(output)
         configs.add_output(config, output.name, data_type(configs.protobuf(), output.dtype), output_dims(output))

@@ -11,7 +11,6 @@ from padfree.runtime import sidecar_path
 from padfree.runtime.batching import read_costs
 from padfree.runtime.request import ZERO_WHEN_MISSING
 from padfree.runtime.triton import EncoderParameters
-from padfree.runtime.triton.items import SEQ_LENS
 
 from . import config as configs
 from .folder import ENCODER, Files, ModelFolder, copy_of
@@ -43,7 +42,7 @@ def model_folder(served: Served) -> ModelFolder:
         optional = item.name in ZERO_WHEN_MISSING
         configs.add_input(config, item.name, "TYPE_INT32", [VARIABLE], ragged=True, optional=optional)
     configs.add_sequence_inputs(config, served.metadata)
-    configs.add_input(config, SEQ_LENS, "TYPE_INT32", [1], optional=True)
+    configs.add_seq_lens(config)
     for output in served.metadata.outputs:
         dtype = SHOWN_TYPES.get(output.dtype, output.dtype)
         configs.add_output(config, output.name, data_type(configs.protobuf(), dtype), output_dims(output))
