@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from padfree.builder.engine.lowering.task_lists import SHORT_LENGTH
 from padfree.builder.engine.profile import ProfileOptions
-from padfree.builder.engine.task_lists import SHORT_LENGTH
 
 FILL = 0.6  # mean length over S: that of lengths uniform in [0.2 S, S]
 LONGEST = 1024

@@ -24,7 +24,7 @@ from polygraphy.comparator import IterationResult
 from polygraphy.logger import G_LOGGER
 
 from ..destinations import Named, check_destinations
-from ..engine.network import for_parser
+from ..engine.lowering import for_parser
 from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
 from ..errors import BuildError
 from ..files import write_files, write_with

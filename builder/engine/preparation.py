@@ -20,7 +20,7 @@ from padfree.runtime.gpu import Device
 
 from ..errors import BuildError
 from .linear import apply_linear, choose_linear
-from .network import for_parser
+from .lowering import for_parser
 from .options import BuildOptions
 from .profile import choose_profile
 

@@ -113,6 +113,6 @@ def _shape_range(interface: str, item: InputInfo, profile: Profile) -> ShapeRang
     elif item.role == "cu_seqlens":
         sizes = [(2,), (profile.max_batch + 1,), (profile.max_batch + 1,)]
     else:
-        sizes = [(1,), (profile.max_seq_len,), (profile.max_tokens,)]  # network.bound_max_seqlen says why
+        sizes = [(1,), (profile.max_seq_len,), (profile.max_tokens,)]  # lowering.bound_max_seqlen says why
     minimum, optimum, maximum = ((*size, *item.trailing_shape) for size in sizes)
     return ShapeRange(item.name, minimum, optimum, maximum)

@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto
 from padfree.builder.engine.linear import AUTO, FOLDED, apply_linear, choose_linear
-from padfree.builder.engine.network import for_parser
+from padfree.builder.engine.lowering import for_parser
 from padfree.builder.errors import BuildError
 from padfree.onnx_tools import RewriteError, load_model, rewrite
 from padfree.onnx_tools.files.model import Model

@@ -5,8 +5,8 @@
 
 Attention of q, k and v [B,S,H,D], and a convolution of x [B,S,E] along S: strongly typed networks without
 any plugin. Prints the largest error of each batch in parts of the result's root mean square, for the network as it is
-and as padfree builds it: axes of products lengthened (builder/engine/short_axes.py), convolutions written as products
-(onnx_tools/passes/convolutions.py).
+and as padfree builds it: axes of products lengthened (builder/engine/lowering/short_axes.py), convolutions written as
+products (onnx_tools/passes/convolutions.py).
 Needs a GPU, TensorRT and PyTorch.
 """
 
@@ -20,8 +20,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, TensorProto, numpy_helper, parser, shape_inference
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
+from padfree.builder.engine.lowering.short_axes import lengthen_short_axes
 from padfree.builder.engine.profile import ShapeRange
-from padfree.builder.engine.short_axes import lengthen_short_axes
 from padfree.onnx_tools.analysis.graph import tidy
 from padfree.onnx_tools.analysis.symbolic import analyse
 from padfree.onnx_tools.passes.convolutions import expand_convolutions

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 from padfree.builder.cli import main
-from padfree.builder.engine.network import for_parser
+from padfree.builder.engine.lowering import for_parser
 from padfree.builder.engine.preparation import rewritten
 from padfree.builder.engine.profile import ProfileOptions, choose_profile, shape_ranges
 from padfree.builder.errors import BuildError

@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from padfree.builder.engine.network import for_parser
+from padfree.builder.engine.lowering import for_parser
 from padfree.onnx_tools import rewrite, synthetic
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes, padfree_nodes
 

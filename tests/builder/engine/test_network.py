@@ -14,16 +14,8 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from padfree.builder import BuildError
 from padfree.builder.engine.inspection import count_engine_plugins, layer_names
-from padfree.builder.engine.network import (
-    bound_max_seqlen,
-    count_plugin_layers,
-    for_parser,
-    name_plugin_nodes,
-    needed_plugin_names,
-    parse,
-    plugin_node_names,
-    set_max_seq_len,
-)
+from padfree.builder.engine.lowering import bound_max_seqlen, for_parser, name_plugin_nodes, set_max_seq_len
+from padfree.builder.engine.network import count_plugin_layers, needed_plugin_names, parse, plugin_node_names
 from padfree.onnx_tools import rewrite
 
 from tests.support.encoder import HIDDEN, EncoderBuilder

@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import ModelProto, parser
-from padfree.builder.engine.parser_gaps import spell_for_parser
+from padfree.builder.engine.lowering.parser_gaps import spell_for_parser
 
 
 def run(model: ModelProto, x: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from padfree.builder.engine.network import for_parser
+from padfree.builder.engine.lowering import for_parser
 from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.operators import check_nodes, node_attributes, with_functions
 

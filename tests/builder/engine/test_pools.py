@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from padfree.builder.engine.network import for_parser
-from padfree.builder.engine.pools import merge_pools
+from padfree.builder.engine.lowering import for_parser
+from padfree.builder.engine.lowering.pools import merge_pools
 from padfree.builder.folders.head import HeadOptions
 from padfree.builder.folders.source import opened
 from padfree.onnx_tools import rewrite, synthetic

@@ -21,7 +21,8 @@ from padfree.builder import BuildError
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine import network, preparation_process
 from padfree.builder.engine.linear import apply_linear, linear_of
-from padfree.builder.engine.network import for_parser, serialized
+from padfree.builder.engine.lowering import for_parser
+from padfree.builder.engine.network import serialized
 from padfree.builder.engine.options import BuildOptions
 from padfree.builder.engine.preparation import prepare_model, rewritten
 from padfree.builder.engine.preparation_process import preparing

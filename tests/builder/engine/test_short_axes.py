@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, parser
-from padfree.builder.engine.short_axes import lengthen_short_axes
+from padfree.builder.engine.lowering.short_axes import lengthen_short_axes
 from padfree.onnx_tools import rewrite
 
 FAMILIES = Path(__file__).resolve().parents[2] / "fixtures" / "families"

@@ -9,8 +9,9 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from padfree.builder.engine.network import for_parser, needed_plugin_names
-from padfree.builder.engine.task_lists import SHORT_LENGTH
+from padfree.builder.engine.lowering import for_parser
+from padfree.builder.engine.lowering.task_lists import SHORT_LENGTH
+from padfree.builder.engine.network import needed_plugin_names
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes
 
 from tests.support.samples import PLAIN_ATTENTION

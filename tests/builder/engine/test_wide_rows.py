@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from padfree.builder.engine.network import for_parser
+from padfree.builder.engine.lowering import for_parser
 from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.operators import check_nodes, node_attributes, padfree_nodes, set_attribute, with_functions
 

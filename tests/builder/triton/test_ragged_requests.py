@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 from padfree.builder.demo.demo import DEMO_DATA
-from padfree.builder.engine.network import bound_max_seqlen
+from padfree.builder.engine.lowering import bound_max_seqlen
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.builder.triton.config import read_text
 from padfree.onnx_tools import rewrite, save_model

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from padfree.builder.engine.network import for_parser
+from padfree.builder.engine.lowering import for_parser
 from padfree.onnx_tools import RewriteError, load_model, rewrite
 from padfree.onnx_tools.operators import OPERATORS, check_nodes, make_node, node_attributes, padfree_nodes
 

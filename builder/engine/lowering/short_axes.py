@@ -4,7 +4,7 @@
 TensorRT 10.6 leaves the result of a batched GEMM unwritten where an axis that varies is 1 (S = 1 in Q K^T [B,H,S,S]
 and in the one with V): docs/notes/2026-11-22-extent-of-one.md, with a network that shows it without any plugin.
 In the packed interface padded nodes have at least two slots
-(network.bound_max_seqlen). The padded interface has the caller's S, so that operands get a second row and column of
+(lowering.bound_max_seqlen). The padded interface has the caller's S, so that operands get a second row and column of
 zeros there, which is cut off again; nothing is added where S is 2 or more.
 """
 
