@@ -76,6 +76,18 @@ def test_a_page_opens_with_a_heading_and_a_sentence(path: Path) -> None:
     assert re.match(r"(?!#|[-*] )\S", second), second
 
 
+@pytest.mark.parametrize("path", pages(), ids=IDS)
+def test_an_opening_says_what_the_page_is_for_and_for_whom(path: Path) -> None:
+    opening = []
+    for block in list(blocks(path))[1:]:
+        if block.startswith("#"):
+            break
+        opening.append(block)
+    words = " ".join(" ".join(opening).split())
+    assert re.search(r"\bthis page\b", words, re.IGNORECASE), words
+    assert re.search(r"\bfor (people|those|everyone|operators|programs|Python programs)\b", words), words
+
+
 @pytest.mark.parametrize("path", [*DOCUMENTS, *pages()], ids=[*(path.name for path in DOCUMENTS), *IDS])
 def test_rates_are_per_something(path: Path) -> None:
     """`tokens per second`, not `tokens a second`."""

@@ -23,20 +23,20 @@ PRE_NORM = frozenset({"EuroBERT", "Gemma 3", "Llama", "Mistral", "ModernBERT", "
 HEAD = """# Popular folders
 
 This page says what padfree makes of fifty popular encoders on the Hugging Face Hub, without torch and without the code
-in their repositories. It is written by `python -m tests.builder.definitions.popular_table` from
-`tests/fixtures/popular_folders.json`: folders with the entries of the hub's `config.json` and its names of tensors, at
-tiny sizes with random weights. CI writes it again and compares.
+in their repositories. It is for people who look for their model before they try it. `python -m
+tests.builder.definitions.popular_table` writes it from `tests/fixtures/popular_folders.json`: folders with the entries
+of the hub's `config.json` and its names of tensors, at tiny sizes with random weights. CI writes it again and compares.
 
-- **becomes**: what the packed interface is. "Packed entirely" means that nothing computes padding.
+- **becomes**: how much of the model is packed. "Packed entirely" means that nothing computes padding.
 - **gives**: the outputs.
-- **precision**: what to build. `fp16 or bf16` stands for families whose sums grow through all layers: `padfree build`
-  without `--precision` looks at the model's own numbers and chooses.
+- **precision**: what to build. In families with `fp16 or bf16`, sums grow through all layers: `padfree build` without
+  `--precision` looks at the model's own numbers and chooses.
 - **class**: the speed class of the attention on Hopper. In every class, padfree's own GEMM kernels compute the linear
   layers of fp16 and bf16.
-- **entries**: where the entries of `config.json` are from. None of the hub's own files could be opened for this table.
-  "Read": from a public copy. "Partly inferred" and "mostly inferred": some or most are from related models or
-  from the defaults of the class. "Memory": as remembered, with names of tensors that transformers writes.
-  If a folder has an entry that padfree does not know, it says so and uses no definition.
+- **entries**: where the entries of `config.json` come from, because none of the hub's own files could be opened for
+  this table. "Read": from a public copy. "Partly inferred", "mostly inferred": some or most from related models or from
+  the defaults of the class. "Memory": as remembered, with names of tensors that transformers writes. If your folder has
+  an entry that padfree does not know, it says so and uses no definition.
 
 | class | attention |
 |---|---|

@@ -78,6 +78,7 @@ In each family, the norm after the last layer keeps its own kernel, because an o
 EuroBERT, UltraBERT, mBART and LayoutLM have another one after the embedding. DeBERTa v2, whose first layer has a
 convolution over tokens, has one on each side of that sum. Qwen3 and EmbeddingGemma normalise Q and K before RoPE.
 EmbeddingGemma normalises the results of its layers before they are added, which no linear layer can do.
+
 `pytest tests/onnx_tools/exports/test_folded_layers.py` compares all answers, in float32 and fp16, and every third
 family's in bf16.
 """
