@@ -12,7 +12,7 @@ from .linear import with_linear
 from .operators import without_functions
 from .options import RewriteOptions
 from .report import IN_BETWEEN, CoverageReport, percent
-from .rewrite import RewriteResult, finished, rewrite, rewrite_model, with_bodies
+from .rewrite import RewriteResult, finish, rewrite, rewrite_model, with_bodies
 
 __all__ = [
     "DEFAULT_GPU",
@@ -28,7 +28,7 @@ __all__ = [
     "VerificationError",
     "bind_inputs",
     "costs",
-    "finished",
+    "finish",
     "load_model",
     "percent",
     "quantize",

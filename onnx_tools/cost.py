@@ -164,9 +164,9 @@ def packed_share(gemms: Iterable[GemmShape], lengths: Lengths) -> float | None:
     GEMMs of constants and of positions alone, which one sequence needs as much as a batch, do not count. None where
     there is no work.
     """
-    counted = [(flops(item, lengths, padded=True), item.padded) for item in gemms if item.letters - {"S"}]
-    at_most = sum(work for work, _ in counted)
-    return sum(work for work, padded in counted if not padded) / at_most if at_most else None
+    shares = [(flops(item, lengths, padded=True), item.padded) for item in gemms if item.letters - {"S"}]
+    at_most = sum(work for work, _ in shares)
+    return sum(work for work, padded in shares if not padded) / at_most if at_most else None
 
 
 def costs(

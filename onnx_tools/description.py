@@ -28,7 +28,7 @@ VERSION = "0.1.0"
 
 
 def describe(
-    passed: PassedGraph,
+    result: PassedGraph,
     report: CoverageReport,
     original: ModelProto,
     *,
@@ -40,8 +40,8 @@ def describe(
 
     Raises RewriteError where nothing of the original can be padding.
     """
-    graph, analysis = passed.graph, passed.analysis
-    inputs = [_input(graph, tensor, interface, passed) for tensor in graph.inputs]
+    graph, analysis = result.graph, result.analysis
+    inputs = [_input(graph, tensor, interface, result) for tensor in graph.inputs]
     limits = {item["name"]: item["limit"] for item in inputs}
     return {
         "format": FORMAT,
@@ -57,17 +57,17 @@ def describe(
                 "dims": dims_of_shape(analysis[tensor].shape),
                 "original_dims": dims,
             }
-            for tensor, dims in zip(graph.outputs, passed.original_dims, strict=True)
+            for tensor, dims in zip(graph.outputs, result.original_dims, strict=True)
         ],
-        "mask": _mask(passed, limits.get(passed.mask.source)),
-        "max_positions": _longest(passed, original),
+        "mask": _mask(result, limits.get(result.mask.source)),
+        "max_positions": _longest(result, original),
         "hidden_size": first_width(analysis, graph),
         "num_layers": report.plugins.get("PadfreeAttention", 0),
         "coverage": report.to_dict(),
         "plugins": dict(report.plugins),
         "masks": masks,
-        "origins": dict(passed.origins),
-        **({"unread": list(unread_inputs_of(passed))} if unread_inputs_of(passed) else {}),
+        "origins": dict(result.origins),
+        **({"unread": list(unread_inputs_of(result))} if unread_inputs_of(result) else {}),
         **({"fixed": fixed_entry(original)} if fixed_entry(original) else {}),
         **text_entry(original),
     }
@@ -81,53 +81,53 @@ def describe_types(metadata: Mapping[str, Any], result: ModelProto) -> None:
         output["shape"] = [dim.dim_value or None for dim in types[output["name"]].shape.dim]
 
 
-def measured(errors: Mapping[str, float], allowed: float) -> dict[str, Any]:
+def measurement(errors: Mapping[str, float], allowance: float) -> dict[str, Any]:
     """Errors by output, in parts of a column's root mean square, and the largest allowed, as the metadata has them."""
-    return {"errors": {name: float(f"{error:.3g}") for name, error in errors.items()}, "allowed": allowed}
+    return {"errors": {name: float(f"{error:.3g}") for name, error in errors.items()}, "allowed": allowance}
 
 
-def _longest(passed: PassedGraph, original: ModelProto) -> int | None:
+def _longest(result: PassedGraph, original: ModelProto) -> int | None:
     """The longest sequence's length, by tables and fixed sizes; None: any."""
-    fixed = fixed_sizes(original, token_inputs_of(original))
-    if passed.mask.source is None and fixed.sequence is not None:
+    sizes = fixed_sizes(original, token_inputs_of(original))
+    if result.mask.source is None and sizes.sequence is not None:
         raise RewriteError(
-            f"the model has no mask, and its inputs have the fixed size {fixed}: every sequence has {fixed.sequence} "
+            f"the model has no mask, and its inputs have the fixed size {sizes}: every sequence has {sizes.sequence} "
             f"tokens, and nothing is padding; {EXPORT_AGAIN}, or with an attention_mask"
         )
-    limits = [fixed.sequence, passed.longest]
+    limits = [sizes.sequence, result.longest]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _mask(passed: PassedGraph, limit: int | None) -> dict[str, Any] | None:
+def _mask(result: PassedGraph, limit: int | None) -> dict[str, Any] | None:
     """The original's mask, or its input of lengths instead of one."""
-    described = passed.mask.described(limit)
-    if described is None or passed.lengths is None:
-        return described
-    return {**described, "input": passed.lengths.input, "lengths": True}
+    entry = result.mask.to_entry(limit)
+    if entry is None or result.lengths is None:
+        return entry
+    return {**entry, "input": result.lengths.input, "lengths": True}
 
 
-def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, passed: PassedGraph) -> dict[str, Any]:
+def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, result: PassedGraph) -> dict[str, Any]:
     role, sizes = "tokens", list(tensor.shape)
-    is_shared = tensor.name in passed.shared
+    is_shared = tensor.name in result.shared_inputs
     if interface == "packed" and tensor.name in ("seq_lens", "max_seqlen"):
         role = tensor.name
-    elif passed.lengths is not None and tensor.name == passed.lengths.input:
+    elif result.lengths is not None and tensor.name == result.lengths.input:
         role = "seq_lens"
     elif sizes[: 1 if interface == "packed" else 2] not in (["T"], ["B", "S"]):
         role = PER_SEQUENCE
-    elif interface == "padded" and tensor.name == passed.mask.source and passed.mask.plain:
+    elif interface == "padded" and tensor.name == result.mask.source and result.mask.plain:
         role = "mask"
-    elif tensor.name in passed.unread:
+    elif tensor.name in result.unread_inputs:
         role = "unread"
     has_values = role in ("tokens", PER_SEQUENCE, "unread")
     limit = limit_of(graph, tensor.name) if has_values else None
     entry = {"name": tensor.name, "role": role, "limit": limit, "dtype": np.dtype(tensor.dtype).name}
     if is_shared:
         entry |= {"shared": True}
-        trailing = list(passed.shared[tensor.name])
+        trailing = list(result.shared_inputs[tensor.name])
     elif role == "seq_lens":
         trailing = sizes[1:]
     else:
         trailing = sizes[2 if interface == "padded" and role != PER_SEQUENCE else 1 :] if has_values else []
-    entry |= holds_entry(passed.held, tensor.name) if role == "tokens" else {}
+    entry |= holds_entry(result.held_inputs, tensor.name) if role == "tokens" else {}
     return {**entry, "width": int(trailing[0])} if trailing else entry

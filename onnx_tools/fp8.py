@@ -84,7 +84,7 @@ def quantize(
         RewriteError: the model is not of that kind, or the data; VerificationError: the answers are too far off.
     """
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every tensor of e4m3, whose type it keeps
-        return _quantized(_measured(model, batches, options, begin), batches, options, verify=verify)
+        return _quantize(_measure(model, batches, options, begin), batches, options, verify=verify)
 
 
 def quantize_gemms(
@@ -103,14 +103,14 @@ def quantize_gemms(
     are what is rounded: the model is calibrated again then.
     """
     with G_LOGGER.suppress(G_LOGGER.ERROR):
-        measured = _measured(with_linear(model, fold_norms=fold_norms), batches, options, begin)
-        if measured.plan.stream_loss > LARGEST_STREAM_LOSS:
-            measured = _measured(with_linear(model, fold_streams=False), batches, options, begin)
-        return _quantized(measured, batches, options, verify=verify)
+        measurements = _measure(with_linear(model, fold_norms=fold_norms), batches, options, begin)
+        if measurements.plan.stream_loss > LARGEST_STREAM_LOSS:
+            measurements = _measure(with_linear(model, fold_streams=False), batches, options, begin)
+        return _quantize(measurements, batches, options, verify=verify)
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _Measurements:
     """A model in half precision, and what is to become of it."""
 
     model: Model
@@ -120,28 +120,30 @@ class _Measured:
     plan: _Plan
 
 
-def _measured(
+def _measure(
     model: Model,
     batches: Sequence[Feeds],
     options: QuantizationOptions,
     begin: BeginSteps,
-) -> _Measured:
-    metadata, plain = _checked(model, batches), _plain(model)
+) -> _Measurements:
+    metadata, plain = _check(model, batches), _plain(model)
     graph, weights = import_graph(plain), QuantizedWeights()
-    plan = _planned(graph, plain, metadata["precision"], batches, options, weights, begin(len(batches)))
-    return _Measured(plain, metadata, graph, weights, plan)
+    plan = _plan(graph, plain, metadata["precision"], batches, options, weights, begin(len(batches)))
+    return _Measurements(plain, metadata, graph, weights, plan)
 
 
-def _quantized(measured: _Measured, batches: Sequence[Feeds], options: QuantizationOptions, *, verify: bool) -> Model:
-    plain, metadata, graph, plan = measured.model, measured.metadata, measured.graph, measured.plan
+def _quantize(
+    measurements: _Measurements, batches: Sequence[Feeds], options: QuantizationOptions, *, verify: bool
+) -> Model:
+    plain, metadata, graph, plan = measurements.model, measurements.metadata, measurements.graph, measurements.plan
     precision, losses = metadata["precision"], plan.losses
-    if not plan.layers.chosen:
+    if not plan.layers.chosen_layers:
         name = max(losses, key=losses.__getitem__)
         raise RewriteError(
-            f"every GEMM loses too much in fp8, '{name}' most: {plan.layers.kept[name]}; choose precision fp16, or "
-            "allow more with --largest-loss"
+            f"every GEMM loses too much in fp8, '{name}' most: {plan.layers.kept_layers[name]}; choose precision fp16, "
+            "or allow more with --largest-loss"
         )
-    result = narrow_gemms(graph, precision, plan.layers.chosen, plan.scales, measured.weights)
+    result = narrow_gemms(graph, precision, plan.layers.chosen_layers, plan.scales, measurements.weights)
     tidy(graph)
     check_graph(graph, result.name)
     names = names_in_use(graph)
@@ -152,13 +154,13 @@ def _quantized(measured: _Measured, batches: Sequence[Feeds], options: Quantizat
     check_nodes(exported.proto)
     check_element_types(exported.proto, precision)
     effects = measure_effect(plain, exported, precision, metadata, batches[:1]) if verify else {}
-    metadata[QUANTIZATION] = _described(plan, options, metadata, batches, effects)
+    metadata[QUANTIZATION] = _describe(plan, options, metadata, batches, effects)
     write_metadata(exported.proto, metadata)
     _check_effects(effects, losses)
     return exported
 
 
-def _checked(model: Model, batches: Sequence[Feeds]) -> dict[str, Any]:
+def _check(model: Model, batches: Sequence[Feeds]) -> dict[str, Any]:
     """The model's metadata. Raises RewriteError where it, or the data, cannot be used."""
     if not is_rewritten(model.proto):
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
@@ -181,7 +183,7 @@ def _plain(model: Model) -> Model:
     return model.with_proto(proto)
 
 
-def _planned(
+def _plan(
     graph: gs.Graph,
     model: Model,
     precision: str,
@@ -192,23 +194,23 @@ def _planned(
 ) -> _Plan:
     """Chooses GEMMs and scales; those that lose too much, or see nothing but zeros, stay."""
     layers = choose_layers(graph, options)
-    tensors = list(dict.fromkeys(layer.x for layer in layers.chosen))
+    tensors = list(dict.fromkeys(layer.x for layer in layers.chosen_layers))
     largest = largest_numbers(model, precision, tensors, batches, done)
     scales = {name: activation_scale(value, options.margin) for name, value in largest.items()}
-    losses = measure_losses(model, precision, layers.chosen, scales, weights, batches[0])
-    reasons, chosen = dict(layers.kept), list[Layer]()
-    for layer in layers.chosen:
+    losses = measure_losses(model, precision, layers.chosen_layers, scales, weights, batches[0])
+    reasons, chosen_layers = dict(layers.kept_layers), list[Layer]()
+    for layer in layers.chosen_layers:
         if largest[layer.x] == 0:
             reasons[layer.name] = f"what it multiplies, '{layer.x}', is zero in all calibration data"
         elif losses[layer.name] > options.largest_loss:
             reasons[layer.name] = f"loses {losses[layer.name]:.3f} of its result, allowed is {options.largest_loss:g}"
         else:
-            chosen.append(layer)
-    stream_loss = max((losses[layer.name] for layer in layers.chosen if reads_stream(layer)), default=0.0)
-    return _Plan(Layers(tuple(chosen), reasons), largest, scales, losses, stream_loss)
+            chosen_layers.append(layer)
+    stream_loss = max((losses[layer.name] for layer in layers.chosen_layers if reads_stream(layer)), default=0.0)
+    return _Plan(Layers(tuple(chosen_layers), reasons), largest, scales, losses, stream_loss)
 
 
-def _described(
+def _describe(
     plan: _Plan,
     options: QuantizationOptions,
     metadata: Mapping[str, Any],
@@ -225,7 +227,7 @@ def _described(
             "scale": plan.scales[layer.x],
             "loss": plan.losses[layer.name],
         }
-        for layer in plan.layers.chosen
+        for layer in plan.layers.chosen_layers
     ]
     return {
         "type": "e4m3",
@@ -233,7 +235,7 @@ def _described(
         "largest_loss": options.largest_loss,
         "calibration": {"batches": len(batches), "tokens": sum(int(feeds[tokens].size) for feeds in batches)},
         "layers": layers,
-        "kept": dict(plan.layers.kept),
+        "kept": dict(plan.layers.kept_layers),
         "outputs": {name: effect.to_dict() for name, effect in effects.items()},
     }
 
@@ -244,11 +246,11 @@ def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float]) -
         if effect.mean_cosine >= USUAL_COSINE:
             continue
         worst = sorted(losses, key=losses.__getitem__, reverse=True)[:_WORST_SHOWN]
-        shown = ", ".join(f"'{layer}' ({losses[layer]:.3f})" for layer in worst)
+        losses_text = ", ".join(f"'{layer}' ({losses[layer]:.3f})" for layer in worst)
         problem = (
             f"in fp8 the cosine of output '{name}' to that of the model in half precision is {effect.mean_cosine:.4f} "
             f"on average over {effect.sequences} sequences of the calibration data, trained models keep 0.997; the "
-            f"GEMMs that lose most are {shown}: keep them with --keep, or choose precision fp16"
+            f"GEMMs that lose most are {losses_text}: keep them with --keep, or choose precision fp16"
         )
         if not effect.mean_cosine >= LEAST_COSINE:
             raise VerificationError(f"{problem}; allowed is {LEAST_COSINE}")

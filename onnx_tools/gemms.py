@@ -29,7 +29,7 @@ UNCOUNTED = ("ConvTranspose", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
 Of Einsum, those that are not written out as other GEMMs.
 """
 _STANDARD = (*MATMULS, *CONVOLUTIONS, "Attention")
-_COUNTED = frozenset({*_STANDARD, "PadfreeAttention", "PadfreeLinear"})
+_COUNTED_OPS = frozenset({*_STANDARD, "PadfreeAttention", "PadfreeLinear"})
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _letters(shape: Shape) -> set[str]:
 
 def _gemm(node: gs.Node, analysis: Analysis) -> GemmShape | None:
     """The GEMM that a node is; None for other nodes, and for those whose sizes are not known."""
-    if node.op not in _COUNTED:
+    if node.op not in _COUNTED_OPS:
         return None
     facts = [analysis[tensor] for tensor in node.inputs]
     out = analysis[node.outputs[0]].shape if node.outputs else None
@@ -172,7 +172,7 @@ def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> GemmShape |
     # One weight for all rows: however many axes they are in, it is one GEMM.
     alone = len(right.shape) == 2 or len(leading) < 2
     batch, rows = (Poly.of(1), _multiplied(leading)) if alone else (_multiplied(leading[:-1]), leading[-1])
-    return _sized(LINEAR if weights else ATTENTION, node, weights, (batch, rows, inner, columns))
+    return _gemm_of_sizes(LINEAR if weights else ATTENTION, node, weights, (batch, rows, inner, columns))
 
 
 def _is_weight(facts: Facts) -> bool:
@@ -189,7 +189,7 @@ def _attention(node: gs.Node, query: Shape, key: Shape) -> GemmShape | None:
         if len(query) != 3 or width is None:
             return None
         sizes = (query[0] * heads, query[1], Poly.of(width // heads), key[1])
-    return _sized(ATTENTION, node, False, sizes, count=2)
+    return _gemm_of_sizes(ATTENTION, node, False, sizes, count=2)
 
 
 def _convolution(node: gs.Node, weight: Shape, out: Shape) -> GemmShape | None:
@@ -199,10 +199,10 @@ def _convolution(node: gs.Node, weight: Shape, out: Shape) -> GemmShape | None:
     if columns is None:
         return None
     sizes = (Poly.of(groups), _multiplied((out[0], *out[2:])), _multiplied(weight[1:]), Poly.of(columns // groups))
-    return _sized(LINEAR, node, True, sizes)
+    return _gemm_of_sizes(LINEAR, node, True, sizes)
 
 
-def _sized(
+def _gemm_of_sizes(
     part: str, node: gs.Node, weights: bool, sizes: tuple[Poly, Poly, Poly, Poly], count: int = 1
 ) -> GemmShape | None:
     """The GEMM of these sizes, unless one depends on something else than the batch."""

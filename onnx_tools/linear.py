@@ -58,8 +58,8 @@ def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = T
     names = names_in_use(graph)
     coverage = metadata["coverage"]
     for result in results:
-        missed = [asdict(miss) for miss in result.missed]
-        coverage["passes"].append({"name": result.name, "replaced": result.replaced, "missed": missed})
+        misses = [asdict(miss) for miss in result.missed]
+        coverage["passes"].append({"name": result.name, "replaced": result.replaced, "missed": misses})
     if "products" in coverage:
         coverage["products"]["rewritten"] = [item.to_dict() for item in gemms_of(graph, analysis).items]
     coverage["plugins"] = metadata["plugins"] = plugin_counts(graph)

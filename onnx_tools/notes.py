@@ -15,27 +15,27 @@ _TYPE_NAMES = ("token_type_ids", "segment_ids", "input_type_ids", "type_ids")
 _EXPORT = "torch.onnx.export gives input_names to the model's arguments in their order"
 
 
-def every_slot_counts(passed: PassedGraph, interface: str) -> bool:
+def every_slot_counts(result: PassedGraph, interface: str) -> bool:
     """Whether the padded interface computes all slots as tokens, for no input tells what is padding."""
-    return interface == "padded" and passed.mask.source is None
+    return interface == "padded" and result.mask.source is None
 
 
-def unread_inputs_of(passed: PassedGraph) -> tuple[str, ...]:
+def unread_inputs_of(result: PassedGraph) -> tuple[str, ...]:
     """The inputs that nothing reads, in the original and in the result."""
-    return tuple(name for name in passed.unread if name != passed.mask.source)
+    return tuple(name for name in result.unread_inputs if name != result.mask.source)
 
 
-def notes_on(passed: PassedGraph, interface: str) -> tuple[str, ...]:
+def notes_on(result: PassedGraph, interface: str) -> tuple[str, ...]:
     """A sentence each, what nothing reads first."""
-    return (*_unread(passed, interface), *_exchanged(passed), *_zeros(passed, interface))
+    return (*_unread_notes(result, interface), *_exchanged(result), *_zeros(result, interface))
 
 
 def note_on_padding(rules: Mapping[str, IdRule]) -> str:
     """What was assumed of padded slots, where the original reads them."""
-    shown = ", ".join(f"{rule.padding} in '{name}'" for name, rule in rules.items())
+    rules_text = ", ".join(f"{rule.padding} in '{name}'" for name, rule in rules.items())
     return (
-        f"the original reads padding, which was taken to hold {shown}, as tokenizers fill it: then every sequence gets "
-        "what it gets alone (--padding-id)"
+        f"the original reads padding, which was taken to hold {rules_text}, as tokenizers fill it: then every sequence "
+        "gets what it gets alone (--padding-id)"
     )
 
 
@@ -48,31 +48,33 @@ def note_on_refuted_padding(ids: Sequence[int], *, was_named: bool) -> str:
     )
 
 
-def _unread(passed: PassedGraph, interface: str) -> Iterator[str]:
-    unread, tables = unread_inputs_of(passed), _tables(passed)
-    said = f"nothing reads the input{'s' * (len(unread) > 1)} {_listed(unread)}" if unread else ""
-    if passed.mask.source is None:
-        beside = "and no other tells" if unread else "no input tells"
+def _unread_notes(result: PassedGraph, interface: str) -> Iterator[str]:
+    names, tables = unread_inputs_of(result), _tables(result)
+    sentence = f"nothing reads the input{'s' * (len(names) > 1)} {_list(names)}" if names else ""
+    if result.mask.source is None:
+        beside = "and no other tells" if names else "no input tells"
         if interface == "padded":
             follows = "every slot counts as a token, and padding changes results, as it does in the original"
         else:
             follows = "every sequence gets what the original gives it alone, not what it gives beside padding"
-        said = f"{said}, {beside} what is padding: {follows}" if said else f"{beside} what is padding: {follows}"
-        if not unread and interface != "padded":
-            said = ""
-    if said:
-        yield said
+        sentence = (
+            f"{sentence}, {beside} what is padding: {follows}" if sentence else f"{beside} what is padding: {follows}"
+        )
+        if not names and interface != "padded":
+            sentence = ""
+    if sentence:
+        yield sentence
     for name, rows in tables.items():
-        if unread and "mask" in name.lower():
+        if names and "mask" in name.lower():
             yield (
                 f"ids are read from '{name}', which chooses from a table of {rows} rows: a tensor that is given for "
                 "two arguments is one input to torch.onnx.export; export with a tensor for each argument"
             )
 
 
-def _exchanged(passed: PassedGraph) -> Iterator[str]:
+def _exchanged(result: PassedGraph) -> Iterator[str]:
     """Inputs with names of each other's meaning."""
-    tables, mask = _tables(passed), passed.mask.source
+    tables, mask = _tables(result), result.mask.source
     ids = max((name for name in tables if name in _ID_NAMES), key=lambda name: tables[name], default=None)
     types = max((name for name in tables if name in _TYPE_NAMES), key=lambda name: tables[name], default=None)
     if ids is not None and types is not None and tables[types] > tables[ids]:
@@ -80,32 +82,32 @@ def _exchanged(passed: PassedGraph) -> Iterator[str]:
             f"'{types}' chooses from a table of {tables[types]} rows, '{ids}' from one of {tables[ids]}: their names "
             f"may be exchanged ({_EXPORT})"
         )
-    named = next((name for name in tables if "mask" in name.lower()), None)
-    if mask is not None and "mask" not in mask.lower() and named is not None and named != mask:
+    mask_name = next((name for name in tables if "mask" in name.lower()), None)
+    if mask is not None and "mask" not in mask.lower() and mask_name is not None and mask_name != mask:
         yield (
-            f"'{mask}' is the padding mask, and '{named}' chooses from a table of {tables[named]} rows: their names "
-            f"may be exchanged ({_EXPORT})"
+            f"'{mask}' is the padding mask, and '{mask_name}' chooses from a table of {tables[mask_name]} rows: their "
+            f"names may be exchanged ({_EXPORT})"
         )
 
 
-def _zeros(passed: PassedGraph, interface: str) -> Iterator[str]:
+def _zeros(result: PassedGraph, interface: str) -> Iterator[str]:
     names = [
         str(tensor.name)
-        for tensor, dims in zip(passed.graph.outputs, passed.original_dims, strict=True)
+        for tensor, dims in zip(result.graph.outputs, result.original_dims, strict=True)
         if dims is not None and BATCH in dims and SLOTS in dims
     ]
-    if interface == "padded" and passed.mask.source is not None and names:
+    if interface == "padded" and result.mask.source is not None and names:
         yield (
-            f"rows of masked slots are zeros in {_listed(names)}, where the original has numbers: who reads them, as "
+            f"rows of masked slots are zeros in {_list(names)}, where the original has numbers: who reads them, as "
             "ColBERT's query expansion does, needs the original"
         )
 
 
-def _tables(passed: PassedGraph) -> dict[str, int]:
+def _tables(result: PassedGraph) -> dict[str, int]:
     """The rows of the table that an input's values choose from, by input, where that is known."""
-    limits = ((str(tensor.name), limit_of(passed.graph, tensor.name)) for tensor in passed.graph.inputs)
+    limits = ((str(tensor.name), limit_of(result.graph, tensor.name)) for tensor in result.graph.inputs)
     return {name: limit for name, limit in limits if limit is not None}
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)

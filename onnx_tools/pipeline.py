@@ -51,10 +51,10 @@ class PassedGraph:
 
     `gemms` are the original's GEMMs, `longest` is the longest sequence's length that tables allow,
     `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
-    `special` which ids it looks for, and `unread` are the inputs whose values no output depends on.
+    `special` which ids it looks for, and `unread_inputs` are the inputs whose values no output depends on.
     `lengths`: an input of lengths has the mask's place in the original. `assumed`: what padded slots have to hold.
-    `shared` are the inputs that are the same for a whole batch of the original, with their shapes. `held`: what inputs
-    are positions, and what are none, where that is proved.
+    `shared_inputs` are the inputs that are the same for a whole batch of the original, with their shapes.
+    `held_inputs`: what inputs are positions, and what are none, where that is proved.
     """
 
     graph: gs.Graph
@@ -66,11 +66,11 @@ class PassedGraph:
     original_dims: tuple[Dims | None, ...]
     mask: Mask
     special: Mapping[str, SpecialIds]
-    unread: tuple[str, ...] = ()
+    unread_inputs: tuple[str, ...] = ()
     lengths: Lengths | None = None
     assumed: Mapping[str, IdRule] = field(default_factory=dict)
-    shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    held: Mapping[str, str] = field(default_factory=dict)
+    shared_inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    held_inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,14 @@ class GraphOptions:
         mask: the input that the user calls the padding mask.
         contiguous: no padding lies between tokens.
         padding_id: padded slots hold this id, and may be read; None: they may hold anything, and must not be.
-        moved: hears how many passes are done, and of how many.
+        on_progress: hears how many passes are done, and of how many.
     """
 
     interface: str
     mask: str | None = None
     contiguous: bool = False
     padding_id: int | None = None
-    moved: Callable[[int, int], object] = lambda _done, _of: None
+    on_progress: Callable[[int, int], object] = lambda _done, _of: None
 
 
 def rewrite_graph(model: Model, options: GraphOptions) -> PassedGraph:
@@ -98,7 +98,7 @@ def rewrite_graph(model: Model, options: GraphOptions) -> PassedGraph:
     What the last passes make of it may read padding; then they are tried again, with more nodes that stay padded.
     """
     try:
-        return _rewritten(model, options)
+        return _rewrite(model, options)
     except RecursionError as error:
         raise RewriteError(
             f"the graph ({len(model.proto.graph.node)} nodes) holds expressions nested too deeply to be followed; "
@@ -106,7 +106,7 @@ def rewrite_graph(model: Model, options: GraphOptions) -> PassedGraph:
         ) from error
 
 
-def _rewritten(model: Model, options: GraphOptions) -> PassedGraph:
+def _rewrite(model: Model, options: GraphOptions) -> PassedGraph:
     graph = import_model(model)
     check_axes(model, token_inputs_of(model.proto))
     add_domain(graph)
@@ -115,10 +115,10 @@ def _rewritten(model: Model, options: GraphOptions) -> PassedGraph:
         lengths = put_mask(other, analyse(other), name)
         tidy(other)
         with contextlib.suppress(RewriteError):
-            passed = _packed(other, model, options)
-            if passed.mask.source == lengths.mask:
-                return _with_lengths(passed, lengths, options.interface)
-    return _packed(graph, model, options)
+            result = _pack(other, model, options)
+            if result.mask.source == lengths.mask:
+                return _with_lengths(result, lengths, options.interface)
+    return _pack(graph, model, options)
 
 
 def _lengths_in(graph: gs.Graph) -> list[str]:
@@ -126,36 +126,36 @@ def _lengths_in(graph: gs.Graph) -> list[str]:
     return [] if all(is_token_input(tensor) for tensor in graph.inputs) else lengths_among(graph, analyse(graph))
 
 
-def _with_lengths(passed: PassedGraph, lengths: Lengths, interface: str) -> PassedGraph:
+def _with_lengths(result: PassedGraph, lengths: Lengths, interface: str) -> PassedGraph:
     """The same with the original's input of lengths instead of the mask, where the interface has one."""
     if interface != "padded":
-        return replace(passed, lengths=lengths)
-    take_lengths(passed.graph, lengths)
-    tidy(passed.graph)
-    return replace(passed, analysis=analyse(passed.graph), lengths=lengths)
+        return replace(result, lengths=lengths)
+    take_lengths(result.graph, lengths)
+    tidy(result.graph)
+    return replace(result, analysis=analyse(result.graph), lengths=lengths)
 
 
-def _packed(graph: gs.Graph, model: Model, options: GraphOptions) -> PassedGraph:
+def _pack(graph: gs.Graph, model: Model, options: GraphOptions) -> PassedGraph:
     """An imported graph after all passes."""
     first, *others = KEPT_MASKING
-    prepared = _Progress(graph, options, names_in_use(graph))
-    steps = preparation(options.interface, options.mask, prepared.longest, contiguous=options.contiguous)
-    prepared.run(steps)
+    progress = _Progress(graph, options, names_in_use(graph))
+    steps = preparation(options.interface, options.mask, progress.longest, contiguous=options.contiguous)
+    progress.run(steps)
     try:
-        return _named(prepared.copy().finish(first), model.proto)
+        return _with_output_names(progress.copy().finish(first), model.proto)
     except PaddingIsReadError as refused:
         for keep in others:
             with contextlib.suppress(PaddingIsReadError):
-                return _named(prepared.copy().finish(keep), model.proto)
+                return _with_output_names(progress.copy().finish(keep), model.proto)
         raise refused
 
 
-def _named(passed: PassedGraph, model: ModelProto) -> PassedGraph:
+def _with_output_names(result: PassedGraph, model: ModelProto) -> PassedGraph:
     """The same with the outputs' names of the original, where the import gave them others."""
-    if not name_outputs(passed.graph, model):
-        return passed
-    tidy(passed.graph)
-    return replace(passed, analysis=analyse(passed.graph))
+    if not name_outputs(result.graph, model):
+        return result
+    tidy(result.graph)
+    return replace(result, analysis=analyse(result.graph))
 
 
 class _Progress:
@@ -165,19 +165,19 @@ class _Progress:
         self._graph = graph
         self._interface = options.interface
         self._padding_id = options.padding_id
-        self._moved = options.moved
+        self._on_progress = options.on_progress
         self._names = names  # of the original
         self._analysis: Analysis = analyse(graph)
         self.longest = longest_sequence(graph, self._analysis)
         self._special = special_ids(graph)
-        self._held = held_positions(graph, self._analysis)
-        self._unread = unread_inputs(graph)
-        self._shared = {str(item.name): tuple(item.shape) for item in graph.inputs if is_shared_input(item)}
+        self._held_inputs = held_positions(graph, self._analysis)
+        self._unread_inputs = unread_inputs(graph)
+        self._shared_inputs = {str(item.name): tuple(item.shape) for item in graph.inputs if is_shared_input(item)}
         self._gemms: Gemms | None = None
         self._results: list[PassResult] = []
         self._passes_done = 0
         self._origins: dict[str, str] = {}
-        self._tried: list[PassResult] = []  # results of the packing pass, of all copies
+        self._pack_results: list[PassResult] = []  # results of the packing pass, of all copies
         self._mask = Mask(None)
 
     def copy(self) -> _Progress:
@@ -200,7 +200,7 @@ class _Progress:
                 self._mask = mask_of(self._analysis[boundary_of(self._graph).mask])
             self._results.append(result)
             self._passes_done += 1
-            self._moved(self._passes_done, PASSES[self._interface])
+            self._on_progress(self._passes_done, PASSES[self._interface])
             if self._gemms is None:  # the first pass has made sizes known and changed no GEMM
                 self._gemms = gemms_of(self._graph, self._analysis)
 
@@ -216,14 +216,14 @@ class _Progress:
         """The remaining passes, and between them the probe."""
         packing, *others = packing_passes(keep)
         self.run([packing])
-        if self._results[-1] in self._tried:
+        if self._results[-1] in self._pack_results:
             raise PaddingIsReadError("the same nodes stay padded as before")
-        self._tried.append(self._results[-1])
+        self._pack_results.append(self._results[-1])
         self.run(others)
         rules = self._probe() if self._padding_id is None else self._assumed(self._padding_id)
         dims = tuple(dims_of_shape(self._analysis[tensor].shape) for tensor in self._graph.outputs)
         fillers = {name: rule.padding for name, rule in rules.items()}
-        self.run(interface_passes(self._interface, fillers, self._unread))
+        self.run(interface_passes(self._interface, fillers, self._unread_inputs))
         if self._gemms is None:
             raise AssertionError("there is no pass")
         names = names_in_use(self._graph)
@@ -239,15 +239,15 @@ class _Progress:
             original_dims=dims,
             mask=self._mask,
             special=self._special,
-            unread=self._unread,
+            unread_inputs=self._unread_inputs,
             assumed={} if self._padding_id is None else rules,
-            shared=self._shared,
-            held=self._held,
+            shared_inputs=self._shared_inputs,
+            held_inputs=self._held_inputs,
         )
 
     def _assumed(self, padding_id: int) -> Mapping[str, IdRule]:
         """What ids are taken for in padded slots, where what stayed padded may read them."""
-        others = (self._mask.source if self._mask.plain else None, *self._unread)
+        others = (self._mask.source if self._mask.plain else None, *self._unread_inputs)
         inputs = [tensor for tensor in self._graph.inputs if is_token_input(tensor) and tensor.name not in others]
         integers = [tensor for tensor in inputs if np.dtype(tensor.dtype).kind in "iu" and len(tensor.shape) == 2]
         return padding_rules({str(tensor.name): limit_of(self._graph, tensor.name) for tensor in integers}, padding_id)
@@ -261,6 +261,6 @@ class _Progress:
         except PaddingIsReadError as error:
             others = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]
             raise type(error)("; ".join(dict.fromkeys([str(error), *others]))) from None
-        missed = tuple(Miss("padded part", f"{reason}: right-padded batches only") for reason in probed.reasons)
-        self._results.append(PassResult("probe", 0, missed, right_padded=probed.reasons))
+        misses = tuple(Miss("padded part", f"{reason}: right-padded batches only") for reason in probed.reasons)
+        self._results.append(PassResult("probe", 0, misses, right_padded=probed.reasons))
         return probed.rules

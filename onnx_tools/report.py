@@ -50,10 +50,10 @@ class CoverageReport:
     @property
     def excluded_ids(self) -> dict[str, tuple[int, ...]]:
         """Padding ids by input, which kept tokens must not have: the packed graph keeps every token it gets."""
-        excluded: dict[str, set[int]] = {}
+        ids_by_input: dict[str, set[int]] = {}
         for name, ids in (pair for item in self.passes for pair in item.excluded):
-            excluded.setdefault(name, set()).update(ids)
-        return {name: tuple(sorted(ids)) for name, ids in excluded.items()}
+            ids_by_input.setdefault(name, set()).update(ids)
+        return {name: tuple(sorted(ids)) for name, ids in ids_by_input.items()}
 
     @property
     def right_padded_because(self) -> tuple[str, ...]:
@@ -111,9 +111,9 @@ class CoverageReport:
         work = "no linear layer is counted" if share is None else f"{percent(share)} of the linear layers' work"
         lines = [*(f"note: {text}" for text in self.notes), f"packed: {work}"]
         lines += [f"{item.name}: {item.replaced} replaced, {len(item.missed)} missed" for item in self.passes]
-        missed = [miss.reason for item in self.passes for miss in item.missed]
-        lines += [f"  missed: {reason}" for reason in missed]
-        lines += [f"padded: {reason}" for reason in self.reasons if reason not in missed]
+        reasons = [miss.reason for item in self.passes for miss in item.missed]
+        lines += [f"  missed: {reason}" for reason in reasons]
+        lines += [f"padded: {reason}" for reason in self.reasons if reason not in reasons]
         count = len(self.islands)
         lines += [f"padded: {count} node{'s' * (count != 1)} in all"] if count else []
         lines += [f"output {name}: {layout}" for name, layout in self.outputs.items()]
@@ -179,8 +179,8 @@ def _padded_nodes(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult,
         if tensor.name in below and node is not None and (is_padfree(node, node.op) or id(node) in delivering):
             shape = ", ".join(str(size) for size in analysis[tensor].shape or ("?",))
             misses.append(Miss(node_name(node), f"the output '{tensor.name}' [{shape}] is delivered padded"))
-    left = [node_name(node) for node in graph.nodes if is_padfree(node, "PadfreeUnpack")]
-    return tuple(misses or (Miss(name, f"'{name}' (PadfreeUnpack) makes padded tokens") for name in left))
+    boundary_nodes = [node_name(node) for node in graph.nodes if is_padfree(node, "PadfreeUnpack")]
+    return tuple(misses or (Miss(name, f"'{name}' (PadfreeUnpack) makes padded tokens") for name in boundary_nodes))
 
 
 def _delivering(graph: gs.Graph) -> set[int]:
@@ -207,5 +207,5 @@ def _is_padded(facts: Facts) -> bool:
 
 
 def _is_number(facts: Facts) -> bool:
-    known = facts.constant or facts.expr is not None or facts.elements is not None
-    return not known and (facts.dtype or "float").startswith(("float", "bfloat"))
+    is_number = facts.constant or facts.expr is not None or facts.elements is not None
+    return not is_number and (facts.dtype or "float").startswith(("float", "bfloat"))

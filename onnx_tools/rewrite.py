@@ -16,7 +16,7 @@ from padfree.contract.phases import HALVING, REWRITING, VERIFYING, Phases
 
 from .analysis.special_ids import PADDING_IDS
 from .analysis.symbolic import Analysis
-from .description import VERSION, describe, describe_types, measured
+from .description import VERSION, describe, describe_types, measurement
 from .errors import RewriteError
 from .files.graph_io import export_model
 from .files.metadata import write_metadata
@@ -38,11 +38,11 @@ from .precision.widen import narrow_outputs, widen
 from .report import CoverageReport, coverage
 from .varseqlen import VARSEQLEN, take_varseqlen
 from .verification.compared_output import DifferError
-from .verification.half_precision import ALLOWED, convert_and_check
+from .verification.half_precision import LARGEST_ERRORS, convert_and_check
 from .verification.probe import PaddingIsReadError, UnknownSizesError
 from .verification.sample_batches import sample_of
 from .verification.token_numbers import RELATIVE_TOLERANCE
-from .verification.verify import PaddingMattersError, Verified, verify_assumed, verify_ids
+from .verification.verify import PaddingMattersError, Verification, verify_assumed, verify_ids
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RewriteResult:
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewrittenModel:
     """A rewritten model, its weights wherever they lie and without function bodies, and what was done to it.
 
     `exact` is the same model before its types were converted, where that was asked for.
@@ -100,13 +100,13 @@ def rewrite(
     keywords = RewriteOptions(interface, precision, strict, verify, seed, mask, masks, padding_id)
     if options is not None and keywords != RewriteOptions():
         raise RewriteError("options are given as a value and as keywords; give one of the two")
-    chosen = options or keywords
-    chosen.check()
-    result = rewrite_model(_opened(model), chosen)
-    return RewriteResult(finished(result.model, result.precision), result.report)
+    all_options = options or keywords
+    all_options.check()
+    result = rewrite_model(_open(model), all_options)
+    return RewriteResult(finish(result.model, result.precision), result.report)
 
 
-def finished(model: Model, precision: str) -> ModelProto:
+def finish(model: Model, precision: str) -> ModelProto:
     """A rewritten model as files hold it: with all weights, and with bodies for its operators."""
     result = model.whole()
     add_functions(result, precision)
@@ -119,7 +119,7 @@ def with_bodies(model: Model, precision: str) -> Model:
     return model.with_proto(with_functions(model.proto, precision))
 
 
-def _opened(model: str | os.PathLike[str] | ModelProto) -> Model:
+def _open(model: str | os.PathLike[str] | ModelProto) -> Model:
     if not isinstance(model, ModelProto):
         return open_model(model, Storage.MEMORY)
     check_model_data(Model(model), "the model")
@@ -132,13 +132,13 @@ def rewrite_model(
     *,
     keep_exact: bool = False,
     phases: Phases | None = None,
-) -> Rewritten:
+) -> RewrittenModel:
     """As rewrite, but not finished: more passes may follow, and TensorRT takes no bodies.
 
     With `keep_exact` the result also holds the model as it was before its types were converted, with its weights.
 
     Weights that lie outside of the model's message stay outside of the result's. Whoever is done with the result calls
-    `finished`, or check_files() of its weights. `phases` gets the seconds of what is done.
+    `finish`, or check_files() of its weights. `phases` gets the seconds of what is done.
     """
     options.check()
     if options.verify:
@@ -165,7 +165,7 @@ def rewrite_model(
         if half.against_fp16:
             metadata["bf16_because"] = half.against_fp16
         if half.errors:
-            costs = measured(half.errors, ALLOWED[precision])
+            costs = measurement(half.errors, LARGEST_ERRORS[precision])
             typical = {name: float(f"{error:.3g}") for name, error in half.typical.items() if np.isfinite(error)}
             metadata["verification"]["half_precision"] = {**costs, "typical": typical}
     narrow_outputs(result.proto, original_proto)
@@ -175,7 +175,7 @@ def rewrite_model(
             take_varseqlen(exact.proto, copy.deepcopy(metadata))
         take_varseqlen(result.proto, metadata)
     write_metadata(result.proto, metadata)
-    return Rewritten(result, rewriting.report, precision, exact)
+    return RewrittenModel(result, rewriting.report, precision, exact)
 
 
 @dataclass(frozen=True)
@@ -212,12 +212,12 @@ def _rewritten_graph(original: Model, request: _Request) -> _Rewriting:
     try:
         return _with_any_padding(original, request)
     except UnprovedMaskError as unproved:
-        refused = {name: _refusal_with(name, original, request) for name in unproved.candidates}
-        helping = [name for name, refusal in refused.items() if refusal is None]
+        refusals = {name: _refusal_with(name, original, request) for name in unproved.candidates}
+        helping = [name for name, refusal in refusals.items() if refusal is None]
         if helping:
             raise RewriteError(f"{unproved.facts}; {mask_advice(helping)}") from None
-        shown = "; ".join(f"with --mask {name}: {refusal}" for name, refusal in refused.items())
-        raise RewriteError(f"{shown}; and {unproved.facts}") from None
+        refusals_text = "; ".join(f"with --mask {name}: {refusal}" for name, refusal in refusals.items())
+        raise RewriteError(f"{refusals_text}; and {unproved.facts}") from None
 
 
 def _refusal_with(mask: str, original: Model, request: _Request) -> RewriteError | None:
@@ -237,11 +237,13 @@ def _with_any_padding(original: Model, request: _Request) -> _Rewriting:
     try:
         return _with_padding(original, request, None)
     except (PaddingIsReadError, PaddingMattersError) as refused:
-        named = request.options.padding_id
-        tried = dict.fromkeys((*PADDING_IDS, *ids_of_zeros(original))) if named is None else (named,)
-        careful = request if named is not None else request.with_options(verify=request.options.verify or True)
+        named_padding = request.options.padding_id
+        candidates = (
+            dict.fromkeys((*PADDING_IDS, *ids_of_zeros(original))) if named_padding is None else (named_padding,)
+        )
+        careful = request if named_padding is not None else request.with_options(verify=request.options.verify or True)
         refuted: list[int] = []
-        for padding_id in tried:
+        for padding_id in candidates:
             with contextlib.suppress(RewriteError):  # others say nothing of padding, as where the original does not run
                 try:
                     return _with_padding(original, careful, padding_id)
@@ -249,42 +251,51 @@ def _with_any_padding(original: Model, request: _Request) -> _Rewriting:
                     refuted.append(padding_id)
         if isinstance(refused, UnknownSizesError) or not refuted:
             raise
-        note = note_on_refuted_padding(refuted, was_named=named is not None)
+        note = note_on_refuted_padding(refuted, was_named=named_padding is not None)
         raise type(refused)(f"{refused}; {note}") from refused
 
 
 def _with_padding(original: Model, request: _Request, padding_id: int | None) -> _Rewriting:
     """Rewrites and verifies a model whose padded slots hold anything, or this id."""
-    wanted, interface = request.options, request.interface
+    options_asked, interface = request.options, request.interface
     options = GraphOptions(
-        interface, wanted.mask_input, wanted.mask_form == "contiguous", padding_id, moved=request.phases.moved
+        interface,
+        options_asked.mask_input,
+        options_asked.mask_form == "contiguous",
+        padding_id,
+        on_progress=request.phases.moved,
     )
     with request.phases.measured(REWRITING):
-        passed = rewrite_graph(original, options)
-        assumed = passed.assumed
+        result_graph = rewrite_graph(original, options)
+        assumed = result_graph.assumed
         notes = [note_on_padding(assumed)] if assumed else []
         report = replace(
-            coverage(passed.graph, passed.analysis, passed.results, passed.gemms),
-            notes=(*notes, *notes_on(passed, interface)),
-            every_slot_counts=every_slot_counts(passed, interface),
+            coverage(result_graph.graph, result_graph.analysis, result_graph.results, result_graph.gemms),
+            notes=(*notes, *notes_on(result_graph, interface)),
+            every_slot_counts=every_slot_counts(result_graph, interface),
         )
-        if wanted.strict and not report.complete:
+        if options_asked.strict and not report.complete:
             count, reasons = len(report.islands), "; ".join(report.reasons[:5])
             raise RewriteError(
                 f"{count} node{'s' * (count != 1)} stayed padded: {reasons}; rewrite without strict to accept that"
             )
         metadata = describe(
-            passed, report, original.proto, interface=interface, precision=wanted.precision, masks=wanted.mask_form
+            result_graph,
+            report,
+            original.proto,
+            interface=interface,
+            precision=options_asked.precision,
+            masks=options_asked.mask_form,
         )
-        result = _exported(passed.graph, passed.analysis, original)
+        result = _export(result_graph.graph, result_graph.analysis, original)
     rules = assumed
-    if wanted.verify:
+    if options_asked.verify:
         with request.phases.measured(VERIFYING):
-            verified = _verified(original, result, metadata, passed, request)
-        rules = verified.rules
-        metadata["verification"] = measured(verified.errors, RELATIVE_TOLERANCE)
-        if verified.shortened is not None:
-            counts = {"nodes": verified.shortened.nodes, "of": verified.shortened.of}
+            verification = _verify(original, result, metadata, result_graph, request)
+        rules = verification.rules
+        metadata["verification"] = measurement(verification.errors, RELATIVE_TOLERANCE)
+        if verification.shortened_models is not None:
+            counts = {"nodes": verification.shortened_models.nodes, "of": verification.shortened_models.of}
             metadata["verification"]["long_sequences"] = counts
         if verified.parts > 1:
             metadata["verification"]["parts"] = verified.parts
@@ -293,18 +304,22 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
     return _Rewriting(result, metadata, report)
 
 
-def _verified(
-    original: Model, result: Model, metadata: dict[str, Any], passed: PassedGraph, request: _Request
-) -> Verified:
+def _verify(
+    original: Model, result: Model, metadata: dict[str, Any], result_graph: PassedGraph, request: _Request
+) -> Verification:
     """Compares original and rewritten model. Raises VerificationError."""
     runs = result.with_proto(with_functions(result.proto))
-    how: dict[str, Any] = {"seed": request.options.seed, "whole": request.options.whole, "moved": request.phases.moved}
-    if passed.assumed:
-        return verify_assumed(original, runs, metadata, passed.assumed, **how)
-    return verify_ids(original, runs, metadata, special=passed.special, **how)
+    how: dict[str, Any] = {
+        "seed": request.options.seed,
+        "whole": request.options.whole,
+        "on_progress": request.phases.moved,
+    }
+    if result_graph.assumed:
+        return verify_assumed(original, runs, metadata, result_graph.assumed, **how)
+    return verify_ids(original, runs, metadata, special=result_graph.special, **how)
 
 
-def _exported(graph: gs.Graph, analysis: Analysis, original: Model) -> Model:
+def _export(graph: gs.Graph, analysis: Analysis, original: Model) -> Model:
     """The graph as a model, with the original's metadata."""
     _write_shapes(graph, analysis)
     result = export_model(graph, original)

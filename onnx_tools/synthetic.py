@@ -135,8 +135,8 @@ class _Bert:
         is_token = self.op("Cast", "attention_mask", to=TensorProto.BOOL)
         ranges = []
         for size, axes in ((batch, ([1], [2], [3])), (length, ([0], [1], [2]))):
-            counted = self.op("Squeeze", size, self.const([0]))
-            value = self.op("Range", self.const(0), counted, self.const(1))
+            count = self.op("Squeeze", size, self.const([0]))
+            value = self.op("Range", self.const(0), count, self.const(1))
             for axis in axes:
                 value = self.op("Unsqueeze", value, self.const(axis))
             ranges.append(value)

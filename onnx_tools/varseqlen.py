@@ -46,9 +46,9 @@ def take_varseqlen(model: ModelProto, metadata: dict[str, Any]) -> None:
     for name, size in ((SEGMENTS, "T"), (SUMS, "B+1"), (MAX_SEQLEN, "S")):
         if name not in input_names:
             graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT32, [size]))
-    ordered = sorted(graph.input, key=lambda value: INPUTS.index(value.name))
+    ordered_inputs = sorted(graph.input, key=lambda value: INPUTS.index(value.name))
     del graph.input[:]
-    graph.input.extend(ordered)
+    graph.input.extend(ordered_inputs)
     _add_lengths(graph)
     _describe(metadata, names)
 
@@ -78,11 +78,11 @@ def _new_names(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def _with_free_names(graph: GraphProto, names: Mapping[str, str]) -> dict[str, str]:
     """The names and, for tensors inside the graph that have a name of an input, others that are free."""
-    used = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
+    names_in_use = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
     result = dict(names)
     for name in INPUTS:
-        if name in used:
-            number = next(n for n in range(len(used) + 1) if f"{name}_{n}" not in used)
+        if name in names_in_use:
+            number = next(n for n in range(len(names_in_use) + 1) if f"{name}_{n}" not in names_in_use)
             result[name] = f"{name}_{number}"
     return result
 
@@ -127,10 +127,10 @@ def _add_lengths(graph: GraphProto) -> None:
 def _describe(metadata: dict[str, Any], names: Mapping[str, str]) -> None:
     """The metadata's interface and inputs."""
     tokens = {names[item["name"]]: item for item in metadata["inputs"] if item["role"] == "tokens"}
-    unread = {"role": "unread", "limit": None, "dtype": "int32"}
+    unread_entry = {"role": "unread", "limit": None, "dtype": "int32"}
     inputs = []
     for name in (IDS, SEGMENTS):
-        item = dict(tokens.get(name, unread))
+        item = dict(tokens.get(name, unread_entry))
         if item.get("name", name) != name:
             item["original"] = item["name"]
         inputs.append({**item, "name": name})

@@ -24,7 +24,7 @@ from padfree.builder.peers.padded import build_padded_engine
 from padfree.onnx_tools import RewriteOptions, load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model as OnnxModel
 from padfree.onnx_tools.precision.rounding import with_rounding
-from padfree.onnx_tools.rewrite import finished
+from padfree.onnx_tools.rewrite import finish
 from padfree.runtime import Session
 
 from . import list_operations, retrieval
@@ -104,7 +104,7 @@ def write_fp8(exported: Path, folder: Path, data: Data) -> Path:
         RewriteOptions(strict=True),
         begin=lambda _: lambda: None,
     )
-    save_model(finished(result, "fp16"), path)
+    save_model(finish(result, "fp16"), path)
     return path
 
 

@@ -92,6 +92,6 @@ class Written:
         """The model with its weights.
 
         Args:
-            storage: MAPPED: files are mapped, and what needs no change is used where it lies; otherwise read.
+            storage: MAP: files are mapped, and what needs no change is used where it lies; otherwise read.
         """
         return self.graph.written(self.outputs, storage)

@@ -242,7 +242,7 @@ def serve(request: str, answer: int) -> NoReturn:
     with os.fdopen(answer, "wb") as file:
         try:
             model_or_folder = FolderModel.of(asked["folder"]) if "folder" in asked else asked["model"]
-            source = _opened(model_or_folder, Storage.MAPPED, phases, teller.said)
+            source = _opened(model_or_folder, Storage.MAP, phases, teller.said)
             prepared = prepare(source, options, _read_device, phases=phases)
             model = prepared.model
             content = serialized(model)

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import OUTPUTS, PAIRS, SENTENCES
-from padfree.onnx_tools.importing import inferred, keep_needed, skeleton_of
+from padfree.onnx_tools.importing import infer, keep_needed, skeleton_of
 
 from ..errors import BuildError
 from .head import Head, Norm, Normalize, Splade, Step, Truncate
@@ -58,7 +58,7 @@ def _inner(model: ModelProto, name: str) -> ValueInfoProto | None:
     """A tensor inside of the model as an output; None where there is none of that name, or its type is not known."""
     if not any(name in node.output for node in model.graph.node):
         return None
-    value_type = inferred(skeleton_of(model)).get(name)
+    value_type = infer(skeleton_of(model)).get(name)
     if value_type is None or not value_type.elem_type:
         return None
     value = ValueInfoProto(name=name)

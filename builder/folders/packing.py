@@ -75,6 +75,6 @@ def _is_exported(path: Path) -> bool:
     if path.suffix != ONNX_SUFFIX or not path.is_file():
         return False
     try:
-        return not is_rewritten(open_model(path, Storage.MAPPED).proto)
+        return not is_rewritten(open_model(path, Storage.MAP).proto)
     except ModelFileError:
         return False

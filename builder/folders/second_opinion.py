@@ -68,7 +68,7 @@ def _difference(folder: Folder) -> float:
     import torch
 
     theirs, rng = load_by_transformers(folder), np.random.default_rng(_SEED)
-    model = write_defined(folder).model(Storage.MAPPED)
+    model = write_defined(folder).model(Storage.MAP)
     session, worst = open_session(model), 0.0
     words = folder.config.vocab_size or max(theirs.get_input_embeddings().weight.shape)
     wanted, names = outputs_of(folder), inputs_of(theirs, folder)

@@ -112,7 +112,7 @@ def _of_folder(unmade: FolderModel, folder: Folder, content: bytes | None, say: 
         tokenizer_path(unmade.path).write_bytes(content)
     if lazily:
         return Source(unmade.path, folder, unmade)
-    write_model(unmade.make(Storage.MAPPED, Phases(), say), unmade.path)
+    write_model(unmade.make(Storage.MAP, Phases(), say), unmade.path)
     return Source(unmade.path, folder)
 
 

@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools.files import Model
 from padfree.onnx_tools.fp8 import OPSET
 from padfree.onnx_tools.importing import raise_opset
-from padfree.onnx_tools.quantization import LARGEST, MARGIN, Feeds, activation_scale, largest_numbers, narrowed
+from padfree.onnx_tools.quantization import LARGEST, MARGIN, Feeds, activation_scale, largest_numbers, narrow
 
 from ..errors import BuildError
 
@@ -120,7 +120,7 @@ class _Changes:
             rows = np.ascontiguousarray(values.astype(np.float32).T)
             scale = _row_scales(rows)
             scaled = (rows / scale[:, np.newaxis]).astype(np.float32)
-            stored = self._e4m3(f"{name}_stored", narrowed(scaled))
+            stored = self._e4m3(f"{name}_stored", narrow(scaled))
             scale_name = self._constant(f"{name}_scale", scale)
             zeros = self._e4m3(f"{name}_zero", np.zeros(len(scale), np.uint8))
             wide = self._node("DequantizeLinear", [stored, scale_name, zeros], f"{_STEM}/{name}_rows", axis=0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx
 from padfree.contract.names import FP8
-from padfree.onnx_tools import finished, without_functions
+from padfree.onnx_tools import finish, without_functions
 from padfree.onnx_tools.files import Model as OnnxModel
 from padfree.runtime import Array, Session, SessionError, packed_feeds, split_outputs
 
@@ -61,7 +61,7 @@ def e4m3_of_packed(setup: Setup) -> onnx.ModelProto:
     plain, half = without_functions(setup.model.packed), setup.model.half
     feeds = packed_feeds(setup.batch.ragged, setup.model.metadata)
     scales = activation_scales(plain, half, [feeds], attention=False)
-    return finished(OnnxModel.of(with_e4m3_gemms(plain, scales, attention=False)), half)
+    return finish(OnnxModel.of(with_e4m3_gemms(plain, scales, attention=False)), half)
 
 
 def padded_e4m3(setup: Setup, *, attention: bool) -> Contender:

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import FP8
-from padfree.onnx_tools import GemmShape, Lengths, finished, load_model, quantize_gemms, rewrite
+from padfree.onnx_tools import GemmShape, Lengths, finish, load_model, quantize_gemms, rewrite
 from padfree.onnx_tools.files import Model as OnnxModel
 from padfree.onnx_tools.files import is_rewritten
 from padfree.runtime import packed_feeds, parse_metadata
@@ -100,7 +100,7 @@ class Setup:
             return self.model.packed
         feeds = packed_feeds(self.batch.ragged, self.model.metadata)
         quantized = quantize_gemms(OnnxModel.of(self.model.packed), [feeds], verify=False)
-        return finished(quantized, self.model.half)
+        return finish(quantized, self.model.half)
 
     @property
     def lengths(self) -> Lengths:

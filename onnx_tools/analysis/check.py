@@ -60,12 +60,12 @@ def _add(tensors: dict[str, gs.Tensor], tensor: gs.Tensor, after: str) -> None:
 def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:
     """The first input of a padfree node starts with the axes that the operator works on."""
     axes = OPERATORS[node.op].inputs_for(node.attrs)[0].axes
-    wanted: Shape = tuple(_LEADING[axis] for axis in itertools.takewhile(_LEADING.__contains__, axes)) or (T,)
+    expected: Shape = tuple(_LEADING[axis] for axis in itertools.takewhile(_LEADING.__contains__, axes)) or (T,)
     shape = analysis[node.inputs[0]].shape
     per_sequence = layout_of(analysis[node.inputs[0]]) is Layout.PER_SEQUENCE
     if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear") and per_sequence:
         return  # first tokens' rows are normed and multiplied as those of all tokens are
-    if shape is None or shape[: len(wanted)] != wanted:
+    if shape is None or shape[: len(expected)] != expected:
         text = "unknown" if shape is None else f"[{', '.join(str(size) for size in shape)}]"
         raise _error(after, f"'{node_name(node)}' ({node.op}) reads '{node.inputs[0].name}' of shape {text}")
 

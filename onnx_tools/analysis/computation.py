@@ -44,7 +44,7 @@ class Computation:
         self.tokens = tokens
         self._model = model
         self._sizes = sizes  # of what is known of the tensor's origins: the formulas and the type
-        self._given = names
+        self._input_names = names
         self._session: ort.InferenceSession | None = None
         self.key = _key(model, sizes, names)
 
@@ -55,14 +55,14 @@ class Computation:
 
     def run(self, batch: int, length: int, values: Mapping[str, Array]) -> Array:
         """The tensor for B and S, of the `values` of inputs and of given tensors. Raises NotComputedError."""
-        known = {"B": batch, "S": length}
+        dims = {"B": batch, "S": length}
         feeds = {
-            name: np.vectorize(lambda item: item.evaluate(lambda size: known[size]), otypes=[np.int64])(formulas)
+            name: np.vectorize(lambda item: item.evaluate(lambda size: dims[size]), otypes=[np.int64])(formulas)
             .reshape(formulas.shape)
             .astype(dtype)
             for name, (formulas, dtype) in self._sizes.items()
         }
-        for name, dtype in [*self.tokens.items(), *self._given.items()]:
+        for name, dtype in [*self.tokens.items(), *self._input_names.items()]:
             feeds[name] = np.ascontiguousarray(values[name], dtype)  # in one pass: there may be 100 MB
         try:
             self._session = self._session or open_session(Model(self._model), optimize=False)
@@ -78,14 +78,14 @@ def computation_of(
     *,
     known_names: Collection[str] = (),
     tables: bool = True,
-    fixed: bool = False,
+    is_fixed: bool = False,
 ) -> Computation | None:
     """How a tensor of a sorted graph is made of sizes, inputs [B,S] and the tensors named as `known_names`.
 
-    None where nothing depends on these (unless it may be `fixed`), or other operators than standard ones take part;
+    None where nothing depends on these (unless it may be `is_fixed`), or other operators than standard ones take part;
     without `tables` also where rows of numbers are looked up: activations begin there.
     """
-    needed, constants = set[int](), dict[str, gs.Constant]()
+    needed_ids, constants = set[int](), dict[str, gs.Constant]()
     sizes, tokens, cuts = dict[str, tuple[Array, str]](), dict[str, gs.Tensor](), dict[str, gs.Tensor]()
     seen, waiting = {tensor.name}, [tensor]
     while waiting:
@@ -103,10 +103,10 @@ def computation_of(
             node = current.inputs[0]
             if node.domain not in STANDARD_DOMAINS or (not tables and _takes_rows(analysis, node)):
                 return None
-            needed.add(id(node))
+            needed_ids.add(id(node))
             waiting += [item for item in node.inputs if not item.is_empty() and item.name not in seen]
             seen.update(item.name for item in node.inputs)
-    if not needed or not (sizes or tokens or cuts or fixed):
+    if not needed_ids or not (sizes or tokens or cuts or is_fixed):
         return None
     if any(list(item.shape or ()) != ["B", "S"] for item in tokens.values()):
         return None
@@ -115,10 +115,10 @@ def computation_of(
     model = ModelProto(ir_version=10, opset_import=[onnx.helper.make_opsetid("", int(graph.opset))])
     model.graph.name = "numbers"
     for node in graph.nodes:
-        if id(node) in needed:
+        if id(node) in needed_ids:
             model.graph.node.append(OnnxExporter.export_node(node))
-    sized = [(name, dtype) for name, (_, dtype) in sizes.items()]
-    for name, dtype in [*types.items(), *kinds.items(), *sized]:
+    size_inputs = [(name, dtype) for name, (_, dtype) in sizes.items()]
+    for name, dtype in [*types.items(), *kinds.items(), *size_inputs]:
         element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         model.graph.input.append(onnx.helper.make_tensor_value_info(name, element, None))
     for name, constant in constants.items():

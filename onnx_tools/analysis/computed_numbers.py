@@ -28,13 +28,13 @@ class ComputedNumbers:
         self._computation = computation
         self._limits = limits  # of the inputs: how many values they take, None for what chooses from no table
         self._column = column
-        self._found: dict[int, tuple[int, int]] = {}
+        self._bounds: dict[int, tuple[int, int]] = {}
 
     def __call__(self, length: int) -> tuple[int, int]:
         """The smallest and the largest number. Raises NotComputedError."""
-        if length not in self._found:
-            self._found[length] = self._run(length)
-        return self._found[length]
+        if length not in self._bounds:
+            self._bounds[length] = self._run(length)
+        return self._bounds[length]
 
     def _run(self, length: int) -> tuple[int, int]:
         batch = 2 * _IDS if self._limits else 1

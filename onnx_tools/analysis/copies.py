@@ -24,44 +24,44 @@ def copy_of(
     def copies(of: Sequence[gs.Tensor]) -> list[gs.Tensor]:
         copied_tensors = []
         for tensor in of:
-            copied = copies_by_name.get(tensor.name)
-            if copied is None:
-                copied = _copied(tensor)
+            copy = copies_by_name.get(tensor.name)
+            if copy is None:
+                copy = _copy(tensor)
                 if tensor.name:  # those that are left out are no one tensor
-                    copies_by_name[tensor.name] = copied
-            copied_tensors.append(copied)
+                    copies_by_name[tensor.name] = copy
+            copied_tensors.append(copy)
         return copied_tensors
 
     new_inputs, results = (
         copies(graph.inputs if inputs is None else inputs),
         graph.outputs if outputs is None else outputs,
     )
-    copied = [
+    input_copies = [
         gs.Node(node.op, node.name, node.attrs.copy(), copies(node.inputs), copies(node.outputs), node.domain)
         for node in (graph.nodes if nodes is None else nodes)
     ]
     return gs.Graph(
-        copied, new_inputs, copies(results), graph.name, graph.doc_string, graph.opset, graph.import_domains,
+        input_copies, new_inputs, copies(results), graph.name, graph.doc_string, graph.opset, graph.import_domains,
         functions=graph.functions, ir_version=graph.ir_version,
     )  # fmt: skip
 
 
-def _copied(tensor: gs.Tensor) -> gs.Tensor:
+def _copy(tensor: gs.Tensor) -> gs.Tensor:
     """As Tensor.copy; every attribute that is set as usual is looked at by the graph's library."""
-    copied = object.__new__(type(tensor))
-    vars(copied).update(vars(tensor))
-    vars(copied).update(inputs=SynchronizedList(copied, "outputs", ()), outputs=SynchronizedList(copied, "inputs", ()))
+    copy = object.__new__(type(tensor))
+    vars(copy).update(vars(tensor))
+    vars(copy).update(inputs=SynchronizedList(copy, "outputs", ()), outputs=SynchronizedList(copy, "inputs", ()))
     if isinstance(tensor, gs.Constant):
-        vars(copied).update(data_location=None, _export_dtype=tensor.export_dtype)
-    return copied
+        vars(copy).update(data_location=None, _export_dtype=tensor.export_dtype)
+    return copy
 
 
 class Wiring:
     """Which nodes a graph has, in their order, and which tensors they read and make; of a graph as it is now."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        self._kept = _wired(graph)  # so that nothing else gets an id
-        self._ids = list(map(id, self._kept))
+        self._strong = _wired(graph)  # so that nothing else gets an id
+        self._ids = list(map(id, self._strong))
 
     def is_that_of(self, graph: gs.Graph) -> bool:
         """Whether the graph has the same, and not only equal ones."""

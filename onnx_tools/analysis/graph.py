@@ -224,12 +224,12 @@ def unread_inputs(graph: gs.Graph) -> tuple[str, ...]:
 
 def tidy(graph: gs.Graph) -> None:
     """Removes what leads to no output and sorts the nodes; the graph's inputs and the tokens' index stay."""
-    wanted = list(graph.outputs)
-    wanted += [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
-    ordered = sorted_nodes(wanted)
-    remaining = {id(node) for node in ordered}
+    outputs = list(graph.outputs)
+    outputs += [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
+    nodes = sorted_nodes(outputs)
+    remaining = {id(node) for node in nodes}
     _detach([node for node in graph.nodes if id(node) not in remaining])
-    graph.nodes = ordered
+    graph.nodes = nodes
 
 
 def _detach(nodes: Sequence[gs.Node]) -> None:
@@ -244,11 +244,11 @@ def _detach(nodes: Sequence[gs.Node]) -> None:
         list.clear(node.outputs)
 
 
-def sorted_nodes(wanted: Sequence[gs.Tensor]) -> list[gs.Node]:
+def sorted_nodes(outputs: Sequence[gs.Tensor]) -> list[gs.Node]:
     """The nodes that lead to the tensors, each after those whose results it reads. Raises RewriteError for a cycle."""
-    ordered: list[gs.Node] = []
+    order: list[gs.Node] = []
     state: dict[int, bool] = {}  # False: what the node reads is being sorted; True: done
-    stack = [node for tensor in reversed(wanted) for node in tensor.inputs]
+    stack = [node for tensor in reversed(outputs) for node in tensor.inputs]
     while stack:
         node = stack[-1]
         key = id(node)
@@ -256,14 +256,14 @@ def sorted_nodes(wanted: Sequence[gs.Tensor]) -> list[gs.Node]:
             stack.pop()
             if not state[key]:
                 state[key] = True
-                ordered.append(node)
+                order.append(node)
             continue
         state[key] = False
         for tensor in reversed(node.inputs):
             for maker in reversed(tensor.inputs):
-                known = state.get(id(maker))
-                if known is None:
+                mark = state.get(id(maker))
+                if mark is None:
                     stack.append(maker)
-                elif not known:
+                elif not mark:
                     raise RewriteError(f"node '{node_name(node)}' ({node.op}) reads what is made of its own result")
-    return ordered
+    return order

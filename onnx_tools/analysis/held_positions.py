@@ -48,9 +48,9 @@ def held_positions(graph: gs.Graph, analysis: Analysis) -> dict[str, str]:
     ids = ids_among(items)
     others = [item.original_name for item in items if item is not ids]
     tables = [item.original_name for item in items if item is not ids and (item.limit or 0) > MOST_TYPES]
-    turned = [tensor.name for tensor in graph.inputs if tensor.name in others and _is_turned(tensor)]
-    if turned or not tables:
-        return dict.fromkeys(turned, POSITIONS)
+    rotary_inputs = [tensor.name for tensor in graph.inputs if tensor.name in others and _is_turned(tensor)]
+    if rotary_inputs or not tables:
+        return dict.fromkeys(rotary_inputs, POSITIONS)
     order = list(_order(graph, analysis))
     if any(isinstance(rows, bool) and rows for rows in order):
         return dict.fromkeys(tables, OTHER_VALUES)
@@ -95,7 +95,7 @@ def _holds_turns(table: gs.Tensor) -> bool:
 
 def _order(graph: gs.Graph, analysis: Analysis) -> Iterator[bool]:
     """What tells the model in which order tokens are, beside inputs; True: rows that are added to those of tokens."""
-    positional, known = Positional(graph, analysis, None), dict[str, bool]()
+    positional, memo = Positional(graph, analysis, None), dict[str, bool]()
     for node in graph.nodes:
         if is_standard(node, *_MIXING):
             yield False
@@ -105,7 +105,7 @@ def _order(graph: gs.Graph, analysis: Analysis) -> Iterator[bool]:
                 formula = positional.computation(tensor)
                 if formula is None:
                     yield False
-                elif known.setdefault(formula.key, _differs(formula)):
+                elif memo.setdefault(formula.key, _differs(formula)):
                     yield _has_rows(analysis, tensor) and is_standard(node, "Add")
 
 
@@ -131,6 +131,6 @@ def _differs(formula: Computation) -> bool:
         return True
 
 
-def holds_entry(held: Mapping[str, str], name: str) -> dict[str, str]:
+def holds_entry(table_inputs: Mapping[str, str], name: str) -> dict[str, str]:
     """What the metadata says of an input."""
-    return {"holds": held[name]} if name in held else {}
+    return {"holds": table_inputs[name]} if name in table_inputs else {}

@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 from .graph import STANDARD_DOMAINS, is_padfree, present
 from .layout import B, S, is_token_shape, packed_axis, token_axis
 from .symbolic.arguments import axes_of_node, slice_arguments, split_sizes
-from .symbolic.facts import Facts, Known, Shape
+from .symbolic.facts import Facts, InputFacts, Shape
 
 
 class NoRule(Exception):
@@ -22,7 +22,7 @@ class NoRule(Exception):
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedForm:
     """How a node reads on packed tokens."""
 
     tokens: tuple[int, ...]  # inputs that become [T,...]
@@ -46,22 +46,22 @@ ELEMENTWISE = frozenset(
 )  # fmt: skip
 
 
-def packed_form(node: gs.Node, known: Known, output: Facts) -> Packed:
+def packed_form(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """How the node reads on packed tokens. Raises NoRule with the reason where no rule says that it may."""
     if is_padfree(node, "PadfreeLayerNorm"):
-        return Packed(tuple(i for i, facts in enumerate(known) if is_token_shape(facts.shape)))
+        return PackedForm(tuple(i for i, facts in enumerate(input_facts) if is_token_shape(facts.shape)))
     if node.domain not in STANDARD_DOMAINS:
         raise NoRule(f"no rule knows the operator {node.domain}.{node.op}")
     if token_axis(output.shape) is None:
         raise NoRule(f"{node.op} makes a tensor that is not [batch, sequence, ...]")
     if node.op in ELEMENTWISE:
-        return _elementwise(node, known, output)
+        return _elementwise(node, input_facts, output)
     rule = _RULES.get(node.op)
     if rule is None:
         raise NoRule(f"no rule knows the operator {node.op}")
-    if token_axis(known[0].shape) is None and node.op not in ("Expand", "Gather"):
+    if token_axis(input_facts[0].shape) is None and node.op not in ("Expand", "Gather"):
         raise NoRule(f"{node.op} reads a tensor that is not [batch, sequence, ...]")
-    return rule(node, known, output)
+    return rule(node, input_facts, output)
 
 
 def _sequence(facts: Facts) -> int:
@@ -72,20 +72,20 @@ def _sequence(facts: Facts) -> int:
     return axis
 
 
-def _moved(node: gs.Node, axis: int, facts: Facts) -> int:
+def _packed_axis(node: gs.Node, axis: int, facts: Facts) -> int:
     """The packed position of an axis of the tensor."""
-    moved = packed_axis(axis % len(facts.shape or ()), _sequence(facts))
-    if moved is None:
+    position = packed_axis(axis % len(facts.shape or ()), _sequence(facts))
+    if position is None:
         raise NoRule(f"{node.op} is over the batch or the sequence")
-    return moved
+    return position
 
 
-def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _elementwise(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """Operands are [B,...,S,...] like the result, or have nothing along the batch and the sequence."""
     rank, sequence = len(output.shape or ()), _sequence(output)
     tokens, rows, of_slots = list[int](), list[int](), list[int]()
     constants: dict[int, np.ndarray] = {}
-    for position, facts in enumerate(known):
+    for position, facts in enumerate(input_facts):
         tensor = node.inputs[position]
         if tensor.is_empty():
             continue
@@ -107,7 +107,7 @@ def _elementwise(node: gs.Node, known: Known, output: Facts) -> Packed:
             raise NoRule(f"{node.op} has an operand along the batch that is not [batch, sequence, ...]")
         elif len(shape) > trailing:
             constants[position] = _without_tokens(tensor.values, rank, sequence)
-    return Packed(tuple(tokens), constants=constants, rows=tuple(rows), of_slots=tuple(of_slots))
+    return PackedForm(tuple(tokens), constants=constants, rows=tuple(rows), of_slots=tuple(of_slots))
 
 
 def is_slot_shape(shape: Shape | None, rank: int, sequence: int) -> bool:
@@ -134,117 +134,125 @@ def _without_tokens(values: np.ndarray, rank: int, sequence: int) -> np.ndarray:
     return np.squeeze(values, axes)
 
 
-def _norm(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _norm(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """LayerNormalization, Softmax and their like over one axis, or the axes after batch and sequence."""
     del output
-    axis = int(node.attrs.get("axis", -1)) % len(known[0].shape or ())
-    moved = _moved(node, axis, known[0])
-    if node.op in ("LayerNormalization", "RMSNormalization") and axis < _sequence(known[0]):
+    axis = int(node.attrs.get("axis", -1)) % len(input_facts[0].shape or ())
+    position = _packed_axis(node, axis, input_facts[0])
+    if node.op in ("LayerNormalization", "RMSNormalization") and axis < _sequence(input_facts[0]):
         raise NoRule(f"{node.op} is over the batch or the sequence")
     if len(present(node.outputs)) > 1:
         raise NoRule(f"{node.op} gives out its statistics")
-    if any(token_axis(facts.shape) is not None for facts in known[1:]):
+    if any(token_axis(facts.shape) is not None for facts in input_facts[1:]):
         raise NoRule(f"{node.op} has parameters that differ between tokens")
-    return Packed((0,), {"axis": moved})
+    return PackedForm((0,), {"axis": position})
 
 
-def _matmul(_: gs.Node, known: Known, output: Facts) -> Packed:
+def _matmul(_: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """x W with one matrix W for all tokens; or with matrices on both sides for every token."""
     del output
-    weight, sequence, rank = known[1], _sequence(known[0]), len(known[0].shape or ())
+    weight, sequence, rank = input_facts[1], _sequence(input_facts[0]), len(input_facts[0].shape or ())
     if sequence == rank - 1:
         raise NoRule("MatMul has a first operand that ends with the sequence")
     if sequence < rank - 2 and weight.rank != 1:
         if weight.rank == rank and token_axis(weight.shape) == sequence:
-            return Packed((0, 1))
+            return PackedForm((0, 1))
         if weight.constant and weight.static_shape() is not None and (weight.rank or 0) < rank - sequence:
-            return Packed((0,))
+            return PackedForm((0,))
     if not weight.constant or weight.static_shape() is None or len(weight.shape or ()) not in (1, 2):
         raise NoRule("MatMul has a second operand that is no constant matrix")
-    return Packed((0,))
+    return PackedForm((0,))
 
 
-def _gather(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _gather(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """Rows of a constant table, or columns after batch and sequence."""
     del output
-    axis, rank = int(node.attrs.get("axis", 0)), len(known[0].shape or ())
-    if known[0].constant and axis in (0, -rank) and token_axis(known[1].shape) is not None:
-        return Packed((1,))
-    if token_axis(known[0].shape) is None or not known[1].constant or axis % rank in (0, _sequence(known[0])):
+    axis, rank = int(node.attrs.get("axis", 0)), len(input_facts[0].shape or ())
+    if input_facts[0].constant and axis in (0, -rank) and token_axis(input_facts[1].shape) is not None:
+        return PackedForm((1,))
+    if (
+        token_axis(input_facts[0].shape) is None
+        or not input_facts[1].constant
+        or axis % rank in (0, _sequence(input_facts[0]))
+    ):
         raise NoRule("Gather takes elements along the batch or the sequence")
-    return Packed((0,), {"axis": _moved(node, axis, known[0])})
+    return PackedForm((0,), {"axis": _packed_axis(node, axis, input_facts[0])})
 
 
-def _quantized(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _quantize(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """One scale for the whole tensor, or one for each element of the last axis."""
     if node.attrs.get("block_size", 0):
         raise NoRule(f"{node.op} has scales for blocks")
-    sizes = known[1].static_shape()
-    if sizes is None or not known[1].constant:
+    sizes = input_facts[1].static_shape()
+    if sizes is None or not input_facts[1].constant:
         raise NoRule(f"{node.op} has a scale that is no constant")
     rank = len(output.shape or ())
     if sizes in ((), (1,)):
-        return _elementwise(node, known, output)
+        return _elementwise(node, input_facts, output)
     axis = int(node.attrs.get("axis", 1)) % rank
     if axis != rank - 1 or _sequence(output) == rank - 1:
         raise NoRule(f"{node.op} has scales along an axis that is not the last")
-    return Packed(tuple(_elementwise(node, known, output).tokens), {"axis": -1})
+    return PackedForm(tuple(_elementwise(node, input_facts, output).tokens), {"axis": -1})
 
 
-def _concat(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _concat(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """Concat of token tensors, along an axis that is neither batch nor sequence."""
-    if any(token_axis(facts.shape) != _sequence(output) for facts in known):
+    if any(token_axis(facts.shape) != _sequence(output) for facts in input_facts):
         raise NoRule(f"{node.op} joins tensors of which one is not [batch, sequence, ...]")
-    return Packed(tuple(range(len(known))), {"axis": _moved(node, int(node.attrs["axis"]), output)})
+    return PackedForm(tuple(range(len(input_facts))), {"axis": _packed_axis(node, int(node.attrs["axis"]), output)})
 
 
-def _elements(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _elements(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """GatherElements and ScatterElements: elements of every token, chosen by itself."""
-    if any(facts.rank != output.rank or token_axis(facts.shape) != _sequence(output) for facts in known):
+    if any(facts.rank != output.rank or token_axis(facts.shape) != _sequence(output) for facts in input_facts):
         raise NoRule(f"{node.op} takes elements from tensors of which one is not [batch, sequence, ...]")
-    return Packed(tuple(range(len(known))), {"axis": _moved(node, int(node.attrs.get("axis", 0)), known[0])})
+    return PackedForm(
+        tuple(range(len(input_facts))), {"axis": _packed_axis(node, int(node.attrs.get("axis", 0)), input_facts[0])}
+    )
 
 
-def _over_axis(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _over_axis(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """TopK, ArgMax and ArgMin over an axis that is neither batch nor sequence."""
     del output
-    if node.op == "TopK" and not known[1].constant:
+    if node.op == "TopK" and not input_facts[1].constant:
         raise NoRule("TopK takes a number of elements that depends on the inputs")
     default = -1 if node.op == "TopK" else 0
-    return Packed((0,), {"axis": _moved(node, int(node.attrs.get("axis", default)), known[0])})
+    return PackedForm((0,), {"axis": _packed_axis(node, int(node.attrs.get("axis", default)), input_facts[0])})
 
 
-def _cumulative(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _cumulative(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """CumSum along an axis that is neither batch nor sequence."""
     del output
-    axis = known[1].plain_integers()
+    axis = input_facts[1].plain_integers()
     if axis is None or len(axis) != 1:
         raise NoRule("CumSum is along an axis that is not known")
-    moved = _moved(node, axis[0], known[0])
-    return Packed((0,), constants={1: np.full(known[1].static_shape() or (), moved, np.int64)})
+    position = _packed_axis(node, axis[0], input_facts[0])
+    return PackedForm((0,), constants={1: np.full(input_facts[1].static_shape() or (), position, np.int64)})
 
 
-def _one_hot(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _one_hot(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """A new axis after or before what every token has."""
-    if not (known[1].constant and known[2].constant):
+    if not (input_facts[1].constant and input_facts[2].constant):
         raise NoRule("OneHot has a depth or values that depend on the inputs")
     axis = int(node.attrs.get("axis", -1)) % len(output.shape or ())
-    if (token_axis(known[0].shape) or 0) + (axis <= _sequence(known[0])) != _sequence(output):
+    if (token_axis(input_facts[0].shape) or 0) + (axis <= _sequence(input_facts[0])) != _sequence(output):
         raise NoRule("OneHot moves the sequence")
-    return Packed((0,), {"axis": _moved(node, axis, output)})
+    return PackedForm((0,), {"axis": _packed_axis(node, axis, output)})
 
 
-def _triangle(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _triangle(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """The triangle of every token's own matrix."""
-    if _sequence(output) >= len(output.shape or ()) - 2 or not all(facts.constant for facts in known[1:]):
+    if _sequence(output) >= len(output.shape or ()) - 2 or not all(facts.constant for facts in input_facts[1:]):
         raise NoRule(f"{node.op} is over the batch or the sequence")
-    return Packed((0,))
+    return PackedForm((0,))
 
 
-def _pad(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _pad(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """More elements beside batch and sequence."""
-    rank, pads = len(output.shape or ()), known[1].plain_integers()
-    axes = known[3].plain_integers() if len(known) > 3 and not node.inputs[3].is_empty() else list(range(rank))
+    rank, pads = len(output.shape or ()), input_facts[1].plain_integers()
+    axes = (
+        input_facts[3].plain_integers() if len(input_facts) > 3 and not node.inputs[3].is_empty() else list(range(rank))
+    )
     if pads is None or axes is None or len(pads) != 2 * len(axes):
         raise NoRule("Pad has widths or axes that are not known")
     widths = dict(
@@ -255,98 +263,105 @@ def _pad(node: gs.Node, known: Known, output: Facts) -> Packed:
         raise NoRule("Pad is over the batch or the sequence")
     sides = [[0, *(widths.get(axis, (0, 0))[side] for axis in other_axes)] for side in (0, 1)]
     constants = {1: np.asarray(sides[0] + sides[1], np.int64)}
-    if len(known) > 3 and not node.inputs[3].is_empty():
+    if len(input_facts) > 3 and not node.inputs[3].is_empty():
         constants[3] = np.arange(len(other_axes) + 1)
-    return Packed((0,), constants=constants)
+    return PackedForm((0,), constants=constants)
 
 
-def _tile(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _tile(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """Copies beside batch and sequence."""
-    repeats, sequence = known[1].plain_integers(), _sequence(output)
-    if repeats is None or _sequence(known[0]) != sequence or repeats[0] != 1 or repeats[sequence] != 1:
+    repeats, sequence = input_facts[1].plain_integers(), _sequence(output)
+    if repeats is None or _sequence(input_facts[0]) != sequence or repeats[0] != 1 or repeats[sequence] != 1:
         raise NoRule(f"{node.op} is over the batch or the sequence")
     counts = [1, *(count for axis, count in enumerate(repeats) if axis not in (0, sequence))]
-    return Packed((0,), constants={1: np.asarray(counts, np.int64)})
+    return PackedForm((0,), constants={1: np.asarray(counts, np.int64)})
 
 
-def _split(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _split(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     del output
-    if split_sizes(node, known) is None:
+    if split_sizes(node, input_facts) is None:
         raise NoRule("Split has sizes that are not known")
-    return Packed((0,), {"axis": _moved(node, int(node.attrs.get("axis", 0)), known[0])})
+    return PackedForm((0,), {"axis": _packed_axis(node, int(node.attrs.get("axis", 0)), input_facts[0])})
 
 
-def _slice(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _slice(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     del output
-    limits = slice_arguments(node, known)
-    if limits is None or len(known) < 4 or node.inputs[3].is_empty() or not all(facts.constant for facts in known[1:]):
+    limits = slice_arguments(node, input_facts)
+    if (
+        limits is None
+        or len(input_facts) < 4
+        or node.inputs[3].is_empty()
+        or not all(facts.constant for facts in input_facts[1:])
+    ):
         raise NoRule("Slice has limits or axes that are not known")
-    return Packed((0,), constants={3: np.asarray([_moved(node, axis, known[0]) for axis in limits[2]], np.int64)})
+    return PackedForm(
+        (0,), constants={3: np.asarray([_packed_axis(node, axis, input_facts[0]) for axis in limits[2]], np.int64)}
+    )
 
 
-def _unsqueeze(node: gs.Node, known: Known, output: Facts) -> Packed:
-    return _axes(node, known, output)
+def _unsqueeze(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
+    return _axes(node, input_facts, output)
 
 
-def _reduced(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _reduce(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """Squeeze and Reduce..., over axes that are neither batch nor sequence."""
     del output
-    return _axes(node, known, known[0])
+    return _axes(node, input_facts, input_facts[0])
 
 
-def _axes(node: gs.Node, known: Known, counted: Facts) -> Packed:
-    axes = axes_of_node(node, known, 1)
+def _axes(node: gs.Node, input_facts: InputFacts, operand: Facts) -> PackedForm:
+    axes = axes_of_node(node, input_facts, 1)
     if axes is None:
         raise NoRule(f"{node.op} is over the batch or the sequence")
-    moved = [_moved(node, axis, counted) for axis in axes]
+    positions = [_packed_axis(node, axis, operand) for axis in axes]
     if "axes" in node.attrs:
-        return Packed((0,), {"axes": moved})
-    return Packed((0,), constants={1: np.asarray(moved, np.int64)})
+        return PackedForm((0,), {"axes": positions})
+    return PackedForm((0,), constants={1: np.asarray(positions, np.int64)})
 
 
-def _transpose(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _transpose(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     perm = [int(axis) for axis in node.attrs.get("perm", [])]
-    source, target = _sequence(known[0]), _sequence(output)
+    source, target = _sequence(input_facts[0]), _sequence(output)
     if not perm or perm[0] != 0 or perm[target] != source:
         raise NoRule("Transpose moves the batch")
     rest = [packed_axis(axis, source) for i, axis in enumerate(perm) if i not in (0, target)]
     packed = [0, *(axis for axis in rest if axis is not None)]
-    return Packed((0,), {"perm": packed}, is_same=packed == sorted(packed))
+    return PackedForm((0,), {"perm": packed}, is_same=packed == sorted(packed))
 
 
-def _reshape(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _reshape(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """The axes before the sequence and those after it may change, each group in itself."""
-    source, target = known[0].shape or (), output.shape or ()
-    before, after = _sequence(known[0]), _sequence(output)
+    source, target = input_facts[0].shape or (), output.shape or ()
+    before, after = _sequence(input_facts[0]), _sequence(output)
     sizes = [[size.constant() or 0 for size in part] for part in (source[1:before], target[1:after])]
     if np.prod(sizes[0], dtype=np.int64) != np.prod(sizes[1], dtype=np.int64):
         raise NoRule("Reshape moves elements across the sequence")
     rest = [size.constant() for i, size in enumerate(target) if i not in (0, after)]
-    read = [size.constant() for i, size in enumerate(source) if i not in (0, before)]
-    if None in rest or None in read:
+    static_sizes = [size.constant() for i, size in enumerate(source) if i not in (0, before)]
+    if None in rest or None in static_sizes:
         raise NoRule(f"Reshape {'makes' if None in rest else 'reads'} axes of unknown sizes")
     attrs = {"allowzero": 0} if "allowzero" in node.attrs else {}
-    return Packed((0,), attrs, {1: np.asarray([-1, *rest], np.int64)})
+    return PackedForm((0,), attrs, {1: np.asarray([-1, *rest], np.int64)})
 
 
-def _expand(node: gs.Node, known: Known, output: Facts) -> Packed:
+def _expand(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """Axes that are neither batch nor sequence are stretched, or one row for every sequence to all its tokens."""
     sequence, rank = _sequence(output), len(output.shape or ())
     sizes = [size.constant() or 0 for i, size in enumerate(output.shape or ()) if i not in (0, sequence)]
     target = {1: np.asarray([1, *sizes], np.int64)}
-    if is_row_shape(known[0].shape, rank, sequence):
-        return Packed((), constants=target, rows=(0,))
-    if token_axis(known[0].shape) != sequence or len(known[0].shape or ()) != rank:
+    if is_row_shape(input_facts[0].shape, rank, sequence):
+        return PackedForm((), constants=target, rows=(0,))
+    if token_axis(input_facts[0].shape) != sequence or len(input_facts[0].shape or ()) != rank:
         raise NoRule(f"{node.op} adds axes")
-    return Packed((0,), constants=target)
+    return PackedForm((0,), constants=target)
 
 
-_RULES: Mapping[str, Callable[[gs.Node, Known, Facts], Packed]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[gs.Node, InputFacts, Facts], PackedForm]] = MappingProxyType(
     {
         "ArgMax": _over_axis,
         "ArgMin": _over_axis,
         "Concat": _concat,
-        "DequantizeLinear": _quantized,
+        "DequantizeLinear": _quantize,
         "CumSum": _cumulative,
         "Expand": _expand,
         "Gather": _gather,
@@ -356,7 +371,7 @@ _RULES: Mapping[str, Callable[[gs.Node, Known, Facts], Packed]] = MappingProxyTy
         "LogSoftmax": _norm,
         "LpNormalization": _norm,
         "MatMul": _matmul,
-        "QuantizeLinear": _quantized,
+        "QuantizeLinear": _quantize,
         "OneHot": _one_hot,
         "Pad": _pad,
         "RMSNormalization": _norm,
@@ -365,14 +380,14 @@ _RULES: Mapping[str, Callable[[gs.Node, Known, Facts], Packed]] = MappingProxyTy
         "ScatterElements": _elements,
         "Softmax": _norm,
         "Split": _split,
-        "Squeeze": _reduced,
+        "Squeeze": _reduce,
         "Tile": _tile,
         "TopK": _over_axis,
         "Transpose": _transpose,
         "Trilu": _triangle,
         "Unsqueeze": _unsqueeze,
         **{
-            f"Reduce{kind}": _reduced
+            f"Reduce{kind}": _reduce
             for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
         },
     }

@@ -24,7 +24,7 @@ from .symbolic.facts import Facts, Shape
 from .symbolic.rules import BROADCASTING
 
 _ENDLESS = 1 << 30  # tokens
-_TRIED = 1024  # tokens; further on numbers are taken to grow as they do up to there
+_LONGEST_TRIAL = 1024  # tokens; further on numbers are taken to grow as they do up to there
 _TRIED_AFTER = 4096  # tokens: as far as that is tried where they grow evenly
 
 Range = tuple[int, int]
@@ -57,38 +57,38 @@ def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
 
     Tables that an input chooses from do not count: their limit is one of the input's values.
     """
-    limits, tried = list[int | None](), dict[tuple[str, int | None, int, bool], int | None]()
+    limits, lengths = list[int | None](), dict[tuple[str, int | None, int, bool], int | None]()
     for look_up in _look_ups(graph, analysis):
-        known = _formulas(look_up, analysis)
-        if known is not None:
-            limits.append(_last_inside(partial(look_up.margins, partial(_between, known)), _ENDLESS))
+        formulas = _formulas(look_up, analysis)
+        if formulas is not None:
+            limits.append(_last_inside(partial(look_up.margins, partial(_between, formulas)), _ENDLESS))
         elif look_up.tensor is not None:
             numbers = computed_numbers(graph, analysis, look_up.tensor, look_up.column)
             if numbers is not None:
                 key = (numbers.key, look_up.column, look_up.size, look_up.past)
-                if key not in tried:
-                    tried[key] = _by_trying(look_up, numbers)
-                limits.append(tried[key])
+                if key not in lengths:
+                    lengths[key] = _by_trying(look_up, numbers)
+                limits.append(lengths[key])
     return min((item for item in limits if item is not None), default=None)
 
 
 def _look_ups(graph: gs.Graph, analysis: Analysis) -> Iterator[_LookUp]:
     for node in graph.nodes:
-        known = [analysis[tensor] for tensor in node.inputs]
+        input_facts = [analysis[tensor] for tensor in node.inputs]
         if is_standard(node, "Gather", "GatherElements", "GatherND"):
-            yield from _indices(node, known)
+            yield from _indices(node, input_facts)
         elif is_standard(node, "OneHot"):
-            depth = known[1].plain_integers()
+            depth = input_facts[1].plain_integers()
             if depth is not None and len(depth) == 1:
                 yield _LookUp(depth[0], node.inputs[0])
         elif is_standard(node, "Slice"):
-            yield from _slices(node, known)
+            yield from _slices(node, input_facts)
         elif is_standard(node, *ELEMENTWISE, *BROADCASTING):
-            yield from _broadcast([item.shape for item in known])
+            yield from _broadcast([item.shape for item in input_facts])
 
 
-def _indices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_LookUp]:
-    data, indices, axis = known[0].shape, known[1].shape, int(node.attrs.get("axis", 0))
+def _indices(node: gs.Node, input_facts: Sequence[Facts]) -> Iterator[_LookUp]:
+    data, indices, axis = input_facts[0].shape, input_facts[1].shape, int(node.attrs.get("axis", 0))
     if not data:
         return
     if is_standard(node, "GatherND"):
@@ -103,18 +103,18 @@ def _indices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_LookUp]:
     if size is not None:
         yield _LookUp(size, node.inputs[1])
     if is_standard(node, "GatherElements") and indices is not None:
-        for position, (there, wanted) in enumerate(zip(data, indices, strict=True)):
+        for position, (there, index) in enumerate(zip(data, indices, strict=True)):
             size = there.constant()
             if position != axis % len(data) and size is not None:
-                yield _LookUp(size, formulas=(wanted,), past=True)
+                yield _LookUp(size, formulas=(index,), past=True)
 
 
-def _slices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_LookUp]:
+def _slices(node: gs.Node, input_facts: Sequence[Facts]) -> Iterator[_LookUp]:
     """Starts and ends in axes of a fixed size."""
-    data = known[0].shape
+    data = input_facts[0].shape
     if not data or argument(node, 1) is None or argument(node, 2) is None:
         return  # attributes of old opsets are numbers, which grow with nothing
-    axes = axes_of_node(node, known, 3)
+    axes = axes_of_node(node, input_facts, 3)
     if axes is None:
         if argument(node, 3) is not None:
             return
@@ -127,13 +127,13 @@ def _slices(node: gs.Node, known: Sequence[Facts]) -> Iterator[_LookUp]:
 
 def _broadcast(shapes: Sequence[Shape | None]) -> Iterator[_LookUp]:
     """An operand as long as the sequence beside one of a fixed length."""
-    known = [shape for shape in shapes if shape is not None]
-    for axis in range(1, 1 + max((len(shape) for shape in known), default=0)):
-        sizes = [shape[-axis] for shape in known if len(shape) >= axis]
-        fixed = {size.constant() or 1 for size in sizes} - {1}
+    shapes_known = [shape for shape in shapes if shape is not None]
+    for axis in range(1, 1 + max((len(shape) for shape in shapes_known), default=0)):
+        sizes = [shape[-axis] for shape in shapes_known if len(shape) >= axis]
+        numbers = {size.constant() or 1 for size in sizes} - {1}
         growing = tuple(size for size in sizes if size.constant() is None)
-        if len(fixed) == 1 and growing:
-            yield _LookUp(fixed.pop(), formulas=growing, past=True)
+        if len(numbers) == 1 and growing:
+            yield _LookUp(numbers.pop(), formulas=growing, past=True)
 
 
 def _formulas(look_up: _LookUp, analysis: Analysis) -> tuple[tuple[Poly, ...], tuple[Poly, ...]] | None:
@@ -197,7 +197,7 @@ def _last_inside(margins: Numbers, top: int) -> int | None:
 
 
 def _by_trying(look_up: _LookUp, numbers: ComputedNumbers) -> int | None:
-    """The last length inside, by running the nodes; what grows evenly up to _TRIED grows on like that."""
+    """The last length inside, by running the nodes; what grows evenly up to _LONGEST_TRIAL grows on like that."""
 
     def margins(length: int) -> Range:
         try:
@@ -205,13 +205,13 @@ def _by_trying(look_up: _LookUp, numbers: ComputedNumbers) -> int | None:
         except NotComputedError:
             return -1, -1
 
-    longest = _last_inside(margins, _TRIED)
+    longest = _last_inside(margins, _LONGEST_TRIAL)
     if longest is not None or min(margins(1)) < 0:
         return longest
-    sides = [margins(_TRIED // part) for part in (4, 2, 1)]
+    sides = [margins(_LONGEST_TRIAL // part) for part in (4, 2, 1)]
     for quarter, half, whole in [tuple(item[side] for item in sides) for side in (0, 1)]:
         if half > whole and 2 * (quarter - half) == half - whole:
-            last = _TRIED + whole * _TRIED // 2 // (half - whole)
+            last = _LONGEST_TRIAL + whole * _LONGEST_TRIAL // 2 // (half - whole)
             if last >= _TRIED_AFTER or min(margins(last + 1)) < 0:
                 return last
     return None

@@ -11,7 +11,7 @@ from .computation import Computation, computation_of
 from .graph import STANDARD_DOMAINS, is_standard, present
 from .symbolic import Analysis
 
-TRIED = 16384
+LONGEST_TRIAL = 16384
 """Positions that are tried of what nothing limits."""
 
 
@@ -23,25 +23,25 @@ class Positional:
         self._names = set[str]()
         for node in graph.nodes:
             inputs = present(node.inputs)
-            sized = is_standard(node, "Shape", "Size")
-            if node.domain in STANDARD_DOMAINS and inputs and (sized or all(item in self for item in inputs)):
+            reads_sizes = is_standard(node, "Shape", "Size")
+            if node.domain in STANDARD_DOMAINS and inputs and (reads_sizes or all(item in self for item in inputs)):
                 self._names.update(tensor.name for tensor in node.outputs)
 
     def __contains__(self, tensor: gs.Tensor) -> bool:
         return isinstance(tensor, gs.Constant) or tensor.name in self._names
 
     @property
-    def tried(self) -> int:
+    def trial_length(self) -> int:
         """How many positions are looked at."""
-        return min(self.longest or TRIED, TRIED)
+        return min(self.longest or LONGEST_TRIAL, LONGEST_TRIAL)
 
     def computation(
-        self, tensor: gs.Tensor, *known_tensors: gs.Tensor, fixed: bool = False, tokens: Collection[str] = ()
+        self, tensor: gs.Tensor, *known_tensors: gs.Tensor, is_fixed: bool = False, tokens: Collection[str] = ()
     ) -> Computation | None:
         """How a tensor is made of positions and of what is given; None where inputs beside `tokens` take part.
 
-        None, too, where nothing takes part but constants, unless it may be `fixed`.
+        None, too, where nothing takes part but constants, unless it may be `is_fixed`.
         """
         names = [item.name for item in known_tensors]
-        formula = computation_of(self.graph, self.analysis, tensor, known_names=names, fixed=fixed)
+        formula = computation_of(self.graph, self.analysis, tensor, known_names=names, is_fixed=is_fixed)
         return None if formula is None or not set(formula.tokens).issubset(tokens) else formula

@@ -36,9 +36,9 @@ _LOOK_FOR_LARGEST = ("ArgMax", "ReduceMax", "TopK")
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """What a model asks of the ids of one input: equal to one of `compared`, or the `largest` of its sequence."""
+    """What a model asks of the ids of one input: equal to one of `comparands`, or the `largest` of its sequence."""
 
-    compared: tuple[int, ...]
+    comparands: tuple[int, ...]
     largest: bool = False
 
 
@@ -68,8 +68,8 @@ class IdRule:
 
     def at_tokens(self, ids: Array, mask: Mask) -> Array:
         """Ids [B,S], any of them, as this rule has them in kept slots; `padding` in the others."""
-        allowed = np.setdiff1d(np.arange(self.limit), self.avoided)
-        result = np.where(np.isin(ids, self.avoided) | (ids >= self.limit), allowed[ids % allowed.size], ids)
+        choices = np.setdiff1d(np.arange(self.limit), self.avoided)
+        result = np.where(np.isin(ids, self.avoided) | (ids >= self.limit), choices[ids % choices.size], ids)
         if self.last is not None:
             slots = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
             result[np.arange(len(result)), slots] = self.last
@@ -98,7 +98,7 @@ def special_ids(graph: gs.Graph) -> dict[str, SpecialIds]:
         for tensor in graph.inputs
         if tensor.dtype is not None and np.issubdtype(np.dtype(tensor.dtype), np.integer)
     }
-    compared: dict[str, set[int]] = {}
+    comparands: dict[str, set[int]] = {}
     largest: set[str] = set()
     for node in graph.nodes:
         names = [source[tensor.name] for tensor in node.inputs if tensor.name in source]
@@ -106,15 +106,15 @@ def special_ids(graph: gs.Graph) -> dict[str, SpecialIds]:
             continue
         if is_standard(node, *_COMPARISONS):
             for tensor in node.inputs:
-                compared.setdefault(names[0], set()).update(_constants(tensor))
+                comparands.setdefault(names[0], set()).update(_constants(tensor))
         elif is_standard(node, *_LOOK_FOR_LARGEST):
             largest.add(names[0])
         elif is_standard(node, "Where") or (is_standard(node, *_SAME_IDS) and node.inputs[0].name in source):
             source[node.outputs[0].name] = names[0]
     return {
-        name: SpecialIds(tuple(sorted(compared.get(name, ()))), name in largest)
+        name: SpecialIds(tuple(sorted(comparands.get(name, ()))), name in largest)
         for name in dict.fromkeys(source.values())
-        if compared.get(name) or name in largest
+        if comparands.get(name) or name in largest
     }
 
 
@@ -137,15 +137,15 @@ def rules_for(special: Mapping[str, SpecialIds], limits: Mapping[str, int | None
 
 
 def _rules(special: SpecialIds, limit: int | None) -> list[IdRule]:
-    known = [value for value in special.compared if limit is None or value < limit]
-    bound = max([*known, 1]) + 3 if limit is None else limit
-    lasts: list[int | None] = [*known, *([bound - 1] if special.largest else []), None]
+    below_limit = [value for value in special.comparands if limit is None or value < limit]
+    bound = max([*below_limit, 1]) + 3 if limit is None else limit
+    lasts: list[int | None] = [*below_limit, *([bound - 1] if special.largest else []), None]
     rules = []
     for last in dict.fromkeys(lasts):
-        avoided = tuple(sorted({*known, *([] if last is None else [last])}))
+        avoided = tuple(sorted({*below_limit, *([] if last is None else [last])}))
         if len(avoided) >= bound:
             continue
-        fillers = [value for value in dict.fromkeys([*known, 0, 1, 2]) if value != last and value < bound]
+        fillers = [value for value in dict.fromkeys([*below_limit, 0, 1, 2]) if value != last and value < bound]
         rules += [IdRule(last, filler, avoided, bound) for filler in fillers[:2]]
     return rules
 

@@ -47,7 +47,7 @@ def dims_of_shape(shape: Shape | None) -> Dims | None:
     if shape is None:
         return None
     constants = [size.constant() for size in shape]
-    return tuple(str(size) if known is None else known for size, known in zip(shape, constants, strict=True))
+    return tuple(str(size) if number is None else number for size, number in zip(shape, constants, strict=True))
 
 
 def dims_of(output: Mapping[str, Any]) -> Dims | None:
@@ -98,9 +98,9 @@ def fits(shape: Sequence[int], dims: Dims | None, mask: Mask) -> bool:
     """Whether an array has these sizes in a batch of this mask."""
     if dims is None:
         return True
-    known = {BATCH: mask.shape[0], SLOTS: mask.shape[1], BOTH: mask.size}
+    counts = {BATCH: mask.shape[0], SLOTS: mask.shape[1], BOTH: mask.size}
     return len(shape) >= len(dims) and all(
-        known.get(str(wanted), size) == size for size, wanted in zip(shape, dims, strict=False)
+        counts.get(str(dim), size) == size for size, dim in zip(shape, dims, strict=False)
     )
 
 
@@ -112,16 +112,16 @@ def token_numbers(values: Array, dims: Dims | None, mask: Mask) -> Rows:
         dims: its sizes.
         mask: bool [B,S].
     """
-    known = (UNKNOWN,) * values.ndim if dims is None else dims
-    whole = (*known, *values.shape[len(known) :])
+    axes_known = (UNKNOWN,) * values.ndim if dims is None else dims
+    whole = (*axes_known, *values.shape[len(axes_known) :])
     axes = sorted((axis for axis, size in enumerate(whole) if isinstance(size, str)), key=lambda at: whole[at] != BATCH)
     others = [axis for axis, size in enumerate(whole) if not isinstance(size, str)]
     element = tuple(values.shape[axis] for axis in others)
     is_token = token_elements(whole, mask).transpose(*axes, *others)
     is_token = np.broadcast_to(is_token.reshape(is_token.shape[: len(axes)]), [values.shape[axis] for axis in axes])
-    chosen = values.transpose(*axes, *others)[is_token]
+    rows = values.transpose(*axes, *others)[is_token]
     names = tuple(str(whole[axis]) for axis in axes)
-    return Rows(chosen.reshape(len(chosen), int(np.prod(element))), np.argwhere(is_token), names, element)
+    return Rows(rows.reshape(len(rows), int(np.prod(element))), np.argwhere(is_token), names, element)
 
 
 def packed_rows(values: Array, mask: Mask) -> Rows:

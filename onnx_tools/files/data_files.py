@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto
 from .external_data import model_tensors
 from .metadata import is_rewritten
 from .weights import Weights
-from .wire import Mapped, read_model
+from .wire import FileMap, read_model
 
 DIGEST_BYTES = 8
 
@@ -48,7 +48,7 @@ def _read(file: Path) -> ModelProto | None:
     """A model file as it is, its large weights left where they lie; None for what cannot be read as one."""
     try:
         with file.open("rb") as stream:
-            return read_model(stream, os.fstat(stream.fileno()).st_size, Mapped.of(stream, Weights()))
+            return read_model(stream, os.fstat(stream.fileno()).st_size, FileMap.of(stream, Weights()))
     except (OSError, DecodeError):
         return None
 

@@ -40,17 +40,17 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights) -> 
         if held is not None or tensor.HasField("raw_data"):
             if size_bytes is None:
                 continue  # onnx itself refuses what has no such data
-            wanted, unit = size_bytes, "bytes"
-            size = held if held is not None else _size_of(tensor, wanted)
+            size_read, unit = size_bytes, "bytes"
+            size = held if held is not None else _size_of(tensor, size_read)
         else:
             if size_bytes is None and tensor.data_type != TensorProto.STRING:
                 continue
-            wanted, unit = math.prod(tensor.dims), "values"
-            size = _values(tensor, wanted, size_bytes)
-        if size != wanted:
+            size_read, unit = math.prod(tensor.dims), "values"
+            size = _values(tensor, size_read, size_bytes)
+        if size != size_read:
             raise ModelFileError(
                 f"tensor '{tensor.name}' of {where} is {TensorProto.DataType.Name(tensor.data_type)} "
-                f"{list(tensor.dims)}, {wanted} {unit}, and has {size}; export it again"
+                f"{list(tensor.dims)}, {size_read} {unit}, and has {size}; export it again"
             )
 
 
@@ -84,17 +84,17 @@ def raw_bytes(tensor: TensorProto) -> int:
     return len(tensor.raw_data) if size is None else size
 
 
-def _size_of(tensor: TensorProto, wanted: int) -> int:
+def _size_of(tensor: TensorProto, size_bytes: int) -> int:
     """The length of `raw_data`: of much, told from the message's size where that is right, for looking copies it."""
-    if wanted >= LARGE_BYTES:
+    if size_bytes >= LARGE_BYTES:
         others = TensorProto(
             name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, doc_string=tensor.doc_string
         )
         if not tensor.HasField("doc_string"):
             others.ClearField("doc_string")
-        head = len(message_head(TensorProto.RAW_DATA_FIELD_NUMBER, wanted))
-        if tensor.ByteSize() == others.ByteSize() + head + wanted:
-            return wanted
+        head = len(message_head(TensorProto.RAW_DATA_FIELD_NUMBER, size_bytes))
+        if tensor.ByteSize() == others.ByteSize() + head + size_bytes:
+            return size_bytes
     return len(tensor.raw_data)
 
 

@@ -23,7 +23,7 @@ def read_external_data(tensors: Iterable[TensorProto], file: Path, weights: Weig
     Raises ModelFileError for data that is missing, outside the model's folder, or of another size than its tensor.
     """
     sizes: dict[Path, int] = {}
-    mapped: dict[Path, memoryview | None] = {}
+    views: dict[Path, memoryview | None] = {}
     total = 0
     for number, tensor in enumerate(tensors):
         if tensor.data_location != TensorProto.EXTERNAL:
@@ -44,9 +44,9 @@ def read_external_data(tensors: Iterable[TensorProto], file: Path, weights: Weig
         try:
             with data.open("rb") as stream:
                 if number < initializers and length >= LARGE_BYTES:
-                    if data not in mapped:
-                        mapped[data] = weights.map_file(stream)
-                    if (content := mapped[data]) is not None:
+                    if data not in views:
+                        views[data] = weights.map_file(stream)
+                    if (content := views[data]) is not None:
                         weights.hold(tensor, content[offset : offset + length])
                         continue
                 stream.seek(offset)
@@ -111,12 +111,12 @@ def _extent(tensor: TensorProto, entries: Mapping[str, str], size: int, file: Pa
             f"tensor '{tensor.name}' of '{file}' is at bytes {offset} to {offset + length} of '{location}', which "
             f"has {size}; copy that file again"
         )
-    wanted = bytes_of(tensor)
-    if wanted is not None and length != wanted:
+    size_bytes = bytes_of(tensor)
+    if size_bytes is not None and length != size_bytes:
         dims = ", ".join(str(size) for size in tensor.dims)
         raise ModelFileError(
-            f"tensor '{tensor.name}' of '{file}' is {TensorProto.DataType.Name(tensor.data_type)} [{dims}], {wanted} "
-            f"bytes, and has {length} in '{location}'; export it again"
+            f"tensor '{tensor.name}' of '{file}' is {TensorProto.DataType.Name(tensor.data_type)} [{dims}], "
+            f"{size_bytes} bytes, and has {length} in '{location}'; export it again"
         )
     return offset, length
 

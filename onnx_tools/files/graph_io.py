@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from .model import Model
 from .weights import LARGE_BYTES, HeldValues, Weights
 
-_HELD = (np.dtype(np.float32), np.dtype(np.float16))  # numpy has no name for what other arrays may hold
+_NUMPY_HALVES = (np.dtype(np.float32), np.dtype(np.float16))  # numpy has no name for what other arrays may hold
 
 
 def import_graph(model: Model) -> gs.Graph:
@@ -41,10 +41,10 @@ def export_model(graph: gs.Graph, source: Model) -> Model:
     finally:
         for item, values, export_dtype in large:
             item._values, item._export_dtype = values, export_dtype
-    named = {item.name: values for item, values, _ in large}
+    values_by_name = {item.name: values for item, values, _ in large}
     for tensor in model.proto.graph.initializer:
-        if tensor.name in named:
-            _fill(tensor, named[tensor.name], model.weights)
+        if tensor.name in values_by_name:
+            _fill(tensor, values_by_name[tensor.name], model.weights)
     _keep_header(model.proto, source.proto)
     return model
 
@@ -63,7 +63,7 @@ def _fill(tensor: TensorProto, values: Any, weights: Weights) -> None:
         tensor.CopyFrom(values.message)
         tensor.name = name
         weights.hold(tensor, values.held)
-    elif isinstance(values, np.ndarray) and values.dtype in _HELD:
+    elif isinstance(values, np.ndarray) and values.dtype in _NUMPY_HALVES:
         weights.hold_array(tensor, values)
     else:
         lazy = getattr(values, "tensor", None)

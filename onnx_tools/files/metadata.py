@@ -37,17 +37,17 @@ def text_entry(model: ModelProto) -> dict[str, Any]:
 
     Raises RewriteError where it is not JSON.
     """
-    text = _noted(model, TEXT_METADATA_KEY)
+    text = _annotation(model, TEXT_METADATA_KEY)
     return {} if text is None else {"text": text}
 
 
 def fixed_entry(model: ModelProto) -> dict[str, int | float]:
     """The inputs of an exported model that were bound to numbers. Raises RewriteError where that is not JSON."""
-    entry: dict[str, int | float] = _noted(model, FIXED_METADATA_KEY) or {}
+    entry: dict[str, int | float] = _annotation(model, FIXED_METADATA_KEY) or {}
     return entry
 
 
-def _noted(model: ModelProto, key: str) -> Any:
+def _annotation(model: ModelProto, key: str) -> Any:
     """What an exported model carries under a key; None where there is nothing."""
     text = next((item.value for item in model.metadata_props if item.key == key), None)
     try:

@@ -32,7 +32,7 @@ class Model:
         result = cls(without_initializers(proto))
         for tensor in proto.graph.initializer:
             if tensor.HasField("raw_data") and raw_bytes(tensor) >= LARGE_BYTES:
-                result.weights.hold(_described(result.proto.graph, tensor), memoryview(tensor.raw_data))
+                result.weights.hold(_stub(result.proto.graph, tensor), memoryview(tensor.raw_data))
             else:
                 result.proto.graph.initializer.append(tensor)
         return result
@@ -45,7 +45,7 @@ class Model:
             if data is None:
                 result.graph.initializer.append(tensor)
             else:  # protobuf appends messages through their bytes, which end at 2 GB
-                _described(result.graph, tensor).raw_data = bytes(data)
+                _stub(result.graph, tensor).raw_data = bytes(data)
         return result
 
     def with_proto(self, proto: ModelProto) -> Model:
@@ -107,11 +107,11 @@ def _tensor_size(tensor: TensorProto, weights: Weights) -> int:
 
 def _head_of_data(tensor: TensorProto, size: int) -> bytes:
     """What stands ahead of a tensor's data in its message."""
-    described = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    return bytes(described.SerializeToString() + message_head(TensorProto.RAW_DATA_FIELD_NUMBER, size))
+    stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return bytes(stub.SerializeToString() + message_head(TensorProto.RAW_DATA_FIELD_NUMBER, size))
 
 
-def _described(graph: GraphProto, tensor: TensorProto) -> TensorProto:
+def _stub(graph: GraphProto, tensor: TensorProto) -> TensorProto:
     """An initializer with a tensor's name, type and shape alone, added to the graph."""
     result: TensorProto = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     return result
@@ -119,9 +119,9 @@ def _described(graph: GraphProto, tensor: TensorProto) -> TensorProto:
 
 def _copy_fields(source: Message, target: Message, without: str) -> None:
     """Copies all fields of a message but one."""
-    for described, value in source.ListFields():
-        if described.name != without:
+    for field_descriptor, value in source.ListFields():
+        if field_descriptor.name != without:
             if hasattr(value, "MergeFrom"):  # a message, or a list
-                getattr(target, described.name).MergeFrom(value)
+                getattr(target, field_descriptor.name).MergeFrom(value)
             else:
-                setattr(target, described.name, value)
+                setattr(target, field_descriptor.name, value)

@@ -22,7 +22,7 @@ from .data_sizes import check_data, raw_bytes
 from .external_data import model_tensors, node_tensors, read_external_data
 from .model import Model, Piece, bytes_in_pieces, without_initializers
 from .weights import Storage, Weights
-from .wire import Mapped, read_model
+from .wire import FileMap, read_model
 
 # Protobuf messages end at 2 GiB; the rest is for what is no tensor.
 EXTERNAL_DATA_BYTES = 2**31 - 64 * 2**20
@@ -35,13 +35,13 @@ _ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
 
 def _count_nodes(graphs: Iterable[GraphProto | FunctionProto]) -> int:
     """Nodes of graphs and of those inside of them; it ends where they are too many."""
-    count, left = 0, list(graphs)
-    while left and count <= MOST_NODES:
-        graph = left.pop()
+    count, waiting = 0, list(graphs)
+    while waiting and count <= MOST_NODES:
+        graph = waiting.pop()
         count += len(graph.node)
         if count <= MOST_NODES:
             inner = (attribute for node in graph.node for attribute in node.attribute)
-            left += [one for attribute in inner for one in (attribute.g, *attribute.graphs) if one.node]
+            waiting += [one for attribute in inner for one in (attribute.g, *attribute.graphs) if one.node]
     return count
 
 
@@ -50,7 +50,7 @@ def load_model(path: str | os.PathLike[str]) -> ModelProto:
     return open_model(path, Storage.MESSAGES).proto
 
 
-def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAPPED) -> Model:
+def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAP) -> Model:
     """Reads an ONNX model with its external data; large weights are where `storage` says, if files can be mapped.
 
     Whoever is done with the model, or with one that was made of it, calls check_files() of its weights.
@@ -64,7 +64,7 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAPPED) 
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            model = Model(read_model(stream, size, Mapped.of(stream, weights)), weights)
+            model = Model(read_model(stream, size, FileMap.of(stream, weights)), weights)
     except OSError as error:
         raise ModelFileError(f"model file '{file}' cannot be read: {error.strerror}; check its permissions") from error
     except DecodeError as error:
@@ -142,11 +142,11 @@ def save_model(
             raise ModelFileError(f"'{file}' is {kind}; give the path of a file to write")
         stale = own_data_files(file)
         if sum(_size(tensor, source.weights) for tensor in large) > external_data_bytes:
-            staged, data_file, ranges = _write_data(large, file, source.weights)
-            paths.append(staged)
+            data_stage, data_file, ranges = _write_data(large, file, source.weights)
+            paths.append(data_stage)
             if not os.path.lexists(data_file):  # else a model that is there has the same weights
                 paths.append(data_file)
-            staged.replace(data_file)
+            data_stage.replace(data_file)
             pieces: Iterable[Piece] = (_outside(source, data_file.name, ranges).SerializeToString(),)
         elif isinstance(model, Model):
             _, pieces = bytes_in_pieces(model)
@@ -193,8 +193,8 @@ def _write_data(tensors: list[TensorProto], file: Path, weights: Weights) -> tup
             stream.write(content)
         weights.check_files()
 
-    staged = stage(file, write)
-    return staged, file.with_name(data_name(file, digest.hexdigest())), ranges
+    data_stage = stage(file, write)
+    return data_stage, file.with_name(data_name(file, digest.hexdigest())), ranges
 
 
 def _outside(source: Model, location: str, ranges: list[tuple[int, int]]) -> ModelProto:
@@ -208,11 +208,11 @@ def _outside(source: Model, location: str, ranges: list[tuple[int, int]]) -> Mod
             copy.dims.extend(tensor.dims)
         else:
             copy.CopyFrom(tensor)
-    left = iter(ranges)
+    remaining = iter(ranges)
     for tensor, copy in zip(model_tensors(model.graph), model_tensors(result.graph), strict=True):
         if _size(tensor, weights) > _SMALL_TENSOR_BYTES:
             copy.ClearField("raw_data")
             copy.data_location = TensorProto.EXTERNAL
-            for key, value in zip(("location", "offset", "length"), (location, *next(left)), strict=True):
+            for key, value in zip(("location", "offset", "length"), (location, *next(remaining)), strict=True):
                 copy.external_data.append(onnx.StringStringEntryProto(key=key, value=str(value)))
     return result

@@ -38,18 +38,18 @@ class _Session(ort.InferenceSession):  # type: ignore[misc]
     """
 
     def __init__(
-        self, content: bytes, options: ort.SessionOptions, values: list[ort.OrtValue], fed: Mapping[str, Array]
+        self, content: bytes, options: ort.SessionOptions, values: list[ort.OrtValue], fed_values: Mapping[str, Array]
     ) -> None:
-        self._values, self._given = values, fed
+        self._values, self._fed_values = values, fed_values
         super().__init__(content, options, providers=PROVIDERS, disabled_optimizers=ORT_WRONG_FUSIONS)
 
     def get_inputs(self) -> list[Any]:
         """The inputs that a run has to be given."""
-        return [item for item in super().get_inputs() if item.name not in self._given]
+        return [item for item in super().get_inputs() if item.name not in self._fed_values]
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
         """As InferenceSession.run."""
-        return list(super().run(names, {**feeds, **self._given}, options))
+        return list(super().run(names, {**feeds, **self._fed_values}, options))
 
 
 def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession:
@@ -91,12 +91,12 @@ def _whole_session(model: Model, options: ort.SessionOptions) -> ort.InferenceSe
     proto = model.proto
     tensors = [tensor for tensor in proto.graph.initializer if tensor in model.weights]
     if tensors:
-        fed = {tensor.name: model.array(tensor) for tensor in tensors if tensor.data_type in _FED_TYPES}
-        values = {tensor.name: _ort_value(model, tensor) for tensor in tensors if tensor.name not in fed}
+        fed_values = {tensor.name: model.array(tensor) for tensor in tensors if tensor.data_type in _FED_TYPES}
+        values = {tensor.name: _ort_value(model, tensor) for tensor in tensors if tensor.name not in fed_values}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens
-        return _Session(_with_inputs(proto, fed).SerializeToString(), options, list(values.values()), fed)
+        return _Session(_with_inputs(proto, fed_values).SerializeToString(), options, list(values.values()), fed_values)
     if sum(raw_bytes(tensor) for tensor in model_tensors(proto.graph)) <= EXTERNAL_DATA_BYTES:
         return _open(proto.SerializeToString(), options)
     with tempfile.TemporaryDirectory(prefix="padfree-") as folder:

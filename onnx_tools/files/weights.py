@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 LARGE_BYTES = 1 << 16
 """Smaller weights stay in their messages."""
 _ALIGNMENT_BYTES = 8  # of the widest numbers
-_VIEWED: Mapping[int, str] = MappingProxyType({TensorProto.FLOAT: "<f4", TensorProto.FLOAT16: "<f2"})
+_DTYPE_BY_TYPE: Mapping[int, str] = MappingProxyType({TensorProto.FLOAT: "<f4", TensorProto.FLOAT16: "<f2"})
 
 
 class Storage(Enum):
@@ -38,7 +38,7 @@ class Storage(Enum):
     process whose end is no more than an error.
     """
 
-    MAPPED = auto()
+    MAP = auto()
     MEMORY = auto()
     MESSAGES = auto()
 
@@ -50,7 +50,7 @@ class Weights:
         storage: of files that are read; none of them in MESSAGES is held here.
     """
 
-    def __init__(self, storage: Storage = Storage.MAPPED) -> None:
+    def __init__(self, storage: Storage = Storage.MAP) -> None:
         self._storage = storage
         self._data: dict[str, memoryview | Deferred] = {}
         self._files: dict[Path, os.stat_result] = {}
@@ -74,7 +74,7 @@ class Weights:
         status = os.fstat(stream.fileno())
         try:
             if self._storage is Storage.MEMORY:
-                content, done = _copied(stream, status.st_size)
+                content, done = _copy(stream, status.st_size)
             else:
                 content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
                 done = len(content)
@@ -89,11 +89,11 @@ class Weights:
         return content
 
     def map_or_watch(self, stream: BinaryIO) -> memoryview | None:
-        """An open file's bytes where files are MAPPED; None otherwise, and whoever reads parts of it calls check_files.
+        """An open file's bytes where files are mapped; None otherwise, and whoever reads parts of it calls check_files.
 
         A file of which parts are copied anyway is not read into memory beside them.
         """
-        if self._storage is Storage.MAPPED:
+        if self._storage is Storage.MAP:
             return self.map_file(stream)
         self._files[Path(stream.name)] = os.fstat(stream.fileno())
         return None
@@ -152,7 +152,7 @@ class Weights:
         return None if data is None else size_of(data)
 
 
-def _copied(stream: BinaryIO, size: int) -> tuple[memoryview, int]:
+def _copy(stream: BinaryIO, size: int) -> tuple[memoryview, int]:
     """A file's bytes in memory of their own, and how many were there. Raises ValueError for an empty file."""
     content = mmap.mmap(-1, size)
     with contextlib.suppress(AttributeError, OSError):
@@ -173,8 +173,8 @@ def array_of(tensor: TensorProto, data: memoryview | None = None) -> Array:
     """A tensor's values, of `data` where its message holds none; perhaps those, not to be written to."""
     if data is None:
         return np.asarray(numpy_helper.to_array(tensor))
-    if tensor.data_type in _VIEWED:
-        return np.asarray(np.frombuffer(data, _VIEWED[tensor.data_type]).reshape(tensor.dims))
+    if tensor.data_type in _DTYPE_BY_TYPE:
+        return np.asarray(np.frombuffer(data, _DTYPE_BY_TYPE[tensor.data_type]).reshape(tensor.dims))
     return np.asarray(numpy_helper.to_array(with_data(tensor, data)))
 
 
@@ -187,8 +187,8 @@ class HeldValues(LazyValues):  # type: ignore[misc]
     """A graph's constant whose data is outside of its message."""
 
     def __init__(self, message: TensorProto, held: memoryview | Deferred) -> None:
-        described = LazyValues(message)
-        self.shape, self.dtype, self.nbytes = described.shape, described.dtype, described.nbytes
+        lazy = LazyValues(message)
+        self.shape, self.dtype, self.nbytes = lazy.shape, lazy.dtype, lazy.nbytes
         self.message, self.held = message, held
 
     @property
@@ -203,4 +203,4 @@ class HeldValues(LazyValues):  # type: ignore[misc]
 
     def load(self) -> Array:
         """The values; not to be written to."""
-        return array_of(self.message, self.data) if self.message.data_type in _VIEWED else super().load()
+        return array_of(self.message, self.data) if self.message.data_type in _DTYPE_BY_TYPE else super().load()

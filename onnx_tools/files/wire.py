@@ -26,64 +26,64 @@ _MOST_VARINT_BYTES = 10
 
 
 @dataclass(frozen=True)
-class Mapped:
+class FileMap:
     """A file's bytes, mapped into memory, and who is to hold its large weights."""
 
     content: memoryview
     weights: Weights
 
     @classmethod
-    def of(cls, stream: BinaryIO, weights: Weights) -> Mapped | None:
+    def of(cls, stream: BinaryIO, weights: Weights) -> FileMap | None:
         """An open file; None where `weights` does not map it."""
         content = weights.map_file(stream)
         return None if content is None else cls(content, weights)
 
 
-def read_model(stream: BinaryIO, size: int, mapped: Mapped | None = None) -> ModelProto:
+def read_model(stream: BinaryIO, size: int, file_map: FileMap | None = None) -> ModelProto:
     """The model in the next `size` bytes of a stream. Raises DecodeError where these are none.
 
-    With `mapped` the stream is a file, of which large weights stay where they are.
+    With `file_map` the stream is a file, of which large weights stay where they are.
     """
     model = ModelProto()
 
     def read_graph(length: int) -> None:
         model.graph.SetInParent()
-        _read_graph(stream, length, model.graph, mapped)
+        _read_graph(stream, length, model.graph, file_map)
 
     _merge(stream, size, model, _GRAPH, read_graph)
     return model
 
 
-def _read_graph(stream: BinaryIO, size: int, graph: GraphProto, mapped: Mapped | None) -> None:
+def _read_graph(stream: BinaryIO, size: int, graph: GraphProto, file_map: FileMap | None) -> None:
     def read_initializer(length: int) -> None:
         tensor = graph.initializer.add()
-        if mapped is None or length < LARGE_BYTES:
+        if file_map is None or length < LARGE_BYTES:
             tensor.MergeFromString(_take(stream, length))
         else:
-            _read_tensor(stream, length, tensor, mapped)
+            _read_tensor(stream, length, tensor, file_map)
 
     _merge(stream, size, graph, _INITIALIZER, read_initializer)
 
 
-def _read_tensor(stream: BinaryIO, size: int, tensor: TensorProto, mapped: Mapped) -> None:
+def _read_tensor(stream: BinaryIO, size: int, tensor: TensorProto, file_map: FileMap) -> None:
     data = memoryview(b"")
 
     def find_data(length: int) -> None:
         nonlocal data
-        data = mapped.content[stream.tell() : stream.tell() + length]
+        data = file_map.content[stream.tell() : stream.tell() + length]
         stream.seek(length, os.SEEK_CUR)
 
     _merge(stream, size, tensor, _RAW_DATA, find_data)
     if data and tensor.data_location != TensorProto.EXTERNAL:
-        mapped.weights.hold(tensor, data)
+        file_map.weights.hold(tensor, data)
 
 
-def _merge(stream: BinaryIO, size: int, message: Message, apart: int, read: Callable[[int], None]) -> None:
-    """Merges `size` bytes of a stream into a message but for one field, which `read` reads, given its length."""
+def _merge(stream: BinaryIO, size: int, message: Message, apart: int, read_bytes: Callable[[int], None]) -> None:
+    """Merges `size` bytes of a stream into a message but for one field, which `read_bytes` reads, given its length."""
     rest = bytearray()
     for number, head, length in _fields(stream, size):
         if number == apart:
-            read(length)
+            read_bytes(length)
         else:
             rest += head + _take(stream, length)
     message.MergeFromString(bytes(rest))
@@ -94,8 +94,8 @@ def _fields(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes, int]]:
 
     The number is 0 for fields that cannot be messages.
     """
-    left = size
-    while left > 0:
+    remaining = size
+    while remaining > 0:
         key, head = _varint(stream)
         kind = key & 7
         if kind == _WITH_LENGTH:
@@ -106,9 +106,9 @@ def _fields(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes, int]]:
             head += _varint(stream)[1] if kind == _VARINT else b""
         else:
             raise DecodeError(f"a field of kind {kind}")
-        left -= len(head) + length
-        if left < 0:
-            raise DecodeError(f"a field ends {-left} bytes after the message that it is in")
+        remaining -= len(head) + length
+        if remaining < 0:
+            raise DecodeError(f"a field ends {-remaining} bytes after the message that it is in")
         yield key >> 3 if kind == _WITH_LENGTH else 0, head, length
 
 

@@ -6,11 +6,11 @@ from .canonical import runnable
 from .control_flow import keep_needed
 from .inputs import mark_rows, numbers_of, sequence_inputs_of, shared_inputs_of, token_inputs_of
 from .newer_opsets import raise_opset
-from .skeleton import inferred, skeleton_of
+from .skeleton import infer, skeleton_of
 
 __all__ = [
     "bind_inputs",
-    "inferred",
+    "infer",
     "keep_needed",
     "mark_rows",
     "numbers_of",

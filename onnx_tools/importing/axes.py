@@ -30,15 +30,15 @@ Sizes = Mapping[str, tuple[int, int]]
 
 def check_axes(model: Model, token_inputs: Sequence[str]) -> None:
     """Raises RewriteError where token inputs have other batches or sequences than the rest."""
-    named = [_groups(model.proto, token_inputs, axis) for axis in (0, 1)]
-    if all(len(groups) < 2 for groups in named):
+    names = [_groups(model.proto, token_inputs, axis) for axis in (0, 1)]
+    if all(len(groups) < 2 for groups in names):
         return
     model.weights.align()
     trial = _Trial(model, token_inputs, sequence_inputs_of(model.proto))
     if not trial.runs({}):
         return  # nothing is learnt from a file that onnxruntime does not run; its verification says why
     for axis in (1, 0):
-        groups = named[axis] if len(named[axis]) <= _MOST_GROUPS else []
+        groups = names[axis] if len(names[axis]) <= _MOST_GROUPS else []
         for count in range(1, len(groups)):
             for others in combinations(groups[1:], count):
                 apart = [name for group in others for name in group]
@@ -71,10 +71,10 @@ def with_rows_marked(model: Model) -> Model:
 
 def _groups(model: ModelProto, token_inputs: Sequence[str], axis: int) -> list[list[str]]:
     """The inputs by the name of an axis, each without one by itself; fixed sizes and what nobody reads are left out."""
-    read = {name for node in model.graph.node for name in node.input}
+    input_names = {name for node in model.graph.node for name in node.input}
     groups: dict[str, list[str]] = {}
     for value in model.graph.input:
-        if value.name in token_inputs and value.name in read:
+        if value.name in token_inputs and value.name in input_names:
             dim = value.type.tensor_type.shape.dim[axis]
             if not dim.HasField("dim_value"):
                 groups.setdefault(dim.dim_param or f"?{value.name}", []).append(value.name)
@@ -118,9 +118,9 @@ class _Trial:
             return False
         for value in (1, 0) if self._value is None else (self._value,):
             feeds = {name: np.full(shape, value).astype(dtype) for name, (dtype, shape) in self._others.items()}
-            for name, (dtype, fixed) in self._inputs.items():
-                wanted = sizes.get(name, _SIZES)
-                shape = [known or size for size, known in zip((*wanted, 0), fixed, strict=False)]
+            for name, (dtype, dims) in self._inputs.items():
+                trial_sizes = sizes.get(name, _SIZES)
+                shape = [dim or size for size, dim in zip((*trial_sizes, 0), dims, strict=False)]
                 feeds[name] = np.full(shape, value).astype(dtype)
             if _succeeds(self._session, feeds):
                 self._value = value
@@ -138,12 +138,12 @@ def _succeeds(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) ->
 
 def _different(model: ModelProto, token_inputs: Sequence[str], apart: Sequence[str], axis: int) -> RewriteError:
     dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
-    shown = {
+    shapes_text = {
         name: f"'{name}' [{', '.join(dim.dim_param or str(dim.dim_value or '?') for dim in dims[name])}]"
         for name in token_inputs
     }
     rest = [name for name in token_inputs if name not in apart]
-    texts = [", ".join(shown[name] for name in names) for names in (rest, apart)]
+    texts = [", ".join(shapes_text[name] for name in names) for names in (rest, apart)]
     return RewriteError(
         f"the inputs have different axes: the {_NAMES[axis]} of {texts[1]} is another one than that of {texts[0]}, for "
         "the model runs with other sizes there; padfree packs inputs that hold one value for every token of the same "

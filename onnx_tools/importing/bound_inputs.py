@@ -47,11 +47,11 @@ def bind_inputs(model: ModelProto, values: Mapping[str, Number]) -> ModelProto:
         copies = list(new)
         del nodes_or_values[:]
         nodes_or_values.extend(copies)
-    noted = {**fixed_entry(model), **values}
+    values_by_name = {**fixed_entry(model), **values}
     others = [item for item in result.metadata_props if item.key != FIXED_METADATA_KEY]
     del result.metadata_props[:]
     result.metadata_props.extend(others)
-    result.metadata_props.add(key=FIXED_METADATA_KEY, value=json.dumps(noted))
+    result.metadata_props.add(key=FIXED_METADATA_KEY, value=json.dumps(values_by_name))
     return result
 
 
@@ -110,8 +110,8 @@ def _bound(
         nodes.append(node_of("Gather", [shape, index], [sizes[-1]], name=sizes[-1], axis=0))
     target = names.fresh(f"{value.name}_target")
     nodes.append(node_of("Concat", sizes, [target], name=target, axis=0))
-    filled = constant(number.reshape(1), "number")
-    nodes.append(node_of("Expand", [filled, target], [value.name], name=names.fresh(f"{value.name}_bound")))
+    full = constant(number.reshape(1), "number")
+    nodes.append(node_of("Expand", [full, target], [value.name], name=names.fresh(f"{value.name}_bound")))
     return nodes
 
 

@@ -29,15 +29,15 @@ def in_line(model: ModelProto, version: int) -> ModelProto:
     others = [function for function in result.functions if _version(function, version) != version]
     for function in others:
         if min(_version(function, version), version) < MIN_OPSET:
-            raise _refused(function, version, "save the model with one opset for both")
+            raise _refusal(function, version, "save the model with one opset for both")
     if others:  # the converter asks for types, so that weights become inputs
         result.graph.initializer.extend(model.graph.initializer)
-        typed = skeleton_of(result)
+        types_graph = skeleton_of(result)
         try:
-            nodes = inliner.inline_local_functions(typed, convert_version=True).graph.node
+            nodes = inliner.inline_local_functions(types_graph, convert_version=True).graph.node
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise _refused(others[0], version, f"ONNX cannot convert it ({reason}); save the model again") from error
+            raise _refusal(others[0], version, f"ONNX cannot convert it ({reason}); save the model again") from error
         del result.graph.node[:], result.functions[:], result.graph.initializer[:]
         result.graph.node.extend(nodes)
     else:
@@ -63,7 +63,7 @@ def _means_the_same(function: FunctionProto, version: int) -> bool:
     )
 
 
-def _refused(function: FunctionProto, version: int, fix: str) -> RewriteError:
+def _refusal(function: FunctionProto, version: int, fix: str) -> RewriteError:
     return RewriteError(
         f"function '{function.domain}.{function.name}' is written in opset {_version(function, version)} and the model "
         f"in {version}; {fix}"

@@ -56,8 +56,8 @@ def canonical(model: ModelProto) -> ModelProto:
     if result.functions:
         check_expansion(result)
         result = in_line(result, version)
-    known = to_known_opset(result, version)
-    _set_version(result, known)
+    standard = to_known_opset(result, version)
+    _set_version(result, standard)
     result.ir_version = max(model.ir_version, _IR_VERSION)
     drop_unneeded(result)
     _densify(result)
@@ -179,8 +179,8 @@ def _dense(sparse: SparseTensorProto) -> TensorProto:
 
 def _drop_weight_inputs(model: ModelProto) -> None:
     """Inputs that have values are weights."""
-    named = {tensor.name for tensor in model.graph.initializer}
-    remaining = [value for value in model.graph.input if value.name not in named]
+    weight_names = {tensor.name for tensor in model.graph.initializer}
+    remaining = [value for value in model.graph.input if value.name not in weight_names]
     del model.graph.input[:]
     model.graph.input.extend(remaining)
 
@@ -191,11 +191,11 @@ def runnable(model: ModelProto) -> ModelProto:
     Nodes whose name another has get new ones, integer inputs of unknown rank two axes, [batch, sequence], masks of the
     Attention operator a row for every query, and tables of RotaryEmbedding one for every sequence.
     """
-    named = [node.name for node in all_nodes(model.graph) if node.name]
+    node_names = [node.name for node in all_nodes(model.graph) if node.name]
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in weights and _has_no_rank(value)]
     rows = [*masks_of_one_row(model), *tables_of_one_row(model)]
-    if len(set(named)) == len(named) and not inputs and not rows:
+    if len(set(node_names)) == len(node_names) and not inputs and not rows:
         return model
     result = without_initializers(model)
     names, seen = Names(result.graph), set[str]()

@@ -27,31 +27,32 @@ def keep_needed(model: ModelProto) -> None:
     """Takes nodes that lead to no output out of a model."""
     nodes = list(model.graph.node)
     makers = {name: at for at, node in enumerate(nodes) for name in node.output if name}
-    waiting, needed = [value.name for value in model.graph.output], set[int]()
+    waiting, needed_names = [value.name for value in model.graph.output], set[int]()
     while waiting:
         at = makers.get(waiting.pop())
-        if at is None or at in needed:
+        if at is None or at in needed_names:
             continue
-        needed.add(at)
+        needed_names.add(at)
         waiting += nodes[at].input
         for inner in subgraphs(nodes[at]):
             waiting += [value.name for value in inner.output]
             waiting += [name for each in all_nodes(inner) for name in each.input]
-    if len(needed) < len(nodes):
-        copies = [NodeProto.FromString(nodes[at].SerializeToString()) for at in sorted(needed)]
+    if len(needed_names) < len(nodes):
+        copies = [NodeProto.FromString(nodes[at].SerializeToString()) for at in sorted(needed_names)]
         del model.graph.node[:]
         model.graph.node.extend(copies)
 
 
-def refused(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:
+def refusal(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:
     """The error for a node whose subgraph is not taken, in a graph of the nodes before it."""
     name = f"node '{node_name(node)}' ({node.op})"
-    squeezed = _squeezed(node)
+    squeezed = _squeezed_axis(node)
     if squeezed is not None:
         axis = "" if squeezed < 0 else str(squeezed)
-        shown = f" along axis {squeezed}" if squeezed >= 0 else ""
+        axis_text = f" along axis {squeezed}" if squeezed >= 0 else ""
         return RewriteError(
-            f"{name} chooses between a Squeeze{shown} and nothing, as torch.onnx.export writes x.squeeze({axis}) where "
+            f"{name} chooses between a Squeeze{axis_text} and nothing, as torch.onnx.export writes x.squeeze({axis}) "
+            "where "
             "it does not know whether there is one element; in the model take that axis by its index (x.select(axis, "
             "0) or x[:, 0]), or leave it, and export it again"
         )
@@ -73,7 +74,7 @@ def refused(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:
     )
 
 
-def _squeezed(node: gs.Node) -> int | None:
+def _squeezed_axis(node: gs.Node) -> int | None:
     """The axis of an If that takes an axis away in one branch, -1 where it names none; None for any other."""
     branches = [value for value in node.attrs.values() if isinstance(value, gs.Graph)]
     operators = sorted([inner.op for inner in branch.nodes if inner.op != "Constant"] for branch in branches)

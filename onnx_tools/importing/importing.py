@@ -24,7 +24,7 @@ from .fixed_axes.sizes import EXPORT_AGAIN
 from .fused import holds_fused
 from .inputs import numbers_of, sequence_inputs_of, shared_inputs_of, token_inputs_of
 from .quantized.rounding_nodes import only_tensorrt_rounds
-from .skeleton import Types, inferred, skeleton_of
+from .skeleton import Types, infer, skeleton_of
 from .standard_form import standardise
 
 _SHOWN_LETTERS = 60
@@ -40,7 +40,7 @@ def import_model(model_file: Model) -> gs.Graph:
     """
     _refuse(model_file.proto)
     try:
-        return _imported(model_file)
+        return _import(model_file)
     except RewriteError:
         raise
     except Exception as error:
@@ -50,33 +50,33 @@ def import_model(model_file: Model) -> gs.Graph:
         raise RewriteError(f"the model is not valid ONNX: {reason}; export it again") from error
 
 
-def _imported(model_file: Model) -> gs.Graph:
+def _import(model_file: Model) -> gs.Graph:
     model = canonical(model_file.proto)
     token_inputs, rows = token_inputs_of(model), sequence_inputs_of(model)
-    fixed = fixed_sizes(model, token_inputs)
+    axis_sizes = fixed_sizes(model, token_inputs)
     widths = {value.name: numbers_of(value) for value in model.graph.input if value.name in token_inputs}
-    if fixed and any(widths.values()):
+    if axis_sizes and any(widths.values()):
         wide_input = next(name for name, width in widths.items() if width)
         raise RewriteError(
             f"input '{wide_input}' has several numbers a token, and the inputs fix sizes; {EXPORT_AGAIN}"
         )
-    sizes: list[int | str] = [fixed.batch or "B", fixed.sequence or "S"]
+    sizes: list[int | str] = [axis_sizes.batch or "B", axis_sizes.sequence or "S"]
     shapes = {name: [*sizes, *widths[name]] for name in token_inputs}
     others = {name: list[int | str](shape) for name, shape in shared_inputs_of(model).items()}
     others |= {name: ["B", *trailing] for name, trailing in rows.items()}
     skeleton = skeleton_of(model, shapes | others)
-    types = _inferred(skeleton)
+    types = _infer(skeleton)
     graph = import_graph(model_file.with_proto(model))
     for tensor in graph.inputs:
         tensor.shape = others[tensor.name] if tensor.name in others else ["B", "S", *widths.get(tensor.name, ())]
     _write_types(graph, types)
     if standardise(graph):
-        _write_types(graph, _inferred(_with_nodes_of(graph, skeleton)))
+        _write_types(graph, _infer(_with_nodes_of(graph, skeleton)))
     inline_constants(graph)
     tidy(graph)
     _refuse_what_batches_share(graph)
-    if fixed:
-        generalise(graph, fixed)
+    if axis_sizes:
+        generalise(graph, axis_sizes)
     return graph
 
 
@@ -147,18 +147,18 @@ def _with_nodes_of(graph: gs.Graph, skeleton: ModelProto) -> ModelProto:
     result.CopyFrom(skeleton)
     del result.graph.node[:]
     result.graph.node.extend(OnnxExporter.export_node(node) for node in graph.nodes)
-    known = {item.name for item in (*result.graph.initializer, *result.graph.input)}
+    names = {item.name for item in (*result.graph.initializer, *result.graph.input)}
     for name, tensor in graph.tensors().items():
-        if isinstance(tensor, gs.Constant) and name not in known:
+        if isinstance(tensor, gs.Constant) and name not in names:
             result.graph.initializer.append(numpy_helper.from_array(tensor.values, name))
     return result
 
 
-def _inferred(skeleton: ModelProto) -> Types:
+def _infer(skeleton: ModelProto) -> Types:
     """Checks the model, and infers types and shapes."""
     try:
         onnx.checker.check_model(skeleton)
-        return inferred(skeleton)
+        return infer(skeleton)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise RewriteError(f"the model is not valid ONNX: {_words(error)}; export it again") from error
 

@@ -65,11 +65,11 @@ def sequence_inputs_of(model: ModelProto, *, unclear: bool = False) -> dict[str,
         for value in values
         if _is_of_sequences(value, values)
     }
-    fixed = next((value for value in values if value.name not in sequence_inputs and _is_fixed(value)), None)
-    if sequence_inputs and fixed is not None and not unclear:
+    fixed_input = next((value for value in values if value.name not in sequence_inputs and _is_fixed(value)), None)
+    if sequence_inputs and fixed_input is not None and not unclear:
         raise RewriteError(
-            f"input '{next(iter(sequence_inputs))}' has one value for every sequence, and '{fixed.name}' "
-            f"{_shape(fixed)} has fixed sizes; {EXPORT_AGAIN}"
+            f"input '{next(iter(sequence_inputs))}' has one value for every sequence, and '{fixed_input.name}' "
+            f"{_shape(fixed_input)} has fixed sizes; {EXPORT_AGAIN}"
         )
     return sequence_inputs
 
@@ -130,11 +130,11 @@ def _check(value: ValueInfoProto) -> None:
     """Raises RewriteError for an input that is no token input."""
     tensor, dims = value.type.tensor_type, _dims(value)
     has_values = len(dims) == 3 and dims[2].dim_value > 0
-    known = tensor.elem_type in _INPUT_TYPES
-    if known and (len(dims) == 2 or has_values):
+    is_known = tensor.elem_type in _INPUT_TYPES
+    if is_known and (len(dims) == 2 or has_values):
         return
     kind = f"input '{value.name}' is {TensorProto.DataType.Name(tensor.elem_type)} {_shape(value)}"
-    if known and all(dim.dim_value for dim in dims):
+    if is_known and all(dim.dim_value for dim in dims):
         of_batch = "values of one axis at most are taken that are" if len(dims) > 1 else "the others fix sizes; it is"
         raise RewriteError(
             f"{kind}, and {of_batch} the same for a whole batch; bind it to a number: --fix {value.name}=NUMBER; or "

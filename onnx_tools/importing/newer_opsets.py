@@ -26,7 +26,7 @@ def raise_opset(model: ModelProto, target: int) -> None:
     names, nodes = Names(model.graph), list[NodeProto]()
     for node in model.graph.node:
         if node.domain in _STANDARD and _schema(node, version) != _schema(node, target):
-            nodes.extend(_raised(node, version, target, names))
+            nodes.extend(_raise_version(node, version, target, names))
         else:
             nodes.append(node)
     del model.graph.node[:]
@@ -42,27 +42,27 @@ def _schema(node: NodeProto, version: int) -> tuple[int, bool]:
     return (defs.get_schema(node.op_type, version).since_version if there else 0, there)
 
 
-def _raised(node: NodeProto, version: int, target: int, names: Names) -> list[NodeProto]:
+def _raise_version(node: NodeProto, version: int, target: int, names: Names) -> list[NodeProto]:
     """The nodes that do in `target` what the node does in `version`."""
     if node.op_type in _CHANGED or not defs.has(node.op_type, target):
-        raise _refused(node, version, target, "it means something else there")
+        raise _refusal(node, version, target, "it means something else there")
     before: list[NodeProto] = []
-    allowed = defs.get_schema(node.op_type, target).attributes
-    if node.op_type.startswith("Reduce") and "axes" not in allowed:
+    attributes = defs.get_schema(node.op_type, target).attributes
+    if node.op_type.startswith("Reduce") and "axes" not in attributes:
         attribute = take_attribute(node, "axes")
         if attribute is not None:
             axes = names.fresh(f"{node.output[0]}_axes")
             before.append(helper.make_node("Constant", [], [axes], name=axes, value_ints=list(attribute.ints)))
             node.input.append(axes)
-    if node.op_type == "Split" and len(node.input) < 2 and "num_outputs" in allowed:
+    if node.op_type == "Split" and len(node.input) < 2 and "num_outputs" in attributes:
         node.attribute.append(helper.make_attribute("num_outputs", len(node.output)))
-    unknown = [item.name for item in node.attribute if item.name not in allowed]
+    unknown = [item.name for item in node.attribute if item.name not in attributes]
     if unknown:
-        raise _refused(node, version, target, f"its attribute '{unknown[0]}' is gone")
+        raise _refusal(node, version, target, f"its attribute '{unknown[0]}' is gone")
     return [*before, node]
 
 
-def _refused(node: NodeProto, version: int, target: int, why: str) -> RewriteError:
+def _refusal(node: NodeProto, version: int, target: int, why: str) -> RewriteError:
     return RewriteError(
         f"node '{node.name or ' '.join(node.output)}' ({node.op_type}) of opset {version} has no equal in opset "
         f"{target}, which e4m3 needs: {why}; export the model with opset {target}, or choose precision fp16"

@@ -188,9 +188,9 @@ class _Conversion:
         if node.op_type == "Cast":  # between float types: everything is float32 here
             self._op("Identity", *inputs, output=node.output[0])
             return
-        copied = helper.make_node(node.op_type, inputs, list(node.output), node.name, domain=node.domain)
-        copied.attribute.extend(node.attribute)
-        self._nodes.append(copied)
+        copy = helper.make_node(node.op_type, inputs, list(node.output), node.name, domain=node.domain)
+        copy.attribute.extend(node.attribute)
+        self._nodes.append(copy)
 
     def _matrix(self, node: NodeProto, fields: Mapping[str, Any], name: str, rows: int | None) -> Any:
         """A field as a matrix: of so many rows, or as wide as the norm after it."""

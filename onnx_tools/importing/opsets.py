@@ -18,7 +18,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 
 from ..errors import RewriteError
 from ..operators import MAX_OPSET, MIN_OPSET
-from .skeleton import Names, Types, inferred, skeleton_of, subgraphs
+from .skeleton import Names, Types, infer, skeleton_of, subgraphs
 
 FLOOR = 7  # below it, operators broadcast by attributes and know training from inference
 
@@ -39,7 +39,7 @@ def to_known_opset(model: ModelProto, version: int) -> int:
         raise RewriteError(f"the model's opset is {version}, allowed is {FLOOR} or more; export it again with opset 17")
     converter = _Converter(version, _types(model), Names(model.graph))
     for nodes in _lists([model.graph.node, *(function.node for function in model.functions)]):
-        _replace(nodes, converter.raised)
+        _replace(nodes, converter.raise_version)
     return MIN_OPSET
 
 
@@ -52,41 +52,41 @@ def _lists(outer: Sequence[Any]) -> Iterator[Any]:
 
 
 def _replace(nodes: Any, by: Callable[[NodeProto], Nodes]) -> None:
-    replaced = [new for node in nodes for new in by(node)]
+    replacements = [new for node in nodes for new in by(node)]
     del nodes[:]
-    nodes.extend(replaced)
+    nodes.extend(replacements)
 
 
 def _types(model: ModelProto) -> Types:
     """Types and shapes of the tensors, as far as ONNX infers them."""
     skeleton = skeleton_of(model)
-    known = {value.name: value.type.tensor_type for value in skeleton.graph.input}
+    types = {value.name: value.type.tensor_type for value in skeleton.graph.input}
     try:
-        return known | inferred(skeleton)
+        return types | infer(skeleton)
     except onnx.shape_inference.InferenceError:
-        return known  # what is wrong is said by the check that comes later
+        return types  # what is wrong is said by the check that comes later
 
 
 def _lower(model: ModelProto, version: int) -> None:
     """Makes nodes of a newer opset MAX_OPSET's, where those mean the same. Raises RewriteError where none does."""
     names = Names(model.graph)
     for nodes in _lists([model.graph.node, *(function.node for function in model.functions)]):
-        _replace(nodes, lambda node: _lowered(node, version, names))
+        _replace(nodes, lambda node: _lower_version(node, version, names))
 
 
-def _lowered(node: NodeProto, version: int, names: Names) -> Nodes:
+def _lower_version(node: NodeProto, version: int, names: Names) -> Nodes:
     """Up to opset 28, all that is new in known operators is types, and inputs and attributes that may be left out."""
-    newest, known = _schema(node.op_type, version), _schema(node.op_type, MAX_OPSET)
+    newest, older = _schema(node.op_type, version), _schema(node.op_type, MAX_OPSET)
     if node.domain or newest is None:
         return [node]
     if node.op_type == "Swish":
         return _swish(node, names)
-    added = [item for item in node.attribute if known is not None and item.name not in known.attributes]
-    for item in added:
+    newer_attributes = [item for item in node.attribute if older is not None and item.name not in older.attributes]
+    for item in newer_attributes:
         if item == newest.attributes[item.name].default_value:
             take_attribute(node, item.name)
-    unknown = known is None or any(item.name not in known.attributes for item in node.attribute)
-    if known is None or unknown or any(node.input[known.max_input :]):
+    unknown = older is None or any(item.name not in older.attributes for item in node.attribute)
+    if older is None or unknown or any(node.input[older.max_input :]):
         raise RewriteError(
             f"node '{node.name or ' '.join(node.output)}' ({node.op_type}) is one of opset {version} and has no equal "
             f"in opset {MAX_OPSET}, the newest that padfree writes; export the model with opset {MAX_OPSET} or lower"
@@ -123,7 +123,7 @@ class _Converter:
     types: Types
     names: Names
 
-    def raised(self, node: NodeProto) -> Nodes:
+    def raise_version(self, node: NodeProto) -> Nodes:
         """The nodes that do in MIN_OPSET what the node did."""
         nodes = [node]
         if node.domain:
@@ -146,7 +146,7 @@ class _Converter:
         kind = self.types[name].elem_type if name in self.types else 0
         return helper.tensor_dtype_to_np_dtype(kind) if kind else np.dtype(np.float32)
 
-    def moved(self, node: NodeProto, attribute: str, position: int, dtype: Any = np.int64) -> Nodes:
+    def attribute_to_input(self, node: NodeProto, attribute: str, position: int, dtype: Any = np.int64) -> Nodes:
         """The node with an attribute as its input `position`; itself where it has no such attribute."""
         value = take_attribute(node, attribute)
         if value is None:
@@ -156,7 +156,7 @@ class _Converter:
             name = self.names.fresh(stem)
             kind = {AttributeProto.INTS: "value_ints", AttributeProto.FLOATS: "value_floats"}.get(value.type)
             if kind is None:
-                raise _refused(node, self.version, f"its attribute '{attribute}' comes from a function's")
+                raise _refusal(node, self.version, f"its attribute '{attribute}' comes from a function's")
             new_node = helper.make_node("Constant", [], [name], name=name)
             new_node.attribute.add(name=kind, ref_attr_name=value.ref_attr_name, type=value.type)
         else:
@@ -183,7 +183,7 @@ def _integer(node: NodeProto, name: str, default: int) -> int:
     return next((int(item.i) for item in node.attribute if item.name == name), default)
 
 
-def _refused(node: NodeProto, version: int, reason: str) -> RewriteError:
+def _refusal(node: NodeProto, version: int, reason: str) -> RewriteError:
     return RewriteError(
         f"the model's opset is {version}, and node '{node.name or ' '.join(node.output)}' ({node.op_type}) has no "
         f"equal in opset {MIN_OPSET}: {reason}; export the model again with opset 17"
@@ -192,27 +192,27 @@ def _refused(node: NodeProto, version: int, reason: str) -> RewriteError:
 
 def _batch_norm_9(converter: _Converter, node: NodeProto) -> Nodes:
     if _integer(node, "spatial", 1) != 1:
-        raise _refused(node, converter.version, "it has statistics for every position (spatial=0)")
+        raise _refusal(node, converter.version, "it has statistics for every position (spatial=0)")
     take_attribute(node, "spatial")
     return [node]
 
 
 def _batch_norm_14(converter: _Converter, node: NodeProto) -> Nodes:
     if any(node.output[1:]):
-        raise _refused(node, converter.version, "it gives out statistics, as in training")
+        raise _refusal(node, converter.version, "it gives out statistics, as in training")
     del node.output[1:]
     return [node]
 
 
 def _slice(converter: _Converter, node: NodeProto) -> Nodes:
     if any(item.ref_attr_name for item in node.attribute):
-        raise _refused(node, converter.version, "its limits come from a function's attributes")
+        raise _refusal(node, converter.version, "its limits come from a function's attributes")
     count = len(next(item.ints for item in node.attribute if item.name == "starts"))
     if not any(item.name == "axes" for item in node.attribute):
         node.attribute.append(helper.make_attribute("axes", list(range(count))))
-    *before, node = converter.moved(node, "starts", 1)
+    *before, node = converter.attribute_to_input(node, "starts", 1)
     for position, name in ((2, "ends"), (3, "axes")):
-        *more, node = converter.moved(node, name, position)
+        *more, node = converter.attribute_to_input(node, name, position)
         before += more
     return [*before, node]
 
@@ -221,11 +221,11 @@ def _top_k(converter: _Converter, node: NodeProto) -> Nodes:
     attribute = next(item for item in node.attribute if item.name == "k")
     take_attribute(node, "k")
     node.attribute.append(helper.make_attribute("k", [int(attribute.i)]))
-    return converter.moved(node, "k", 1)
+    return converter.attribute_to_input(node, "k", 1)
 
 
 def _upsample_9(converter: _Converter, node: NodeProto) -> Nodes:
-    return converter.moved(node, "scales", 1, np.float32)
+    return converter.attribute_to_input(node, "scales", 1, np.float32)
 
 
 def _upsample_10(_: _Converter, node: NodeProto) -> Nodes:
@@ -245,14 +245,14 @@ def _resize_11(_: _Converter, node: NodeProto) -> Nodes:
 
 def _clip(converter: _Converter, node: NodeProto) -> Nodes:
     dtype = converter.dtype(node.input[0])
-    *first, node = converter.moved(node, "min", 1, dtype)
-    *second, node = converter.moved(node, "max", 2, dtype)
+    *first, node = converter.attribute_to_input(node, "min", 1, dtype)
+    *second, node = converter.attribute_to_input(node, "max", 2, dtype)
     return [*first, *second, node]
 
 
 def _pad(converter: _Converter, node: NodeProto) -> Nodes:
-    *first, node = converter.moved(node, "pads", 1)
-    *second, node = converter.moved(node, "value", 2, converter.dtype(node.input[0]))
+    *first, node = converter.attribute_to_input(node, "pads", 1)
+    *second, node = converter.attribute_to_input(node, "value", 2, converter.dtype(node.input[0]))
     return [*first, *second, node]
 
 
@@ -269,24 +269,24 @@ def _dropout(_: _Converter, node: NodeProto) -> Nodes:
 
 def _dropout_10(converter: _Converter, node: NodeProto) -> Nodes:
     if any(node.output[1:]):
-        raise _refused(node, converter.version, "its mask is no bool tensor there")
+        raise _refusal(node, converter.version, "its mask is no bool tensor there")
     return [node]
 
 
 def _axes_to_input(converter: _Converter, node: NodeProto) -> Nodes:
-    return converter.moved(node, "axes", 1)
+    return converter.attribute_to_input(node, "axes", 1)
 
 
 def _split(converter: _Converter, node: NodeProto) -> Nodes:
-    return converter.moved(node, "split", 1)
+    return converter.attribute_to_input(node, "split", 1)
 
 
 def _softmax(converter: _Converter, node: NodeProto) -> Nodes:
     """It ran over all axes from `axis` on, as one."""
     if any(item.ref_attr_name for item in node.attribute):
-        raise _refused(node, converter.version, "its axis comes from a function's attribute")
-    axis, known = _integer(node, "axis", 1), converter.types.get(node.input[0])
-    rank = len(known.shape.dim) if known is not None and known.HasField("shape") else None
+        raise _refusal(node, converter.version, "its axis comes from a function's attribute")
+    axis, input_type = _integer(node, "axis", 1), converter.types.get(node.input[0])
+    rank = len(input_type.shape.dim) if input_type is not None and input_type.HasField("shape") else None
     take_attribute(node, "axis")
     node.attribute.append(helper.make_attribute("axis", -1))
     if axis == -1 or (rank is not None and axis == rank - 1):

@@ -33,7 +33,7 @@ def take_apart(editor: Editor, lookup: Lookup, node: gs.Node) -> bool:
     elif node.op == "SequenceAt":
         _element(editor, lookup, node, result)
     else:
-        _joined(editor, node, result)
+        _join(editor, node, result)
     if len(editor.graph.nodes) == before:
         return False
     output = editor.take_over(node.outputs[0])
@@ -83,7 +83,7 @@ def _limits(lookup: Lookup, x: gs.Tensor, axis: int, split: gs.Tensor, index: in
     return int(ends[index] - sizes[index]), int(ends[index])
 
 
-def _joined(editor: Editor, node: gs.Node, result: gs.Tensor) -> None:
+def _join(editor: Editor, node: gs.Node, result: gs.Tensor) -> None:
     axis, maker = int(node.attrs["axis"]), made_by(node.inputs[0], "SequenceConstruct", "SplitToSequence")
     is_new = int(node.attrs.get("new_axis", 0))
     if maker is None:

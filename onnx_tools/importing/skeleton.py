@@ -45,7 +45,7 @@ def skeleton_of(model: ModelProto, sizes: Mapping[str, Sequence[int | str]] | No
     return skeleton
 
 
-def inferred(skeleton: ModelProto) -> Types:
+def infer(skeleton: ModelProto) -> Types:
     """Types and shapes of what nodes make. Raises onnx.shape_inference.InferenceError."""
     whole = ModelProto()
     whole.CopyFrom(skeleton)
@@ -103,24 +103,24 @@ class Names:
     """The names of a model's tensors and nodes, those of subgraphs included, and new ones."""
 
     def __init__(self, graph: GraphProto) -> None:
-        self._used: set[str] = set()
+        self._names_in_use: set[str] = set()
         self._count = 0
         self._add(graph)
 
     def _add(self, graph: GraphProto) -> None:
-        for named in (graph.input, graph.output, graph.initializer, graph.node):
-            self._used.update(item.name for item in named)
-        self._used.update(item.values.name for item in graph.sparse_initializer)
+        for values in (graph.input, graph.output, graph.initializer, graph.node):
+            self._names_in_use.update(item.name for item in values)
+        self._names_in_use.update(item.values.name for item in graph.sparse_initializer)
         for node in graph.node:
-            self._used.update((*node.input, *node.output))
+            self._names_in_use.update((*node.input, *node.output))
             for inner in subgraphs(node):
                 self._add(inner)
 
     def fresh(self, stem: str) -> str:
         """A name that nothing has: `stem`, or `stem` and a number."""
         name = stem
-        while name in self._used or not name:
+        while name in self._names_in_use or not name:
             self._count += 1
             name = f"{stem}_{self._count}"
-        self._used.add(name)
+        self._names_in_use.add(name)
         return name

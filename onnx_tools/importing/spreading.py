@@ -34,17 +34,17 @@ class Spread:
 
 def spread(graph: GraphProto, spreads: Iterable[Spread], names: Names) -> None:
     """Puts an Expand ahead of these inputs, one for all nodes that ask for the same."""
-    wanted = defaultdict[str, list[Spread]](list)
+    spreads_by_source = defaultdict[str, list[Spread]](list)
     for item in spreads:
-        wanted[item.node].append(item)
+        spreads_by_source[item.node].append(item)
     names_of_rows: dict[tuple[str, str], str] = {}
     nodes: list[NodeProto] = []
     for node in graph.node:
-        for item in wanted.get(node.output[0], ()) if node.output else ():
+        for item in spreads_by_source.get(node.output[0], ()) if node.output else ():
             key = (node.input[item.position], item.like)
             if key not in names_of_rows:
                 names_of_rows[key] = names.fresh(f"{key[0]}_rows")
-                nodes += _expanded(graph, item, key[0], names_of_rows[key], names)
+                nodes += _expand(graph, item, key[0], names_of_rows[key], names)
             node.input[item.position] = names_of_rows[key]
         nodes.append(node)
     copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
@@ -52,7 +52,7 @@ def spread(graph: GraphProto, spreads: Iterable[Spread], names: Names) -> None:
     graph.node.extend(copies)
 
 
-def _expanded(graph: GraphProto, item: Spread, source: str, result: str, names: Names) -> list[NodeProto]:
+def _expand(graph: GraphProto, item: Spread, source: str, result: str, names: Names) -> list[NodeProto]:
     """Nodes that make the rows of a tensor."""
     count, shape, ones = (names.fresh(f"{result}_{what}") for what in ("count", "shape", "ones"))
     graph.initializer.append(numpy_helper.from_array(np.ones(item.trailing_axes, np.int64), ones))

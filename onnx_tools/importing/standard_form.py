@@ -11,7 +11,7 @@ from ..analysis.graph import Editor, inline_constants, node_name, opset
 from ..analysis.symbolic import Facts, facts_of_inputs, learn
 from ..analysis.symbolic.analysis import constant_of
 from ..errors import RewriteError
-from .control_flow import refused
+from .control_flow import refusal
 from .fused import expand_fused, is_fused
 from .sequences import holds_sequences, take_apart
 
@@ -29,8 +29,8 @@ def standardise(graph: gs.Graph) -> bool:
     nodes, walk = list(graph.nodes), _Walk(graph, version)
     graph.nodes.clear()
     walk.add(nodes)
-    used = {node.domain or "" for node in graph.nodes}
-    graph.import_domains = [item for item in graph.import_domains or [] if item.domain in used | {""}]
+    domains = {node.domain or "" for node in graph.nodes}
+    graph.import_domains = [item for item in graph.import_domains or [] if item.domain in domains | {""}]
     return True
 
 
@@ -51,7 +51,7 @@ class _Walk:
                 self._choose(node)
                 continue
             count = len(self._graph.nodes)
-            if take_apart(self._editor, self._known, node):
+            if take_apart(self._editor, self._facts_of, node):
                 for new_node in self._graph.nodes[count:]:
                     learn(self._facts, new_node)
                 continue
@@ -65,9 +65,9 @@ class _Walk:
         """Puts the nodes of an If's branch in its place; an If inside that branch is chosen in its turn."""
         condition = self._condition(node) if node.op == "If" else None
         if condition is None:
-            raise refused(node, self._graph, self._known)
-        chosen_branch, left = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
-        _detach(node.attrs[left])
+            raise refusal(node, self._graph, self._facts_of)
+        chosen_branch, other_branch = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
+        _detach(node.attrs[other_branch])
         branch, outputs = node.attrs[chosen_branch], list(node.outputs)
         if len(branch.outputs) != len(outputs):
             raise RewriteError(
@@ -92,9 +92,9 @@ class _Walk:
 
     def _condition(self, node: gs.Node) -> float | None:
         """The value of an If's condition, where it is known."""
-        return self._known(node.inputs[0]).scalar()
+        return self._facts_of(node.inputs[0]).scalar()
 
-    def _known(self, tensor: gs.Tensor) -> Facts:
+    def _facts_of(self, tensor: gs.Tensor) -> Facts:
         return constant_of(tensor) if isinstance(tensor, gs.Constant) else self._facts.get(tensor.name, Facts())
 
 

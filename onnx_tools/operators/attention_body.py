@@ -113,7 +113,7 @@ def _add_disentangled(b: BodyBuilder, scores: str, q: str, k: str, distance: str
     index = _table_index(b, distance)
     batch, length = b.dim(scores, 0), b.dim(scores, -1)
 
-    def gathered(rows: str, table: str, index: str, perm: list[int]) -> str:
+    def gather(rows: str, table: str, index: str, perm: list[int]) -> str:
         """[B,H,1,Smax,Smax] of rows [H,1,B,Smax,D]; perm is of [H,B,Smax,Smax], the last axis along the index's."""
         by_head = b.op("Transpose", b.reshape(b.load(table), b.dim(table, 0), heads, size), perm=[1, 2, 0])
         dot_products = b.op("MatMul", b.reshape(rows, heads, b.op("Mul", batch, length), size), by_head)
@@ -124,9 +124,9 @@ def _add_disentangled(b: BodyBuilder, scores: str, q: str, k: str, distance: str
 
     if b.attributes["has_k_position"]:
         rows = b.op("Transpose", q, perm=[1, 2, 0, 3, 4])
-        scores = b.op("Add", scores, gathered(rows, "k_position", index, [1, 0, 2, 3]))
+        scores = b.op("Add", scores, gather(rows, "k_position", index, [1, 0, 2, 3]))
     if b.attributes["has_q_position"]:
         rows = b.op("Transpose", b.op("Mul", k, b.attribute("scale")), perm=[1, 2, 0, 4, 3])
         of_keys = b.op("Transpose", index, perm=[1, 0])
-        scores = b.op("Add", scores, gathered(rows, "q_position", of_keys, [1, 0, 3, 2]))
+        scores = b.op("Add", scores, gather(rows, "q_position", of_keys, [1, 0, 3, 2]))
     return scores

@@ -35,7 +35,7 @@ def _unpack(b: BodyBuilder) -> None:
     index = b.load_index("token_index")
     inside = b.op("And", b.op("GreaterOrEqual", index, b.const(0)), b.op("Less", index, slots))
     # One slot more than there are takes what goes nowhere.
-    nowhere = b.filled(b.op("Add", slots, b.const([1])), -1)
+    nowhere = b.fill(b.op("Add", slots, b.const([1])), -1)
     target = b.op("Where", inside, index, slots)
     source = b.op("ScatterElements", nowhere, target, b.range(b.op("Shape", "token_index")), axis=0)
     rows = b.gather_rows("packed", b.op("Slice", source, b.const([0]), slots))
@@ -52,7 +52,7 @@ def _offsets(b: BodyBuilder, tokens: str) -> str:
 
 
 def _no_tasks(b: BodyBuilder) -> None:
-    b.output_index("tasks", b.filled(b.const([1, 4]), 0))
+    b.output_index("tasks", b.fill(b.const([1, 4]), 0))
 
 
 def _schedule(b: BodyBuilder) -> None:
@@ -80,7 +80,7 @@ def _table_rows(b: BodyBuilder, table: str, ids: str) -> str:
     return b.where_or_zero(b.unsqueeze(b.op("Equal", near, ids), 1), rows)
 
 
-def _normed(b: BodyBuilder, rows: str, *, rms: bool) -> str:
+def _norm(b: BodyBuilder, rows: str, *, rms: bool) -> str:
     """Rows normed with gamma, and with beta where it is there."""
     return b.norm(rows, b.load("gamma"), b.load("beta") if b.attributes["has_beta"] else None, rms=rms)
 
@@ -99,7 +99,7 @@ def _embedding(b: BodyBuilder) -> None:
         total = b.op("Add", total, _table_rows(b, "position_table", positions))
     if b.attributes["has_token_types"]:
         total = b.op("Add", total, _table_rows(b, "type_table", b.load_index("token_types")))
-    y = _normed(b, total, rms=False)
+    y = _norm(b, total, rms=False)
     b.output_results(b.where_or_zero(is_live(b, ragged, tokens), y))
     if b.attributes["schedules"]:
         b.output_index("cu_seqlens", cu)
@@ -129,7 +129,7 @@ def _layer_norm(b: BodyBuilder) -> None:
     for name in ("bias", "residual"):
         if b.attributes[f"has_{name}"]:
             total = b.op("Add", total, b.load(name))
-    y = _normed(b, total, rms=b.attributes["rms"] == 1)
+    y = _norm(b, total, rms=b.attributes["rms"] == 1)
     b.output_results(y)
     if b.attributes["has_sum"]:
         b.output("sum", total)
@@ -153,7 +153,7 @@ def _pool(b: BodyBuilder) -> None:
     ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
     x = b.load("x")
     if b.attributes["has_norm"]:
-        x = _normed(b, x, rms=b.attributes["rms"] == 1)
+        x = _norm(b, x, rms=b.attributes["rms"] == 1)
     mode = b.attributes["mode"]
     if mode == "each":
         some = b.op("Greater", ragged.lens, b.const(0))

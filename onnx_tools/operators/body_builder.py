@@ -146,7 +146,7 @@ class BodyBuilder:
         """0 .. count-1, count being int64 [1]."""
         return self.op("Range", self.const(0), self.as_scalar(count), self.const(1))
 
-    def filled(self, count: str, value: int) -> str:
+    def fill(self, count: str, value: int) -> str:
         """int64 [count] of one value, count being int64 [1]."""
         return self.op("ConstantOfShape", count, value=numpy_helper.from_array(np.array([value], np.int64)))
 

@@ -91,7 +91,7 @@ LINEAR = OperatorSpec(
     requires=_FINISH_REQUIRES,
     plugin_precisions=("fp16", "bf16"),
     in_half=_ALWAYS,
-    measured="choices",
+    measurement="choices",
 )
 
 MAX_SCALE = 2.0**14
@@ -141,5 +141,5 @@ LINEAR_FP8 = OperatorSpec(
     ),
     plugin_precisions=LINEAR.plugin_precisions,
     in_half=_ALWAYS,
-    measured="choices",
+    measurement="choices",
 )

@@ -33,8 +33,8 @@ def make_node(
     node = NodeProto(op_type=op, domain=DOMAIN, name=name, input=inputs, output=outputs)
     spec = _spec_of(node)
     for key, value in {**spec.flags, **attributes}.items():
-        known = {attribute.name: attribute.type for attribute in spec.attributes}
-        if known.get(key) == "float" and isinstance(value, int):
+        types = {attribute.name: attribute.type for attribute in spec.attributes}
+        if types.get(key) == "float" and isinstance(value, int):
             value = float(value)
         node.attribute.append(onnx.helper.make_attribute(key, value))
     check_node(node)
@@ -43,18 +43,18 @@ def make_node(
 
 def set_attribute(node: NodeProto, name: str, value: AttributeValue) -> None:
     """Gives an attribute of the node, or an option of engines, a value of its type. Raises ValueError for others."""
-    written = next((attribute for attribute in node.attribute if attribute.name == name), None)
-    if written is None and name not in _spec_of(node).outside_engines:
+    existing = next((attribute for attribute in node.attribute if attribute.name == name), None)
+    if existing is None and name not in _spec_of(node).outside_engines:
         raise ValueError(f"{_label(node)} has no attribute '{name}'")
-    (node.attribute.add() if written is None else written).CopyFrom(onnx.helper.make_attribute(name, value))
+    (node.attribute.add() if existing is None else existing).CopyFrom(onnx.helper.make_attribute(name, value))
 
 
 def write_engine_options(model: ModelProto) -> None:
     """Writes the options of engines that padfree nodes lack, in place: plugins have no defaults."""
     for node in padfree_nodes(model.graph):
-        written = {attribute.name for attribute in node.attribute}
+        names = {attribute.name for attribute in node.attribute}
         for name, value in _spec_of(node).outside_engines.items():
-            if name not in written:
+            if name not in names:
                 node.attribute.append(onnx.helper.make_attribute(name, value))
 
 
@@ -103,19 +103,19 @@ def node_attributes(node: NodeProto) -> dict[str, AttributeValue]:
     Raises RewriteError for an unknown name or another type.
     """
     spec = _spec_of(node)
-    known = {attribute.name: attribute for attribute in spec.attributes}
+    attributes = {attribute.name: attribute for attribute in spec.attributes}
     values: dict[str, AttributeValue] = {}
     for attribute in node.attribute:
-        if attribute.name not in known:
+        if attribute.name not in attributes:
             raise RewriteError(
                 f"{_label(node)} has the unknown attribute '{attribute.name}'; {spec.name} knows {_names(spec)}; "
                 f"remove it (TensorRT would drop it without a word)"
             )
         type_name = _TYPE_NAMES.get(attribute.type, AttributeProto.AttributeType.Name(attribute.type))
-        if type_name != known[attribute.name].type:
+        if type_name != attributes[attribute.name].type:
             raise RewriteError(
                 f"{_label(node)}: attribute '{attribute.name}' is of type {type_name}, allowed is "
-                f"{known[attribute.name].describe_allowed()}; write it with that type"
+                f"{attributes[attribute.name].describe_allowed()}; write it with that type"
             )
         value = onnx.helper.get_attribute_value(attribute)
         values[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value

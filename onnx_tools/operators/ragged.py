@@ -50,7 +50,7 @@ def token_slot(b: BodyBuilder, ragged: Ragged) -> tuple[str, str]:
 def pad_index(b: BodyBuilder, index: str, tokens: str, value: int) -> str:
     """int64 [T]: `index` [N], then `value` for every filler token; tokens is T as int64 [1]."""
     missing = b.op("Sub", tokens, b.op("Shape", index))
-    return b.op("Concat", index, b.filled(missing, value), axis=0)
+    return b.op("Concat", index, b.fill(missing, value), axis=0)
 
 
 def is_live(b: BodyBuilder, ragged: Ragged, tokens: str) -> str:

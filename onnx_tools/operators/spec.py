@@ -116,7 +116,7 @@ class OperatorSpec:
     `requires` holds pairs of conditions: where the first holds the second must hold too.
     `plugin_precisions` are the activation types for which the plugin has kernels; the body computes in all. It has none
     for fp32 where one of the conditions `in_half` holds.
-    `measured` is what the plugin measures while an engine is built, a field of plans that no node has.
+    `measurement` is what the plugin measures while an engine is built, a field of plans that no node has.
     """
 
     name: str
@@ -127,7 +127,7 @@ class OperatorSpec:
     requires: tuple[tuple[Condition, Condition], ...] = ()
     plugin_precisions: tuple[str, ...] = PRECISIONS
     in_half: tuple[Condition, ...] = ()
-    measured: str = ""
+    measurement: str = ""
 
     def attribute(self, name: str) -> AttributeSpec:
         """The attribute of that name; KeyError when there is none."""

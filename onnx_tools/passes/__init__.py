@@ -70,5 +70,5 @@ def interface_passes(interface: str, fillers: Mapping[str, int], unread: Collect
 
     `unread` are inputs whose values are not read, of which the packed interface has none.
     """
-    packed = partial(packed_interface, fillers=fillers, unread=unread)
+    packed = partial(packed_interface, fillers=fillers, unread_names=unread)
     return (packed, attention_tasks) if interface == "packed" else (attention_tasks,)

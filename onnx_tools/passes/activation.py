@@ -46,7 +46,7 @@ def _relu(x: Values) -> Values:
     return np.maximum(x, 0)
 
 
-_KNOWN: Mapping[str, Values] = MappingProxyType(
+_VALUES_BY_KIND: Mapping[str, Values] = MappingProxyType(
     {
         "gelu": _gelu(_POINTS),
         "gelu_tanh": _gelu_tanh(_POINTS),
@@ -109,7 +109,7 @@ def find_activation(graph: gs.Graph, analysis: Analysis, x: gs.Tensor, *, any_ty
             break
         nodes.append(node)
         with np.errstate(all="ignore"):
-            result = _computed(node, values)
+            result = _compute(node, values)
         values[node.outputs[0].name] = result
         if is_standard(node, "Gelu", *_FUNCTIONS):
             bent = bent or node
@@ -122,7 +122,9 @@ def find_activation(graph: gs.Graph, analysis: Analysis, x: gs.Tensor, *, any_ty
         ):
             return Activation(kind, node.outputs[0], tuple(nodes))
     if bent is not None:
-        raise NoMatch(f"'{node_name(bent)}' ({bent.op}) does not lead to one of {', '.join(_KNOWN)} in {dtype} alone")
+        raise NoMatch(
+            f"'{node_name(bent)}' ({bent.op}) does not lead to one of {', '.join(_VALUES_BY_KIND)} in {dtype} alone"
+        )
     return None
 
 
@@ -132,8 +134,8 @@ def _next(x: gs.Tensor, nodes: list[gs.Node], values: Mapping[str, Values]) -> g
         for reader in tensor.outputs:
             if any(reader is node for node in nodes) or len(reader.outputs) != 1:
                 continue
-            known = is_standard(reader, "Gelu", *_FUNCTIONS, *_ARITHMETIC)
-            if known and all(item.name in values or _is_number(item) for item in reader.inputs):
+            belongs = is_standard(reader, "Gelu", *_FUNCTIONS, *_ARITHMETIC)
+            if belongs and all(item.name in values or _is_number(item) for item in reader.inputs):
                 return reader
     return None
 
@@ -149,7 +151,7 @@ def _number(constant: gs.Constant) -> Values:
     return np.asarray(values if tensor is None else numpy_helper.to_array(tensor)).astype(np.float64).reshape(())
 
 
-def _computed(node: gs.Node, values: Mapping[str, Values]) -> Values:
+def _compute(node: gs.Node, values: Mapping[str, Values]) -> Values:
     inputs = [_number(item) if isinstance(item, gs.Constant) else values[item.name] for item in node.inputs]
     if node.op == "Gelu":
         return _gelu_tanh(inputs[0]) if node.attrs.get("approximate") == "tanh" else _gelu(inputs[0])
@@ -161,7 +163,7 @@ def _nearest(result: Values, roundoff: float) -> str | None:
     if result.shape != _POINTS.shape or not np.all(np.isfinite(result)):
         return None
     scale = np.maximum(np.abs(_POINTS), 1.0)
-    errors = {kind: float(np.max(np.abs(result - wanted) / scale)) for kind, wanted in _KNOWN.items()}
+    errors = {kind: float(np.max(np.abs(result - values) / scale)) for kind, values in _VALUES_BY_KIND.items()}
     kind = min(errors, key=lambda name: errors[name])
     return kind if errors[kind] <= roundoff else None
 

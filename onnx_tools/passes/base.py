@@ -85,9 +85,9 @@ def add_schedule(
 
     It makes `positions` where something reads them.
     """
-    read = positions is not None and bool(positions.outputs)
-    schedule_outputs = [*outputs, positions] if read else outputs
-    flags = {"has_extent": len(inputs) - 2, "has_positions": int(read)}
+    is_read = positions is not None and bool(positions.outputs)
+    schedule_outputs = [*outputs, positions] if is_read else outputs
+    flags = {"has_extent": len(inputs) - 2, "has_positions": int(is_read)}
     editor.padfree("PadfreeSchedule", inputs, schedule_outputs, num_heads=1, **flags)
 
 
@@ -130,8 +130,10 @@ def pack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: Fa
     source = made_by(tensor, "Transpose")
     if source is not None and [int(axis) for axis in source.attrs.get("perm", [])] == back:
         return pack(editor, source.inputs[0], boundary, facts.dtype)
-    moved = editor.node("Transpose", [tensor], stem=f"{tensor.name}_tokens", dtype=tensor.dtype, attrs={"perm": order})
-    return pack(editor, moved, boundary, facts.dtype)
+    tokens_first = editor.node(
+        "Transpose", [tensor], stem=f"{tensor.name}_tokens", dtype=tensor.dtype, attrs={"perm": order}
+    )
+    return pack(editor, tokens_first, boundary, facts.dtype)
 
 
 def unpack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: Facts, output: gs.Tensor) -> None:

@@ -33,13 +33,17 @@ class ChosenToken:
 
 def chosen_token(analysis: Analysis, node: gs.Node, mask: Mask) -> ChosenToken | None:
     """What a Gather, GatherElements or GatherND takes from the tokens; None where that is something else."""
-    indexed = _indexed(analysis, node)
-    if indexed is None or not is_token_shape(analysis[indexed[0]].shape) or analysis[indexed[0]].rank != 3:
+    rows_of_slots = _rows_of_slots(analysis, node)
+    if (
+        rows_of_slots is None
+        or not is_token_shape(analysis[rows_of_slots[0]].shape)
+        or analysis[rows_of_slots[0]].rank != 3
+    ):
         return None
-    return _chosen(analysis, *indexed, mask)
+    return _token_at(analysis, *rows_of_slots, mask)
 
 
-def _indexed(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
+def _rows_of_slots(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
     """The tokens and the tensor of one slot for every row that a node takes."""
     if is_standard(node, "GatherElements") and int(node.attrs.get("axis", 0)) in (1, -2):
         shape = analysis[node.inputs[1]].shape
@@ -103,7 +107,7 @@ def _from_rows(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor]
     return None
 
 
-def _chosen(analysis: Analysis, x: gs.Tensor, slots: gs.Tensor, mask: Mask) -> ChosenToken | None:
+def _token_at(analysis: Analysis, x: gs.Tensor, slots: gs.Tensor, mask: Mask) -> ChosenToken | None:
     """Which kept token lies at the slots of B elements."""
     expr = analysis[slots].expr
     if isinstance(expr, Index) and expr.poly.constant() == 0:
@@ -137,7 +141,7 @@ def _is_flat(expr: Expr) -> bool:
 def _is_last(expr: Expr, mask: Mask) -> bool:
     """Whether an expression of the number n of kept tokens is n - 1."""
     sums = {leaf for leaf in leaves(expr) if isinstance(leaf, RowSum)}
-    if len(sums) != 1 or mask.source is None or not mask.plain or mask.kept != (1,):
+    if len(sums) != 1 or mask.source is None or not mask.plain or mask.kept_values != (1,):
         return False
     total = sums.pop()
     if total.source != mask.source or len(total.row.atoms()) != 1:
@@ -171,12 +175,12 @@ def _search(analysis: Analysis, slots: gs.Tensor) -> tuple[int, Poly, gs.Node | 
             continue
         if not is_standard(node, "Add", "Sub"):
             break
-        known = [_plain(analysis[item].uniform()) for item in node.inputs]
-        if known[1] is not None:
-            rest = rest + known[1] * (sign if node.op == "Add" else -sign)
+        numbers = [_plain(analysis[item].uniform()) for item in node.inputs]
+        if numbers[1] is not None:
+            rest = rest + numbers[1] * (sign if node.op == "Add" else -sign)
             tensor = node.inputs[0]
-        elif known[0] is not None:
-            rest = rest + known[0] * sign
+        elif numbers[0] is not None:
+            rest = rest + numbers[0] * sign
             sign = sign if node.op == "Add" else -sign
             tensor = node.inputs[1]
         else:
@@ -207,7 +211,7 @@ def _grows(expr: Expr, mask: Mask) -> bool:
     try:
         at_tokens, masked = (
             [float(evaluate(_at(expr, index), {element: value})) for index in range(max(_LENGTHS))]
-            for value in (mask.kept[0], mask.masked[0])
+            for value in (mask.kept_values[0], mask.masked[0])
         )
     except (KeyError, ValueError, IndexError):
         return False

@@ -67,7 +67,7 @@ def _variance(editor: Editor, node: gs.Node) -> bool:
     if rest is None:
         return False
     rank = None if x.shape is None else len(x.shape)
-    if _counted(_axes(mean), rank) != _counted(_axes(squares), rank):
+    if _nonnegative(_axes(mean), rank) != _nonnegative(_axes(squares), rank):
         return False
     square = editor.node("Mul", [rest.outputs[0]] * 2, stem=f"{node.outputs[0].name}_square", dtype=x.dtype)
     output = editor.take_over(node.outputs[0])
@@ -83,7 +83,7 @@ def _is_without_mean(node: gs.Node, x: gs.Tensor, mean: gs.Node) -> bool:
     return other is not None and other.inputs[0] is x and _axes(other) is not None and _axes(other) == _axes(mean)
 
 
-def _counted(axes: list[int] | None, rank: int | None) -> list[int] | None:
+def _nonnegative(axes: list[int] | None, rank: int | None) -> list[int] | None:
     return axes if axes is None or rank is None else [axis % rank for axis in axes]
 
 
@@ -108,8 +108,8 @@ def _root(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
     if power not in (0.5, -0.5) and inverse is None:
         return False
     source = node.inputs[0] if inverse is None else inverse.inputs[-1]
-    added = made_by(source, "Add")
-    numbers = [] if added is None else [analysis[item].scalar() for item in added.inputs]
+    epsilon_node = made_by(source, "Add")
+    numbers = [] if epsilon_node is None else [analysis[item].scalar() for item in epsilon_node.inputs]
     if not any(number is not None and number > 0 for number in numbers):
         return False
     output = editor.take_over(node.outputs[0])

@@ -27,10 +27,10 @@ def expand_einsums(graph: gs.Graph, analysis: Analysis) -> bool:
         for index in range(1, len(terms)):
             later = set(result).union(*terms[index + 1 :])
             both = labels + terms[index]
-            remaining = "".join(label for label in _ordered(result, both) if label in later and label in both)
+            remaining = "".join(label for label in _join_labels(result, both) if label in later and label in both)
             tensor = expansion.contract(tensor, labels, node.inputs[index], terms[index], remaining)
             labels = remaining
-        tensor = expansion.arranged(expansion.summed(tensor, labels, result), _without(labels, result), result)
+        tensor = expansion.arranged(expansion.sum_over(tensor, labels, result), _without(labels, result), result)
         editor.redirect(node.outputs[0], tensor)
         node.inputs.clear()
         node.outputs.clear()
@@ -75,13 +75,13 @@ def _sizes(analysis: Analysis, node: gs.Node, terms: Sequence[str]) -> dict[str,
     sizes = dict[str, int]()
     for tensor, labels in zip(node.inputs, terms, strict=True):
         for label, size in zip(labels, analysis[tensor].shape or (), strict=False):
-            known = size.constant()
-            if known is not None and known != 1:
-                sizes[label] = known
+            number = size.constant()
+            if number is not None and number != 1:
+                sizes[label] = number
     return sizes
 
 
-def _ordered(first: str, then: str) -> str:
+def _join_labels(first: str, then: str) -> str:
     """All labels, those of `first` first, each once."""
     return "".join(dict.fromkeys(first + then))
 
@@ -101,8 +101,8 @@ class _Expansion:
 
     def contract(self, a: gs.Tensor, a_labels: str, b: gs.Tensor, b_labels: str, result: str) -> gs.Tensor:
         """The sum over the labels that are not in `result` of a * b, with axes as `result` names them."""
-        a, a_labels = self.summed(a, a_labels, result + b_labels), _without(a_labels, result + b_labels)
-        b, b_labels = self.summed(b, b_labels, result + a_labels), _without(b_labels, result + a_labels)
+        a, a_labels = self.sum_over(a, a_labels, result + b_labels), _without(a_labels, result + b_labels)
+        b, b_labels = self.sum_over(b, b_labels, result + a_labels), _without(b_labels, result + a_labels)
         inner = "".join(label for label in a_labels if label in b_labels and label not in result)
         if not inner:
             return self._op("Mul", [self._spread(a, a_labels, result), self._spread(b, b_labels, result)])
@@ -113,8 +113,8 @@ class _Expansion:
         row = next((label for label in reversed(result) if label in a_labels and label not in b_labels), "")
         column = next((label for label in reversed(result) if label in b_labels and label not in a_labels), "")
         batch = "".join(label for label in result if label not in (row, column))
-        a = self._merged(a, a_labels, _without(batch, a_labels) + row, inner)
-        b = self._merged(b, b_labels, _without(batch, b_labels) + column, inner)
+        a = self._merge(a, a_labels, _without(batch, a_labels) + row, inner)
+        b = self._merge(b, b_labels, _without(batch, b_labels) + column, inner)
         # A letter that no label is stands for the axis of size 1 in a vector's place, and for the merged inner axes.
         a = self._matrix(a, _without(batch, a_labels) + row + "@", batch, (row or "1") + "@")
         b = self._matrix(b, _without(batch, b_labels) + column + "@", batch, "@" + (column or "1"))
@@ -137,12 +137,12 @@ class _Expansion:
         sizes = [self._sizes[label] for label in columns]
         matrix = self.arranged(weight, weight_labels, inner + columns)
         matrix = self._op("Reshape", [matrix, self._axes([-1, int(np.prod(sizes))])])
-        x = self._merged(a, a_labels, rows, inner)
+        x = self._merge(a, a_labels, rows, inner)
         total = self._op("MatMul", [x if rows else self._op("Unsqueeze", [x, self._axes([0])]), matrix])
         total = self._op("Reshape", [total, self._axes([*([0] * len(rows)), *sizes])])
         return self.arranged(total, rows + columns, result)
 
-    def summed(self, tensor: gs.Tensor, labels: str, remaining: str) -> gs.Tensor:
+    def sum_over(self, tensor: gs.Tensor, labels: str, remaining: str) -> gs.Tensor:
         """The sum over the labels that are not kept."""
         axes = [axis for axis, label in enumerate(labels) if label not in remaining]
         if not axes:
@@ -157,25 +157,25 @@ class _Expansion:
         """The axes in another order."""
         return tensor if labels == result else self._op("Transpose", [tensor], perm=[labels.index(i) for i in result])
 
-    def _merged(self, tensor: gs.Tensor, labels: str, outer: str, inner: str) -> gs.Tensor:
+    def _merge(self, tensor: gs.Tensor, labels: str, outer: str, inner: str) -> gs.Tensor:
         """[*outer, inner as one axis]."""
-        moved = self.arranged(tensor, labels, outer + inner)
+        arranged = self.arranged(tensor, labels, outer + inner)
         if len(inner) == 1:
-            return moved
-        return self._op("Reshape", [moved, self._axes([0] * len(outer) + [-1])])
+            return arranged
+        return self._op("Reshape", [arranged, self._axes([0] * len(outer) + [-1])])
 
     def _matrix(self, tensor: gs.Tensor, labels: str, batch: str, matrix: str) -> gs.Tensor:
         """[*batch, *matrix], with axes of size 1 where the tensor has none, but for leading ones."""
-        wanted = (batch + matrix).lstrip("".join(set(batch) - set(labels)) or " ")
-        moved = self.arranged(tensor, labels, _without(wanted, labels))
-        added = [axis for axis, label in enumerate(wanted) if label not in labels]
-        return self._op("Unsqueeze", [moved, self._axes(added)]) if added else moved
+        labels_needed = (batch + matrix).lstrip("".join(set(batch) - set(labels)) or " ")
+        arranged = self.arranged(tensor, labels, _without(labels_needed, labels))
+        new_axes = [axis for axis, label in enumerate(labels_needed) if label not in labels]
+        return self._op("Unsqueeze", [arranged, self._axes(new_axes)]) if new_axes else arranged
 
     def _spread(self, tensor: gs.Tensor, labels: str, result: str) -> gs.Tensor:
         """The axes in the order of the result, of size 1 where the tensor has none."""
-        moved = self.arranged(tensor, labels, _without(result, labels))
-        added = [axis for axis, label in enumerate(result) if label not in labels]
-        return self._op("Unsqueeze", [moved, self._axes(added)]) if added else moved
+        arranged = self.arranged(tensor, labels, _without(result, labels))
+        new_axes = [axis for axis, label in enumerate(result) if label not in labels]
+        return self._op("Unsqueeze", [arranged, self._axes(new_axes)]) if new_axes else arranged
 
     def _axes(self, values: Sequence[int]) -> gs.Constant:
         return self._editor.constant("axes", np.asarray(values, np.int64))

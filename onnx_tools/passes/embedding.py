@@ -27,8 +27,10 @@ class _Tables:
 
     editor: Editor
     by_input: list[tuple[gs.Constant, gs.Tensor]] = field(default_factory=list)  # rows that an input names
-    counted: list[tuple[gs.Constant, int, gs.Tensor]] = field(default_factory=list)  # rows 0, 1, ... plus an offset
-    computed: list[tuple[gs.Constant, gs.Tensor]] = field(default_factory=list)  # rows that the graph computes
+    counted_tables: list[tuple[gs.Constant, int, gs.Tensor]] = field(
+        default_factory=list
+    )  # rows 0, 1, ... plus an offset
+    computed_tables: list[tuple[gs.Constant, gs.Tensor]] = field(default_factory=list)  # rows that the graph computes
     rows: list[np.ndarray] = field(default_factory=list)  # the same row for every token
 
 
@@ -36,9 +38,9 @@ def embedding(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
     """The pass for one interface: in the padded one, positions are slots, which the mask may skip."""
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
-        replaced, missed, excluded = 0, list[Miss](), dict[str, tuple[int, ...]]()
+        replaced_count, misses, excluded_ids = 0, list[Miss](), dict[str, tuple[int, ...]]()
         if not padded:
-            excluded = count_slots(graph, analysis, mask_of(analysis[boundary_of(graph).mask]))
+            excluded_ids = count_slots(graph, analysis, mask_of(analysis[boundary_of(graph).mask]))
             tidy(graph)
             analysis = analyse(graph, analysis)
         for node in list(graph.nodes):
@@ -53,10 +55,10 @@ def embedding(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
                 _replace(graph, analysis, norm, tables, padded)
             except NoMatch as reason:
                 if _has_look_up(node.inputs[0]) and not _has_layer(node.inputs[0]):
-                    missed.append(Miss(node_name(node), str(reason)))
+                    misses.append(Miss(node_name(node), str(reason)))
                 continue
-            replaced += 1
-        return PassResult(NAME, replaced, tuple(missed), tuple(excluded.items()))
+            replaced_count += 1
+        return PassResult(NAME, replaced_count, tuple(misses), tuple(excluded_ids.items()))
 
     return run
 
@@ -117,7 +119,7 @@ def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables
             tables.rows.append(table.values[row])
             return
         if offset is not None and offset >= 0:
-            tables.counted.append((table, offset, indices))
+            tables.counted_tables.append((table, offset, indices))
             return
     whole = facts.shape is not None and facts.shape[0] == Poly.atom("B") and facts.shape[1] == Poly.atom("S")
     if not whole:
@@ -126,42 +128,42 @@ def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables
     if isinstance(expr, Element) and expr.indices == own and not indices.inputs:
         tables.by_input.append((table, indices))
     else:
-        tables.computed.append((table, indices))
+        tables.computed_tables.append((table, indices))
 
 
 def _replace(graph: gs.Graph, analysis: Analysis, norm: norm_match.LayerNorm, tables: _Tables, padded: bool) -> None:
     editor, boundary = tables.editor, boundary_of(graph)
     by_size = sorted(tables.by_input, key=lambda item: -int(item[0].shape[0]))
     positions: tuple[gs.Constant, int, gs.Tensor | None] | None = None
-    if len(tables.counted) == 1:
-        table, offset, slots = tables.counted[0]
+    if len(tables.counted_tables) == 1:
+        table, offset, slots = tables.counted_tables[0]
         positions = (table, offset, slots if padded else None)
-    elif len(tables.computed) == 1:
-        positions = (tables.computed[0][0], 0, tables.computed[0][1])
+    elif len(tables.computed_tables) == 1:
+        positions = (tables.computed_tables[0][0], 0, tables.computed_tables[0][1])
     elif len(by_size) == 3:
         positions = (by_size[1][0], 0, by_size[1][1])
         by_size = [by_size[0], by_size[2]]
-    if not by_size or len(by_size) > 2 or len(tables.counted) + len(tables.computed) > 1:
+    if not by_size or len(by_size) > 2 or len(tables.counted_tables) + len(tables.computed_tables) > 1:
         raise NoMatch(
             f"the sum before '{norm.node}' has {len(tables.by_input)} look-ups by inputs and "
-            f"{len(tables.counted) + len(tables.computed)} by positions and other computed numbers; 1 to 3 and at most "
-            "1 are known"
+            f"{len(tables.counted_tables) + len(tables.computed_tables)} by positions and other computed numbers; 1 to "
+            "3 and at most 1 are known"
         )
     (word_table, ids), types = by_size[0], by_size[1] if len(by_size) == 2 else None
     position_table, offset, position_input = positions if positions is not None else (None, 0, None)
     if tables.rows:
         row: np.ndarray = np.asarray(np.sum(tables.rows, axis=0, dtype=np.float32))
         if position_table is not None:
-            position_table = _shifted(editor, position_table, row)
+            position_table = _shift(editor, position_table, row)
         else:
-            word_table = _shifted(editor, word_table, row)
+            word_table = _shift(editor, word_table, row)
 
-    def packed(tensor: gs.Tensor) -> gs.Tensor:
+    def pack(tensor: gs.Tensor) -> gs.Tensor:
         return pack_int32(editor, tensor, boundary, analysis[tensor].dtype)
 
-    inputs = [packed(ids)]
-    inputs += [packed(types[1])] if types is not None else []
-    inputs += [packed(_stretched(editor, analysis, position_input, ids))] if position_input is not None else []
+    inputs = [pack(ids)]
+    inputs += [pack(types[1])] if types is not None else []
+    inputs += [pack(_stretched(editor, analysis, position_input, ids))] if position_input is not None else []
     inputs += [boundary.cu_seqlens, word_table]
     inputs += [position_table] if position_table is not None else []
     inputs += [types[0]] if types is not None else []
@@ -186,7 +188,7 @@ def _replace(graph: gs.Graph, analysis: Analysis, norm: norm_match.LayerNorm, ta
     unpack(editor, result, boundary, dtype, norm.output)
 
 
-def _shifted(editor: Editor, table: gs.Constant, row: np.ndarray) -> gs.Constant:
+def _shift(editor: Editor, table: gs.Constant, row: np.ndarray) -> gs.Constant:
     """The table with a row added to each of its rows."""
     values = (table.values.astype(np.float32) + row).astype(table.values.dtype)
     return editor.constant(f"{table.name}_with_row", values)

@@ -35,11 +35,11 @@ def first_tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
     boundary = boundary_of(graph)
     for mode in _MODES:
         pools = [node for node in graph.nodes if _takes(node, mode) and node.inputs[1] is boundary.cu_seqlens]
-        moved = _movable(graph, analysis, pools)
-        if moved:
+        movable = _movable(graph, analysis, pools)
+        if movable:
             row_graph = _Rows(graph, boundary, pools, mode)
-            for node in [item for item in graph.nodes if id(item) in moved]:
-                row_graph.compute(node, moved[id(node)])
+            for node in [item for item in graph.nodes if id(item) in movable]:
+                row_graph.compute(node, movable[id(node)])
             return PassResult(NAME, row_graph.finish())
     return PassResult(NAME, 0)
 
@@ -53,8 +53,8 @@ class _Rows:
 
     def __init__(self, graph: gs.Graph, boundary: Boundary, pools: list[gs.Node], mode: str) -> None:
         self._editor, self._boundary, self._pools, self._mode = Editor(graph), boundary, pools, mode
-        self._made: dict[int, gs.Tensor] = {}  # by the id of the tensor [T,...]
-        self._taken = {id(pool.inputs[0]): pool.outputs[0] for pool in pools if not pool.attrs["normalize"]}
+        self._results: dict[int, gs.Tensor] = {}  # by the id of the tensor [T,...]
+        self._pooled_rows = {id(pool.inputs[0]): pool.outputs[0] for pool in pools if not pool.attrs["normalize"]}
 
     def compute(self, node: gs.Node, rows: Rows) -> None:
         """Lets a node compute these tokens alone; nodes ahead of it do already, where they shall."""
@@ -62,24 +62,24 @@ class _Rows:
             node.inputs[position] = self._rows_of(node.inputs[position])
         tensors = list(node.outputs)
         node.outputs = [self._variable(tensor) for tensor in tensors]
-        self._made |= {id(tensor): result for tensor, result in zip(tensors, node.outputs, strict=True)}
+        self._results |= {id(tensor): result for tensor, result in zip(tensors, node.outputs, strict=True)}
 
     def finish(self) -> int:
         """Gives pools the rows that replaced what they read; returns how many these are."""
-        changed = [pool for pool in self._pools if id(pool.inputs[0]) in self._made]
+        changed = [pool for pool in self._pools if id(pool.inputs[0]) in self._results]
         for pool in changed:
-            pool.inputs[0] = self._made[id(pool.inputs[0])]
+            pool.inputs[0] = self._results[id(pool.inputs[0])]
             pool.attrs["mode"] = "each"
         return len(changed)
 
     def _rows_of(self, tensor: gs.Tensor) -> gs.Tensor:
         """The first or last tokens' rows of a tensor [T,...]."""
-        if id(tensor) in self._made:
-            return self._made[id(tensor)]
-        if id(tensor) not in self._taken:
-            rows = self._taken[id(tensor)] = self._variable(tensor)
+        if id(tensor) in self._results:
+            return self._results[id(tensor)]
+        if id(tensor) not in self._pooled_rows:
+            rows = self._pooled_rows[id(tensor)] = self._variable(tensor)
             pool_tokens(self._editor, tensor, self._boundary, rows, self._mode)
-        return self._taken[id(tensor)]
+        return self._pooled_rows[id(tensor)]
 
     def _variable(self, tensor: gs.Tensor) -> gs.Variable:
         return self._editor.variable(f"{tensor.name}_{self._mode}", tensor.dtype)
@@ -100,9 +100,9 @@ def _movable(graph: gs.Graph, analysis: Analysis, pools: list[gs.Node]) -> dict[
         readers = [reader for tensor in node.outputs for reader in tensor.outputs]
         if any(is_output(graph, tensor) for tensor in node.outputs):
             return False
-        read = [node.inputs[position] for position in row_inputs[id(node)]]
+        inputs = [node.inputs[position] for position in row_inputs[id(node)]]
         return all(id(reader) in row_inputs or id(reader) in taking for reader in readers) and all(
-            id(producer(tensor)) in row_inputs or _can_be_pooled(analysis, tensor) for tensor in read
+            id(producer(tensor)) in row_inputs or _can_be_pooled(analysis, tensor) for tensor in inputs
         )
 
     before = len(row_inputs) + 1
@@ -121,16 +121,19 @@ def _can_be_pooled(analysis: Analysis, tensor: gs.Tensor) -> bool:
 
 def _with_gemms(graph: gs.Graph, movable: Mapping[int, Rows]) -> dict[int, Rows]:
     """The nodes that are connected with a GEMM."""
-    needed, waiting = dict[int, Rows](), [node for node in graph.nodes if id(node) in movable and node.op == "MatMul"]
+    rows_needed, waiting = (
+        dict[int, Rows](),
+        [node for node in graph.nodes if id(node) in movable and node.op == "MatMul"],
+    )
     while waiting:
         node = waiting.pop()
-        if id(node) in needed or id(node) not in movable:
+        if id(node) in rows_needed or id(node) not in movable:
             continue
-        needed[id(node)] = movable[id(node)]
+        rows_needed[id(node)] = movable[id(node)]
         waiting += [reader for tensor in node.outputs for reader in tensor.outputs]
         makers = [producer(node.inputs[position]) for position in movable[id(node)]]
         waiting += [maker for maker in makers if maker is not None]
-    return needed
+    return rows_needed
 
 
 def _row_inputs(analysis: Analysis, node: gs.Node) -> Rows:

@@ -18,7 +18,7 @@ from ..analysis.token_elements import BATCH, SLOTS, dims_of_shape
 from ..errors import RewriteError
 from .base import Boundary, PassResult, add_schedule, boundary_of, pack, unpack
 from .masks.mask_values import mask_of
-from .positions.positions import counted
+from .positions.positions import offset_of
 from .unknown_shapes import unknown_because
 
 NAME = "interface"
@@ -27,30 +27,32 @@ _INT32 = np.dtype(np.int32)
 
 
 def packed_interface(
-    graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, int], unread: Collection[str] = ()
+    graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, int], unread_names: Collection[str] = ()
 ) -> PassResult:
     """Replaces the padded inputs; what stays padded reads them unpacked, right-padded to the longest sequence.
 
-    `fillers` are what it has to find in padded slots, by input; 0 elsewhere. Inputs that are `unread` go.
+    `fillers` are what it has to find in padded slots, by input; 0 elsewhere. Inputs that are `unread_names` go.
     """
     boundary = boundary_of(graph)
     _pack_outputs(Editor(graph), analysis, boundary)
     tidy(graph)
-    known = mask_of(analysis[boundary.mask])
-    mask = next((tensor for tensor in graph.inputs if tensor.name == known.source), None)
-    if not known.plain and mask is not None and _says_more(mask, boundary):
+    mask_rule = mask_of(analysis[boundary.mask])
+    mask = next((tensor for tensor in graph.inputs if tensor.name == mask_rule.source), None)
+    if not mask_rule.plain and mask is not None and _says_more(mask, boundary):
         mask = None  # its values are tokens' values too
-    unused = [tensor for tensor in graph.inputs if tensor is not mask and tensor.name in unread]
+    unused_inputs = [tensor for tensor in graph.inputs if tensor is not mask and tensor.name in unread_names]
     inputs = [
-        tensor for tensor in graph.inputs if tensor is not mask and tensor not in unused and is_token_input(tensor)
+        tensor
+        for tensor in graph.inputs
+        if tensor is not mask and tensor not in unused_inputs and is_token_input(tensor)
     ]
     inputs.sort(key=lambda tensor: len(tensor.shape))  # the first has one number a token
     names = [tensor.name for tensor in inputs]
-    others = [tensor for tensor in graph.inputs if tensor not in [*inputs, *unused] and tensor is not mask]
+    others = [tensor for tensor in graph.inputs if tensor not in [*inputs, *unused_inputs] and tensor is not mask]
     _check_names([*names, *(tensor.name for tensor in others)], graph)
     editor = Editor(graph)
     for tensor in graph.tensors().values():
-        if tensor.name in (SEQ_LENS, MAX_SEQLEN) or tensor in inputs or tensor is mask or tensor in unused:
+        if tensor.name in (SEQ_LENS, MAX_SEQLEN) or tensor in inputs or tensor is mask or tensor in unused_inputs:
             tensor.name = editor.fresh(f"{tensor.name}_padded")
     seq_lens = gs.Variable(SEQ_LENS, _INT32, ["B"])
     tokens = [
@@ -59,23 +61,25 @@ def packed_interface(
     ]
     if not tokens:
         raise RewriteError(
-            f"the model reads nothing but its mask '{known.source}'; the packed interface needs a token input such as "
-            "input_ids; choose the padded interface"
+            f"the model reads nothing but its mask '{mask_rule.source}'; the packed interface needs a token input such "
+            "as input_ids; choose the padded interface"
         )
     for padded, packed in zip(inputs, tokens, strict=True):
         _feed(padded, packed)
-    row = tokens[0] if len(inputs[0].shape) == 2 else _filled(editor, tokens[0], 0)  # [T], whose values nobody reads
+    row = tokens[0] if len(inputs[0].shape) == 2 else _fill(editor, tokens[0], 0)  # [T], whose values nobody reads
     positions = _count_positions(editor, analysis, seq_lens, row)
     graph.inputs = [*tokens, seq_lens, *(_row_input(editor, tensor) for tensor in others)]
-    sized = [tensor for tensor in (*inputs, *unused, mask) if tensor is not None and is_token_input(tensor)]
-    _schedule(graph, editor, seq_lens, row, boundary, sized, positions)
+    sized_inputs = [
+        tensor for tensor in (*inputs, *unused_inputs, mask) if tensor is not None and is_token_input(tensor)
+    ]
+    _schedule(graph, editor, seq_lens, row, boundary, sized_inputs, positions)
     tidy(graph)
-    filler = known.masked[0] if known.masked else 0
+    filler = mask_rule.masked[0] if mask_rule.masked else 0
     for padded, packed in zip(inputs, tokens, strict=True):
-        own = packed.name == known.source
+        own = packed.name == mask_rule.source
         _restore(editor, boundary_of_packed(graph), padded, packed, filler if own else fillers.get(packed.name, 0))
     if mask is not None and mask.outputs:
-        _restore(editor, boundary_of_packed(graph), mask, _filled(editor, row, known.kept[0]), filler)
+        _restore(editor, boundary_of_packed(graph), mask, _fill(editor, row, mask_rule.kept_values[0]), filler)
     _join(editor)
     tidy(graph)
     _drop_extent(graph, editor)
@@ -143,8 +147,8 @@ def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> Non
         name, tensor.name = tensor.name, editor.fresh(f"{tensor.name}_padded")
         if packed.dtype is None and facts.dtype is not None:
             packed.dtype = np.dtype(facts.dtype)
-        shared = any(packed is item for item in [*graph.inputs, *graph.outputs])
-        result = editor.node("Identity", [packed], stem=name, dtype=packed.dtype) if shared else packed
+        is_shared = any(packed is item for item in [*graph.inputs, *graph.outputs])
+        result = editor.node("Identity", [packed], stem=name, dtype=packed.dtype) if is_shared else packed
         result.name = name
         graph.outputs[position] = result
 
@@ -261,7 +265,7 @@ def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, to
     """
     positions = editor.variable("padfree_positions", _INT32)
     packs = [
-        (node, [counted(analysis[node.inputs[0]], axis) for axis in (1, 0)])
+        (node, [offset_of(analysis[node.inputs[0]], axis) for axis in (1, 0)])
         for node in editor.graph.nodes
         if is_padfree(node, "PadfreePack") and node.inputs and is_token_shape(analysis[node.inputs[0]].shape)
     ]
@@ -287,8 +291,8 @@ def _sequences(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor) -> gs.Ten
     add_schedule(editor, [seq_lens, tokens, tokens], [cu_seqlens, slots])
     size = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
     zero = editor.constant("zero", np.asarray(0, np.int32))
-    known = editor.node("Max", [slots, zero], stem="slots", dtype=_INT32)  # filler has none
-    return editor.node("Div", [known, editor.cast(size, _INT32, "row_length")], stem="sequences", dtype=_INT32)
+    at_least_zero = editor.node("Max", [slots, zero], stem="slots", dtype=_INT32)  # filler has none
+    return editor.node("Div", [at_least_zero, editor.cast(size, _INT32, "row_length")], stem="sequences", dtype=_INT32)
 
 
 def boundary_of_packed(graph: gs.Graph) -> Boundary:
@@ -355,9 +359,9 @@ def _join(editor: Editor) -> None:
     """What is unpacked and packed again stays packed: inputs that the original gives out, for one."""
     for node in [item for item in editor.graph.nodes if is_padfree(item, "PadfreePack") and item.inputs]:
         casts, source = list[gs.Node](), node.inputs[0]
-        while (moved := made_by(source, "Cast", "Identity")) is not None:
-            casts += [moved] if moved.op == "Cast" else []
-            source = moved.inputs[0]
+        while (view := made_by(source, "Cast", "Identity")) is not None:
+            casts += [view] if view.op == "Cast" else []
+            source = view.inputs[0]
         maker = producer(source)
         if maker is None or not is_padfree(maker, "PadfreeUnpack"):
             continue
@@ -367,7 +371,7 @@ def _join(editor: Editor) -> None:
         editor.redirect(node.outputs[0], packed)
 
 
-def _filled(editor: Editor, tokens: gs.Tensor, number: int) -> gs.Tensor:
+def _fill(editor: Editor, tokens: gs.Tensor, number: int) -> gs.Tensor:
     """int32 [T] of one number, of a tensor [T,...]."""
     shape = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
     if len(tokens.shape) > 1:

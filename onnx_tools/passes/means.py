@@ -14,7 +14,7 @@ from .attention.heads import scale_of
 from .softmaxes import VIEWS, reduction_of
 
 _SUMS = ("ReduceSum", "ReduceSumSquare")
-_Viewed = dict[str, gs.Node | None]  # a view's result -> what makes the numbers behind it
+_Origins = dict[str, gs.Node | None]  # a view's result -> what makes the numbers behind it
 _MOST_FACTORS = 4
 _ROUNDING = 2.0**-23  # the share by which one over a number misses it in float32
 
@@ -32,11 +32,11 @@ def write_means(graph: gs.Graph, analysis: Analysis) -> bool:
     It keeps its axis where the mean has it, or where a view gives it back.
     """
     editor, changed = Editor(graph), False
-    viewed: _Viewed = {}
+    origins: _Origins = {}
     for node in list(graph.nodes):
-        mean = _quotient(analysis, node, viewed) or _with_axis(analysis, node, viewed)
+        mean = _quotient(analysis, node, origins) or _with_axis(analysis, node, origins)
         if mean is not None:
-            viewed.pop(node.outputs[0].name, None)
+            origins.pop(node.outputs[0].name, None)
             _replace(editor, node, *mean)
             changed = True
     return changed
@@ -57,7 +57,7 @@ def _write_matmul(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
     return True
 
 
-def _quotient(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.Node, int, bool] | None:
+def _quotient(analysis: Analysis, node: gs.Node, origins: _Origins) -> tuple[gs.Node, int, bool] | None:
     """The sum over one axis, the axis, and whether it is kept, of a node that divides by how many numbers were added.
 
     Several numbers may divide it and multiply it, as where a variance of samples becomes that of all.
@@ -73,16 +73,16 @@ def _quotient(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.No
     shape = analysis[node.outputs[0]].shape
     if total is node.outputs[0] or analysis[total].shape != shape or shape is None:
         return None
-    reduced = _reduced(analysis, total, viewed, *_SUMS, "ReduceMean")
-    keepdims = reduced is not None
-    reduced = reduced or _without_axis(analysis, total, *_SUMS, "ReduceMean")
-    if reduced is None:
+    reduction = _reduction(analysis, total, origins, *_SUMS, "ReduceMean")
+    keepdims = reduction is not None
+    reduction = reduction or _without_axis(analysis, total, *_SUMS, "ReduceMean")
+    if reduction is None:
         return None
-    size = (analysis[reduced[0].inputs[0]].shape or ())[reduced[1]].constant()
-    wanted = None if size is None or not size else 1.0 if reduced[0].op == "ReduceMean" else 1 / size
-    if wanted is None or abs(factor - wanted) > wanted * _ROUNDING * 2:
+    size = (analysis[reduction[0].inputs[0]].shape or ())[reduction[1]].constant()
+    expected_factor = None if size is None or not size else 1.0 if reduction[0].op == "ReduceMean" else 1 / size
+    if expected_factor is None or abs(factor - expected_factor) > expected_factor * _ROUNDING * 2:
         return None
-    return (*reduced, keepdims)
+    return (*reduction, keepdims)
 
 
 def _without_axis(analysis: Analysis, tensor: gs.Tensor, *ops: str) -> tuple[gs.Node, int] | None:
@@ -94,40 +94,40 @@ def _without_axis(analysis: Analysis, tensor: gs.Tensor, *ops: str) -> tuple[gs.
     return None if axes is None or len(axes) != 1 or not rank else (node, axes[0] % rank)
 
 
-def _with_axis(analysis: Analysis, node: gs.Node, viewed: _Viewed) -> tuple[gs.Node, int, bool] | None:
+def _with_axis(analysis: Analysis, node: gs.Node, origins: _Origins) -> tuple[gs.Node, int, bool] | None:
     """The mean that a node gives the axis back which the mean has not kept."""
     if not is_standard(node, *VIEWS):
         return None
-    reduced = _reduced(analysis, node.outputs[0], viewed, "ReduceMean")
-    return None if reduced is None or reduced[0].attrs.get("keepdims", 1) else (*reduced, True)
+    reduction = _reduction(analysis, node.outputs[0], origins, "ReduceMean")
+    return None if reduction is None or reduction[0].attrs.get("keepdims", 1) else (*reduction, True)
 
 
-def _reduced(analysis: Analysis, tensor: gs.Tensor, viewed: _Viewed, *ops: str) -> tuple[gs.Node, int] | None:
+def _reduction(analysis: Analysis, tensor: gs.Tensor, origins: _Origins, *ops: str) -> tuple[gs.Node, int] | None:
     """The node of one of the operators whose result, with its axis, a tensor is, and the axis."""
-    node = _through_views(tensor, viewed)
+    node = _through_views(tensor, origins)
     if node is None or not is_standard(node, *ops):
         return None
     axis = reduction_of(analysis, tensor, node.op, node.inputs[0])
     return None if axis is None else (node, axis)
 
 
-def _through_views(tensor: gs.Tensor, viewed: _Viewed) -> gs.Node | None:
+def _through_views(tensor: gs.Tensor, origins: _Origins) -> gs.Node | None:
     """What makes the numbers that a tensor is a view of; long chains of views are walked once."""
-    passed, node = list[str](), producer(tensor)
+    names, node = list[str](), producer(tensor)
     while node is not None and is_standard(node, *VIEWS):
         name = node.outputs[0].name
-        if name in viewed:
-            node = viewed[name]
+        if name in origins:
+            node = origins[name]
             break
-        passed.append(name)
+        names.append(name)
         node = producer(node.inputs[0])
-    viewed.update(dict.fromkeys(passed, node))
+    origins.update(dict.fromkeys(names, node))
     return node
 
 
-def _replace(editor: Editor, node: gs.Node, reduced: gs.Node, axis: int, keepdims: bool) -> None:
-    source, name = reduced.inputs[0], node.name or "mean"
-    if reduced.op == "ReduceSumSquare":
+def _replace(editor: Editor, node: gs.Node, reduction: gs.Node, axis: int, keepdims: bool) -> None:
+    source, name = reduction.inputs[0], node.name or "mean"
+    if reduction.op == "ReduceSumSquare":
         source = editor.node("Mul", [source, source], stem=f"{name}_square", dtype=source.dtype)
     _reduce(editor, node, "ReduceMean", source, axis, keepdims)
 

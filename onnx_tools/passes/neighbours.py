@@ -34,8 +34,8 @@ def neighbours(padded: bool, contiguous: bool) -> Callable[[gs.Graph, Analysis],
     """The pass for one interface. Of padded masks with holes it knows the nearest neighbours alone."""
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
-        editor, boundary, missed, limited = Editor(graph), boundary_of(graph), list[Miss](), list[str]()
-        mask, positions, replaced = mask_of(analysis[boundary.mask]), Positions(editor, boundary), 0
+        editor, boundary, misses, limited_names = Editor(graph), boundary_of(graph), list[Miss](), list[str]()
+        mask, positions, replaced_count = mask_of(analysis[boundary.mask]), Positions(editor, boundary), 0
         values = SlotValues(analysis, mask)
         for node in [item for item in graph.nodes if is_standard(item, "Concat")]:
             try:
@@ -44,13 +44,13 @@ def neighbours(padded: bool, contiguous: bool) -> Callable[[gs.Graph, Analysis],
                     continue
                 _check_masked(values, match, node)
                 if padded and mask.source is not None and max(map(abs, match.offsets)) > 1:
-                    limited.append(_check_holes(node, contiguous))
+                    limited_names.append(_check_holes(node, contiguous))
             except NoMatch as reason:
-                missed.append(Miss(node_name(node), str(reason)))
+                misses.append(Miss(node_name(node), str(reason)))
                 continue
             _replace(editor, analysis, boundary, positions, match, node, padded)
-            replaced += 1
-        return PassResult(NAME, replaced, tuple(missed), contiguous=tuple(limited))
+            replaced_count += 1
+        return PassResult(NAME, replaced_count, tuple(misses), contiguous=tuple(limited_names))
 
     return run
 
@@ -60,14 +60,14 @@ def _match(analysis: Analysis, node: gs.Node) -> _Neighbours | None:
     shape = analysis[node.outputs[0]].shape
     if not is_token_shape(shape) or len(shape or ()) != 3 or int(node.attrs["axis"]) not in (-1, 2):
         return None
-    parts = [_shifted(analysis, tensor) for tensor in node.inputs]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts) or len({part[0].name for part in known}) != 1 or not any(at for _, at in known):
+    parts = [_shift(analysis, tensor) for tensor in node.inputs]
+    taps = [part for part in parts if part is not None]
+    if len(taps) < len(parts) or len({part[0].name for part in taps}) != 1 or not any(at for _, at in taps):
         return None
-    return _Neighbours(known[0][0], tuple(offset for _, offset in known))
+    return _Neighbours(taps[0][0], tuple(offset for _, offset in taps))
 
 
-def _shifted(analysis: Analysis, tensor: gs.Tensor) -> tuple[gs.Tensor, int] | None:
+def _shift(analysis: Analysis, tensor: gs.Tensor) -> tuple[gs.Tensor, int] | None:
     """x and d where row s of a tensor [B,S,C] is row s + d of x, or zeros where x has none; None for anything else."""
     part, shape = made_by(tensor, "Slice"), analysis[tensor].shape
     pad = None if part is None else made_by(part.inputs[0], "Pad")
@@ -133,15 +133,15 @@ def _replace(
 
     def at_distance(indices: gs.Tensor) -> gs.Tensor:
         """[T,K]: whether a row is the token's own, and the offset."""
-        wanted = op("Add", op("Unsqueeze", indices, number([1], _INT64)), offsets)
-        return op("Equal", op("Gather", indices, rows, axis=0), wanted, dtype=np.dtype(np.bool_))
+        indices_moved = op("Add", op("Unsqueeze", indices, number([1], _INT64)), offsets)
+        return op("Equal", op("Gather", indices, rows, axis=0), indices_moved, dtype=np.dtype(np.bool_))
 
     slots = positions.slots()
     size = op("Squeeze", op("Shape", slots, dtype=_INT64), number([0], _INT64), dtype=_INT64)
     every = op("Range", number(0, _INT64), size, number(1, _INT64), dtype=_INT64)
-    moved = op("Add", op("Unsqueeze", editor.cast(every, _INT32, "rows"), number([1], _INT64)), offsets)
+    row_indices = op("Add", op("Unsqueeze", editor.cast(every, _INT32, "rows"), number([1], _INT64)), offsets)
     last = op("Sub", editor.cast(size, _INT32, "rows"), number(1))
-    rows = op("Min", op("Max", moved, number(0)), last)
+    rows = op("Min", op("Max", row_indices, number(0)), last)
     near = at_distance(slots)
     if padded:  # a slot further on may be another row's
         near = op("And", near, at_distance(boundary.token_index), dtype=np.dtype(np.bool_))
@@ -150,5 +150,5 @@ def _replace(
     near = op("Unsqueeze", near, number([2], _INT64), dtype=np.dtype(np.bool_))
     within = op("Where", near, beside, number(0, dtype), dtype=dtype)
     width = (facts.shape or ())[2].constant() or 0
-    joined = op("Reshape", within, number([-1, count * width], _INT64), dtype=dtype)
-    unpack(editor, joined, boundary, facts.dtype, node.outputs[0])
+    side_by_side = op("Reshape", within, number([-1, count * width], _INT64), dtype=dtype)
+    unpack(editor, side_by_side, boundary, facts.dtype, node.outputs[0])

@@ -21,13 +21,13 @@ from ..analysis.graph import (
     tidy,
 )
 from ..analysis.layout import token_axis
-from ..analysis.layout_rules import NoRule, Packed, packed_form
+from ..analysis.layout_rules import NoRule, PackedForm, packed_form
 from ..analysis.symbolic import Analysis, analyse
 from ..analysis.symbolic.facts import Facts
 from .base import Boundary, Miss, PassResult, boundary_of, pack_tokens, unpack_tokens
 from .masks.mask_values import Mask, mask_of
 from .positions.position_chains import lift_positions
-from .positions.positions import Positions, counted, spread_positions
+from .positions.positions import Positions, offset_of, spread_positions
 
 NAME = "layout"
 
@@ -50,25 +50,25 @@ def packing(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
             analysis = analyse(graph, analysis)
         editor = Editor(graph)
         positions = Positions(editor, boundary)
-        forms, missed = dict[int, Packed](), list[Miss]()
+        forms, misses = dict[int, PackedForm](), list[Miss]()
         for node in _candidates(graph, analysis):
-            known = [analysis[tensor] for tensor in node.inputs]
+            facts = [analysis[tensor] for tensor in node.inputs]
             try:
                 for tensor in node.outputs:
-                    forms[id(node)] = packed_form(node, known, analysis[tensor])
+                    forms[id(node)] = packed_form(node, facts, analysis[tensor])
             except NoRule as reason:
-                missed.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
+                misses.append(Miss(node_name(node), f"'{node_name(node)}' ({node.op}) stays padded: {reason}"))
         forms |= _leading(graph, analysis, forms)
         mask = mask_of(analysis[boundary.mask])
         staying = set() if mask.source is None else _kept_for_padded_nodes(graph, forms, mask.source, keep)
         for node in [item for item in graph.nodes if id(item) in forms]:
             if id(node) in staying:
                 name = node_name(node)
-                missed.append(Miss(name, f"'{name}' ({node.op}) stays padded: it masks tokens that padded nodes read"))
+                misses.append(Miss(name, f"'{name}' ({node.op}) stays padded: it masks tokens that padded nodes read"))
             else:
                 _replace(editor, analysis, boundary, positions, mask, node, forms[id(node)])
         _join(editor)
-        return PassResult(NAME, len(forms) - len(staying), tuple(missed))
+        return PassResult(NAME, len(forms) - len(staying), tuple(misses))
 
     return run
 
@@ -84,13 +84,13 @@ def _candidates(graph: gs.Graph, analysis: Analysis) -> list[gs.Node]:
     return candidates
 
 
-def _leading(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed]) -> dict[int, Packed]:
+def _leading(graph: gs.Graph, analysis: Analysis, forms: dict[int, PackedForm]) -> dict[int, PackedForm]:
     """The forms of nodes that read inputs alone, and whose results are numbers, or rows of tables, for packed nodes.
 
     Weights of tokens by their ids are such: with the padded interface either place does, with the packed one these
     would be padded for nothing.
     """
-    leading = dict[int, Packed]()
+    leading = dict[int, PackedForm]()
     for node in reversed(graph.nodes):
         if id(node) in forms or node.domain not in STANDARD_DOMAINS or not node.outputs:
             continue
@@ -101,15 +101,15 @@ def _leading(graph: gs.Graph, analysis: Analysis, forms: dict[int, Packed]) -> d
         number = number or any(id(item) in leading or _is_look_up(item) for item in readers)
         if not (readers and all(packed) and number) or any(is_output(graph, item) for item in node.outputs):
             continue
-        known = [analysis[tensor] for tensor in node.inputs]
+        input_facts = [analysis[tensor] for tensor in node.inputs]
         with contextlib.suppress(NoRule):
-            form = packed_form(node, known, facts)
+            form = packed_form(node, input_facts, facts)
             if form.tokens:
                 leading[id(node)] = form
     return leading
 
 
-def _kept_for_padded_nodes(graph: gs.Graph, forms: dict[int, Packed], mask: str, keep: str) -> set[int]:
+def _kept_for_padded_nodes(graph: gs.Graph, forms: dict[int, PackedForm], mask: str, keep: str) -> set[int]:
     """Nodes whose values in masked slots padded nodes may rely on: those that apply the mask, and what follows them.
 
     Unpacking gives zeros there, where the original has what the mask made (such as -1e9 before a maximum).
@@ -138,14 +138,14 @@ def _kept_for_padded_nodes(graph: gs.Graph, forms: dict[int, Packed], mask: str,
 
 def _computed_from(graph: gs.Graph, mask: str) -> set[str]:
     """The tensors whose values depend on the mask and not on what was unpacked, and the mask."""
-    computed, unpacked = {mask}, set[str]()
+    mask_names, unpacked = {mask}, set[str]()
     for node in graph.nodes:
         names = {tensor.name for tensor in node.inputs}
         if is_padfree(node, "PadfreeUnpack") or names & unpacked:
             unpacked.update(tensor.name for tensor in node.outputs)
-        elif names & computed and not is_padfree(node, node.op) and not is_standard(node, "Shape"):
-            computed.update(tensor.name for tensor in node.outputs)
-    return computed
+        elif names & mask_names and not is_padfree(node, node.op) and not is_standard(node, "Shape"):
+            mask_names.update(tensor.name for tensor in node.outputs)
+    return mask_names
 
 
 def _join(editor: Editor) -> None:
@@ -171,16 +171,16 @@ def _is_there_and_back(dtype: np.dtype | None, node: gs.Node) -> bool:
 def _below_unpack(graph: gs.Graph, analysis: Analysis) -> set[int]:
     """The nodes that read, however indirectly, what was unpacked, or embeddings. Others see ids and masks alone."""
     nodes: set[int] = set()
-    reached = {tensor.name for node in graph.nodes if is_padfree(node, "PadfreeUnpack") for tensor in node.outputs}
-    reached |= {tensor.name for tensor in graph.inputs if _holds_embeddings(tensor)}
+    names = {tensor.name for node in graph.nodes if is_padfree(node, "PadfreeUnpack") for tensor in node.outputs}
+    names |= {tensor.name for tensor in graph.inputs if _holds_embeddings(tensor)}
     for node in graph.nodes:
         if (
             _is_look_up(node)
             or _reads_positions(analysis, node)
-            or (any(item.name in reached for item in node.inputs) and not is_standard(node, "Shape"))
+            or (any(item.name in names for item in node.inputs) and not is_standard(node, "Shape"))
         ):
             nodes.add(id(node))
-            reached.update(tensor.name for tensor in node.outputs)
+            names.update(tensor.name for tensor in node.outputs)
     return nodes
 
 
@@ -193,8 +193,8 @@ def _reads_positions(analysis: Analysis, node: gs.Node) -> bool:
     """Whether numbers are computed from the positions of a whole batch."""
     if not any((analysis[tensor].dtype or "").startswith(("float", "bfloat")) for tensor in node.outputs):
         return False
-    known = [analysis[tensor] for tensor in node.inputs]
-    return any(counted(item, token_axis(item.shape) or 0) is not None for item in known if token_axis(item.shape))
+    facts = [analysis[tensor] for tensor in node.inputs]
+    return any(offset_of(item, token_axis(item.shape) or 0) is not None for item in facts if token_axis(item.shape))
 
 
 def _is_look_up(node: gs.Node) -> bool:
@@ -210,7 +210,7 @@ def _replace(
     positions: Positions,
     mask: Mask,
     node: gs.Node,
-    form: Packed,
+    form: PackedForm,
 ) -> None:
     inputs: list[gs.Tensor] = []
     for position, tensor in enumerate(node.inputs):
@@ -231,7 +231,7 @@ def _replace(
                 inputs.append(_token_operand(editor, analysis, boundary, positions, tensor))
         else:
             inputs.append(tensor)
-    same = inputs[0] if form.is_same else _unchanged(analysis, node, inputs)
+    same = inputs[0] if form.is_same else _unchanged_operand(analysis, node, inputs)
     if same is not None:
         unpack_tokens(editor, same, boundary, analysis[node.outputs[0]], node.outputs[0])
         return
@@ -245,7 +245,7 @@ def _replace(
         unpack_tokens(editor, result, boundary, analysis[tensor], tensor)
 
 
-def _unchanged(analysis: Analysis, node: gs.Node, inputs: list[gs.Tensor]) -> gs.Tensor | None:
+def _unchanged_operand(analysis: Analysis, node: gs.Node, inputs: list[gs.Tensor]) -> gs.Tensor | None:
     """The operand that a packed node's result is, as where the mask is applied to tokens; None where there is none."""
     if len(node.inputs) < 2 or node.domain not in STANDARD_DOMAINS:
         return None
@@ -268,8 +268,8 @@ def _is_number(tensor: gs.Tensor) -> bool:
 
 def _kept_number(facts: Facts, mask: Mask) -> np.ndarray | None:
     """The number that a tensor is at every kept slot, where the mask alone makes it."""
-    known = mask.outcomes(facts.expr, ("i0", "i1"))
-    return None if known is None else np.asarray(known[0], dtype=facts.dtype)
+    outcomes = mask.outcomes(facts.expr, ("i0", "i1"))
+    return None if outcomes is None else np.asarray(outcomes[0], dtype=facts.dtype)
 
 
 def _token_operand(
@@ -277,7 +277,7 @@ def _token_operand(
 ) -> gs.Tensor:
     """An operand [T,...]."""
     facts = analysis[tensor]
-    row = positions.packed(facts)
+    row = positions.pack(facts)
     return row if row is not None else pack_tokens(editor, tensor, boundary, facts)
 
 

@@ -23,25 +23,27 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Replaces first-token, last-token, masked-mean and masked-maximum pooling by PadfreePool."""
     editor, boundary = Editor(graph), boundary_of(graph)
     mask = mask_of(analysis[boundary.mask])
-    replaced, missed, counted = 0, list[Miss](), list[str]()
+    replaced_count, misses, counting_names = 0, list[Miss](), list[str]()
     for node in list(graph.nodes):
-        chosen = chosen_token(analysis, node, mask)
+        token = chosen_token(analysis, node, mask)
         try:
             match = _of_all(analysis, node, mask) or _first_token(analysis, node) or _mean(analysis, node, mask)
             match = match or _maximum(analysis, node, mask)
         except NoMatch as reason:
-            missed.append(Miss(node_name(node), str(reason)))
+            misses.append(Miss(node_name(node), str(reason)))
             continue
-        if chosen is not None:
-            match = chosen.mode, chosen.x, node.outputs[0]
-            if chosen.by_count and chosen.mode == "last":
-                counted.append(f"'{node_name(node)}' ({node.op}) takes the slot at the number of tokens less one")
+        if token is not None:
+            match = token.mode, token.x, node.outputs[0]
+            if token.by_count and token.mode == "last":
+                counting_names.append(
+                    f"'{node_name(node)}' ({node.op}) takes the slot at the number of tokens less one"
+                )
         if match is None:
             continue
         mode, x, pooled = match
-        if mode == "first" and (chosen is None or chosen.by_count) and _reaches_tokens(analysis, pooled):
-            counted.append(f"'{node_name(node)}' ({node.op}) takes slot 0, and tokens read it")
-        pooled = _squeezed(analysis, graph, pooled)
+        if mode == "first" and (token is None or token.by_count) and _reaches_tokens(analysis, pooled):
+            counting_names.append(f"'{node_name(node)}' ({node.op}) takes slot 0, and tokens read it")
+        pooled = _squeeze(analysis, graph, pooled)
         normalized = _normalized(analysis, graph, pooled)
         target = normalized if normalized is not None else pooled
         shape, dtype = analysis[target].shape, analysis[x].dtype
@@ -53,8 +55,8 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
         if has_axis:
             axis = editor.constant("axis", np.asarray([1], np.int64))
             editor.node("Unsqueeze", [result, axis], stem="pooled_kept", output=target)
-        replaced += 1
-    return PassResult(NAME, replaced, tuple(missed), right_padded=tuple(counted))
+        replaced_count += 1
+    return PassResult(NAME, replaced_count, tuple(misses), right_padded=tuple(counting_names))
 
 
 def _reaches_tokens(analysis: Analysis, tensor: gs.Tensor) -> bool:
@@ -85,14 +87,14 @@ def _first_token(analysis: Analysis, node: gs.Node) -> tuple[str, gs.Tensor, gs.
     """x[:, 0] by a Gather, or x[:, 0:1] by a Slice, of a tensor [B,S,E]."""
     if not is_standard(node, "Gather", "Slice") or not _is_hidden(analysis, node.inputs[0]):
         return None
-    known = [analysis[tensor] for tensor in node.inputs]
+    facts = [analysis[tensor] for tensor in node.inputs]
     if is_standard(node, "Gather"):
         if int(node.attrs.get("axis", 0)) not in (1, -2):
             return None
-        if known[1].plain_integers() != [0] or known[1].rank not in (0, 1):
+        if facts[1].plain_integers() != [0] or facts[1].rank not in (0, 1):
             raise NoMatch(f"'{node_name(node)}' (Gather) takes other tokens than the first")
         return "first", node.inputs[0], node.outputs[0]
-    limits = slice_arguments(node, known)
+    limits = slice_arguments(node, facts)
     if limits is None or 1 not in limits[2]:
         return None
     starts, ends, axes, steps = limits
@@ -202,7 +204,7 @@ def _at_most(analysis: Analysis, node: gs.Node, limit: float) -> bool:
     return argument(node, 2) is None and "max" not in node.attrs and number is not None and 0 <= float(number) <= limit
 
 
-def _squeezed(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tensor:
+def _squeeze(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tensor:
     """The tensor [B,E] that is all that becomes of one [B,1,E]; otherwise the tensor itself."""
     squeeze = pooled.outputs[0] if used_once(graph, pooled) else None
     if squeeze is None or not is_standard(squeeze, "Squeeze") or analysis[pooled].rank != 3:

@@ -22,7 +22,7 @@ class ShapeBuilder:
     def __init__(self, editor: Editor, source: gs.Tensor) -> None:
         self.source = source
         self._editor = editor
-        self._known: dict[Poly, gs.Tensor] = {}
+        self._tensors: dict[Poly, gs.Tensor] = {}
         self._shape: gs.Tensor | None = None
 
     def build(self, sizes: list[Poly]) -> gs.Tensor:
@@ -33,9 +33,9 @@ class ShapeBuilder:
         return self._editor.node("Concat", parts, stem="shape", dtype=np.dtype(np.int64), attrs={"axis": 0})
 
     def _size(self, size: Poly) -> gs.Tensor:
-        if size not in self._known:
-            self._known[size] = self._make(size)
-        return self._known[size]
+        if size not in self._tensors:
+            self._tensors[size] = self._make(size)
+        return self._tensors[size]
 
     def _make(self, size: Poly) -> gs.Tensor:
         constant = size.constant()

@@ -42,7 +42,7 @@ _SMALL = 4096  # elements; only below it may a folded constant stand beside the 
 
 
 # What is written out first, and what is then made of it.
-_WRITTEN = (
+_EXPANSIONS = (
     (expand_einsums, expand_convolutions, expand_global_pools, expand_batch_norms, write_sums),
     (write_choices, write_softmaxes, write_means, write_deviations, transpose_softmaxes, move_query_factors),
 )
@@ -54,9 +54,9 @@ def simplify(graph: gs.Graph, analysis: Analysis) -> PassResult:
     Einsum, convolutions and pooling over all positions are written out; what is a Softmax, or a mean, becomes one.
     """
     before = len(graph.nodes)
-    for group in _WRITTEN:
-        written = [expand(graph, analysis) for expand in group]
-        if any(written):
+    for group in _EXPANSIONS:
+        counts = [expand(graph, analysis) for expand in group]
+        if any(counts):
             tidy(graph)
             analysis = analyse(graph, analysis)
     editor = Editor(graph)
@@ -195,8 +195,8 @@ def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
         node.op, [source], stem=f"{node.outputs[0].name}_unflattened", dtype=source.dtype, attrs={"axis": -1}
     )
     for reader in list(node.outputs[0].outputs):
-        shaped = analysis[reader.outputs[0]].shape if is_standard(reader, "Reshape") else None
-        if shaped == before and reader.inputs[0] is node.outputs[0]:
+        shape = analysis[reader.outputs[0]].shape if is_standard(reader, "Reshape") else None
+        if shape == before and reader.inputs[0] is node.outputs[0]:
             editor.redirect(reader.outputs[0], result)
     view_inputs = [result, *view.inputs[1:]]
     output = node.outputs[0]
@@ -219,9 +219,9 @@ def _join_views(editor: Editor, shapes: ShapeBuilder, node: gs.Node, analysis: A
 
 def _shorten_slice(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
     """Leaves out the axes that a Slice takes whole: converters of strided slices name all of them."""
-    known = [analysis[tensor] for tensor in node.inputs]
-    limits = slice_arguments(node, known) if is_standard(node, "Slice") and len(known) > 2 else None
-    sizes = known[0].shape
+    facts = [analysis[tensor] for tensor in node.inputs]
+    limits = slice_arguments(node, facts) if is_standard(node, "Slice") and len(facts) > 2 else None
+    sizes = facts[0].shape
     if limits is None or sizes is None:
         return
     starts, ends, axes, steps = limits
@@ -233,8 +233,8 @@ def _shorten_slice(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
     if not cut or len(cut) == len(axes) or any(poly.constant() is None for poly in (*starts, *ends)):
         return
     others = [[values[index] for index in cut] for values in (axes, steps)]
-    limited = [[values[index].constant() for index in cut] for values in (starts, ends)]
-    inputs = [editor.constant("slice", np.asarray(values, np.int64)) for values in (*limited, *others)]
+    numbers = [[values[index].constant() for index in cut] for values in (starts, ends)]
+    inputs = [editor.constant("slice", np.asarray(values, np.int64)) for values in (*numbers, *others)]
     node.inputs = [node.inputs[0], *inputs]
 
 
@@ -263,9 +263,9 @@ def _bypass(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
         source = source if index is None else node.inputs[1 - index]
         same = index is not None and analysis[source].shape == analysis[result].shape is not None
     if is_standard(node, "Where"):
-        known = analysis[source].scalar()
-        source = node.inputs[1 if known else 2]
-        same = known is not None and analysis[source].shape == analysis[result].shape is not None
+        number = analysis[source].scalar()
+        source = node.inputs[1 if number else 2]
+        same = number is not None and analysis[source].shape == analysis[result].shape is not None
     if not same:
         return
     if not is_output(editor.graph, result):

@@ -86,8 +86,10 @@ def _divisor(analysis: Analysis, node: gs.Node) -> gs.Tensor | None:
         return None
     tiny = made_by(node.inputs[1], "Add", "Clip", "Max")
     if tiny is not None and len(tiny.inputs) == 2:
-        known = [analysis[item].scalar() for item in tiny.inputs]
-        index = next((index for index, number in enumerate(known) if number is not None and 0 < number <= _TINY), None)
+        numbers = [analysis[item].scalar() for item in tiny.inputs]
+        index = next(
+            (index for index, number in enumerate(numbers) if number is not None and 0 < number <= _TINY), None
+        )
         return node.inputs[1] if index is None else tiny.inputs[1 - index]
     guard = made_by(node.inputs[1], "Where")
     if guard is not None and _is_positive(guard.inputs[0], guard.inputs[1]):

@@ -30,16 +30,16 @@ def sums(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
         work = _Sums(graph, analysis)
-        replaced, missed = 0, list[Miss]()
+        replaced_count, misses = 0, list[Miss]()
         for node in list(graph.nodes):
             if work.may_reduce(node):
                 reason = work.visit(node)
-                replaced += reason is None
-                missed += [Miss(node_name(node), reason)] if reason is not None else []
+                replaced_count += reason is None
+                misses += [Miss(node_name(node), reason)] if reason is not None else []
             elif not padded and work.finds_first(node):
                 work.write_first(node)
-                replaced += 1
-        return PassResult(NAME, replaced, tuple(missed))
+                replaced_count += 1
+        return PassResult(NAME, replaced_count, tuple(misses))
 
     return run
 
@@ -93,7 +93,7 @@ class _Sums:
         """Rewrites such a node; the reason where it cannot be done."""
         try:
             if is_standard(node, "MatMul"):
-                self._weighted(node)
+                self._weight(node)
             elif is_standard(node, "Softmax", "LogSoftmax"):
                 self._softmax(node)
             else:
@@ -108,13 +108,13 @@ class _Sums:
         if is_standard(node, "ReduceMean"):
             if self._mask.source is not None:
                 raise NoMatch(f"'{node_name(node)}' ({node.op}) divides by the padded length")
-            self._finish(node, self._pooled(x, self._rest(x), "mean", axis), axis)
+            self._finish(node, self._pool(x, self._rest(x), "mean", axis), axis)
             return
         if is_standard(node, "ReduceMax"):
             low = value is not None and (value <= LOWEST or (value <= 0.0 and self._values.is_never_negative(x)))
             if not low and self._mask.source is not None:
                 raise NoMatch(f"'{node_name(node)}' ({node.op}) may take its maximum from masked slots")
-            self._finish(node, self._pooled(x, self._rest(x), "max", axis), axis)
+            self._finish(node, self._pool(x, self._rest(x), "max", axis), axis)
             return
         if value != 0.0:
             raise NoMatch(f"'{node_name(node)}' ({node.op}) adds up masked slots that are not known to be 0")
@@ -129,18 +129,18 @@ class _Sums:
         rest, both, parts = self._rest(x), self._values.outcomes(x), x
         if both is not None:
             number = {"ReduceSum": both[0], "ReduceL1": abs(both[0])}.get(node.op, both[0] ** 2)
-            counted = self._op("Mul", [self._lengths(x, len(rest) + 1), self._number(number, x)], x)
-            return counted if set(rest) <= {1} else self._op("Expand", [counted, self._shape([1, *rest])], x)
+            product = self._op("Mul", [self._lengths(x, len(rest) + 1), self._number(number, x)], x)
+            return product if set(rest) <= {1} else self._op("Expand", [product, self._shape([1, *rest])], x)
         if is_standard(node, "ReduceSumSquare", "ReduceL2"):
             parts = self._op("Mul", [x, x], x)
         elif is_standard(node, "ReduceL1"):
             parts = self._op("Abs", [x], x)
-        mean = self._pooled(parts, rest, "mean", axis)
-        if is_standard(node, "ReduceSum") and self._divided(node, mean, x, axis):
+        mean = self._pool(parts, rest, "mean", axis)
+        if is_standard(node, "ReduceSum") and self._divide(node, mean, x, axis):
             return None
         return self._op("Mul", [mean, self._lengths(x, len(rest) + 1)], x)
 
-    def _divided(self, node: gs.Node, mean: gs.Tensor, x: gs.Tensor, axis: int) -> bool:
+    def _divide(self, node: gs.Node, mean: gs.Tensor, x: gs.Tensor, axis: int) -> bool:
         """sum / d as mean * (length / d), which does not leave half precision's range where the sum does."""
         total = node.outputs[0]
         readers = total.outputs
@@ -167,7 +167,7 @@ class _Sums:
         sides = (a[1].constant(), b[2].constant())
         return 1 in sides and None not in sides
 
-    def _weighted(self, node: gs.Node) -> None:
+    def _weight(self, node: gs.Node) -> None:
         """A sum of weighted tokens."""
         a, b = (self._analysis[tensor].shape or () for tensor in node.inputs)
         if 0.0 not in [self._values.at_masked(tensor) for tensor in node.inputs]:
@@ -176,7 +176,7 @@ class _Sums:
         x = self._op("Mul", [transposed, node.inputs[1]], node.inputs[1])
         rest = [max(a[1].constant() or 1, b[2].constant() or 1)]
         like = node.inputs[1]
-        total = self._op("Mul", [self._pooled(x, rest, "mean", 1), self._lengths(like, 2)], like)
+        total = self._op("Mul", [self._pool(x, rest, "mean", 1), self._lengths(like, 2)], like)
         self._finish(node, total, 1 if a[1].constant() == 1 else 2)
 
     def _softmax(self, node: gs.Node) -> None:
@@ -186,10 +186,10 @@ class _Sums:
         if self._mask.source is not None and (value is None or value > VERY_NEGATIVE):
             raise NoMatch(f"'{node_name(node)}' ({node.op}) gives masked slots a part")
         rest, index = self._rest(x), self._shape([axis])
-        largest = self._op("Unsqueeze", [self._pooled(x, rest, "max", axis), index], x)
+        largest = self._op("Unsqueeze", [self._pool(x, rest, "max", axis), index], x)
         shifted = self._op("Sub", [x, largest], x)
         powers = self._op("Exp", [shifted], x)
-        mean = self._pooled(powers, rest, "mean", axis)
+        mean = self._pool(powers, rest, "mean", axis)
         total = self._op("Mul", [mean, self._lengths(x, len(rest) + 1)], x)
         output = self._editor.take_over(node.outputs[0])
         if is_standard(node, "LogSoftmax"):
@@ -205,7 +205,7 @@ class _Sums:
         shape: Shape = self._analysis[tensor].shape or ()
         return [size.constant() or 0 for axis, size in enumerate(shape) if axis not in (0, token_axis(shape))]
 
-    def _pooled(self, x: gs.Tensor, rest: Sequence[int], mode: str, axis: int) -> gs.Tensor:
+    def _pool(self, x: gs.Tensor, rest: Sequence[int], mode: str, axis: int) -> gs.Tensor:
         """PadfreePool of a tensor with the batch first and the sequence at `axis`: [B,*rest]."""
         editor, dtype = self._editor, self._dtype(x)
         sizes = [Poly.of(size) for size in rest]

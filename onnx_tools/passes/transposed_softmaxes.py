@@ -27,13 +27,13 @@ _SIZES = ((2, 3), (3, 5))  # B, S to try movements with
 def transpose_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
     """Lets every Softmax over [..., S, S] go over its last axis, and swaps MatMuls' operands; returns if it did."""
     editor = Editor(graph)
-    transposing = _Transposed(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
+    transposing = _Transposes(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
     softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_transposed(analysis, node)]
     for node in softmaxes:
         transposing(node)
     matmuls = [node for node in graph.nodes if is_standard(node, "Transpose") and _transposes_a_matmul(analysis, node)]
     for node in matmuls:
-        editor.redirect(node.outputs[0], transposing.swapped(node.inputs[0]))
+        editor.redirect(node.outputs[0], transposing.swap(node.inputs[0]))
     return bool(softmaxes or matmuls)
 
 
@@ -55,18 +55,18 @@ def _transposes_a_matmul(analysis: Analysis, node: gs.Node) -> bool:
     return matmul is not None and all(analysis[item].rank == len(shape) for item in matmul.inputs)
 
 
-class _Transposed:
+class _Transposes:
     """Swaps the last two axes of tensors of one graph, by other nodes in front of them."""
 
     def __init__(self, editor: Editor, analysis: Analysis, shapes: ShapeBuilder) -> None:
         self._editor = editor
         self._analysis = analysis
         self._shapes = shapes
-        self._known: dict[str, gs.Tensor] = {}
+        self._swaps: dict[str, gs.Tensor] = {}
 
     def __call__(self, softmax: gs.Node) -> None:
         weights = softmax.outputs[0]
-        result = self._op("Softmax", [self.swapped(softmax.inputs[0])], weights, axis=-1)
+        result = self._op("Softmax", [self.swap(softmax.inputs[0])], weights, axis=-1)
         self._join(weights, result)
         if weights.outputs or is_output(self._editor.graph, weights):
             perm = _swap(self._analysis[weights].rank or 0)
@@ -110,11 +110,11 @@ class _Transposed:
                 return False
         return True
 
-    def swapped(self, tensor: gs.Tensor) -> gs.Tensor:
+    def swap(self, tensor: gs.Tensor) -> gs.Tensor:
         """The tensor with its last two axes swapped."""
-        if tensor.name not in self._known:
-            self._known[tensor.name] = self._make(tensor)
-        return self._known[tensor.name]
+        if tensor.name not in self._swaps:
+            self._swaps[tensor.name] = self._make(tensor)
+        return self._swaps[tensor.name]
 
     def _make(self, tensor: gs.Tensor) -> gs.Tensor:
         shape, node = self._analysis[tensor].shape, producer(tensor)
@@ -126,18 +126,18 @@ class _Transposed:
             return self._op("Unsqueeze", [tensor, self._editor.constant("axes", np.asarray([1], np.int64))], tensor)
         operands = [] if node is None else [self._analysis[item].shape for item in node.inputs]
         if node is not None and is_standard(node, *ELEMENTWISE) and None not in operands and node.op != "PRelu":
-            return self._op(node.op, [self.swapped(item) for item in node.inputs], tensor, **node.attrs)
+            return self._op(node.op, [self.swap(item) for item in node.inputs], tensor, **node.attrs)
         if node is not None and is_standard(node, "MatMul") and all(len(item or ()) == len(shape) for item in operands):
-            return self._op("MatMul", [self.swapped(item) for item in node.inputs[::-1]], tensor)
+            return self._op("MatMul", [self.swap(item) for item in node.inputs[::-1]], tensor)
         if node is not None and is_standard(node, "Transpose"):
             perm = [int(axis) for axis in node.attrs.get("perm") or range(len(shape))[::-1]]
-            return self._transposed(node.inputs[0], [*perm[:-2], perm[-1], perm[-2]])
+            return self._transpose(node.inputs[0], [*perm[:-2], perm[-1], perm[-2]])
         source = square_source(self._analysis, tensor)
         if source is not None:
-            return self._op("Reshape", [self.swapped(source), self._shapes.build(list(shape))], tensor)
-        return self._transposed(tensor, _swap(len(shape)))
+            return self._op("Reshape", [self.swap(source), self._shapes.build(list(shape))], tensor)
+        return self._transpose(tensor, _swap(len(shape)))
 
-    def _transposed(self, tensor: gs.Tensor, perm: list[int]) -> gs.Tensor:
+    def _transpose(self, tensor: gs.Tensor, perm: list[int]) -> gs.Tensor:
         return tensor if perm == sorted(perm) else self._op("Transpose", [tensor], tensor, perm=perm)
 
     def _op(self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, **attrs: object) -> gs.Tensor:

@@ -19,20 +19,20 @@ def unknown_because(analysis: Analysis, tensor: gs.Tensor) -> str:
             seen.add(id(node))
             unknown = [item for item in node.inputs if isinstance(item, gs.Variable) and analysis[item].shape is None]
             if not unknown:
-                return f", for {_said(analysis, node)}"
+                return f", for {_sentence(analysis, node)}"
             waiting += unknown
     return ""
 
 
-def _said(analysis: Analysis, node: gs.Node) -> str:
+def _sentence(analysis: Analysis, node: gs.Node) -> str:
     name = f"'{node_name(node)}' ({node.op})"
     shape = analysis[node.inputs[0]].shape if node.inputs else None
     if not is_standard(node, "Squeeze") or "axes" in node.attrs or argument(node, 1) is not None or shape is None:
         return f"{name} makes it"
     axes = [axis - len(shape) for axis, size in enumerate(shape) if size.constant() == 1]
     sizes = ", ".join(str(size) for size in shape)
-    named = ", ".join(map(str, axes)) or "the one that is meant"
+    axes_text = ", ".join(map(str, axes)) or "the one that is meant"
     return (
         f"{name} names no axis, and takes away every axis of [{sizes}] that happens to have one element, the batch's "
-        f"too: give it axis {named} (in the model: squeeze({named}))"
+        f"too: give it axis {axes_text} (in the model: squeeze({axes_text}))"
     )

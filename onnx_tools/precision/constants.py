@@ -18,7 +18,7 @@ from ..operators.functions import ACT_TYPES
 from .blocks import largest_of, on_all_cores
 from .halves import to_float
 from .ranges import LARGEST, unfit_reason
-from .rounded_weights import rounded, survives
+from .rounded_weights import round_values, survives
 
 Floats = npt.NDArray[np.float32]
 
@@ -40,7 +40,7 @@ class Constants:
             for tensor in model.proto.graph.initializer
             if tensor.data_type == TensorProto.FLOAT
         }
-        self._tried: dict[str, npt.NDArray[Any]] = {}  # what some become, if they are read in the new type
+        self._trials: dict[str, npt.NDArray[Any]] = {}  # what some become, if they are read in the new type
         self._rounded: dict[str, npt.NDArray[Any] | Deferred] = {}  # those that are read in the new type
         self._read_as_float32: set[str] = set()
 
@@ -63,18 +63,18 @@ class Constants:
     def find_unfit(self, names: Iterable[str]) -> dict[str, str]:
         """Those of these names that the new type cannot hold, with the reasons."""
 
-        def tried(name: str) -> tuple[npt.NDArray[Any], str]:
+        def trial(name: str) -> tuple[npt.NDArray[Any], str]:
             values = self.values(name)
-            content = rounded(values, self._precision)
+            content = round_values(values, self._precision)
             return content, unfit_reason(values, self._precision, rounded=content)
 
         reasons = {}
-        known = sorted(name for name in set(names) if name in self and self._exact(name) is None)
-        for name, (content, reason) in zip(known, on_all_cores(tried, known), strict=True):
+        names_here = sorted(name for name in set(names) if name in self and self._exact(name) is None)
+        for name, (content, reason) in zip(names_here, on_all_cores(trial, names_here), strict=True):
             if reason:
                 reasons[name] = reason
             else:
-                self._tried[name] = content
+                self._trials[name] = content
         return reasons
 
     def keep(self, name: str) -> None:
@@ -87,10 +87,10 @@ class Constants:
         if exact is not None:
             self._rounded[name] = exact
         elif name not in self._rounded:
-            tried = self._tried.pop(name, None)
-            if tried is None or self._precision != "fp16":  # else it was found to fit
+            trial = self._trials.pop(name, None)
+            if trial is None or self._precision != "fp16":  # else it was found to fit
                 self._refuse_overflow(name, self.values(name), reader)
-            self._rounded[name] = rounded(self.values(name), self._precision) if tried is None else tried
+            self._rounded[name] = round_values(self.values(name), self._precision) if trial is None else trial
         return f"{name}.{self._precision}"
 
     def _exact(self, name: str) -> Deferred | None:
@@ -110,14 +110,14 @@ class Constants:
     def store(self) -> None:
         """Puts them in: in the new type under a constant's own name, unless it is read as float32 too."""
         graph = self._model.proto.graph
-        renamed = {f"{name}.{self._precision}": name for name in self._rounded if name not in self._read_as_float32}
+        new_names = {f"{name}.{self._precision}": name for name in self._rounded if name not in self._read_as_float32}
         for node in graph.node:
             for position, name in enumerate(node.input):
-                if name in renamed:
-                    node.input[position] = renamed[name]
-        replaced = set(renamed.values())
+                if name in new_names:
+                    node.input[position] = new_names[name]
+        new_values = set(new_names.values())
         initializers = [
-            self._originals.get(tensor.name, tensor) for tensor in graph.initializer if tensor.name not in replaced
+            self._originals.get(tensor.name, tensor) for tensor in graph.initializer if tensor.name not in new_values
         ]
         del graph.initializer[:]
         graph.initializer.extend(initializers)
@@ -125,7 +125,7 @@ class Constants:
             copy, dims = f"{name}.{self._precision}", self._tensors[name].dims
             content = self._rounded.pop(name)  # which is not to be there twice
             tensor = graph.initializer.add(
-                name=renamed.get(copy, copy), data_type=ACT_TYPES[self._precision], dims=dims
+                name=new_names.get(copy, copy), data_type=ACT_TYPES[self._precision], dims=dims
             )
             if isinstance(content, Deferred):
                 self._model.weights.hold(tensor, content)

@@ -125,8 +125,8 @@ class Conversion:
 
     def _finish_outputs(self) -> None:
         """Outputs keep their type: what is made in the new type is cast under the output's name."""
-        for name, wanted in self._outputs.items():
-            if wanted != _FLOAT or self._types[name] == _FLOAT:
+        for name, element_type in self._outputs.items():
+            if element_type != _FLOAT or self._types[name] == _FLOAT:
                 continue
             inner, cast = f"{name}.{self._precision}", f"{name}.to_float"
             node_name = f"{name}.output" if cast in self._casts else cast  # one that readers of the output made

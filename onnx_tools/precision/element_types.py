@@ -26,8 +26,8 @@ def infer_element_types(model: ModelProto, precision: str) -> dict[str, int]:
     """
     skeleton = _without_weights(model)
     add_functions(skeleton, precision)
-    inferred = onnx.shape_inference.infer_shapes(skeleton)
-    graph = inferred.graph
+    result = onnx.shape_inference.infer_shapes(skeleton)
+    graph = result.graph
     types = {
         item.name: item.type.tensor_type.elem_type
         for items in (graph.value_info, graph.input, graph.output)
@@ -53,9 +53,9 @@ def takes(node: NodeProto, kind: int, opset: int) -> bool:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:
         return False
-    read = {formal.type_str for formal in schema.inputs}
-    allowed = [set(item.allowed_type_strs) for item in schema.type_constraints if item.type_param_str in read]
-    return all(_SCHEMA_NAMES[kind] in names for names in allowed if _SCHEMA_NAMES[TensorProto.FLOAT] in names)
+    type_names = {formal.type_str for formal in schema.inputs}
+    types = [set(item.allowed_type_strs) for item in schema.type_constraints if item.type_param_str in type_names]
+    return all(_SCHEMA_NAMES[kind] in names for names in types if _SCHEMA_NAMES[TensorProto.FLOAT] in names)
 
 
 def check_element_types(model: ModelProto, precision: str) -> dict[str, int]:
@@ -82,9 +82,9 @@ def _without_weights(model: ModelProto) -> ModelProto:
     result.graph.name = source.name
     result.graph.node.extend(source.node)
     result.graph.input.extend(source.input)
-    declared = {item.name for item in source.input}
+    names = {item.name for item in source.input}
     for tensor in source.initializer:
-        if tensor.name not in declared:
+        if tensor.name not in names:
             result.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     for item in source.output:
         result.graph.output.append(onnx.ValueInfoProto(name=item.name))
@@ -93,7 +93,7 @@ def _without_weights(model: ModelProto) -> ModelProto:
 
 def _check_padfree(node: NodeProto, types: Mapping[str, int], act: int) -> None:
     spec, attributes = OPERATORS[node.op_type], node_attributes(node)
-    allowed = {
+    allowed_types = {
         "act": (act,),
         "int32": (TensorProto.INT32,),
         "float32": (TensorProto.FLOAT,),
@@ -101,8 +101,10 @@ def _check_padfree(node: NodeProto, types: Mapping[str, int], act: int) -> None:
         "fp8": (TensorProto.FLOAT8E4M3FN,),
     }
     for name, tensor in zip(node.input, spec.inputs_for(attributes), strict=True):
-        if types[name] not in allowed[tensor.type]:
-            raise _error(node, tensor.name, name, types[name], [_SCHEMA_NAMES[kind] for kind in allowed[tensor.type]])
+        if types[name] not in allowed_types[tensor.type]:
+            raise _error(
+                node, tensor.name, name, types[name], [_SCHEMA_NAMES[kind] for kind in allowed_types[tensor.type]]
+            )
 
 
 def _check_standard(node: NodeProto, types: Mapping[str, int], schema: onnx.defs.OpSchema) -> None:
@@ -114,17 +116,17 @@ def _check_standard(node: NodeProto, types: Mapping[str, int], schema: onnx.defs
                 continue
             formal = formals[min(position, len(formals) - 1)]
             type_name = _SCHEMA_NAMES.get(types[name], str(types[name]))
-            allowed = constraints.get(formal.type_str, [formal.type_str])
+            allowed_types = constraints.get(formal.type_str, [formal.type_str])
             is_mixed = formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
             if not is_mixed and bound.setdefault(formal.type_str, type_name) != type_name:
-                allowed = [bound[formal.type_str]]
-            if type_name not in allowed:
-                raise _error(node, formal.name, name, types[name], allowed)
+                allowed_types = [bound[formal.type_str]]
+            if type_name not in allowed_types:
+                raise _error(node, formal.name, name, types[name], allowed_types)
 
 
-def _error(node: NodeProto, formal: str, name: str, kind: int, allowed: list[str]) -> VerificationError:
+def _error(node: NodeProto, formal: str, name: str, kind: int, types: list[str]) -> VerificationError:
     return VerificationError(
         f"{node.op_type} '{node.name or node.output[0]}': '{name}' ({formal}) is {_SCHEMA_NAMES.get(kind, kind)}, "
-        f"allowed is {', '.join(allowed)}; this is a defect of padfree's conversion: please report it, or choose "
+        f"allowed is {', '.join(types)}; this is a defect of padfree's conversion: please report it, or choose "
         f"precision fp32"
     )

@@ -72,6 +72,6 @@ def _to_float(values: Halves) -> Floats:
         return np.asarray(values, np.float32)
     result: Floats = (size.astype(np.uint32) << _DROPPED_BITS).view(np.float32)
     result *= _SCALE
-    signed = result.view(np.uint32)
-    signed |= (bits & np.uint16(0x8000)).astype(np.uint32) << np.uint32(16)
+    magnitude = result.view(np.uint32)
+    magnitude |= (bits & np.uint16(0x8000)).astype(np.uint32) << np.uint32(16)
     return result

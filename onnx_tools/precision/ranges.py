@@ -80,11 +80,11 @@ def find_unfit(model: Model, feeds: Feeds, precision: str) -> dict[str, str]:
     """
     nodes, types = model.proto.graph.node, infer_element_types(model.proto, "fp32")
     float_names = [name for node in nodes for name in node.output if name and types[name] == TensorProto.FLOAT]
-    marked = with_functions(model.proto)
-    there = {value.name for value in marked.graph.output}
-    marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in float_names if name not in there)
+    outputs_marked = with_functions(model.proto)
+    there = {value.name for value in outputs_marked.graph.output}
+    outputs_marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in float_names if name not in there)
     reasons = {}
-    for name, array in zip(float_names, run(model.with_proto(marked), feeds, float_names), strict=True):
+    for name, array in zip(float_names, run(model.with_proto(outputs_marked), feeds, float_names), strict=True):
         reasons[name] = unfit_reason(array, precision, headroom=HEADROOM)
     return {name: reason for name, reason in reasons.items() if reason}
 

@@ -30,11 +30,11 @@ _SMALLEST: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-25, "bf16": 2.0
 
 def round_to(values: Floats, precision: str) -> TensorProto:
     """A nameless tensor with the values rounded to nearest, ties to even; infinite beyond the largest number."""
-    content = rounded(values, precision).tobytes()
+    content = round_values(values, precision).tobytes()
     return TensorProto(data_type=ACT_TYPES[precision], dims=values.shape, raw_data=content)
 
 
-def rounded(values: Floats, precision: str) -> npt.NDArray[Any]:
+def round_values(values: Floats, precision: str) -> npt.NDArray[Any]:
     """What `round_to` holds, as an array: of bf16 the bits."""
     if precision == "fp16":
         return to_half(values)
@@ -55,11 +55,11 @@ def moved_to_keep_sums(exact: Floats, rounding: Callable[[Floats], Floats], axis
     sizes = np.abs(exact)
     total = sizes.sum(axis=axis, keepdims=True, dtype=np.float64)
     total[total == 0] = 1.0
-    moved = exact
+    candidate = exact
     for _ in range(_ROUNDS):
-        off = (rounding(moved) - exact).sum(axis=axis, keepdims=True, dtype=np.float64)
-        moved = moved - sizes * (off / total).astype(np.float32)
-    return moved
+        off = (rounding(candidate) - exact).sum(axis=axis, keepdims=True, dtype=np.float64)
+        candidate = candidate - sizes * (off / total).astype(np.float32)
+    return candidate
 
 
 def to_float32(tensor: TensorProto, data: memoryview | None = None) -> Floats:
@@ -104,11 +104,11 @@ def check_weights(original: Model, converted: Model, precision: str) -> None:
             )
 
 
-def _far(wanted: Floats, actual: Floats, precision: str) -> int:
+def _far(expected: Floats, actual: Floats, precision: str) -> int:
     """How many numbers are not what they are to be when rounded."""
-    finite = np.isfinite(wanted)
+    finite = np.isfinite(expected)
     if finite.all():
-        allowed = np.abs(wanted) * _ROUNDOFF[precision] + _SMALLEST[precision]
-        return int((~(np.abs(actual - wanted) <= allowed)).sum())
-    equal = (actual == wanted) | (np.isnan(actual) & np.isnan(wanted))
-    return int((~equal[~finite]).sum()) + _far(wanted[finite], actual[finite], precision)
+        tolerance = np.abs(expected) * _ROUNDOFF[precision] + _SMALLEST[precision]
+        return int((~(np.abs(actual - expected) <= tolerance)).sum())
+    equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+    return int((~equal[~finite]).sum()) + _far(expected[finite], actual[finite], precision)

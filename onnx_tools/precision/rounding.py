@@ -38,7 +38,7 @@ def with_rounding(model: Model, precision: str) -> Model:
     halves = [tensor for tensor in plain.graph.initializer if tensor.data_type == half and tensor in model.weights]
     wide = widen(model.with_proto(_without(plain, halves)))
     result, weights = wide.proto, wide.weights.copy()
-    nodes = [*_widened(result, halves, model.weights, weights), *result.graph.node]
+    nodes = [*_widen(result, halves, model.weights, weights), *result.graph.node]
     del result.graph.node[:]
     for node in nodes:
         rounded = [(position, name) for position, name in enumerate(node.output) if name and types[name] == half]
@@ -59,7 +59,7 @@ def _without(model: ModelProto, left_out: list[TensorProto]) -> ModelProto:
     return result
 
 
-def _widened(model: ModelProto, halves: list[TensorProto], source: Weights, target: Weights) -> list[NodeProto]:
+def _widen(model: ModelProto, halves: list[TensorProto], source: Weights, target: Weights) -> list[NodeProto]:
     """Puts weights into a model; gives the nodes that make numbers in fp32 of those that keep their type."""
     nodes = list[NodeProto]()
     sizes = [4 * math.prod(tensor.dims) for tensor in halves]

@@ -76,18 +76,18 @@ class TypeChoice:
 
     def _reads_counts_alone(self, floats: Iterable[str]) -> bool:
         """Whether all that a node reads, constants aside, was whole numbers: positions, whose angles need digits."""
-        read = [name for name in floats if name not in self._constants]
-        return bool(read) and all(name in self._counts for name in read)
+        float_names = [name for name in floats if name not in self._constants]
+        return bool(float_names) and all(name in self._counts for name in float_names)
 
     def follow_counts(self, node: NodeProto, floats: Iterable[str], target: int) -> None:
         """Notes what a node that computes in the type `target` makes of whole numbers; before its outputs have it."""
         if node.op_type == "Cast" and node.domain == "":
             source = self._types.get(node.input[0], _FLOAT)
             became_float = source not in (_FLOAT, self._act, TensorProto.BOOL) and target == _FLOAT
-            counted = became_float or node.input[0] in self._counts
+            is_count = became_float or node.input[0] in self._counts
         else:
-            counted = target == _FLOAT and self._reads_counts_alone(floats)
-        if counted:
+            is_count = target == _FLOAT and self._reads_counts_alone(floats)
+        if is_count:
             self._counts.update(node.output)
 
     def _refuse_unfit(self, node: NodeProto) -> None:

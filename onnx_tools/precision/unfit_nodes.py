@@ -16,12 +16,12 @@ def expand_unfit_nodes(model: ModelProto, unfit: Container[str]) -> None:
     nodes = list(model.graph.node)
     del model.graph.node[:]
     for node in nodes:
-        new_nodes, constants = _expanded(model, node, unfit)
+        new_nodes, constants = _expand(model, node, unfit)
         model.graph.node.extend(new_nodes)
         model.graph.initializer.extend(constants)
 
 
-def _expanded(model: ModelProto, node: NodeProto, unfit: Container[str]) -> tuple[list[NodeProto], list[TensorProto]]:
+def _expand(model: ModelProto, node: NodeProto, unfit: Container[str]) -> tuple[list[NodeProto], list[TensorProto]]:
     """Nodes and constants instead of a node; others stay as they are."""
     if node.op_type == "PadfreeLayerNorm" and any(name in unfit for name in (*node.input, *node.output)):
         return standard_norm(model, node)

@@ -19,7 +19,7 @@ from .output_casts import cast_output
 
 HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # Exporters write out norms of half precision models in double.
-_REPLACED = HALVES | {TensorProto.DOUBLE}
+_WIDE_TYPES = HALVES | {TensorProto.DOUBLE}
 _FLOAT = TensorProto.FLOAT
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
@@ -36,7 +36,7 @@ def widen(model: Model) -> Model:
         return model
     result, weights = ModelProto(), model.weights.copy()
     result.CopyFrom(proto)
-    tensors = [tensor for tensor in model_tensors(result.graph) if tensor.data_type in _REPLACED]
+    tensors = [tensor for tensor in model_tensors(result.graph) if tensor.data_type in _WIDE_TYPES]
     for tensor, values in zip(tensors, on_all_cores(partial(_wide, weights), tensors), strict=True):
         _set(tensor, values, weights)
     for function in result.functions:
@@ -48,17 +48,17 @@ def widen(model: Model) -> Model:
     _widen_nodes(_nodes(result.graph))
     del result.graph.value_info[:]
     for value in (*result.graph.input, *result.graph.output):
-        if value.type.tensor_type.elem_type in _REPLACED:
+        if value.type.tensor_type.elem_type in _WIDE_TYPES:
             value.type.tensor_type.elem_type = _FLOAT
     return Model(result, weights)
 
 
 def narrow_outputs(model: ModelProto, original: ModelProto) -> None:
     """Gives the outputs of a rewritten model the half precision types that they had in the original, in place."""
-    wanted = {item.name: item.type.tensor_type.elem_type for item in original.graph.output}
+    types = {item.name: item.type.tensor_type.elem_type for item in original.graph.output}
     for output in model.graph.output:
-        kind = wanted.get(output.name)
-        if kind not in _REPLACED or output.type.tensor_type.elem_type == kind:
+        kind = types.get(output.name)
+        if kind not in _WIDE_TYPES or output.type.tensor_type.elem_type == kind:
             continue
         inner = f"{output.name}_wide"
         cast_output(model.graph.node, output.name, inner, f"{inner}_cast", kind)
@@ -86,12 +86,12 @@ def _names_half(nodes: Iterable[NodeProto]) -> bool:
 def _widen_nodes(nodes: Iterable[NodeProto]) -> None:
     for node in nodes:
         for attribute in node.attribute:
-            if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _REPLACED:
+            if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _WIDE_TYPES:
                 attribute.i = _FLOAT
 
 
 def _widen_tensor(tensor: TensorProto, weights: Weights) -> None:
-    if tensor.data_type in _REPLACED:
+    if tensor.data_type in _WIDE_TYPES:
         _set(tensor, _wide(weights, tensor), weights)
 
 

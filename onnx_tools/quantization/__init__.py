@@ -2,7 +2,7 @@
 """The parts of a quantisation to e4m3 (onnx_tools/fp8.py): calibration, what GEMMs lose, and the graph."""
 
 from .calibration import BeginSteps, Feeds, Step, largest_numbers
-from .e4m3 import LARGEST, activation_scale, narrowed
+from .e4m3 import LARGEST, activation_scale, narrow
 from .options import LARGEST_LOSS, MARGIN, QuantizationOptions
 from .scales import check_scales
 
@@ -17,5 +17,5 @@ __all__ = [
     "activation_scale",
     "check_scales",
     "largest_numbers",
-    "narrowed",
+    "narrow",
 ]

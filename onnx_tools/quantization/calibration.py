@@ -39,10 +39,10 @@ def largest_numbers(
         RewriteError: a tensor is not finite on a batch; the message names both.
     """
     runs = _runnable(model, precision)
-    marked = runs.proto
-    names = [_with_largest(marked, tensor, index) for index, tensor in enumerate(tensors)]
-    del marked.graph.output[:]
-    marked.graph.output.extend(ValueInfoProto(name=name) for name in names)
+    outputs_marked = runs.proto
+    names = [_with_largest(outputs_marked, tensor, index) for index, tensor in enumerate(tensors)]
+    del outputs_marked.graph.output[:]
+    outputs_marked.graph.output.extend(ValueInfoProto(name=name) for name in names)
     session = open_session(runs)
     largest = np.zeros(len(tensors))
     for number, feeds in enumerate(batches, 1):
@@ -88,7 +88,7 @@ def _with_largest(model: ModelProto, tensor: str, index: int) -> str:
     return result
 
 
-def fetched(model: Model, precision: str, tensors: Sequence[str], feeds: Feeds) -> list[npt.NDArray[Any]]:
+def fetch(model: Model, precision: str, tensors: Sequence[str], feeds: Feeds) -> list[npt.NDArray[Any]]:
     """Tensors of a rewritten model, or its outputs, on one batch, as float32."""
     runs = _runnable(model, precision)
     there = {value.name for value in runs.proto.graph.output}

@@ -31,16 +31,16 @@ def activation_scale(largest: float, margin: float) -> float:
 
     Dividing by a power of two and multiplying by its reciprocal give the same bits, on every machine.
     """
-    wanted = 2.0 ** math.ceil(math.log2(max(largest * margin, LEAST_SCALE) / LARGEST))
-    return min(max(wanted, LEAST_SCALE), MOST_SCALE)
+    quotient = 2.0 ** math.ceil(math.log2(max(largest * margin, LEAST_SCALE) / LARGEST))
+    return min(max(quotient, LEAST_SCALE), MOST_SCALE)
 
 
-def rounded(values: Floats) -> Floats:
+def round_values(values: Floats) -> Floats:
     """The nearest numbers of e4m3, ties to even, those beyond its largest cut off; float32."""
-    return narrowed(values).astype(np.float32)
+    return narrow(values).astype(np.float32)
 
 
-def narrowed(values: Floats) -> Bytes:
+def narrow(values: Floats) -> Bytes:
     """The same as e4m3. NaN stays NaN."""
     return np.clip(values, np.float32(-LARGEST), np.float32(LARGEST)).astype(E4M3)
 
@@ -53,4 +53,4 @@ def quantized_rows(weight: Floats) -> tuple[Bytes, Floats]:
     largest = np.abs(weight).max(axis=1, initial=0.0)
     scale = np.maximum(largest / np.float32(LARGEST), np.float32(_LEAST_WEIGHT_SCALE)).astype(np.float32)
     scale[largest == 0] = 1.0
-    return narrowed(moved_to_keep_sums(weight / scale[:, np.newaxis], rounded, axis=1)), scale
+    return narrow(moved_to_keep_sums(weight / scale[:, np.newaxis], round_values, axis=1)), scale

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..files.model import Model
-from .calibration import Feeds, fetched
+from .calibration import Feeds, fetch
 
 Array = npt.NDArray[Any]
 
@@ -45,7 +45,7 @@ def measure_effect(
     names = [item["name"] for item in items]
     cosines: dict[str, list[float]] = {name: [] for name in names}
     for feeds in batches:
-        pairs = (fetched(model, precision, names, feeds) for model in (before, after))
+        pairs = (fetch(model, precision, names, feeds) for model in (before, after))
         for item, a, b in zip(items, *pairs, strict=True):
             lengths = _lengths(metadata, feeds)
             parts = (_sequences(values, item["layout"], lengths) for values in (a, b))

@@ -34,8 +34,8 @@ class Layer:
 class Layers:
     """Products that are to be in e4m3, and the others with the reasons, by name."""
 
-    chosen: tuple[Layer, ...]
-    kept: Mapping[str, str]
+    chosen_layers: tuple[Layer, ...]
+    kept_layers: Mapping[str, str]
 
 
 def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
@@ -49,22 +49,22 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
         )
     for pattern in (*options.keep, *options.quantize):
         if not fnmatch.filter(names, pattern):
-            raise RewriteError(f"no GEMM is named '{pattern}', the GEMMs are {_listed(names)}; correct it")
+            raise RewriteError(f"no GEMM is named '{pattern}', the GEMMs are {_list(names)}; correct it")
     reasons = dict[str, str]()
     for name, node in zip(names, gemms, strict=True):
         if reason := _reason(name, node, options):
             reasons[name] = reason
-    chosen = tuple(
+    chosen_layers = tuple(
         Layer(name, padfree_inputs(node)["x"].name, node)
         for name, node in zip(names, gemms, strict=True)
         if name not in reasons
     )
-    if not chosen:
+    if not chosen_layers:
         reason = next((reason for reason in reasons.values() if reason != _NOT_ASKED_FOR), _NOT_ASKED_FOR)
         raise RewriteError(
             f"no GEMM is left to be in fp8: {reason}; change --keep and --quantize, or choose precision fp16"
         )
-    return Layers(chosen, reasons)
+    return Layers(chosen_layers, reasons)
 
 
 def reads_stream(layer: Layer) -> bool:
@@ -106,6 +106,6 @@ def _reason(name: str, node: gs.Node, options: QuantizationOptions) -> str:
     return ""
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:_NAMES_SHOWN])
-    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN} more"
+def _list(names: Sequence[str]) -> str:
+    names_text = ", ".join(f"'{name}'" for name in names[:_NAMES_SHOWN])
+    return names_text if len(names) <= _NAMES_SHOWN else f"{names_text} and {len(names) - _NAMES_SHOWN} more"

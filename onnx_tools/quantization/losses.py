@@ -11,8 +11,8 @@ import onnx_graphsurgeon as gs
 from ..analysis.graph import padfree_inputs
 from ..files.model import Model
 from ..passes.norms.folded_weights import values_of
-from .calibration import Feeds, fetched
-from .e4m3 import Floats, rounded
+from .calibration import Feeds, fetch
+from .e4m3 import Floats, round_values
 from .layers import Layer
 from .weights import QuantizedWeight, QuantizedWeights
 
@@ -47,8 +47,7 @@ def measure_losses(
         some = layers[first : first + _TENSORS_AT_ONCE]
         names = list(dict.fromkeys(layer.x for layer in some))
         rows = {
-            name: values[:MOST_ROWS]
-            for name, values in zip(names, fetched(model, precision, names, feeds), strict=True)
+            name: values[:MOST_ROWS] for name, values in zip(names, fetch(model, precision, names, feeds), strict=True)
         }
         for layer in some:
             weight = padfree_inputs(layer.node)["weight"]
@@ -58,8 +57,8 @@ def measure_losses(
 
 def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: QuantizedWeight) -> float:
     """Of one GEMM of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
-    narrow = rounded(x / np.float32(scale)) * np.float32(scale)
-    exact, approximate = (_normed(node, x, result) for result in (x @ weight, narrow @ quantized.dequantized().T))
+    narrow = round_values(x / np.float32(scale)) * np.float32(scale)
+    exact, approximate = (_norm(node, x, result) for result in (x @ weight, narrow @ quantized.dequantized().T))
     length = float(np.linalg.norm(exact))
     off = float(np.linalg.norm(approximate - exact))
     if not np.isfinite(off):
@@ -67,7 +66,7 @@ def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: Quan
     return off / length if length else 0.0
 
 
-def _normed(node: gs.Node, x: Floats, result: Floats) -> Floats:
+def _norm(node: gs.Node, x: Floats, result: Floats) -> Floats:
     """The result with the norm of the rows of x, where the GEMM has one: its moments are those of the exact rows."""
     if not node.attrs["has_x_moments"]:
         return result

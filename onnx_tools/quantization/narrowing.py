@@ -54,7 +54,7 @@ class _Narrowing:
     ) -> None:
         self._graph, self._editor, self._precision = graph, Editor(graph), precision
         self._layers, self._scales, self._weights = layers, scales, weights
-        self._chosen = {id(layer.node) for layer in layers}
+        self._chosen_ids = {id(layer.node) for layer in layers}
         self._narrow: dict[str, gs.Tensor] = {}  # by the name of the tensor that it is the e4m3 form of
         self._rows: dict[str, gs.Constant] = {}  # by the weight's name
 
@@ -68,7 +68,7 @@ class _Narrowing:
             maker = producer(x)
             narrow = self._editor.variable(f"{x.name}_e4m3", _E4M3)
             self._narrow[x.name] = narrow
-            if maker is not None and id(maker) in self._chosen and self._gives(maker, x):
+            if maker is not None and id(maker) in self._chosen_ids and self._gives(maker, x):
                 narrow_results[id(maker)] = narrow
             elif maker is not None and is_padfree(maker, "PadfreeAttention") and not self._read_wide(x):
                 maker.attrs.update(quantized=1, y_scale=self._scales[x.name])
@@ -97,7 +97,7 @@ class _Narrowing:
         if is_output(self._graph, tensor):
             return True
         return any(
-            item is tensor and not (id(node) in self._chosen and position == 0)
+            item is tensor and not (id(node) in self._chosen_ids and position == 0)
             for node in tensor.outputs
             for position, item in enumerate(node.inputs)
         )

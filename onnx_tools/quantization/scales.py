@@ -24,8 +24,8 @@ def check_scales(model: Model) -> None:
         wrong = ~(np.isfinite(scale) & (scale > 0))
         if wrong.any():
             at = int(np.flatnonzero(wrong.ravel())[0])
-            shown = f"{scale.ravel()[at]:g} (number {at} of '{node.input[position]}')"
+            number_text = f"{scale.ravel()[at]:g} (number {at} of '{node.input[position]}')"
             raise RewriteError(
-                f"{node.op_type} '{node.name}' has the scale {shown}, allowed are finite numbers above 0; calibrate "
-                "the original again (--precision fp8 --calibrate)"
+                f"{node.op_type} '{node.name}' has the scale {number_text}, allowed are finite numbers above 0; "
+                "calibrate the original again (--precision fp8 --calibrate)"
             )

@@ -43,17 +43,17 @@ class Scale:
     usual: float
     sentinel: float
 
-    def differences(self, wanted: Array, actual: Array, *, largest: float = np.inf) -> Floats:
+    def differences(self, expected: Array, actual: Array, *, largest: float = np.inf) -> Floats:
         """Every number's difference in parts of its column's scale, [R, C]; infinite where only one is special.
 
         NaN agrees with NaN alone, infinity with the same infinity, and a sentinel with the same one in its place.
 
         Args:
-            wanted: [R, C].
+            expected: [R, C].
             actual: of the same shape.
             largest: number of the type that `actual` was computed in; sentinels beyond it may be cut off there.
         """
-        a, b = wanted.astype(np.float64), actual.astype(np.float64)
+        a, b = expected.astype(np.float64), actual.astype(np.float64)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             magnitude = np.abs(a)
@@ -89,10 +89,10 @@ def measure(arrays: Sequence[Array]) -> Scale:
     squares, counts = np.zeros(columns), np.zeros(columns)
     for part in (array[rows] for array in arrays for rows in row_blocks(array)):
         numbers = part.astype(np.float64)
-        counted = np.isfinite(numbers) & (np.abs(numbers) < sentinel) & (numbers != 0)
-        numbers[~counted] = 0
+        is_counted = np.isfinite(numbers) & (np.abs(numbers) < sentinel) & (numbers != 0)
+        numbers[~is_counted] = 0
         squares += np.einsum("rc,rc->c", numbers, numbers)
-        counts += counted.sum(0)
+        counts += is_counted.sum(0)
     sizes = np.sqrt(squares / np.maximum(counts, 1))
     some = np.sort(sizes[counts > 0])
     if not some.size:
@@ -101,40 +101,40 @@ def measure(arrays: Sequence[Array]) -> Scale:
     return Scale(np.maximum(sizes, usual * np.maximum(FLOOR, 1 / np.sqrt(np.maximum(counts, 1)))), usual, sentinel)
 
 
-def largest_column_error(wanted: Array, actual: Array, *, largest: float = np.inf) -> float:
+def largest_column_error(expected: Array, actual: Array, *, largest: float = np.inf) -> float:
     """The largest root mean square of any column's differences, as `Scale.differences` has them.
 
     Args:
-        wanted: [R, C].
+        expected: [R, C].
         actual: of the same shape.
         largest: number of the type that `actual` was computed in.
     """
-    if not wanted.size:
+    if not expected.size:
         return 0.0
-    scale, squares = measure([wanted]), np.zeros(wanted.shape[1])
-    for rows in row_blocks(wanted):
-        squares += np.square(scale.differences(wanted[rows], actual[rows], largest=largest)).sum(0)
-    return float(np.sqrt(squares.max() / len(wanted)))
+    scale, squares = measure([expected]), np.zeros(expected.shape[1])
+    for rows in row_blocks(expected):
+        squares += np.square(scale.differences(expected[rows], actual[rows], largest=largest)).sum(0)
+    return float(np.sqrt(squares.max() / len(expected)))
 
 
-def typical_row_error(wanted: Array, actual: Array, scale: Scale, *, largest: float = np.inf) -> float:
+def typical_row_error(expected: Array, actual: Array, scale: Scale, *, largest: float = np.inf) -> float:
     """The median of rows' errors: lengths of differences in parts of the row's, or of a usual row's where that is more.
 
     What rounding costs is much the same for most rows, and what a wrong factor in one layer does reaches all of them.
 
     Args:
-        wanted: [R, C].
+        expected: [R, C].
         actual: of the same shape.
         scale: of the output's numbers.
         largest: number of the type that `actual` was computed in.
     """
-    if not wanted.size:
+    if not expected.size:
         return 0.0
     found_errors = list[Floats]()
-    for rows in row_blocks(wanted):
-        lengths = np.linalg.norm(scale.parts(wanted[rows], of=wanted[rows]), axis=1)
-        differences = np.linalg.norm(scale.differences(wanted[rows], actual[rows], largest=largest), axis=1)
-        found_errors.append(differences / np.maximum(lengths, wanted.shape[1] ** 0.5))
+    for rows in row_blocks(expected):
+        lengths = np.linalg.norm(scale.parts(expected[rows], of=expected[rows]), axis=1)
+        differences = np.linalg.norm(scale.differences(expected[rows], actual[rows], largest=largest), axis=1)
+        found_errors.append(differences / np.maximum(lengths, expected.shape[1] ** 0.5))
     return float(np.median(np.concatenate(found_errors)))
 
 
@@ -152,6 +152,6 @@ def _sentinel(arrays: Sequence[Array]) -> float:
     large = np.sort(np.concatenate([item[item > least].astype(np.float64) for item in sizes]))
     if not small and not large.size:
         return np.inf
-    known = np.concatenate([[small], large]) if small else large
-    beyond = np.flatnonzero((known[1:] >= _LEAST_SENTINEL) & (known[1:] > _GAP * known[:-1])) + 1
-    return float(known[beyond[0]]) if beyond.size else np.inf
+    numbers = np.concatenate([[small], large]) if small else large
+    beyond = np.flatnonzero((numbers[1:] >= _LEAST_SENTINEL) & (numbers[1:] > _GAP * numbers[:-1])) + 1
+    return float(numbers[beyond[0]]) if beyond.size else np.inf

@@ -37,12 +37,12 @@ class ComparedOutput:
         self._interface = interface
         self._batches: list[tuple[Batch, Rows, Rows]] = []
 
-    def add(self, batch: Batch, wanted: Array, actual: Array) -> None:
+    def add(self, batch: Batch, right: Array, actual: Array) -> None:
         """Takes the output of one batch. Raises VerificationError for other shapes."""
         if not batch.keeps_first_slot and not {SLOTS, BOTH} & set(self.dims or ()):
             return  # a head that reads the masked first slot cannot be reproduced
-        if wanted.dtype.kind in "OSU":
-            if not np.array_equal(wanted, actual):
+        if right.dtype.kind in "OSU":
+            if not np.array_equal(right, actual):
                 raise DifferError(
                     f"output '{self.name}' holds texts, and others than in the original (batch '{batch.name}', "
                     f"{self._interface} interface)"
@@ -52,16 +52,16 @@ class ComparedOutput:
         if batch.has_empty:
             mask = np.stack([np.zeros_like(mask), mask], axis=1).reshape(-1, mask.shape[1])
         is_packed = self._layout == Layout.PACKED
-        if not fits(wanted.shape, self.dims, batch.mask):
+        if not fits(right.shape, self.dims, batch.mask):
             sizes = ", ".join(str(size) for size in self.dims or ())
-            raise self._other_shape(batch, f"{list(wanted.shape)} in the original", f"[{sizes}, ...]")
-        a = token_numbers(wanted, self.dims, batch.mask)
+            raise self._other_shape(batch, f"{list(right.shape)} in the original", f"[{sizes}, ...]")
+        a = token_numbers(right, self.dims, batch.mask)
         if is_packed or fits(actual.shape, self.dims, mask):
             b = packed_rows(actual, mask) if is_packed else token_numbers(actual, self.dims, mask)
             if (a.values.shape, a.element) == (b.values.shape, b.element):
                 self._batches.append((batch, a, b))
                 return
-        expected = [len(a.values), *a.element] if is_packed else list(wanted.shape)
+        expected = [len(a.values), *a.element] if is_packed else list(right.shape)
         raise self._other_shape(batch, f"{list(actual.shape)} after rewriting", f"{expected}")
 
     def _other_shape(self, batch: Batch, actual: str, expected: str) -> VerificationError:
@@ -72,28 +72,28 @@ class ComparedOutput:
 
     def largest_difference(self) -> float:
         """In parts of a column's root mean square. Raises VerificationError where it is too large."""
-        filled = [item for item in self._batches if item[1].values.size]
-        if not filled:
+        batches = [item for item in self._batches if item[1].values.size]
+        if not batches:
             return 0.0
-        scale, worst = measure([a.values for _, a, _ in filled]), 0.0
-        for batch, a, b in filled:
+        scale, worst = measure([a.values for _, a, _ in batches]), 0.0
+        for batch, a, b in batches:
             difference, row, column = _largest(scale, a.values, b.values)
             worst = max(worst, difference)
             if not worst <= RELATIVE_TOLERANCE:
-                allowed = RELATIVE_TOLERANCE * scale.size_of(a.values[row, column], column)
+                tolerance = RELATIVE_TOLERANCE * scale.size_of(a.values[row, column], column)
                 raise DifferError(
                     f"output '{self.name}'{_position(a, row, column)} (batch '{batch.name}'): the original gives "
                     f"{a.values[row, column]:.6g}, the rewritten model {b.values[row, column]:.6g}; allowed is a "
-                    f"difference of {allowed:.3g}"
+                    f"difference of {tolerance:.3g}"
                 )
         return worst
 
 
-def _largest(scale: Scale, wanted: Array, actual: Array) -> tuple[float, int, int]:
+def _largest(scale: Scale, expected: Array, actual: Array) -> tuple[float, int, int]:
     """The largest difference of any number, and its row and column."""
     largest = (-1.0, 0, 0)
-    for rows in row_blocks(wanted):
-        difference = scale.differences(wanted[rows], actual[rows])
+    for rows in row_blocks(expected):
+        difference = scale.differences(expected[rows], actual[rows])
         row, column = (int(at) for at in np.unravel_index(int(difference.argmax()), difference.shape))
         if float(difference[row, column]) > largest[0]:
             largest = (float(difference[row, column]), rows.start + row, column)

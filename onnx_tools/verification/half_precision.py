@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 # Root mean square of a column's errors in parts of the column's (see agreement.py): fp16 leaves about 1e-3 after 12
 # layers, bf16 eight times that; a tensor that was lost shows from 0.1 on.
-ALLOWED: Mapping[str, float] = MappingProxyType({"fp16": 3e-2, "bf16": 2e-1})
+LARGEST_ERRORS: Mapping[str, float] = MappingProxyType({"fp16": 3e-2, "bf16": 2e-1})
 
 
 @dataclass(frozen=True)
@@ -95,21 +95,25 @@ def check_outputs(model: Model, converted: Model, precision: str, sample: Sample
     """
     errors: dict[str, tuple[float, float]] = {}
     outputs = {item.name: _dims(item) for item in model.proto.graph.output}
-    wanted = run(model.with_proto(with_functions(model.proto)), sample.feeds, [*outputs])
+    expected = run(model.with_proto(with_functions(model.proto)), sample.feeds, [*outputs])
     actual = run(with_rounding(converted, precision), sample.feeds, [*outputs])
-    for (name, dims), a, b in zip(outputs.items(), wanted, actual, strict=True):
+    for (name, dims), a, b in zip(outputs.items(), expected, actual, strict=True):
         if a.dtype.kind != "f":
             continue
         rows = [token_numbers(item, dims, sample.mask).values for item in (a, b)]
         error = largest_column_error(*rows, largest=LARGEST[precision])
         errors[name] = error, typical_row_error(rows[0], rows[1], measure(rows[:1]), largest=LARGEST[precision])
-        if not error <= ALLOWED[precision]:
-            lost = int((np.isfinite(rows[0]) & ~np.isfinite(rows[1])).sum())
-            what = f"{lost} numbers that are not finite" if lost else f"a column with a relative error of {error:.2g}"
+        if not error <= LARGEST_ERRORS[precision]:
+            lost_count = int((np.isfinite(rows[0]) & ~np.isfinite(rows[1])).sum())
+            what = (
+                f"{lost_count} numbers that are not finite"
+                if lost_count
+                else f"a column with a relative error of {error:.2g}"
+            )
             others = "bf16 or fp32" if precision == "fp16" else "fp32"
             raise VerificationError(
-                f"in precision {precision}, output '{name}' has {what} (allowed: none, and {ALLOWED[precision]:g}), "
-                f"with every tensor rounded as on a GPU; choose precision {others}"
+                f"in precision {precision}, output '{name}' has {what} (allowed: none, and "
+                f"{LARGEST_ERRORS[precision]:g}), with every tensor rounded as on a GPU; choose precision {others}"
             )
     return errors
 

@@ -25,7 +25,7 @@ from ..analysis.token_elements import dims_of_shape, token_elements
 from ..errors import RewriteError
 from ..files.model import Model
 from ..files.ort_session import open_session
-from ..importing.fixed_axes.sizes import joined
+from ..importing.fixed_axes.sizes import join
 from ..passes.base import boundary_of
 from ..passes.masks.mask_values import Mask, mask_of
 
@@ -90,27 +90,27 @@ def probe(
     if part is None or (part.mask.source is None and not right_padded_only):
         return Probed()  # nothing is padded, or no slot is padding
     limits = {name: limit_of(graph, name) for name in special or {}}
-    refused: RewriteError | None = None
+    refusal: RewriteError | None = None
     for rules in [{}, *rules_for(special or {}, limits)]:
         try:
             reader = _difference(part, analysis, _masks()[0], rules)
         except RewriteError as error:
             # That the graph fails on some ids says less than what is found with ids that it looks for.
-            says_more = isinstance(error, PaddingIsReadError) and not isinstance(refused, PaddingIsReadError)
-            refused = error if refused is None or says_more else refused
+            says_more = isinstance(error, PaddingIsReadError) and not isinstance(refusal, PaddingIsReadError)
+            refusal = error if refusal is None or says_more else refusal
             continue
         if reader is None:
             others = () if right_padded_only else _masks()[1:]
             differing = [_difference(part, analysis, mask, rules) for mask in others]
             reasons = (f"{_text(node)} reads masked slots" for node in differing if node is not None)
             return Probed(tuple(dict.fromkeys(reasons)), rules)
-        refused = refused or PaddingIsReadError(
+        refusal = refusal or PaddingIsReadError(
             f"{_text(reader)} reads masked slots: its result depends on padding, and so on the other sequences of the "
             f"batch; {_advice(reader)}"
         )
-    if refused is None:
+    if refusal is None:
         raise AssertionError("nothing was tried")
-    raise refused
+    raise refusal
 
 
 def _masks() -> tuple[np.ndarray, ...]:
@@ -128,20 +128,20 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
     and from the mask, whose rows are as long as the longest sequence there.
     """
     mask = mask_of(analysis[boundary_of(graph).mask])
-    reached = {tensor.name for tensor in graph.inputs if inputs_too}
+    names = {tensor.name for tensor in graph.inputs if inputs_too}
     makers: dict[str, gs.Node] = {}
     packed: set[str] = set()
     for node in graph.nodes:
         if is_padfree(node, "PadfreeUnpack"):
-            reached.add(node.outputs[0].name)
+            names.add(node.outputs[0].name)
             packed.add(node.inputs[0].name)
         elif is_padfree(node, node.op):
             packed.update(tensor.name for tensor in node.inputs)
-        elif any(tensor.name in reached for tensor in node.inputs) and not is_standard(node, "Shape"):
+        elif any(tensor.name in names for tensor in node.inputs) and not is_standard(node, "Shape"):
             if is_standard(node, "Gather") and analysis[node.inputs[1]].shape == (T,):
                 packed.add(node.inputs[0].name)  # tokens take rows of it
             for tensor in node.outputs:
-                reached.add(tensor.name)
+                names.add(tensor.name)
                 makers[tensor.name] = node
     final = {name for name in makers if name in packed or name in {tensor.name for tensor in graph.outputs}}
     if not final:
@@ -157,18 +157,18 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
 
 def _part(graph: gs.Graph, results: Sequence[str]) -> gs.Graph:
     """A graph of its own that makes some tensors from the inputs and from what padfree nodes make."""
-    wanted, nodes = set(results), list[gs.Node]()
+    names, nodes = set(results), list[gs.Node]()
     inputs, tensors = list(graph.inputs), dict[str, gs.Tensor]()
     for node in reversed(graph.nodes):
-        if not is_padfree(node, node.op) and any(tensor.name in wanted for tensor in node.outputs):
+        if not is_padfree(node, node.op) and any(tensor.name in names for tensor in node.outputs):
             nodes.append(node)
-            wanted.update(tensor.name for tensor in node.inputs)
+            names.update(tensor.name for tensor in node.inputs)
     for node in graph.nodes:
         tensors.update((tensor.name, tensor) for tensor in node.outputs)
         if is_padfree(node, node.op):
             inputs += node.outputs
-    read = {tensor.name for node in nodes for tensor in node.inputs}
-    part_inputs = [tensor for tensor in inputs if tensor.name in read]
+    names_read = {tensor.name for node in nodes for tensor in node.inputs}
+    part_inputs = [tensor for tensor in inputs if tensor.name in names_read]
     return copy_of(graph, nodes[::-1], part_inputs, [tensors[name] for name in results])
 
 
@@ -180,7 +180,7 @@ def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mappin
         for kind in _KINDS:
             feeds = _feeds(part, analysis, mask, rules, kind)
             first, second = (session.run(None, feed) for feed in feeds)
-            wide = _widened(part, analysis, feeds[0], rules) if part.inputs_vary else None
+            wide = _widen(part, analysis, feeds[0], rules) if part.inputs_vary else None
             trials.append((first, second, first if wide is None else _of_more_slots(session, wide) or first))
     except Exception as error:  # onnxruntime's errors have no common base of their own
         names = ", ".join(sorted({_text(part.makers[name]) for name in part.final})[:3])
@@ -215,19 +215,19 @@ def _changed(
     for name, before, *others in zip(part.results, first, second, third, strict=True):
         dims = dims_of_shape(analysis.facts[name].shape)
         is_token = np.broadcast_to(True if dims is None else token_elements(dims, mask), before.shape)
-        wanted = before[is_token]
+        expected = before[is_token]
         for after in others:
             same = after
             if after.shape != before.shape and dims is not None and after is others[1]:
-                same = joined([after], dims, (mask.shape[0], mask.shape[1]), mask.shape[1] + _MORE)
-            if same.shape != before.shape or not _close(wanted, same[is_token]):
+                same = join([after], dims, (mask.shape[0], mask.shape[1]), mask.shape[1] + _MORE)
+            if same.shape != before.shape or not _close(expected, same[is_token]):
                 changed.append(name)
                 break
     if not any(name in part.final for name in changed):
         return None
-    known = [name for name in changed if _has_known_sizes(analysis.facts[name].shape)]
-    if not any(name in part.final for name in known):
-        maker = part.makers[next(name for name in changed if name not in known)]
+    changed_names = [name for name in changed if _has_known_sizes(analysis.facts[name].shape)]
+    if not any(name in part.final for name in changed_names):
+        maker = part.makers[next(name for name in changed if name not in changed_names)]
         others = [node for node in part.makers.values() if node is not maker]
         rows_of_each = (_rows_before(node, analysis) for node in [maker, *others])
         rows = next((name for name in rows_of_each if name is not None), None)
@@ -240,14 +240,14 @@ def _changed(
             f"{_text(maker)} makes a tensor of unknown sizes, which follow from the inputs' values, so that nobody can "
             f"tell which of its numbers are padding; {advice}"
         )
-    longer = {name: _other_slots(analysis.facts[name].shape) for name in known if name in part.final}
+    longer = {name: _other_slots(analysis.facts[name].shape) for name in changed_names if name in part.final}
     if all(longer.values()):
         name, size = next(iter(longer.items()))
         raise PaddingIsReadError(
             f"{_text(part.makers[name])} makes {size} slots of sequences of S, and nobody can tell which of them are "
             "padding; export the model with all of its slots, and leave some out, or add some, afterwards"
         )
-    return part.makers[known[0]]
+    return part.makers[changed_names[0]]
 
 
 def _rows_before(node: gs.Node, analysis: Analysis) -> str | None:
@@ -290,7 +290,7 @@ def _advice(node: gs.Node) -> str:
     return "mask the tokens before they are mixed (multiply by the attention mask)"
 
 
-def _widened(
+def _widen(
     part: _Part, analysis: Analysis, feed: Mapping[str, np.ndarray], rules: Mapping[str, IdRule]
 ) -> dict[str, np.ndarray] | None:
     """The same tokens with more padding after them; None where an input's size is no plain S."""
@@ -333,7 +333,7 @@ def _feeds(
         ids = None
         for garbage, feed in zip((0.0, _GARBAGE), feeds, strict=True):
             if tensor.name == part.mask.source:
-                values = np.where(mask, part.mask.kept[0], part.mask.masked[0])
+                values = np.where(mask, part.mask.kept_values[0], part.mask.masked[0])
             elif is_float:
                 values = noise[0].copy()
                 if has_slots:

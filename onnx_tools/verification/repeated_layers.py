@@ -29,7 +29,7 @@ _WORTHWHILE = 0.75  # of the nodes may stay
 
 
 @dataclass(frozen=True)
-class Shortened:
+class ShortenedModels:
     """Both models without repeated layers. `nodes`: how many the rewritten one still has, `of` how many it had."""
 
     original: Model
@@ -38,7 +38,7 @@ class Shortened:
     of: int
 
 
-def without_repeated_layers(original: Model, rewritten: Model, origins: Mapping[str, str]) -> Shortened | None:
+def without_repeated_layers(original: Model, rewritten: Model, origins: Mapping[str, str]) -> ShortenedModels | None:
     """The models without layers that are like others; None where that leaves nothing out, or not much.
 
     Args:
@@ -61,7 +61,7 @@ def without_repeated_layers(original: Model, rewritten: Model, origins: Mapping[
     if models[0] is None or models[1] is None:
         return None
     nodes, of = (len(model.proto.graph.node) for model in (models[1], rewritten))
-    return Shortened(models[0], models[1], nodes, of) if nodes <= _WORTHWHILE * of else None
+    return ShortenedModels(models[0], models[1], nodes, of) if nodes <= _WORTHWHILE * of else None
 
 
 @dataclass(frozen=True)
@@ -80,28 +80,28 @@ class _Cuts:
     def most(cls, original: Stretches, rewritten: Stretches, origins: Mapping[str, str]) -> _Cuts | None:
         """As many as there are; None where they are too few for a repeat, or what lies between them is too much."""
         shapes = _shapes(rewritten.graph)
-        known = {name: origin for name, origin in origins.items() if name in shapes and original.makes(origin)}
+        origins_known = {name: origin for name, origin in origins.items() if name in shapes and original.makes(origin)}
         start, best = "", list[tuple[Cut, Cut]]()
-        for name in rewritten.in_order(known)[:_STARTS]:
-            pairs = _matched(rewritten.cuts(name), original.cuts(known[name]), known)
+        for name in rewritten.in_order(origins_known)[:_STARTS]:
+            pairs = _match(rewritten.cuts(name), original.cuts(origins_known[name]), origins_known)
             if len(pairs) > len(best):
                 start, best = name, pairs
         if len(best) < _LEAST_CUTS:
             return None
         packed, originals = [pair[0] for pair in best], [pair[1] for pair in best]
-        before, after = original.forms(known[start], originals), rewritten.forms(start, packed)
+        before, after = original.forms(origins_known[start], originals), rewritten.forms(start, packed)
         if before is None or after is None:
             return None
         sizes = [tuple(shapes[name] for name in cut) for cut in packed]
         return cls(originals, packed, sizes, list(zip(before, after, strict=True)))
 
 
-def _matched(packed: Sequence[Cut], originals: Sequence[Cut], known: Mapping[str, str]) -> list[tuple[Cut, Cut]]:
+def _match(packed: Sequence[Cut], originals: Sequence[Cut], origins: Mapping[str, str]) -> list[tuple[Cut, Cut]]:
     """The cuts of both models that are the same, in the order that they have in both."""
     order = {frozenset(cut): at for at, cut in enumerate(originals)}
     pairs, last = list[tuple[Cut, Cut]](), -1
     for cut in packed:
-        names = tuple(known.get(name, "") for name in cut)
+        names = tuple(origins.get(name, "") for name in cut)
         at = order.get(frozenset(names), -1)
         if at > last:
             pairs.append((cut, names))
@@ -133,13 +133,13 @@ def _longest_repeat(forms: Sequence[tuple[Form, Form]], shapes: Sequence[object]
 
 def _without(model: Model, first: Cut, last: Cut, stretches: Stretches) -> Model | None:
     """A model whose tensors `first` are read for `last`; None where something else needs what lies between."""
-    between, renamed = stretches.between(first, last), dict(zip(last, first, strict=True))
+    between, new_names = stretches.between(first, last), dict(zip(last, first, strict=True))
     result = ModelProto()
     result.CopyFrom(model.proto)
     for node in result.graph.node:
         for index, name in enumerate(node.input):
-            if name in renamed:
-                node.input[index] = renamed[name]
+            if name in new_names:
+                node.input[index] = new_names[name]
     keep_needed(result)
     if any(name in between for node in result.graph.node for name in node.output):
         return None
@@ -148,8 +148,10 @@ def _without(model: Model, first: Cut, last: Cut, stretches: Stretches) -> Model
 
 
 def _drop_unread(graph: GraphProto) -> None:
-    read = {name for node in graph.node for name in node.input} | {item.name for item in graph.output}
-    initializers = [TensorProto.FromString(item.SerializeToString()) for item in graph.initializer if item.name in read]
+    names_read = {name for node in graph.node for name in node.input} | {item.name for item in graph.output}
+    initializers = [
+        TensorProto.FromString(item.SerializeToString()) for item in graph.initializer if item.name in names_read
+    ]
     del graph.initializer[:]
     graph.initializer.extend(initializers)
 

@@ -99,8 +99,8 @@ def batches_padded_further(metadata: Mapping[str, Any]) -> list[Batch]:
     limit = metadata.get("max_positions")
     most = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
     batches = []
-    for wanted, slots in ((_RAGGED, _RAGGED + _FURTHER), (_SHORT, most)):
-        longest, width = min(wanted, most - 1), min(slots, most)
+    for lengths, slots in ((_RAGGED, _RAGGED + _FURTHER), (_SHORT, most)):
+        longest, width = min(lengths, most - 1), min(slots, most)
         if longest > 0:
             mask = np.asarray(np.arange(width) < np.array([longest, 1])[:, None])
             batches.append(Batch(f"{longest} tokens in {width} slots", mask))
@@ -168,8 +168,8 @@ def _original_feeds(
     mask = metadata.get("mask") or {"input": None, "kept": [1], "masked": [0]}
     limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
     rows, of_sequences = sequence_inputs(metadata), sequence_inputs_of(original)
-    shared = shared_inputs_of(original)
-    excluded = metadata.get("coverage", {}).get("excluded_ids", {})
+    shared_inputs = shared_inputs_of(original)
+    excluded_ids = metadata.get("coverage", {}).get("excluded_ids", {})
     initializers = {tensor.name for tensor in original.graph.initializer}
     feeds: dict[str, Array] = {}
     for item in original.graph.input:
@@ -193,9 +193,9 @@ def _original_feeds(
                 ids = rng.choice(mask["kept"], batch.mask.shape)
             elif not limits[item.name]:  # positions may choose from a table that is cut to the sequence's length
                 ids = np.minimum(ids, np.arange(batch.mask.shape[1]))
-            refused = {*excluded.get(item.name, ()), *(mask["masked"] if own else ())}
-            other = next(value for value in range(len(refused) + 1) if value not in refused)
-            ids = np.where(np.isin(ids, list(refused)) & batch.mask, other, ids)
+            refused_ids = {*excluded_ids.get(item.name, ()), *(mask["masked"] if own else ())}
+            other = next(value for value in range(len(refused_ids) + 1) if value not in refused_ids)
+            ids = np.where(np.isin(ids, list(refused_ids)) & batch.mask, other, ids)
             padding = rng.choice(mask["masked"], batch.mask.shape) if own else ids
             feeds[item.name] = np.where(batch.mask, ids, padding).astype(dtype)
         elif mask.get("lengths") and item.name == mask["input"]:
@@ -203,8 +203,8 @@ def _original_feeds(
             feeds[item.name] = feeds[item.name].astype(dtype)
         elif item.name in of_sequences:  # nothing reads it
             feeds[item.name] = np.zeros((len(batch.mask), *of_sequences[item.name]), dtype)
-        elif item.name in shared:
-            feeds[item.name] = np.zeros(shared[item.name], dtype)
+        elif item.name in shared_inputs:
+            feeds[item.name] = np.zeros(shared_inputs[item.name], dtype)
         else:
             feeds[item.name] = np.where(batch.mask, mask["kept"][0], mask["masked"][0]).astype(dtype)
     return feeds

@@ -77,11 +77,11 @@ class Stretches:
                 if name in flows:
                     reads[name] = at
         reads |= dict.fromkeys(self._outputs & flows, len(self._nodes))
-        unique, needed = dict[Cut, None](), list[str]()
+        unique, names_needed = dict[Cut, None](), list[str]()
         for at in range(self._makers[start], len(self._nodes)):
-            needed = [name for name in (*needed, *self._made[at]) if reads.get(name, _NEVER) > at]
-            if 0 < len(needed) <= _MOST_TENSORS:
-                unique[tuple(sorted(needed, key=self._makers.__getitem__))] = None
+            names_needed = [name for name in (*names_needed, *self._made[at]) if reads.get(name, _NEVER) > at]
+            if 0 < len(names_needed) <= _MOST_TENSORS:
+                unique[tuple(sorted(names_needed, key=self._makers.__getitem__))] = None
         return [cut for cut in unique if self._outputs.isdisjoint(cut)]
 
     def forms(self, start: str, cuts: Sequence[Cut]) -> list[Form] | None:
@@ -116,7 +116,7 @@ class Stretches:
 
     def _form(self, first: Cut, last: Cut) -> Form:
         """The nodes from one cut to another, each with the numbers of what it reads, as met from the end on."""
-        numbers, described = {"": -1, **{name: at for at, name in enumerate(first)}}, list[object]()
+        numbers, form = {"": -1, **{name: at for at, name in enumerate(first)}}, list[object]()
         before, waiting = self._end(first), [(name, False) for name in last]
         while waiting:
             name, is_ready = waiting.pop()
@@ -125,15 +125,15 @@ class Stretches:
             at = self._makers.get(name)
             if at is None or (name in self._flows and at <= before):
                 numbers[name] = len(numbers)
-                described.append(self._leaf(name))
+                form.append(self._leaf(name))
             elif is_ready:
                 node = self._nodes[at]
-                described.append((*_head(node), tuple(numbers[item] for item in node.input)))
+                form.append((*_head(node), tuple(numbers[item] for item in node.input)))
                 numbers |= {item: len(numbers) + index for index, item in enumerate(node.output) if item}
             else:
                 waiting.append((name, True))
                 waiting += [(item, False) for item in reversed(self._nodes[at].input)]
-        return (*described, *(numbers[name] for name in last))
+        return (*form, *(numbers[name] for name in last))
 
     def _leaf(self, name: str) -> Form:
         tensor = self._weights.get(name)
@@ -144,10 +144,10 @@ class Stretches:
             return ("weight", *kind)
         if _is_large(tensor):
             return ("large", name, *kind)
-        described = TensorProto()
-        described.CopyFrom(tensor)
-        described.ClearField("name")
-        return ("numbers", described.SerializeToString(deterministic=True))
+        stub = TensorProto()
+        stub.CopyFrom(tensor)
+        stub.ClearField("name")
+        return ("numbers", stub.SerializeToString(deterministic=True))
 
     def _weights_along_features(self) -> set[str]:
         """The weights that may differ: all that read them do so along features."""

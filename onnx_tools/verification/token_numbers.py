@@ -31,19 +31,19 @@ def rows_of_tokens(values: Array, dims: Dims | None, mask: npt.NDArray[np.bool_]
     return token_numbers(values, dims, mask).values
 
 
-def same_rows(wanted: Array | None, actual: Array | None) -> bool:
+def same_rows(expected: Array | None, actual: Array | None) -> bool:
     """Whether these are the same numbers; so it is taken to be where either is not known."""
-    if wanted is None or actual is None:
+    if expected is None or actual is None:
         return True
-    if wanted.shape != actual.shape:
+    if expected.shape != actual.shape:
         return False
-    return not wanted.size or bool(measure([wanted]).differences(wanted, actual).max() <= RELATIVE_TOLERANCE)
+    return not expected.size or bool(measure([expected]).differences(expected, actual).max() <= RELATIVE_TOLERANCE)
 
 
-def agree(batch: Batch, dims: Sequence[Dims | None], wanted: Sequence[Array], actual: Sequence[Array]) -> bool:
+def agree(batch: Batch, dims: Sequence[Dims | None], expected: Sequence[Array], actual: Sequence[Array]) -> bool:
     """Whether the kept numbers of all outputs are the same."""
     return all(
         same_rows(*(token_numbers(item, sizes, batch.mask).values for item in (a, b)))
-        for sizes, a, b in zip(dims, wanted, actual, strict=True)
+        for sizes, a, b in zip(dims, expected, actual, strict=True)
         if batch.keeps_first_slot or {SLOTS, BOTH} & set(sizes or ())
     )

@@ -22,7 +22,7 @@ from ..files.ort_session import open_session, parts_of
 from ..importing.fixed_axes import fixed_sizes
 from ..importing.inputs import sequence_inputs_of, shared_inputs_of, token_inputs_of
 from .compared_output import ComparedOutput, DifferError
-from .repeated_layers import Shortened, without_repeated_layers
+from .repeated_layers import ShortenedModels, without_repeated_layers
 from .sample_batches import (
     LONGEST,
     RAGGED,
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Result = TypeVar("Result")
-Moved = Callable[[int, int], object]
+Progress = Callable[[int, int], object]
 """Hears how many batches of a comparison have run, and of how many."""
 
 _MIXES = (
@@ -54,24 +54,24 @@ class PaddingMattersError(VerificationError):
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """What a verification found.
 
     errors: each output's largest difference, in parts of a column's root mean square (see agreement.py).
     rules: how ids had to be for that; empty: any.
-    shortened: what long sequences were compared on, where repeated layers were left out for them.
+    shortened_models: what long sequences were compared on, where repeated layers were left out for them.
     parts: how many parts the rewritten model ran in, where its weights are too many to be held at once; otherwise 1.
     """
 
     errors: Mapping[str, float]
     rules: Mapping[str, IdRule]
-    shortened: Shortened | None
+    shortened_models: ShortenedModels | None
     parts: int = 1
 
 
 def verify(
     original: Model, rewritten: Model, metadata: Mapping[str, Any], *, seed: int = 0, whole: bool = False
-) -> Verified:
+) -> Verification:
     """Compares the two models on seeded ragged batches; padded slots hold random ids.
 
     Long sequences, and batches that are padded far, are compared without layers that repeat others
@@ -93,8 +93,8 @@ def verify_ids(
     seed: int = 0,
     whole: bool = False,
     special: Mapping[str, SpecialIds] | None = None,
-    moved: Moved = lambda _done, _of: None,
-) -> Verified:
+    on_progress: Progress = lambda _done, _of: None,
+) -> Verification:
     """As verify, and finds how ids have to be for that.
 
     Where the two differ, and the original's answers change with the ids in padded slots, or it cannot run on them, it
@@ -102,7 +102,7 @@ def verify_ids(
     Where it knows none, such an original is refused. So is one that is to be packed and whose answers change with how
     much padding a batch has: packed batches have none.
     """
-    models = _Models(original, rewritten, metadata, whole=whole, moved=moved)
+    models = _Models(original, rewritten, metadata, whole=whole, on_progress=on_progress)
     try:
         worst = models.compare(metadata, seed)
     except VerificationError as error:
@@ -133,18 +133,18 @@ def verify_ids(
             models.check_wider(metadata, seed)
             if models.mixes_sequences(metadata, seed):
                 logger.warning("%s, and so do the packed model's", _MIXES)
-        return Verified(worst, {}, models.shortened, models.parts)
+        return Verification(worst, {}, models.shortened_models, models.parts)
     for rules in choices:
-        described = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
+        entry = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
         try:
-            worst = models.compare(described, seed)
-            models.check_wider(described, seed)
+            worst = models.compare(entry, seed)
+            models.check_wider(entry, seed)
         except VerificationError as error:
             errors.append(error)
             continue
         text = "; ".join(f"'{name}' {rule}" for name, rule in rules.items())
         logger.warning("the original reads the ids of padded slots; it was verified with ids that fit it: %s", text)
-        return Verified(worst, rules, models.shortened, models.parts)
+        return Verification(worst, rules, models.shortened_models, models.parts)
     first_error = next((error for error in errors if not isinstance(error, _OriginalFails)), errors[0])
     id_inputs = ", ".join(f"'{name}'" for name in choices[0])
     raise PaddingMattersError(
@@ -161,69 +161,69 @@ def verify_assumed(
     *,
     seed: int = 0,
     whole: bool = False,
-    moved: Moved = lambda _done, _of: None,
-) -> Verified:
+    on_progress: Progress = lambda _done, _of: None,
+) -> Verification:
     """As verify, with ids as these rules have them, in padding too. Raises VerificationError."""
-    models = _Models(original, rewritten, metadata, whole=whole, moved=moved)
-    described = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
-    worst = models.compare(described, seed)
+    models = _Models(original, rewritten, metadata, whole=whole, on_progress=on_progress)
+    entry = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
+    worst = models.compare(entry, seed)
     if metadata["interface"] == "packed":
-        models.check_wider(described, seed)
-    return Verified(worst, rules, models.shortened, models.parts)
+        models.check_wider(entry, seed)
+    return Verification(worst, rules, models.shortened_models, models.parts)
 
 
 class _Models:
     """The original and the rewritten model, open for any batches.
 
-    `shortened`: what replaces them for long sequences, until these models differ or do not run.
+    `shortened_models`: what replaces them for long sequences, until these models differ or do not run.
     """
 
     def __init__(
-        self, original: Model, rewritten: Model, metadata: Mapping[str, Any], *, whole: bool, moved: Moved
+        self, original: Model, rewritten: Model, metadata: Mapping[str, Any], *, whole: bool, on_progress: Progress
     ) -> None:
         self._original = original.proto
-        self._fixed = fixed_sizes(original.proto, token_inputs_of(original.proto))
+        self._sizes = fixed_sizes(original.proto, token_inputs_of(original.proto))
         self._sessions = (_session(original, "original"), _session(rewritten, "rewritten"))
         self._dims = [padded_dims(item) for item in metadata["outputs"]]
         self._names: list[str] = [item["name"] for item in metadata["outputs"]]
         self._is_alone = has_no_mask(metadata) and metadata["interface"] == "packed"
         self._fillers = fillers(metadata)
-        self._shared = shared_inputs_of(original.proto)
-        self._rows = {**sequence_inputs_of(original.proto), **self._shared}
+        self._shared_inputs = shared_inputs_of(original.proto)
+        self._rows = {**sequence_inputs_of(original.proto), **self._shared_inputs}
         self._long = self._sessions
-        self._moved = moved
+        self._on_progress = on_progress
         self.parts = parts_of(self._sessions[1])
-        self.shortened: Shortened | None = None
-        if not whole and not self._fixed:
+        self.shortened_models: ShortenedModels | None = None
+        if not whole and not self._sizes:
             self._shorten(without_repeated_layers(original, rewritten, metadata.get("origins", {})))
 
-    def _shorten(self, models: Shortened | None) -> None:
+    def _shorten(self, models: ShortenedModels | None) -> None:
         if models is not None:
             with contextlib.suppress(VerificationError):
                 self._long = (
                     _session(models.original, "original"),
                     _session(models.rewritten, "rewritten"),
                 )
-                self.shortened = models
+                self.shortened_models = models
 
-    def _decided(self, check: Callable[[], Result]) -> Result:
+    def _decide(self, check: Callable[[], Result]) -> Result:
         """What a check finds: where shortened models do not pass it, the whole ones do or do not."""
-        short = self._long, self.shortened
+        short = self._long, self.shortened_models
         try:
             return check()
         except VerificationError:
-            if self.shortened is None:
+            if self.shortened_models is None:
                 raise
-            self._long, self.shortened = self._sessions, None
+            self._long, self.shortened_models = self._sessions, None
             try:
                 return check()
             except VerificationError:
-                self._long, self.shortened = short
+                self._long, self.shortened_models = short
                 raise
 
     def compare(self, metadata: Mapping[str, Any], seed: int) -> dict[str, float]:
         """Each output's largest difference over all batches. Raises VerificationError."""
-        return self._decided(partial(self._compare, metadata, seed))
+        return self._decide(partial(self._compare, metadata, seed))
 
     def _compare(self, metadata: Mapping[str, Any], seed: int) -> dict[str, float]:
         rng = np.random.default_rng(seed)
@@ -232,26 +232,26 @@ class _Models:
         )
         batches = make_batches(metadata, rng)
         for done, batch in enumerate(batches):
-            self._moved(done, len(batches))
+            self._on_progress(done, len(batches))
             feeds, packed_feeds = feeds_of(self._original, metadata, batch, rng)
-            goes_whole = self.shortened is None or (batch.name == RAGGED if self.parts > 1 else batch.name != LONGEST)
+            goes_whole = self.shortened_models is None or (batch.name == RAGGED if self.parts > 1 else batch.name != LONGEST)
             sessions = self._sessions if goes_whole else self._long
-            wanted = self._wanted(batch, feeds, sessions[0])
+            expected = self._expected(batch, feeds, sessions[0])
             actual = _run(sessions[1], self._names, batch, "rewritten", packed_feeds)
-            for output, a, b in zip(whole if goes_whole else long, wanted, actual, strict=True):
+            for output, a, b in zip(whole if goes_whole else long, expected, actual, strict=True):
                 output.add(batch, a, b)
         worst = {a.name: max(a.largest_difference(), b.largest_difference()) for a, b in zip(whole, long, strict=True)}
         logger.info("verified on %d batches: largest difference %.1e of a column", len(batches), max(worst.values()))
         return worst
 
-    def _wanted(
+    def _expected(
         self, batch: Batch, feeds: Mapping[str, Array], original: ort.InferenceSession | None = None
     ) -> list[Array]:
         """The original's results: of every sequence alone where all slots of a batch would be tokens."""
         run = partial(_run, original or self._sessions[0], self._names, batch, "original")
         if self._is_alone:
             return self._each_alone(run, feeds, batch)
-        return self._fixed.run(run, feeds, self._dims, self._fillers)
+        return self._sizes.run(run, feeds, self._dims, self._fillers)
 
     def padding_is_read(self, metadata: Mapping[str, Any], seed: int) -> bool:
         """Whether the original's numbers of tokens change with the ids in padded slots, or it cannot run on them."""
@@ -263,7 +263,7 @@ class _Models:
                 name: np.where(batch.over(feeds[name]), feeds[name], 0).astype(feeds[name].dtype) for name in names
             }
             try:
-                runs = [self._wanted(batch, variant) for variant in (feeds, {**feeds, **others})]
+                runs = [self._expected(batch, variant) for variant in (feeds, {**feeds, **others})]
             except VerificationError:
                 return True
             if not agree(batch, self._dims, *runs):
@@ -272,7 +272,7 @@ class _Models:
 
     def depends_on_padding(self, metadata: Mapping[str, Any], seed: int) -> bool:
         """Whether the original's numbers of tokens change with what padding holds, or with how much there is."""
-        self._long, self.shortened = self._sessions, None  # it may be the weights of one layer
+        self._long, self.shortened_models = self._sessions, None  # it may be the weights of one layer
         if self.padding_is_read(metadata, seed):
             return True
         try:
@@ -283,7 +283,7 @@ class _Models:
 
     def mixes_sequences(self, metadata: Mapping[str, Any], seed: int) -> bool:
         """Whether the original's numbers of sequences change when the first and longest one is not in their batch."""
-        if self._fixed or self._is_alone or metadata["interface"] != "packed":
+        if self._sizes or self._is_alone or metadata["interface"] != "packed":
             return False
         rng = np.random.default_rng(seed)
         batch = next(item for item in make_batches(metadata, rng) if item.name == RAGGED)
@@ -291,7 +291,7 @@ class _Models:
         rest = replace(batch, mask=batch.mask[1:])
         run = partial(_run, self._long[0], self._names)
         try:
-            fewer = {name: values if name in self._shared else values[1:] for name, values in feeds.items()}
+            fewer = {name: values if name in self._shared_inputs else values[1:] for name, values in feeds.items()}
             many, few = run(batch, "original", feeds), run(rest, "original", fewer)
         except VerificationError:
             return False
@@ -307,8 +307,8 @@ class _Models:
 
         What padding holds is another matter: they may do so for random ids there, where they do not for one id.
         """
-        if not self._fixed and not self._is_alone:
-            self._decided(partial(self._check_wider, metadata, seed))
+        if not self._sizes and not self._is_alone:
+            self._decide(partial(self._check_wider, metadata, seed))
 
     def _check_wider(self, metadata: Mapping[str, Any], seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -335,8 +335,8 @@ class _Models:
         narrow = replace(batch, mask=batch.mask[:, :length])
         run = partial(_run, self._long[0], self._names)
         actual = run(batch, "original", feeds)
-        wanted = run(narrow, "original", self._cut(feeds, length))
-        for name, dims, a, b in zip(self._names, self._dims, wanted, actual, strict=True):
+        result = run(narrow, "original", self._cut(feeds, length))
+        for name, dims, a, b in zip(self._names, self._dims, result, actual, strict=True):
             if not same_rows(rows_of_tokens(a, dims, narrow.mask), rows_of_tokens(b, dims, batch.mask)):
                 return name
         return None
@@ -350,12 +350,14 @@ class _Models:
     ) -> list[Array]:
         """The original's results for every sequence alone, without padding, put together as those of a batch."""
         width = batch.mask.shape[1]
-        known = [(BATCH,) if sizes is None else sizes for sizes in self._dims]
+        axes = [(BATCH,) if sizes is None else sizes for sizes in self._dims]
         rows: list[list[Array]] = []
         for row, length in enumerate(batch.mask.sum(1)):
-            one = {name: values if name in self._shared else values[row : row + 1] for name, values in feeds.items()}
+            one = {
+                name: values if name in self._shared_inputs else values[row : row + 1] for name, values in feeds.items()
+            }
             results = run(self._cut(one, length))
-            missing = [[(0, width - length if size in (SLOTS, BOTH) else 0) for size in sizes] for sizes in known]
+            missing = [[(0, width - length if size in (SLOTS, BOTH) else 0) for size in sizes] for sizes in axes]
             rows.append(
                 [
                     np.pad(item, [*pads, *[(0, 0)] * (item.ndim - len(pads))])
@@ -363,7 +365,7 @@ class _Models:
                 ]
             )
         joined = []
-        for parts, sizes in zip(zip(*rows, strict=True), known, strict=True):
+        for parts, sizes in zip(zip(*rows, strict=True), axes, strict=True):
             axis = next((axis for axis, size in enumerate(sizes) if size in (BATCH, BOTH)), None)
             joined.append(parts[0] if axis is None else np.concatenate(parts, axis))
         return joined

@@ -53,7 +53,7 @@ def _function(spec: OperatorSpec) -> str:
 
 def _operator(spec: OperatorSpec) -> list[str]:
     letters = [(item.letter, item.name) for item in spec.attributes if item.letter]
-    measured = [f'measuredField("{spec.measured}")'] if spec.measured else []
+    measured = [f'measuredField("{spec.measurement}")'] if spec.measurement else []
     return [
         f"inline OperatorSchema {_function(spec)}Schema() {{",
         "  return {",

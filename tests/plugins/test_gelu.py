@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from padfree.onnx_tools.quantization.e4m3 import activation_scale, rounded
+from padfree.onnx_tools.quantization.e4m3 import activation_scale, round_values
 
 HEADER = Path(__file__).parents[2] / "plugins" / "linear" / "activation.cuh"
 ERROR = 1e-3  # times 0.1 + |x|
@@ -75,7 +75,7 @@ def test_rounding_to_e4m3_hides_it(deviation: float) -> None:
     scale = activation_scale(float(np.abs(truth).max()), margin=1.0)
 
     def error(result: Floats) -> float:
-        return float(np.linalg.norm(rounded(result / scale) * scale - truth) / np.linalg.norm(truth))
+        return float(np.linalg.norm(round_values(result / scale) * scale - truth) / np.linalg.norm(truth))
 
     assert 0.02 < error(truth) < 0.03
     assert error(gelu_coarse(half(x))) <= ROUNDING_EXCESS * error(truth)

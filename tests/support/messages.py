@@ -14,7 +14,7 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.precision import precision as conversion
 from padfree.onnx_tools.precision import ranges, rounding
 from padfree.onnx_tools.precision import widen as widening
-from padfree.onnx_tools.rewrite import finished
+from padfree.onnx_tools.rewrite import finish
 from padfree.onnx_tools.verification import half_precision
 from padfree.onnx_tools.verification import verify as verification
 from padfree.onnx_tools.verification.sample_batches import Sample
@@ -42,7 +42,7 @@ def check_outputs(model: ModelProto, converted: ModelProto, precision: str, samp
 
 def with_linear(model: ModelProto, *, fold_norms: bool = True) -> ModelProto:
     rewritten = linear.with_linear(Model(model), fold_norms=fold_norms)
-    return finished(rewritten, read_metadata(model)["precision"])
+    return finish(rewritten, read_metadata(model)["precision"])
 
 
 def run(model: ModelProto, feeds: ranges.Feeds, names: Sequence[str]) -> list[ranges.Array]:

@@ -30,7 +30,7 @@ class Step:
 
     node: gs.Node
     inputs: tuple[gs.Tensor, ...]
-    known: tuple[Facts, ...]
+    input_facts: tuple[Facts, ...]
     results: tuple[Facts, ...]
 
 
@@ -55,7 +55,7 @@ class Analysis:
         for old, new in zip(graph.nodes, copy.nodes, strict=True):
             step = self.steps.get(id(old))
             if step is not None:
-                steps[id(new)] = Step(new, tuple(new.inputs), step.known, step.results)
+                steps[id(new)] = Step(new, tuple(new.inputs), step.input_facts, step.results)
         return Analysis(self.facts, steps, self.constants)
 
 
@@ -80,8 +80,8 @@ def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
             facts[tensor.name] = _as_before(old, tensor.name, facts[tensor.name])
         outputs = tuple(facts[tensor.name] for tensor in node.outputs)
         if all(item.shape is not None and item.dtype is not None for item in outputs) and not looks_further(node):
-            known = tuple(facts.get(tensor.name, _NOTHING) for tensor in node.inputs)
-            steps[id(node)] = Step(node, tuple(node.inputs), known, outputs)
+            input_facts = tuple(facts.get(tensor.name, _NOTHING) for tensor in node.inputs)
+            steps[id(node)] = Step(node, tuple(node.inputs), input_facts, outputs)
     return Analysis(facts, steps, constants)
 
 
@@ -96,7 +96,7 @@ def _taken_over(facts: dict[str, Facts], node: gs.Node, step: Step) -> bool:
     inputs, outputs = node.inputs, node.outputs
     if len(inputs) != len(step.inputs) or len(outputs) != len(step.results):
         return False
-    for tensor, before, last in zip(inputs, step.inputs, step.known, strict=True):
+    for tensor, before, last in zip(inputs, step.inputs, step.input_facts, strict=True):
         if not isinstance(tensor, gs.Constant):
             if facts.get(tensor.name, _NOTHING) is not last:
                 return False
@@ -122,12 +122,12 @@ def learn(facts: dict[str, Facts], node: gs.Node, constants: Constants | None = 
     for tensor in node.inputs:
         if isinstance(tensor, gs.Constant) and tensor.name not in facts:
             facts[tensor.name] = constant_of(tensor, constants)
-    known = [facts.get(tensor.name, _NOTHING) for tensor in node.inputs]
-    inferred = infer(node, known, lambda tensor: facts.get(tensor.name, _NOTHING))
+    input_facts = [facts.get(tensor.name, _NOTHING) for tensor in node.inputs]
+    results = infer(node, input_facts, lambda tensor: facts.get(tensor.name, _NOTHING))
     for position, tensor in enumerate(node.outputs):
-        item = inferred[position] if inferred is not None and position < len(inferred) else None
+        item = results[position] if results is not None and position < len(results) else None
         item = Facts(constant=True) if node.op == "Constant" else item  # of strings; others are no nodes any more
-        facts[tensor.name] = _completed(tensor, item, known)
+        facts[tensor.name] = _completed(tensor, item, input_facts)
 
 
 def _input_facts(tensor: gs.Tensor) -> Facts:
@@ -174,9 +174,9 @@ def constant_of(tensor: gs.Constant, constants: Constants | None = None) -> Fact
     return facts
 
 
-def _completed(tensor: gs.Tensor, inferred: Facts | None, known: list[Facts]) -> Facts:
+def _completed(tensor: gs.Tensor, result: Facts | None, input_facts: list[Facts]) -> Facts:
     """What a rule left open is taken from the type and shape written at the tensor."""
-    facts = inferred or Facts(constant=bool(known) and all(item.constant for item in known))
+    facts = result or Facts(constant=bool(input_facts) and all(item.constant for item in input_facts))
     shape = facts.shape if facts.shape is not None else declared_shape(tensor)
     dtype = facts.dtype or dtype_name(tensor.dtype)
     return Facts(shape, dtype, facts.expr if shape is not None else facts.uniform(), facts.elements, facts.constant)

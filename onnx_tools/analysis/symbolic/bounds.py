@@ -42,9 +42,9 @@ def bounds(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
         return _truth() if expr.dtype == "bool" else _unknown()
     if isinstance(expr, RowSum):
         # A row without any token has no results that count.
-        known = any(element.source == expr.source for element in elements)
-        return np.asarray(1.0 if known else 0.0), np.asarray(LARGEST)
-    return _applied(expr, [bounds(arg, elements) for arg in expr.args])
+        is_given = any(element.source == expr.source for element in elements)
+        return np.asarray(1.0 if is_given else 0.0), np.asarray(LARGEST)
+    return _apply(expr, [bounds(arg, elements) for arg in expr.args])
 
 
 def bounds_by_cases(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
@@ -56,7 +56,7 @@ def bounds_by_cases(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) ->
     if not 0 < len(comparisons) <= _MOST_CASES:
         return bounds(expr, elements)
     cases = [
-        bounds(_decided(expr, dict(zip(comparisons, truths, strict=True))), elements)
+        bounds(_decide(expr, dict(zip(comparisons, truths, strict=True))), elements)
         for truths in itertools.product((False, True), repeat=len(comparisons))
     ]
     lows, highs = (np.broadcast_arrays(*side) for side in zip(*cases, strict=True))
@@ -67,18 +67,18 @@ def _comparisons(expr: Expr) -> set[Poly]:
     """What must not be negative for comparisons of positions to be true."""
     if not isinstance(expr, Apply):
         return set()
-    known = _condition(expr)
-    return {known[0]} if known is not None else set().union(*(_comparisons(arg) for arg in expr.args))
+    condition = _condition(expr)
+    return {condition[0]} if condition is not None else set().union(*(_comparisons(arg) for arg in expr.args))
 
 
-def _decided(expr: Expr, truths: Mapping[Poly, bool]) -> Expr:
+def _decide(expr: Expr, truths: Mapping[Poly, bool]) -> Expr:
     """The expression where it is known which comparisons of positions are true."""
     if not isinstance(expr, Apply):
         return expr
-    known = _condition(expr)
-    if known is not None:
-        return Number(truths[known[0]] == known[1], "bool")
-    return apply(expr.op, tuple(_decided(arg, truths) for arg in expr.args), expr.dtype)
+    condition = _condition(expr)
+    if condition is not None:
+        return Number(truths[condition[0]] == condition[1], "bool")
+    return apply(expr.op, tuple(_decide(arg, truths) for arg in expr.args), expr.dtype)
 
 
 def _condition(expr: Apply) -> tuple[Poly, bool] | None:
@@ -92,7 +92,7 @@ def _condition(expr: Apply) -> tuple[Poly, bool] | None:
     return (poly, True) if str(poly) <= str(contrary) else (contrary, False)
 
 
-def _applied(expr: Apply, args: list[Bounds]) -> Bounds:
+def _apply(expr: Apply, args: list[Bounds]) -> Bounds:
     with np.errstate(all="ignore"):
         if all(np.array_equal(low, high, equal_nan=True) for low, high in args):
             values = [low.astype(arg.dtype) for (low, _), arg in zip(args, expr.args, strict=True)]

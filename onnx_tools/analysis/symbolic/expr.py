@@ -127,9 +127,9 @@ def apply(op: str, args: tuple[Expr, ...], dtype: str) -> Expr:
         return Index(polys[0], dtype)
     numbers = [whole(arg) for arg in args] if op in COMPARISONS else []
     if len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
-        known = _compared(op, numbers[0] - numbers[1])
-        if known is not None:
-            return Number(known, "bool")
+        outcome = _compare(op, numbers[0] - numbers[1])
+        if outcome is not None:
+            return Number(outcome, "bool")
     if op in ("Max", "Min") and len(polys) == 2 and polys[0] is not None and polys[1] is not None:
         apart = polys[0] - polys[1] if op == "Max" else polys[1] - polys[0]
         if apart.is_non_negative() or (-apart).is_non_negative():
@@ -173,10 +173,10 @@ def substitute(expr: Expr, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly
     return expr
 
 
-def replaced(expr: Expr, element: Element, value: Expr) -> Expr:
+def replace_element(expr: Expr, element: Element, value: Expr) -> Expr:
     """The expression with another instead of an element."""
     if isinstance(expr, Apply):
-        return apply(expr.op, tuple(replaced(arg, element, value) for arg in expr.args), expr.dtype)
+        return apply(expr.op, tuple(replace_element(arg, element, value) for arg in expr.args), expr.dtype)
     return value if expr == element else expr
 
 
@@ -256,7 +256,7 @@ def whole(expr: Expr) -> Poly | None:
     return parts[0] + parts[1] if expr.op == "Add" else parts[0] - parts[1]
 
 
-def _compared(op: str, difference: Poly) -> bool | None:
+def _compare(op: str, difference: Poly) -> bool | None:
     """a op b for a - b = difference, or None where that is not certain."""
     above, below = difference.is_positive(), (-difference).is_positive()
     at_least, at_most = difference.is_non_negative(), (-difference).is_non_negative()

@@ -82,7 +82,7 @@ class Facts:
         return [value for value in values if value is not None]
 
 
-Known = Sequence[Facts]
+InputFacts = Sequence[Facts]
 """What is known of a node's inputs, in their order."""
 
 
@@ -137,13 +137,13 @@ def _pattern(values: np.ndarray, dtype: str) -> Expr | None:
     if values.dtype.kind not in "iu":
         return None
     for axis, size in enumerate(values.shape):
-        counted = np.arange(size).reshape([-1 if i == axis else 1 for i in range(values.ndim)]) + first
-        if np.array_equal(np.broadcast_to(counted, values.shape), values):
+        pattern = np.arange(size).reshape([-1 if i == axis else 1 for i in range(values.ndim)]) + first
+        if np.array_equal(np.broadcast_to(pattern, values.shape), values):
             return Index(axis_index(axis) + int(first), dtype)
     return None
 
 
-def moved(expr: Expr | None, mapping: Sequence[Poly], sizes: Shape) -> Expr | None:
+def remap(expr: Expr | None, mapping: Sequence[Poly], sizes: Shape) -> Expr | None:
     """The expression with axis i replaced by mapping[i], in a tensor of the given sizes."""
     if expr is None:
         return None
@@ -155,11 +155,11 @@ def broadcast_shape(shapes: Sequence[Shape | None]) -> Shape | None:
     """The shape that element-wise operators give, or None where it is not certain."""
     if any(shape is None for shape in shapes):
         return None
-    known = [shape for shape in shapes if shape is not None]
-    rank = max((len(shape) for shape in known), default=0)
+    full_shapes = [shape for shape in shapes if shape is not None]
+    rank = max((len(shape) for shape in full_shapes), default=0)
     result = []
     for axis in range(-rank, 0):
-        sizes = {shape[axis] for shape in known if len(shape) >= -axis}
+        sizes = {shape[axis] for shape in full_shapes if len(shape) >= -axis}
         sizes = {size for size in sizes if size.constant() != 1} or {Poly.of(1)}
         if len(sizes) > 1:
             return None
@@ -178,7 +178,7 @@ def broadcast_expr(facts: Facts, shape: Shape) -> Expr | None:
     for axis, size in enumerate(facts.shape):
         stretched = size.constant() == 1 and shape[axis + offset].constant() != 1
         mapping.append(Poly() if stretched else axis_index(axis + offset))
-    return moved(facts.expr, mapping, shape)
+    return remap(facts.expr, mapping, shape)
 
 
 def elementwise(op: str, operands: Sequence[Facts], dtype: str | None) -> Facts:
@@ -190,9 +190,9 @@ def elementwise(op: str, operands: Sequence[Facts], dtype: str | None) -> Facts:
     expr: Expr | None = None
     if shape is not None:
         exprs = [broadcast_expr(facts, shape) for facts in operands]
-        known = tuple(item for item in exprs if item is not None)
-        if len(known) == len(exprs) and _is_small(known):
-            expr = apply(op, known, dtype)
+        present = tuple(item for item in exprs if item is not None)
+        if len(present) == len(exprs) and _is_small(present):
+            expr = apply(op, present, dtype)
     elements = _elementwise_elements(op, operands, dtype)
     if elements is not None and expr is None:
         expr = from_elements(elements, dtype).expr

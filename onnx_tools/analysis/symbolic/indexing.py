@@ -12,22 +12,22 @@ import onnx_graphsurgeon as gs
 from ..graph import dtype_name, made_by
 from . import movement
 from .expr import Index, apply, axis_index, number, size_of
-from .facts import MAX_EXPRESSION, Facts, Known, Shape
+from .facts import MAX_EXPRESSION, Facts, InputFacts, Shape
 from .poly import Poly
 
 Lookup = Callable[[gs.Tensor], Facts]
 
 
-def gather_nd(node: gs.Node, known: Known, lookup: Lookup) -> list[Facts]:
+def gather_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Facts]:
     """GatherND by indices that a Concat put together, one column an axis."""
     concat = made_by(node.inputs[1], "Concat")
-    shape, batch = known[1].shape, int(node.attrs.get("batch_dims", 0))
+    shape, batch = input_facts[1].shape, int(node.attrs.get("batch_dims", 0))
     depth = shape[-1].constant() if shape else None
     result: Shape | None = None
-    if shape is not None and depth is not None and known[0].shape is not None:
-        result = (*shape[:-1], *known[0].shape[batch + depth :])
-    constant = known[0].constant and known[1].constant
-    unknown = [Facts(result, known[0].dtype, known[0].uniform(), constant=constant)]
+    if shape is not None and depth is not None and input_facts[0].shape is not None:
+        result = (*shape[:-1], *input_facts[0].shape[batch + depth :])
+    constant = input_facts[0].constant and input_facts[1].constant
+    unknown = [Facts(result, input_facts[0].dtype, input_facts[0].uniform(), constant=constant)]
     if batch or shape is None or concat is None:
         return unknown
     last = len(shape) - 1
@@ -37,13 +37,16 @@ def gather_nd(node: gs.Node, known: Known, lookup: Lookup) -> list[Facts]:
         return unknown
     if len(columns) != count or any(item.shape != shape[:-1] for item in columns):
         return unknown
-    return [movement.gather_nd(known[0], columns, shape[:-1])]
+    return [movement.gather_nd(input_facts[0], columns, shape[:-1])]
 
 
-def trilu(node: gs.Node, known: Known) -> list[Facts]:
+def trilu(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     """Zeros on the other side of a diagonal."""
-    x, diagonal = known[0], known[1].plain_integers() if len(known) > 1 and not node.inputs[1].is_empty() else [0]
-    facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in known))
+    x, diagonal = (
+        input_facts[0],
+        input_facts[1].plain_integers() if len(input_facts) > 1 and not node.inputs[1].is_empty() else [0],
+    )
+    facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in input_facts))
     if x.expr is None or not x.shape or x.dtype is None or diagonal is None or size_of(x.expr) > MAX_EXPRESSION:
         return [facts]
     row, column = Index(axis_index(len(x.shape) - 2) + diagonal[0]), Index(axis_index(len(x.shape) - 1))
@@ -51,10 +54,10 @@ def trilu(node: gs.Node, known: Known) -> list[Facts]:
     return [replace(facts, expr=apply("Where", (is_inside, x.expr, number(np.zeros(1, x.dtype)[0], x.dtype)), x.dtype))]
 
 
-def scatter_nd(node: gs.Node, known: Known, lookup: Lookup) -> list[Facts]:
+def scatter_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Facts]:
     """What is written to every place of its own is what is written: so exporters write x[:, :, :, :n] = y."""
-    data, updates, index = known[0], known[2], known[1].shape
-    plain = [Facts(data.shape, data.dtype, constant=all(item.constant for item in known))]
+    data, updates, index = input_facts[0], input_facts[2], input_facts[1].shape
+    plain = [Facts(data.shape, data.dtype, constant=all(item.constant for item in input_facts))]
     concat = made_by(node.inputs[1], "Concat")
     if concat is None or index is None or not data.shape or str(node.attrs.get("reduction", "none")) != "none":
         return plain

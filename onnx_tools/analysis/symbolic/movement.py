@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .expr import Index, axes_of, axis_index
-from .facts import Facts, Shape, from_elements, moved, sizes_of
+from .facts import Facts, Shape, from_elements, remap, sizes_of
 from .poly import Poly
 
 TO_THE_END = 10**9
@@ -25,13 +25,13 @@ def volume(shape: Shape) -> Poly:
 
 def _quotient(sizes: Shape, divisors: Sequence[Poly]) -> Poly | None:
     """The product of all sizes divided by that of others; what is in both, as S + 1 may be, need be no one product."""
-    left, others = list(sizes), []
+    remaining, others = list(sizes), []
     for size in divisors:
-        if size in left:
-            left.remove(size)
+        if size in remaining:
+            remaining.remove(size)
         else:
             others.append(size)
-    return volume(tuple(left)).divided_exactly(volume(tuple(others)))
+    return volume(tuple(remaining)).divided_exactly(volume(tuple(others)))
 
 
 def reshape(x: Facts, target: Sequence[Poly] | None, allow_zero: bool) -> Facts:
@@ -42,8 +42,8 @@ def reshape(x: Facts, target: Sequence[Poly] | None, allow_zero: bool) -> Facts:
         sizes = [int(size.constant() or 0) for size in target]
         return from_elements(x.elements.reshape(sizes), x.dtype or "int64")
     if x.shape is None:
-        known = None if any(size.constant() in (0, -1) for size in target) else tuple(target)
-        return Facts(known, x.dtype, x.uniform(), constant=x.constant)
+        plain = None if any(size.constant() in (0, -1) for size in target) else tuple(target)
+        return Facts(plain, x.dtype, x.uniform(), constant=x.constant)
     shape: list[Poly] = []
     for axis, size in enumerate(target):
         keep = size.constant() == 0 and not allow_zero
@@ -75,7 +75,7 @@ def _reshaped_expr(x: Facts, shape: Shape) -> Index | None:
         mapping.append(rest)
     if x.shape:
         mapping.append(position)
-    return moved(x.expr, mapping[::-1], shape)  # type: ignore[return-value]
+    return remap(x.expr, mapping[::-1], shape)  # type: ignore[return-value]
 
 
 def transpose(x: Facts, perm: Sequence[int] | None) -> Facts:
@@ -86,7 +86,7 @@ def transpose(x: Facts, perm: Sequence[int] | None) -> Facts:
     shape = tuple(x.shape[axis] for axis in order)
     mapping = [axis_index(order.index(axis)) for axis in range(len(x.shape))]
     elements = None if x.elements is None else x.elements.transpose(order)
-    return Facts(shape, x.dtype, moved(x.expr, mapping, shape), elements, x.constant)
+    return Facts(shape, x.dtype, remap(x.expr, mapping, shape), elements, x.constant)
 
 
 def unsqueeze(x: Facts, axes: Sequence[int] | None) -> Facts:
@@ -94,11 +94,11 @@ def unsqueeze(x: Facts, axes: Sequence[int] | None) -> Facts:
     if x.shape is None or axes is None:
         return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
     rank = len(x.shape) + len(axes)
-    inserted = sorted(axis % rank for axis in axes)
-    remaining = [axis for axis in range(rank) if axis not in inserted]
-    shape = tuple(Poly.of(1) if axis in inserted else x.shape[remaining.index(axis)] for axis in range(rank))
-    elements = None if x.elements is None else np.expand_dims(x.elements, tuple(inserted))
-    return Facts(shape, x.dtype, moved(x.expr, [axis_index(axis) for axis in remaining], shape), elements, x.constant)
+    new_axes = sorted(axis % rank for axis in axes)
+    remaining = [axis for axis in range(rank) if axis not in new_axes]
+    shape = tuple(Poly.of(1) if axis in new_axes else x.shape[remaining.index(axis)] for axis in range(rank))
+    elements = None if x.elements is None else np.expand_dims(x.elements, tuple(new_axes))
+    return Facts(shape, x.dtype, remap(x.expr, [axis_index(axis) for axis in remaining], shape), elements, x.constant)
 
 
 def squeeze(x: Facts, axes: Sequence[int] | None) -> Facts:
@@ -114,7 +114,7 @@ def squeeze(x: Facts, axes: Sequence[int] | None) -> Facts:
     shape = tuple(x.shape[axis] for axis in remaining)
     mapping = [Poly() if axis in removed_axes else axis_index(remaining.index(axis)) for axis in range(len(x.shape))]
     elements = None if x.elements is None else x.elements.reshape([x.elements.shape[axis] for axis in remaining])
-    return Facts(shape, x.dtype, moved(x.expr, mapping, shape), elements, x.constant)
+    return Facts(shape, x.dtype, remap(x.expr, mapping, shape), elements, x.constant)
 
 
 def expand(x: Facts, target: Sequence[Poly] | None) -> Facts:
@@ -135,7 +135,7 @@ def expand(x: Facts, target: Sequence[Poly] | None) -> Facts:
         Poly() if size.constant() == 1 and shape[axis + offset].constant() != 1 else axis_index(axis + offset)
         for axis, size in enumerate(x.shape)
     ]
-    return Facts(shape, x.dtype, moved(x.expr, mapping, shape), constant=x.constant)
+    return Facts(shape, x.dtype, remap(x.expr, mapping, shape), constant=x.constant)
 
 
 def slice_(x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequence[int], steps: Sequence[int]) -> Facts:
@@ -160,22 +160,22 @@ def slice_(x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequenc
     if any(size is None for size in shape):
         return Facts(None, x.dtype, x.uniform(), elements, x.constant)
     sizes = tuple(size for size in shape if size is not None)
-    return Facts(sizes, x.dtype, moved(x.expr, mapping, sizes), elements, x.constant)
+    return Facts(sizes, x.dtype, remap(x.expr, mapping, sizes), elements, x.constant)
 
 
 def _bound(value: Poly, size: Poly) -> Poly | None:
     """A slice's limit as a position counted from 0; None where it is not certain."""
-    known, total = value.constant(), size.constant()
-    if known is not None:
-        if known >= TO_THE_END or value == size:
+    number, total = value.constant(), size.constant()
+    if number is not None:
+        if number >= TO_THE_END or value == size:
             return size
-        if known <= -TO_THE_END:
+        if number <= -TO_THE_END:
             return Poly()
         if total is not None:
-            return Poly.of(max(0, min(total, known + total if known < 0 else known)))
-        counted = size + known if known < 0 else value
-        inside = counted.is_non_negative() and (size - counted).is_non_negative()
-        return counted if inside or _at_one_end(counted, size) else None
+            return Poly.of(max(0, min(total, number + total if number < 0 else number)))
+        distance = size + number if number < 0 else value
+        inside = distance.is_non_negative() and (size - distance).is_non_negative()
+        return distance if inside or _at_one_end(distance, size) else None
     if value == -size:
         return Poly()  # x[-n:] of n elements
     if total is not None and value.terms and (-value).is_non_negative():
@@ -187,21 +187,21 @@ def _bound(value: Poly, size: Poly) -> Poly | None:
 
 def _length(size: Poly) -> Poly | None:
     """A slice's size where it is certain: a limit before the first one gives none, not less than none."""
-    known = size.constant()
-    if known is not None:
-        return Poly.of(max(0, known))
+    number = size.constant()
+    if number is not None:
+        return Poly.of(max(0, number))
     certain = size.is_non_negative() or size in (Poly.atom("B") - 1, Poly.atom("S") - 1)
     return size if certain else None
 
 
-def _at_one_end(counted: Poly, size: Poly) -> bool:
+def _at_one_end(position: Poly, size: Poly) -> bool:
     """Whether a limit is one element from an end of an axis of the inputs, which has one element at least."""
-    return size in (Poly.atom("B"), Poly.atom("S")) and counted in (Poly.of(1), size - 1)
+    return size in (Poly.atom("B"), Poly.atom("S")) and position in (Poly.of(1), size - 1)
 
 
 def _first(start: Poly, step: int, size: Poly) -> Poly:
-    total, known = size.constant() or 0, start.constant() or 0
-    return Poly.of(range(total)[slice(known, None, step)].start)
+    total, number = size.constant() or 0, start.constant() or 0
+    return Poly.of(range(total)[slice(number, None, step)].start)
 
 
 def _static_slice(start: Poly, end: Poly, step: int, size: Poly) -> Poly | None:
@@ -242,8 +242,8 @@ def gather(x: Facts, indices: Facts, axis: int) -> Facts:
         plain = [item.poly.constant() if isinstance(item, Index) else None for item in numbers.reshape(-1)]
         size = x.elements.shape[axis]
         if all(item is not None and -size <= item < size for item in plain):
-            picked = np.asarray(plain, dtype=np.int64).reshape(numbers.shape)
-            elements = np.take(x.elements, picked, axis=axis)
+            chosen_numbers = np.asarray(plain, dtype=np.int64).reshape(numbers.shape)
+            elements = np.take(x.elements, chosen_numbers, axis=axis)
             return Facts(
                 shape,
                 x.dtype,
@@ -255,14 +255,14 @@ def gather(x: Facts, indices: Facts, axis: int) -> Facts:
         return Facts(shape, x.dtype, constant=constant)
     where: Poly | None = Poly()
     if axis in axes_of(x.expr):
-        index = moved(indices.expr, [axis_index(axis + i) for i in range(inner)], shape)
+        index = remap(indices.expr, [axis_index(axis + i) for i in range(inner)], shape)
         where = _position(index, x.shape[axis])
     if where is None:
         return Facts(shape, x.dtype, constant=constant)
     mapping = [
         axis_index(i) if i < axis else where if i == axis else axis_index(i + inner - 1) for i in range(len(x.shape))
     ]
-    return Facts(shape, x.dtype, moved(x.expr, mapping, shape), constant=constant)
+    return Facts(shape, x.dtype, remap(x.expr, mapping, shape), constant=constant)
 
 
 def _position(index: object, size: Poly) -> Poly | None:
@@ -271,8 +271,8 @@ def _position(index: object, size: Poly) -> Poly | None:
         return None
     if index.poly.is_non_negative():
         return index.poly
-    known = index.poly.constant()
-    return None if known is None else size + known
+    number = index.poly.constant()
+    return None if number is None else size + number
 
 
 def gather_elements(x: Facts, indices: Facts, axis: int) -> Facts:
@@ -287,7 +287,7 @@ def gather_elements(x: Facts, indices: Facts, axis: int) -> Facts:
     if where is None:
         return Facts(shape, x.dtype)
     mapping = [where if i == axis else axis_index(i) for i in range(len(shape))]
-    return Facts(shape, x.dtype, moved(x.expr, mapping, shape))
+    return Facts(shape, x.dtype, remap(x.expr, mapping, shape))
 
 
 def gather_nd(x: Facts, indices: Sequence[Facts], shape: Shape | None) -> Facts:
@@ -304,4 +304,4 @@ def gather_nd(x: Facts, indices: Sequence[Facts], shape: Shape | None) -> Facts:
             return Facts(result, x.dtype, x.uniform())
         mapping.append(where)
     mapping += [axis_index(len(shape) + i) for i in range(len(x.shape) - len(indices))]
-    return Facts(result, x.dtype, moved(x.expr, mapping, result))
+    return Facts(result, x.dtype, remap(x.expr, mapping, result))

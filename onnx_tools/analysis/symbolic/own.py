@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import onnx_graphsurgeon as gs
 
 from ...operators import OPERATORS
-from .facts import Facts, Known, Shape
+from .facts import Facts, InputFacts, Shape
 from .poly import Poly
 
 _GROUP, _ANY = "...", "*"
@@ -17,11 +17,11 @@ _FREE = ("B", "S", "T", "L")
 _TYPES = {"int32": "int32", "float32": "float32", "fp8": "float8_e4m3fn"}
 
 
-def padfree(node: gs.Node, known: Known) -> list[Facts]:
+def padfree(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     """Facts about the outputs of a padfree node."""
     spec = OPERATORS[node.op]
     attributes = spec.completed(node.attrs)
-    inputs = list(zip(spec.inputs_for(attributes), known, strict=True))
+    inputs = list(zip(spec.inputs_for(attributes), input_facts, strict=True))
     sizes = _Sizes({item.letter: Poly.of(int(attributes[item.name])) for item in spec.attributes if item.letter})
     for tensor, facts in inputs:
         sizes.bind(tensor.axes, facts.shape)
@@ -57,10 +57,10 @@ class _Sizes:
         """The shape of an output, None where some of it is not known."""
         sizes: list[Poly] = []
         for axis in axes:
-            made = self._group if axis == _GROUP else self._size(axis)
-            if made is None:
+            size = self._group if axis == _GROUP else self._size(axis)
+            if size is None:
                 return None
-            sizes += made
+            sizes += size
         return tuple(sizes)
 
     def _size(self, axis: str) -> Shape | None:

@@ -33,7 +33,7 @@ class Division:
 Atom = str | Axis | Division
 Monomial = tuple[Atom, ...]
 _ONE = (((), 1),)  # the terms of the number 1
-_REMEMBERED = 1024  # polynomials that are made again and again
+_CACHE_SIZE = 1024  # polynomials that are made again and again
 
 
 def _monomial(atoms: Monomial) -> Monomial:
@@ -63,22 +63,22 @@ class Poly:
         return value if isinstance(value, Poly) else _number(int(value))
 
     @staticmethod
-    @functools.lru_cache(_REMEMBERED)
+    @functools.lru_cache(_CACHE_SIZE)
     def atom(atom: Atom) -> Poly:
         """One atom as a polynomial."""
         return Poly((((atom,), 1),))
 
     @staticmethod
     def _from(terms: Mapping[Monomial, int]) -> Poly:
-        left = [(monomial, factor) for monomial, factor in terms.items() if factor]
-        return Poly(tuple(left if len(left) < 2 else sorted(left, key=str)))
+        remaining = [(monomial, factor) for monomial, factor in terms.items() if factor]
+        return Poly(tuple(remaining if len(remaining) < 2 else sorted(remaining, key=str)))
 
     def __add__(self, other: int | Poly) -> Poly:
-        added = Poly.of(other)
-        if not added.terms or not self.terms:
-            return self if self.terms else added
+        other_poly = Poly.of(other)
+        if not other_poly.terms or not self.terms:
+            return self if self.terms else other_poly
         terms = dict(self.terms)
-        for monomial, factor in added.terms:
+        for monomial, factor in other_poly.terms:
             terms[monomial] = terms.get(monomial, 0) + factor
         return Poly._from(terms)
 
@@ -155,7 +155,7 @@ class Poly:
         for monomial, factor in self.terms:
             product = Poly.of(factor)
             for atom in monomial:
-                product = product * _replaced(atom, values, sizes)
+                product = product * _substitute(atom, values, sizes)
             total = total + product
         return total
 
@@ -201,7 +201,7 @@ class Poly:
         return " + ".join(text(m, c) for m, c in self.terms) or "0"
 
 
-@functools.lru_cache(_REMEMBERED)
+@functools.lru_cache(_CACHE_SIZE)
 def _number(value: int) -> Poly:
     return Poly((((), value),)) if value else Poly()
 
@@ -210,9 +210,9 @@ def _is_below(value: Poly, limit: Poly, sizes: Mapping[int, Poly]) -> bool:
     """Whether 0 <= value < limit is certain."""
     if not value.terms:
         return True
-    known, bound = value.constant(), limit.constant()
-    if known is not None and bound is not None:
-        return 0 <= known < bound
+    number, bound = value.constant(), limit.constant()
+    if number is not None and bound is not None:
+        return 0 <= number < bound
     # Mixed radix: the largest value of sum(stride * index) is sum(stride * (size - 1)).
     largest = Poly()
     for monomial, factor in value.terms:
@@ -224,7 +224,7 @@ def _is_below(value: Poly, limit: Poly, sizes: Mapping[int, Poly]) -> bool:
     return (limit - 1 - largest).is_non_negative()
 
 
-def _replaced(atom: Atom, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly]) -> Poly:
+def _substitute(atom: Atom, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly]) -> Poly:
     if atom in values:
         return values[atom]
     if isinstance(atom, Division):

@@ -16,7 +16,7 @@ from ..graph import STANDARD_DOMAINS, dtype_name
 from . import movement
 from .arguments import axes_of_node, slice_arguments, split_sizes
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
-from .facts import MAX_ELEMENTS, Facts, Known, broadcast_shape, elementwise, from_elements
+from .facts import MAX_ELEMENTS, Facts, InputFacts, broadcast_shape, elementwise, from_elements
 from .indexing import Lookup, eye_like, gather_nd, scatter_nd, trilu
 from .matmul import attention, conv, gemm, matmul
 from .own import padfree
@@ -43,43 +43,43 @@ def looks_further(node: gs.Node) -> bool:
     return node.op in ("GatherND", "ScatterND")
 
 
-def infer(node: gs.Node, known: Known, lookup: Lookup) -> Results:
+def infer(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
     """Facts about the outputs, or None where no rule knows the operator."""
     if node.domain == DOMAIN:
-        return padfree(node, known)
-    if node.domain not in STANDARD_DOMAINS or not known:
+        return padfree(node, input_facts)
+    if node.domain not in STANDARD_DOMAINS or not input_facts:
         return None
     if node.op == "GatherND":
-        return gather_nd(node, known, lookup)
+        return gather_nd(node, input_facts, lookup)
     if node.op == "ScatterND":
-        return scatter_nd(node, known, lookup)
+        return scatter_nd(node, input_facts, lookup)
     if node.op == "LayerNormalization":
-        return _layer_norm(node, known)
+        return _layer_norm(node, input_facts)
     if node.op in SAME_SHAPE:
-        return [Facts(known[0].shape, known[0].dtype, constant=all(item.constant for item in known))]
+        return [Facts(input_facts[0].shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))]
     if node.op in ELEMENTWISE:
-        return [_elementwise(node, known)]
+        return [_elementwise(node, input_facts)]
     if node.op in BROADCASTING:
-        shape = broadcast_shape([item.shape for item in known])
-        return [Facts(shape, known[0].dtype, constant=all(item.constant for item in known))]
+        shape = broadcast_shape([item.shape for item in input_facts])
+        return [Facts(shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))]
     if node.op.startswith("Reduce"):
-        return [_reduce(node, known)]
+        return [_reduce(node, input_facts)]
     rule = _RULES.get(node.op)
-    return sizes(node, known) if rule is None else rule(node, known)
+    return sizes(node, input_facts) if rule is None else rule(node, input_facts)
 
 
-def _elementwise(node: gs.Node, known: Known) -> Facts:
-    dtype = "bool" if node.op in COMPARISONS else known[1].dtype if node.op == "Where" else known[0].dtype
-    other = (node.op in ("Max", "Min") and len(known) != 2) or (node.op == "Mod" and node.attrs.get("fmod", 0))
+def _elementwise(node: gs.Node, input_facts: InputFacts) -> Facts:
+    dtype = "bool" if node.op in COMPARISONS else input_facts[1].dtype if node.op == "Where" else input_facts[0].dtype
+    other = (node.op in ("Max", "Min") and len(input_facts) != 2) or (node.op == "Mod" and node.attrs.get("fmod", 0))
     if other or any(item.is_empty() for item in node.inputs):
-        limited = known[:1] if node.op == "Clip" else known
-        return Facts(broadcast_shape([item.shape for item in limited]), dtype)
-    return elementwise(node.op, known, dtype)
+        shaping = input_facts[:1] if node.op == "Clip" else input_facts
+        return Facts(broadcast_shape([item.shape for item in shaping]), dtype)
+    return elementwise(node.op, input_facts, dtype)
 
 
-def _layer_norm(node: gs.Node, known: Known) -> Results:
+def _layer_norm(node: gs.Node, input_facts: InputFacts) -> Results:
     """The result, and the mean and the inverse deviation with axes of size 1."""
-    x = known[0]
+    x = input_facts[0]
     if not x.shape:
         return [Facts(dtype=x.dtype)]
     axis = int(node.attrs.get("axis", -1)) % len(x.shape)
@@ -87,41 +87,41 @@ def _layer_norm(node: gs.Node, known: Known) -> Results:
     return [Facts(x.shape, x.dtype), Facts(statistics, "float32"), Facts(statistics, "float32")]
 
 
-def _cast(node: gs.Node, known: Known) -> Results:
-    return [elementwise("Cast", known[:1], dtype_name(int(node.attrs["to"])))]
+def _cast(node: gs.Node, input_facts: InputFacts) -> Results:
+    return [elementwise("Cast", input_facts[:1], dtype_name(int(node.attrs["to"])))]
 
 
-def _cast_like(_: gs.Node, known: Known) -> Results:
-    return [elementwise("Cast", known[:1], known[1].dtype)]
+def _cast_like(_: gs.Node, input_facts: InputFacts) -> Results:
+    return [elementwise("Cast", input_facts[:1], input_facts[1].dtype)]
 
 
-def _same(_: gs.Node, known: Known) -> Results:
-    return [known[0]]
+def _same(_: gs.Node, input_facts: InputFacts) -> Results:
+    return [input_facts[0]]
 
 
-def _quantize(node: gs.Node, known: Known) -> Results:
+def _quantize(node: gs.Node, input_facts: InputFacts) -> Results:
     """Of x, its scale and the zero point, whose type the result has where there is one."""
-    return [Facts(known[0].shape, known[2].dtype if len(node.inputs) > 2 else "uint8")]
+    return [Facts(input_facts[0].shape, input_facts[2].dtype if len(node.inputs) > 2 else "uint8")]
 
 
-def _dequantize(_: gs.Node, known: Known) -> Results:
-    return [Facts(known[0].shape, known[1].dtype, constant=all(item.constant for item in known))]
+def _dequantize(_: gs.Node, input_facts: InputFacts) -> Results:
+    return [Facts(input_facts[0].shape, input_facts[1].dtype, constant=all(item.constant for item in input_facts))]
 
 
-def _is_nan(_: gs.Node, known: Known) -> Results:
-    return [Facts(known[0].shape, "bool", constant=known[0].constant)]
+def _is_nan(_: gs.Node, input_facts: InputFacts) -> Results:
+    return [Facts(input_facts[0].shape, "bool", constant=input_facts[0].constant)]
 
 
-def _shape(node: gs.Node, known: Known) -> Results:
-    shape = known[0].shape
+def _shape(node: gs.Node, input_facts: InputFacts) -> Results:
+    shape = input_facts[0].shape
     if shape is None:
         return [Facts(dtype="int64")]
     part = shape[slice(node.attrs.get("start", 0), node.attrs.get("end"))]
     return [from_elements(_indices(part), "int64")]
 
 
-def _size(_: gs.Node, known: Known) -> Results:
-    shape = known[0].shape
+def _size(_: gs.Node, input_facts: InputFacts) -> Results:
+    shape = input_facts[0].shape
     if shape is None:
         return [Facts((), "int64")]
     return [from_elements(_indices([movement.volume(shape)]).reshape(()), "int64")]
@@ -134,57 +134,57 @@ def _indices(values: Sequence[Poly]) -> np.ndarray:
     return elements
 
 
-def _unsqueeze(node: gs.Node, known: Known) -> Results:
-    return [movement.unsqueeze(known[0], axes_of_node(node, known, 1))]
+def _unsqueeze(node: gs.Node, input_facts: InputFacts) -> Results:
+    return [movement.unsqueeze(input_facts[0], axes_of_node(node, input_facts, 1))]
 
 
-def _squeeze(node: gs.Node, known: Known) -> Results:
-    axes = axes_of_node(node, known, 1)
-    if axes is None and len(known) > 1 and not node.inputs[1].is_empty():
-        return [Facts(dtype=known[0].dtype)]
-    return [movement.squeeze(known[0], axes)]
+def _squeeze(node: gs.Node, input_facts: InputFacts) -> Results:
+    axes = axes_of_node(node, input_facts, 1)
+    if axes is None and len(input_facts) > 1 and not node.inputs[1].is_empty():
+        return [Facts(dtype=input_facts[0].dtype)]
+    return [movement.squeeze(input_facts[0], axes)]
 
 
-def _reshape(node: gs.Node, known: Known) -> Results:
-    return [movement.reshape(known[0], known[1].integers(), bool(node.attrs.get("allowzero", 0)))]
+def _reshape(node: gs.Node, input_facts: InputFacts) -> Results:
+    return [movement.reshape(input_facts[0], input_facts[1].integers(), bool(node.attrs.get("allowzero", 0)))]
 
 
-def _flatten(node: gs.Node, known: Known) -> Results:
-    if known[0].shape is None:
-        return [Facts(dtype=known[0].dtype)]
+def _flatten(node: gs.Node, input_facts: InputFacts) -> Results:
+    if input_facts[0].shape is None:
+        return [Facts(dtype=input_facts[0].dtype)]
     axis = int(node.attrs.get("axis", 1))
-    axis = axis + len(known[0].shape) if axis < 0 else axis
-    target = [movement.volume(known[0].shape[:axis]), movement.volume(known[0].shape[axis:])]
-    return [movement.reshape(known[0], target, True)]
+    axis = axis + len(input_facts[0].shape) if axis < 0 else axis
+    target = [movement.volume(input_facts[0].shape[:axis]), movement.volume(input_facts[0].shape[axis:])]
+    return [movement.reshape(input_facts[0], target, True)]
 
 
-def _transpose(node: gs.Node, known: Known) -> Results:
-    return [movement.transpose(known[0], node.attrs.get("perm"))]
+def _transpose(node: gs.Node, input_facts: InputFacts) -> Results:
+    return [movement.transpose(input_facts[0], node.attrs.get("perm"))]
 
 
-def _expand(_: gs.Node, known: Known) -> Results:
-    return [movement.expand(known[0], known[1].integers())]
+def _expand(_: gs.Node, input_facts: InputFacts) -> Results:
+    return [movement.expand(input_facts[0], input_facts[1].integers())]
 
 
-def _slice(node: gs.Node, known: Known) -> Results:
-    x = known[0]
-    limits = slice_arguments(node, known)
+def _slice(node: gs.Node, input_facts: InputFacts) -> Results:
+    x = input_facts[0]
+    limits = slice_arguments(node, input_facts)
     if limits is None:
         return [Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)]
     return [movement.slice_(x, *limits)]
 
 
-def _gather(node: gs.Node, known: Known) -> Results:
-    return [movement.gather(known[0], known[1], int(node.attrs.get("axis", 0)))]
+def _gather(node: gs.Node, input_facts: InputFacts) -> Results:
+    return [movement.gather(input_facts[0], input_facts[1], int(node.attrs.get("axis", 0)))]
 
 
-def _gather_elements(node: gs.Node, known: Known) -> Results:
-    return [movement.gather_elements(known[0], known[1], int(node.attrs.get("axis", 0)))]
+def _gather_elements(node: gs.Node, input_facts: InputFacts) -> Results:
+    return [movement.gather_elements(input_facts[0], input_facts[1], int(node.attrs.get("axis", 0)))]
 
 
-def _concat(node: gs.Node, known: Known) -> Results:
-    dtype, constant = known[0].dtype, all(item.constant for item in known)
-    shapes = [item.shape for item in known]
+def _concat(node: gs.Node, input_facts: InputFacts) -> Results:
+    dtype, constant = input_facts[0].dtype, all(item.constant for item in input_facts)
+    shapes = [item.shape for item in input_facts]
     if any(not shape for shape in shapes):
         return [Facts(dtype=dtype, constant=constant)]
     shape = list(shapes[0] or ())
@@ -193,19 +193,19 @@ def _concat(node: gs.Node, known: Known) -> Results:
     for item in shapes:
         total = total + (item or ())[axis]
     shape[axis] = total
-    arrays = [item.elements for item in known]
+    arrays = [item.elements for item in input_facts]
     if all(array is not None for array in arrays):
-        joined = np.concatenate([array for array in arrays if array is not None], axis=axis)
-        return [replace(from_elements(joined, dtype or "int64"), constant=constant)]
+        concatenated = np.concatenate([array for array in arrays if array is not None], axis=axis)
+        return [replace(from_elements(concatenated, dtype or "int64"), constant=constant)]
     return [Facts(tuple(shape), dtype, constant=constant)]
 
 
-def _split(node: gs.Node, known: Known) -> Results:
-    x, count = known[0], len(node.outputs)
+def _split(node: gs.Node, input_facts: InputFacts) -> Results:
+    x, count = input_facts[0], len(node.outputs)
     if not x.shape:
         return [Facts(dtype=x.dtype)] * count
     axis = int(node.attrs.get("axis", 0)) % len(x.shape)
-    sizes = split_sizes(node, known)
+    sizes = split_sizes(node, input_facts)
     if sizes is None:
         return [Facts(dtype=x.dtype)] * count
     if x.elements is not None:
@@ -215,9 +215,9 @@ def _split(node: gs.Node, known: Known) -> Results:
     return [Facts(shape, x.dtype, constant=x.constant) for shape in shapes]
 
 
-def _range(_: gs.Node, known: Known) -> Results:
-    dtype = known[0].dtype or "int64"
-    limits = [_whole_number(item) for item in known]
+def _range(_: gs.Node, input_facts: InputFacts) -> Results:
+    dtype = input_facts[0].dtype or "int64"
+    limits = [_whole_number(item) for item in input_facts]
     start, limit, step = limits
     if start is None or limit is None or step is None or step.constant() not in (1, -1):
         return [Facts(dtype=dtype)]
@@ -241,26 +241,26 @@ def _whole_number(facts: Facts) -> Poly | None:
     return value.poly if isinstance(value, Index) else None
 
 
-def _tile(_: gs.Node, known: Known) -> Results:
+def _tile(_: gs.Node, input_facts: InputFacts) -> Results:
     """The axes' sizes multiplied; where those were 1 it is an Expand."""
-    shape, repeats = known[0].shape, known[1].integers()
+    shape, repeats = input_facts[0].shape, input_facts[1].integers()
     if shape is None or repeats is None or len(repeats) != len(shape):
-        return [Facts(dtype=known[0].dtype)]
+        return [Facts(dtype=input_facts[0].dtype)]
     sizes = tuple(size * count for size, count in zip(shape, repeats, strict=True))
-    plain, elements = known[1].plain_integers(), known[0].elements
+    plain, elements = input_facts[1].plain_integers(), input_facts[0].elements
     if elements is not None and plain is not None and elements.size * math.prod(plain) <= MAX_ELEMENTS:
-        tiles = from_elements(np.tile(elements, plain), known[0].dtype or "int64")
-        return [replace(tiles, constant=known[0].constant and known[1].constant)]
+        tiles = from_elements(np.tile(elements, plain), input_facts[0].dtype or "int64")
+        return [replace(tiles, constant=input_facts[0].constant and input_facts[1].constant)]
     if all(1 in (size.constant(), count.constant()) for size, count in zip(shape, repeats, strict=True)):
-        return [movement.expand(known[0], list(sizes))]
-    constant = known[0].constant and known[1].constant
-    return [replace(known[0], shape=sizes, elements=None, expr=known[0].uniform(), constant=constant)]
+        return [movement.expand(input_facts[0], list(sizes))]
+    constant = input_facts[0].constant and input_facts[1].constant
+    return [replace(input_facts[0], shape=sizes, elements=None, expr=input_facts[0].uniform(), constant=constant)]
 
 
-def _cum_sum(node: gs.Node, known: Known) -> Results:
+def _cum_sum(node: gs.Node, input_facts: InputFacts) -> Results:
     """Sums of one number up to each position; Keras counts positions so."""
-    x, axis = known[0], known[1].plain_integers()
-    facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in known))
+    x, axis = input_facts[0], input_facts[1].plain_integers()
+    facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in input_facts))
     step = x.uniform()
     number_ = step.poly.constant() if isinstance(step, Index) else None
     if number_ is None or not x.shape or axis is None or len(axis) != 1 or node.attrs.get("reverse", 0):
@@ -269,11 +269,11 @@ def _cum_sum(node: gs.Node, known: Known) -> Results:
     return [replace(facts, expr=Index(ahead * number_, x.dtype or "int64"))]
 
 
-def _constant_of_shape(node: gs.Node, known: Known) -> Results:
+def _constant_of_shape(node: gs.Node, input_facts: InputFacts) -> Results:
     value = node.attrs.get("value")
     array = np.zeros(1, np.float32) if value is None else np.asarray(value.values)
     dtype = array.dtype.name
-    sizes = known[0].integers()
+    sizes = input_facts[0].integers()
     expr = number(array.reshape(-1)[0], dtype)
     if sizes is None:
         return [Facts(None, dtype, expr)]
@@ -281,17 +281,17 @@ def _constant_of_shape(node: gs.Node, known: Known) -> Results:
     elements = None
     if all(size is not None for size in plain) and 0 <= math.prod(size or 0 for size in plain) <= MAX_ELEMENTS:
         elements = np.full([size or 0 for size in plain], expr, dtype=object)
-    return [Facts(tuple(sizes), dtype, expr, elements, known[0].constant)]
+    return [Facts(tuple(sizes), dtype, expr, elements, input_facts[0].constant)]
 
 
-def _reduce(node: gs.Node, known: Known) -> Facts:
-    x = known[0]
-    axes, keep = axes_of_node(node, known, 1), bool(node.attrs.get("keepdims", 1))
-    constant = all(item.constant for item in known)
+def _reduce(node: gs.Node, input_facts: InputFacts) -> Facts:
+    x = input_facts[0]
+    axes, keep = axes_of_node(node, input_facts, 1), bool(node.attrs.get("keepdims", 1))
+    constant = all(item.constant for item in input_facts)
     if not x.shape:
         return Facts(dtype=x.dtype, constant=constant)
     if axes is None:
-        if len(known) > 1 or node.attrs.get("noop_with_empty_axes", 0):
+        if len(input_facts) > 1 or node.attrs.get("noop_with_empty_axes", 0):
             return Facts(dtype=x.dtype, constant=constant)
         axes = list(range(len(x.shape)))
     axis_set = {axis % len(x.shape) for axis in axes}
@@ -313,8 +313,8 @@ def _row_sum(x: Facts) -> RowSum | None:
     return RowSum(expr.source, axis_index(0), x.dtype or expr.dtype)
 
 
-def _arg_reduce(node: gs.Node, known: Known) -> Results:
-    x = known[0]
+def _arg_reduce(node: gs.Node, input_facts: InputFacts) -> Results:
+    x = input_facts[0]
     if not x.shape:
         return [Facts(dtype="int64")]
     axis, keep = int(node.attrs.get("axis", 0)) % len(x.shape), bool(node.attrs.get("keepdims", 1))
@@ -322,7 +322,7 @@ def _arg_reduce(node: gs.Node, known: Known) -> Results:
     return [Facts(tuple(shape), "int64")]
 
 
-_RULES: Mapping[str, Callable[[gs.Node, Known], Results]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[gs.Node, InputFacts], Results]] = MappingProxyType(
     {
         "ArgMax": _arg_reduce,
         "ArgMin": _arg_reduce,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name
-from .facts import Facts, Known, Shape, broadcast_shape
+from .facts import Facts, InputFacts, Shape, broadcast_shape
 from .matmul import matmul_shape
 from .poly import Poly
 
@@ -21,37 +21,37 @@ LIKE_FIRST = frozenset(
     }
 )  # fmt: skip
 # The shape of the first input, in a type of their own.
-_TYPED = frozenset({"Bernoulli", "RandomNormalLike", "RandomUniformLike"})
+_TYPED_BY_ATTRIBUTE = frozenset({"Bernoulli", "RandomNormalLike", "RandomUniformLike"})
 
 
-def sizes(node: gs.Node, known: Known) -> list[Facts] | None:
+def sizes(node: gs.Node, input_facts: InputFacts) -> list[Facts] | None:
     """Facts about the outputs, or None where no rule here knows the operator."""
-    constant = all(item.constant for item in known)
+    constant = all(item.constant for item in input_facts)
     if node.op in LIKE_FIRST:
-        return [Facts(known[0].shape, known[0].dtype, constant=constant)]
-    if node.op in _TYPED:  # drawn anew in every run: no constant
-        return [Facts(known[0].shape, dtype_name(node.attrs.get("dtype")) or known[0].dtype)]
+        return [Facts(input_facts[0].shape, input_facts[0].dtype, constant=constant)]
+    if node.op in _TYPED_BY_ATTRIBUTE:  # drawn anew in every run: no constant
+        return [Facts(input_facts[0].shape, dtype_name(node.attrs.get("dtype")) or input_facts[0].dtype)]
     rule = _RULES.get(node.op)
     if rule is None:
         return None
-    return [Facts(item.shape, item.dtype, constant=constant) for item in rule(node, known)]
+    return [Facts(item.shape, item.dtype, constant=constant) for item in rule(node, input_facts)]
 
 
-def _has_input(node: gs.Node, known: Known, position: int) -> Facts | None:
-    return known[position] if position < len(known) and not node.inputs[position].is_empty() else None
+def _has_input(node: gs.Node, input_facts: InputFacts, position: int) -> Facts | None:
+    return input_facts[position] if position < len(input_facts) and not node.inputs[position].is_empty() else None
 
 
-def _einsum(node: gs.Node, known: Known) -> list[Facts]:
+def _einsum(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     """Every letter has one size; `...` stands for axes that are broadcast."""
-    dtype = known[0].dtype
+    dtype = input_facts[0].dtype
     equation = str(node.attrs["equation"]).replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
-    if len(terms) != len(known) or any(item.shape is None for item in known):
+    if len(terms) != len(input_facts) or any(item.shape is None for item in input_facts):
         return [Facts(dtype=dtype)]
     letters: dict[str, Poly] = {}
     wide: list[Shape] = []
-    for term, item in zip(terms, known, strict=True):
+    for term, item in zip(terms, input_facts, strict=True):
         before, dots, after = term.partition("...")
         shape = item.shape or ()
         rest = len(shape) - len(before) - len(after)
@@ -59,8 +59,8 @@ def _einsum(node: gs.Node, known: Known) -> list[Facts]:
             return [Facts(dtype=dtype)]
         if dots:
             wide.append(shape[len(before) : len(before) + rest])
-        named = [*zip(before, shape, strict=False), *zip(after, shape[len(shape) - len(after) :], strict=True)]
-        for letter, size in named:
+        labels = [*zip(before, shape, strict=False), *zip(after, shape[len(shape) - len(after) :], strict=True)]
+        for letter, size in labels:
             if letters.setdefault(letter, size).constant() == 1:
                 letters[letter] = size
     middle = broadcast_shape(wide)
@@ -74,9 +74,9 @@ def _einsum(node: gs.Node, known: Known) -> list[Facts]:
     return [Facts(shape, dtype)]
 
 
-def _pad(node: gs.Node, known: Known) -> list[Facts]:
+def _pad(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     """Negative numbers cut."""
-    x, pads, axes = known[0], known[1].integers(), _has_input(node, known, 3)
+    x, pads, axes = input_facts[0], input_facts[1].integers(), _has_input(node, input_facts, 3)
     padded_axes = list(range(x.rank or 0)) if axes is None else axes.plain_integers()
     if x.shape is None or pads is None or padded_axes is None or len(pads) != 2 * len(padded_axes):
         return [Facts(dtype=x.dtype)]
@@ -86,8 +86,8 @@ def _pad(node: gs.Node, known: Known) -> list[Facts]:
     return [Facts(tuple(shape), x.dtype)]
 
 
-def _top_k(node: gs.Node, known: Known) -> list[Facts]:
-    x, count = known[0], known[1].integers()
+def _top_k(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
+    x, count = input_facts[0], input_facts[1].integers()
     if not x.shape or count is None:
         return [Facts(dtype=x.dtype), Facts(dtype="int64")]
     axis = int(node.attrs.get("axis", -1)) % len(x.shape)
@@ -95,45 +95,45 @@ def _top_k(node: gs.Node, known: Known) -> list[Facts]:
     return [Facts(shape, x.dtype), Facts(shape, "int64")]
 
 
-def _one_hot(node: gs.Node, known: Known) -> list[Facts]:
-    shape, depth = known[0].shape, known[1].integers()
+def _one_hot(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
+    shape, depth = input_facts[0].shape, input_facts[1].integers()
     if shape is None or depth is None:
-        return [Facts(dtype=known[2].dtype)]
+        return [Facts(dtype=input_facts[2].dtype)]
     axis = int(node.attrs.get("axis", -1)) % (len(shape) + 1)
-    return [Facts((*shape[:axis], depth[0], *shape[axis:]), known[2].dtype)]
+    return [Facts((*shape[:axis], depth[0], *shape[axis:]), input_facts[2].dtype)]
 
 
-def _quantize(node: gs.Node, known: Known) -> list[Facts]:
-    zero = _has_input(node, known, 2)
+def _quantize(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
+    zero = _has_input(node, input_facts, 2)
     kind = node.attrs.get("output_dtype", 0)
-    return [Facts(known[0].shape, (zero.dtype if zero else None) or (dtype_name(kind) if kind else "uint8"))]
+    return [Facts(input_facts[0].shape, (zero.dtype if zero else None) or (dtype_name(kind) if kind else "uint8"))]
 
 
-def _dequantize(_: gs.Node, known: Known) -> list[Facts]:
-    return [Facts(known[0].shape, known[1].dtype)]
+def _dequantize(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
+    return [Facts(input_facts[0].shape, input_facts[1].dtype)]
 
 
-def _dynamic_quantize(_: gs.Node, known: Known) -> list[Facts]:
-    return [Facts(known[0].shape, "uint8"), Facts((), "float32"), Facts((), "uint8")]
+def _dynamic_quantize(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
+    return [Facts(input_facts[0].shape, "uint8"), Facts((), "float32"), Facts((), "uint8")]
 
 
-def _matmul_integer(_: gs.Node, known: Known) -> list[Facts]:
-    return [Facts(matmul_shape(known[0].shape, known[1].shape), "int32")]
+def _matmul_integer(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
+    return [Facts(matmul_shape(input_facts[0].shape, input_facts[1].shape), "int32")]
 
 
-def _qlinear_matmul(_: gs.Node, known: Known) -> list[Facts]:
-    return [Facts(matmul_shape(known[0].shape, known[3].shape), known[7].dtype)]
+def _qlinear_matmul(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
+    return [Facts(matmul_shape(input_facts[0].shape, input_facts[3].shape), input_facts[7].dtype)]
 
 
-def _global_pool(_: gs.Node, known: Known) -> list[Facts]:
-    x = known[0]
+def _global_pool(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
+    x = input_facts[0]
     shape = None if x.shape is None else (*x.shape[:2], *(Poly.of(1) for _ in x.shape[2:]))
     return [Facts(shape, x.dtype)]
 
 
-def _recurrent(node: gs.Node, known: Known) -> list[Facts]:
+def _recurrent(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     """X [S,B,I] (layout 1: [B,S,I]) to Y [S,D,B,H] and the last states [D,B,H]."""
-    x, hidden = known[0], node.attrs.get("hidden_size")
+    x, hidden = input_facts[0], node.attrs.get("hidden_size")
     if x.shape is None or len(x.shape) != 3 or hidden is None:
         return [Facts(dtype=x.dtype)] * len(node.outputs)
     directions = Poly.of(2 if str(node.attrs.get("direction", "forward")) == "bidirectional" else 1)
@@ -146,7 +146,7 @@ def _recurrent(node: gs.Node, known: Known) -> list[Facts]:
     return [Facts(whole, x.dtype), *[Facts(last, x.dtype)] * (len(node.outputs) - 1)]
 
 
-_RULES: Mapping[str, Callable[[gs.Node, Known], list[Facts]]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[gs.Node, InputFacts], list[Facts]]] = MappingProxyType(
     {
         "DequantizeLinear": _dequantize,
         "DynamicQuantizeLinear": _dynamic_quantize,

@@ -45,18 +45,18 @@ class _Exchange:
         self._editor = editor
         self._unknowns = unknowns
         self._facts = facts
-        self._made: dict[object, gs.Tensor] = {}
+        self._tensors: dict[object, gs.Tensor] = {}
 
-    def numbers(self, tensor: gs.Tensor, wanted: list[Poly]) -> gs.Tensor:
+    def numbers(self, tensor: gs.Tensor, sizes: list[Poly]) -> gs.Tensor:
         """The sizes in the form of an integer tensor."""
-        plain = [size.constant() for size in wanted]
+        plain = [size.constant() for size in sizes]
         if isinstance(tensor, gs.Constant) and tensor.values.reshape(-1).tolist() == plain:
             return tensor
         rank, dtype = len(tensor.shape) if isinstance(tensor, gs.Constant) else 1, np.dtype(tensor.dtype or _INT64)
-        return self._once(("numbers", tuple(wanted), rank, dtype), lambda: self._numbers(wanted, rank, dtype))
+        return self._once(("numbers", tuple(sizes), rank, dtype), lambda: self._numbers(sizes, rank, dtype))
 
-    def _numbers(self, wanted: list[Poly], rank: int, dtype: np.dtype) -> gs.Tensor:
-        result = self.shapes.build(wanted)
+    def _numbers(self, sizes: list[Poly], rank: int, dtype: np.dtype) -> gs.Tensor:
+        result = self.shapes.build(sizes)
         if rank == 0:
             result = self._editor.node("Squeeze", [result], stem="number", dtype=_INT64)
         return result if dtype == _INT64 else self._editor.cast(result, dtype, "number")
@@ -95,7 +95,7 @@ class _Exchange:
             axis = batches[0]
             one = np.take(values, [0], axis=axis)
             if not np.array_equal(np.broadcast_to(one, values.shape), values):
-                return self._counted(node, tensor, axis)
+                return self._count_up(node, tensor, axis)
             result = values = one
         if self._is_table(node, values, lengths):
             return self._rows(tensor, lengths[0])
@@ -128,7 +128,7 @@ class _Exchange:
         slot_numbers = editor.node("Slice", inputs, stem="slots", dtype=_INT64)
         return editor.node("Gather", [table, slot_numbers], stem=tensor.name, dtype=values.dtype, attrs={"axis": 0})
 
-    def _counted(self, node: gs.Node, tensor: gs.Constant, axis: int) -> gs.Tensor:
+    def _count_up(self, node: gs.Node, tensor: gs.Constant, axis: int) -> gs.Tensor:
         """0, 1, 2, ... along the batch."""
         values, editor = tensor.values, self._editor
         counts = np.arange(values.shape[axis]).reshape([-1 if i == axis else 1 for i in range(values.ndim)])
@@ -148,10 +148,10 @@ class _Exchange:
         return tuple(self._unknowns.final(size) for size in shape)
 
     def _once(self, key: object, make: Callable[[], gs.Tensor]) -> gs.Tensor:
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+        if key not in self._tensors:
+            self._tensors[key] = make()
+        return self._tensors[key]
 
     def _error(self, node: gs.Node, tensor: gs.Constant, reason: str) -> Exception:
         where = f"'{node_name(node)}' ({node.op})"
-        return ambiguous(self._unknowns.fixed, f"the constant '{tensor.name}' that {where} reads {reason}")
+        return ambiguous(self._unknowns.sizes, f"the constant '{tensor.name}' that {where} reads {reason}")

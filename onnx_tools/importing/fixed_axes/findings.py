@@ -32,4 +32,4 @@ class Findings:
 
     def error(self, node: gs.Node, reason: str) -> Exception:
         """The error for a node that does not allow other sizes."""
-        return ambiguous(self.unknowns.fixed, f"'{node_name(node)}' ({node.op}) {reason}")
+        return ambiguous(self.unknowns.sizes, f"'{node_name(node)}' ({node.op}) {reason}")

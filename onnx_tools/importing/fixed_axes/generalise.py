@@ -12,21 +12,21 @@ from .unknowns import Unknowns
 from .walk import Walk
 
 
-def generalise(graph: gs.Graph, fixed: FixedSizes) -> None:
+def generalise(graph: gs.Graph, sizes: FixedSizes) -> None:
     """Makes the batch and the sequence of a sorted graph without Constant nodes dynamic, in place.
 
     The tensors' shapes are those of the file, with "B" and "S" for dynamic axes of the inputs; the inputs have the
     shape ["B", "S"]. Raises RewriteError where a number or a constant cannot be told from one of another meaning.
     """
-    unknowns = Unknowns(fixed)
+    unknowns = Unknowns(sizes)
     walk = Walk(graph, unknowns)
     for tensor in graph.tensors().values():
         facts = walk.facts.get(tensor.name)
         if isinstance(tensor, gs.Variable) and facts is not None and tensor not in graph.inputs:
             shape = None if facts.shape is None else [unknowns.final(size) for size in facts.shape]
-            known = {"B": "B", "S": "S"}
+            letters = {"B": "B", "S": "S"}
             tensor.shape = None if shape is None else [
-                known.get(str(size)) if size.constant() is None else size.constant() for size in shape
+                letters.get(str(size)) if size.constant() is None else size.constant() for size in shape
             ]  # fmt: skip
     exchange(graph, walk, unknowns)
     tidy(graph)

@@ -37,14 +37,14 @@ class Inputs:
         self._findings = findings
         self._unknowns = findings.unknowns
 
-    def known(self, tensor: gs.Tensor) -> Facts:
+    def facts_of(self, tensor: gs.Tensor) -> Facts:
         """What is known of a tensor."""
-        return self._unknowns.known(self.facts.get(tensor.name, Facts()))
+        return self._unknowns.with_resolved(self.facts.get(tensor.name, Facts()))
 
     def read(self, node: gs.Node, position: int, tensor: gs.Tensor) -> Facts:
         """What is known of an input of a node; the sizes and numbers of a constant become unknowns."""
         if not isinstance(tensor, gs.Constant):
-            return self.known(tensor)
+            return self.facts_of(tensor)
         facts, unknowns = constant_of(tensor), self._unknowns
         if position in _STRUCTURE.get(node.op, ()):
             return facts

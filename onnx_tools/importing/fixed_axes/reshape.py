@@ -43,19 +43,19 @@ def _orders(size: Poly) -> Iterator[tuple[Poly, ...]]:
 
 def _spread(factors: list[Poly], target: Sequence[int], value: Value) -> Shape | None:
     result: list[Poly] = []
-    for wanted in target:
-        size, left, has_factor = Poly.of(1), wanted, False
-        while factors and (left > 1 or (wanted == 1 and not has_factor and value(factors[0]) == 1)):
+    for target_size in target:
+        size, remaining, has_factor = Poly.of(1), target_size, False
+        while factors and (remaining > 1 or (target_size == 1 and not has_factor and value(factors[0]) == 1)):
             factor = factors.pop(0)
             number, plain, has_factor = value(factor), factor.constant(), True
-            if left % number == 0:
-                size, left = size * factor, left // number
-            elif plain is not None and plain % left == 0:
-                factors.insert(0, Poly.of(plain // left))
-                size, left = size * left, 1
+            if remaining % number == 0:
+                size, remaining = size * factor, remaining // number
+            elif plain is not None and plain % remaining == 0:
+                factors.insert(0, Poly.of(plain // remaining))
+                size, remaining = size * remaining, 1
             else:
                 return None
-        if left != 1:
+        if remaining != 1:
             return None
         result.append(size)
     for factor in factors:

@@ -57,9 +57,9 @@ class FixedSizes:
         count, length = next(iter(feeds.values())).shape[:2]
         full = length if self.sequence is None else self.sequence
         part = count if self.batch is None else self.batch
-        known, wider = fillers or {}, [(0, 0), (0, full - length)]
+        fillings, wider = fillers or {}, [(0, 0), (0, full - length)]
         wide = {
-            name: np.pad(item, [*wider, *[(0, 0)] * (item.ndim - 2)], constant_values=known.get(name, 0))
+            name: np.pad(item, [*wider, *[(0, 0)] * (item.ndim - 2)], constant_values=fillings.get(name, 0))
             for name, item in feeds.items()
         }
         parts: list[Sequence[Array]] = []
@@ -67,18 +67,18 @@ class FixedSizes:
             rows = [row if row < count else start for row in range(start, start + part)]
             parts.append(run({name: values[rows] for name, values in wide.items()}))
         return [
-            joined([part[at] for part in parts], (BATCH,) if sizes is None else sizes, (count, length), full)
+            join([part[at] for part in parts], (BATCH,) if sizes is None else sizes, (count, length), full)
             for at, sizes in enumerate(dims)
         ]
 
 
-def joined(parts: Sequence[Array], dims: Dims, wanted: tuple[int, int], full: int) -> Array:
-    """One result of all parts, for the sequences and the length that are `wanted`; `full` is the file's length."""
-    count, length = wanted
+def join(parts: Sequence[Array], dims: Dims, extent: tuple[int, int], full: int) -> Array:
+    """One result of all parts, for the sequences and the length that are `extent`; `full` is the file's length."""
+    count, length = extent
     if BOTH in dims:
         axis = dims.index(BOTH)
         wide = [part.reshape(*part.shape[:axis], -1, full, *part.shape[axis + 1 :]) for part in parts]
-        result = joined(wide, (*dims[:axis], BATCH, SLOTS, *dims[axis + 1 :]), wanted, full)
+        result = join(wide, (*dims[:axis], BATCH, SLOTS, *dims[axis + 1 :]), extent, full)
         return result.reshape(*result.shape[:axis], -1, *result.shape[axis + 2 :])
     result = parts[0]
     if BATCH in dims:

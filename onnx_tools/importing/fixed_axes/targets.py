@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.symbolic import movement
 from ...analysis.symbolic.arguments import slice_arguments
-from ...analysis.symbolic.facts import Facts, Known, Shape
+from ...analysis.symbolic.facts import Facts, InputFacts, Shape
 from ...analysis.symbolic.poly import Poly
 from .findings import Findings
 from .reshape import aligned
@@ -25,12 +25,12 @@ class Targets:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._unknowns = findings.unknowns
-        self.rules: Mapping[str, Callable[[gs.Node, Known], Facts | None]] = {
+        self.rules: Mapping[str, Callable[[gs.Node, InputFacts], Facts | None]] = {
             "Expand": self._expand, "Reshape": self._reshape, "Slice": self._slice,
         }  # fmt: skip
 
-    def _reshape(self, node: gs.Node, known: Known) -> Facts | None:
-        x, target = known[0], known[1].integers()
+    def _reshape(self, node: gs.Node, input_facts: InputFacts) -> Facts | None:
+        x, target = input_facts[0], input_facts[1].integers()
         if x.shape is None or target is None:
             return None
         keeps = not node.attrs.get("allowzero", 0)
@@ -45,7 +45,7 @@ class Targets:
         if shape is None:
             raise self._findings.error(node, f"makes {numbers} of [{', '.join(str(size) for size in x.shape)}]")
         self._target(node, sizes, shape)
-        return movement.reshape(self._unknowns.known(x), shape, True)
+        return movement.reshape(self._unknowns.with_resolved(x), shape, True)
 
     def _aligned(self, shape: Shape, target: list[int]) -> Shape | None:
         """The shape that a Reshape gives; an unknown that is cut into several axes is a plain number."""
@@ -62,15 +62,15 @@ class Targets:
 
     def _target(self, node: gs.Node, sizes: list[Poly], shape: Shape) -> None:
         """Notes what the target of a Reshape or Expand must be, where its numbers are not that by themselves."""
-        for size, wanted in zip(sizes, shape, strict=True):
+        for size, target_size in zip(sizes, shape, strict=True):
             if size not in (Poly.of(-1), Poly.of(1)) and size.constant() is None:
-                self._findings.unify(node, size, wanted)
+                self._findings.unify(node, size, target_size)
         pairs = zip(sizes, shape, strict=True)
-        if any(size != Poly.of(-1) and self._unknowns.resolve(size) != wanted for size, wanted in pairs):
+        if any(size != Poly.of(-1) and self._unknowns.resolve(size) != target_size for size, target_size in pairs):
             self._findings.numbers[id(node), 1] = shape
 
-    def _expand(self, node: gs.Node, known: Known) -> Facts | None:
-        x, target = known[0], known[1].integers()
+    def _expand(self, node: gs.Node, input_facts: InputFacts) -> Facts | None:
+        x, target = input_facts[0], input_facts[1].integers()
         if x.shape is None or target is None:
             return None
         offset = max(len(x.shape), len(target))
@@ -88,8 +88,8 @@ class Targets:
         self._target(node, sizes, tuple(result))
         return movement.expand(x, result)
 
-    def _slice(self, node: gs.Node, known: Known) -> Facts | None:
-        x, limits = known[0], slice_arguments(node, known)
+    def _slice(self, node: gs.Node, input_facts: InputFacts) -> Facts | None:
+        x, limits = input_facts[0], slice_arguments(node, input_facts)
         if x.shape is None or limits is None:
             return None
         starts, ends, axes, steps = limits

@@ -20,15 +20,15 @@ _PRIMES = (61, 127, 131, 137)  # stand for dynamic sizes: no model has them, and
 class Unknowns:
     """Atoms '?0', '?1', ... with the value that each has in the file, and what is known of them by now."""
 
-    def __init__(self, fixed: FixedSizes) -> None:
-        self.fixed = fixed
-        free = [prime for prime in _PRIMES if prime not in (fixed.batch, fixed.sequence)]
-        self._values: dict[str, int] = {"B": fixed.batch or free[0], "S": fixed.sequence or free[1]}
+    def __init__(self, sizes: FixedSizes) -> None:
+        self.sizes = sizes
+        free = [prime for prime in _PRIMES if prime not in (sizes.batch, sizes.sequence)]
+        self._values: dict[str, int] = {"B": sizes.batch or free[0], "S": sizes.sequence or free[1]}
         self._bound: dict[Atom, Poly] = {}
 
     def may_be_axis(self, value: int) -> bool:
         """Whether a number of the file could stand for a fixed axis. 1 broadcasts, so that it need not."""
-        return value > 1 and value in (self.fixed.batch, self.fixed.sequence)
+        return value > 1 and value in (self.sizes.batch, self.sizes.sequence)
 
     def fresh(self, value: int) -> Poly:
         """A new unknown."""
@@ -52,7 +52,7 @@ class Unknowns:
         rest: dict[Atom, Poly] = {atom: Poly.of(self._values[str(atom)]) for atom in size.atoms() if is_unknown(atom)}
         return size.substitute(rest, {}) if rest else size
 
-    def known(self, facts: Facts) -> Facts:
+    def with_resolved(self, facts: Facts) -> Facts:
         """The facts with what is known by now of their unknowns."""
         shape = None if facts.shape is None else tuple(self.resolve(size) for size in facts.shape)
         expr, elements = facts.expr, facts.elements
@@ -76,7 +76,7 @@ class Unknowns:
                 if atom is not None and is_unknown(atom) and this == Poly.atom(atom):
                     self._bound[atom] = other
                     return
-        raise ambiguous(self.fixed, f"{where} needs {first} and {second} to be the same size, which they are not for "
+        raise ambiguous(self.sizes, f"{where} needs {first} and {second} to be the same size, which they are not for "
                         "every batch")  # fmt: skip
 
     def grid(self, index: Poly, shape: Shape) -> np.ndarray:
@@ -104,9 +104,9 @@ def is_unknown(atom: Atom) -> bool:
     return isinstance(atom, str) and atom.startswith("?")
 
 
-def ambiguous(fixed: FixedSizes, reason: str) -> RewriteError:
+def ambiguous(sizes: FixedSizes, reason: str) -> RewriteError:
     """The error for a file whose fixed sizes cannot be made dynamic."""
     return RewriteError(
-        f"the inputs have the fixed size {fixed}, and what it means for other sizes is not certain: {reason}; "
+        f"the inputs have the fixed size {sizes}, and what it means for other sizes is not certain: {reason}; "
         f"{EXPORT_AGAIN}"
     )

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import made_by
 from ...analysis.symbolic import movement
 from ...analysis.symbolic.expr import Index
-from ...analysis.symbolic.facts import Facts, Known, Shape
+from ...analysis.symbolic.facts import Facts, InputFacts, Shape
 from ...analysis.symbolic.poly import Poly
 from .findings import Findings
 from .inputs import Inputs
@@ -25,13 +25,13 @@ class Views:
         self._findings = findings
         self._unknowns = findings.unknowns
         self._inputs = inputs
-        self.rules: Mapping[str, Callable[[gs.Node, Known], Facts | None]] = {
+        self.rules: Mapping[str, Callable[[gs.Node, InputFacts], Facts | None]] = {
             "Gather": self._gather, "GatherND": self._gather_nd,
         }  # fmt: skip
 
-    def _gather(self, node: gs.Node, known: Known) -> Facts | None:
+    def _gather(self, node: gs.Node, input_facts: InputFacts) -> Facts | None:
         """Elements of [B*S] in their own order are a view of it."""
-        x, index = known[0], known[1]
+        x, index = input_facts[0], input_facts[1]
         if not x.shape or x.constant or int(node.attrs.get("axis", 0)) != 0 or not self._findings.is_axis(x.shape[0]):
             return None
         if index.shape is None or not isinstance(index.expr, Index):
@@ -42,10 +42,10 @@ class Views:
         shape = aligned(x.shape[:1], indices.shape, self._unknowns.value)
         return None if shape is None else self._view(node, x, index.shape, shape + x.shape[1:])
 
-    def _gather_nd(self, node: gs.Node, known: Known) -> Facts | None:
+    def _gather_nd(self, node: gs.Node, input_facts: InputFacts) -> Facts | None:
         """Elements x[b, s] at the indices b, s of a grid are x with more axes."""
-        x, shape = known[0], known[1].shape
-        columns = self._columns(node, known[1])
+        x, shape = input_facts[0], input_facts[1].shape
+        columns = self._columns(node, input_facts[1])
         if x.shape is None or shape is None or columns is None or len(columns) != len(x.shape) or x.constant:
             return None
         target, axis = [Poly.of(1)] * (len(shape) - 1), -1
@@ -80,8 +80,8 @@ class Views:
         return columns
 
     def _view(self, node: gs.Node, x: Facts, before: Shape, shape: Shape) -> Facts:
-        for size, wanted in zip(before, shape, strict=False):
+        for size, target_size in zip(before, shape, strict=False):
             if self._unknowns.resolve(size) != Poly.of(1):
-                self._findings.unify(node, size, wanted)
+                self._findings.unify(node, size, target_size)
         self._findings.views[id(node)] = shape
         return movement.reshape(x, shape, True)

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import is_standard
 from ...analysis.layout_rules import ELEMENTWISE
-from ...analysis.symbolic.facts import Facts, Known
+from ...analysis.symbolic.facts import Facts, InputFacts
 from ...analysis.symbolic.poly import Poly
 from ...analysis.symbolic.rules import infer
 from .findings import Findings
@@ -32,7 +32,7 @@ class Walk:
         self._unknowns = unknowns
         self._inputs = Inputs(graph, self.findings)
         self._requirements = Requirements(self.findings)
-        self._makers: Mapping[str, Callable[[gs.Node, Known], Facts | None]] = {
+        self._makers: Mapping[str, Callable[[gs.Node, InputFacts], Facts | None]] = {
             **Targets(self.findings).rules,
             **Views(self.findings, self._inputs).rules,
         }
@@ -45,34 +45,36 @@ class Walk:
         return self._inputs.facts
 
     def _visit(self, node: gs.Node) -> None:
-        known = [self._inputs.read(node, position, tensor) for position, tensor in enumerate(node.inputs)]
+        input_facts = [self._inputs.read(node, position, tensor) for position, tensor in enumerate(node.inputs)]
         own: Facts | None = None
         if is_standard(node, *self._makers):
-            own = self._makers[node.op](node, known)
+            own = self._makers[node.op](node, input_facts)
         elif is_standard(node, *self._requirements.rules):
-            self._requirements.rules[node.op](node, known)
+            self._requirements.rules[node.op](node, input_facts)
         elif is_standard(node, *ELEMENTWISE):
-            self._requirements.broadcast(node, [item.shape for item in known])
-        known = [self._unknowns.known(item) for item in known]
-        inferred = [own] if own is not None else infer(node, known, self._inputs.known) or []
+            self._requirements.broadcast(node, [item.shape for item in input_facts])
+        input_facts = [self._unknowns.with_resolved(item) for item in input_facts]
+        results = [own] if own is not None else infer(node, input_facts, self._inputs.facts_of) or []
         for position, tensor in enumerate(node.outputs):
             facts = (
-                inferred[position] if position < len(inferred) else Facts(constant=all(item.constant for item in known))
+                results[position]
+                if position < len(results)
+                else Facts(constant=all(item.constant for item in input_facts))
             )
-            self._inputs.facts[tensor.name] = self._checked(node, tensor, facts)
+            self._inputs.facts[tensor.name] = self._check(node, tensor, facts)
 
-    def _checked(self, node: gs.Node, tensor: gs.Tensor, facts: Facts) -> Facts:
+    def _check(self, node: gs.Node, tensor: gs.Tensor, facts: Facts) -> Facts:
         """The facts; the shape must be the file's own at the file's sizes, and is taken from there if not known."""
-        declared = [size if isinstance(size, int) else None for size in tensor.shape or ()]
+        file_sizes = [size if isinstance(size, int) else None for size in tensor.shape or ()]
         if facts.shape is None:
-            if tensor.shape is None or None in declared:
+            if tensor.shape is None or None in file_sizes:
                 return facts
-            sizes = [int(size) for size in declared if size is not None]
+            sizes = [int(size) for size in file_sizes if size is not None]
             fresh = self._unknowns.fresh
             shape = tuple(fresh(size) if self._unknowns.may_be_axis(size) else Poly.of(size) for size in sizes)
             return Facts(shape, facts.dtype, facts.uniform(), None, facts.constant)
-        if tensor.shape is not None and len(declared) == len(facts.shape):
-            for size, number in zip(facts.shape, declared, strict=True):
+        if tensor.shape is not None and len(file_sizes) == len(facts.shape):
+            for size, number in zip(facts.shape, file_sizes, strict=True):
                 if number is not None and all(isinstance(atom, str) for atom in size.atoms()):
                     self._same_number(node, size, number)
         return facts

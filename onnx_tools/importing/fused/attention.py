@@ -53,16 +53,16 @@ def _parts(e: Expansion) -> list[gs.Tensor]:
     """Q, K and V as [B,S,E]."""
     query, key, value = e.input(0, "query"), e.optional_input(1), e.optional_input(2)
     if key is None:
-        return _unpacked(e, query, 3)
+        return _unpack(e, query, 3)
     rank = len(e.shape(key, "key"))
     if value is None and rank == 5:
-        return [query, *_unpacked(e, key, 2)]
+        return [query, *_unpack(e, key, 2)]
     if value is None or rank != 3:
         raise NotImportable(f"its key has {rank} axes: keys of another sequence, which an encoder does not have")
     return [query, key, value]
 
 
-def _unpacked(e: Expansion, tensor: gs.Tensor, count: int) -> list[gs.Tensor]:
+def _unpack(e: Expansion, tensor: gs.Tensor, count: int) -> list[gs.Tensor]:
     """The tensors [B,S,H*D] that stand in [B,S,H,count,D]."""
     shape = e.shape(tensor, "packed tensor")
     sizes = [size.constant() for size in shape[2:]]
@@ -110,9 +110,9 @@ def _mask(e: Expansion, mask: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
         )
     else:
         raise NotImportable(f"its mask '{mask.name}' has {len(shape)} axes; lengths [B], [B,S] and [B,S,S] are known")
-    added = e.op("Where", is_token, e.constant(0.0), e.constant(e.number("mask_filter_value", -10000.0)))
+    bias = e.op("Where", is_token, e.constant(0.0), e.constant(e.number("mask_filter_value", -10000.0)))
     axes = [1] if len(shape) == 3 else [1, 2]
-    return e.unsqueeze(added, *axes)
+    return e.unsqueeze(bias, *axes)
 
 
 def _causal(e: Expansion, q: gs.Tensor, k: gs.Tensor) -> gs.Tensor:

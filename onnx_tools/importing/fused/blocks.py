@@ -33,13 +33,13 @@ def matmul_nbits(e: Expansion) -> Sequence[gs.Tensor]:
     if bits not in _BITS or min(rows, width, block) <= 0:
         raise NotImportable(f"it has N={rows}, K={width}, block_size={block}, bits={bits}; bits are 2, 4 or 8")
     blocks = -(-width // block)
-    stored = _unpacked(_values(e, 1, "weight"), bits, (rows, blocks, block))
+    codes = _unpack(_values(e, 1, "weight"), bits, (rows, blocks, block))
     zero: Array = np.full((rows, blocks), 1 << (bits - 1), np.float32)
     if e.optional_input(3) is not None:
         zero_points = _values(e, 3, "zero points")
         whole = zero_points.reshape(rows, -1)
         zero = _bits_of(whole, bits)[:, :blocks] if zero_points.dtype == np.uint8 else whole[:, :blocks]
-    weight = _scaled(stored, zero, _values(e, 2, "scales").reshape(rows, blocks))[:, :width]
+    weight = _scale(codes, zero, _values(e, 2, "scales").reshape(rows, blocks))[:, :width]
     return [e.sum(e.op("MatMul", e.input(0, "A"), e.constant(np.ascontiguousarray(weight.T))), e.optional_input(5))]
 
 
@@ -58,8 +58,8 @@ def gather_blocks(e: Expansion) -> Sequence[gs.Tensor]:
     if e.optional_input(3) is not None:
         zero_points = _values(e, 3, "zero points")
         zero = _bits_of(zero_points, bits)[:, :blocks] if is_packed else zero_points.astype(np.float32)
-    stored = np.pad(whole, ((0, 0), (0, blocks * block - width))).reshape(rows, blocks, block)
-    table = e.constant(np.ascontiguousarray(_scaled(stored, zero, scales)[:, :width]))
+    codes = np.pad(whole, ((0, 0), (0, blocks * block - width))).reshape(rows, blocks, block)
+    table = e.constant(np.ascontiguousarray(_scale(codes, zero, scales)[:, :width]))
     return [e.op("Gather", table, e.input(1, "indices"), axis=0)]
 
 
@@ -71,13 +71,13 @@ def _values(e: Expansion, position: int, what: str) -> Array:
     return values
 
 
-def _unpacked(values: Array, bits: int, shape: tuple[int, int, int]) -> Array:
+def _unpack(values: Array, bits: int, shape: tuple[int, int, int]) -> Array:
     """Numbers [rows, blocks, block], which are stored in bytes that begin anew with every block."""
     rows, blocks, block = shape
-    stored = _bits_of(values.reshape(rows, blocks, -1), bits)
-    if stored.shape[-1] < block:
-        raise NotImportable(f"its weight has {stored.shape[-1]} numbers in a block of {block}")
-    return stored[..., :block]
+    codes = _bits_of(values.reshape(rows, blocks, -1), bits)
+    if codes.shape[-1] < block:
+        raise NotImportable(f"its weight has {codes.shape[-1]} numbers in a block of {block}")
+    return codes[..., :block]
 
 
 def _bits_of(values: Array, bits: int) -> Array:
@@ -87,7 +87,7 @@ def _bits_of(values: Array, bits: int) -> Array:
     return apart.reshape(*values.shape[:-1], -1).astype(np.float32)
 
 
-def _scaled(stored: Array, zero: Array, scale: Array) -> Array:
+def _scale(codes: Array, zero: Array, scale: Array) -> Array:
     """float32 [rows, blocks * block] of numbers in blocks."""
-    values = (stored - zero[..., None].astype(np.float32)) * scale[..., None].astype(np.float32)
-    return values.reshape(len(stored), -1)
+    values = (codes - zero[..., None].astype(np.float32)) * scale[..., None].astype(np.float32)
+    return values.reshape(len(codes), -1)

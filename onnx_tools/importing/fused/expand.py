@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, helper
 from ...analysis.graph import STANDARD_DOMAINS, Editor, node_name
 from ...analysis.symbolic import Facts
 from ...errors import RewriteError
-from . import activations, attention, blocks, gemms, grouped, norms, rotary
+from . import activations, attention, blocks, gemms, grouped_query, norms, rotary
 from .expansion import Expansion, NotImportable
 
 DOMAIN = "com.microsoft"
@@ -29,7 +29,7 @@ IMPORTERS: Mapping[str, Callable[[Expansion], Sequence[gs.Tensor | None]]] = Map
         "FusedMatMul": gemms.fused_matmul,
         "GatherBlockQuantized": blocks.gather_blocks,
         "Gelu": activations.gelu,
-        "GroupQueryAttention": grouped.group_query_attention,
+        "GroupQueryAttention": grouped_query.group_query_attention,
         "LayerNormalization": norms.norm,
         "MatMulNBits": blocks.matmul_nbits,
         "MultiHeadAttention": attention.multi_head_attention,
@@ -44,7 +44,7 @@ IMPORTERS: Mapping[str, Callable[[Expansion], Sequence[gs.Tensor | None]]] = Map
 _EXPORT = "rewrite a file exported without graph optimisation (optimum-cli export onnx without --optimize)"
 _FLOAT = "rewrite the float model that was quantised"
 # Parts of operators' names: what such operators do, and what to do instead. The first that fits is named.
-_REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
+_REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "Padding": ("it packs tokens in onnxruntime's own way", _EXPORT),
         "Packed": ("it packs tokens in onnxruntime's own way", _EXPORT),
@@ -102,7 +102,7 @@ def expand_fused(editor: Editor, facts: dict[str, Facts], node: gs.Node) -> None
     """
     importer = IMPORTERS.get(node.op)
     if importer is None or (node.domain or "").startswith(f"{DOMAIN}."):
-        raise _refused(node)
+        raise _refusal(node)
     expansion = Expansion(editor, facts, node)
     try:
         expansion.finish(importer(expansion))
@@ -110,11 +110,11 @@ def expand_fused(editor: Editor, facts: dict[str, Facts], node: gs.Node) -> None
         raise _error(node, str(reason), _EXPORT) from None
 
 
-def _refused(node: gs.Node) -> RewriteError:
+def _refusal(node: gs.Node) -> RewriteError:
     if node.domain != DOMAIN:
         fix = "save the optimised model with ORT_ENABLE_EXTENDED, or rewrite the original export"
         return _error(node, "its tensors are arranged for one machine", fix)
-    for part, (reason, fix) in _REFUSED.items():
+    for part, (reason, fix) in _REASONS.items():
         if part in node.op:
             return _error(node, reason, fix)
     return _error(node, f"known are {', '.join(IMPORTERS)}", _EXPORT)

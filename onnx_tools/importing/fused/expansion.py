@@ -110,14 +110,14 @@ class Expansion:
 
     def finish(self, results: Sequence[gs.Tensor | None]) -> None:
         """Makes the results the node's outputs, in order."""
-        read = [
+        input_names = [
             (tensor, self.node.outputs[position])
             for position, tensor in enumerate(results)
             if tensor is not None and self.is_read(position)
         ]
         self.node.inputs.clear()
         self.node.outputs.clear()
-        for tensor, output in read:
+        for tensor, output in input_names:
             self._editor.node("Identity", [tensor], stem=f"{self.name}_output", output=output)
             learn(self._facts, self._editor.graph.nodes[-1])
 

@@ -34,7 +34,7 @@ def rotary_embedding(e: Expansion) -> Sequence[gs.Tensor]:
     return [result if split else e.reshape(result, 0, 0, width)]
 
 
-def rotated(
+def rotate(
     e: Expansion,
     x: gs.Tensor,
     size: int,

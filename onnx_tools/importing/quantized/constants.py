@@ -27,13 +27,13 @@ class Constants:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._initializers = {item.name: item for item in model.proto.graph.initializer}
-        self._made = dict[str, TensorProto]()
+        self._node_values = dict[str, TensorProto]()
         self._handed_on = dict[str, NodeProto]()
         for node in model.proto.graph.node:
             if node.domain in _STANDARD and _hands_on(node):
                 self._handed_on[node.output[0]] = node
             elif (value := _value(node)) is not None:
-                self._made[node.output[0]] = value
+                self._node_values[node.output[0]] = value
 
     def __contains__(self, name: str) -> bool:
         return self._tensor(name)[0] is not None
@@ -66,7 +66,7 @@ class Constants:
         while name in self._handed_on:
             nodes.append(self._handed_on[name])
             name = nodes[-1].input[0]
-        return self._initializers.get(name, self._made.get(name)), nodes
+        return self._initializers.get(name, self._node_values.get(name)), nodes
 
 
 def _hands_on(node: NodeProto) -> bool:

@@ -54,7 +54,7 @@ class Signs:
     ) -> None:
         self._constants, self._weight_of, self._cuts = constants, weight_of, cuts
         self._makers = {name: node for node in model.graph.node for name in node.output}
-        self._known = dict[str, float]()
+        self._least_by_name = dict[str, float]()
         self._of_weights = set[str]()
         for node in model.graph.node:
             if node.op_type in _SIZES:
@@ -72,10 +72,10 @@ class Signs:
 
     def _least(self, name: str, depth: int) -> float:
         """A number that none of the tensor's is below; -inf where none is known."""
-        if name not in self._known:
+        if name not in self._least_by_name:
             least = -math.inf if depth > _MOST_DEPTH else self._computed_least(name, depth + 1)
-            self._known[name] = -math.inf if math.isnan(least) else least
-        return self._known[name]
+            self._least_by_name[name] = -math.inf if math.isnan(least) else least
+        return self._least_by_name[name]
 
     def _computed_least(self, name: str, depth: int) -> float:
         values = self._constants.array(name)

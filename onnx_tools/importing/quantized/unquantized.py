@@ -24,10 +24,10 @@ from ...files.weights import LARGE_BYTES, Weights
 from ..order import in_order
 from ..skeleton import all_nodes
 from .constants import Constants
+from .rounding import NAMES, RANGES, Rounding, axis_of
 from .rounding_nodes import dequantizes, drop_unused_domain, of_tensorrt, quantizes
 from .signs import Signs
-from .smoothed import fold_scales
-from .stored import NAMES, RANGES, Rounding, axis_of
+from .smoothing import fold_scales
 
 _DYNAMIC = "DynamicQuantizeLinear"
 
@@ -59,12 +59,12 @@ def holds_quantization(model: ModelProto) -> bool:
     quantized = {name for node in nodes if quantizes(node) for name in node.output}
     readers = [node for node in nodes if quantized.intersection(node.input)]
     in_blocks = any(item.name == "block_size" and item.i for node in nodes for item in node.attribute)
-    computed = {name for node in nodes if node.op_type not in ("Constant", "Identity") for name in node.output}
-    computed |= {value.name for value in model.graph.input} - {item.name for item in model.graph.initializer}
-    known = all(dequantizes(node) for node in readers) and all(
-        node.input[0] in quantized or node.input[0] not in computed for node in nodes if dequantizes(node)
+    result_names = {name for node in nodes if node.op_type not in ("Constant", "Identity") for name in node.output}
+    result_names |= {value.name for value in model.graph.input} - {item.name for item in model.graph.initializer}
+    is_known = all(dequantizes(node) for node in readers) and all(
+        node.input[0] in quantized or node.input[0] not in result_names for node in nodes if dequantizes(node)
     )
-    return bool(quantized) and known and not in_blocks and all(node.op_type != _DYNAMIC for node in nodes)
+    return bool(quantized) and is_known and not in_blocks and all(node.op_type != _DYNAMIC for node in nodes)
 
 
 def without_quantization(model: Model) -> Unquantized:
@@ -93,7 +93,7 @@ class _Removal:
     source: Model
     keeps_weights: bool = False
     _weights: dict[str, Array] = field(default_factory=dict)
-    _renamed: dict[str, str] = field(default_factory=dict)
+    _new_names: dict[str, str] = field(default_factory=dict)
     _cut: dict[str, str] = field(default_factory=dict)  # what a Relu replaces -> what it reads
 
     def __post_init__(self) -> None:
@@ -110,33 +110,33 @@ class _Removal:
         for node in self.source.proto.graph.node:
             if not dequantizes(node):
                 continue
-            rounding, stored = self._rounding(node), node.input[0]
+            rounding, quantity = self._rounding(node), node.input[0]
             kinds[NAMES[rounding.kind]] += 1
             maker = self._quantizer(node)
             if maker is not None:
                 self._check_same(maker, node, rounding)
-            elif stored not in self._constants:
-                raise _error(node, f"reads '{stored}', which is no weight and not what a QuantizeLinear makes")
+            elif quantity not in self._constants:
+                raise _error(node, f"reads '{quantity}', which is no weight and not what a QuantizeLinear makes")
             if maker is not None and maker.input[0] not in self._constants:
-                self._take_out(node, maker.input[0], activations.get(stored))
-                activations.setdefault(stored, node.output[0])
+                self._take_out(node, maker.input[0], activations.get(quantity))
+                activations.setdefault(quantity, node.output[0])
                 rounded[NAMES[rounding.kind]] += 1
                 continue
             _check_scale(node, rounding.scale, np.isfinite(rounding.scale))
-            weights.add(stored)
+            weights.add(quantity)
             if not self.keeps_weights:
                 self._weights[node.output[0]] = self._stands_for(node, rounding)
-        types, of_activations = (tuple(name for name, _ in counted.most_common()) for counted in (kinds, rounded))
-        return Unquantized(self._rewritten(), types, len(weights), len(activations), of_activations)
+        types, of_activations = (tuple(name for name, _ in counter.most_common()) for counter in (kinds, rounded))
+        return Unquantized(self._rewrite(), types, len(weights), len(activations), of_activations)
 
     def _take_out(self, node: NodeProto, x: str, before: str | None) -> None:
         """A DequantizeLinear of x, perhaps after another of the same numbers: what that one gives serves as well."""
         if before is not None:
-            self._renamed[node.output[0]] = before
+            self._new_names[node.output[0]] = before
         elif self._cuts(node) and self._signs.may_be_negative(x):
             self._cut[node.output[0]] = x
         else:
-            self._renamed[node.output[0]] = x
+            self._new_names[node.output[0]] = x
 
     def _quantizer(self, node: NodeProto) -> NodeProto | None:
         """The QuantizeLinear ahead of a DequantizeLinear."""
@@ -156,7 +156,7 @@ class _Removal:
         maker = self._quantizer(node)
         try:
             if maker is not None:
-                return rounding.rounded(self._values(maker, 0))
+                return rounding.round_trip(self._values(maker, 0))
             return rounding.dequantized(self._values(node, 0))
         except (ValueError, IndexError) as error:
             shape_text = "x".join(map(str, self._values(maker or node, 0).shape))
@@ -202,7 +202,7 @@ class _Removal:
         zero = self._values(node, 2) if has_zero else np.zeros((), np.float32)
         kind = self._constants.kind(node.input[2]) if has_zero else self._stored_kind(node)
         if kind not in RANGES:
-            raise _error(node, f"has numbers of type {TensorProto.DataType.Name(kind)}, known are {_known()}")
+            raise _error(node, f"has numbers of type {TensorProto.DataType.Name(kind)}, known are {_known_operators()}")
         return Rounding(kind, scale, zero, axis_of(node))
 
     def _stored_kind(self, node: NodeProto) -> int:
@@ -217,25 +217,25 @@ class _Removal:
             return int(attributes["output_dtype"])
         return self._constants.kind(maker.input[2]) if _has(maker, 2) else int(TensorProto.UINT8)
 
-    def _rewritten(self) -> Model:
+    def _rewrite(self) -> Model:
         """The model with the readers of what is gone reading what it was made of."""
         result, weights = ModelProto(), self.source.weights.copy()
         result.CopyFrom(self.source.proto)
         graph = result.graph
         for node in all_nodes(graph):
             for position, name in enumerate(node.input):
-                node.input[position] = self._followed(name)
+                node.input[position] = self._follow(name)
         nodes = [self._keep(node) for node in graph.node if not self._is_gone(node)]
         outputs = {value.name for value in graph.output}
         nodes += [
-            helper.make_node("Identity", [self._followed(name)], [name]) for name in self._renamed if name in outputs
+            helper.make_node("Identity", [self._follow(name)], [name]) for name in self._new_names if name in outputs
         ]
         _replace(graph.node, nodes)
-        read = _read(graph)
-        _replace(graph.node, [node for node in nodes if not quantizes(node) or read.intersection(node.output)])
-        dropped = {item.name for item in graph.initializer} - _read(graph)
-        _replace(graph.initializer, [item for item in graph.initializer if item.name not in dropped])
-        _replace(graph.input, [item for item in graph.input if item.name not in dropped])  # old files list weights
+        names_read = _read(graph)
+        _replace(graph.node, [node for node in nodes if not quantizes(node) or names_read.intersection(node.output)])
+        unread_names = {item.name for item in graph.initializer} - _read(graph)
+        _replace(graph.initializer, [item for item in graph.initializer if item.name not in unread_names])
+        _replace(graph.input, [item for item in graph.input if item.name not in unread_names])  # old files list weights
         del graph.value_info[:]
         drop_unused_domain(result)
         for name, values in self._weights.items():
@@ -243,19 +243,17 @@ class _Removal:
         return Model(result, weights)
 
     def _is_gone(self, node: NodeProto) -> bool:
-        return any(name in self._weights or name in self._renamed for name in node.output)
+        return any(name in self._weights or name in self._new_names for name in node.output)
 
     def _keep(self, node: NodeProto) -> NodeProto:
         """The node, or the Relu in its place."""
         output_name = node.output[0] if node.output else ""
         x = self._cut.get(output_name)
-        return (
-            node if x is None else helper.make_node("Relu", [self._followed(x)], [output_name], f"{output_name}_relu")
-        )
+        return node if x is None else helper.make_node("Relu", [self._follow(x)], [output_name], f"{output_name}_relu")
 
-    def _followed(self, name: str) -> str:
-        while name in self._renamed:
-            name = self._renamed[name]
+    def _follow(self, name: str) -> str:
+        while name in self._new_names:
+            name = self._new_names[name]
         return name
 
 
@@ -290,7 +288,7 @@ def _add(model: ModelProto, weights: Weights, name: str, values: Array) -> None:
         tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values, np.float32), name))
 
 
-def _known() -> str:
+def _known_operators() -> str:
     return ", ".join(NAMES.values())
 
 

@@ -45,25 +45,25 @@ def attention(
 
 
 def _attention(
-    graph: gs.Graph, analysis: Analysis, padded: bool, named: str | None, longest: int | None, contiguous: bool
+    graph: gs.Graph, analysis: Analysis, padded: bool, mask_name: str | None, longest: int | None, contiguous: bool
 ) -> PassResult:
     """Replaces every attention whose mask is the padding mask, and adds the boundary that all passes use.
 
     What cannot be replaced stays padded. Raises RewriteError where there is no attention, or no proof of a mask.
     """
-    matches, missed, rest = list[Attention](), list[Miss](), list[gs.Node]()
+    matches, misses, rest = list[Attention](), list[Miss](), list[gs.Node]()
     around = surroundings(graph, analysis, longest)
     rows = around.rows
     attentions = [node for node in graph.nodes if is_candidate(analysis, node)]
     check_slots(graph, analysis)
     for node in attentions:
-        item = _matched(around, node)
+        item = _match(around, node)
         if isinstance(item, Miss):
-            missed.append(item)
+            misses.append(item)
             rest.append(node)
         else:
             matches.append(item)
-    rule = choose_mask(graph, analysis, rows, [item.mask.keeps for item in matches], rest, missed, named)
+    rule = choose_mask(graph, analysis, rows, [item.mask.keeps for item in matches], rest, misses, mask_name)
     check_sequences(graph, analysis, attentions, rule.source if rule is not None and rule.plain else None)
     apart = set[str]()  # why masks must have no holes
     for item in list(matches):
@@ -74,18 +74,18 @@ def _attention(
             reason = f"{distances}; {IF_CONTIGUOUS}"
         if reason is not None:
             matches.remove(item)
-            missed.append(Miss(item.node, reason))
+            misses.append(Miss(item.node, reason))
     editor = Editor(graph)
     boundary = add_boundary(editor, _token_slots(editor, rule))
     replace = _Replacement(editor, analysis, boundary)
     for item in matches:
         replace(item)
-    excluded = () if rule is None or padded else _excluded(rule, rows)
+    excluded_ids = () if rule is None or padded else _excluded_ids(rule, rows)
     lengths = (TAKES_LENGTHS,) if any(item.mask.by_length for item in matches) else ()
-    return PassResult(NAME, len(matches), tuple(missed), excluded, lengths, tuple(apart))
+    return PassResult(NAME, len(matches), tuple(misses), excluded_ids, lengths, tuple(apart))
 
 
-def _matched(around: Surroundings, node: gs.Node) -> Attention | Miss:
+def _match(around: Surroundings, node: gs.Node) -> Attention | Miss:
     try:
         return match(around, node)
     except NoMatch as reason:
@@ -127,7 +127,7 @@ def _token_slots(editor: Editor, rule: Keeping | None) -> gs.Tensor:
     )
 
 
-def _excluded(rule: Keeping, rows: Rows) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _excluded_ids(rule: Keeping, rows: Rows) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The values that tokens must not have, of an input that holds more than its mask."""
     count = rows.get(rule.source)
     if rule.plain or count is None:
@@ -161,11 +161,11 @@ class _Replacement:
         if qkv_layout == "separate":
             parts = ((item.q, heads), (item.k, fewer))
             packed[:2] = [
-                self._rotated(tensor, source.rotation, count, item.head_size)
+                self._rotate(tensor, source.rotation, count, item.head_size)
                 for tensor, (source, count) in zip(packed, parts, strict=False)
             ]
         else:
-            packed[0] = self._rotated(packed[0], item.q.rotation, heads + fewer, item.head_size)
+            packed[0] = self._rotate(packed[0], item.q.rotation, heads + fewer, item.head_size)
         result = self._editor.variable("attention", None if dtype is None else np.dtype(dtype))
         window, bias = item.mask.window, item.bias
         self._editor.padfree(
@@ -193,12 +193,12 @@ class _Replacement:
             unpack(self._editor, result, self._boundary, dtype, item.context)
             return
         output = self._editor.take_over(item.context)
-        joined = unpack(self._editor, result, self._boundary, dtype)
+        tensor = unpack(self._editor, result, self._boundary, dtype)
         sizes = self._constant("heads", np.asarray([0, 0, item.num_heads, item.head_size]))
-        heads = self._editor.node("Reshape", [joined, sizes], stem=f"{output.name}_heads", dtype=joined.dtype)
+        heads = self._editor.node("Reshape", [tensor, sizes], stem=f"{output.name}_heads", dtype=tensor.dtype)
         self._editor.node("Transpose", [heads], stem=output.name, attrs={"perm": list(TOKENS_FIRST)}, output=output)
 
-    def _rotated(self, x: gs.Tensor, rotation: Rotation | None, heads: int, size: int) -> gs.Tensor:
+    def _rotate(self, x: gs.Tensor, rotation: Rotation | None, heads: int, size: int) -> gs.Tensor:
         """The tensor [T,...] with its first heads rotated."""
         if rotation is None:
             return x

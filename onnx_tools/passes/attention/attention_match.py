@@ -47,7 +47,7 @@ class Attention:
     @property
     def by_distance(self) -> bool:
         """Whether distances between tokens take part, which padding between them changes."""
-        between_slots = self.bias is not None and not (isinstance(self.bias, Bias) and self.bias.counted)
+        between_slots = self.bias is not None and not (isinstance(self.bias, Bias) and self.bias.counts_tokens)
         return between_slots or not self.mask.window.by_order
 
     @property
@@ -106,7 +106,7 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
         raise NoMatch(f"the weights of Softmax '{name}' are read by {len(readers)} MatMuls instead of one")
     values, again = readers[0].matmul, list(readers[0].uses)
     q, k, v = _heads(around, matmul.inputs[0], matmul.inputs[1], values.inputs[1], keys=KEYS_LAST)
-    k, v = (_repeated(item, q.num_heads) if item.num_heads == 1 and not q.by_head else item for item in (k, v))
+    k, v = (_repeat(item, q.num_heads) if item.num_heads == 1 and not q.by_head else item for item in (k, v))
     _check_heads(q, k, v)
     if scores.parted and q.by_head:
         raise NoMatch(f"the scores of '{name}' have batch and heads merged in another order than Q has")
@@ -122,7 +122,7 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
     if tables is not None and (bias is not None or mask.window != Window()):
         raise NoMatch(f"the scores of '{name}' have tables by distance, and a window or another bias beside them")
     context = follow_context(analysis, values.outputs[0], *q.columns.shape, by_head=q.by_head)
-    k, v = (k, v) if tables is not None else _shared(k, v)
+    k, v = (k, v) if tables is not None else _share(k, v)
     return Attention(name, q, k, v, scale, mask, tables or bias, context)
 
 
@@ -145,14 +145,14 @@ def _heads(
     `keys` makes [B,H,S,D] of K. Raises NoMatch.
     """
     try:
-        q, k = _rotated(around, tensors[0], tensors[1], keys)
+        q, k = _unrotated(around, tensors[0], tensors[1], keys)
     except NoMatch:
         q = trace_heads(around.analysis, tensors[0], "Q")
         k = trace_heads(around.analysis, tensors[1], "K", perm=keys)
     return q, k, trace_heads(around.analysis, tensors[2], "V")
 
 
-def _rotated(
+def _unrotated(
     around: Surroundings, q: gs.Tensor, k: gs.Tensor, keys: tuple[int, ...]
 ) -> tuple[HeadsSource, HeadsSource]:
     """Where Q and K come from before their rotations. Raises NoMatch unless both are rotated alike."""
@@ -178,9 +178,9 @@ def _check_heads(q: HeadsSource, k: HeadsSource, v: HeadsSource) -> None:
         raise NoMatch(f"V is multiplied by {v.factor}")
 
 
-def _shared(k: HeadsSource, v: HeadsSource) -> tuple[HeadsSource, HeadsSource]:
+def _share(k: HeadsSource, v: HeadsSource) -> tuple[HeadsSource, HeadsSource]:
     """K and V with every head once, where query heads share theirs."""
-    once = k.shared(), v.shared()
+    once = k.with_shared_heads(), v.with_shared_heads()
     return once if once[0].num_heads == once[1].num_heads else (k, v)
 
 
@@ -222,12 +222,12 @@ def _match_operator(around: Surroundings, node: gs.Node) -> Attention:
             raise NoMatch(f"Attention '{name}' has {heads} heads for Q and {fewer} for K and V")
         q = _whole(analysis, tensors[0], heads, "Q")
         k, v = (
-            _repeated(_whole(analysis, tensor, fewer, what), heads)
+            _repeat(_whole(analysis, tensor, fewer, what), heads)
             for tensor, what in zip(tensors[1:], "KV", strict=True)
         )
     else:
         q, k, v = _heads(around, *tensors)
-        k, v = (_repeated(item, q.num_heads) for item in (k, v))
+        k, v = (_repeat(item, q.num_heads) for item in (k, v))
     _check_heads(q, k, v)
     heads, size = q.columns.shape
     scale = float(node.attrs.get("scale", 1.0 / math.sqrt(size)))
@@ -239,17 +239,17 @@ def _match_operator(around: Surroundings, node: gs.Node) -> Attention:
     batch, length = Poly.atom("B"), Poly.atom("S")
     shape = (batch, Poly.of(int(heads)), length, length)
     scores.sort_positions(shape, name, around.rows, analysis)
-    proved = prove(scores.uses, shape, name, around.rows)
+    rules = prove(scores.uses, shape, name, around.rows)
     if int(node.attrs.get("is_causal", 0)):
-        proved = replace(proved, window=proved.window & Window(OPEN, 0))
-    bias = around.biases.total(scores.positions, q.num_heads, proved.window, proved.keeps)
+        rules = replace(rules, window=rules.window & Window(OPEN, 0))
+    bias = around.biases.total(scores.positions, q.num_heads, rules.window, rules.keeps)
     context = node.outputs[0]
     if analysis[tensors[0]].rank == 4:
         context = follow_context(analysis, context, heads, size)
-    return Attention(name, q, *_shared(k, v), scale * q.factor * k.factor, proved, bias, context)
+    return Attention(name, q, *_share(k, v), scale * q.factor * k.factor, rules, bias, context)
 
 
-def _repeated(source: HeadsSource, heads: int) -> HeadsSource:
+def _repeat(source: HeadsSource, heads: int) -> HeadsSource:
     """The source with every head as often as there are query heads to it."""
     if heads % source.num_heads:
         raise NoMatch(f"{heads} query heads do not share {source.num_heads} heads of K and V alike")

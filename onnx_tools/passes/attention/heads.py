@@ -54,7 +54,7 @@ class HeadsSource:
         paired = replace(rotation, first=tuple(range(half)), second=tuple(range(half, 2 * half)))
         return replace(self, columns=self.columns[:, order], rotation=paired)
 
-    def shared(self) -> HeadsSource:
+    def with_shared_heads(self) -> HeadsSource:
         """The same with every head once, where the same number of neighbouring heads are one."""
         first = self.columns[:1]
         copies = next((i for i, row in enumerate(self.columns) if not np.array_equal(row, first[0])), self.num_heads)
@@ -172,7 +172,7 @@ def _columns(
         if order is not None:
             values = values.transpose(order)  # its own inverse
         for node, output in moves:
-            values = _moved(analysis, node, output, values, {"B": batch, "S": length})
+            values = _follow(analysis, node, output, values, {"B": batch, "S": length})
         values = _as_heads(values, batch, what, target, by_head).transpose(perm)
         if values.shape[0] != batch or values.shape[2] != length:
             raise NoMatch(f"{what} has the shape {values.shape} for B={batch}, S={length}, not [B, heads, S, size]")
@@ -199,10 +199,10 @@ def _as_heads(values: np.ndarray, batch: int, what: str, target: gs.Tensor, by_h
     return values
 
 
-def _moved(
+def _follow(
     analysis: Analysis, node: gs.Node, output: gs.Tensor, values: np.ndarray, sizes: dict[str, int]
 ) -> np.ndarray:
-    known = [analysis[tensor] for tensor in node.inputs]
+    facts = [analysis[tensor] for tensor in node.inputs]
 
     def number(poly: Poly) -> int:
         try:
@@ -211,8 +211,8 @@ def _moved(
             raise NoMatch(f"'{node_name(node)}' ({node.op}) depends on the unknown size {poly}") from None
 
     if node.op == "Transpose":
-        moved: np.ndarray = values.transpose(node.attrs.get("perm"))
-        return moved
+        permuted: np.ndarray = values.transpose(node.attrs.get("perm"))
+        return permuted
     if node.op == "Concat":
         return np.concatenate([values] * len(node.inputs), axis=int(node.attrs["axis"]))
     if node.op in ("Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze"):
@@ -226,7 +226,7 @@ def _moved(
             return np.tile(values, [new // old for new, old in zip(sizes_made, values.shape, strict=True)])
         return values.reshape(sizes_made)
     if node.op == "Split":
-        parts = split_sizes(node, known)
+        parts = split_sizes(node, facts)
         if parts is None:
             raise NoMatch(f"'{node_name(node)}' (Split) has no known sizes")
         position = next(i for i, item in enumerate(node.outputs) if item is output)
@@ -234,18 +234,18 @@ def _moved(
         piece = np.arange(ends[position] - parts[position], ends[position])
         return np.take(values, piece, axis=int(node.attrs.get("axis", 0)))
     if node.op == "Slice":
-        limits = slice_arguments(node, known)
+        limits = slice_arguments(node, facts)
         if limits is None:
             raise NoMatch(f"'{node_name(node)}' (Slice) has no known limits")
         index = [slice(None)] * values.ndim
         for start, end, axis, step in zip(*limits, strict=True):
             index[axis] = slice(number(start), number(end), step)
         return values[tuple(index)]
-    picked = known[1].plain_integers()
-    if picked is None:
+    indices = facts[1].plain_integers()
+    if indices is None:
         raise NoMatch(f"'{node_name(node)}' ({node.op}) has no known indices")
-    rank = known[1].rank
-    return np.take(values, picked[0] if rank == 0 else picked, axis=int(node.attrs.get("axis", 0)))
+    rank = facts[1].rank
+    return np.take(values, indices[0] if rank == 0 else indices, axis=int(node.attrs.get("axis", 0)))
 
 
 def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int, *, by_head: bool = False) -> gs.Tensor:
@@ -286,6 +286,6 @@ def _check_context(
         if first is not None and len(first) == 3:
             values = (values.swapaxes(0, 1) if by_head else values).reshape(batch * heads, length, size)
         for node, output in chain:
-            values = _moved(analysis, node, output, values, {"B": batch, "S": length})
+            values = _follow(analysis, node, output, values, {"B": batch, "S": length})
         if not np.array_equal(values, expected.reshape(batch, length, heads * size)):
             raise NoMatch(f"the context becomes '{target.name}' in another order than [batch, sequence, head, size]")

@@ -54,12 +54,12 @@ class Projections:
             by_head = np.arange(plain.size).reshape(-1, 3, size)
             if heads == fewer and item.q.rotation is None and _are(sources, [by_head[:, i] for i in range(3)]):
                 return "H3D", [item.q.tensor]
-        fused = self._fused(sources) if alike else None
+        fused = self._fuse(sources) if alike else None
         if fused is not None:
             return "3HD", [fused]
-        return "separate", [self._selected(source) for source in sources]
+        return "separate", [self._select(source) for source in sources]
 
-    def _fused(self, sources: Sequence[HeadsSource]) -> gs.Tensor | None:
+    def _fuse(self, sources: Sequence[HeadsSource]) -> gs.Tensor | None:
         """The tensor [B,S,...] with q, k and v side by side, or None where they are not projections of one input."""
         candidates = [self._linear(source) for source in sources]
         linears = [item for item in candidates if item is not None]
@@ -68,17 +68,17 @@ class Projections:
         if len({str(item.weight.dtype) for item in linears}) != 1 or not _take_all(linears):
             return None
         editor = self._editor
-        weight = self._joined([(item.weight, item) for item in linears], "qkv_weight")
+        weight = self._concatenate([(item.weight, item) for item in linears], "qkv_weight")
         result = editor.node("MatMul", [linears[0].x, weight], stem="qkv", dtype=weight.dtype)
         if all(item.bias is None for item in linears):
             return result
-        bias = self._joined([(item.bias or self._zeros(item), item) for item in linears], "qkv_bias")
+        bias = self._concatenate([(item.bias or self._zeros(item), item) for item in linears], "qkv_bias")
         return editor.node("Add", [result, bias], stem="qkv_with_bias", dtype=weight.dtype)
 
     def _zeros(self, linear: Linear) -> gs.Constant:
         return gs.Constant(f"zeros_for_{linear.weight.name}", np.zeros(linear.weight.shape[-1], linear.weight.dtype))
 
-    def _joined(self, constants: list[tuple[gs.Constant, Linear]], stem: str) -> gs.Constant:
+    def _concatenate(self, constants: list[tuple[gs.Constant, Linear]], stem: str) -> gs.Constant:
         key = tuple((constant.name, linear.columns.tobytes()) for constant, linear in constants)
         if key not in self._weights:
             parts = [
@@ -135,7 +135,7 @@ class Projections:
         shape = self._analysis[source.tensor].shape
         return None if shape is None else shape[2].constant()
 
-    def _selected(self, source: HeadsSource) -> gs.Tensor:
+    def _select(self, source: HeadsSource) -> gs.Tensor:
         """The source's columns in the order [H,D]: itself, or a Gather of its last axis."""
         tensor, width = source.tensor, self._width(source)
         count = source.columns.size

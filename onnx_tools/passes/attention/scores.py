@@ -14,7 +14,7 @@ from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.facts import Shape
 from ..base import NoMatch
 from ..masks.mask import MaskUse, Rows, prove_one
-from ..positions.disentangled import Gathered, gathered_in
+from ..positions.disentangled import GatheredScores, gathered_in
 from ..positions.key_biases import is_of_keys
 from .heads import scale_of
 from .unbounded import unbounded
@@ -29,7 +29,7 @@ class Scores:
     factor: float = 1.0
     uses: list[MaskUse] = field(default_factory=list)
     positions: list[tuple[gs.Tensor, float]] = field(default_factory=list)
-    gathered: list[Gathered] = field(default_factory=list)
+    gathered: list[GatheredScores] = field(default_factory=list)
     parted: bool = False  # whether they are [B*H,S,S] first, and [B,H,S,S] then
 
     def add(self, positional: Positional, tensor: gs.Tensor, factor: float) -> None:
@@ -45,7 +45,7 @@ class Scores:
         elif terms := _terms(tensor):
             for item, sign in terms:
                 self.add(positional, item, factor * sign)
-        elif node is not None and is_standard(node, "Where") and _chosen(analysis, node) is not None:
+        elif node is not None and is_standard(node, "Where") and _constant_operand(analysis, node) is not None:
             use, rest = _selection(analysis, node, factor)
             self.uses.append(use)
             self.add(positional, rest, factor)
@@ -113,7 +113,7 @@ def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores
             terms = [gathered_in(positional, tensor) for tensor in node.inputs]
             position = next((i for i, item in enumerate(terms) if item is not None), None)
             if position is None:
-                position = _added(positional, node)
+                position = _added_operand(positional, node)
                 scores.add(positional, node.inputs[position], scores.factor)
             else:
                 scores.gathered += [item.times(scores.factor) for item in terms[position] or ()]
@@ -133,19 +133,19 @@ def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores
             raise NoMatch(f"the scores {what} '{node_name(node)}' ({node.op}) between Q K^T and the Softmax")
 
 
-def joins_heads(analysis: Analysis, apart: gs.Tensor, joined: gs.Tensor, node: gs.Node) -> bool:
-    """Whether a node reshapes scores between [B,H,S,S] (`apart`) and [B*H,S,S] (`joined`), whatever the direction."""
-    four, three = analysis[apart].shape, analysis[joined].shape
+def joins_heads(analysis: Analysis, apart: gs.Tensor, result: gs.Tensor, node: gs.Node) -> bool:
+    """Whether a node reshapes scores between [B,H,S,S] (`apart`) and [B*H,S,S] (`result`), whatever the direction."""
+    four, three = analysis[apart].shape, analysis[result].shape
     if not is_standard(node, "Reshape") or four is None or three is None or len(four) != 4:
         return False
     return four[0] == B and four[2:] == (S, S) and three == (B * four[1], S, S)
 
 
-def _added(positional: Positional, node: gs.Node) -> int:
+def _added_operand(positional: Positional, node: gs.Node) -> int:
     """Which operand of an Add is added to the scores."""
-    known = [_is_known(positional, tensor) for tensor in node.inputs]
-    if known[0] != known[1]:
-        return known.index(True)
+    are_known = [_is_known(positional, tensor) for tensor in node.inputs]
+    if are_known[0] != are_known[1]:
+        return are_known.index(True)
     # Neither is understood: the one that no MatMul makes is added, and refused with its reason.
     analysis = positional.analysis
     for position in (1, 0):
@@ -174,7 +174,7 @@ def _is_known(positional: Positional, tensor: gs.Tensor) -> bool:
     return all(_is_known(positional, item) for item in node.inputs)
 
 
-def _chosen(analysis: Analysis, node: gs.Node) -> tuple[int, float] | None:
+def _constant_operand(analysis: Analysis, node: gs.Node) -> tuple[int, float] | None:
     """Of a Where the position of the operand that is one number, and the number."""
     for position in (2, 1):
         value = analysis[node.inputs[position]].scalar()
@@ -184,8 +184,8 @@ def _chosen(analysis: Analysis, node: gs.Node) -> tuple[int, float] | None:
 
 
 def _selection(analysis: Analysis, node: gs.Node, factor: float) -> tuple[MaskUse, gs.Tensor]:
-    chosen = _chosen(analysis, node)
-    if chosen is None:
+    constant_operand = _constant_operand(analysis, node)
+    if constant_operand is None:
         raise NoMatch(f"'{node_name(node)}' (Where) chooses between two tensors instead of a tensor and a number")
-    position, value = chosen
+    position, value = constant_operand
     return MaskUse(analysis[node.inputs[0]], "select", factor, position == 2, value), node.inputs[3 - position]

@@ -17,7 +17,7 @@ from ..masks.window import ALL
 from ..softmaxes import is_mask
 from .scores import joins_heads
 
-_KEYS, _SWAPPED = 4, (0, 1, 3, 2)  # axes of [B,H,S,S]; keys and queries in each other's place
+_KEYS, _LAST_TWO_SWAPPED = 4, (0, 1, 3, 2)  # axes of [B,H,S,S]; keys and queries in each other's place
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ def _masked_by(analysis: Analysis, node: gs.Node, chain: Sequence[gs.Tensor]) ->
     position = 1 if node.inputs[1] is weights else 2
     if position == 2 and _is_no_number(node.inputs[0], chain):
         return ()
-    chosen = analysis[node.inputs[0]]
-    masks = analysis[node.inputs[3 - position]].scalar() == 0 and chosen.expr is not None
-    return (MaskUse(chosen, "select", keeps=position == 1),) if masks else None
+    condition = analysis[node.inputs[0]]
+    masks = analysis[node.inputs[3 - position]].scalar() == 0 and condition.expr is not None
+    return (MaskUse(condition, "select", keeps=position == 1),) if masks else None
 
 
 def _is_no_number(test: gs.Tensor, chain: Sequence[gs.Tensor]) -> bool:
@@ -95,7 +95,7 @@ def check_masked_alike(uses: Sequence[MaskUse], mask: PaddingMask, scores: Shape
     """Raises NoMatch where weights are masked by something else than their scores were, or by the query's slot."""
     for use in uses:
         if not _masks(use, mask, scores, node, rows) and not _masks(
-            _transposed(use), PaddingMask(mask.keeps), scores, node, rows
+            _transpose(use), PaddingMask(mask.keeps), scores, node, rows
         ):
             raise NoMatch(f"the weights of Softmax '{node}' are masked otherwise than the scores before it")
 
@@ -111,8 +111,10 @@ def _masks(use: MaskUse | None, mask: PaddingMask, scores: Shape, node: str, row
     return proof.keeps in (None, mask.keeps) and proof.window in (ALL, mask.window)
 
 
-def _transposed(use: MaskUse) -> MaskUse | None:
+def _transpose(use: MaskUse) -> MaskUse | None:
     """The use with queries and keys in each other's place."""
     if use.facts.rank != _KEYS:
         return None
-    return MaskUse(movement.transpose(use.facts, list(_SWAPPED)), use.kind, use.factor, use.keeps, use.masked_value)
+    return MaskUse(
+        movement.transpose(use.facts, list(_LAST_TWO_SWAPPED)), use.kind, use.factor, use.keeps, use.masked_value
+    )

@@ -43,7 +43,7 @@ class Columns:
     def __init__(self, editor: Editor, precision: str) -> None:
         self._editor = editor
         self._precision = precision
-        self._made: dict[tuple[tuple[str, bytes, bytes], ...], gs.Constant] = {}
+        self._constants: dict[tuple[tuple[str, bytes, bytes], ...], gs.Constant] = {}
 
     def put(self, parts: Sequence[Part], stem: str) -> gs.Constant:
         """A constant of these parts, which fill it; one of them is of a constant."""
@@ -51,18 +51,18 @@ class Columns:
         key = tuple(
             (name, part.columns.tobytes(), part.indices.tobytes()) for name, part in zip(names, parts, strict=True)
         )
-        if key not in self._made:
-            self._made[key] = self._constant(stem, _filled(parts))
-        return self._made[key]
+        if key not in self._constants:
+            self._constants[key] = self._constant(stem, _fill(parts))
+        return self._constants[key]
 
     def of_heads(self, values: gs.Constant, heads: int) -> gs.Constant:
         """Numbers of one head [1,P], float32, once for every head."""
         count = int(values.shape[-1])
         key = ((values.name, b"", heads.to_bytes(4, "little")),)
-        if key not in self._made:
+        if key not in self._constants:
             repeated = np.tile(np.asarray(values.values, np.float32).reshape(count), heads)
-            self._made[key] = self._editor.constant(f"{values.name}_of_heads", repeated)
-        return self._made[key]
+            self._constants[key] = self._editor.constant(f"{values.name}_of_heads", repeated)
+        return self._constants[key]
 
     def _constant(self, stem: str, values: npt.NDArray[Any]) -> gs.Constant:
         if self._precision == "fp32":
@@ -71,7 +71,7 @@ class Columns:
         return gs.Constant(self._editor.fresh(stem), HeldValues(message, bytes_of_array(values)))
 
 
-def _filled(parts: Sequence[Part]) -> npt.NDArray[Any]:
+def _fill(parts: Sequence[Part]) -> npt.NDArray[Any]:
     sources = [None if part.constant is None else _values(part.constant) for part in parts]
     first = next(source for source in sources if source is not None)
     result = np.zeros((*first.shape[:-1], sum(part.indices.size for part in parts)), first.dtype)

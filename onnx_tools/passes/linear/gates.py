@@ -55,7 +55,7 @@ class _Gates:
         self._precision = precision
         self._editor = Editor(graph)
         self._columns = Columns(self._editor, precision)
-        self._missed: list[Miss] = []
+        self._misses: list[Miss] = []
 
     def run(self) -> PassResult:
         """Finds what GEMMs lead to, then replaces the gates."""
@@ -64,17 +64,17 @@ class _Gates:
             for branch in self._branches(matmul) if is_candidate(self._analysis, matmul) else ():
                 for reader in branch.output.outputs:
                     factors.setdefault(id(reader), []).append(branch)
-        replaced = 0
+        replaced_count = 0
         for node in list(self._graph.nodes):
             pair = factors.get(id(node), [])
             if not is_standard(node, "Mul") or len(pair) != 2 or not _belong_together(*pair):
                 continue
             try:
-                self._replace(node, *_ordered(node, *pair))
-                replaced += 1
+                self._replace(node, *_order(node, *pair))
+                replaced_count += 1
             except NoMatch as reason:
-                self._missed.append(Miss(node_name(node), str(reason)))
-        return PassResult(NAME, replaced, tuple(self._missed))
+                self._misses.append(Miss(node_name(node), str(reason)))
+        return PassResult(NAME, replaced_count, tuple(self._misses))
 
     def _branches(self, matmul: gs.Node) -> Iterator[_Branch]:
         """What becomes of a GEMM [T,N]: of all its columns, or of the two pieces that it is cut into."""
@@ -84,7 +84,7 @@ class _Gates:
         if width is None:
             return
         every = np.arange(width)
-        whole = _Branch(matmul, every, bias.added, every, bias.output, bias.nodes)
+        whole = _Branch(matmul, every, bias.addend, every, bias.output, bias.nodes)
         cuts = [(reader, _cut_columns(self._analysis, reader, every)) for reader in bias.output.outputs]
         if not cuts or is_output(self._graph, bias.output) or any(pieces is None for _, pieces in cuts):
             if sum(is_candidate(self._analysis, reader) for reader in matmul.inputs[0].outputs) > 1:
@@ -98,15 +98,15 @@ class _Gates:
             nodes = (*bias.nodes, reader)
             piece = replace(whole, columns=columns, bias_columns=columns, output=output, nodes=nodes, is_piece=True)
             try:
-                yield self._activated(piece if bias.added is not None else self._biased(piece))
+                yield self._activated(piece if bias.addend is not None else self._biased(piece))
             except NoMatch as reason:
-                self._missed.append(Miss(node_name(matmul), str(reason)))
+                self._misses.append(Miss(node_name(matmul), str(reason)))
 
     def _biased(self, piece: _Branch) -> _Branch:
         """A piece with the bias that is added to it alone."""
         bias = added_bias(self._graph, self._analysis, piece.output)
         every, nodes = np.arange(piece.columns.size), (*piece.nodes, *bias.nodes)
-        return replace(piece, bias=bias.added, bias_columns=every, output=bias.output, nodes=nodes)
+        return replace(piece, bias=bias.addend, bias_columns=every, output=bias.output, nodes=nodes)
 
     def _activated(self, branch: _Branch) -> _Branch:
         """A branch with its activation, and the Cast after it. Raises NoMatch for an unknown activation."""
@@ -162,11 +162,11 @@ class _Gates:
 
 def _cut_columns(analysis: Analysis, node: gs.Node, every: Indices) -> list[Indices] | None:
     """Which columns of its first input [T,N] each output of a Split or Slice has; None for other nodes."""
-    known = [analysis[tensor] for tensor in node.inputs]
+    facts = [analysis[tensor] for tensor in node.inputs]
     if is_standard(node, "Split") and int(node.attrs.get("axis", 0)) in (-1, 1):
-        sizes = split_sizes(node, known)
+        sizes = split_sizes(node, facts)
         return None if sizes is None else np.split(every, np.cumsum(sizes)[:-1])
-    limits = slice_arguments(node, known) if is_standard(node, "Slice") else None
+    limits = slice_arguments(node, facts) if is_standard(node, "Slice") else None
     if limits is None or limits[2] != [1] or limits[3][0] < 1:
         return None
     start, end = limits[0][0].constant(), limits[1][0].constant()
@@ -181,7 +181,7 @@ def _belong_together(one: _Branch, other: _Branch) -> bool:
     return same_rows and one.is_piece == other.is_piece == (one.matmul is other.matmul)
 
 
-def _ordered(gate: gs.Node, one: _Branch, other: _Branch) -> tuple[_Branch, _Branch]:
+def _order(gate: gs.Node, one: _Branch, other: _Branch) -> tuple[_Branch, _Branch]:
     """The factor with the activation, and the other. Raises NoMatch where both have one."""
     if one.activation != "none" and other.activation != "none":
         raise NoMatch(f"'{node_name(gate)}' multiplies '{one.output.name}' and '{other.output.name}', both activated")

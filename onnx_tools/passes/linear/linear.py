@@ -25,20 +25,20 @@ def linear(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
     the residual for one read, and has the sum in float32.
     """
     editor = Editor(graph)
-    replaced, missed = 0, list[Miss]()
+    replaced_count, misses = 0, list[Miss]()
     for node in list(graph.nodes):
         if not is_candidate(analysis, node):
             continue
         try:
             check(analysis, node, precision)
         except NoMatch as reason:
-            missed.append(Miss(node_name(node), str(reason)))
+            misses.append(Miss(node_name(node), str(reason)))
             continue
-        name, left = node_name(node), _replace(editor, analysis, node)
-        replaced += 1
-        if left is not None:
-            missed.append(Miss(name, left))
-    return PassResult(NAME, replaced, tuple(missed))
+        name, replacement = node_name(node), _replace(editor, analysis, node)
+        replaced_count += 1
+        if replacement is not None:
+            misses.append(Miss(name, replacement))
+    return PassResult(NAME, replaced_count, tuple(misses))
 
 
 def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
@@ -57,8 +57,8 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
     for old_node in (node, *bias.nodes, *activated.nodes, *residual.nodes):
         old_node.inputs.clear()
         old_node.outputs.clear()
-    padfree_linear(editor, name, [x, weight, bias.added, residual.added], output, activation=kind)
-    if bias.added is not None and not bias.nodes:
+    padfree_linear(editor, name, [x, weight, bias.addend, residual.addend], output, activation=kind)
+    if bias.addend is not None and not bias.nodes:
         output.name = editor.fresh(f"{output.name}_biased")  # it is no longer what the original has under the old one
     return reason
 
@@ -73,12 +73,12 @@ def _bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> Step:
         return added_bias(graph, analysis, y)
     if not reader.attrs[flag] or reader.inputs[0] is not y:
         return Step(y)
-    added = reader.inputs[1]  # the bias follows the tensor that it is added to
-    if not is_bias(analysis, added, y):
+    bias = reader.inputs[1]  # the bias follows the tensor that it is added to
+    if not is_bias(analysis, bias, y):
         return Step(y)
     del reader.inputs[1]
     reader.attrs[flag] = 0
-    return Step(y, added)
+    return Step(y, bias)
 
 
 def _residual(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> Step:

@@ -22,7 +22,7 @@ class Step:
     """A value that a GEMM leads to, what was added for it, and the nodes that are not needed then."""
 
     output: gs.Tensor
-    added: gs.Tensor | None = None
+    addend: gs.Tensor | None = None
     nodes: tuple[gs.Node, ...] = ()
 
 

@@ -40,19 +40,19 @@ def rotations(graph: gs.Graph, precision: str) -> PassResult:
     """
     editor = Editor(graph)
     columns = Columns(editor, precision)
-    replaced, missed = 0, list[Miss]()
+    replaced_count, misses = 0, list[Miss]()
     for node in list(graph.nodes):
         if not is_padfree(node, "PadfreeAttention"):
             continue
         try:
             matches = _match(graph, node)
         except NoMatch as reason:
-            missed.append(Miss(node_name(node), str(reason)))
+            misses.append(Miss(node_name(node), str(reason)))
             continue
         for rotation in matches:
             _replace(editor, columns, rotation)
-        replaced += len(matches)
-    return PassResult(NAME, replaced, tuple(missed))
+        replaced_count += len(matches)
+    return PassResult(NAME, replaced_count, tuple(misses))
 
 
 def _match(graph: gs.Graph, attention: gs.Node) -> list[_Rotation]:
@@ -67,9 +67,9 @@ def _match(graph: gs.Graph, attention: gs.Node) -> list[_Rotation]:
     if len(rotations) != len(sources):
         raise NoMatch(f"'{name}' reads a Q and a K of which only one is rotated")
     heads, of_keys = (int(attention.attrs[key]) for key in ("num_heads", "num_kv_heads"))
-    wanted = [heads + of_keys] if len(sources) == 1 else [heads, of_keys]
+    layouts = [heads + of_keys] if len(sources) == 1 else [heads, of_keys]
     size = int(attention.attrs["head_size"])
-    if [rotation.heads for rotation in rotations] != wanted or any(
+    if [rotation.heads for rotation in rotations] != layouts or any(
         rotation.head_size != size for rotation in rotations
     ):
         raise NoMatch(f"'{name}' has other heads than those that are rotated before it")

@@ -39,53 +39,54 @@ def choose_mask(
     graph: gs.Graph,
     analysis: Analysis,
     rows: Rows,
-    proved: Sequence[Keeping | None],
+    proved_rules: Sequence[Keeping | None],
     rest: Sequence[gs.Node],
-    missed: Sequence[Miss],
-    named: str | None,
+    misses: Sequence[Miss],
+    mask_name: str | None,
 ) -> Keeping | None:
     """The input that masks padding, and which of its values keep a slot; None where every slot is a token.
 
-    `proved` are the masks of the attentions that were understood, `rest` the other attentions with what was `missed`,
-    `named` is the input that the user calls the mask. Raises RewriteError where no proof is found, or contradicts that.
+    `proved_rules` are the masks of the attentions that were understood, `rest` the other attentions with what they
+    lack (`misses`), `mask_name` is the input that the user calls the mask. Raises RewriteError where no proof is found,
+    or contradicts that.
     """
-    if not proved and not rest:
+    if not proved_rules and not rest:
         raise no_attention(graph, analysis)
     possible = [tensor for tensor in graph.inputs if is_token_input(tensor) and len(tensor.shape) == 2]
     inputs = [str(tensor.name) for tensor in possible]
-    if named is not None and named not in inputs:
-        other = any(tensor.name == named for tensor in graph.inputs)
+    if mask_name is not None and mask_name not in inputs:
+        other = any(tensor.name == mask_name for tensor in graph.inputs)
         what = "is no input [batch, sequence]" if other else "is no input"
-        raise RewriteError(f"the mask '{named}' {what} of the model; its inputs are {_listed(inputs)}; name one")
-    rules = [rule for rule in proved if rule is not None]
+        raise RewriteError(f"the mask '{mask_name}' {what} of the model; its inputs are {_list(inputs)}; name one")
+    rules = [rule for rule in proved_rules if rule is not None]
     if not rules:
         masked_keys = [keys_masked_by(analysis, node, tensor, rows) for node in rest for tensor in possible]
         rules = [rule for rule in masked_keys if rule is not None]
     sources = sorted({rule.source for rule in rules})
-    if named is not None:
-        return _checked(possible, _named(named, rules, sources, rows))
+    if mask_name is not None:
+        return _check(possible, _named_rule(mask_name, rules, sources, rows))
     if len(sources) > 1:
         raise RewriteError(
             f"attention is masked by several inputs ({', '.join(sources)}); one padding mask is expected; export the "
             f"model with a single attention_mask, or say which one tells padding: {_options(sources)}"
         )
     if rules:
-        return _checked(possible, _weakest(rules))
-    scored = set[str]().union(*(inputs_in_scores(analysis, node) for node in rest))
-    weighed = set[str]().union(*(inputs_in_weights(analysis, node) for node in rest))
-    reached = [name for name in inputs if name in scored | weighed]
-    if not reached:
-        return _checked(possible, None)
-    reasons = "; ".join(dict.fromkeys(miss.reason for miss in missed[:3]))
-    readers = "the scores read" if scored & set(reached) else "the weights are multiplied by"
+        return _check(possible, _weakest(rules))
+    in_scores = set[str]().union(*(inputs_in_scores(analysis, node) for node in rest))
+    in_weights = set[str]().union(*(inputs_in_weights(analysis, node) for node in rest))
+    candidates = [name for name in inputs if name in in_scores | in_weights]
+    if not candidates:
+        return _check(possible, None)
+    reasons = "; ".join(dict.fromkeys(miss.reason for miss in misses[:3]))
+    readers = "the scores read" if in_scores & set(candidates) else "the weights are multiplied by"
     raise UnprovedMaskError(
         f"no attention proves which input is the padding mask ({len(rest)} found): {reasons}; {readers} "
-        f"{_listed(reached)}",
-        reached,
+        f"{_list(candidates)}",
+        candidates,
     )
 
 
-def _checked(possible: Sequence[gs.Tensor], rule: Keeping | None) -> Keeping | None:
+def _check(possible: Sequence[gs.Tensor], rule: Keeping | None) -> Keeping | None:
     """The rule. Raises RewriteError where an input [B,S] other than a plain mask holds floats."""
     mask = None if rule is None or not rule.plain else rule.source
     for tensor in possible:
@@ -100,17 +101,17 @@ def _checked(possible: Sequence[gs.Tensor], rule: Keeping | None) -> Keeping | N
     return rule
 
 
-def _named(named: str, rules: Sequence[Keeping], sources: Sequence[str], rows: Rows) -> Keeping:
+def _named_rule(mask_name: str, rules: Sequence[Keeping], sources: Sequence[str], rows: Rows) -> Keeping:
     """The rule of the input that the user names: the one that is proved of it, or that any value but 0 keeps a slot."""
-    own = [rule for rule in rules if rule.source == named]
+    own = [rule for rule in rules if rule.source == mask_name]
     if own:
         return _weakest(own)
     if sources:
         raise RewriteError(
-            f"attention is masked by {_listed(sources)}, not by '{named}'; leave the mask out, or name that input"
+            f"attention is masked by {_list(sources)}, not by '{mask_name}'; leave the mask out, or name that input"
         )
-    count = rows.get(named)
-    return Keeping(named, "nonzero") if count is None or count <= 2 else Keeping(named, "except", (0,))
+    count = rows.get(mask_name)
+    return Keeping(mask_name, "nonzero") if count is None or count <= 2 else Keeping(mask_name, "except", (0,))
 
 
 def _weakest(rules: Sequence[Keeping]) -> Keeping:
@@ -118,7 +119,7 @@ def _weakest(rules: Sequence[Keeping]) -> Keeping:
     return max(rules, key=lambda rule: (list(rules).count(rule), str(rule)))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 

@@ -164,18 +164,18 @@ class _Walk:
         self._analysis = analysis
         self._source = source
         self._values = values
-        self._found: dict[int, Bounds] = {}
+        self._bounds: dict[int, Bounds] = {}
 
     def scores(self, tensor: gs.Tensor) -> Bounds:
         """What a float tensor [..., keys] adds."""
-        if id(tensor) not in self._found:  # chains of x + x would be walked again and again
-            self._found[id(tensor)] = self._scores(tensor)
-        return self._found[id(tensor)]
+        if id(tensor) not in self._bounds:  # chains of x + x would be walked again and again
+            self._bounds[id(tensor)] = self._scores(tensor)
+        return self._bounds[id(tensor)]
 
     def _scores(self, tensor: gs.Tensor) -> Bounds:
-        known = self._own_elements(tensor)
-        if known is not None:
-            return self._sum(known[0], known[1])
+        elements = self._own_elements(tensor)
+        if elements is not None:
+            return self._sum(elements[0], elements[1])
         node = tensor.inputs[0] if tensor.inputs else None
         if node is None:
             return _nothing()
@@ -183,7 +183,7 @@ class _Walk:
             return self.scores(node.inputs[0])
         if is_standard(node, "Add", "Sub"):
             one, two = (self.scores(item) for item in node.inputs)
-            return _added(one, two) if node.op == "Add" else _added(one, (-two[1], -two[0]))
+            return _add(one, two) if node.op == "Add" else _add(one, (-two[1], -two[0]))
         if is_standard(node, "Where"):
             test, one, two = (
                 self.bounds_at_tokens(node.inputs[0]),
@@ -206,10 +206,10 @@ class _Walk:
 
     def bounds_at_tokens(self, tensor: gs.Tensor) -> Bounds:
         """A boolean tensor [..., keys]; 0 or 1 where nothing is known."""
-        known = self._own_elements(tensor)
-        if known is None:
+        elements = self._own_elements(tensor)
+        if elements is None:
             return np.asarray(0.0), np.asarray(1.0)
-        return bounds_by_cases(known[0], dict.fromkeys(known[1], self._values))
+        return bounds_by_cases(elements[0], dict.fromkeys(elements[1], self._values))
 
     def _moves(self, node: gs.Node) -> bool:
         """Whether a node leaves the keys where they are: at the last axis."""
@@ -233,7 +233,7 @@ class _Walk:
             return self._sum(expr.args[0], own)
         if isinstance(expr, Apply) and expr.op in ("Add", "Sub") and not any(is_constant(arg) for arg in expr.args):
             one, two = (self._sum(arg, own) for arg in expr.args)
-            return _added(one, two) if expr.op == "Add" else _added(one, (-two[1], -two[0]))
+            return _add(one, two) if expr.op == "Add" else _add(one, (-two[1], -two[0]))
         return bounds_by_cases(expr, dict.fromkeys(own, self._values))
 
     def _own_elements(self, tensor: gs.Tensor) -> tuple[Expr, list[Element]] | None:
@@ -277,7 +277,7 @@ def _of_other_tokens(expr: Expr, shape: Shape) -> Expr:
     return apply(expr.op, tuple(_of_other_tokens(arg, shape) for arg in expr.args), expr.dtype)
 
 
-def _added(one: Bounds, two: Bounds) -> Bounds:
+def _add(one: Bounds, two: Bounds) -> Bounds:
     with np.errstate(invalid="ignore"):
         return one[0] + two[0], one[1] + two[1]
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...analysis.symbolic import Apply, Axis, Element, Expr, Index, Poly, RowSum
 from ...analysis.symbolic.bounds import Values, bounds
-from ...analysis.symbolic.expr import apply, axes_of, evaluate, leaves, number, replaced
+from ...analysis.symbolic.expr import apply, axes_of, evaluate, leaves, number, replace_element
 from ...analysis.symbolic.facts import Facts, Shape, broadcast_expr
 from ..base import NoMatch
 from ..positions.distances import DISTANCE, at_distance, by_distance
@@ -110,12 +110,12 @@ def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping
     pairs = [leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.indices == query]
     own, at_tokens = expr, expr
     for item in pairs:
-        own = replaced(own, item, Element(item.source, key, item.dtype))
+        own = replace_element(own, item, Element(item.source, key, item.dtype))
     rule = _padding_rule(use, own, prefix, rows)
     if not pairs:
         return rule
     for item in pairs:
-        at_tokens = replaced(at_tokens, item, number(int(rule.form == "nonzero"), item.dtype))
+        at_tokens = replace_element(at_tokens, item, number(int(rule.form == "nonzero"), item.dtype))
     if not rule.plain or _padding_rule(use, at_tokens, prefix, rows) != rule:
         raise NoMatch(f"{prefix} what it keeps for a query that is no padding is not known")
     return rule
@@ -132,8 +132,8 @@ def _padding_rule(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping:
         wide = np.broadcast_to(at_tokens, size), np.broadcast_to(masked, size)
         return keeping(element.source, domain, *wide, is_binary(expr, element))
     except NoMatch as reason:
-        said = "" if domain.complete else _said_of_two(use, low, domain)
-        raise NoMatch(f"{prefix} {said or reason}") from None
+        ending = "" if domain.complete else _said_of_two(use, low, domain)
+        raise NoMatch(f"{prefix} {ending or reason}") from None
 
 
 def _states(use: MaskUse, low: Values, high: Values) -> tuple[Truths, Truths]:
@@ -153,11 +153,13 @@ def _window(use: MaskUse, expr: Expr, prefix: str) -> Window:
     if elements:
         own = at_distance(expr, 0)
         values = domain_of(elements[0].dtype, 2 if is_binary(own, elements[0]) else None, [own]).values
-    known = {element: np.broadcast_to(values[:, None], (len(values), len(distances))) for element in elements}
-    known[DISTANCE] = np.broadcast_to(distances, (len(values), len(distances)))
-    states = _states(use, *bounds(expr, known))
+    distances_by_element = {
+        element: np.broadcast_to(values[:, None], (len(values), len(distances))) for element in elements
+    }
+    distances_by_element[DISTANCE] = np.broadcast_to(distances, (len(values), len(distances)))
+    states = _states(use, *bounds(expr, distances_by_element))
     try:
-        return window_of(distances, *(np.broadcast_to(state, known[DISTANCE].shape) for state in states))
+        return window_of(distances, *(np.broadcast_to(state, distances_by_element[DISTANCE].shape) for state in states))
     except NoMatch as reason:
         raise NoMatch(f"{prefix} {reason}") from None
 
@@ -193,7 +195,7 @@ def _inner(expr: Expr) -> Expr:
 
 
 def _only_element(expr: Expr, prefix: str) -> Element:
-    wanted = (Poly.atom(Axis(0)), Poly.atom(Axis(3)))
+    identity = (Poly.atom(Axis(0)), Poly.atom(Axis(3)))
     elements: set[Element] = set()
     indices = [leaf for leaf in leaves(expr) if isinstance(leaf, Index) and leaf.poly.constant() is None]
     if indices:
@@ -205,7 +207,7 @@ def _only_element(expr: Expr, prefix: str) -> Element:
         if isinstance(leaf, RowSum):
             raise NoMatch(f"{prefix} it depends on the sum of '{leaf.source}' otherwise than as a number of keys")
         if isinstance(leaf, Element):
-            if leaf.indices != wanted:
+            if leaf.indices != identity:
                 where = ", ".join(str(index) for index in leaf.indices)
                 raise NoMatch(f"{prefix} it reads {leaf.source}[{where}] instead of the key's [i0, i3]")
             elements.add(leaf)

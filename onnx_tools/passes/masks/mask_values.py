@@ -42,8 +42,8 @@ class Keeping:
         return self.form in ("nonzero", "zero")
 
     def __str__(self) -> str:
-        shown = ", ".join(str(value) for value in self.values)
-        return f"{self.source} {self.form} {shown}" if self.values else f"{self.source} {self.form}"
+        values_text = ", ".join(str(value) for value in self.values)
+        return f"{self.source} {self.form} {values_text}" if self.values else f"{self.source} {self.form}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def keeping(source: str, domain: Domain, is_token: np.ndarray, masked: np.ndarra
         return Keeping(source, "nonzero" if state[1] else "zero")
     if domain.complete and len(state) < len(domain.values):
         raise NoMatch(f"values of '{source}' neither keep nor mask a key")
-    keep, drop = ([value for value in sorted(state) if state[value] is wanted] for wanted in (True, False))
+    keep, drop = ([value for value in sorted(state) if state[value] is outcome] for outcome in (True, False))
     if not keep or not drop:
         raise NoMatch(f"all values of '{source}' {'keep' if keep else 'mask'} a key")
     first, last = state[min(state)], state[max(state)]
@@ -179,12 +179,12 @@ def _is_one_of(editor: Editor, mask: gs.Tensor, values: tuple[int, ...]) -> gs.T
 class Mask:
     """What tells which slots of a graph are kept.
 
-    `source` is the input, None where there is none: then every slot is a token. `kept` and `masked` are values that it
-    may have; of a plain mask they are all that it has, one each. `rule` is not 0 where a value keeps its slot.
+    `source` is the input, None where there is none: then every slot is a token. `kept_values` and `masked` are values
+    that it may have; of a plain mask they are all that it has, one each. `rule` is not 0 where a value keeps its slot.
     """
 
     source: str | None
-    kept: tuple[int, ...] = ()
+    kept_values: tuple[int, ...] = ()
     masked: tuple[int, ...] = ()
     plain: bool = True
     rule: Expr | None = None
@@ -202,8 +202,8 @@ class Mask:
         element = elements.pop()
         if tuple(str(index) for index in element.indices) != axes or not (self.plain or _only_compares(expr, element)):
             return None
-        tried = (*self.kept, *self.masked)
-        values = [int(value) for value in (tried if self.plain else _with_neighbours(tried, [expr]))]
+        samples = (*self.kept_values, *self.masked)
+        values = [int(value) for value in (samples if self.plain else _with_neighbours(samples, [expr]))]
         try:
             results = [float(evaluate(expr, {element: value})) for value in values]
         except ValueError:
@@ -216,7 +216,7 @@ class Mask:
         """Whether a value of the input keeps its slot."""
         return self.rule is not None and bool(_at(self.rule, np.asarray(value)))
 
-    def described(self, limit: int | None) -> dict[str, object] | None:
+    def to_entry(self, limit: int | None) -> dict[str, object] | None:
         """For the metadata: the input and its values; None where every slot is a token.
 
         Of an input that has values up to a `limit`, those that mask a slot are all listed.
@@ -227,7 +227,7 @@ class Mask:
         if not self.plain and self.rule is not None and limit is not None:
             values = np.arange(limit)
             masked = tuple(np.flatnonzero(_at(self.rule, values) == 0).tolist())
-        return {"input": self.source, "kept": list(self.kept), "masked": list(masked), "plain": self.plain}
+        return {"input": self.source, "kept": list(self.kept_values), "masked": list(masked), "plain": self.plain}
 
 
 def _only_compares(expr: Expr, element: Element) -> bool:
@@ -251,7 +251,7 @@ def mask_of(facts: Facts) -> Mask:
     plain = _is_plain(expr)
     samples = (0, 1) if plain else [int(value) for value in _with_neighbours(_SAMPLES, [expr]) if value >= 0]
     outcome = _at(expr, np.asarray(samples)) != 0
-    keep, drop = (tuple(np.asarray(samples)[outcome == wanted].tolist()) for wanted in (True, False))
+    keep, drop = (tuple(np.asarray(samples)[outcome == is_kept].tolist()) for is_kept in (True, False))
     return Mask(elements[0].source, keep, drop, plain, expr)
 
 

@@ -22,33 +22,35 @@ def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
     softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax")]
     if softmaxes:
         shapes = dict.fromkeys(f"'{node_name(node)}' is over {_text(analysis, node)}" for node in softmaxes)
-        listed, rest = list(shapes)[:_MOST], len(shapes) - _MOST
+        first_names, rest = list(shapes)[:_MOST], len(shapes) - _MOST
         more = f", and {rest} others" if rest > 0 else ""
-        traced = next(
+        traced_tensor = next(
             (size for size in (_traced_length(analysis, node) for node in softmaxes) if size is not None), None
         )
-        if traced is not None:
+        if traced_tensor is not None:
             return RewriteError(
-                f"no attention found: scores have a row for every token and {traced} columns, whatever the sequence's "
-                f"length ({'; '.join(listed)}{more}): the file was traced with {traced} tokens, and holds this number, "
+                f"no attention found: scores have a row for every token and {traced_tensor} columns, whatever the "
+                "sequence's "
+                f"length ({'; '.join(first_names)}{more}): the file was traced with {traced_tensor} tokens, and holds "
+                "this number, "
                 "as torch.onnx.export writes nn.MultiheadAttention and nn.TransformerEncoder through TorchScript; "
                 "export the model with torch.onnx.export(..., dynamo=True, dynamic_shapes=...)"
             )
-        fixed = next(
+        fixed_tensor = next(
             (size for size in (_traced_square(analysis, node) for node in softmaxes) if size is not None), None
         )
-        if fixed is not None:
-            return RewriteError(_traced_constants(graph, analysis, fixed))
+        if fixed_tensor is not None:
+            return RewriteError(_traced_constants(graph, analysis, fixed_tensor))
         return RewriteError(
-            f"no attention found: no Softmax is over [..., sequence, sequence] ({'; '.join(listed)}{more}), and there "
-            f"is no Attention operator; {_FREE}"
+            f"no attention found: no Softmax is over [..., sequence, sequence] ({'; '.join(first_names)}{more}), and "
+            f"there is no Attention operator; {_FREE}"
         )
     counts = Counter(f"{node.domain}.{node.op}" if node.domain else node.op for node in graph.nodes)
     names = [f"{count} {name}" for name, count in counts.most_common()]
-    listed = [*names[:_MOST], *([f"{len(names) - _MOST} others"] if len(names) > _MOST else [])]
+    first_names = [*names[:_MOST], *([f"{len(names) - _MOST} others"] if len(names) > _MOST else [])]
     return RewriteError(
-        f"no attention found: the model has neither a Softmax nor an Attention operator; it holds {', '.join(listed)}; "
-        f"{_FREE}"
+        "no attention found: the model has neither a Softmax nor an Attention operator; it holds "
+        f"{', '.join(first_names)}; {_FREE}"
     )
 
 

@@ -30,10 +30,10 @@ def check_slots(graph: gs.Graph, analysis: Analysis) -> None:
         if facts.shape is None or indices is None or not (facts.dtype or "").startswith(("float", "bfloat")):
             continue
         axis = 1 if node.op == "GatherND" else int(node.attrs.get("axis", 0)) % len(facts.shape)
-        named = sorted({leaf.source for leaf in leaves(indices) if isinstance(leaf, Element)})
-        if named and _of(sources, node.inputs[0]) and axis < len(facts.shape) and facts.shape[axis] == S:
+        names = sorted({leaf.source for leaf in leaves(indices) if isinstance(leaf, Element)})
+        if names and _of(sources, node.inputs[0]) and axis < len(facts.shape) and facts.shape[axis] == S:
             raise RewriteError(
-                f"input {_listed(named)} holds positions in the sequence: '{node_name(node)}' ({node.op}) takes "
+                f"input {_list(names)} holds positions in the sequence: '{node_name(node)}' ({node.op}) takes "
                 "tokens by them; padfree's inputs hold values of tokens, at any position; export the encoder without "
                 "that part, and take the tokens from its output"
             )
@@ -47,12 +47,12 @@ def check_sequences(graph: gs.Graph, analysis: Analysis, attentions: Iterable[gs
     sources = _sources(graph, mask)
     for node in attentions:
         pairs = [(_of(sources, one), _of(sources, two)) for one, two in _operands(analysis, node)]
-        known = [(queries, keys) for queries, keys in pairs if queries and keys]
-        if known and not any(queries & keys for queries, keys in known):
-            queries, keys = known[0]
+        full_pairs = [(queries, keys) for queries, keys in pairs if queries and keys]
+        if full_pairs and not any(queries & keys for queries, keys in full_pairs):
+            queries, keys = full_pairs[0]
             raise RewriteError(
-                f"attention '{node_name(node)}' is between two sequences: tokens made of {_listed(queries)} read those "
-                f"made of {_listed(keys)}; padfree packs tokens of one sequence, which read each other; export the "
+                f"attention '{node_name(node)}' is between two sequences: tokens made of {_list(queries)} read those "
+                f"made of {_list(keys)}; padfree packs tokens of one sequence, which read each other; export the "
                 "encoder alone"
             )
 
@@ -92,5 +92,5 @@ def _operands(analysis: Analysis, node: gs.Node) -> list[tuple[gs.Tensor, gs.Ten
     return operands
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names))

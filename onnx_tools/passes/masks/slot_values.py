@@ -45,11 +45,11 @@ class SlotValues:
     def __init__(self, analysis: Analysis, mask: Mask) -> None:
         self._analysis = analysis
         self._mask = mask
-        self._known: dict[str, float | None] = {}
+        self._values: dict[str, float | None] = {}
 
     def know(self, tensor: gs.Tensor, value: float) -> None:
         """Tells what a tensor that is made in another way now holds in masked slots."""
-        self._known[tensor.name] = value
+        self._values[tensor.name] = value
 
     def at_masked(self, tensor: gs.Tensor, depth: int = _MAX_DEPTH) -> float | None:
         """The number that all elements in masked slots are; None where that is not known. Without a mask it is 0."""
@@ -60,10 +60,10 @@ class SlotValues:
         sequence = token_axis(facts.shape)
         if sequence is None or depth == 0:
             return None
-        if tensor.name not in self._known:
+        if tensor.name not in self._values:
             value = self._of_expr(facts.expr, sequence)
-            self._known[tensor.name] = self._of_node(tensor, sequence, depth) if value is None else value
-        return self._known[tensor.name]
+            self._values[tensor.name] = self._of_node(tensor, sequence, depth) if value is None else value
+        return self._values[tensor.name]
 
     def outcomes(self, tensor: gs.Tensor) -> tuple[float, float] | None:
         """What a tensor made of the mask alone is in kept slots, and in masked ones."""
@@ -87,17 +87,17 @@ class SlotValues:
         node = producer(tensor)
         if node is None or node.domain not in STANDARD_DOMAINS:
             return None
-        known = [self._analysis[item] for item in node.inputs]
+        facts = [self._analysis[item] for item in node.inputs]
         if is_standard(node, "ScatterElements", "ScatterND"):
-            values = self.at_masked(node.inputs[0], depth - 1), known[2].scalar()
+            values = self.at_masked(node.inputs[0], depth - 1), facts[2].scalar()
             return values[0] if values[0] == values[1] else None
-        if is_standard(node, "Softmax") and int(node.attrs.get("axis", -1)) % len(known[0].shape or ()) == sequence:
+        if is_standard(node, "Softmax") and int(node.attrs.get("axis", -1)) % len(facts[0].shape or ()) == sequence:
             value = self.at_masked(node.inputs[0], depth - 1)
             return 0.0 if value is not None and value <= VERY_NEGATIVE else None
         if is_standard(node, *ELEMENTWISE):
             return self._of_elementwise(node, tensor, sequence, depth)
         try:
-            packed_form(node, known, self._analysis[tensor])
+            packed_form(node, facts, self._analysis[tensor])
         except NoRule:
             return None
         if is_standard(node, "Concat"):

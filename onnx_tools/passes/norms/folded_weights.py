@@ -15,7 +15,7 @@ from ...files.weights import HeldValues, bytes_of_array
 from ...operators.functions import ACT_TYPES
 from ...precision.blocks import exact_product
 from ...precision.ranges import unfit_reason
-from ...precision.rounded_weights import moved_to_keep_sums, rounded, to_float32
+from ...precision.rounded_weights import moved_to_keep_sums, round_values, to_float32
 from ..base import NoMatch
 
 Floats = npt.NDArray[np.float32]
@@ -31,7 +31,7 @@ class FoldedWeights:
         self._scaled: dict[tuple[str, str, bool], gs.Constant] = {}
         self._shifts: dict[tuple[str, str], Doubles] = {}
 
-    def scaled(self, weight: gs.Constant, gamma: gs.Constant, *, centred: bool) -> gs.Constant:
+    def scale(self, weight: gs.Constant, gamma: gs.Constant, *, centred: bool) -> gs.Constant:
         """diag(gamma) weight [K,N] in the graph's type. Raises NoMatch where the type cannot hold it.
 
         Args:
@@ -47,9 +47,9 @@ class FoldedWeights:
                 if centred:
                     exact -= exact.mean(axis=0, dtype=np.float64).astype(np.float32)
                 centred_weights = (
-                    moved_to_keep_sums(exact, lambda moved: self._rounded(moved)[1], axis=0) if centred else exact
+                    moved_to_keep_sums(exact, lambda moved: self._round(moved)[1], axis=0) if centred else exact
                 )
-                values, rounded = self._rounded(centred_weights)
+                values, rounded = self._round(centred_weights)
             if unfit := unfit_reason(exact, self._precision, rounded=rounded) or self._not_finite(rounded):
                 raise NoMatch(f"'{weight.name}' times '{gamma.name}' {unfit}")
             self._scaled[key] = self._constant(f"{weight.name}_scaled", values)
@@ -64,7 +64,7 @@ class FoldedWeights:
             return terms[0] if terms else None
         total = sum((values_of(term).astype(np.float64) for term in terms), self._shift(weight, beta))
         stem = terms[0].name if terms else f"{weight.name}_bias"
-        values, rounded = self._rounded(total.astype(np.float32))
+        values, rounded = self._round(total.astype(np.float32))
         if unfit := self._not_finite(rounded):
             raise NoMatch(f"'{stem}', shifted, {unfit}")
         return self._constant(f"{stem}_shifted", values)
@@ -78,12 +78,12 @@ class FoldedWeights:
             self._shifts[key] = exact_product(values_of(beta), values_of(weight))
         return self._shifts[key]
 
-    def _rounded(self, exact: Floats) -> tuple[Floats | HeldValues, Floats]:
+    def _round(self, exact: Floats) -> tuple[Floats | HeldValues, Floats]:
         """The values in the graph's type, and what they are then."""
         if self._precision == "fp32":
             return exact, exact
         message = TensorProto(data_type=ACT_TYPES[self._precision], dims=exact.shape)
-        storage = HeldValues(message, bytes_of_array(rounded(exact, self._precision)))
+        storage = HeldValues(message, bytes_of_array(round_values(exact, self._precision)))
         return storage, to_float32(message, storage.data)
 
     def _not_finite(self, values: Floats) -> str:

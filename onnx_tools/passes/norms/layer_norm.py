@@ -19,7 +19,7 @@ NAME = "layer norm"
 def layer_norm(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Replaces every layer norm of a packed tensor by PadfreeLayerNorm."""
     editor = Editor(graph)
-    replaced, missed = 0, list[Miss]()
+    replaced_count, misses = 0, list[Miss]()
     for node in list(graph.nodes):
         if not norm_match.is_candidate(node):
             continue
@@ -29,11 +29,11 @@ def layer_norm(graph: gs.Graph, analysis: Analysis) -> PassResult:
                 continue
             _check(analysis, norm)
         except NoMatch as reason:
-            missed.append(Miss(node_name(node), str(reason)))
+            misses.append(Miss(node_name(node), str(reason)))
             continue
         _replace(editor, analysis, norm)
-        replaced += 1
-    return PassResult(NAME, replaced, tuple(missed))
+        replaced_count += 1
+    return PassResult(NAME, replaced_count, tuple(misses))
 
 
 def _check(analysis: Analysis, norm: norm_match.LayerNorm) -> None:

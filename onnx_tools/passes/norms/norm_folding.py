@@ -46,11 +46,11 @@ class _Norm:
     @staticmethod
     def of(node: gs.Node, gemm: gs.Node) -> _Norm:
         """The norm of a GEMM, which makes one of the two summands of the node."""
-        inputs, (produced,) = padfree_inputs(node), gemm.outputs
-        if inputs["x"] is not produced:
-            inputs |= {"x": produced, "residual": inputs["x"]}
+        inputs, (result,) = padfree_inputs(node), gemm.outputs
+        if inputs["x"] is not result:
+            inputs |= {"x": result, "residual": inputs["x"]}
         output, *sums = node.outputs
-        return _Norm(node, gemm, sums[0] if sums else produced, output, inputs, bool(sums))
+        return _Norm(node, gemm, sums[0] if sums else result, output, inputs, bool(sums))
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ class _Folding:
         self._graph, self._streams = graph, streams
         self._editor = Editor(graph)
         self._weights = FoldedWeights(self._editor, precision)
-        self._missed: list[Miss] = []
+        self._misses: list[Miss] = []
         self._norms: dict[str, _Norm] = {}  # by output: those whose z a GEMM can make
         self._adding: dict[int, _Norm] = {}  # of these, by the id of the GEMM, those that add something
         self._after: dict[str, list[gs.Node]] = {}  # by a folded norm's output, the GEMMs that apply it
@@ -111,14 +111,14 @@ class _Folding:
             elif norm.adds and self._taken_over(norm.gemm):
                 inputs = norm.inputs | {"x": norm.z}
                 set_padfree_inputs(norm.node, inputs, has_bias=0, has_residual=0, has_sum=0)
-        return PassResult(NAME, len(folded), tuple(self._missed))
+        return PassResult(NAME, len(folded), tuple(self._misses))
 
     def _try(self, norm: _Norm, step: Callable[[_Norm], _Match]) -> _Match | None:
         """What the step finds; where it finds a reason against the norm, None."""
         try:
             return step(norm)
         except NoMatch as reason:
-            self._missed.append(Miss(norm.name, str(reason)))
+            self._misses.append(Miss(norm.name, str(reason)))
             return None
 
     def _find_norms(self) -> None:
@@ -132,9 +132,9 @@ class _Folding:
 
     def _first_possible(self, norms: list[_Norm]) -> _Norm | None:
         """The first whose GEMM can make z; the reason against the first where none can."""
-        missed = len(self._missed)
+        misses_before = len(self._misses)
         first = next((norm for norm in norms if self._try(norm, self._check_norm)), None)
-        del self._missed[missed + (first is None) :]
+        del self._misses[misses_before + (first is None) :]
         return first
 
     def _decide(self) -> None:
@@ -152,7 +152,7 @@ class _Folding:
     def _first_unfit(self) -> str | None:
         return next((item for item in self._after if not self._try(self._norms[item], self._check_constants)), None)
 
-    def _folded(self, tensor: gs.Tensor | None) -> _Norm | None:
+    def _norm_of(self, tensor: gs.Tensor | None) -> _Norm | None:
         """The folded norm that the tensor is the output of."""
         return self._norms[tensor.name] if tensor is not None and tensor.name in self._after else None
 
@@ -206,17 +206,17 @@ class _Folding:
 
     def _inputs(self, gemm: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, AttributeValue]]:
         """The inputs that a GEMM gets, and its norm's attributes. Raises NoMatch where a constant does not fit."""
-        inputs, inherited = padfree_inputs(gemm), self._taken_over(gemm)
-        terms = [source["bias"] for source in (inputs, inherited) if "bias" in source]
-        inputs |= inherited
+        inputs, inherited_inputs = padfree_inputs(gemm), self._taken_over(gemm)
+        terms = [source["bias"] for source in (inputs, inherited_inputs) if "bias" in source]
+        inputs |= inherited_inputs
         weight, beta, numbers = inputs["weight"], None, dict[str, AttributeValue]()
-        ahead, beside = self._folded(inputs["x"]), self._folded(inputs.get("residual"))
+        ahead, beside = self._norm_of(inputs["x"]), self._norm_of(inputs.get("residual"))
         if ahead is not None and beside is not None:
             raise NoMatch(f"'{node_name(gemm)}' would norm what it multiplies and what it adds")
         if ahead is not None:
             beta = ahead.inputs.get("beta")
             gamma, takes_mean = ahead.inputs["gamma"], not ahead.node.attrs["rms"]
-            inputs["weight"] = self._weights.scaled(weight, gamma, centred=takes_mean)
+            inputs["weight"] = self._weights.scale(weight, gamma, centred=takes_mean)
             inputs["x"], inputs["x_moments"] = ahead.z, self._moments_of(ahead)
             numbers |= {"x_epsilon": float(ahead.node.attrs["epsilon"]), "rms": ahead.node.attrs["rms"]}
         if beside is not None:
@@ -232,8 +232,8 @@ class _Folding:
         norm = self._adding.get(id(gemm))
         if norm is None:
             return {}
-        inherited = {name: tensor for name, tensor in norm.inputs.items() if name in ("bias", "residual")}
-        return inherited if self._folded(norm.output) or self._folded(inherited.get("residual")) else {}
+        inherited_inputs = {name: tensor for name, tensor in norm.inputs.items() if name in ("bias", "residual")}
+        return inherited_inputs if self._norm_of(norm.output) or self._norm_of(inherited_inputs.get("residual")) else {}
 
     def _norm_taken_rows(self, norm: _Norm) -> None:
         """Where a sequence's row of a folded norm's was taken, it is taken of z, and normed by itself."""

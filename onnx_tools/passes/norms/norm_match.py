@@ -75,16 +75,16 @@ def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
     factor = _inverse(analysis, root.outputs[0])
     if factor is not None:
         return _multiplied(analysis, name, sub, mean, mean_square.inputs[0].inputs[0], factor, epsilon)
-    divided = _reader(root.outputs[0], "Div")
-    if divided is None or divided.inputs[1] is not root.outputs[0]:
+    division = _reader(root.outputs[0], "Div")
+    if division is None or division.inputs[1] is not root.outputs[0]:
         raise NoMatch(f"the root '{name}' of a variance is not what one Div divides by")
-    numerator = made_by(divided.inputs[0], "Sub")
-    same = divided.inputs[0] is centred or (
+    numerator = made_by(division.inputs[0], "Sub")
+    same = division.inputs[0] is centred or (
         numerator is not None and numerator.inputs[0] is sub.inputs[0] and numerator.inputs[1] is sub.inputs[1]
     )
     if not same:
-        raise NoMatch(f"'{node_name(divided)}' (Div) divides another tensor than the one whose variance it takes")
-    gamma, beta, output = _affine(analysis, sub.inputs[0], divided.outputs[0])
+        raise NoMatch(f"'{node_name(division)}' (Div) divides another tensor than the one whose variance it takes")
+    gamma, beta, output = _affine(analysis, sub.inputs[0], division.outputs[0])
     return LayerNorm(name, sub.inputs[0], gamma, beta, epsilon, output)
 
 
@@ -165,17 +165,17 @@ def _root_mean_square(
 ) -> LayerNorm | None:
     """x / sqrt(mean(x * x) + epsilon) * gamma: the root divides x, or 1, by which x is multiplied."""
     name, inverse = node_name(root), root.outputs[0]
-    divided = _reader(inverse, "Div")
-    if divided is None or divided.inputs[0] is not x:
-        one_over = _reader(inverse, "Reciprocal") or divided
+    division = _reader(inverse, "Div")
+    if division is None or division.inputs[0] is not x:
+        one_over = _reader(inverse, "Reciprocal") or division
         is_inverse = one_over is not None and (
             one_over.op == "Reciprocal" or analysis[one_over.inputs[0]].scalar() == 1.0
         )
-        divided = _reader(one_over.outputs[0], "Mul") if one_over is not None and is_inverse else None
-        if divided is None or all(item is not x for item in divided.inputs):
+        division = _reader(one_over.outputs[0], "Mul") if one_over is not None and is_inverse else None
+        if division is None or all(item is not x for item in division.inputs):
             return None
-    gamma, beta, output = _affine(analysis, x, divided.outputs[0])
-    return LayerNorm(name, x, gamma, beta, epsilon, output, True, (square, divided))
+    gamma, beta, output = _affine(analysis, x, division.outputs[0])
+    return LayerNorm(name, x, gamma, beta, epsilon, output, True, (square, division))
 
 
 def _with_number(analysis: Analysis, add: gs.Node) -> tuple[gs.Tensor | None, float | None]:

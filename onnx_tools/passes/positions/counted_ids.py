@@ -33,17 +33,19 @@ def count_slots(graph: gs.Graph, analysis: Analysis, mask: Mask) -> dict[str, tu
 
     Returns the ids, by input, that counted for nothing: kept tokens must not have them.
     """
-    excluded = dict[str, tuple[int, ...]]()
+    excluded_ids = dict[str, tuple[int, ...]]()
     rows = {tensor.name: table_rows(tensor) for tensor in graph.inputs}
     editor = Editor(graph)
     builder = _Slots(editor, ShapeBuilder(editor, shape_source(graph)))
     for node in [item for item in graph.nodes if is_standard(item, "CumSum")]:
         counting = _Counting(analysis, mask, rows)
         if counting.counts(node):
-            replaced = [_replace(analysis, counting, builder, tensor) for tensor in counting.results(graph, node)]
-            if any(replaced) and counting.padding:
-                excluded[counting.source] = tuple(sorted({*excluded.get(counting.source, ()), *counting.padding}))
-    return excluded
+            replacements = [_replace(analysis, counting, builder, tensor) for tensor in counting.results(graph, node)]
+            if any(replacements) and counting.padding:
+                excluded_ids[counting.source] = tuple(
+                    sorted({*excluded_ids.get(counting.source, ()), *counting.padding})
+                )
+    return excluded_ids
 
 
 def _replace(analysis: Analysis, counting: _Counting, builder: _Slots, tensor: gs.Tensor) -> bool:
@@ -87,13 +89,13 @@ class _Counting:
         self.source, self._sum = element.source, str(node.outputs[0].name)
         if self.source != self._mask.source:
             rows = self._rows.get(self.source)
-            counted = None if rows is None else _tried(facts.expr, element, np.arange(rows))
-            if rows is None or counted is None or not np.isin(counted, (0, 1)).all() or not counted.any():
+            numbers = None if rows is None else _evaluate(facts.expr, element, np.arange(rows))
+            if rows is None or numbers is None or not np.isin(numbers, (0, 1)).all() or not numbers.any():
                 return False
-            self.padding = tuple(int(item) for item in np.flatnonzero(counted == 0))
+            self.padding = tuple(int(item) for item in np.flatnonzero(numbers == 0))
             if len(self.padding) != 1:  # several may stand in sequences, as separators do, and are not counted
                 return False
-            self._ids = np.flatnonzero(counted)
+            self._ids = np.flatnonzero(numbers)
         if self._value(facts.expr) != 1:
             return False
         self._lines[self._sum] = _Line(1, 0 if node.attrs.get("exclusive", 0) else 1)
@@ -144,8 +146,8 @@ class _Counting:
             return self.line(node.inputs[0])
         if is_standard(node, "Where"):
             expr = self._analysis[node.inputs[0]].expr
-            chosen = None if expr is None else self._value(expr)
-            return None if chosen is None else self.line(node.inputs[1 if chosen else 2])
+            line_value = None if expr is None else self._value(expr)
+            return None if line_value is None else self.line(node.inputs[1 if line_value else 2])
         if not is_standard(node, "Add", "Sub", "Mul"):
             return None
         one, two = (self.line(item) for item in node.inputs)
@@ -167,7 +169,7 @@ class _Counting:
         if element.source == self._mask.source:
             outcomes = self._mask.outcomes(expr, (str(_OWN[0]), str(_OWN[1])))
             return None if outcomes is None else outcomes[0]
-        values = _tried(expr, element, self._ids) if element.source == self.source else None
+        values = _evaluate(expr, element, self._ids) if element.source == self.source else None
         return None if values is None or len(set(values.tolist())) != 1 else float(values[0])
 
 
@@ -181,7 +183,7 @@ def _element(expr: Expr | None) -> Element | None:
     return element if element is not None and element.indices == _OWN else None
 
 
-def _tried(expr: Expr, element: Element, values: np.ndarray) -> np.ndarray | None:
+def _evaluate(expr: Expr, element: Element, values: np.ndarray) -> np.ndarray | None:
     """An expression for every value of its element."""
     try:
         return np.broadcast_to(np.asarray(evaluate(expr, {element: values}), np.float64), values.shape)

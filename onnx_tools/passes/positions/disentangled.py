@@ -26,14 +26,14 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Gathered:
+class GatheredScores:
     """Elements of rows times columns, [...,S,L], that an index [...,S,S] chooses in every row; then `transposed`."""
 
     node: gs.Node
     factor: float
     transposed: bool = False
 
-    def times(self, factor: float) -> Gathered:
+    def times(self, factor: float) -> GatheredScores:
         """The same, multiplied by a number."""
         return replace(self, factor=self.factor * factor)
 
@@ -48,7 +48,7 @@ class Disentangled:
     kind: str = "disentangled"
 
 
-def gathered_in(positional: Positional, tensor: gs.Tensor) -> list[Gathered] | None:
+def gathered_in(positional: Positional, tensor: gs.Tensor) -> list[GatheredScores] | None:
     """The terms whose sum a tensor [...,S,S] is; None where there is something else in it."""
     node = made_by(tensor, "Add", "GatherElements", "Transpose", *_THROUGH)
     scaled = scale_of(positional.analysis, tensor)
@@ -59,15 +59,15 @@ def gathered_in(positional: Positional, tensor: gs.Tensor) -> list[Gathered] | N
         return None
     rank = positional.analysis[tensor].rank or 0
     if is_standard(node, "GatherElements"):
-        return [Gathered(node, 1.0)] if rank > 2 and int(node.attrs.get("axis", 0)) % rank == rank - 1 else None
+        return [GatheredScores(node, 1.0)] if rank > 2 and int(node.attrs.get("axis", 0)) % rank == rank - 1 else None
     if is_standard(node, "Transpose"):
-        swapped = [*range(rank - 2), rank - 1, rank - 2]
-        transposes = rank > 2 and list(node.attrs.get("perm", [])) == swapped
+        perm = [*range(rank - 2), rank - 1, rank - 2]
+        transposes = rank > 2 and list(node.attrs.get("perm", [])) == perm
         terms = gathered_in(positional, node.inputs[0]) if transposes else None
         return None if terms is None else [replace(item, transposed=not item.transposed) for item in terms]
     if is_standard(node, *_THROUGH):
         return gathered_in(positional, node.inputs[0])
-    gathered = list[Gathered]()
+    gathered = list[GatheredScores]()
     for item in node.inputs:
         if positional.analysis[item].scalar() == 0.0:
             continue
@@ -96,7 +96,9 @@ class Tables:
         self._positional = positional
         self._biases = biases
 
-    def total(self, terms: Sequence[Gathered], q: HeadsSource, k: HeadsSource, scale: float) -> Disentangled | None:
+    def total(
+        self, terms: Sequence[GatheredScores], q: HeadsSource, k: HeadsSource, scale: float
+    ) -> Disentangled | None:
         """What terms add to scale * q_i k_j, None where there are none. Raises NoMatch where that is something else."""
         if not terms:
             return None
@@ -119,7 +121,7 @@ class Tables:
         float_tables = {of_keys: rows.astype(np.float32) for of_keys, rows in tables.items()}
         return Disentangled(float_tables.get(False), float_tables.get(True), reach)
 
-    def _term(self, item: Gathered, q: HeadsSource, k: HeadsSource) -> _Term:
+    def _term(self, item: GatheredScores, q: HeadsSource, k: HeadsSource) -> _Term:
         """Checks that rows of Q are multiplied, or of K where the result is transposed. Raises NoMatch."""
         matmul = made_by(item.node.inputs[0], "MatMul")
         what, name = "K" if item.transposed else "Q", node_name(item.node)
@@ -135,7 +137,7 @@ class Tables:
         if index not in self._positional:
             raise NoMatch(f"'{name}' chooses by an index that is not made of positions alone")
         table = matmul.inputs[1]
-        computation = self._positional.computation(table, fixed=True)
+        computation = self._positional.computation(table, is_fixed=True)
         return _Term(index, table, computation, item.factor * rows.factor, item.transposed)
 
     def _indices(self, item: _Term, length: int) -> npt.NDArray[np.int64]:
@@ -197,5 +199,5 @@ class Tables:
             return
         limit = min(last, 2 * reach + 2)
         powers = {(1 << power) + step for power in range(3, limit.bit_length() + 1) for step in (-1, 0, 1)}
-        tried = {*range(1, _SHORT), *powers, *(reach + step for step in range(-2, 3)), limit}
-        yield from sorted(length for length in tried if 0 < length <= limit)
+        lengths = {*range(1, _SHORT), *powers, *(reach + step for step in range(-2, 3)), limit}
+        yield from sorted(length for length in lengths if 0 < length <= limit)

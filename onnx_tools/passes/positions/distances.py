@@ -16,7 +16,7 @@ from ...analysis.layout import S
 from ...analysis.layout_rules import ELEMENTWISE
 from ...analysis.positional import Positional
 from ...analysis.symbolic import Apply, Element, Expr, Index, Poly, evaluate
-from ...analysis.symbolic.expr import axis_index, number, replaced, whole
+from ...analysis.symbolic.expr import axis_index, number, replace_element, whole
 from ..base import NoMatch
 from ..masks.mask_values import Keeping
 from ..masks.window import OPEN, Window
@@ -46,8 +46,8 @@ def by_distance(expr: Expr, query: int, key: int) -> Expr | None:
                 return Apply("Cast", (apart,), expr.dtype)
             return Apply(expr.op, (apart, number(0, "int64")), "bool")
         args = [by_distance(arg, query, key) for arg in expr.args]
-        known = tuple(arg for arg in args if arg is not None)
-        return Apply(expr.op, known, expr.dtype) if len(known) == len(args) else None
+        full_args = tuple(arg for arg in args if arg is not None)
+        return Apply(expr.op, full_args, expr.dtype) if len(full_args) == len(args) else None
     if not isinstance(expr, Index) or expr.poly.constant() is not None:
         return expr
     step = next((factor for monomial, factor in expr.poly.terms if Poly(((monomial, 1),)) == axis_index(key)), 0)
@@ -60,7 +60,7 @@ def by_distance(expr: Expr, query: int, key: int) -> Expr | None:
 
 def at_distance(expr: Expr, distance: int) -> Expr:
     """The expression where DISTANCE is a number."""
-    return replaced(expr, DISTANCE, number(distance, "int64"))
+    return replace_element(expr, DISTANCE, number(distance, "int64"))
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ class Bias:
 
     slopes: tuple[float, ...] | None = None
     distances: npt.NDArray[np.float32] | None = None  # [H,2R+1]
-    counted: bool = False  # whether distances are between tokens, whatever lies between them, and not between slots
+    counts_tokens: bool = (
+        False  # whether distances are between tokens, whatever lies between them, and not between slots
+    )
 
     @property
     def range(self) -> int:
@@ -88,7 +90,7 @@ class Biases:
     def __init__(self, positional: Positional) -> None:
         self._positional = positional
         self._keys = KeyBiases(positional)
-        self._known: dict[str, Array] = {}
+        self._numbers: dict[str, Array] = {}
 
     def total(
         self,
@@ -105,27 +107,27 @@ class Biases:
         What lies outside of the `window` makes no difference either. Raises NoMatch where it is no function of the
         distance that PadfreeAttention knows.
         """
-        biases, counted = list[Array](), bool(parts)
+        biases, counts_tokens = list[Array](), bool(parts)
         for tensor, factor in parts:
             if is_of_queries(self._positional, tensor):
                 continue
             values, by_order = self._along_keys(tensor, heads, keeps, by_head)
             biases.append(values * factor)
-            counted = counted and by_order
+            counts_tokens = counts_tokens and by_order
         if not biases:
             return None
         reach = min(item.shape[1] for item in biases) // 2
         middle = [item[:, item.shape[1] // 2 - reach : item.shape[1] // 2 + reach + 1] for item in biases]
         values = np.broadcast_to(np.sum(np.broadcast_arrays(*middle), axis=0), (heads, 2 * reach + 1))
         bias = _bias(values, self._positional.longest, window)
-        return bias if bias is None else replace(bias, counted=counted)
+        return bias if bias is None else replace(bias, counts_tokens=counts_tokens)
 
     def _along_keys(self, tensor: gs.Tensor, heads: int, keeps: Keeping | None, by_head: bool) -> tuple[Array, bool]:
         """[H or 1,2M+1]: the numbers at distances -M to M, and whether distances are counted in tokens."""
         if not is_of_keys(self._positional, tensor):
             return self._values(tensor), False
         line = self._keys.slopes(tensor, heads, keeps, by_head=by_head)
-        return line.slopes[:, None] * self._all_distances(), line.counted
+        return line.slopes[:, None] * self._all_distances(), line.counts_tokens
 
     def _all_distances(self, length: int | None = None) -> npt.NDArray[np.int64]:
         """-M to M, as far as sequences, or those of a length, have them."""
@@ -174,12 +176,12 @@ class Biases:
         if computation is None or (length is None and computation.sizes):
             return None
         key = f"{computation.key} {[str(expr) for _, expr in cuts]} {length}"
-        if key not in self._known:
+        if key not in self._numbers:
             biases = _run(computation, tensor, length or 1, cut_values)
             if biases.shape[-2:] != (1, len(distances)):
                 return None
-            self._known[key] = biases.reshape(-1, len(distances)).astype(np.float64)
-        return self._known[key]
+            self._numbers[key] = biases.reshape(-1, len(distances)).astype(np.float64)
+        return self._numbers[key]
 
     def _spread(self, tensor: gs.Tensor, expr: Expr, distances: npt.NDArray[np.int64]) -> Array:
         """The numbers of an expression as [...,1,N], of a tensor [...,S,S]."""
@@ -219,7 +221,7 @@ class Biases:
             limit = "any" if longest is None else str(longest)
             raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; {_GRID} can be looked at")
         key = f"{computation.key} {longest}"
-        if key not in self._known:
+        if key not in self._numbers:
             biases = _run(computation, tensor, longest, {})
             grid = biases.reshape(-1, *biases.shape[-2:]).astype(np.float64)
             if grid.shape[1:] != (longest, longest):
@@ -228,8 +230,8 @@ class Biases:
             steps = np.arange(longest)
             if not np.array_equal(grid, values[:, steps[None] - steps[:, None] + longest - 1]):
                 raise NoMatch(f"'{tensor.name}' is added to the scores and does not depend on distances alone")
-            self._known[key] = values
-        return self._known[key]
+            self._numbers[key] = values
+        return self._numbers[key]
 
 
 def _run(computation: Computation, tensor: gs.Tensor, length: int, cut_values: dict[str, Array]) -> Array:
@@ -265,7 +267,7 @@ def reach_of(values: npt.NDArray[Any], longest: int | None) -> int:
     sides = values[:, last:], values[:, last::-1]
     changes = [np.flatnonzero(np.any(side != side[:, -1:], axis=0)) for side in sides]
     reach = 1 + max(int(indices.max(initial=-1)) for indices in changes)
-    known = longest is not None and last >= longest - 1
-    if reach > _MOST_RANGE or (reach >= last and not known):
+    is_reached = longest is not None and last >= longest - 1
+    if reach > _MOST_RANGE or (reach >= last and not is_reached):
         raise NoMatch(f"what is added to the scores still changes at a distance of {min(reach, last)}")
     return reach

@@ -37,11 +37,11 @@ _VALUES = MappingProxyType({"nonzero": (1, 0), "zero": (0, 1)})  # of a mask whe
 class KeySlopes:
     """What every further key adds to the scores of each head.
 
-    `counted`: keys that are kept are counted; otherwise slots are, between which padding may lie.
+    `counts_tokens`: keys that are kept are counted; otherwise slots are, between which padding may lie.
     """
 
     slopes: Array  # [H or 1]
-    counted: bool
+    counts_tokens: bool
 
 
 def is_of_keys(positional: Positional, tensor: gs.Tensor) -> bool:
@@ -64,8 +64,8 @@ def is_of_queries(positional: Positional, tensor: gs.Tensor) -> bool:
         return False
     if isinstance(tensor, gs.Constant):
         return bool(np.all(np.isfinite(tensor.values)))
-    computation = positional.computation(tensor, fixed=True)
-    longest = min(positional.tried, _PAIRS) if _makes_pairs(positional, tensor) else positional.tried
+    computation = positional.computation(tensor, is_fixed=True)
+    longest = min(positional.trial_length, _PAIRS) if _makes_pairs(positional, tensor) else positional.trial_length
     try:
         runs = None if computation is None else [computation.run(2, length, {}) for length in (1, longest)]
     except NotComputedError:
@@ -78,7 +78,7 @@ class KeyBiases:
 
     def __init__(self, positional: Positional) -> None:
         self._positional = positional
-        self._known: dict[str, KeySlopes] = {}
+        self._slopes: dict[str, KeySlopes] = {}
 
     def slopes(self, tensor: gs.Tensor, heads: int, keeps: Keeping | None, *, by_head: bool) -> KeySlopes:
         """Of a tensor that `is_of_keys`, where the mask `keeps` keys. Raises NoMatch where it is no line.
@@ -87,14 +87,14 @@ class KeyBiases:
         """
         values = None if keeps is None else _VALUES.get(keeps.form)
         tokens = () if keeps is None or values is None else (keeps.source,)
-        computation = self._positional.computation(tensor, fixed=True, tokens=tokens)
+        computation = self._positional.computation(tensor, is_fixed=True, tokens=tokens)
         if computation is None:
             raise NoMatch(f"'{tensor.name}' is added to the scores, and is made of more than positions and the mask")
         key = f"{computation.key} {heads} {keeps} {by_head}"
-        if key not in self._known:
+        if key not in self._slopes:
             line = _Line(tensor, computation, self._ahead(tensor, heads), heads, by_head, values)
-            self._known[key] = line.slopes_within(self._limit(tensor))
-        return self._known[key]
+            self._slopes[key] = line.slopes_within(self._limit(tensor))
+        return self._slopes[key]
 
     def _ahead(self, tensor: gs.Tensor, heads: int) -> Shape:
         """The sizes ahead of [...,1,S]: [B or 1, H or 1], or [B*H]. Raises NoMatch."""
@@ -110,7 +110,7 @@ class KeyBiases:
         """How many tokens are tried. Raises NoMatch where these are fewer than a sequence may have."""
         longest = self._positional.longest
         if not _makes_pairs(self._positional, tensor):
-            return self._positional.tried
+            return self._positional.trial_length
         if longest is None or longest > _PAIRS:
             limit = "any" if longest is None else str(longest)
             raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; {_PAIRS} can be looked at")
@@ -152,7 +152,7 @@ class _Line:
         """The slopes of rows of up to `limit` tokens. Raises NoMatch."""
         whole = self._numbers(np.ones((1, limit), bool))[0]
         slopes = (whole[:, -1] - whole[:, 0]) / max(limit - 1, 1)
-        counted = bool(self._computation.tokens)
+        counts_tokens = bool(self._computation.tokens)
         for length in _lengths(limit):
             rows = _rows(length) if self._computation.tokens else np.ones((2, length), bool)
             numbers = self._numbers(rows)
@@ -164,8 +164,8 @@ class _Line:
                     raise NoMatch(f"'{self._name}' is added to the scores and does not grow evenly along the keys")
                 if not _is_near(row_numbers, slopes, slots):
                     raise NoMatch(f"'{self._name}' is added to the scores and has numbers of another size for padding")
-                counted = counted and _is_line(row_numbers[:, slots], slopes, np.arange(len(slots)))
-        return KeySlopes(slopes, counted)
+                counts_tokens = counts_tokens and _is_line(row_numbers[:, slots], slopes, np.arange(len(slots)))
+        return KeySlopes(slopes, counts_tokens)
 
     def _numbers(self, is_token: Truths) -> Array:
         """[B or 1,H or 1,S]: the tensor for a mask."""
@@ -217,6 +217,6 @@ def _is_line(numbers: Array, slopes: Array, indices: npt.NDArray[np.int64]) -> b
     """Whether numbers [H or 1,N] grow by the slopes from position to position."""
     if not len(indices):
         return True
-    grown = slopes[:, None] * (indices - indices[0])
+    line = slopes[:, None] * (indices - indices[0])
     room = _LINEAR * (1 + np.abs(numbers).max(axis=1, keepdims=True))
-    return bool(np.all(np.abs(numbers - numbers[:, :1] - grown) <= room))
+    return bool(np.all(np.abs(numbers - numbers[:, :1] - line) <= room))

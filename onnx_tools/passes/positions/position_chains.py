@@ -46,18 +46,18 @@ class _Lift:
         x = self._analysis[node.inputs[0]]
         axes = axes_of_node(node, [self._analysis[tensor] for tensor in node.inputs], 1)
         rank = self._analysis[node.outputs[0]].rank or 0
-        named = sorted(axis % rank for axis in axes or ())
-        if not x.shape or 0 not in named:
+        new_axes = sorted(axis % rank for axis in axes or ())
+        if not x.shape or 0 not in new_axes:
             return False
         if x.shape[0].constant() == 1:  # whichever of two axes of size 1 is the first
-            source, rest = node.inputs[0], [1 if axis == 0 else axis for axis in named]
-            if 1 in named:
+            source, rest = node.inputs[0], [1 if axis == 0 else axis for axis in new_axes]
+            if 1 in new_axes:
                 return False
         else:
             if x.shape[0] != S:
                 return False
             try:
-                source, rest = self._lifted(node.inputs[0], _MAX_DEPTH), [axis for axis in named if axis]
+                source, rest = self._lift_once(node.inputs[0], _MAX_DEPTH), [axis for axis in new_axes if axis]
             except NoMatch:
                 return False
         output = self._editor.take_over(node.outputs[0])
@@ -73,7 +73,7 @@ class _Lift:
         if not shape or shape[0] != S or len(shape) == rank or not is_slot_shape(shape, rank, sequence):
             return False
         try:
-            source = self._lifted(tensor, _MAX_DEPTH)
+            source = self._lift_once(tensor, _MAX_DEPTH)
         except NoMatch:
             return False
         missing = list(range(1, sequence))
@@ -82,7 +82,7 @@ class _Lift:
         node.inputs[position] = source
         return True
 
-    def _lifted(self, tensor: gs.Tensor, depth: int) -> gs.Tensor:
+    def _lift_once(self, tensor: gs.Tensor, depth: int) -> gs.Tensor:
         """[1,S,...] of a tensor [S,...] made of positions. Raises NoMatch where it is made of something else."""
         if tensor.name not in self._cache:
             self._cache[tensor.name] = self._lift(tensor, depth)
@@ -97,32 +97,42 @@ class _Lift:
             return self._op("Unsqueeze", [tensor, self._axes([0])], tensor)
         if node is None or depth == 0 or len(node.outputs) != 1:
             raise NoMatch(f"'{tensor.name}' is not made of positions")
-        known, rank = [self._analysis[item] for item in node.inputs], len(shape)
+        input_facts, rank = [self._analysis[item] for item in node.inputs], len(shape)
         inputs = [
-            self._lifted(item, depth - 1) if S in (self._analysis[item].shape or ()) else item for item in node.inputs
+            self._lift_once(item, depth - 1) if S in (self._analysis[item].shape or ()) else item
+            for item in node.inputs
         ]
         if is_standard(node, *ELEMENTWISE):
-            if any((item.rank or 0) != rank for item in known if S in (item.shape or ())):
+            if any((item.rank or 0) != rank for item in input_facts if S in (item.shape or ())):
                 raise NoMatch("operands of several ranks")
-            if any(item.shape is None or (item.rank or 0) > rank for item in known):
+            if any(item.shape is None or (item.rank or 0) > rank for item in input_facts):
                 raise NoMatch("operands of unknown ranks")
             return self._op(node.op, inputs, tensor, **node.attrs)
-        if is_standard(node, "MatMul") and known[1].constant and known[1].rank == 2 and rank > 1:
+        if is_standard(node, "MatMul") and input_facts[1].constant and input_facts[1].rank == 2 and rank > 1:
             return self._op("MatMul", inputs, tensor)
-        if is_standard(node, "Concat") and int(node.attrs["axis"]) % rank and len({item.rank for item in known}) == 1:
+        if (
+            is_standard(node, "Concat")
+            and int(node.attrs["axis"]) % rank
+            and len({item.rank for item in input_facts}) == 1
+        ):
             return self._op("Concat", inputs, tensor, axis=int(node.attrs["axis"]) % rank + 1)
         if is_standard(node, "Unsqueeze", "Squeeze"):
-            axes = axes_of_node(node, known, 1)
-            counted = rank if node.op == "Unsqueeze" else known[0].rank or 0
-            if axes is not None and all(axis % counted for axis in axes):
-                return self._op(node.op, [inputs[0], self._axes([axis % counted + 1 for axis in axes])], tensor)
+            axes = axes_of_node(node, input_facts, 1)
+            rank_before = rank if node.op == "Unsqueeze" else input_facts[0].rank or 0
+            if axes is not None and all(axis % rank_before for axis in axes):
+                return self._op(node.op, [inputs[0], self._axes([axis % rank_before + 1 for axis in axes])], tensor)
         if is_standard(node, "Transpose") and node.attrs.get("perm") and int(node.attrs["perm"][0]) == 0:
             return self._op("Transpose", inputs, tensor, perm=[0, *(int(axis) + 1 for axis in node.attrs["perm"])])
         if is_standard(node, "Reshape"):
             sizes = [size.constant() or 0 for size in shape[1:]]
             return self._op("Reshape", [inputs[0], self._axes([1, -1, *sizes])], tensor)
-        limits = slice_arguments(node, known) if is_standard(node, "Slice") else None
-        if limits is not None and all(limits[2]) and len(known) > 3 and all(item.constant for item in known[1:]):
+        limits = slice_arguments(node, input_facts) if is_standard(node, "Slice") else None
+        if (
+            limits is not None
+            and all(limits[2])
+            and len(input_facts) > 3
+            and all(item.constant for item in input_facts[1:])
+        ):
             axes = self._axes([axis + 1 for axis in limits[2]])
             return self._op("Slice", [inputs[0], *node.inputs[1:3], axes, *node.inputs[4:]], tensor)
         raise NoMatch(f"'{tensor.name}' is not made of positions")

@@ -40,17 +40,17 @@ def position_tables(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Gives every reader of such rows, as [S,E] or [1,...,S,...,E], a Gather by positions [1,S] to read."""
     editor = Editor(graph)
     builder = _Builder(editor, ShapeBuilder(editor, shape_source(graph)))
-    replaced = 0
+    replaced_count = 0
     for node in list(graph.nodes):
         if is_standard(node, *_MOVEMENTS):
             continue
         for index, tensor in enumerate(node.inputs):
             rows = _rows(analysis, tensor)
-            shape = None if rows is None else _wanted(analysis, node, tensor)
+            shape = None if rows is None else _rows_shape(analysis, node, tensor)
             if rows is not None and shape is not None and not _is_plain(analysis, tensor):
                 node.inputs[index] = builder.look_up(rows, shape)
-                replaced += 1
-    return PassResult(NAME, replaced)
+                replaced_count += 1
+    return PassResult(NAME, replaced_count)
 
 
 def _is_plain(analysis: Analysis, tensor: gs.Tensor) -> bool:
@@ -61,7 +61,7 @@ def _is_plain(analysis: Analysis, tensor: gs.Tensor) -> bool:
     return analysis[node.inputs[0]].rank == 2 and analysis[node.inputs[1]].shape == (Poly.of(1), S)
 
 
-def _wanted(analysis: Analysis, node: gs.Node, tensor: gs.Tensor) -> Shape | None:
+def _rows_shape(analysis: Analysis, node: gs.Node, tensor: gs.Tensor) -> Shape | None:
     """[1,...,S,...,E], as the reader needs the rows to be; None where it is better left alone."""
     shape, result = analysis[tensor].shape or (), analysis[node.outputs[0]].shape
     if is_standard(node, *ELEMENTWISE) and result is not None and token_axis(result) is not None:
@@ -82,9 +82,9 @@ def _rows(analysis: Analysis, tensor: gs.Tensor) -> _Rows | None:
         if is_standard(node, *_MOVEMENTS):
             tensor = node.inputs[0]
         elif is_standard(node, "Slice"):
-            return _sliced(analysis, node)
+            return _slice_rows(analysis, node)
         elif is_standard(node, "Gather"):
-            return _gathered(analysis, node)
+            return _gather_rows(analysis, node)
         else:
             return None
 
@@ -104,7 +104,7 @@ def _table(tensor: gs.Tensor, axis: int, offset: int) -> _Rows | None:
     return _Rows(tensor, offset) if len(wide) == 2 and wide[0] == axis % len(tensor.shape) else None
 
 
-def _sliced(analysis: Analysis, node: gs.Node) -> _Rows | None:
+def _slice_rows(analysis: Analysis, node: gs.Node) -> _Rows | None:
     limits = slice_arguments(node, [analysis[tensor] for tensor in node.inputs])
     shape = analysis[node.inputs[0]].static_shape()
     if limits is None or shape is None:
@@ -118,12 +118,12 @@ def _sliced(analysis: Analysis, node: gs.Node) -> _Rows | None:
     return _table(node.inputs[0], along[0], -1 if starts.get(along[0]) is None else starts[along[0]] or 0)
 
 
-def _gathered(analysis: Analysis, node: gs.Node) -> _Rows | None:
-    offset = _counted(analysis[node.inputs[1]])
+def _gather_rows(analysis: Analysis, node: gs.Node) -> _Rows | None:
+    offset = _offset(analysis[node.inputs[1]])
     return None if offset is None else _table(node.inputs[0], int(node.attrs.get("axis", 0)), offset)
 
 
-def _counted(indices: Facts) -> int | None:
+def _offset(indices: Facts) -> int | None:
     """The offset c of indices c, c + 1, ... along their one axis that is not 1, which is S, or the batch before it."""
     shape, expr = indices.shape or (), indices.expr
     axes = [axis for axis, size in enumerate(shape) if size == S]
@@ -148,8 +148,8 @@ class _Builder:
 
     def look_up(self, rows: _Rows, shape: Shape) -> gs.Tensor:
         """The rows in a shape [1,...,S,...,E]."""
-        added = tuple(axis for axis, size in enumerate(shape) if axis and size.constant() == 1)
-        key = (rows.table.name, rows.offset, added)
+        new_axes = tuple(axis for axis, size in enumerate(shape) if axis and size.constant() == 1)
+        key = (rows.table.name, rows.offset, new_axes)
         if key in self._cache:
             return self._cache[key]
         editor = self._editor
@@ -159,8 +159,8 @@ class _Builder:
             table = rows.table if values.ndim == 2 else editor.constant(rows.table.name, values.reshape(rows.count, -1))
             self._tables[rows.table.name] = table
         rows_of_table = editor.node("Gather", [table, self._slots(rows)], stem="position_rows", dtype=table.dtype)
-        if added:
-            axes = editor.constant("axes", np.asarray(added, np.int64))
+        if new_axes:
+            axes = editor.constant("axes", np.asarray(new_axes, np.int64))
             rows_of_table = editor.node("Unsqueeze", [rows_of_table, axes], stem="position_rows", dtype=table.dtype)
         self._cache[key] = rows_of_table
         return rows_of_table
@@ -171,7 +171,7 @@ class _Builder:
         if key not in self._positions:
             editor = self._editor
             start, axis = (editor.constant("number", np.asarray([value], np.int64)) for value in (0, 1))
-            counted = editor.constant("positions", np.arange(rows.offset, rows.count, dtype=np.int64)[None])
-            inputs = [counted, start, self._shapes.build([S]), axis]
+            indices = editor.constant("positions", np.arange(rows.offset, rows.count, dtype=np.int64)[None])
+            inputs = [indices, start, self._shapes.build([S]), axis]
             self._positions[key] = editor.node("Slice", inputs, stem="positions", dtype=np.dtype(np.int64))
         return self._positions[key]

@@ -50,8 +50,8 @@ def position_axis(shape: Shape | None) -> int | None:
     if shape is None or len(shape) < 2 or shape[0].constant() != 1:
         return None
     axes = [axis for axis, size in enumerate(shape) if size == S]
-    known = all(size.constant() is not None for axis, size in enumerate(shape) if axis not in axes)
-    return axes[0] if len(axes) == 1 and known else None
+    is_static = all(size.constant() is not None for axis, size in enumerate(shape) if axis not in axes)
+    return axes[0] if len(axes) == 1 and is_static else None
 
 
 class _Spread:
@@ -79,9 +79,9 @@ class _Spread:
 
     def is_closed(self, graph: gs.Graph) -> bool:
         """Whether nobody else reads what gets another shape."""
-        allowed = self._ends | set(self._inside)
+        permitted = self._ends | set(self._inside)
         tensors = [tensor for node in self._inside.values() for tensor in node.outputs]
-        return not any(is_output(graph, item) or any(id(r) not in allowed for r in item.outputs) for item in tensors)
+        return not any(is_output(graph, item) or any(id(r) not in permitted for r in item.outputs) for item in tensors)
 
     def _walk(
         self, reader: gs.Node, tensor: gs.Tensor, inside: dict[int, gs.Node], starts: list[tuple[gs.Node, gs.Tensor]]
@@ -104,26 +104,26 @@ class _Spread:
 
     def _keeps_batch(self, node: gs.Node) -> bool:
         """Whether the node computes the same for a batch of more than one."""
-        known = [self._analysis[item] for item in node.inputs]
+        facts = [self._analysis[item] for item in node.inputs]
         rank = self._analysis[node.outputs[0]].rank or 0
         if is_standard(node, *ELEMENTWISE):
-            return all(item.rank == rank or S not in (item.shape or ()) for item in known)
+            return all(item.rank == rank or S not in (item.shape or ()) for item in facts)
         if is_standard(node, "Concat"):
-            return int(node.attrs["axis"]) % rank != 0 and all(S in (item.shape or ()) for item in known)
+            return int(node.attrs["axis"]) % rank != 0 and all(S in (item.shape or ()) for item in facts)
         if is_standard(node, "Unsqueeze", "Squeeze"):
-            axes, counted_in = axes_of_node(node, known, 1), rank if node.op == "Unsqueeze" else known[0].rank or 0
+            axes, counted_in = axes_of_node(node, facts, 1), rank if node.op == "Unsqueeze" else facts[0].rank or 0
             return axes is not None and all(axis % counted_in != 0 for axis in axes)
         if is_standard(node, "Gather"):
-            return known[0].constant and known[0].rank == 2 and int(node.attrs.get("axis", 0)) == 0
+            return facts[0].constant and facts[0].rank == 2 and int(node.attrs.get("axis", 0)) == 0
         if is_standard(node, "Transpose"):
             return bool(node.attrs.get("perm")) and int(node.attrs["perm"][0]) == 0
         if is_standard(node, "Slice"):
-            limits = slice_arguments(node, known)
+            limits = slice_arguments(node, facts)
             return limits is not None and 0 not in limits[2]
-        return is_standard(node, "MatMul") and known[1].constant and known[1].rank == 2
+        return is_standard(node, "MatMul") and facts[1].constant and facts[1].rank == 2
 
 
-def counted(facts: Facts, sequence: int) -> int | None:
+def offset_of(facts: Facts, sequence: int) -> int | None:
     """The offset c where the tensor is its index along the sequence plus c, in whatever type; None where it is not."""
     expr = facts.expr
     while isinstance(expr, Apply) and expr.op == "Cast":
@@ -188,23 +188,23 @@ class Positions:
             rows = editor.node("Squeeze", [rows, axis], stem="rows", dtype=dtype)
         return editor.node("Gather", [rows, self.slots()], stem="own_row", dtype=dtype, attrs={"axis": 0})
 
-    def packed(self, facts: Facts) -> gs.Tensor | None:
+    def pack(self, facts: Facts) -> gs.Tensor | None:
         """A tensor [B,...,S,...] made of positions as [T,...]; None where it holds something else."""
         sequence = token_axis(facts.shape)
         if sequence is None or facts.expr is None or not is_made_of_positions(facts, sequence):
             return None
-        editor, result = self._editor, self._computed(facts.expr, sequence)
+        editor, result = self._editor, self._compute(facts.expr, sequence)
         others = [packed_axis(axis, sequence) for axis in range(facts.rank or 0) if axis not in (0, sequence)]
         if not others:
             return result
         axes = editor.constant("axes", np.asarray(others, np.int64))
         return editor.node("Unsqueeze", [result, axes], stem="positions", dtype=result.dtype)
 
-    def _computed(self, expr: Expr, sequence: int) -> gs.Tensor:
+    def _compute(self, expr: Expr, sequence: int) -> gs.Tensor:
         """An expression of the index along the sequence, for every token."""
         editor = self._editor
         if isinstance(expr, Apply):
-            operands = [self._computed(arg, sequence) for arg in expr.args]
+            operands = [self._compute(arg, sequence) for arg in expr.args]
             if expr.op == "Cast":
                 return (
                     operands[0]

@@ -17,7 +17,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.computation import Computation, NotComputedError
 from ...analysis.graph import STANDARD_DOMAINS, is_standard, present, producer
 from ...analysis.layout import token_axis
-from ...analysis.positional import TRIED, Positional
+from ...analysis.positional import LONGEST_TRIAL, Positional
 from ..base import NoMatch
 from ..masks.mask_values import table_rows
 
@@ -68,7 +68,7 @@ class Rotations:
     def __init__(self, positional: Positional) -> None:
         self._positional = positional
         self._order = {id(node): index for index, node in enumerate(positional.graph.nodes)}
-        self._known: dict[str, Rotation | None] = {}
+        self._rotations: dict[str, Rotation | None] = {}
         self._inputs = [item for item in positional.graph.inputs if np.dtype(item.dtype).kind in "iu"]
         self._of_input: dict[str, frozenset[str]] = {}
 
@@ -91,33 +91,33 @@ class Rotations:
         if computation is None or set(computation.tokens) != ({name} - {None}):
             return None
         key = f"{computation.key} {name}"
-        if key not in self._known:
+        if key not in self._rotations:
             shape = [size.constant() or 0 for size in analysis[source].shape or ()]
             sequence = 1 if token_axis(analysis[source].shape) == 1 else 2
             heads = _RotatedHeads(computation, source.name, shape, sequence, name)
             rows = None if positions is None else table_rows(positions)
             try:
-                self._known[key] = _rotation(heads, min(self._positional.tried, rows or TRIED))
+                self._rotations[key] = _rotation(heads, min(self._positional.trial_length, rows or LONGEST_TRIAL))
             except (NoMatch, NotComputedError):
-                self._known[key] = None
-        match = self._known[key]
+                self._rotations[key] = None
+        match = self._rotations[key]
         return None if match is None else (source, match)
 
     def _made_of(self, name: str) -> frozenset[str]:
         """The tensors that are made of an input and of positions alone."""
         if name not in self._of_input:
-            computed = {name}
+            names = {name}
             for node in self._positional.graph.nodes:
                 inputs = present(node.inputs)
-                own = any(item.name in computed for item in inputs) and node.domain in STANDARD_DOMAINS
-                if own and all(item.name in computed or item in self._positional for item in inputs):
-                    computed.update(tensor.name for tensor in node.outputs)
-            self._of_input[name] = frozenset(computed)
+                own = any(item.name in names for item in inputs) and node.domain in STANDARD_DOMAINS
+                if own and all(item.name in names or item in self._positional for item in inputs):
+                    names.update(tensor.name for tensor in node.outputs)
+            self._of_input[name] = frozenset(names)
         return self._of_input[name]
 
     def _source(self, tensor: gs.Tensor, computed_from: frozenset[str]) -> gs.Tensor | None:
         """The nearest tensor of heads that a tensor is linear in, beside positions and what is `computed_from`."""
-        waiting, worked = {tensor.name: tensor}, False
+        waiting, progress = {tensor.name: tensor}, False
         for _ in range(_MOST_NODES):
             current = max(waiting.values(), key=lambda item: self._order.get(id(producer(item)), -1))
             node = producer(current)
@@ -127,8 +127,8 @@ class Rotations:
             for output in node.outputs:
                 waiting.pop(output.name, None)
             waiting |= {item.name: item for item in operands}
-            worked = worked or not is_standard(node, *_MOVEMENTS)
-            if worked and len(waiting) == 1:
+            progress = progress or not is_standard(node, *_MOVEMENTS)
+            if progress and len(waiting) == 1:
                 last = next(iter(waiting.values()))
                 if self._is_heads(last):
                     return last
@@ -178,8 +178,8 @@ class _RotatedHeads:
         source_values = wide if self.sequence == 1 else wide.transpose(0, 2, 1, 3)
         values = {self.source: source_values}
         if self.positions is not None:
-            counted = np.broadcast_to(np.arange(x.shape[1]), x.shape[:2])
-            values[self.positions] = counted if positions is None else positions
+            indices = np.broadcast_to(np.arange(x.shape[1]), x.shape[:2])
+            values[self.positions] = indices if positions is None else positions
         result = self.computation.run(x.shape[0], x.shape[1], values)
         if result.shape != source_values.shape:
             raise NoMatch("rotated heads have another shape")
@@ -251,31 +251,31 @@ def _frequency(cosine: Array, sine: Array) -> float:
         off = np.arctan2(sine[step], cosine[step]) - guess * step
         guess += float((off + np.pi) % (2 * np.pi) - np.pi) / step
     near = np.float32(guess)
-    tried = [near]
+    candidates = [near]
     for direction in (-np.inf, np.inf):
         value = near
         for _ in range(3):
             value = np.nextafter(value, np.float32(direction))
-            tried.append(value)
-    return float(_closest(tried, cosine, sine))
+            candidates.append(value)
+    return float(_closest(candidates, cosine, sine))
 
 
-def _closest(tried: list[np.float32], cosine: Array, sine: Array) -> np.float32:
+def _closest(candidates: list[np.float32], cosine: Array, sine: Array) -> np.float32:
     """The frequency with the smallest largest error; far positions rule most out, before all are computed."""
     positions = np.arange(len(cosine), dtype=np.float32)
 
     def worst(value: np.float32, start: int) -> float:
         return float(_error(positions[start:] * value, cosine[start:], sine[start:]).max())
 
-    at_least = [worst(value, max(0, len(positions) - _FAR)) for value in tried]
+    at_least = [worst(value, max(0, len(positions) - _FAR)) for value in candidates]
     best, best_index = np.inf, 0
     for index in np.argsort(at_least, kind="stable"):
         if at_least[index] > best:
             break
-        error = worst(tried[index], 0)
+        error = worst(candidates[index], 0)
         if (error, index) < (best, best_index):
             best, best_index = error, index
-    return tried[best_index]
+    return candidates[best_index]
 
 
 def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:
@@ -293,9 +293,9 @@ def _check(
     expected = np.empty_like(x)
     expected[..., list(rotation.first)] = one * cosine - two * sine
     expected[..., list(rotation.second)] = two * cosine + one * sine
-    allowed = np.empty((*x.shape[:2], x.shape[3]))
-    allowed[..., list(rotation.first)] = allowed[..., list(rotation.second)] = 4 * (
+    rotated_back = np.empty((*x.shape[:2], x.shape[3]))
+    rotated_back[..., list(rotation.first)] = rotated_back[..., list(rotation.second)] = 4 * (
         exact + _ANGLE_ROUNDING * np.abs(angle)
     )
-    if not np.all(np.abs(rotated_heads(x, indices) - expected) <= allowed[:, :, None] * rotation.factor):
+    if not np.all(np.abs(rotated_heads(x, indices) - expected) <= rotated_back[:, :, None] * rotation.factor):
         raise NoMatch("elements are not rotated by position * frequency")

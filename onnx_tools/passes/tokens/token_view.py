@@ -81,7 +81,7 @@ class Views:
         self._editor = editor
         self._analysis = analysis
         self._shapes = shapes
-        self._moved: dict[tuple[str, str, tuple[int, ...]], gs.Tensor] = {}
+        self._transposes: dict[tuple[str, str, tuple[int, ...]], gs.Tensor] = {}
         self._narrow: dict[str, tuple[gs.Tensor, Groups]] = {}  # [B,1,...] to [B,...] and how it is seen
 
     def seed(self, tensor: gs.Tensor) -> View | None:
@@ -92,8 +92,8 @@ class Views:
             return None
         batch = [axis for axis, size in enumerate(shape) if size.divided_exactly(B) is not None and size.terms]
         sequence = [axis for axis, size in enumerate(shape) if size == S]
-        known = all(size.constant() is not None for axis, size in enumerate(shape) if axis not in batch + sequence)
-        if not known or len(batch) > 1 or len(sequence) > 1 or not batch + sequence or batch == sequence:
+        is_static = all(size.constant() is not None for axis, size in enumerate(shape) if axis not in batch + sequence)
+        if not is_static or len(batch) > 1 or len(sequence) > 1 or not batch + sequence or batch == sequence:
             return None
         heads = None if not batch else (shape[batch[0]].divided_exactly(B) or Poly()).constant()
         if batch and heads is None:
@@ -112,8 +112,8 @@ class Views:
         if heads not in (None, 1):
             if not sequence or (batch[0], sequence[0]) != (0, 1):
                 return None
-            apart = self._reshaped(tensor, [B, Poly.of(heads or 1), *shape[1:]])
-            front = self._transposed(apart, [0, 2, 1, *range(3, len(shape) + 1)])
+            apart = self._reshape(tensor, [B, Poly.of(heads or 1), *shape[1:]])
+            front = self._transpose(apart, [0, 2, 1, *range(3, len(shape) + 1)])
             return View(front, view.rest, view.groups)
         return View(self._front(tensor, view), view.rest, view.groups, view.has_batch, view.has_sequence)
 
@@ -121,10 +121,10 @@ class Views:
         """[B or 1, S or 1, *rest] of a tensor whose every axis is one of these."""
         positions = {group[0]: axis for axis, group in enumerate(view.groups)}
         front = [positions[axis] for axis in (_BATCH, _SEQUENCE) if axis in positions]
-        moved = self._transposed(tensor, [*front, *(positions[2 + i] for i in range(len(view.rest)))])
+        permuted = self._transpose(tensor, [*front, *(positions[2 + i] for i in range(len(view.rest)))])
         if len(front) == 2:
-            return moved
-        return self._reshaped(moved, [view.size(axis) for axis in range(2 + len(view.rest))])
+            return permuted
+        return self._reshape(permuted, [view.size(axis) for axis in range(2 + len(view.rest))])
 
     def apart(self, view: View, target: Shape) -> View | None:
         """The view of the tensor reshaped to `target`; None where that is no view of [B,S,...]."""
@@ -137,14 +137,14 @@ class Views:
                 if not queue:
                     return None
                 axis, have = queue.pop(0)
-                left = want.divided_exactly(have)
+                quotient = want.divided_exactly(have)
                 part, whole = want.constant(), have.constant()
-                if left is None:
+                if quotient is None:
                     if part is None or whole is None or whole % part:
                         return None
                     queue.insert(0, (axis, Poly.of(whole // part)))
-                    have, left = want, Poly.of(1)
-                want = left
+                    have, quotient = want, Poly.of(1)
+                want = quotient
                 if axis >= 2:
                     group.append((axis, len(pieces[axis])))
                     pieces[axis].append(have.constant() or 0)
@@ -177,31 +177,35 @@ class Views:
                 tokens.insert(sum(1 for item in group[: indices[0]] if item < 2), 2 + len(sizes))
                 sizes.append(view.width(axis))
             groups.append(tuple(tokens))
-        left = [axis for axis in range(2, 2 + len(view.rest)) if axis not in order]
-        tensor = self._transposed(view.tensor, [0, 1, *order, *left])
+        other_axes = [axis for axis in range(2, 2 + len(view.rest)) if axis not in order]
+        tensor = self._transpose(view.tensor, [0, 1, *order, *other_axes])
         if len(sizes) != len(view.rest):
             tensor = self._regrouped(view, tensor, sizes)
         return View(tensor, tuple(sizes), tuple(groups), view.has_batch, view.has_sequence)
 
     def spread(self, view: View, widths: Sequence[int], sizes: Sequence[int]) -> gs.Tensor:
         """The tensor of a plain view with an axis for each of `sizes` that is not 1; `widths` are its own sizes."""
-        wanted = [width for width, size in zip(widths, sizes, strict=True) if size != 1]
-        if tuple(wanted) == view.rest:
+        widths_of_axes = [width for width, size in zip(widths, sizes, strict=True) if size != 1]
+        if tuple(widths_of_axes) == view.rest:
             return view.tensor
-        return self._regrouped(view, view.tensor, wanted)
+        return self._regrouped(view, view.tensor, widths_of_axes)
 
-    def viewed(self, view: View, shape: Shape) -> gs.Tensor:
+    def view_of(self, view: View, shape: Shape) -> gs.Tensor:
         """The viewed tensor, of the given shape, made of the tensor [B,S,...]."""
         if view.tensor.name in self._narrow and view.groups == self._narrow[view.tensor.name][1]:
             return self._narrow[view.tensor.name][0]
         order = [axis for group in view.groups for axis in group]
-        left = [axis for axis in range(2 + len(view.rest)) if axis not in order]
-        moved = self._transposed(view.tensor, [*order, *left])
-        return moved if all(len(group) == 1 for group in view.groups) and not left else self._reshaped(moved, shape)
+        other_axes = [axis for axis in range(2 + len(view.rest)) if axis not in order]
+        permuted = self._transpose(view.tensor, [*order, *other_axes])
+        return (
+            permuted
+            if all(len(group) == 1 for group in view.groups) and not other_axes
+            else self._reshape(permuted, shape)
+        )
 
     def of_rows(self, rows: gs.Tensor, rest: tuple[int, ...], groups: Groups) -> View:
         """The view of a tensor [B,*rest] with nothing along the sequence."""
-        wide = self._reshaped(rows, [B, Poly.of(1), *(Poly.of(size) for size in rest)])
+        wide = self._reshape(rows, [B, Poly.of(1), *(Poly.of(size) for size in rest)])
         if groups == ((_BATCH,), *((2 + index,) for index in range(len(rest)))):
             self._narrow[wide.name] = (rows, groups)
         return View(wide, rest, groups, has_sequence=False)
@@ -211,27 +215,27 @@ class Views:
         tensor = self._regrouped(view, view.tensor, view.rest)
         return View(tensor, view.rest, view.groups, view.has_batch, view.has_sequence)
 
-    def _transposed(self, tensor: gs.Tensor, perm: Sequence[int]) -> gs.Tensor:
+    def _transpose(self, tensor: gs.Tensor, perm: Sequence[int]) -> gs.Tensor:
         if list(perm) == list(range(len(perm))):
             return tensor
         key = (tensor.name, "Transpose", tuple(perm))
-        if key not in self._moved:
-            self._moved[key] = self._editor.node(
+        if key not in self._transposes:
+            self._transposes[key] = self._editor.node(
                 "Transpose", [tensor], stem="moved", dtype=tensor.dtype, attrs={"perm": list(perm)}
             )
-        return self._moved[key]
+        return self._transposes[key]
 
     def _regrouped(self, view: View, tensor: gs.Tensor, rest: Sequence[int]) -> gs.Tensor:
         """A tensor with the first two axes of the view's as [B,S,*rest]."""
-        return self._reshaped(tensor, [view.size(0), view.size(1), *(Poly.of(size) for size in rest)], leading=2)
+        return self._reshape(tensor, [view.size(0), view.size(1), *(Poly.of(size) for size in rest)], leading=2)
 
-    def _reshaped(self, tensor: gs.Tensor, shape: Sequence[Poly], leading: int = 0) -> gs.Tensor:
+    def _reshape(self, tensor: gs.Tensor, shape: Sequence[Poly], leading: int = 0) -> gs.Tensor:
         """Reshape to `shape`, of which the first `leading` sizes are those of the tensor."""
         key = (tensor.name, ", ".join(str(size) for size in shape), ())
-        if key not in self._moved:
+        if key not in self._transposes:
             sizes = [0] * leading + [-1 if size.constant() is None else size.constant() for size in shape[leading:]]
             target = self._shapes.build(list(shape))
             if sizes.count(-1) <= 1:
                 target = self._editor.constant("shape", np.asarray(sizes, np.int64))
-            self._moved[key] = self._editor.node("Reshape", [tensor, target], stem="regrouped", dtype=tensor.dtype)
-        return self._moved[key]
+            self._transposes[key] = self._editor.node("Reshape", [tensor, target], stem="regrouped", dtype=tensor.dtype)
+        return self._transposes[key]

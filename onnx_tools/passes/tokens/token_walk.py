@@ -20,11 +20,11 @@ class Walk:
     """Goes through a graph in order and keeps the views of its tensors."""
 
     def __init__(self, editor: Editor, analysis: Analysis) -> None:
-        self.replaced = 0
+        self.replaced_count = 0
         self._editor = editor
         self._analysis = analysis
         self._views = Views(editor, analysis, ShapeBuilder(editor, shape_source(editor.graph)))
-        self._known: dict[str, View | None] = {}
+        self._view_by_name: dict[str, View | None] = {}
         self._transposes: dict[str, gs.Constant] = {}
         self._replacements: list[tuple[gs.Tensor, gs.Tensor]] = []  # tensors of the graph, and what is read instead
 
@@ -39,10 +39,10 @@ class Walk:
             return
         for tensor, view in zip(list(node.outputs), views, strict=True):
             shape = self._analysis[tensor].shape or ()
-            self._known[tensor.name] = view
+            self._view_by_name[tensor.name] = view
             if not moves or not is_odd(shape):
-                self._replacements.append((tensor, self._views.viewed(view, shape)))
-        self.replaced += not moves
+                self._replacements.append((tensor, self._views.view_of(view, shape)))
+        self.replaced_count += not moves
 
     def finish(self) -> None:
         """Lets every reader read what has been made; until then the analysis knows all that is read."""
@@ -59,9 +59,9 @@ class Walk:
 
     def view(self, tensor: gs.Tensor) -> View:
         """The view of a tensor. Raises NoMatch where there is none."""
-        if tensor.name not in self._known:
-            self._known[tensor.name] = self._views.seed(tensor)
-        view = self._known[tensor.name]
+        if tensor.name not in self._view_by_name:
+            self._view_by_name[tensor.name] = self._views.seed(tensor)
+        view = self._view_by_name[tensor.name]
         if view is None:
             raise NoMatch(f"'{tensor.name}' is no view of [B,S,...]")
         return view
@@ -93,7 +93,7 @@ class Walk:
         widened = View(view.tensor, rest, tuple(groups), view.has_batch, view.has_sequence)
         return self._views.regrouped(widened), index
 
-    def transposed(self, matrix: gs.Constant) -> gs.Constant:
+    def transpose(self, matrix: gs.Constant) -> gs.Constant:
         """A constant matrix transposed, once for all that ask."""
         if matrix.name not in self._transposes:
             self._transposes[matrix.name] = self._editor.constant(matrix.name, matrix.values.T)

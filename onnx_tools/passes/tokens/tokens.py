@@ -34,7 +34,7 @@ def tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
             walk.visit(node, rule, node.op in _MOVEMENTS)
     walk.finish()
     tidy(graph)
-    return PassResult(NAME, walk.replaced)
+    return PassResult(NAME, walk.replaced_count)
 
 
 def _transpose(walk: Walk, node: gs.Node) -> list[View]:
@@ -56,8 +56,8 @@ def _elementwise(walk: Walk, node: gs.Node) -> list[View]:
     rank = len(walk.shape(node.outputs[0]))
     views: list[View | None] = []
     for tensor in node.inputs:
-        shaped = not tensor.is_empty() and walk.facts(tensor).static_shape() is None
-        views.append(walk.of_rank(tensor, rank) if shaped else None)
+        has_shape = not tensor.is_empty() and walk.facts(tensor).static_shape() is None
+        views.append(walk.of_rank(tensor, rank) if has_shape else None)
     wholes = [view for view in views if view is not None and view.is_whole]
     if not wholes:
         raise NoMatch(f"{node.op} has no operand with batch and sequence")
@@ -138,22 +138,22 @@ def _with_last(walk: Walk, tensor: gs.Tensor) -> View:
 def _gemm(walk: Walk, node: gs.Node) -> list[View]:
     """alpha x W + beta c with one constant matrix W, and c without tokens or a constant row."""
     matrix, alpha, beta = node.inputs[1], float(node.attrs.get("alpha", 1.0)), float(node.attrs.get("beta", 1.0))
-    added = argument(node, 2)
+    bias = argument(node, 2)
     if not isinstance(matrix, gs.Constant) or int(node.attrs.get("transA", 0)):
         raise NoMatch("Gemm has a second operand that is no constant matrix")
-    shape = () if added is None else walk.facts(added).static_shape()
-    if shape is None or any(size != 1 for size in shape[:-1]) or not (added is None or isinstance(added, gs.Constant)):
+    shape = () if bias is None else walk.facts(bias).static_shape()
+    if shape is None or any(size != 1 for size in shape[:-1]) or not (bias is None or isinstance(bias, gs.Constant)):
         raise NoMatch("Gemm adds something else than a constant row")
     if int(node.attrs.get("transB", 0)):
-        matrix = walk.transposed(matrix)
+        matrix = walk.transpose(matrix)
     view = _multiplied(walk, node, matrix, int(matrix.shape[1]))
     result, kind = view.tensor, np.dtype(matrix.dtype)
     if alpha != 1.0:
         result = walk.make("Mul", [result, walk.constant(np.asarray(alpha, kind))], node.outputs[0])
-    if isinstance(added, gs.Constant) and beta != 0.0:
+    if isinstance(bias, gs.Constant) and beta != 0.0:
         if beta != 1.0 or len(shape) != 1:
-            added = walk.constant((added.values * np.asarray(beta, kind)).reshape(-1))
-        result = walk.make("Add", [result, added], node.outputs[0])
+            bias = walk.constant((bias.values * np.asarray(beta, kind)).reshape(-1))
+        result = walk.make("Add", [result, bias], node.outputs[0])
     return [View(result, view.rest, view.groups)]
 
 
@@ -205,8 +205,8 @@ def _set(rest: tuple[int, ...], index: int, size: int) -> tuple[int, ...]:
 
 
 def _split(walk: Walk, node: gs.Node) -> list[View]:
-    known = [walk.facts(tensor) for tensor in node.inputs]
-    sizes, rank = split_sizes(node, known), len(walk.shape(node.inputs[0]))
+    facts = [walk.facts(tensor) for tensor in node.inputs]
+    sizes, rank = split_sizes(node, facts), len(walk.shape(node.inputs[0]))
     if sizes is None:
         raise NoMatch("Split has sizes that are not known")
     view, index = walk.axis_of(walk.whole(node.inputs[0]), int(node.attrs.get("axis", 0)) % rank)
@@ -217,9 +217,9 @@ def _split(walk: Walk, node: gs.Node) -> list[View]:
 
 
 def _slice(walk: Walk, node: gs.Node) -> list[View]:
-    known = [walk.facts(tensor) for tensor in node.inputs]
-    limits = slice_arguments(node, known)
-    if limits is None or len(known) < 4 or not all(facts.constant for facts in known[1:]):
+    input_facts = [walk.facts(tensor) for tensor in node.inputs]
+    limits = slice_arguments(node, input_facts)
+    if limits is None or len(input_facts) < 4 or not all(facts.constant for facts in input_facts[1:]):
         raise NoMatch("Slice has limits or axes that are not known")
     view, indices = walk.whole(node.inputs[0]), list[int]()
     for axis in limits[2]:
@@ -250,13 +250,13 @@ def _concat(walk: Walk, node: gs.Node) -> list[View]:
     return [View(result, _set(first.rest, index, total), first.groups)]
 
 
-def _reduced(walk: Walk, node: gs.Node) -> list[View]:
+def _reduce(walk: Walk, node: gs.Node) -> list[View]:
     """A reduction over axes that are neither batch nor sequence, or over the sequence alone."""
-    known = [walk.facts(tensor) for tensor in node.inputs]
-    named, rank = axes_of_node(node, known, 1), len(walk.shape(node.inputs[0]))
-    if not named:
+    facts = [walk.facts(tensor) for tensor in node.inputs]
+    reduced_axes, rank = axes_of_node(node, facts, 1), len(walk.shape(node.inputs[0]))
+    if not reduced_axes:
         raise NoMatch(f"{node.op} is over all axes")
-    view, axes = walk.whole(node.inputs[0]), [axis % rank for axis in named]
+    view, axes = walk.whole(node.inputs[0]), [axis % rank for axis in reduced_axes]
     if [view.groups[axis] for axis in axes] == [(_SEQUENCE,)]:
         return [_over_sequence(walk, node, view, axes[0])]
     for axis in axes:
@@ -291,7 +291,7 @@ _RULES: Mapping[str, Callable[[Walk, gs.Node], list[View]]] = MappingProxyType(
         **dict.fromkeys(
             ("LayerNormalization", "LogSoftmax", "LpNormalization", "RMSNormalization", "Softmax"), _last_axis
         ),
-        **{f"Reduce{kind}": _reduced for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")},
+        **{f"Reduce{kind}": _reduce for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")},
         "Concat": _concat,
         "Gather": _gather,
         "Gemm": _gemm,

@@ -17,7 +17,7 @@ from padfree.builder.cli.summary import rewriting_lines
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine.preparation import metadata_of
 from padfree.onnx_tools import load_model
-from padfree.onnx_tools.verification.half_precision import ALLOWED
+from padfree.onnx_tools.verification.half_precision import LARGEST_ERRORS
 from padfree.onnx_tools.verification.token_numbers import RELATIVE_TOLERANCE
 
 from tests.support import exports
@@ -82,9 +82,9 @@ def test_the_errors_are_those_that_were_measured(capsys: Capture) -> None:
     names = {item.name for item in onnx.load("model.onnx").graph.output}
     half = measured["half_precision"]
     assert set(measured["errors"]) == set(half["errors"]) == names
-    assert (measured["allowed"], half["allowed"]) == (RELATIVE_TOLERANCE, ALLOWED["bf16"])
+    assert (measured["allowed"], half["allowed"]) == (RELATIVE_TOLERANCE, LARGEST_ERRORS["bf16"])
     assert 0 < max(measured["errors"].values()) < RELATIVE_TOLERANCE
-    assert 1e-3 < max(half["errors"].values()) < ALLOWED["bf16"]  # 8 bits of a number
+    assert 1e-3 < max(half["errors"].values()) < LARGEST_ERRORS["bf16"]  # 8 bits of a number
     assert f"{max(half['errors'].values()):.1e}" in actual["errors"]
     unverified = lines_of(capsys, "optimize", "model.onnx", "-o", "packed.onnx", "--no-verify")
     assert unverified["errors"] == "not measured: the original was not compared"

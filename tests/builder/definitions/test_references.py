@@ -17,7 +17,7 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import save_model
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.options import RewriteOptions
-from padfree.onnx_tools.rewrite import finished, rewrite_model
+from padfree.onnx_tools.rewrite import finish, rewrite_model
 from padfree.runtime import Session, SessionError
 
 from tests.support import defined
@@ -75,7 +75,7 @@ def test_packed(name: str, tmp_path: Path) -> None:
     original = written(name, tmp_path / "model")
     by_id = defined.padding_of(reference) is not None  # looks for ids of padding, in a part that stays padded
     rewritten = rewrite_model(original, RewriteOptions(strict=not by_id, verify=by_id))
-    save_model(finished(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
+    save_model(finish(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
     request: Any = [list(ids) for ids in defined.REQUESTS]
     with Session(tmp_path / "packed.onnx") as session:
         if reference.takes_types:
@@ -92,7 +92,7 @@ def test_texts_for_which_frequencies_would_be_others_are_refused(name: str, long
     """Those of transformers depend on the longest text of a batch there."""
     original = written(name, tmp_path / "model")
     rewritten = rewrite_model(original, RewriteOptions(strict=True, verify=False))
-    save_model(finished(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
+    save_model(finish(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
     with Session(tmp_path / "packed.onnx") as session:
         session.run([[1] * longest])
         with pytest.raises(SessionError, match=f"the model has {longest} positions"):
@@ -101,9 +101,7 @@ def test_texts_for_which_frequencies_would_be_others_are_refused(name: str, long
 
 @pytest.mark.parametrize("name", ["bert", "bert_float16", "bert_bfloat16"])
 def test_weights_are_the_same_where_files_are_mapped(name: str, tmp_path: Path) -> None:
-    read, mapped = (
-        run_padded(written(name, tmp_path, storage).whole()) for storage in (Storage.MEMORY, Storage.MAPPED)
-    )
+    read, mapped = (run_padded(written(name, tmp_path, storage).whole()) for storage in (Storage.MEMORY, Storage.MAP))
     for output in read:
         np.testing.assert_array_equal(read[output], mapped[output])
 

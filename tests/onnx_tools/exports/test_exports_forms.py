@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 from padfree.onnx_tools import RewriteError, rewrite
-from padfree.onnx_tools.precision.rounded_weights import rounded
+from padfree.onnx_tools.precision.rounded_weights import round_values
 
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support import exports
@@ -39,7 +39,7 @@ def test_folded_scalars_stay_scalars(interface: str) -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_rounding_keeps_shapes(precision: str) -> None:
     for shape in ((), (1,), (2, 0), (2, 3)):
-        assert rounded(np.full(shape, 1.5, np.float32), precision).shape == shape
+        assert round_values(np.full(shape, 1.5, np.float32), precision).shape == shape
 
 
 @both

@@ -12,7 +12,7 @@ import pytest
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.onnx_tools.options import RewriteOptions
-from padfree.onnx_tools.rewrite import finished, rewrite_model, with_bodies
+from padfree.onnx_tools.rewrite import finish, rewrite_model, with_bodies
 from padfree.onnx_tools.synthetic import bert_model
 
 MOST = {"fp16": 2.6, "bf16": 3.2}
@@ -67,4 +67,4 @@ def test_weights_are_written_from_where_they_lie(tmp_path: Path, outside: bool) 
     rewritten = rewrite_model(open_model(source), RewriteOptions(precision="fp16", verify=False))
     save_model(with_bodies(rewritten.model, "fp16"), packed, external_data_bytes=0 if outside else 1 << 30)
     assert len(list(tmp_path.glob("*.data"))) == outside
-    assert load_model(packed) == finished(rewritten.model, "fp16")
+    assert load_model(packed) == finish(rewritten.model, "fp16")

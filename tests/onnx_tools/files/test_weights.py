@@ -28,7 +28,7 @@ from padfree.onnx_tools.files.weights import LARGE_BYTES, HeldValues, Storage, W
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.precision.rounded_weights import round_to
-from padfree.onnx_tools.rewrite import finished, rewrite_model
+from padfree.onnx_tools.rewrite import finish, rewrite_model
 
 rewrite_module = importlib.import_module("padfree.onnx_tools.rewrite")  # the package has a function of that name
 EXPORTS = sorted((Path(__file__).resolve().parents[2] / "fixtures").glob("*.onnx"))
@@ -96,8 +96,8 @@ def test_a_file_that_is_written_to_meanwhile_is_refused(
     with pytest.raises(ModelFileError, match=rf"{file.name}' was written to while its weights were read"):
         weights.check_files()
 
-    fine = rewrite_module._exported
-    monkeypatch.setattr(rewrite_module, "_exported", lambda *given: (os.utime(file), fine(*given))[1])
+    fine = rewrite_module._export
+    monkeypatch.setattr(rewrite_module, "_export", lambda *given: (os.utime(file), fine(*given))[1])
     with pytest.raises(ModelFileError, match="run this again"):
         rewrite(path, verify=False)
     file.replace(tmp_path / "old")
@@ -139,7 +139,7 @@ def test_what_is_rewritten_is_the_same(tmp_path: Path, precision: str, stored: s
     wanted = rewrite(source, **options).model
     actual = rewrite_model(open_model(path), RewriteOptions.of_keywords(**options)).model
     assert len(held(actual)) > 4
-    assert finished(actual, precision) == wanted
+    assert finish(actual, precision) == wanted
     if precision != "fp32":
         assert whole(with_linear(actual)) == with_linear(Model(wanted)).whole()
 
@@ -166,7 +166,7 @@ def test_exports_are_rewritten_alike_whatever_is_held(path: Path, monkeypatch: p
     actual = rewrite_model(open_model(path), RewriteOptions.of_keywords(**options)).model
     assert held(actual)
     assert whole(actual) == without_functions(wanted)
-    assert finished(actual, "fp16") == wanted
+    assert finish(actual, "fp16") == wanted
 
 
 @pytest.mark.parametrize("optimize", [False, True])

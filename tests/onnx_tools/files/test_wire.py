@@ -79,7 +79,7 @@ def test_damaged_files_whose_weights_stay_in_them_are_read_alike(monkeypatch: py
             damaged[rng.choice((rng.randrange(len(content)), rng.randrange(200)))] = rng.randrange(256)
         file, weights = bytes(damaged), Weights()
         try:
-            model = read_model(io.BytesIO(file), len(file), wire.Mapped(memoryview(file), weights))
+            model = read_model(io.BytesIO(file), len(file), wire.FileMap(memoryview(file), weights))
         except DecodeError:
             with pytest.raises(DecodeError):
                 read(file)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.importing.quantized.smoothed import fold_scales
+from padfree.onnx_tools.importing.quantized.smoothing import fold_scales
 
 from tests.onnx_tools.agreement import run
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from padfree.onnx_tools.operators import MAX_SCALE
-from padfree.onnx_tools.quantization.e4m3 import LARGEST, activation_scale, narrowed, quantized_rows, rounded
+from padfree.onnx_tools.quantization.e4m3 import LARGEST, activation_scale, narrow, quantized_rows, round_values
 
 
 def all_values() -> np.ndarray:
@@ -29,9 +29,9 @@ def test_numbers_become_the_nearest_ones() -> None:
         np.float32
     )
     distance = np.abs(inputs[:, None] - values)
-    np.testing.assert_array_equal(np.abs(rounded(inputs) - inputs), distance.min(1).astype(np.float32))
+    np.testing.assert_array_equal(np.abs(round_values(inputs) - inputs), distance.min(1).astype(np.float32))
     middles = (values[1:] + values[:-1]) / 2
-    actual = narrowed(middles.astype(np.float32)).view(np.uint8)
+    actual = narrow(middles.astype(np.float32)).view(np.uint8)
     assert (actual % 2 == 0).all()
 
 
@@ -65,7 +65,7 @@ def test_rows_of_weights_keep_their_sums() -> None:
     weight = rng.standard_normal((300, 1024)).astype(np.float32)
     weight[:, ::5] = 0.0
     rows, scale = quantized_rows(weight)
-    nearest = rounded(weight / scale[:, None])
+    nearest = round_values(weight / scale[:, None])
     off, of_nearest = (held.astype(np.float64) * scale[:, None] - weight for held in (rows.astype(np.float32), nearest))
     assert not rows[:, ::5].astype(np.float32).any()
     assert np.abs(off.sum(1)).mean() < 0.25 * np.abs(of_nearest.sum(1)).mean()

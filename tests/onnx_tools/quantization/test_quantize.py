@@ -21,7 +21,7 @@ from padfree.onnx_tools.operators import node_attributes, opset_of, padfree_node
 from padfree.onnx_tools.quantization.e4m3 import LARGEST
 from padfree.onnx_tools.quantization.options import LARGEST_LOSS, LARGEST_STREAM_LOSS, QuantizationOptions
 from padfree.onnx_tools.quantization.scales import check_scales
-from padfree.onnx_tools.rewrite import finished
+from padfree.onnx_tools.rewrite import finish
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.onnx_tools.verification.sample_batches import sample_of
 
@@ -128,7 +128,7 @@ def test_the_largest_number_of_all_batches_counts(half: Model) -> None:
 
 def test_it_computes_nearly_the_same(half: Model, made: Model) -> None:
     """And exactly what it says of itself: the cosines in its metadata are those of its outputs."""
-    (wanted, actual) = (run(finished(model, "fp16"), BATCHES[0]) for model in (half, made))
+    (wanted, actual) = (run(finish(model, "fp16"), BATCHES[0]) for model in (half, made))
     ends = np.cumsum(BATCHES[0]["seq_lens"])
     cosines = []
     for end, length in zip(ends, BATCHES[0]["seq_lens"], strict=True):
@@ -154,7 +154,7 @@ def test_products_are_chosen_by_name(half: Model) -> None:
     assert [layer["name"] for layer in described(one)["layers"]] == [names[2]]
     assert set(described(one)["kept"].values()) == {"not asked for"}
     assert [attributes["results"] for _, attributes in products(one)] == ["act"]
-    run(finished(one, "fp16"), BATCHES[0])
+    run(finish(one, "fp16"), BATCHES[0])
 
 
 def test_products_that_lose_too_much_stay(half: Model, made: Model) -> None:
@@ -263,7 +263,7 @@ def test_other_families(name: str, fold_streams: bool, rewritings: Rewritings) -
     sample = sample_of(source, read_metadata(plain.proto))
     actual = quantize(linear, [sample.feeds], QuantizationOptions(largest_loss=10.0), verify=False)
     assert len(described(actual)["layers"]) == folded.layers_of(linear.proto).products
-    wanted, got = (run(finished(model, "fp16"), dict(sample.feeds)) for model in (linear, actual))
+    wanted, got = (run(finish(model, "fp16"), dict(sample.feeds)) for model in (linear, actual))
     for a, b in zip(wanted, got, strict=True):
         x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
         assert x @ y / np.linalg.norm(x) / np.linalg.norm(y) > 0.97

@@ -94,7 +94,7 @@ def narrowed(model: ModelProto, *keep: str) -> ModelProto:
     raise_opset(model, OPSET)
     source = Model(model)
     graph = import_graph(source)
-    layers = choose_layers(graph, QuantizationOptions(keep=keep)).chosen
+    layers = choose_layers(graph, QuantizationOptions(keep=keep)).chosen_layers
     narrow_gemms(graph, "fp16", layers, {layer.x: SCALE for layer in layers}, QuantizedWeights())
     tidy(graph)
     rewritten = export_model(graph, source).whole()

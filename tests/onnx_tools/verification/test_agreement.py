@@ -10,7 +10,7 @@ import pytest
 from padfree.onnx_tools.analysis.token_elements import packed_rows, token_numbers
 from padfree.onnx_tools.precision.halves import to_float, to_half
 from padfree.onnx_tools.verification.agreement import Array, largest_column_error, measure
-from padfree.onnx_tools.verification.half_precision import ALLOWED
+from padfree.onnx_tools.verification.half_precision import LARGEST_ERRORS
 from padfree.onnx_tools.verification.token_numbers import RELATIVE_TOLERANCE
 
 F32_MIN, F16_MIN = float(np.finfo(np.float32).min), float(np.finfo(np.float16).min)
@@ -88,7 +88,7 @@ def test_planted_errors_are_found(change: Callable[[Array], None], special: floa
     with np.errstate(invalid="ignore"):
         assert not np.array_equal(wanted, actual, equal_nan=True)
     assert not measure([wanted]).differences(wanted, actual).max() <= RELATIVE_TOLERANCE
-    for allowed in ALLOWED.values():
+    for allowed in LARGEST_ERRORS.values():
         assert not largest_column_error(wanted, actual) <= allowed
 
 
@@ -107,17 +107,17 @@ def test_rounding_agrees(special: float) -> None:
     small = np.float32(1 + 2**-20) * wanted if np.isfinite(special) and abs(special) < 1e38 else wanted
     assert measure([wanted]).differences(wanted, small).max() <= RELATIVE_TOLERANCE
     if not 65504 < abs(special) < 1e8:  # what is neither in the type nor surely a stand-in is lost
-        assert largest_column_error(wanted, half, largest=65504) <= ALLOWED["fp16"]
+        assert largest_column_error(wanted, half, largest=65504) <= LARGEST_ERRORS["fp16"]
         if np.isfinite(special):
-            assert largest_column_error(wanted, cut, largest=65504) <= ALLOWED["fp16"]
+            assert largest_column_error(wanted, cut, largest=65504) <= LARGEST_ERRORS["fp16"]
     short = (wanted.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    assert largest_column_error(wanted, short, largest=3.38e38) <= ALLOWED["bf16"]
+    assert largest_column_error(wanted, short, largest=3.38e38) <= LARGEST_ERRORS["bf16"]
 
 
 def test_what_overflows_is_no_stand_in() -> None:
     wanted = np.random.default_rng(0).standard_normal((ROWS, 4)).astype(np.float32)
     wanted[3, 1] = 7e4
-    assert not largest_column_error(wanted, to_float(to_half(wanted)), largest=65504) <= ALLOWED["fp16"]
+    assert not largest_column_error(wanted, to_float(to_half(wanted)), largest=65504) <= LARGEST_ERRORS["fp16"]
 
 
 def test_few_rows_may_be_small_by_chance() -> None:

@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, VerificationError, load_model, rewrite
 from padfree.onnx_tools.operators import with_functions, without_functions
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verification.half_precision import ALLOWED
+from padfree.onnx_tools.verification.half_precision import LARGEST_ERRORS
 from padfree.onnx_tools.verification.sample_batches import sample_of
 
 from tests.support.messages import check_outputs, convert, run, verify
@@ -134,6 +134,6 @@ def test_wrong_models_are_found(name: str) -> None:
                 continue
             except RewriteError:  # what overflows there is refused before
                 continue
-            allowed = FOUND_IN_HALF * ALLOWED[precision]
+            allowed = FOUND_IN_HALF * LARGEST_ERRORS[precision]
             assert difference < allowed, f"{name} in {precision}: {change} passes, and is {difference:.2g} off"
     assert actual

@@ -15,7 +15,7 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.canonical import runnable
 from padfree.onnx_tools.operators import with_functions, without_functions
 from padfree.onnx_tools.synthetic import bert_model
-from padfree.onnx_tools.verification.repeated_layers import Shortened, without_repeated_layers
+from padfree.onnx_tools.verification.repeated_layers import ShortenedModels, without_repeated_layers
 from padfree.onnx_tools.verification.verify import verify
 
 LAYERS = 12
@@ -37,7 +37,7 @@ def metadata_of(model: ModelProto) -> dict[str, Any]:
     return dict(json.loads(next(item.value for item in model.metadata_props if item.key == "padfree")))
 
 
-def shortened(original: ModelProto, rewritten: ModelProto) -> Shortened | None:
+def shortened(original: ModelProto, rewritten: ModelProto) -> ShortenedModels | None:
     models = Model(runnable(original)), Model(with_functions(rewritten))
     return without_repeated_layers(*models, metadata_of(rewritten)["origins"])
 

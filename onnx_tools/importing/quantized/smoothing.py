@@ -59,7 +59,7 @@ class _Folding:
             if readers and all(self._is_gemm(reader, node.output[0], len(factors)) for reader in readers):
                 folded |= {reader.output[0]: (x, reader.input[1], factors) for reader in readers}
                 scaled_names.add(node.output[0])
-        return self._rewritten(folded, scaled_names) if folded else self._model
+        return self._rewrite(folded, scaled_names) if folded else self._model
 
     def _factors(self, node: NodeProto) -> tuple[str, Array] | None:
         """Of a Mul by a constant for every feature: what it multiplies, and by what."""
@@ -103,7 +103,7 @@ class _Folding:
         values = self._constants.array(name)
         return values.astype(np.float32) if values is not None and values.dtype.kind == "f" else None
 
-    def _rewritten(self, folded: dict[str, tuple[str, str, Array]], scaled_names: set[str]) -> Model:
+    def _rewrite(self, folded: dict[str, tuple[str, str, Array]], scaled_names: set[str]) -> Model:
         result, weights = ModelProto(), self._model.weights.copy()
         result.CopyFrom(self._model.proto)
         names = Names(result.graph)

@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from ...analysis.graph import made_by
 from .expansion import Expansion, NotImportable
-from .rotary import rotated
+from .rotary import rotate
 
 _LOWEST = np.finfo(np.float32).min
 _KEYS, _VALUES = 3, 4  # of the past
@@ -35,9 +35,9 @@ def group_query_attention(e: Expansion) -> Sequence[gs.Tensor]:
     if e.integer("do_rotary"):
         tables, positions = (e.input(_COSINES, "cosines"), e.input(_SINES, "sines")), e.optional_input(_POSITIONS)
         is_interleaved = bool(e.integer("rotary_interleaved"))
-        q, k = (rotated(e, part, size, tables, positions, interleaved=is_interleaved) for part in (q, k))
-    chosen = e.constant(np.repeat(np.arange(groups), heads // groups), np.int64)
-    k, v = (e.op("Gather", e.reshape(part, 0, 0, groups, size), chosen, axis=2) for part in (k, v))
+        q, k = (rotate(e, part, size, tables, positions, interleaved=is_interleaved) for part in (q, k))
+    group_of_head = e.constant(np.repeat(np.arange(groups), heads // groups), np.int64)
+    k, v = (e.op("Gather", e.reshape(part, 0, 0, groups, size), group_of_head, axis=2) for part in (k, v))
     queries = e.op("Transpose", e.reshape(q, 0, 0, heads, size), perm=[0, 2, 1, 3])
     scale = e.number("scale", 0.0) or 1.0 / math.sqrt(size)
     scores = e.op("MatMul", queries, e.op("Transpose", k, perm=[0, 2, 3, 1]))

@@ -58,22 +58,22 @@ class Rounding:
             return False
         return bool((self.zero.astype(np.float64) == RANGES[self.kind][0]).all())
 
-    def dequantized(self, stored: Array) -> Array:
+    def dequantized(self, codes: Array) -> Array:
         """float32 of what is stored."""
-        scale, zero = (self.broadcast(item, stored.ndim).astype(np.float32) for item in (self.scale, self.zero))
-        values: Array = (stored.astype(np.float32) - zero) * scale
+        scale, zero = (self.broadcast(item, codes.ndim).astype(np.float32) for item in (self.scale, self.zero))
+        values: Array = (codes.astype(np.float32) - zero) * scale
         return values
 
-    def rounded(self, values: Array) -> Array:
+    def round_trip(self, values: Array) -> Array:
         """float32 values, quantised and dequantised: to nearest even, cut off at the type's ends."""
         scale, zero = (self.broadcast(item, values.ndim).astype(np.float32) for item in (self.scale, self.zero))
         low, high = RANGES[self.kind]
         scaled = values.astype(np.float32) / scale
         if self.kind in _FLOATS:
-            stored = np.clip(scaled, low, high).astype(helper.tensor_dtype_to_np_dtype(self.kind))
+            codes = np.clip(scaled, low, high).astype(helper.tensor_dtype_to_np_dtype(self.kind))
         else:
-            stored = np.clip(np.rint(scaled) + zero, low, high)
-        return self.dequantized(stored)
+            codes = np.clip(np.rint(scaled) + zero, low, high)
+        return self.dequantized(codes)
 
 
 def axis_of(node: NodeProto) -> int:
