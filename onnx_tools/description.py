@@ -100,7 +100,7 @@ def _longest(result: PassedGraph, original: ModelProto) -> int | None:
 
 def _mask(result: PassedGraph, limit: int | None) -> dict[str, Any] | None:
     """The original's mask, or its input of lengths instead of one."""
-    entry = result.mask.to_entry(limit)
+    entry = result.mask.describe(limit)
     if entry is None or result.lengths is None:
         return entry
     return {**entry, "input": result.lengths.input, "lengths": True}

@@ -12,13 +12,13 @@ from .unknowns import Unknowns
 from .walk import Walk
 
 
-def generalise(graph: gs.Graph, sizes: FixedSizes) -> None:
+def generalise(graph: gs.Graph, fixed: FixedSizes) -> None:
     """Makes the batch and the sequence of a sorted graph without Constant nodes dynamic, in place.
 
     The tensors' shapes are those of the file, with "B" and "S" for dynamic axes of the inputs; the inputs have the
     shape ["B", "S"]. Raises RewriteError where a number or a constant cannot be told from one of another meaning.
     """
-    unknowns = Unknowns(sizes)
+    unknowns = Unknowns(fixed)
     walk = Walk(graph, unknowns)
     for tensor in graph.tensors().values():
         facts = walk.facts.get(tensor.name)

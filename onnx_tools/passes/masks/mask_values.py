@@ -216,7 +216,7 @@ class Mask:
         """Whether a value of the input keeps its slot."""
         return self.rule is not None and bool(_at(self.rule, np.asarray(value)))
 
-    def to_entry(self, limit: int | None) -> dict[str, object] | None:
+    def describe(self, limit: int | None) -> dict[str, object] | None:
         """For the metadata: the input and its values; None where every slot is a token.
 
         Of an input that has values up to a `limit`, those that mask a slot are all listed.
