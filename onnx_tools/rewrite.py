@@ -297,8 +297,8 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
         if verification.shortened_models is not None:
             counts = {"nodes": verification.shortened_models.nodes, "of": verification.shortened_models.of}
             metadata["verification"]["long_sequences"] = counts
-        if verified.parts > 1:
-            metadata["verification"]["parts"] = verified.parts
+        if verification.parts > 1:
+            metadata["verification"]["parts"] = verification.parts
     if rules:
         metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
     return _Rewriting(result, metadata, report)

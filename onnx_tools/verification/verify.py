@@ -234,7 +234,9 @@ class _Models:
         for done, batch in enumerate(batches):
             self._on_progress(done, len(batches))
             feeds, packed_feeds = feeds_of(self._original, metadata, batch, rng)
-            goes_whole = self.shortened_models is None or (batch.name == RAGGED if self.parts > 1 else batch.name != LONGEST)
+            goes_whole = self.shortened_models is None or (
+                batch.name == RAGGED if self.parts > 1 else batch.name != LONGEST
+            )
             sessions = self._sessions if goes_whole else self._long
             expected = self._expected(batch, feeds, sessions[0])
             actual = _run(sessions[1], self._names, batch, "rewritten", packed_feeds)

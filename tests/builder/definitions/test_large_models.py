@@ -77,7 +77,7 @@ def test_files_are_those_of_small_models(
     wanted = finished(small.model, precision)
     assert not deferred(small.model)
     request.getfixturevalue("large")
-    large = rewrite_model(model_of(name, tmp_path / "model", Storage.MAPPED), options)
+    large = rewrite_model(model_of(name, tmp_path / "model", Storage.MAP), options)
     keeps_type = precision == "fp32" or defined.read(name).dtype == {"fp16": "float16", "bf16": "bfloat16"}[precision]
     assert bool(deferred(large.model)) == keeps_type
     result = finished(large.model, precision)
