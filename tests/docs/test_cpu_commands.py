@@ -63,3 +63,36 @@ def test_commands_of_the_page_run(name: str, folder: Path, capsys: pytest.Captur
     for source in blocks(page(name), "python"):
         exec(compile(source, f"{name}.md", "exec"), {})
     assert (folder / "texts.txt").exists()
+
+
+COMMAND_LINE = {
+    "cli-build": ["padfree optimize model.onnx -o packed.onnx --precision fp16 --strict --report report.json"],
+    "cli": [
+        "padfree optimize model.onnx -o packed.onnx",
+        "padfree run model.plan --input batch.jsonl -o out.npz",
+        "padfree run packed.onnx --input texts.txt --tokenizer tokenizer.json -o out.npz",
+        "padfree run minilm.plan --text 'how warm is it today' --text 'a cat' -o vectors.npz",
+        "padfree inspect model.plan",
+        "padfree inspect model.onnx --verbose --max-length 512 --mean-length 120",
+        "padfree costs model.plan -o costs.json --lengths 16,64,256 --batches 1,4,16 --repeats 20",
+        "padfree simulate costs.json --rates 500,1000 --plot policies.svg",
+        "padfree doctor",
+    ],
+    "polygraphy": ["padfree compare model.onnx packed.onnx --emit-polygraphy comparison"],
+}
+"""Page -> commands among its examples that run here; a plan is the rewritten file, and runs are repeated once."""
+ON_A_CPU = {"model.plan": "packed.onnx", "minilm.plan": "minilm.onnx", "--repeats 20": "--repeats 1"}
+
+
+@pytest.mark.parametrize("name", COMMAND_LINE)
+def test_examples_of_the_command_line_run(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib: pip install '.[bench]'")
+    shutil.copy(DEMO_DATA / "tokenizer.json", folder / "tokenizer.json")
+    (folder / "batch.jsonl").write_text('{"input_ids": [2, 7, 3]}\n{"input_ids": [2, 3]}\n', encoding="utf-8")
+    assert cli.main(["optimize", "all-MiniLM-L6-v2", "-o", "minilm.onnx", "--no-verify"]) == 0
+    text = page(name).read_text("utf-8")
+    for command in COMMAND_LINE[name]:
+        assert command in text
+        for old, new in ON_A_CPU.items():
+            command = command.replace(old, new)
+        assert cli.main(shlex.split(command)[1:]) == 0, f"{command}: {capsys.readouterr().err}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import ROOT, page, pages
+from tests.support.pages import NOTES, ROOT, page, pages
 
 WORDS = 1500
 """Of a page, without tables and code."""
@@ -118,3 +118,10 @@ def test_no_two_pages_have_one_name() -> None:
     """`tests.support.pages.page` finds a page by it."""
     names = [path.stem for path in pages()]
     assert sorted(names) == sorted(set(names))
+
+
+def test_docs_have_pages_a_dozen_essays_and_pictures() -> None:
+    """No patches and no archives: git keeps them."""
+    files = [path for path in (ROOT / "docs").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".md", ".svg"}
+    assert len(list(NOTES.glob("*.md"))) <= 12
