@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.analysis import IdRule
+from padfree.onnx_tools.analysis import IdRule, with_rules
 from padfree.runtime import kept_slots, mask_values
 
 from ..errors import BuildError
@@ -208,7 +208,8 @@ def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator)
         shape = item.shape(len(mask))
         values = rng.standard_normal(shape) if item.holds_floats else rng.integers(0, item.limit, shape)
         feeds[item.name] = np.asarray(values, item.dtype)
-    return with_mask(name, feeds, mask, original)
+    rules = {key: IdRule.of(entry) for key, entry in original.metadata.raw.get("id_rules", {}).items()}
+    return with_mask(name, with_rules(feeds, rules, mask), mask, original)
 
 
 def _values(item: Input, mask: Mask, original: Original, rng: np.random.Generator) -> Array:
@@ -220,6 +221,4 @@ def _values(item: Input, mask: Mask, original: Original, rng: np.random.Generato
     refused = (*item.excluded, *(rule.masked if item.name == rule.input else ()))
     allowed = np.setdiff1d(np.arange(item.limit), refused)
     wide = mask.reshape(*mask.shape, *[1] * len(item.trailing_shape))
-    values = np.where(wide, rng.choice(allowed, shape), rng.integers(0, item.limit, shape))
-    ids = original.metadata.raw.get("id_rules", {}).get(item.name)
-    return values if ids is None else IdRule.of(ids).at_tokens(values, mask)
+    return np.where(wide, rng.choice(allowed, shape), rng.integers(0, item.limit, shape))

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata, Profile
 from padfree.contract.names import PER_SEQUENCE
-from padfree.onnx_tools.analysis import IdRule
+from padfree.onnx_tools.analysis import IdRule, with_rules
 from padfree.runtime import mask_values, packed_feeds
 from padfree.runtime.request import Ragged
 
@@ -135,11 +135,17 @@ def _prefix(lengths: Sequence[int]) -> Mask:
 
 def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, filler_tokens: int = 0) -> CheckedBatch:
     items = metadata.token_inputs()
-    feeds = {item.name: _values(item, mask, metadata, rng) for item in items}
-    in_filler = np.ones(filler_tokens, np.bool_)[None]
-    filler = {item.name: _values(item, in_filler, metadata, rng)[0] for item in items} if filler_tokens else {}
+    rules = _rules(metadata)
+    grids = {item.name: _values(item, mask, metadata, rng) for item in items}
     rows = {item.name: _rows(item, len(mask), rng) for item in metadata.sequence_inputs()}
-    return CheckedBatch(name, feeds, mask, filler, rows)
+    ruled = with_rules({**grids, **rows}, rules, mask)
+    filler: dict[str, Array] = {}
+    if filler_tokens:
+        in_filler = np.ones((1, filler_tokens), np.bool_)
+        values = {item.name: _values(item, in_filler, metadata, rng) for item in items}
+        filler = {name: grid[0] for name, grid in with_rules(values, rules, in_filler).items()}
+    feeds = {name: ruled[name] for name in grids}
+    return CheckedBatch(name, feeds, mask, filler, {name: ruled[name] for name in rows})
 
 
 def _rows(item: InputInfo, count: int, rng: np.random.Generator) -> Array:
@@ -168,5 +174,12 @@ def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Gene
         item.limit is None and not item.trailing_shape and not own
     ):  # positions may choose from a table as long as the sequence
         values = np.minimum(values, np.arange(mask.shape[1]))
-    ids = metadata.raw.get("id_rules", {}).get(item.original_name)
-    return (values if ids is None else IdRule.of(ids).at_tokens(values, mask)).astype(np.int32)
+    return values.astype(np.int32)
+
+
+def _rules(metadata: Metadata) -> dict[str, IdRule]:
+    """How ids have to be, by the names of the rewritten model's inputs."""
+    entries = metadata.raw.get("id_rules", {})
+    names = {item.original_name: item.name for item in metadata.inputs}
+    rules = {names[name]: IdRule.of(entry) for name, entry in entries.items() if name in names}
+    return {name: replace(rule, count=names.get(rule.count)) if rule.count else rule for name, rule in rules.items()}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of a graph without running it: its tensors' shapes, layouts, values and limits."""
 
-from .special_ids import IdRule
+from .special_ids import IdRule, with_rules
 from .token_elements import (
     BATCH,
     SLOTS,
@@ -27,4 +27,5 @@ __all__ = [
     "padded_dims",
     "token_elements",
     "token_numbers",
+    "with_rules",
 ]

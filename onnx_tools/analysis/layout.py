@@ -8,7 +8,7 @@ from enum import Enum
 
 import onnx_graphsurgeon as gs
 
-from .symbolic import Poly
+from .symbolic import Analysis, Poly
 from .symbolic.facts import Facts, Shape
 
 B, S, T = Poly.atom("B"), Poly.atom("S"), Poly.atom("T")
@@ -73,3 +73,19 @@ def packed_axis(axis: int, sequence: int) -> int | None:
     if axis in (0, sequence):
         return None
     return axis if axis < sequence else axis - 1
+
+
+def rows_before(node: gs.Node, analysis: Analysis) -> str | None:
+    """The nearest tensor [B,S,E] of numbers before a node, by name."""
+    waiting, seen = [*node.inputs], set[int]()
+    while waiting:
+        tensor = waiting.pop(0)
+        facts = analysis[tensor]
+        shape = facts.shape or ()
+        if len(shape) == 3 and tuple(shape[:2]) == (B, S) and (facts.dtype or "").startswith("float"):
+            return str(tensor.name)
+        for maker in tensor.inputs:
+            if id(maker) not in seen:
+                seen.add(id(maker))
+                waiting += maker.inputs
+    return None

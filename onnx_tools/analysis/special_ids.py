@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
+from .collected_tokens import collects, numbered_tokens
 from .graph import is_standard
 
 Array = npt.NDArray[Any]
@@ -25,7 +26,9 @@ PADDING_IDS = (0, 1)
 
 _MOST_COMPARED = 8  # ids in one constant: more are a table, not a look for one
 _MOST_RULES = 12
-_UNKNOWN_LIMIT = 2  # of inputs whose table is not known: flags are 0 and 1
+_UNKNOWN_LIMIT = 2  # of inputs whose table is not below_limit: flags are 0 and 1
+_MOST_MARKERS = 3  # tokens of each marker, per sequence
+_EQUAL_MARKERS = 2  # the same where all sequences have as many
 _COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _SAME_IDS = (
     "Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "ScatterND", "Slice", "Squeeze", "Transpose",
@@ -36,10 +39,17 @@ _LOOK_FOR_LARGEST = ("ArgMax", "ReduceMax", "TopK")
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """What a model asks of the ids of one input: equal to one of `comparands`, or the `largest` of its sequence."""
+    """What a model asks of the ids of one input: equal to one of `comparands`, or the `largest` of its sequence.
+
+    markers: those of `comparands` whose tokens it collects, any number per sequence. numbers: the input numbers tokens
+    from 1 on, and is 0 elsewhere; `count` is the input that holds how many are numbered.
+    """
 
     comparands: tuple[int, ...]
     largest: bool = False
+    markers: tuple[int, ...] = ()
+    numbers: bool = False
+    count: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,8 @@ class IdRule:
     """How the ids of one input are: every sequence ends in `last`, and has none of `avoided` before it.
 
     `padding` is what padded slots hold; where that is `assumed`, the model reads it, and they hold nothing else.
+    Every sequence holds each of `markers` once at least, as often as all others where `equally`.
+    With `numbers`, some tokens are numbered from 1 on, the others are 0, and the input `count` has their number.
     """
 
     last: int | None
@@ -54,6 +66,10 @@ class IdRule:
     avoided: tuple[int, ...]
     limit: int
     assumed: bool = False
+    markers: tuple[int, ...] = ()
+    equally: bool = False
+    numbers: bool = False
+    count: str | None = None
 
     @property
     def other_padding(self) -> int:
@@ -68,27 +84,78 @@ class IdRule:
 
     def at_tokens(self, ids: Array, mask: Mask) -> Array:
         """Ids [B,S], any of them, as this rule has them in kept slots; `padding` in the others."""
+        if self.numbers:
+            is_numbered = mask & ((ids % 2 == 1) | (mask.cumsum(1) == 1))
+            return np.asarray(np.where(is_numbered, is_numbered.cumsum(1), self.padding))
         choices = np.setdiff1d(np.arange(self.limit), self.avoided)
         result = np.where(np.isin(ids, self.avoided) | (ids >= self.limit), choices[ids % choices.size], ids)
         if self.last is not None:
             slots = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
             result[np.arange(len(result)), slots] = self.last
+        if self.markers:
+            result = self._with_markers(result, mask)
         return np.asarray(np.where(mask, result, self.padding))
 
+    def _with_markers(self, ids: Array, mask: Mask) -> Array:
+        """The ids with markers at every other token, from the first one on."""
+        lengths, kinds = mask.sum(1), len(self.markers)
+        rounds = 1 + np.arange(len(mask)) % _MOST_MARKERS
+        if self.equally:
+            rounds = np.full(len(mask), np.clip((lengths.min() + 1) // 2 // kinds, 1, _EQUAL_MARKERS))
+        rank = mask.cumsum(1) - 1
+        is_marker = mask & (rank % 2 == 0) & (rank // 2 < rounds[:, None] * kinds)
+        return np.asarray(np.where(is_marker, np.asarray(self.markers)[rank // 2 % kinds], ids))
+
     def __str__(self) -> str:
+        if self.numbers:
+            return f"numbers tokens from 1 on, is {self.padding} elsewhere"
+        avoided = ", ".join(map(str, self.avoided)) or "nothing"
+        if self.markers:
+            often = "equally often in all sequences" if self.equally else "in every sequence"
+            return f"holds {', '.join(map(str, self.markers))} {often}, padding is {self.padding}"
         end = "ends anyhow" if self.last is None else f"ends in {self.last}"
-        return f"{end}, has none of {', '.join(map(str, self.avoided)) or 'nothing'} before, padding is {self.padding}"
+        return f"{end}, has none of {avoided} before, padding is {self.padding}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the metadata."""
         entry = {"last": self.last, "padding": self.padding, "avoided": list(self.avoided), "limit": self.limit}
-        return entry | {"assumed": True} if self.assumed else entry
+        others: dict[str, Any] = {"assumed": self.assumed, "equally": self.equally, "numbers": self.numbers}
+        others |= {"markers": list(self.markers)}
+        return entry | {name: value for name, value in (*others.items(), ("count", self.count)) if value}
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> IdRule:
         """The rule that the metadata holds."""
-        avoided, is_assumed = tuple(entry["avoided"]), entry.get("assumed", False)
-        return IdRule(entry["last"], entry["padding"], avoided, entry["limit"], is_assumed)
+        names = ("last", "padding", "limit", "assumed", "equally", "numbers", "count")
+        values = {name: entry[name] for name in names if name in entry}
+        return IdRule(**values, avoided=tuple(entry["avoided"]), markers=tuple(entry.get("markers", ())))
+
+
+def with_rules(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: Mask) -> dict[str, Array]:
+    """Inputs of one batch, of which those with a rule are as it says, and so are the counts of numbered tokens.
+
+    Args:
+        feeds: ids [B,S] and anything else; counts [B] or [B,N].
+        rules: by the name of the input; others are left as they are.
+        mask: bool [B,S], True at tokens.
+    """
+    ruled = {
+        name: rules[name].at_tokens(values, mask).astype(values.dtype) if name in rules else values
+        for name, values in feeds.items()
+    }
+    return with_counts(ruled, rules, mask)
+
+
+def with_counts(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: Mask) -> dict[str, Array]:
+    """The same inputs with counts of the tokens that are numbered in them; arguments as those of with_rules."""
+    counts = {
+        rule.count: np.broadcast_to(
+            (feeds[name] * mask).max(1).reshape(-1, *[1] * (feeds[rule.count].ndim - 1)), feeds[rule.count].shape
+        ).astype(feeds[rule.count].dtype)
+        for name, rule in rules.items()
+        if name in feeds and rule.count is not None and rule.count in feeds
+    }
+    return {**feeds, **counts}
 
 
 def special_ids(graph: gs.Graph) -> dict[str, SpecialIds]:
@@ -99,6 +166,7 @@ def special_ids(graph: gs.Graph) -> dict[str, SpecialIds]:
         if tensor.dtype is not None and np.issubdtype(np.dtype(tensor.dtype), np.integer)
     }
     comparands: dict[str, set[int]] = {}
+    markers: dict[str, set[int]] = {}
     largest: set[str] = set()
     for node in graph.nodes:
         names = [source[tensor.name] for tensor in node.inputs if tensor.name in source]
@@ -107,14 +175,24 @@ def special_ids(graph: gs.Graph) -> dict[str, SpecialIds]:
         if is_standard(node, *_COMPARISONS):
             for tensor in node.inputs:
                 comparands.setdefault(names[0], set()).update(_constants(tensor))
+            if is_standard(node, "Equal") and collects(node):
+                ids = (value for tensor in node.inputs for value in _constants(tensor))
+                markers.setdefault(names[0], set()).update(ids)
         elif is_standard(node, *_LOOK_FOR_LARGEST):
             largest.add(names[0])
         elif is_standard(node, "Where") or (is_standard(node, *_SAME_IDS) and node.inputs[0].name in source):
             source[node.outputs[0].name] = names[0]
+    numbered = numbered_tokens(graph)
     return {
-        name: SpecialIds(tuple(sorted(comparands.get(name, ()))), name in largest)
+        name: SpecialIds(
+            tuple(sorted(comparands.get(name, ()))),
+            name in largest,
+            tuple(sorted(markers.get(name, ()))),
+            name in numbered,
+            numbered.get(name),
+        )
         for name in dict.fromkeys(source.values())
-        if comparands.get(name) or name in largest
+        if (comparands.get(name) or name in largest or name in numbered) and name not in numbered.values()
     }
 
 
@@ -128,7 +206,7 @@ def rules_for(special: Mapping[str, SpecialIds], limits: Mapping[str, int | None
 
     Args:
         special: as special_ids gives it.
-        limits: input -> ids are below it; None where that is not known.
+        limits: input -> ids are below it; None where that is not below_limit.
     """
     each = {name: _rules(item, limits[name]) for name, item in special.items() if name in limits}
     each = {name: rules for name, rules in each.items() if rules}
@@ -139,6 +217,8 @@ def rules_for(special: Mapping[str, SpecialIds], limits: Mapping[str, int | None
 def _rules(special: SpecialIds, limit: int | None) -> list[IdRule]:
     below_limit = [value for value in special.comparands if limit is None or value < limit]
     bound = max([*below_limit, 1]) + 3 if limit is None else limit
+    if special.numbers:
+        return [IdRule(None, 0, (), bound, assumed=True, numbers=True, count=special.count)]
     lasts: list[int | None] = [*below_limit, *([bound - 1] if special.largest else []), None]
     rules = []
     for last in dict.fromkeys(lasts):
@@ -147,14 +227,21 @@ def _rules(special: SpecialIds, limit: int | None) -> list[IdRule]:
             continue
         fillers = [value for value in dict.fromkeys([*below_limit, 0, 1, 2]) if value != last and value < bound]
         rules += [IdRule(last, filler, avoided, bound) for filler in fillers[:2]]
-    return rules
+    markers = tuple(value for value in special.markers if value in below_limit)
+    fillers = [value for value in PADDING_IDS if value not in markers and value < bound]
+    if not markers or not fillers:
+        return rules
+    any_number, equal_number = (
+        IdRule(None, fillers[0], markers, bound, markers=markers, equally=is_equal) for is_equal in (False, True)
+    )
+    return [any_number, *rules[: _MOST_RULES - 2], equal_number]
 
 
 def padding_rules(limits: Mapping[str, int | None], padding: int) -> dict[str, IdRule]:
     """What padded slots hold where the model reads them: the tokenizer's padding in ids, zeros in other inputs.
 
     Args:
-        limits: input -> ids are below it; None where that is not known. Those with the largest table are the ids.
+        limits: input -> ids are below it; None where that is not below_limit. Those with the largest table are the ids.
         padding: the id that the tokenizer pads with.
     """
     largest = max((limit for limit in limits.values() if limit is not None), default=0)

@@ -7,18 +7,28 @@ inputs that are not named alike are tried: what runs with other sizes than the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from types import MappingProxyType
 
 import numpy as np
+import onnx_graphsurgeon as gs
 import onnxruntime as ort
 from onnx import ModelProto, helper
 
+from ..analysis.graph import inline_constants
+from ..analysis.special_ids import special_ids
 from ..errors import RewriteError
 from ..files.model import Model
 from ..files.ort_session import open_session
-from .inputs import mark_rows, sequence_inputs_of, shared_inputs_of, token_inputs_of, unclear_inputs
+from .inputs import (
+    inputs_of_own_axis,
+    mark_rows,
+    sequence_inputs_of,
+    shared_inputs_of,
+    token_inputs_of,
+    unclear_inputs,
+)
 
 _SIZES = (3, 5)  # of batch and sequence; none is 1, which would broadcast
 _OTHERS = ((5, 2), (7, 3))  # sizes that another batch or sequence is tried with: a longer one, and a shorter one
@@ -49,24 +59,41 @@ def check_axes(model: Model, token_inputs: Sequence[str]) -> None:
 def with_rows_marked(model: Model) -> Model:
     """The model, of which inputs [B,N] of several integers are marked as rows of sequences where they are no tokens.
 
-    Their N may be the length that a file fixes for its tokens. Where the file runs with tokens of another length, it
-    is not.
+    Their N may be the length that a file fixes for its tokens, or have another name than the tokens' length. Whether
+    it is another one is tried; rows whose N is open get one number.
     """
-    names = unclear_inputs(model.proto)
+    names = (*_rows_beside_tokens(model), *_rows_on_their_own_axis(model))
     if not names:
         return model
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    mark_rows(proto, names)
+    return model.with_proto(proto)
+
+
+def _rows_beside_tokens(model: Model) -> tuple[str, ...]:
+    """Inputs of fixed N that are no tokens: the file runs with tokens of another length."""
+    names = unclear_inputs(model.proto)
+    if not names:
+        return ()
     model.weights.align()
     dims = {value.name: value.type.tensor_type.shape.dim for value in model.proto.graph.input}
     rows = {name: tuple(dim.dim_value for dim in dims[name][1:]) for name in names}
     tokens = [name for name in token_inputs_of(model.proto) if name not in names]
     trial = _Trial(model, tokens, {**sequence_inputs_of(model.proto, unclear=True), **rows})
     longer = max(size for (size,) in rows.values()) + 2
-    if not trial.runs({name: _with(1, longer) for name in tokens}):
-        return model
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
-    mark_rows(proto, names)
-    return model.with_proto(proto)
+    return names if trial.runs({name: _with(1, longer) for name in tokens}) else ()
+
+
+def _rows_on_their_own_axis(model: Model) -> tuple[str, ...]:
+    """Inputs of open N that are no tokens: the file runs with one number per sequence, and with several."""
+    names = inputs_of_own_axis(model.proto)
+    if not names:
+        return ()
+    model.weights.align()
+    trial = _Trial(model, token_inputs_of(model.proto), sequence_inputs_of(model.proto))
+    sizes = (1, *(size for size in _OTHERS[1]))
+    return tuple(name for name in names if all(trial.runs({name: _with(1, size)}) for size in sizes))
 
 
 def _groups(model: ModelProto, token_inputs: Sequence[str], axis: int) -> list[list[str]]:
@@ -110,22 +137,38 @@ class _Trial:
             for value in model.proto.graph.input
             if value.name in shapes
         }
-        self._value: int | None = None  # what the inputs hold
+        self._values: Mapping[str, int] | None = None  # what the inputs hold
+        self._model = model
 
     def runs(self, sizes: Sizes) -> bool:
         """Whether the file runs with these sizes of some inputs, and the usual ones of the others."""
         if self._session is None:
             return False
-        for value in (1, 0) if self._value is None else (self._value,):
-            feeds = {name: np.full(shape, value).astype(dtype) for name, (dtype, shape) in self._others.items()}
+        for values in self._tried() if self._values is None else (self._values,):
+            feeds = {name: np.full(shape, values[name]).astype(dtype) for name, (dtype, shape) in self._others.items()}
             for name, (dtype, dims) in self._inputs.items():
                 trial_sizes = sizes.get(name, _SIZES)
                 shape = [dim or size for size, dim in zip((*trial_sizes, 0), dims, strict=False)]
-                feeds[name] = np.full(shape, value).astype(dtype)
+                feeds[name] = np.full(shape, values[name]).astype(dtype)
             if _succeeds(self._session, feeds):
-                self._value = value
+                self._values = values
                 return True
         return False
+
+    def _tried(self) -> Iterator[dict[str, int]]:
+        """What inputs may hold, by name, to be tried in this order."""
+        for value in (1, 0):
+            yield dict.fromkeys((*self._inputs, *self._others), value)
+        collected = _collected(self._model)
+        if collected:
+            yield dict.fromkeys((*self._inputs, *self._others), 1) | collected
+
+
+def _collected(model: Model) -> dict[str, int]:
+    """An id that the model collects, by input: without it there is nothing to collect."""
+    graph = gs.import_onnx(model.proto)
+    inline_constants(graph)
+    return {name: item.markers[0] for name, item in special_ids(graph).items() if item.markers}
 
 
 def _succeeds(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) -> bool:

@@ -47,11 +47,24 @@ def unclear_inputs(model: ModelProto) -> tuple[str, ...]:
     )
 
 
+def inputs_of_own_axis(model: ModelProto) -> tuple[str, ...]:
+    """The inputs [B,N] of integers whose N is open and has a name of its own, where others share that of sequences."""
+    values = [value for value in _inputs(model) if len(_dims(value)) == 2 and _dims(value)[1].dim_param]
+    names = [_dims(value)[1].dim_param for value in values]
+    if max(map(names.count, names), default=0) < 2:
+        return ()
+    floats = TensorProto.FLOAT
+    alone = [value for value, name in zip(values, names, strict=True) if names.count(name) == 1]
+    return tuple(value.name for value in alone if value.type.tensor_type.elem_type != floats)
+
+
 def mark_rows(model: ModelProto, names: Collection[str]) -> None:
-    """Writes at inputs [B,N], in place, that they have a row for every sequence."""
+    """Writes at inputs [B,N], in place, that they have a row for every sequence: of one number where N is open."""
     for value in model.graph.input:
         if value.name in names and len(_dims(value)) == 2:
             _dims(value)[1].denotation = _ROW
+            if not _dims(value)[1].dim_value:
+                _dims(value)[1].dim_value = 1
 
 
 def sequence_inputs_of(model: ModelProto, *, unclear: bool = False) -> dict[str, tuple[int, ...]]:

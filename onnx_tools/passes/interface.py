@@ -10,8 +10,8 @@ import onnx_graphsurgeon as gs
 from onnx import helper
 
 from ..analysis.graph import Editor, is_padfree, is_standard, made_by, producer, tidy
-from ..analysis.layout import B, S, is_shared_input, is_token_input, is_token_shape
-from ..analysis.symbolic import Analysis, Element
+from ..analysis.layout import B, S, is_shared_input, is_token_input, is_token_shape, rows_before
+from ..analysis.symbolic import Analysis, Element, Poly
 from ..analysis.symbolic.expr import leaves
 from ..analysis.symbolic.facts import Facts
 from ..analysis.token_elements import BATCH, SLOTS, dims_of_shape
@@ -173,15 +173,20 @@ def _in_token_order(output: gs.Tensor, analysis: Analysis) -> gs.Tensor | None:
 
 def _of_nobody(tensor: gs.Tensor, analysis: Analysis, others: Sequence[str]) -> RewriteError:
     """The error for an output of which sequences could not be given their own part; `others` may stay."""
+    shape = analysis[tensor].shape or ()
     dims = dims_of_shape(analysis[tensor].shape)
     if dims is None:
         what = f"has no known shape{unknown_because(analysis, tensor)}"
     elif any(isinstance(size, str) for size in dims):
-        what = f"has the shape [{', '.join(str(size) for size in dims)}]"
+        sizes = [str(size) if _is_known(size) else "a size that follows from values" for size in shape]
+        what = f"has the shape [{', '.join(sizes)}]"
     else:
         what = "is one result of the whole batch"
+    rows = None if all(map(_is_known, shape)) else _rows_of(tensor, analysis)
     if others:
         leave = f"leave it out: --outputs {','.join(others)}"
+    elif rows is not None:
+        leave = f"keep what comes before it, a row for every token, and do the rest outside: --outputs {rows}"
     elif dims is None:
         leave = "correct that in the model and export it again"
     else:
@@ -190,6 +195,16 @@ def _of_nobody(tensor: gs.Tensor, analysis: Analysis, others: Sequence[str]) -> 
         f"output '{tensor.name}' {what}: which part of it is a sequence's own is not known, and without padding every "
         f"sequence gets its own; {leave}; or choose the padded interface"
     )
+
+
+def _is_known(size: Poly) -> bool:
+    """Whether a size follows from those of the batch, and not from what the inputs hold."""
+    return size.atoms() <= {BATCH, SLOTS}
+
+
+def _rows_of(tensor: gs.Tensor, analysis: Analysis) -> str | None:
+    maker = producer(tensor)
+    return None if maker is None else rows_before(maker, analysis)
 
 
 def _has_parts(facts: Facts) -> bool:

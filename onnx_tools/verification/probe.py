@@ -17,9 +17,9 @@ import onnxruntime as ort
 
 from ..analysis.copies import copy_of
 from ..analysis.graph import is_padfree, is_standard, node_name
-from ..analysis.layout import B, S, T
+from ..analysis.layout import B, S, T, rows_before
 from ..analysis.limits import limit_of
-from ..analysis.special_ids import IdRule, SpecialIds, rules_for
+from ..analysis.special_ids import IdRule, SpecialIds, rules_for, with_counts
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.token_elements import dims_of_shape, token_elements
 from ..errors import RewriteError
@@ -229,7 +229,7 @@ def _changed(
     if not any(name in part.final for name in changed_names):
         maker = part.makers[next(name for name in changed if name not in changed_names)]
         others = [node for node in part.makers.values() if node is not maker]
-        rows_of_each = (_rows_before(node, analysis) for node in [maker, *others])
+        rows_of_each = (rows_before(node, analysis) for node in [maker, *others])
         rows = next((name for name in rows_of_each if name is not None), None)
         advice = (
             "replace the operator by others whose sizes follow from batch and sequence"
@@ -248,22 +248,6 @@ def _changed(
             "padding; export the model with all of its slots, and leave some out, or add some, afterwards"
         )
     return part.makers[changed_names[0]]
-
-
-def _rows_before(node: gs.Node, analysis: Analysis) -> str | None:
-    """The nearest tensor [B,S,E] of numbers before a node, by name."""
-    waiting, seen = [*node.inputs], set[int]()
-    while waiting:
-        tensor = waiting.pop(0)
-        facts = analysis[tensor]
-        shape = facts.shape or ()
-        if len(shape) == 3 and tuple(shape[:2]) == (B, S) and (facts.dtype or "").startswith("float"):
-            return str(tensor.name)
-        for maker in tensor.inputs:
-            if id(maker) not in seen:
-                seen.add(id(maker))
-                waiting += maker.inputs
-    return None
 
 
 def _other_slots(shape: tuple[Poly, ...] | None) -> str | None:
@@ -348,4 +332,5 @@ def _feeds(
                 if has_slots and varies:
                     values = np.where(mask.reshape(*mask.shape, *[1] * (values.ndim - 2)), values, garbage > 0)
             feed[tensor.name] = np.asarray(values, dtype)
-    return feeds
+    first, second = (with_counts(feed, rules, mask) for feed in feeds)
+    return first, second

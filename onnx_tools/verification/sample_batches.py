@@ -12,7 +12,7 @@ import numpy.typing as npt
 from onnx import ModelProto, helper
 from padfree.contract.names import PER_SEQUENCE
 
-from ..analysis.special_ids import IdRule
+from ..analysis.special_ids import IdRule, with_rules
 from ..importing.inputs import sequence_inputs_of, shared_inputs_of
 
 Array = npt.NDArray[Any]
@@ -147,10 +147,11 @@ def feeds_of(
     """The batch as the original's inputs, and as the rewritten model's."""
     feeds = _original_feeds(original, metadata, batch, rng)
     own = (metadata.get("mask") or {}).get("input")
-    for name, entry in metadata.get("id_rules", {}).items():
-        ids = IdRule.of(entry).at_tokens(feeds[name], batch.mask)
-        padding = feeds[name] if name == own else ids  # the mask is computed from it
-        feeds[name] = np.where(batch.mask, ids, padding).astype(feeds[name].dtype)
+    rules = {name: IdRule.of(entry) for name, entry in metadata.get("id_rules", {}).items()}
+    ruled = with_rules(feeds, rules, batch.mask)
+    if own is not None and own in rules:  # the mask is computed from it
+        ruled[own] = np.where(batch.mask, ruled[own], feeds[own]).astype(feeds[own].dtype)
+    feeds = ruled
     return feeds, feeds if metadata["interface"] == "padded" else _packed_feeds(feeds, metadata, batch, rng)
 
 

@@ -72,7 +72,7 @@ def inputs_of(name: str) -> list[Input]:
 
 def load(name: str, folder: Path = FOLDER) -> ModelProto:
     """A case's file, with weights drawn from a seed that their names make."""
-    model = ModelProto.FromString(gzip.decompress((folder / f"{name}.onnx.gz").read_bytes()))
+    model: ModelProto = ModelProto.FromString(gzip.decompress((folder / f"{name}.onnx.gz").read_bytes()))
     for tensor in model.graph.initializer:
         _draw(tensor)
     for node in model.graph.node:
@@ -144,7 +144,7 @@ def metadata_of(result: RewriteResult) -> Mapping[str, Any]:
 
 def _nameless(model: ModelProto) -> ModelProto:
     """The model with nodes without names: onnxruntime refuses equal ones, which mean nothing."""
-    copy = ModelProto.FromString(model.SerializeToString())
+    copy: ModelProto = ModelProto.FromString(model.SerializeToString())
     for node in copy.graph.node:
         node.name = ""
     return copy

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens that a model collects: those with an id that it knows, and those that an input numbers.
+
+GLiNER takes the rows of all class markers and of the first token of each word. Its `words_mask` numbers the words from
+1 and is 0 at all other tokens; its `text_lengths` says how many words each sequence has.
+"""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from .graph import is_standard, producer
+
+_SAME_TOKENS = ("And", "Cast", "Identity", "Squeeze", "Unsqueeze")
+_SAME_VALUES = (
+    "Cast", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "ReduceMax", "Reshape", "Slice",
+    "Split", "Squeeze", "Transpose", "Unsqueeze",
+)  # fmt: skip
+_FIRST = 1  # the number of the first numbered token
+
+
+def collects(comparison: gs.Node) -> bool:
+    """Whether the positions of the tokens for which a comparison is true are collected (NonZero)."""
+    waiting = [comparison]
+    while waiting:
+        readers = [reader for tensor in waiting.pop().outputs for reader in tensor.outputs]
+        if any(is_standard(reader, "NonZero") for reader in readers):
+            return True
+        waiting += [reader for reader in readers if is_standard(reader, *_SAME_TOKENS)]
+    return False
+
+
+def numbered_tokens(graph: gs.Graph) -> dict[str, str | None]:
+    """By input that numbers tokens from 1 on, the input that holds how many there are; None where none does.
+
+    Their rows go to these positions (ScatterND) of a tensor that is as long as the largest count.
+    """
+    inputs = {str(tensor.name) for tensor in graph.inputs}
+    found: dict[str, str | None] = {}
+    for node in graph.nodes:
+        if not is_standard(node, "ScatterND"):
+            continue
+        of_rows = {name for name, subtracted in _sources(node.inputs[1]) if subtracted == _FIRST} & inputs
+        made = producer(node.inputs[0])
+        is_empty = made is not None and is_standard(made, "ConstantOfShape")
+        counts = {name for name, _ in _sources(made.inputs[0])} & inputs if made is not None and is_empty else set()
+        for name in of_rows:
+            found[name] = next(iter(sorted(counts - {name})), None)
+    return found
+
+
+def _sources(tensor: gs.Tensor) -> set[tuple[str, float]]:
+    """The tensors whose values a tensor holds, and what was subtracted from them."""
+    waiting, found = [(tensor, 0.0)], set[tuple[str, float]]()
+    while waiting:
+        current, subtracted = waiting.pop()
+        if (current.name, subtracted) in found:
+            continue
+        found.add((str(current.name), subtracted))
+        node = producer(current)
+        if node is None:
+            continue
+        if is_standard(node, "Concat"):
+            waiting += [(item, subtracted) for item in node.inputs]
+        elif is_standard(node, "Sub", "Add") and isinstance(node.inputs[1], gs.Constant):
+            values = node.inputs[1].values.reshape(-1)
+            if values.size == 1:
+                number = float(values[0]) if node.op == "Sub" else -float(values[0])
+                waiting.append((node.inputs[0], subtracted + number))
+        elif is_standard(node, *_SAME_VALUES):
+            waiting.append((node.inputs[0], subtracted))
+    return found
