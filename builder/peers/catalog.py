@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from . import deberta, engines, onnxruntime_peers, torch_peers, varlen, varseqlen
+from . import any_model, deberta, engines, onnxruntime_peers, torch_peers, varlen, varseqlen
 from .contender import Contender
 from .setup import Setup
 
@@ -34,6 +34,7 @@ GPU_PEERS: Mapping[str, Peer] = {
     "torch-eager": Peer("PyTorch eager, padded", torch_peers.eager),
     "torch-compile": Peer("torch.compile, padded", torch_peers.compiled),
     "torch-varlen": Peer("PyTorch varlen, compiled", varlen.varlen),
+    "transformers-varlen": Peer("transformers, varlen attention, packed, compiled", any_model.any_varlen),
     "torch-flex": Peer("PyTorch flex_attention, packed, compiled", varlen.flex),
     "flashdeberta": Peer("flashdeberta, padded", deberta.flashdeberta),
     "disentangled-flash": Peer("disentangled-flash, packed, compiled", deberta.disentangled_flash),

@@ -34,7 +34,11 @@ def varlen_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend
     longest = max(seq_lens)
 
     def attend(window: Window) -> Callable[[Any, Any, Any], Any]:
-        return lambda q, k, v: varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=window)
+        def run(q: Any, k: Any, v: Any) -> Any:
+            grouped = {} if q.shape[1] == k.shape[1] else {"enable_gqa": True}
+            return varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=window, **grouped)
+
+        return run
 
     return attend
 
