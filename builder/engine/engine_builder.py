@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.progress import Progress
 
 from ..errors import BuildError
 from . import linear_tables, timing_cache
+from .gpu_memory import check_room, weight_bytes
 from .inspection import count_engine_plugins, engine_layer_names
 from .network import count_plugin_layers, needed_plugin_names, parse, plugin_node_names
 from .phases import BUILDING, CHECKING, PARSING, STARTING, Phases
@@ -58,10 +60,11 @@ class EngineBuilder:
         if level is not None and not 0 <= level <= MAX_OPTIMIZATION_LEVEL:
             raise BuildError(f"optimization level {level}, allowed: 0..{MAX_OPTIMIZATION_LEVEL}; leave it out for 3")
         self._trt = import_tensorrt()
-        from padfree.runtime.gpu.cuda import open_device  # here, so that a missing TensorRT is named first
+        from padfree.runtime.gpu.cuda import free_bytes_of, open_device  # here, so that a missing TensorRT comes first
 
         # TensorRT may end the process where CUDA does not work, so CUDA is asked first.
         self.device: Device = open_device(device)
+        self._free_bytes = partial(free_bytes_of, device)
         self.tensorrt_version = short_version(self._trt.__version__)
         self._options = options
         self._logger = shared_logger(self._trt)
@@ -100,10 +103,11 @@ class EngineBuilder:
             builder_flags: names of trt.BuilderFlag.
 
         Raises:
-            BuildError: parser or builder failed, or a plugin layer is missing.
+            BuildError: the weights do not fit the GPU, parser or builder failed, or a plugin layer is missing.
         """
         trt = self._trt
         self._logger.forget()
+        check_room(weight_bytes(model, content), self._free_bytes(), self.device)
         flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if strongly_typed else 0
         network = self._builder.create_network(flags)
         with self.phases.measured(PARSING):

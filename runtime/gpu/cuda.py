@@ -115,6 +115,12 @@ def free_bytes() -> int:
     return int(free)
 
 
+def free_bytes_of(index: int) -> int:
+    """Free memory of a GPU, whichever one is current."""
+    with current_device(index):
+        return free_bytes()
+
+
 def is_idle(stream: int) -> bool:
     """Whether a stream's work is all done: then nothing has to wait for it, and waiting costs more than asking.
 

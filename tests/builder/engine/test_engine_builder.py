@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from padfree.builder import BuildError
 from padfree.builder.engine import engine_builder, network, phases
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
+from padfree.builder.engine.gpu_memory import check_room
 from padfree.builder.engine.profile import ShapeRange
 from padfree.runtime.gpu.device import Device
 from rich.progress import Progress
@@ -74,6 +75,7 @@ class TensorRT:
     def __init__(self) -> None:
         self.config = Config()
         self.network_flags = -1
+        self.free_bytes = 80 << 30
         self.plan: bytes | None = b"the plan"
         self.says = ["out of memory"]
         self.engine_layers = ["pool"]
@@ -112,7 +114,9 @@ class TensorRT:
 @pytest.fixture
 def trt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TensorRT:
     module = TensorRT()
-    cuda = SimpleNamespace(open_device=lambda index: Device(index, "NVIDIA H200", 9, 0))
+    cuda = SimpleNamespace(
+        open_device=lambda index: Device(index, "NVIDIA H200", 9, 0), free_bytes_of=lambda _index: module.free_bytes
+    )
     monkeypatch.setitem(sys.modules, "padfree.runtime.gpu.cuda", cuda)
     monkeypatch.setattr(engine_builder, "import_tensorrt", lambda: module)
     monkeypatch.setattr(
@@ -177,6 +181,27 @@ def test_the_parts_of_a_build_are_timed(trt: TensorRT, model: onnx.ModelProto) -
     seconds = builder.phases.seconds
     assert list(seconds) == [phases.STARTING, phases.PARSING, phases.BUILDING, phases.CHECKING]
     assert seconds[phases.BUILDING] >= 0.05
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_weights_that_do_not_fit_are_refused_before_the_build(
+    trt: TensorRT, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, is_apart: bool
+) -> None:
+    """With both sizes, and before TensorRT reads anything; the weights may lie outside of the message."""
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [1024], bytes(4096), raw=True)
+    model.graph.initializer.append(weight)
+    content = memoryview(model.SerializeToString()) if is_apart else None
+    monkeypatch.setattr(trt, "OnnxParser", None, raising=False)
+    trt.free_bytes = 4095
+    with pytest.raises(BuildError, match=r"weights take 0\.0 GiB, and GPU 0 \(NVIDIA H200\) has 0\.0 GiB free"):
+        EngineBuilder(0, TacticOptions(), None).build(model, RANGES, content=content)
+
+
+def test_sizes_are_shown_in_gib() -> None:
+    device = Device(1, "NVIDIA L4", 8, 9)
+    check_room(22 << 30, 22 << 30, device)
+    with pytest.raises(BuildError, match=r"weights take 28\.0 GiB, and GPU 1 \(NVIDIA L4\) has 22\.0 GiB free; .*fp8"):
+        check_room(28 << 30, 22 << 30, device)
 
 
 def test_no_timing_cache(trt: TensorRT, model: onnx.ModelProto, tmp_path: Path) -> None:
