@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import onnx
-from padfree.onnx_tools.files.data_sizes import bytes_of
-from padfree.runtime.gpu.device import Device
+from padfree.onnx_tools.files import bytes_of
+from padfree.runtime.gpu import Device
 
 from ..errors import BuildError
 

@@ -87,7 +87,8 @@ def scorer_of(
             f"{', '.join(_PLAIN)}; take a reranker of one of these, or one with a head for sequence classification"
         )
     tokenizer = _tokenizer(path, encoder, config)
-    ids = tuple(_id_of(name, tokenizer, names) for name in names) or answers
+    asked = f"--scores {','.join(names)}" if options.scores else f"{path}: answers with {' and '.join(names)}"
+    ids = tuple(_id_of(name, tokenizer, asked) for name in names) or answers
     if len(set(ids)) < len(ids):
         raise BuildError(f"--scores {','.join(names)}: both are the token {ids[0]}; name two tokens")
     size = config.vocab_size or 0
@@ -164,8 +165,8 @@ def _tokenizer(path: Path, encoder: Path, config: ModelConfig) -> Tokenizer:
         raise BuildError(str(error)) from error
 
 
-def _id_of(name: str, tokenizer: Tokenizer, names: Sequence[str]) -> int:
-    """The token of an answer, as it stands in a text by itself, or in the vocabulary."""
+def _id_of(name: str, tokenizer: Tokenizer, asked: str) -> int:
+    """The token of an answer, as it stands in a text by itself, or in the vocabulary; `asked` begins the message."""
     try:
         encoding = tokenizer.encode(name, add_special_tokens=False)
     except Exception:  # the library raises plain Exception; of tokenizers without a token for unknown words
@@ -178,8 +179,8 @@ def _id_of(name: str, tokenizer: Tokenizer, names: Sequence[str]) -> int:
     parts = [] if encoding is None else encoding.tokens
     splits = f"splits it into {', '.join(map(ascii, parts[:6]))}" if len(parts) > 1 else "does not have it"
     raise BuildError(
-        f"--scores {','.join(names)}: {name!a} is no token, the tokenizer {splits}; name tokens of its vocabulary, "
-        "as the model's card does"
+        f"{asked}: {name!a} is no token, the tokenizer {splits}; name tokens of its vocabulary, as the model's card "
+        "does (--scores), or download the tokenizer again"
     )
 
 

@@ -2,6 +2,7 @@
 """Model files: reading and writing them whole or not at all, and their weights, wherever these lie."""
 
 from .data_files import locations
+from .data_sizes import bytes_of
 from .deferred import LARGE_MODEL_BYTES, Deferred, of_bfloat16
 from .metadata import is_rewritten, read_metadata, write_metadata
 from .model import Model, Piece, bytes_in_pieces, without_initializers
@@ -19,6 +20,7 @@ __all__ = [
     "Storage",
     "Weights",
     "bytes_in_pieces",
+    "bytes_of",
     "is_rewritten",
     "load_model",
     "locations",

@@ -78,6 +78,20 @@ def test_answers_that_are_no_token(tmp_path: Path, names: tuple[str, str]) -> No
     assert "name tokens of its vocabulary" in said
 
 
+def test_a_known_reranker_whose_tokenizer_lacks_the_answer(tmp_path: Path) -> None:
+    """Nobody gave --scores: the message names the folder, not the option."""
+    folder = write_scorer("qwen3", tmp_path / "Qwen3-Reranker-0.6B")
+    said = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    model = said["model"]
+    model["vocab"] = {token: index for token, index in model["vocab"].items() if "yes" not in token}
+    joined = [(pair.replace(" ", "") if isinstance(pair, str) else "".join(pair), pair) for pair in model["merges"]]
+    model["merges"] = [pair for text, pair in joined if "yes" not in text]
+    write_json(folder / "tokenizer.json", said)
+    text = refused(folder)
+    assert f"{folder}: answers with yes and no: 'yes' is no token" in text
+    assert "--scores" in text
+
+
 def test_one_token_is_no_answer_against_itself(tmp_path: Path) -> None:
     assert "both are the token" in refused(changed(tmp_path), scores=("yes", "yes"))
 
