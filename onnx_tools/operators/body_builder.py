@@ -19,7 +19,8 @@ _E4M3_OPSET = 19
 class BodyBuilder:
     """Collects the nodes of one function body. Every method returns the name of the value that it makes.
 
-    Values inside a body: indices and sizes are int64, activations float32 (`load` casts, `output` casts back).
+    Values inside a body: indices and sizes are int64, activations float32 (`load` casts, `output` casts back). What was
+    made before is not made again: a session prepares every node of every call of a function.
     """
 
     def __init__(self, spec: OperatorSpec, attributes: Mapping[str, AttributeValue], opset: int, act_type: int) -> None:
@@ -28,6 +29,7 @@ class BodyBuilder:
         self.opset = opset
         self.act_type = act_type
         self.nodes: list[NodeProto] = []
+        self._made: dict[tuple[bytes, int], list[str]] = {}  # what a node is but for its outputs -> these
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """A node with one output."""
@@ -35,9 +37,17 @@ class BodyBuilder:
 
     def ops(self, op_type: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
         """A node with `count` outputs."""
-        outputs = [f"{op_type}_{len(self.nodes)}_{index}" for index in range(count)]
-        self.nodes.append(helper.make_node(op_type, inputs, outputs, **attributes))
-        return outputs
+        return self._outputs(helper.make_node(op_type, inputs, [], **attributes), count)
+
+    def _outputs(self, node: NodeProto, count: int) -> list[str]:
+        """Adds a node, whose outputs are still to be named, unless there is the same."""
+        key = node.SerializeToString(deterministic=True), count
+        if key not in self._made:
+            outputs = [f"{node.op_type}_{len(self.nodes)}_{index}" for index in range(count)]
+            node.output.extend(outputs)
+            self.nodes.append(node)
+            self._made[key] = outputs
+        return self._made[key]
 
     def const(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.int64) -> str:
         """A constant."""
@@ -51,10 +61,10 @@ class BodyBuilder:
     def _op_with_reference(
         self, op_type: str, inputs: Sequence[str], key: str, reference: str, is_int: bool, **attributes: Any
     ) -> str:
-        output = self.op(op_type, *inputs, **attributes)
+        node = helper.make_node(op_type, inputs, [], **attributes)
         kind = AttributeProto.INT if is_int else AttributeProto.FLOAT
-        self.nodes[-1].attribute.append(AttributeProto(name=key, type=kind, ref_attr_name=reference))
-        return output
+        node.attribute.append(AttributeProto(name=key, type=kind, ref_attr_name=reference))
+        return self._outputs(node, 1)[0]
 
     def load(self, name: str) -> str:
         """An activation input as float32."""
