@@ -111,7 +111,11 @@ def run(suite: Path, *requests: list[str]) -> tuple[str, dict[str, list[str]]]:
 
 
 def test_it_takes_every_core_a_file_at_a_time(suite: Path) -> None:
+    last = "test_with_most_tests.py"
+    (suite / "tests" / last).write_text(SUITE.replace("range(3)", "range(20)").partition("@pytest.mark.slow")[0])
     shown, positions = run(suite, ["-q"])
+    assert last in list(positions)[-2:]  # as they stand, two at a time
+    assert len(positions.pop(last)) == 20
     assert len(positions) == FILES + 2
     assert all(len(ran) == 3 and len(set(ran)) == 1 for ran in positions.values())
     assert {worker for ran in positions.values() for worker in ran} == {"gw0", "gw1"}

@@ -54,9 +54,15 @@ def _scope(nodeid: str) -> str:
 
 
 def make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Divides the tests by file, and takes what is on the GPU together; None where the user chose another division."""
+    """Divides the tests by file, and takes what is on the GPU together; None where the user chose another division.
+
+    Files are taken in their order, not those with most tests first: the last folders have many short files, after which
+    all processes end at about the same time, and the files with most tests are those that share rewritten models, for
+    which they would wait for each other.
+    """
     if config.getvalue("dist") != "load":
         return None
+    config.option.loadscopereorder = False
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
