@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 import onnxruntime as ort
@@ -14,6 +16,12 @@ from padfree.onnx_tools import RewriteResult
 INTERFACES = ("packed", "padded")
 LENGTHS, LENGTH = (9, 1, 4, 6), 9
 _TOLERANCE = 2e-5  # float32, one or two layers, sums of at most a few dozen terms in another order
+Form = TypeVar("Form")
+
+
+def in_turn(forms: Iterable[Form]) -> list[tuple[Form, str]]:
+    """Forms, each with one of the interfaces: for what is found in the graph before interfaces differ."""
+    return list(zip(forms, itertools.cycle(INTERFACES)))
 
 
 def masks(interface: str) -> dict[str, np.ndarray]:

@@ -38,6 +38,15 @@ NAMES = (
     "nomic_experts",
     "jinav3_hub_query",
 )
+HALF = (  # of the type that the weights have, and of another one
+    ("bert_bfloat16", "bf16"),
+    ("bert_bfloat16", "fp16"),
+    ("bert_float16", "fp16"),
+    ("bert_float16", "bf16"),
+    ("qwen3_bfloat16", "bf16"),
+    ("modernbert", "fp16"),
+    ("nomic_experts", "bf16"),
+)
 
 
 @pytest.fixture
@@ -67,8 +76,7 @@ def verification_of(model: ModelProto) -> Any:
     return read_metadata(model, AssertionError)["verification"]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "precision"), [*((name, "fp32") for name in NAMES), *HALF])
 def test_files_are_those_of_small_models(
     name: str, precision: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

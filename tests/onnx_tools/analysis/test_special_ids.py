@@ -19,6 +19,7 @@ from padfree.runtime import Session
 
 from tests.support.exports import assert_right, inputs_of, load, metadata_of
 from tests.support.messages import verify_ids
+from tests.support.rewritings import Rewritings
 
 HIDDEN, END = 32, 2
 TOLERANCE = 1e-5
@@ -135,10 +136,10 @@ def test_the_largest_id_is_looked_for(interface: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bart_cls_dy18", "o_bart_cls_model"])
-def test_bart_takes_the_token_that_ends_a_text(name: str) -> None:
+def test_bart_takes_the_token_that_ends_a_text(name: str, rewritings: Rewritings) -> None:
     """As many rows of the output as texts, with the same number of ends in each: no packed batch may rely on it."""
     model = load(name)
-    result = rewrite(model, interface="padded")
+    result = rewritings.of_export(name, "padded")
     assert metadata_of(result)["id_rules"]["input_ids"]["last"] == END
     rows = texts(END)
     mask = np.arange(9) < np.asarray([row.size for row in rows])[:, None]
@@ -151,7 +152,7 @@ def test_bart_takes_the_token_that_ends_a_text(name: str) -> None:
     for row, text in zip(actual, rows, strict=True):
         np.testing.assert_allclose(row, alone(model, text), atol=1e-4)
     with pytest.raises(RewriteError, match=r"sequences without tokens: choose the padded|not known.*choose the padded"):
-        rewrite(model, interface="packed")
+        rewritings.of_export(name, "packed")
 
 
 def test_wrong_models_are_found_with_any_ids() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import rewrite
 
-from tests.onnx_tools.agreement import INTERFACES, assert_agree
+from tests.onnx_tools.agreement import INTERFACES, assert_agree, in_turn
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
 
 Step = Callable[[EncoderBuilder, str], str]
@@ -153,8 +153,7 @@ NORMS = {
 }
 
 
-@pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize(("name", "interface"), in_turn(NORMS))
 def test_every_spelling(name: str, interface: str) -> None:
     b = EncoderBuilder()
     x = b.embedding()

@@ -25,7 +25,7 @@ from tests.support.messages import check_outputs, convert, run, verify
 
 from .mutations import mutated
 
-COUNT = int(os.environ.get("PADFREE_TEST_MUTATIONS", 3))  # of every model
+COUNT = int(os.environ.get("PADFREE_TEST_MUTATIONS", 2))  # of every model
 SEED = int(os.environ.get("PADFREE_TEST_SEED", 0))
 FAMILIES = Path(__file__).resolve().parents[2] / "fixtures" / "families"
 NAMES = [

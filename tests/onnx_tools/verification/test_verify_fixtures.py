@@ -38,15 +38,16 @@ def test_rewritten_exports_agree(file: Path, interface: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", [FILES[0], *(pytest.param(file, marks=pytest.mark.slow) for file in FILES[1:3])], ids=lambda file: file.stem
+    ("file", "step"), [(FILES[0], 3), *(pytest.param(file, 1, marks=pytest.mark.slow) for file in FILES[:3])]
 )
-def test_every_weight_is_watched(file: Path) -> None:
+def test_every_weight_is_watched(file: Path, step: int) -> None:
+    """Of some, which every layer has, in a shorter test too."""
     original = load_model(file)
     result = rewrite(original, verify=False)
     metadata = metadata_of(result)
     weights = [t for t in result.model.graph.initializer if t.data_type == 1 and np.prod(t.dims) > 1]
     assert len(weights) >= 20
-    for tensor in weights:
+    for tensor in weights[::step]:
         content = tensor.raw_data
         values = numpy_helper.to_array(tensor).copy()
         values[len(values) // 2 :] *= 1.01
