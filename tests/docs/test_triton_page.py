@@ -48,7 +48,7 @@ def test_a_plan_in_five_commands(folder: Path, write_plan: PlanWriter, capsys: p
     first = [command.split()[0] for command in COMMANDS[:5]]
     assert first == ["pip", "padfree", "padfree", "docker", "docker"]
     assert write_plan() == folder / "model.plan"  # what `padfree build` does needs a GPU
-    (command,) = commands("padfree triton model.plan")
+    command, *_ = commands("padfree triton model.plan")
     assert main(shlex.split(command)[1:]) == 0
     printed = capsys.readouterr().out.splitlines()
     for docker in commands("docker"):
@@ -90,7 +90,7 @@ def test_every_field_is_explained(folder: Path, write_plan: PlanWriter, packed_m
 
     longest = {"name": "max_seqlen", "role": "max_seqlen", "limit": None, "dtype": "int32"}
     write_plan(inputs=[*packed_metadata["inputs"], longest])
-    (command,) = commands("padfree triton model.plan")
+    command, *_ = commands("padfree triton model.plan")
     assert main(shlex.split(command)[1:]) == 0
     config = read_text(folder / "repository" / "bert" / "config.pbtxt")
     explained = set(
