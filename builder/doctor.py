@@ -18,7 +18,7 @@ from padfree.contract.installation import install_command
 from padfree.runtime import SessionError, word_table
 from padfree.runtime.gpu import Device, device_code, import_tensorrt, plugin_library
 
-State = Literal["ok", "missing", "problem"]
+FindingState = Literal["ok", "missing", "problem"]
 
 ENGINES = "build and run engines"
 """A use that needs all that a GPU's machine has."""
@@ -38,7 +38,7 @@ class Finding:
     """One thing that was looked at. "missing" is absent and optional; "problem" is there and does not work."""
 
     name: str
-    state: State
+    state: FindingState
     detail: str
     next_step: str = ""
 
@@ -130,7 +130,7 @@ def find_tensorrt() -> Finding:
     try:
         version = str(import_tensorrt().__version__)
     except SessionError as error:
-        state: State = "missing" if "not installed" in str(error) else "problem"
+        state: FindingState = "missing" if "not installed" in str(error) else "problem"
         detail, _, step = str(error).partition("; ")
         return Finding("tensorrt", state, detail, step)
     if find_gpu().state != "ok":

@@ -16,7 +16,7 @@ from .locations import Location
 from .lock import Check
 from .manifest import Manifest
 from .parts import BAD_FOLDER, PART, Part, part_name, read_part
-from .workers.base import Finished, Lost, Ran, Refused, Workers
+from .workers.base import Lost, Ran, Refused, ShardFinish, Workers
 from .workers.worker import AHEAD, Done
 
 TURN_S = 0.5
@@ -128,7 +128,7 @@ def deal(
             check()
             dealer.fill()
             for event in workers.wait(TURN_S):
-                if isinstance(event, Finished):
+                if isinstance(event, ShardFinish):
                     dealer.finished(event.worker, event.done)
                 elif isinstance(event, Ran):
                     dealer.ran(event)

@@ -30,7 +30,7 @@ from .importing.axes import check_axes
 from .importing.canonical import name_outputs
 from .importing.importing import import_model
 from .importing.inputs import token_inputs_of
-from .importing.lengths import Lengths, lengths_among, put_mask, take_lengths
+from .importing.lengths import LengthsInput, lengths_among, put_mask, take_lengths
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
 from .passes.base import boundary_of
 from .passes.masks.mask_values import Mask, mask_of
@@ -67,7 +67,7 @@ class PassedGraph:
     mask: Mask
     special: Mapping[str, SpecialIds]
     unread_inputs: tuple[str, ...] = ()
-    lengths: Lengths | None = None
+    lengths: LengthsInput | None = None
     assumed: Mapping[str, IdRule] = field(default_factory=dict)
     shared_inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     held_inputs: Mapping[str, str] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def _lengths_in(graph: gs.Graph) -> list[str]:
     return [] if all(is_token_input(tensor) for tensor in graph.inputs) else lengths_among(graph, analyse(graph))
 
 
-def _with_lengths(result: PassedGraph, lengths: Lengths, interface: str) -> PassedGraph:
+def _with_lengths(result: PassedGraph, lengths: LengthsInput, interface: str) -> PassedGraph:
     """The same with the original's input of lengths instead of the mask, where the interface has one."""
     if interface != "padded":
         return replace(result, lengths=lengths)
@@ -138,7 +138,7 @@ def _with_lengths(result: PassedGraph, lengths: Lengths, interface: str) -> Pass
 def _pack(graph: gs.Graph, model: Model, options: GraphOptions) -> PassedGraph:
     """An imported graph after all passes."""
     first, *others = KEPT_MASKING
-    progress = _Progress(graph, options, names_in_use(graph))
+    progress = _PassRun(graph, options, names_in_use(graph))
     steps = preparation(options.interface, options.mask, progress.longest, contiguous=options.contiguous)
     progress.run(steps)
     try:
@@ -158,7 +158,7 @@ def _with_output_names(result: PassedGraph, model: ModelProto) -> PassedGraph:
     return replace(result, analysis=analyse(result.graph))
 
 
-class _Progress:
+class _PassRun:
     """A graph on its way through the passes, and what they have said so far."""
 
     def __init__(self, graph: gs.Graph, options: GraphOptions, names: set[str]) -> None:
@@ -180,7 +180,7 @@ class _Progress:
         self._pack_results: list[PassResult] = []  # results of the packing pass, of all copies
         self._mask = Mask(None)
 
-    def copy(self) -> _Progress:
+    def copy(self) -> _PassRun:
         """The same, with a graph of its own; the weights are shared."""
         other = copy.copy(self)
         other._graph = copy_of(self._graph)

@@ -46,7 +46,9 @@ class WordPieces:
         pair_frame: around those of two texts; None: the library has to make tokens of pairs.
     """
 
-    def __init__(self, tokenizer: Tokenizer, settings: Any, frame: _Frame, pair_frame: _Frame | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, settings: Any, frame: _PieceFrame, pair_frame: _PieceFrame | None = None
+    ) -> None:
         self._frame, self._pair_frame = frame, pair_frame
         self._lowercase = settings["normalizer"]["lowercase"]
         self._added = [token["content"] for token in settings["added_tokens"]]
@@ -67,12 +69,12 @@ class WordPieces:
         plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         if any(token[name] != value for token in settings["added_tokens"] for name, value in plain.items()):
             return None
-        frames = (cls(tokenizer, settings, frame) for frame in _Frame.all(tokenizer.encode("").ids, 1))
+        frames = (cls(tokenizer, settings, frame) for frame in _PieceFrame.all(tokenizer.encode("").ids, 1))
         pieces = next((some for some in frames if some._agrees(tokenizer)), None)
         if pieces is None:
             return None
         pairs = (
-            cls(tokenizer, settings, pieces._frame, frame) for frame in _Frame.all(tokenizer.encode("", "").ids, 2)
+            cls(tokenizer, settings, pieces._frame, frame) for frame in _PieceFrame.all(tokenizer.encode("", "").ids, 2)
         )
         return next((some for some in pairs if some._agrees_on_pairs(tokenizer)), pieces)
 
@@ -145,13 +147,13 @@ class WordPieces:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _PieceFrame:
     """The ids before, between and after the pieces of texts."""
 
     parts: tuple[Sequence[int], ...]
 
     @classmethod
-    def all(cls, ids: Sequence[int], texts: int) -> Iterator[_Frame]:
+    def all(cls, ids: Sequence[int], texts: int) -> Iterator[_PieceFrame]:
         """Every way in which so many texts may stand among these ids."""
         for offsets in combinations_with_replacement(range(len(ids) + 1), texts):
             cuts = [0, *offsets, len(ids)]

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from .errors import SessionError
 from .gpu import plugin_library
 
-Array = npt.NDArray[np.int32]
-Row = tuple[Sequence[int], Sequence[int]]
+Int32Array = npt.NDArray[np.int32]
+IdRow = tuple[Sequence[int], Sequence[int]]
 """Ids and types of a text's tokens."""
 
 LIBRARY_NAME = "libpadfree_text.so"
@@ -30,7 +30,7 @@ LEFT_OUT = -1
 """The count of a text that is not cut there."""
 
 
-class _Request(ctypes.Structure):
+class _LookUpRequest(ctypes.Structure):
     """Request in plugins/text/frames.h."""
 
     _fields_ = (
@@ -58,12 +58,12 @@ class Looked:
         counts: [rows], tokens of each; negative where there are none here.
     """
 
-    ids: Array
-    types: Array
-    counts: Array
+    ids: Int32Array
+    types: Int32Array
+    counts: Int32Array
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Row | None]) -> Looked:
+    def of_rows(cls, rows: Sequence[IdRow | None]) -> Looked:
         """Of ids and types of every row; None: there are none here."""
         counts = np.array([LEFT_OUT if row is None else len(row[0]) for row in rows], np.int32)
         present = [row for row in rows if row is not None]
@@ -83,7 +83,7 @@ class Looked:
         stays = np.repeat(~rows, np.maximum(self.counts, 0))
         return Looked(self.ids[stays], self.types[stays], np.where(rows, np.int32(LEFT_OUT), self.counts))
 
-    def completed(self, rows: Sequence[Row]) -> Looked:
+    def completed(self, rows: Sequence[IdRow]) -> Looked:
         """With ids and types for the rows of `left`, in their order."""
         starts = [0, *accumulate(np.maximum(self.counts, 0).tolist())]
         completions = dict(zip(self.left, rows, strict=True))
@@ -137,7 +137,7 @@ class WordTable:
         capacity = len(content) // 2 + flat.size * counts.size
         while True:
             ids, types = np.empty(capacity, np.int32), np.empty(capacity, np.int32)
-            request = _Request(
+            request = _LookUpRequest(
                 content,
                 sizes.ctypes.data,
                 counts.size,

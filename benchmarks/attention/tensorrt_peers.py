@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import tensorrt as trt
 import torch
-from padfree.builder.peers.tensorrt_network import Network
+from padfree.builder.peers.tensorrt_network import FixedNetwork
 
 from .problem import DEVICE, Launch, Problem, UnsupportedError, padding, unpadding
 
@@ -29,7 +29,7 @@ def fused(problem: Problem) -> Launch:
         raise UnsupportedError(f"engines are built for padded lengths up to {FUSED_LIMIT}")
     batch, longest = len(case.lengths), case.longest
     shape = (batch, case.heads, longest, case.head_size)
-    builder = Network(trt)
+    builder = FixedNetwork(trt)
     network, operation = builder.network, trt.MatrixOperation
     q, k, v = (builder.input(name, shape, trt.float16) for name in "qkv")
     scores = network.add_matrix_multiply(q, operation.NONE, k, operation.TRANSPOSE).get_output(0)
@@ -72,7 +72,7 @@ def varseqlen_plugin(problem: Problem) -> Launch:
         "has_mask": 1,
         "var_seqlen": 1,
     }
-    builder = Network(trt)
+    builder = FixedNetwork(trt)
     operands = [
         builder.input("qkv", (case.tokens, 3 * width, 1, 1), trt.float16),
         builder.input("unused", (1,), trt.int32),

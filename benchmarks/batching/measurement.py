@@ -15,7 +15,7 @@ import numpy as np
 from padfree.builder import build_engine
 from padfree.builder.peers.padded import build_padded_engine
 from padfree.builder.simulate.replay import replay
-from padfree.builder.simulate.report import Server, Summary, summarise
+from padfree.builder.simulate.report import SimulatedServer, Summary, summarise
 from padfree.builder.simulate.trace import generate
 from padfree.onnx_tools import rewrite, save_model, synthetic
 from padfree.runtime import Session
@@ -88,7 +88,7 @@ def mixed(session: Session, costs: CostTable, repeats: int) -> Iterator[dict[str
         yield {"batch": batch, "runs": repeats, "measured_over_table": {"p5": low, "p50": middle, "p95": high}}
 
 
-def live(session: Session, contender: Server, trace: Sequence[Waiting]) -> dict[str, float]:
+def live(session: Session, contender: SimulatedServer, trace: Sequence[Waiting]) -> dict[str, float]:
     """The trace in real time, through a Batcher: its figures as a simulation's summary has them."""
     ids = sequences([request.length for request in trace], 0)
     done_s: dict[int, float] = {}
@@ -125,7 +125,7 @@ def rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
 
 
-def compare_live(session: Session, contender: Server, seconds: float) -> Iterator[dict[str, Any]]:
+def compare_live(session: Session, contender: SimulatedServer, seconds: float) -> Iterator[dict[str, Any]]:
     """Lines of a contender, live beside simulated."""
     live(session, contender, arrivals(contender.costs, rate=RATES[0], seconds=seconds / 2, seed=1))  # warms up
     for rate in RATES:

@@ -13,7 +13,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from padfree.builder.bench.cases import Case, measure
+from padfree.builder.bench.cases import BenchCase, measure
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.synthetic import bert_model
 
@@ -29,7 +29,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
         path = Path(name) / f"bert_{options.layers}.onnx"
         save_model(bert_model(options.layers, vocab_size=1000), path)
-        case = Case(path, options.batch, options.length, options.mean * options.length, precision="fp32")
+        case = BenchCase(path, options.batch, options.length, options.mean * options.length, precision="fp32")
         record, result = measure(case, None, on_cpu=True, folder=Path(name), timing_cache=None)
     speed_up = min(record["peers_ms"].values()) / result.ours_ms
     print(json.dumps({**record, "speed_up": round(speed_up, 2)}))

@@ -25,7 +25,7 @@ from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.folders.head import HeadOptions
 from padfree.builder.folders.source import opened
 from padfree.builder.peers.batch import draw_lengths, random_batch
-from padfree.builder.peers.setup import Model, Setup
+from padfree.builder.peers.setup import PeerModel, Setup
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 
@@ -79,7 +79,7 @@ def main() -> int:
         opened(make(arguments.model, arguments.models or Path(name)).onnx, head) as source,
     ):
         plan = Path(name) / "model.plan"
-        model = Model(source.path, arguments.precision)
+        model = PeerModel(source.path, arguments.precision)
         batch = random_batch(model.metadata, seq_lens, arguments.seq_len)
         build_engine(
             Setup(model, batch, Path(name)).ours,

@@ -71,7 +71,7 @@ def build_padded(
     Args:
         cases: what will be measured.
         part: this process's part of the engines.
-        read_model: gives the padfree.builder.peers.setup.Model of a name.
+        read_model: gives the padfree.builder.peers.setup.PeerModel of a name.
         folder: where the sweep looks for engines.
         timing_cache: a file of this process's own, or "default".
         deadline: on time.monotonic()'s clock; no build starts after it.

@@ -76,7 +76,7 @@ def run(cases: list[SweepCase], folder: Path, arguments: argparse.Namespace) -> 
 
 def model_reader(folder: Path) -> Callable[..., Any]:
     """Gives models by their name and precision, exported once into the folder, read once."""
-    from padfree.builder.peers.setup import Model
+    from padfree.builder.peers.setup import PeerModel
 
     from benchmarks import defined
 
@@ -89,11 +89,11 @@ def model_reader(folder: Path) -> Callable[..., Any]:
         return make(name, folder)
 
     @functools.cache
-    def read(name: str, precision: str = "fp16") -> Model:
+    def read(name: str, precision: str = "fp16") -> PeerModel:
         if name in defined.CONFIGS:
-            return Model(defined.make(name, folder), precision)
+            return PeerModel(defined.make(name, folder), precision)
         files = files_of(name)
-        return Model(files.onnx, precision, files.folder)
+        return PeerModel(files.onnx, precision, files.folder)
 
     return read
 
@@ -118,14 +118,14 @@ def gpu_is_lost() -> bool:
 
 def measure_case(case: SweepCase, model: Any, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measures one case and appends its record."""
-    from padfree.builder.bench.cases import Case, measure
+    from padfree.builder.bench.cases import BenchCase, measure
     from padfree.builder.bench.environment import append_record
 
     if case.precision != "fp16":  # engines are named by model and batch
         folder = folder / case.precision
         folder.mkdir(exist_ok=True)
     record, _ = measure(
-        Case(model.path, case.batch, case.seq_len, case.mean, precision=case.precision, name=case.name),
+        BenchCase(model.path, case.batch, case.seq_len, case.mean, precision=case.precision, name=case.name),
         list(case.peers),
         on_cpu=False,
         folder=folder,

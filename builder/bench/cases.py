@@ -16,7 +16,7 @@ from ..errors import BuildError
 from ..lengths import LengthOptions, choose_lengths
 from ..peers.batch import draw_lengths, random_batch, read_lengths
 from ..peers.catalog import CPU_PEERS, GPU_PEERS
-from ..peers.setup import Model, Setup
+from ..peers.setup import PeerModel, Setup
 from .environment import environment
 from .measure import Measurement, measure_cpu, measure_gpu
 
@@ -25,7 +25,7 @@ OPTIONS = LengthOptions(longest="--seq-len", mean="--mean")
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """A model and a batch; None lets padfree choose: 16 sequences, the model's longest, 0.6 of it on average.
 
     lengths: a file of lengths instead of a drawn batch. mask: the padding mask's input, where that is not proved.
@@ -44,7 +44,7 @@ class Case:
 
 
 def measure(
-    case: Case,
+    case: BenchCase,
     peers: list[str] | None,
     *,
     on_cpu: bool,
@@ -52,7 +52,7 @@ def measure(
     timing_cache: str | Path | None,
     device: int = 0,
     say: Callable[[str], None] = lambda _: None,
-    model: Model | None = None,
+    model: PeerModel | None = None,
     profile: ProfileOptions | None = None,
 ) -> tuple[dict[str, Any], Measurement]:
     """Measures a case; returns the JSON record and what it was made from.
@@ -76,7 +76,7 @@ def measure(
         if name not in known:
             where = "the CPU" if on_cpu else "a GPU"
             raise BuildError(f"--peers {name}: unknown on {where}, allowed: {', '.join(known)}; correct the list")
-    model = model or Model(case.model, case.precision, case.torch_folder, case.mask)
+    model = model or PeerModel(case.model, case.precision, case.torch_folder, case.mask)
     seq_lens, seq_len = _lengths_of(case, model.metadata.max_positions)
     batch = random_batch(model.metadata, seq_lens, seq_len, case.seed)
     setup = Setup(model, batch, folder, timing_cache, device, say, profile)
@@ -98,7 +98,7 @@ def measure(
     return record, results
 
 
-def _lengths_of(case: Case, limit: int | None) -> tuple[list[int], int]:
+def _lengths_of(case: BenchCase, limit: int | None) -> tuple[list[int], int]:
     """The length of every sequence, and the length to which padded peers pad. Raises BuildError."""
     if case.lengths is None:
         batch = DEFAULT_BATCH if case.batch is None else case.batch

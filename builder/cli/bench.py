@@ -75,7 +75,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.bench.cases import Case, measure
+    from padfree.builder.bench.cases import BenchCase, measure
     from padfree.builder.bench.environment import append_record
     from padfree.builder.destinations import check_appended, check_destinations
     from padfree.builder.doctor import diagnose
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = output_console()
     missing = [item.name for item in diagnose() if item.name in GPU_PARTS and item.state != "ok"]
     on_cpu = arguments.cpu or bool(missing)
-    case = Case(
+    case = BenchCase(
         model=arguments.model,
         batch=arguments.batch,
         seq_len=arguments.seq_len,

@@ -16,7 +16,7 @@ from .batches import ComparedBatch
 from .tolerances import Tolerance
 
 Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 
 CLASS_ENDS = (1, 16, 64, 128, 256, 512)  # tokens; sequences longer than the last are a class of their own
 WORST_ROWS = 5
@@ -77,18 +77,18 @@ class OutputErrors:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _OutputRows:
     """What is measured of every row of one batch, [R] each."""
 
     batch: ComparedBatch
     slots: npt.NDArray[np.int64]  # [R, 2]: sequence and slot
-    absolute: Floats
-    relative: Floats
-    cosine: Floats
-    sequence_cosine: Floats
+    absolute: Float64s
+    relative: Float64s
+    cosine: Float64s
+    sequence_cosine: Float64s
     elements: npt.NDArray[np.int64]
-    wanted: Floats
-    found: Floats
+    wanted: Float64s
+    found: Float64s
     shape: tuple[int, ...]
     not_finite: int
 
@@ -128,7 +128,7 @@ def output_errors(
     )
 
 
-def _measure(batch: ComparedBatch, wanted: Array, actual: Array, scale: Scale, dims: Dims) -> _Rows:
+def _measure(batch: ComparedBatch, wanted: Array, actual: Array, scale: Scale, dims: Dims) -> _OutputRows:
     a, b = (array.reshape(len(array), -1) for array in (wanted, actual))
     difference = scale.differences(a, b)
     parts = [scale.parts(array, of=a) for array in (a, b)]
@@ -140,7 +140,7 @@ def _measure(batch: ComparedBatch, wanted: Array, actual: Array, scale: Scale, d
     cosine[(difference == 0).all(1)] = 1.0
     elements = difference.argmax(1)
     each, indices = np.arange(len(a)), _slots_of_rows(batch, dims, len(a))
-    return _Rows(
+    return _OutputRows(
         batch, indices,
         difference[each, elements], relative, np.nan_to_num(cosine, nan=-1.0),
         _sequence_cosines(indices[:, 0], dot, length, other), elements,
@@ -149,13 +149,13 @@ def _measure(batch: ComparedBatch, wanted: Array, actual: Array, scale: Scale, d
     )  # fmt: skip
 
 
-def _sequence_cosines(sequences: npt.NDArray[np.int64], dot: Floats, length: Floats, other: Floats) -> Floats:
+def _sequence_cosines(sequences: npt.NDArray[np.int64], dot: Float64s, length: Float64s, other: Float64s) -> Float64s:
     """For every row [R], the cosine of its whole sequence, from the rows' dot products and lengths; 1 between zeros."""
     with np.errstate(invalid="ignore", over="ignore"):
         together, a, b = (np.bincount(sequences, weights=item) for item in (dot, length**2, other**2))
         lengths = np.sqrt(a * b)
         cosines_of_rows = np.where((a == 0) & (b == 0), 1.0, together / np.maximum(lengths, np.finfo(np.float64).tiny))
-    cosines: Floats = np.nan_to_num(cosines_of_rows, nan=-1.0)[sequences]
+    cosines: Float64s = np.nan_to_num(cosines_of_rows, nan=-1.0)[sequences]
     return cosines
 
 
@@ -169,12 +169,12 @@ def _slots_of_rows(batch: ComparedBatch, dims: Dims, count: int) -> npt.NDArray[
     return np.stack([indices[:, axes.index(BATCH)], slots], axis=1)
 
 
-def _errors(absolute: Floats, relative: Floats, cosine: Floats, sequence_cosine: Floats) -> Errors:
+def _errors(absolute: Float64s, relative: Float64s, cosine: Float64s, sequence_cosine: Float64s) -> Errors:
     least = (float(values.min()) for values in (cosine, sequence_cosine))
     return Errors(len(absolute), float(absolute.max()), float(relative.max()), float(relative.mean()), *least)
 
 
-def _worst(measured: Sequence[_Rows]) -> tuple[WorstRow, ...]:
+def _worst(measured: Sequence[_OutputRows]) -> tuple[WorstRow, ...]:
     """The worst row of each of the worst sequences: neighbours of one bad token say nothing new."""
     worst_rows: list[WorstRow] = []
     for rows in measured:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.onnx_tools.analysis import BATCH, Dims, Mask, token_numbers
+from padfree.onnx_tools.analysis import BATCH, Dims, MaskArray, token_numbers
 from padfree.runtime import Session
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
@@ -138,7 +138,7 @@ class SessionRunner(ValidTokenRunner):
         return outputs
 
 
-def valid_rows(array: Array, dims: Dims | None, mask: Mask) -> Array:
+def valid_rows(array: Array, dims: Dims | None, mask: MaskArray) -> Array:
     """The rows of valid tokens or sequences of a padded output, [R, ...]."""
     rows = token_numbers(array, dims, mask)
     return rows.values.reshape(len(rows.values), *rows.element)

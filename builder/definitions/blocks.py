@@ -13,7 +13,7 @@ from .layers import Activation, FeedForward, Norm
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LayerSizes:
     """What all layers of an encoder have in common.
 
     Attributes:

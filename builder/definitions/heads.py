@@ -11,7 +11,7 @@ from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, SE
 
 from .graph import EncoderGraph
 from .layers import Activation, Linear, Norm
-from .model import Encoded, Head, Outputs, Writing
+from .model import Encoded, Outputs, WriteHead, Writing
 from .tensors import Tensors, Weight
 
 ROWS, LOGITS = "last_hidden_state", "logits"
@@ -27,7 +27,7 @@ def first_token(graph: EncoderGraph, x: str) -> str:
     return graph.op("Gather", x, graph.constant(0, np.int64), axis=1)
 
 
-def pooled_classes(pooler: str = "pooler.dense", classifier: str = "classifier") -> Head:
+def pooled_classes(pooler: str = "pooler.dense", classifier: str = "classifier") -> WriteHead:
     """BERT's: the first token through the pooler and tanh, then the classifier."""
 
     def write(writing: Writing, encoded: Encoded) -> Outputs:
@@ -39,7 +39,7 @@ def pooled_classes(pooler: str = "pooler.dense", classifier: str = "classifier")
     return write
 
 
-def dense_classes(dense: str, classifier: str, active: Activation) -> Head:
+def dense_classes(dense: str, classifier: str, active: Activation) -> WriteHead:
     """RoBERTa's: the first token through a layer, an activation and the classifier, all of the head's own."""
 
     def write(writing: Writing, encoded: Encoded) -> Outputs:
@@ -92,7 +92,7 @@ def masked_words(
     return {LOGITS: (words.apply(graph, x), ("sequence", words.weight.shape[0]))}
 
 
-def heads(classes: Head, masked: Head | None = None) -> Mapping[str, Head]:
+def heads(classes: WriteHead, masked: WriteHead | None = None) -> Mapping[str, WriteHead]:
     """By task, for families whose tokens and answers are classified as BERT's."""
     writers = {
         FEATURES: rows,

@@ -48,7 +48,7 @@ class Encoded:
 
 
 Outputs = Mapping[str, tuple[str, Sequence[int | str]]]
-Head = Callable[[Writing, Encoded], Outputs]
+WriteHead = Callable[[Writing, Encoded], Outputs]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Definition:
     matches: Callable[[Keys, frozenset[str]], bool]
     encode: Callable[[Writing], Encoded]
     types: Callable[[Keys], int]
-    heads: Mapping[str, Head]
+    heads: Mapping[str, WriteHead]
     code: frozenset[str] = frozenset()
     has_adapters: bool = False
 

@@ -22,7 +22,7 @@ from ..errors import BuildError
 from ..folders.weights import Entry, read_header
 from .errors import NotDefinedError
 
-Array = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 _TYPES: Mapping[str, np.dtype[np.generic]] = {
     "F32": np.dtype("<f4"),
@@ -92,7 +92,7 @@ class Weight:
         """All files that it is read from."""
         return {self.file} if self.delta is None else {self.file, self.delta.left.file, self.delta.right.file}
 
-    def read(self, contents: Mapping[Path, memoryview | None]) -> Array:
+    def read(self, contents: Mapping[Path, memoryview | None]) -> Floats:
         """The numbers in float32: those of the file, or one copy.
 
         Args:
@@ -106,7 +106,7 @@ class Weight:
         raw = raw.T if self.is_transposed else raw
         values = np.ascontiguousarray(raw) if self.delta is not None else _widened(raw, self.dtype)
         if self.plus:
-            shifted: Array = values + np.float32(self.plus)
+            shifted: Floats = values + np.float32(self.plus)
             return shifted
         return values.copy() if _is_scratch(values) else values  # of a single row or column nothing changes places
 
@@ -185,7 +185,7 @@ def _read_into(stream: RawIOBase, content: npt.NDArray[np.uint8]) -> bool:
     return done == content.size
 
 
-def _widened(raw: npt.NDArray[np.generic], dtype: str) -> Array:
+def _widened(raw: npt.NDArray[np.generic], dtype: str) -> Floats:
     """Numbers of one of safetensors' types in float32, one row after the other."""
     return np.ascontiguousarray(raw, np.float32) if dtype != "BF16" else of_bfloat16(raw)
 
@@ -212,9 +212,9 @@ class LowRank:
     right: Weight
     scale: float
 
-    def read(self, contents: Mapping[Path, memoryview | None]) -> Array:
+    def read(self, contents: Mapping[Path, memoryview | None]) -> Floats:
         """The product in float32."""
-        product: Array = self.left.read(contents) @ self.right.read(contents)
+        product: Floats = self.left.read(contents) @ self.right.read(contents)
         product *= np.float32(self.scale)
         return product
 
@@ -322,7 +322,7 @@ class Reader:
             with file.open("rb") as stream:
                 self._contents[file] = self._weights.map_or_watch(stream)
 
-    def read(self, weight: Weight) -> Array:
+    def read(self, weight: Weight) -> Floats:
         """A weight's numbers."""
         return weight.read(self._contents)
 

@@ -12,7 +12,7 @@ from padfree.contract.texts import OUTPUTS, PAIRS, SENTENCES
 from padfree.onnx_tools.importing import infer, keep_needed, skeleton_of
 
 from ..errors import BuildError
-from .head import Head, Norm, Normalize, Splade, Step, Truncate
+from .head import Head, Normalize, Splade, Step, Truncate, VectorNorm
 from .nodes import Nodes
 
 VECTORS, SCORES = OUTPUTS[SENTENCES], OUTPUTS[PAIRS]
@@ -222,7 +222,7 @@ def _stepped(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, in
     if isinstance(step, Normalize):
         norm = nodes.at_least(nodes.along("ReduceL2", x, [-1], keepdims=1), _NORM_EPSILON)
         return nodes.node("Div", x, norm), size
-    if isinstance(step, Norm):
+    if isinstance(step, VectorNorm):
         return _normed(nodes, step, x), size
     if isinstance(step, Truncate):
         is_token = nodes.node("Slice", x, *_range(nodes, 0, step.size), nodes.constant([-1], np.int64))
@@ -238,7 +238,7 @@ def _stepped(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, in
     return outputs, step.weight.shape[0]
 
 
-def _normed(nodes: Nodes, step: Norm, x: str) -> str:
+def _normed(nodes: Nodes, step: VectorNorm, x: str) -> str:
     centred = nodes.node("Sub", x, nodes.along("ReduceMean", x, [-1], keepdims=1))
     variance = nodes.along("ReduceMean", nodes.node("Mul", centred, centred), [-1], keepdims=1)
     spread = nodes.node("Sqrt", nodes.node("Add", variance, nodes.constant(step.epsilon)))

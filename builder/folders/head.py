@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .weights import Array
+from .weights import Floats
 
 POOLINGS = ("cls", "lasttoken", "mean", "max", "weightedmean", "mean_sqrt_len_tokens")
 """As sentence-transformers calls them."""
@@ -28,19 +28,19 @@ ACTIVATIONS: Mapping[str, str] = {
 class Dense:
     """activation(x @ weight^T + bias), and x, or x @ residual^T, added where `adds`; weight is [out, in]."""
 
-    weight: Array
-    bias: Array | None
+    weight: Floats
+    bias: Floats | None
     activation: str
     adds: bool = False
-    residual: Array | None = None
+    residual: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Norm:
+class VectorNorm:
     """A layer norm over the vector."""
 
-    weight: Array
-    bias: Array
+    weight: Floats
+    bias: Floats
     epsilon: float
 
 
@@ -64,7 +64,7 @@ class Truncate:
     size: int
 
 
-Step = Dense | Norm | Normalize | Truncate
+Step = Dense | VectorNorm | Normalize | Truncate
 
 
 @dataclass(frozen=True)

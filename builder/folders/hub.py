@@ -35,7 +35,7 @@ def is_hub_id(source: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Repository:
+class HubRepository:
     """One commit of a repository, in huggingface_hub's cache.
 
     Attributes:
@@ -97,7 +97,7 @@ def download(name: str, revision: str = "", say: Callable[[str], object] = lambd
     return folder
 
 
-def _fetch_weights(hub: Any, repository: Repository, wanted: Collection[str], say: Callable[[str], object]) -> None:
+def _fetch_weights(hub: Any, repository: HubRepository, wanted: Collection[str], say: Callable[[str], object]) -> None:
     missing = [item for item in wanted if not (repository.folder / item).is_file()]
     if missing:
         total = sum(repository.sizes[item] or 0 for item in missing) / _MB
@@ -114,7 +114,7 @@ def _is_defined(folder: Path) -> bool:
         return True
 
 
-def _looked_up(hub: Any, name: str, revision: str, say: Callable[[str], object]) -> Repository:
+def _looked_up(hub: Any, name: str, revision: str, say: Callable[[str], object]) -> HubRepository:
     """The repository at the revision, with the files that say what it is; the cache's where the hub is not reached."""
     try:
         with _quiet(hub):
@@ -137,12 +137,12 @@ def _looked_up(hub: Any, name: str, revision: str, say: Callable[[str], object])
         say(f"{name}: the Hugging Face Hub is not reached ({reason(error)}); takes {folder}")
         files = [path for path in folder.rglob("*") if path.is_file()]
         there = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-        return Repository(name, revision, folder, there, is_reached=False)
+        return HubRepository(name, revision, folder, there, is_reached=False)
     sizes = {item.rfilename: getattr(item, "size", None) for item in found.siblings or ()}
-    return Repository(name, revision, folder, sizes)
+    return HubRepository(name, revision, folder, sizes)
 
 
-def _fetch(hub: Any, repository: Repository, wanted: Collection[str]) -> None:
+def _fetch(hub: Any, repository: HubRepository, wanted: Collection[str]) -> None:
     """Makes these files of the repository be in its folder."""
     missing = [item for item in wanted if not (repository.folder / item).is_file()]
     if not missing:
@@ -193,7 +193,7 @@ def _leads_out(part: str) -> bool:
     return ".." in PurePosixPath(part).parts or PurePosixPath(part).is_absolute()
 
 
-def _check_weights(repository: Repository, weights: Sequence[str]) -> None:
+def _check_weights(repository: HubRepository, weights: Sequence[str]) -> None:
     """Refuses a repository without weights, or not all of them, before anything large is fetched."""
     missing = [item for item in weights if item not in repository.sizes]
     if weights and not missing:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from padfree.contract.fields import decode
 
 from ..errors import BuildError
-from .head import ACTIVATIONS, POOLINGS, Chain, Dense, Head, Norm, Normalize, Splade, Step
+from .head import ACTIVATIONS, POOLINGS, Chain, Dense, Head, Normalize, Splade, Step, VectorNorm
 from .objects import Entries
 from .weights import WEIGHTS, pickled_files, read_header, read_tensor
 
@@ -191,7 +191,7 @@ def _dense(folder: Path) -> Step:
 
 def _norm(folder: Path) -> Step:
     file = _weights(folder)
-    return Norm(read_tensor(file, "norm.weight"), read_tensor(file, "norm.bias"), epsilon=1e-5)
+    return VectorNorm(read_tensor(file, "norm.weight"), read_tensor(file, "norm.bias"), epsilon=1e-5)
 
 
 def activation_of(name: str, source: Path) -> str:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import BuildError
 
-Array = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -69,7 +69,7 @@ def _entry(item: Any, start: int) -> Entry:
     return Entry(str(item["dtype"]), tuple(int(size) for size in item["shape"]), start + int(begin), start + int(end))
 
 
-def read_tensor(file: Path, name: str) -> Array:
+def read_tensor(file: Path, name: str) -> Floats:
     """One tensor as float32.
 
     Raises:

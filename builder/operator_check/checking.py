@@ -21,7 +21,7 @@ from .graphs import CaseGraph
 from .peaks import Peaks
 from .reference import ALLOWED, Right, difference, right_results
 
-State = Literal["right", "wrong", "failed", "not here"]
+ResultState = Literal["right", "wrong", "failed", "not here"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CaseResult:
     operator: str
     variant: str
     kind: str
-    state: State
+    state: ResultState
     relative: float | None = None
     allowed: float | None = None
     time_us: float | None = None

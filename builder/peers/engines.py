@@ -22,7 +22,7 @@ from ..errors import BuildError
 from .contender import Contender, UnavailableError, Way
 from .e4m3_gemms import activation_scales, with_e4m3_gemms
 from .padded import Typing, build_padded_engine, to_fp16
-from .setup import Model, Setup
+from .setup import PeerModel, Setup
 
 PLAIN, GRAPH = "plain", "CUDA graph"
 
@@ -95,7 +95,7 @@ def padded(setup: Setup, typing: Typing) -> Contender:
     return _contender(setup, name, make, setup.batch.padded(setup.model.original_metadata), keep=True)
 
 
-def padded_name(model: Model, typing: Typing, batch: int, seq_len: int) -> str:
+def padded_name(model: PeerModel, typing: Typing, batch: int, seq_len: int) -> str:
     """What the padded engine for B x S is called in a setup's folder, without .plan."""
     return f"{model.path.stem}_padded_{typing}_{batch}x{seq_len}"
 

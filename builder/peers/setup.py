@@ -26,7 +26,7 @@ from .padded import padded_metadata
 
 
 @dataclass(frozen=True)
-class Model:
+class PeerModel:
     """An exported model and its rewriting.
 
     torch_folder: the same model as transformers saves it, for PyTorch's peers.
@@ -85,7 +85,7 @@ class Setup:
         this batch alone.
     """
 
-    model: Model
+    model: PeerModel
     batch: MeasuredBatch
     folder: Path
     timing_cache: str | Path | None = DEFAULT_CACHE

@@ -42,7 +42,7 @@ class Engine:
             raise RuntimeError("TensorRT could not enqueue the engine")
 
 
-class Network:
+class FixedNetwork:
     """A weakly typed network of fixed shapes, and the engine that TensorRT builds of it in fp16.
 
     Raises RuntimeError where TensorRT has no such plugin or builds no engine.

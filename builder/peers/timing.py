@@ -45,7 +45,7 @@ def time_ms(work: Callable[[], object]) -> float:
 
 
 @dataclass(frozen=True)
-class Replay:
+class GraphReplay:
     """Replays a CUDA graph when called.
 
     The graph holds addresses alone: what the captured work reads and writes lives as long as `work` does, and with it
@@ -60,7 +60,7 @@ class Replay:
         self.graph.replay()
 
 
-def captured(work: Callable[[], object]) -> Replay:
+def captured(work: Callable[[], object]) -> GraphReplay:
     """A CUDA graph of the work, after some plain runs of it on a stream beside."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -76,4 +76,4 @@ def captured(work: Callable[[], object]) -> Replay:
             work()
     finally:
         gc.enable()
-    return Replay(graph, work)
+    return GraphReplay(graph, work)

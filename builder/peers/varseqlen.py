@@ -18,7 +18,7 @@ from padfree.runtime.gpu import import_tensorrt
 
 from .contender import Contender, UnavailableError
 from .setup import Setup
-from .tensorrt_network import Network
+from .tensorrt_network import FixedNetwork
 from .torch_peers import load, torch_module, ways_of
 
 HALF = 1  # as the plugins' field type_id has it
@@ -43,7 +43,7 @@ def varseqlen(setup: Setup) -> Contender:
     if not hasattr(trt.INetworkDefinition, "add_plugin_v2"):
         raise UnavailableError(f"TensorRT {trt.__version__} has these plugins no more")
     start = time.monotonic()
-    network = Network(trt)
+    network = FixedNetwork(trt)
     inputs = {
         "input_ids": setup.batch.ragged.tokens["input_ids"],
         "segment_ids": setup.batch.ragged.tokens.get("token_type_ids", np.zeros(setup.batch.tokens, np.int32)),
@@ -68,7 +68,7 @@ def varseqlen(setup: Setup) -> Contender:
     return Contender({"last_hidden_state": rows}, ways_of(run), build_s=build_s)
 
 
-def _bert(network: Network, inputs: Mapping[str, Any], model: Any) -> Any:
+def _bert(network: FixedNetwork, inputs: Mapping[str, Any], model: Any) -> Any:
     """The whole encoder; returns the last hidden state [T, E, 1, 1]."""
     config, tables = model.config, model.embeddings
     width, heads = config.hidden_size, config.num_attention_heads
@@ -102,7 +102,7 @@ def _bert(network: Network, inputs: Mapping[str, Any], model: Any) -> Any:
     return x
 
 
-def _skip_norm(network: Network, x: Any, skip: Any, norm: Any) -> Any:
+def _skip_norm(network: FixedNetwork, x: Any, skip: Any, norm: Any) -> Any:
     arrays = {"beta": _array(norm.bias), "gamma": _array(norm.weight)}
     return network.plugin("CustomSkipLayerNormPluginDynamic", "2", arrays, {"type_id": HALF}, [x, skip]).get_output(0)
 

@@ -15,7 +15,7 @@ from .trace import rate_of
 
 
 @dataclass(frozen=True)
-class Server:
+class SimulatedServer:
     """A policy on a model."""
 
     name: str
@@ -58,7 +58,7 @@ class Summary:
 
 def contenders(
     tables: Mapping[str, CostTable], *, max_batch: int | None, max_tokens: int | None, max_delay_s: float
-) -> Iterator[Server]:
+) -> Iterator[SimulatedServer]:
     """One request a run, first come first served within the budget, and the cheapest cut, on every model.
 
     Args:
@@ -75,12 +75,12 @@ def contenders(
             counts_padding=padded,
         )
         batching = "dynamic batching" if padded else "token budget"
-        yield Server(f"{model}, one by one", FirstCome(Budget(None, 1, padded)), costs)
-        yield Server(f"{model}, {batching}", FirstCome(budget, max_delay_s), costs)
-        yield Server(f"{model}, cheapest cut", CheapestCut(costs, budget, max_delay_s), costs)
+        yield SimulatedServer(f"{model}, one by one", FirstCome(Budget(None, 1, padded)), costs)
+        yield SimulatedServer(f"{model}, {batching}", FirstCome(budget, max_delay_s), costs)
+        yield SimulatedServer(f"{model}, cheapest cut", CheapestCut(costs, budget, max_delay_s), costs)
 
 
-def summarise(contender: Server, trace: Sequence[Waiting], done: Replay) -> Summary:
+def summarise(contender: SimulatedServer, trace: Sequence[Waiting], done: Replay) -> Summary:
     """Figures of one replay."""
     answered = [(at, run.end_s) for run in done.runs for at in run.requests]
     latency_ms = [1e3 * (end_s - trace[at].arrived_s) for at, end_s in answered]

@@ -10,7 +10,7 @@ from .worker import Done
 
 
 @dataclass(frozen=True)
-class Finished:
+class ShardFinish:
     """A shard is on the disk."""
 
     worker: int
@@ -43,7 +43,7 @@ class Lost:
     why: str
 
 
-Event = Finished | Ran | Refused | Lost
+Event = ShardFinish | Ran | Refused | Lost
 
 
 class Workers(Protocol):

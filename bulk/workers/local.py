@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import IncompleteError
 from ..processes import INCOMPLETE, die_with_parent
-from .base import Event, Finished, Lost, Ran, Refused
+from .base import Event, Lost, Ran, Refused, ShardFinish
 from .worker import Done, Worker, WorkerSpec
 
 END_S = 30.0
@@ -130,7 +130,7 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
         error = future.exception()
         if isinstance(error, IncompleteError):
             os._exit(INCOMPLETE)
-        tell(Finished(number, future.result()) if error is None else Refused(number, message_of(error)))
+        tell(ShardFinish(number, future.result()) if error is None else Refused(number, message_of(error)))
 
     try:
         worker = Worker(spec, reporter.add)

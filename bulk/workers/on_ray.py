@@ -13,7 +13,7 @@ import ray
 
 from ..errors import BulkError, IncompleteError
 from ..processes import INCOMPLETE
-from .base import Event, Finished, Lost, Refused
+from .base import Event, Lost, Refused, ShardFinish
 from .local import message_of
 from .worker import AHEAD, Done, Worker, WorkerSpec
 
@@ -102,7 +102,7 @@ class RayWorkers:
                 self._answers = {other: at for other, at in self._answers.items() if at != worker}
                 events.append(Lost(worker, f"is gone ({type(error).__name__})"))
                 continue
-            events.append(Refused(worker, answer) if isinstance(answer, str) else Finished(worker, answer))
+            events.append(Refused(worker, answer) if isinstance(answer, str) else ShardFinish(worker, answer))
         return events
 
     def close(self, *, kill: bool) -> None:

@@ -19,7 +19,7 @@ from .collected_tokens import collects, numbered_tokens
 from .graph import is_standard
 
 Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
+MaskArray = npt.NDArray[np.bool_]
 
 PADDING_IDS = (0, 1)
 """What most tokenizers pad with: BERT's kind, and RoBERTa's."""
@@ -82,7 +82,7 @@ class IdRule:
         others = [value for value in range(self.limit) if value not in self.avoided and value != self.padding]
         return others[0] if others else self.padding
 
-    def at_tokens(self, ids: Array, mask: Mask) -> Array:
+    def at_tokens(self, ids: Array, mask: MaskArray) -> Array:
         """Ids [B,S], any of them, as this rule has them in kept slots; `padding` in the others."""
         if self.numbers:
             is_numbered = mask & ((ids % 2 == 1) | (mask.cumsum(1) == 1))

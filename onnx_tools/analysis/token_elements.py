@@ -14,7 +14,7 @@ from .layout import Layout
 from .symbolic.facts import Shape
 
 Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
+MaskArray = npt.NDArray[np.bool_]
 Dims = tuple[int | str, ...]
 """Sizes of a tensor's axes: numbers, or "B", "S", "B*S" and the like as texts. Axes that are left out are numbers."""
 
@@ -28,7 +28,7 @@ _DEFAULTS: Mapping[str, Dims] = {
 
 
 @dataclass(frozen=True)
-class Rows:
+class TokenRows:
     """The kept numbers of one tensor.
 
     values: [R, C], a row for every kept index along the axes whose sizes are no numbers.
@@ -65,7 +65,7 @@ def padded_dims(output: Mapping[str, Any]) -> Dims | None:
     return (BATCH, SLOTS, *dims[1:]) if dims and dims[0] == TOKENS else dims
 
 
-def token_elements(dims: Dims, mask: Mask) -> Mask:
+def token_elements(dims: Dims, mask: MaskArray) -> MaskArray:
     """Which indices along the axes of batch and sequence are kept tokens'; size 1 along all other axes.
 
     Several axes of the sequence are kept where all of them are; of sequences, those that keep a token.
@@ -74,10 +74,10 @@ def token_elements(dims: Dims, mask: Mask) -> Mask:
         dims: of the tensor.
         mask: [B,S], True at kept slots.
     """
-    is_token: Mask = np.ones([1] * len(dims), np.bool_)
+    is_token: MaskArray = np.ones([1] * len(dims), np.bool_)
     batch = dims.index(BATCH) if BATCH in dims else None
 
-    def along(values: Mask, *axes: int) -> Mask:
+    def along(values: MaskArray, *axes: int) -> MaskArray:
         """The values along these axes of the tensor."""
         in_order = values if list(axes) == sorted(axes) else values.T
         return in_order.reshape([values.shape[axes.index(i)] if i in axes else 1 for i in range(len(dims))])
@@ -94,7 +94,7 @@ def token_elements(dims: Dims, mask: Mask) -> Mask:
     return is_token
 
 
-def fits(shape: Sequence[int], dims: Dims | None, mask: Mask) -> bool:
+def fits(shape: Sequence[int], dims: Dims | None, mask: MaskArray) -> bool:
     """Whether an array has these sizes in a batch of this mask."""
     if dims is None:
         return True
@@ -104,7 +104,7 @@ def fits(shape: Sequence[int], dims: Dims | None, mask: Mask) -> bool:
     )
 
 
-def token_numbers(values: Array, dims: Dims | None, mask: Mask) -> Rows:
+def token_numbers(values: Array, dims: Dims | None, mask: MaskArray) -> TokenRows:
     """The kept numbers of a tensor that fits; all, in one column, where its shape is not known.
 
     Args:
@@ -121,12 +121,12 @@ def token_numbers(values: Array, dims: Dims | None, mask: Mask) -> Rows:
     is_token = np.broadcast_to(is_token.reshape(is_token.shape[: len(axes)]), [values.shape[axis] for axis in axes])
     rows = values.transpose(*axes, *others)[is_token]
     names = tuple(str(whole[axis]) for axis in axes)
-    return Rows(rows.reshape(len(rows), int(np.prod(element))), np.argwhere(is_token), names, element)
+    return TokenRows(rows.reshape(len(rows), int(np.prod(element))), np.argwhere(is_token), names, element)
 
 
-def packed_rows(values: Array, mask: Mask) -> Rows:
+def packed_rows(values: Array, mask: MaskArray) -> TokenRows:
     """The rows of a tensor [T,...] of the batch's kept tokens, in the slots that they have when padded."""
     count = int(mask.sum())
     element = values.shape[1:]
     flat = values[:count].reshape(min(count, len(values)), int(np.prod(element)))
-    return Rows(flat, np.argwhere(mask), (BATCH, SLOTS), element)
+    return TokenRows(flat, np.argwhere(mask), (BATCH, SLOTS), element)

@@ -15,10 +15,10 @@ from ..errors import RewriteError
 from ..files.metadata import fixed_entry
 from .skeleton import Names
 
-Number = int | float
+InputNumber = int | float
 
 
-def bind_inputs(model: ModelProto, values: Mapping[str, Number]) -> ModelProto:
+def bind_inputs(model: ModelProto, values: Mapping[str, InputNumber]) -> ModelProto:
     """A copy of an exported model in which every element of some inputs is a number, which the model notes down.
 
     Axes of an input that are not fixed are as long as those of the first input that stays and has as many.
@@ -55,7 +55,7 @@ def bind_inputs(model: ModelProto, values: Mapping[str, Number]) -> ModelProto:
     return result
 
 
-def number_of(value: ValueInfoProto, number: Number) -> npt.NDArray[np.generic]:
+def number_of(value: ValueInfoProto, number: InputNumber) -> npt.NDArray[np.generic]:
     """The number as an element of an input. Raises RewriteError where its type has no such number."""
     kind = value.type.tensor_type.elem_type
     dtype = np.dtype(np.bool_) if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind)

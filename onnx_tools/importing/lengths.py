@@ -32,7 +32,7 @@ _INT64 = np.dtype(np.int64)
 
 
 @dataclass(frozen=True)
-class Lengths:
+class LengthsInput:
     """An input of lengths, [B] or [B,1], and the name of the mask in its place."""
 
     input: str
@@ -46,12 +46,12 @@ def lengths_among(graph: gs.Graph, analysis: Analysis) -> list[str]:
     return list(dict.fromkeys(source for _, source, _ in _comparisons(graph, analysis)))
 
 
-def put_mask(graph: gs.Graph, analysis: Analysis, name: str) -> Lengths:
+def put_mask(graph: gs.Graph, analysis: Analysis, name: str) -> LengthsInput:
     """Puts a new mask int64 [B,S] for an input of lengths, in place: of comparisons, and as their sum."""
     editor = Editor(graph)
     lengths_input = next(tensor for tensor in graph.inputs if tensor.name == name)
     mask = gs.Variable(editor.fresh(f"{name}_mask"), _INT64, ["B", "S"])
-    lengths = Lengths(name, np.dtype(lengths_input.dtype).name, tuple(lengths_input.shape), mask.name)
+    lengths = LengthsInput(name, np.dtype(lengths_input.dtype).name, tuple(lengths_input.shape), mask.name)
     graph.inputs = [mask if tensor is lengths_input else tensor for tensor in graph.inputs]
     for node, source, keeps in _comparisons(graph, analysis, [lengths_input]):
         if source == name:
@@ -99,7 +99,7 @@ def _put_in_place(editor: Editor, mask: gs.Tensor, node: gs.Node, keeps: bool, r
     editor.node("Identity" if keeps else "Not", [is_token], stem=result.name, output=result)
 
 
-def take_lengths(graph: gs.Graph, lengths: Lengths) -> None:
+def take_lengths(graph: gs.Graph, lengths: LengthsInput) -> None:
     """Makes the mask of the input of lengths, in place: 1 in the first slots of every sequence."""
     editor = Editor(graph)
     mask = next(tensor for tensor in graph.inputs if tensor.name == lengths.mask)

@@ -47,7 +47,7 @@ def without_plugins(model: Model) -> Model:
     Raises RewriteError for nodes in int8, for plugins of padded tensors, and for nodes between them that are no linear
     layers, activations or additions.
     """
-    return Model.of(_Conversion(model).run())
+    return Model.of(_PluginConversion(model).run())
 
 
 def _error(node: NodeProto, reason: str) -> RewriteError:
@@ -70,7 +70,7 @@ def _fields(node: NodeProto) -> dict[str, Any]:
     return fields
 
 
-class _Conversion:
+class _PluginConversion:
     """Writes the nodes of the new graph, in the order of the old ones."""
 
     def __init__(self, model: Model) -> None:
@@ -235,14 +235,14 @@ class _Conversion:
         return output or name
 
 
-_WRITERS: Mapping[str, Callable[[_Conversion, NodeProto, Mapping[str, Any]], None]] = MappingProxyType(
+_WRITERS: Mapping[str, Callable[[_PluginConversion, NodeProto, Mapping[str, Any]], None]] = MappingProxyType(
     {
-        EMBEDDING: _Conversion.embedding,
-        ATTENTION: _Conversion.attention,
-        SKIP: _Conversion.skip_norm,
-        LINEAR: _Conversion.linear,
-        GELU: _Conversion.gelu,
-        "Conv": _Conversion.convolution,
-        "Squeeze": _Conversion.squeeze,
+        EMBEDDING: _PluginConversion.embedding,
+        ATTENTION: _PluginConversion.attention,
+        SKIP: _PluginConversion.skip_norm,
+        LINEAR: _PluginConversion.linear,
+        GELU: _PluginConversion.gelu,
+        "Conv": _PluginConversion.convolution,
+        "Squeeze": _PluginConversion.squeeze,
     }
 )

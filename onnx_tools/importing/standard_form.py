@@ -26,7 +26,7 @@ def standardise(graph: gs.Graph) -> bool:
     if not holds_sequences(graph) and not any(is_fused(node, version) or _subgraphs(node) for node in graph.nodes):
         return False
     inline_constants(graph)
-    nodes, walk = list(graph.nodes), _Walk(graph, version)
+    nodes, walk = list(graph.nodes), _StandardWalk(graph, version)
     graph.nodes.clear()
     walk.add(nodes)
     domains = {node.domain or "" for node in graph.nodes}
@@ -34,7 +34,7 @@ def standardise(graph: gs.Graph) -> bool:
     return True
 
 
-class _Walk:
+class _StandardWalk:
     """Puts nodes into the graph one by one, and learns about their tensors on the way."""
 
     def __init__(self, graph: gs.Graph, version: int) -> None:

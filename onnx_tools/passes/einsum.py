@@ -22,7 +22,7 @@ def expand_einsums(graph: gs.Graph, analysis: Analysis) -> bool:
             terms, result = _terms(node, [analysis[tensor].rank for tensor in node.inputs])
         except NoMatch:
             continue
-        expansion = _Expansion(editor, node, _sizes(analysis, node, terms))
+        expansion = _EinsumExpansion(editor, node, _sizes(analysis, node, terms))
         tensor, labels = node.inputs[0], terms[0]
         for index in range(1, len(terms)):
             later = set(result).union(*terms[index + 1 :])
@@ -90,7 +90,7 @@ def _without(labels: str, remaining: str) -> str:
     return "".join(label for label in labels if label in remaining)
 
 
-class _Expansion:
+class _EinsumExpansion:
     """Writes the operators of one Einsum."""
 
     def __init__(self, editor: Editor, node: gs.Node, sizes: Mapping[str, int]) -> None:

@@ -22,7 +22,7 @@ NAME = "embedding"
 
 
 @dataclass
-class _Tables:
+class _LookUps:
     """The leaves of a sum of table look-ups; `editor` makes constants."""
 
     editor: Editor
@@ -50,7 +50,7 @@ def embedding(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
                 norm = norm_match.match(analysis, node)
                 if norm is None or norm.rms or not _has_look_up(norm.x):
                     continue
-                tables = _Tables(Editor(graph))
+                tables = _LookUps(Editor(graph))
                 _collect(analysis, norm.x, tables)
                 _replace(graph, analysis, norm, tables, padded)
             except NoMatch as reason:
@@ -81,7 +81,7 @@ def _has_layer(tensor: gs.Tensor, depth: int = 4) -> bool:
     return node.op in ("MatMul", "Gemm") or any(_has_layer(item, depth - 1) for item in node.inputs)
 
 
-def _collect(analysis: Analysis, tensor: gs.Tensor, tables: _Tables) -> None:
+def _collect(analysis: Analysis, tensor: gs.Tensor, tables: _LookUps) -> None:
     add = made_by(tensor, "Add")
     if add is not None:
         for item in add.inputs:
@@ -107,7 +107,7 @@ def _collect(analysis: Analysis, tensor: gs.Tensor, tables: _Tables) -> None:
     _classify(analysis, table, indices, tables, gather)
 
 
-def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables: _Tables, gather: gs.Node) -> None:
+def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables: _LookUps, gather: gs.Node) -> None:
     facts = analysis[indices]
     expr, rank = facts.expr, facts.rank
     if rank != 2:
@@ -131,7 +131,7 @@ def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables
         tables.computed_tables.append((table, indices))
 
 
-def _replace(graph: gs.Graph, analysis: Analysis, norm: norm_match.LayerNorm, tables: _Tables, padded: bool) -> None:
+def _replace(graph: gs.Graph, analysis: Analysis, norm: norm_match.LayerNorm, tables: _LookUps, padded: bool) -> None:
     editor, boundary = tables.editor, boundary_of(graph)
     by_size = sorted(tables.by_input, key=lambda item: -int(item[0].shape[0]))
     positions: tuple[gs.Constant, int, gs.Tensor | None] | None = None

@@ -22,7 +22,7 @@ from .base import Boundary, PassResult, boundary_of, pool_tokens
 NAME = "first tokens"
 _MODES = ("first", "last")
 
-Rows = tuple[int, ...]
+RowInputs = tuple[int, ...]
 """Which inputs of a node are [T,...]."""
 
 
@@ -37,7 +37,7 @@ def first_tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
         pools = [node for node in graph.nodes if _takes(node, mode) and node.inputs[1] is boundary.cu_seqlens]
         movable = _movable(graph, analysis, pools)
         if movable:
-            row_graph = _Rows(graph, boundary, pools, mode)
+            row_graph = _FirstRows(graph, boundary, pools, mode)
             for node in [item for item in graph.nodes if id(item) in movable]:
                 row_graph.compute(node, movable[id(node)])
             return PassResult(NAME, row_graph.finish())
@@ -48,7 +48,7 @@ def _takes(node: gs.Node, mode: str) -> bool:
     return is_padfree(node, "PadfreePool") and node.attrs["mode"] == mode
 
 
-class _Rows:
+class _FirstRows:
     """The rows [B,...] that replace tensors [T,...]; `pools` are those that take these tokens already."""
 
     def __init__(self, graph: gs.Graph, boundary: Boundary, pools: list[gs.Node], mode: str) -> None:
@@ -56,7 +56,7 @@ class _Rows:
         self._results: dict[int, gs.Tensor] = {}  # by the id of the tensor [T,...]
         self._pooled_rows = {id(pool.inputs[0]): pool.outputs[0] for pool in pools if not pool.attrs["normalize"]}
 
-    def compute(self, node: gs.Node, rows: Rows) -> None:
+    def compute(self, node: gs.Node, rows: RowInputs) -> None:
         """Lets a node compute these tokens alone; nodes ahead of it do already, where they shall."""
         for position in rows:
             node.inputs[position] = self._rows_of(node.inputs[position])
@@ -85,7 +85,7 @@ class _Rows:
         return self._editor.variable(f"{tensor.name}_{self._mode}", tensor.dtype)
 
 
-def _movable(graph: gs.Graph, analysis: Analysis, pools: list[gs.Node]) -> dict[int, Rows]:
+def _movable(graph: gs.Graph, analysis: Analysis, pools: list[gs.Node]) -> dict[int, RowInputs]:
     """By id, the nodes that compute rows which only `pools` need, with their inputs [T,...].
 
     Of all nodes that compute rows those go which something else needs, or which read what no pool takes, until none is
@@ -119,10 +119,10 @@ def _can_be_pooled(analysis: Analysis, tensor: gs.Tensor) -> bool:
     return facts.rank == 2 and facts.dtype == "float32"
 
 
-def _with_gemms(graph: gs.Graph, movable: Mapping[int, Rows]) -> dict[int, Rows]:
+def _with_gemms(graph: gs.Graph, movable: Mapping[int, RowInputs]) -> dict[int, RowInputs]:
     """The nodes that are connected with a GEMM."""
     rows_needed, waiting = (
-        dict[int, Rows](),
+        dict[int, RowInputs](),
         [node for node in graph.nodes if id(node) in movable and node.op == "MatMul"],
     )
     while waiting:
@@ -136,7 +136,7 @@ def _with_gemms(graph: gs.Graph, movable: Mapping[int, Rows]) -> dict[int, Rows]
     return rows_needed
 
 
-def _row_inputs(analysis: Analysis, node: gs.Node) -> Rows:
+def _row_inputs(analysis: Analysis, node: gs.Node) -> RowInputs:
     """The inputs [T,...] of a node whose results [T,...] are computed row by row; none for any other node.
 
     Zeros give finite numbers in all of these nodes.
@@ -159,20 +159,20 @@ def _row_inputs(analysis: Analysis, node: gs.Node) -> Rows:
     return tuple(rows) if rule(analysis, node, tuple(rows)) else ()
 
 
-Rule = Callable[[Analysis, gs.Node, Rows], bool]
+Rule = Callable[[Analysis, gs.Node, RowInputs], bool]
 """Whether a node computes row by row what its results are, of those inputs that are [T,...]."""
 
 
-def _layer_norm(_: Analysis, node: gs.Node, _rows: Rows) -> bool:
+def _layer_norm(_: Analysis, node: gs.Node, _rows: RowInputs) -> bool:
     return bool(node.attrs["epsilon"] > 0)
 
 
-def _gemm(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+def _gemm(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
     x, weight = node.inputs
     return rows == (0,) and isinstance(weight, gs.Constant) and (analysis[x].rank or 0) > 1 and len(weight.shape) < 3
 
 
-def _elementwise(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+def _elementwise(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
     """All rows lie along the result's; other operands have nothing there."""
     rank = analysis[node.outputs[0]].rank or 0
     for position, tensor in enumerate(node.inputs):
@@ -182,29 +182,29 @@ def _elementwise(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
     return bool(rows)
 
 
-def _power(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+def _power(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
     exponent = analysis[node.inputs[1]].scalar()
     return exponent is not None and exponent > 0 and _elementwise(analysis, node, rows)
 
 
-def _quotient(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+def _quotient(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
     divisor = node.inputs[1]
     return isinstance(divisor, gs.Constant) and bool(divisor.values.all()) and _elementwise(analysis, node, rows)
 
 
-def _along_axis(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+def _along_axis(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
     """Softmax, Split and Concat along another axis than that of rows."""
     every = tuple(range(len(node.inputs))) if node.op == "Concat" else (0,)
     default = 0 if node.op == "Split" else -1
     return rows == every and int(node.attrs.get("axis", default)) % (analysis[node.inputs[0]].rank or 1) != 0
 
 
-def _slice(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+def _slice(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
     limits = slice_arguments(node, [analysis[tensor] for tensor in node.inputs])
     return rows == (0,) and limits is not None and 0 not in limits[2]
 
 
-def _reshape(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
+def _reshape(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
     """The target names all axes but that of rows, which take it from what they hold."""
     target, shape = analysis[node.inputs[1]].plain_integers(), analysis[node.inputs[0]].shape or ()
     if rows != (0,) or not target or target[0] not in (-1, 0) or any(size <= 0 for size in target[1:]):
@@ -213,7 +213,7 @@ def _reshape(analysis: Analysis, node: gs.Node, rows: Rows) -> bool:
     return not (target[0] == 0 and node.attrs.get("allowzero", 0)) and np.prod(elements) == np.prod(target[1:])
 
 
-def _transpose(_: Analysis, node: gs.Node, rows: Rows) -> bool:
+def _transpose(_: Analysis, node: gs.Node, rows: RowInputs) -> bool:
     return rows == (0,) and list(node.attrs.get("perm", []))[:1] == [0]
 
 

@@ -20,7 +20,7 @@ _TINY = 1e-6  # of sums that are 1 at least where a row is not padded
 
 
 @dataclass(frozen=True)
-class _Weights:
+class _SoftmaxWeights:
     """Not yet divided by their sum: exp of `scores`, or a Softmax of them, times masks of 0 and 1."""
 
     scores: gs.Tensor
@@ -52,7 +52,9 @@ def write_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
     return changed
 
 
-def _replace(editor: Editor, analysis: Analysis, node: gs.Node, total: gs.Tensor, weights: _Weights, axis: int) -> None:
+def _replace(
+    editor: Editor, analysis: Analysis, node: gs.Node, total: gs.Tensor, weights: _SoftmaxWeights, axis: int
+) -> None:
     scores, result = weights.scores, node.outputs[0]
     for mask in weights.masks:
         is_token = mask if analysis[mask].dtype == "bool" else editor.cast(mask, np.bool_, "softmax_kept")
@@ -132,15 +134,15 @@ def _is_view(analysis: Analysis, node: gs.Node) -> bool:
     return None not in shapes and one == two
 
 
-def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _Weights | None:
+def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _SoftmaxWeights | None:
     node = producer(tensor)
     if node is None:
         return None
     if is_standard(node, "Exp"):  # of scores of which the largest is 0; others may overflow, where a Softmax does not
         scores = _unshifted(analysis, node.inputs[0], axis)
-        return None if scores is node.inputs[0] else _Weights(scores)
+        return None if scores is node.inputs[0] else _SoftmaxWeights(scores)
     if is_standard(node, "Softmax") and int(node.attrs.get("axis", -1)) % (analysis[tensor].rank or 1) == axis:
-        return _Weights(node.inputs[0])
+        return _SoftmaxWeights(node.inputs[0])
     if not is_standard(node, "Mul"):
         return None
     for one, two in (node.inputs, node.inputs[::-1]):
@@ -148,7 +150,7 @@ def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _Weights | Non
         if weights is not None:
             shape = analysis[weights.scores].shape
             if shape is not None and broadcast_shape([shape, analysis[two].shape]) == shape:
-                return _Weights(weights.scores, (*weights.masks, two))
+                return _SoftmaxWeights(weights.scores, (*weights.masks, two))
     return None
 
 

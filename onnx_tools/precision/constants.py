@@ -23,7 +23,7 @@ from .rounded_weights import round_values, survives
 Floats = npt.NDArray[np.float32]
 
 
-class Constants:
+class HalfConstants:
     """Those of one model, whose initializers have no data until all nodes have said how they read them.
 
     Args:

@@ -10,7 +10,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..operators import DOMAIN, OPERATORS, node_attributes, opset_of
 from ..operators.functions import ACT_TYPES
-from .constants import Constants
+from .constants import HalfConstants
 from .element_types import infer_element_types
 from .output_casts import cast_output
 from .rounded_weights import round_to, to_float32
@@ -29,7 +29,7 @@ class Conversion:
         unfit: tensors that the new type cannot hold, with the reasons.
     """
 
-    def __init__(self, model: ModelProto, constants: Constants, precision: str, unfit: Mapping[str, str]) -> None:
+    def __init__(self, model: ModelProto, constants: HalfConstants, precision: str, unfit: Mapping[str, str]) -> None:
         self._graph, self._constants, self._precision = model.graph, constants, precision
         self._act = ACT_TYPES[precision]
         self._types = infer_element_types(model, "fp32")

@@ -24,7 +24,7 @@ from onnx import ModelProto
 from ..errors import RewriteError
 from ..files.model import Model, without_initializers
 from ..operators.functions import ACT_TYPES
-from .constants import Constants
+from .constants import HalfConstants
 from .conversion import Conversion
 from .element_types import check_element_types
 from .rounded_weights import check_weights
@@ -52,7 +52,7 @@ def convert(model: Model, precision: str, unfit: Mapping[str, str] | None = None
                 f"choose precision fp32"
             )
     expand_unfit_nodes(result.proto, unfit or {})
-    constants = Constants(result, model, precision)
+    constants = HalfConstants(result, model, precision)
     multiplied = {name for node in result.proto.graph.node if node.op_type in GEMM_OPERATORS for name in node.input}
     all_unfit = {**(unfit or {}), **constants.find_unfit(multiplied)}
     Conversion(result.proto, constants, precision, all_unfit).run()

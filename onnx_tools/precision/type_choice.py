@@ -10,7 +10,7 @@ from onnx import NodeProto, TensorProto
 from ..errors import RewriteError
 from ..operators import DOMAIN
 from ..operators.functions import ACT_TYPES
-from .constants import Constants
+from .constants import HalfConstants
 from .element_types import takes
 from .rounded_weights import survives, to_float32
 
@@ -42,7 +42,7 @@ class TypeChoice:
     """
 
     def __init__(
-        self, precision: str, opset: int, constants: Constants, types: Mapping[str, int], unfit: Mapping[str, str]
+        self, precision: str, opset: int, constants: HalfConstants, types: Mapping[str, int], unfit: Mapping[str, str]
     ) -> None:
         self._precision, self._opset = precision, opset
         self._constants, self._types, self._unfit = constants, types, unfit

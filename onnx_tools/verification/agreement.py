@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 
 # A column that is nearly always zero or small (behind a GELU), or that was so by chance in the few rows there are, is
 # off by what its inputs were off by, which is a part of what columns usually are. Of n numbers, one part in the root of
@@ -39,11 +39,11 @@ class Scale:
     sentinel: numbers from this magnitude on stand for infinity; they are measured by themselves.
     """
 
-    columns: Floats
+    columns: Float64s
     usual: float
     sentinel: float
 
-    def differences(self, expected: Array, actual: Array, *, largest: float = np.inf) -> Floats:
+    def differences(self, expected: Array, actual: Array, *, largest: float = np.inf) -> Float64s:
         """Every number's difference in parts of its column's scale, [R, C]; infinite where only one is special.
 
         NaN agrees with NaN alone, infinity with the same infinity, and a sentinel with the same one in its place.
@@ -66,7 +66,7 @@ class Scale:
         result[same | cut_off] = 0.0
         return np.asarray(result, np.float64)
 
-    def parts(self, values: Array, *, of: Array) -> Floats:
+    def parts(self, values: Array, *, of: Array) -> Float64s:
         """Numbers in parts of their columns' scales, [R, C]; 0 where `of`, the right ones, are special or they are."""
         numbers = values.astype(np.float64)
         right = of.astype(np.float64)
@@ -130,7 +130,7 @@ def typical_row_error(expected: Array, actual: Array, scale: Scale, *, largest: 
     """
     if not expected.size:
         return 0.0
-    found_errors = list[Floats]()
+    found_errors = list[Float64s]()
     for rows in row_blocks(expected):
         lengths = np.linalg.norm(scale.parts(expected[rows], of=expected[rows]), axis=1)
         differences = np.linalg.norm(scale.differences(expected[rows], actual[rows], largest=largest), axis=1)

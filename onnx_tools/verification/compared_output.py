@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..analysis.layout import Layout
-from ..analysis.token_elements import BATCH, BOTH, SLOTS, Rows, fits, packed_rows, padded_dims, token_numbers
+from ..analysis.token_elements import BATCH, BOTH, SLOTS, TokenRows, fits, packed_rows, padded_dims, token_numbers
 from ..errors import VerificationError
 from .agreement import Scale, measure, row_blocks
 from .sample_batches import Batch
@@ -35,7 +35,7 @@ class ComparedOutput:
         self.dims = padded_dims(description)
         self._layout: str = description["layout"]
         self._interface = interface
-        self._batches: list[tuple[Batch, Rows, Rows]] = []
+        self._batches: list[tuple[Batch, TokenRows, TokenRows]] = []
 
     def add(self, batch: Batch, right: Array, actual: Array) -> None:
         """Takes the output of one batch. Raises VerificationError for other shapes."""
@@ -100,7 +100,7 @@ def _largest(scale: Scale, expected: Array, actual: Array) -> tuple[float, int, 
     return largest
 
 
-def _position(rows: Rows, row: int, column: int) -> str:
+def _position(rows: TokenRows, row: int, column: int) -> str:
     names = {BATCH: "sequence", SLOTS: "position", BOTH: "slot"}
     parts = [f", {names.get(axis, 'element')} {int(at)}" for axis, at in zip(rows.axes, rows.indices[row], strict=True)]
     return "".join(parts) + f", element {[int(at) for at in np.unravel_index(column, rows.element or (1,))]}"

@@ -60,7 +60,7 @@ class Probed:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PaddedPart:
     """The padded part of a graph as a graph of its own; names of its results in order, and who makes them."""
 
     graph: gs.Graph
@@ -121,7 +121,7 @@ def _masks() -> tuple[np.ndarray, ...]:
     return slots < lengths, slots >= _LENGTH - lengths, holes
 
 
-def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part | None:
+def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _PaddedPart | None:
     """Everything between PadfreeUnpack and what padfree operators read, or the outputs; None where there is nothing.
 
     With `inputs_too` also what is computed from token inputs, of which the packed interface does not get masked slots,
@@ -152,7 +152,7 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Part
         tensor.dtype, tensor.shape = np.dtype(analysis[tensor].dtype or "float32"), None
     input_names = frozenset(tensor.name for tensor in graph.inputs if tensor.name != mask.source)
     seq_lens = str(boundary_of(graph).seq_lens.name)
-    return _Part(part, tuple(results), frozenset(final), makers, mask, seq_lens, input_names, inputs_too)
+    return _PaddedPart(part, tuple(results), frozenset(final), makers, mask, seq_lens, input_names, inputs_too)
 
 
 def _part(graph: gs.Graph, results: Sequence[str]) -> gs.Graph:
@@ -172,7 +172,7 @@ def _part(graph: gs.Graph, results: Sequence[str]) -> gs.Graph:
     return copy_of(graph, nodes[::-1], part_inputs, [tensors[name] for name in results])
 
 
-def _difference(part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> gs.Node | None:
+def _difference(part: _PaddedPart, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> gs.Node | None:
     """The first node whose results on kept tokens are others for other fillings of the masked slots, or more slots."""
     trials = []
     try:
@@ -203,7 +203,7 @@ def _of_more_slots(session: ort.InferenceSession, feed: Mapping[str, np.ndarray]
 
 
 def _changed(
-    part: _Part,
+    part: _PaddedPart,
     analysis: Analysis,
     mask: np.ndarray,
     first: Sequence[np.ndarray],
@@ -275,7 +275,7 @@ def _advice(node: gs.Node) -> str:
 
 
 def _widen(
-    part: _Part, analysis: Analysis, feed: Mapping[str, np.ndarray], rules: Mapping[str, IdRule]
+    part: _PaddedPart, analysis: Analysis, feed: Mapping[str, np.ndarray], rules: Mapping[str, IdRule]
 ) -> dict[str, np.ndarray] | None:
     """The same tokens with more padding after them; None where an input's size is no plain S."""
     wide = {}
@@ -298,7 +298,7 @@ def _noise(generator: np.random.Generator, size: list[int], kind: str) -> np.nda
 
 
 def _feeds(
-    part: _Part, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule], kind: str
+    part: _PaddedPart, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule], kind: str
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Inputs without garbage and with it, the same in kept slots; `kind` is one of _KINDS."""
     generator = np.random.default_rng(1)

@@ -21,7 +21,7 @@ TYPE_NAMES = {code: name for name, code in CODES.items()}
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-class _Device(ctypes.Structure):
+class _DLDevice(ctypes.Structure):
     _fields_ = (("kind", ctypes.c_int32), ("index", ctypes.c_int32))
 
 
@@ -29,10 +29,10 @@ class _DataType(ctypes.Structure):
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
-class _Tensor(ctypes.Structure):
+class _DLTensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
-        ("device", _Device),
+        ("device", _DLDevice),
         ("ndim", ctypes.c_int32),
         ("dtype", _DataType),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
@@ -43,7 +43,7 @@ class _Tensor(ctypes.Structure):
 
 class _ManagedTensor(ctypes.Structure):
     _fields_ = (
-        ("tensor", _Tensor),
+        ("tensor", _DLTensor),
         ("context", ctypes.c_void_p),
         ("deleter", _Callback),
     )
@@ -118,7 +118,7 @@ class _Holder:
         name = tensor.dtype.rstrip("0123456789")
         described = self.managed.tensor
         described.data = tensor.address
-        described.device = _Device(tensor.device_kind, tensor.device_index)
+        described.device = _DLDevice(tensor.device_kind, tensor.device_index)
         described.ndim = ndim
         described.dtype = _DataType(CODES[name], int(tensor.dtype[len(name) :] or 8), 1)
         described.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))

@@ -18,7 +18,7 @@ class Ticket:
 
 
 @dataclass(eq=False)
-class _Line:
+class _CallerLine:
     tickets: deque[Ticket] = field(default_factory=deque)
     delivering: bool = False
 
@@ -28,7 +28,7 @@ class CallerOrder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: dict[Hashable, _Line] = {}
+        self._lines: dict[Hashable, _CallerLine] = {}
         self._nobody_s = Ticket(None)
 
     def join(self, caller: Hashable) -> Ticket:
@@ -37,7 +37,7 @@ class CallerOrder:
             return self._nobody_s
         ticket = Ticket(caller)
         with self._lock:
-            self._lines.setdefault(caller, _Line()).tickets.append(ticket)
+            self._lines.setdefault(caller, _CallerLine()).tickets.append(ticket)
         return ticket
 
     def finish(self, ticket: Ticket, deliver: Callable[[], object]) -> None:
@@ -57,7 +57,7 @@ class CallerOrder:
         while (ready := self._next(ticket.caller, line)) is not None:
             ready()
 
-    def _next(self, caller: Hashable, line: _Line) -> Callable[[], object] | None:
+    def _next(self, caller: Hashable, line: _CallerLine) -> Callable[[], object] | None:
         with self._lock:
             if line.tickets and line.tickets[0].deliver is not None:
                 return line.tickets.popleft().deliver

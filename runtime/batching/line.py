@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from .waiting import Waiting
 
-Key = Callable[[Waiting], float]
+OrderKey = Callable[[Waiting], float]
 """What an order goes by: the same number for a request every time."""
 
 EntryT = TypeVar("EntryT", bound=Hashable)
@@ -41,7 +41,7 @@ class Line(Protocol[EntryT_co]):
 class ListedLine:
     """A line over a list, whose entries are indexes: it looks at all of them where an order is asked for."""
 
-    def __init__(self, waiting: Sequence[Waiting], orders: Mapping[str, Key]) -> None:
+    def __init__(self, waiting: Sequence[Waiting], orders: Mapping[str, OrderKey]) -> None:
         self._waiting = waiting
         self._orders = orders
 
@@ -76,7 +76,7 @@ class IndexedLine(Generic[EntryT]):
         orders: name -> key of the orders that will be asked for. A request with the key infinity is not in the order.
     """
 
-    def __init__(self, orders: Mapping[str, Key]) -> None:
+    def __init__(self, orders: Mapping[str, OrderKey]) -> None:
         # A dict would look at the gaps that those who left the front have left, again and again.
         self._waiting: OrderedDict[EntryT, Waiting] = OrderedDict()
         self._orders = {name: (key, _Order(self._waiting)) for name, key in orders.items()}

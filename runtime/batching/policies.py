@@ -12,7 +12,7 @@ from padfree.runtime.errors import SessionError
 
 from ..budget import Budget
 from .costs import CostTable
-from .line import EntryT, Key, Line
+from .line import EntryT, Line, OrderKey
 from .partition import check_alike, partition
 from .policy import TURN, LinePolicy, first_run, in_order, in_time, orders_of, start_s
 from .waiting import Waiting
@@ -45,7 +45,7 @@ class FirstCome(LinePolicy):
             check_alike(self.costs, self.budget)
 
     @property
-    def orders(self) -> Mapping[str, Key]:
+    def orders(self) -> Mapping[str, OrderKey]:
         """When requests are due, and until when they wait for company, where that is asked for."""
         return orders_of(self.patience_s, self.max_delay_s, self.costs)
 
@@ -85,7 +85,7 @@ class FairShare(LinePolicy):
             check_alike(self.costs, self.budget)
 
     @property
-    def orders(self) -> Mapping[str, Key]:
+    def orders(self) -> Mapping[str, OrderKey]:
         """The order of turns, and until when requests wait for company, where that is asked for."""
         return {**orders_of(None, self.max_delay_s, self.costs), TURN: lambda request: request.turn}
 
@@ -126,7 +126,7 @@ class CheapestCut(LinePolicy):
             raise SessionError(f"window is {self.window}, allowed: 1 or more; leave it out for 512")
 
     @property
-    def orders(self) -> Mapping[str, Key]:
+    def orders(self) -> Mapping[str, OrderKey]:
         """When requests are due, and until when they wait for company, where that is asked for."""
         return orders_of(self.patience_s, self.max_delay_s, self.costs)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from ..budget import Budget
 from .costs import CostTable
-from .line import EntryT, Key, Line, ListedLine
+from .line import EntryT, Line, ListedLine, OrderKey
 from .waiting import Waiting
 
 DUE, START, LONGEST, TURN = "due", "start", "longest", "turn"
@@ -53,7 +53,7 @@ class LinePolicy:
     """
 
     @property
-    def orders(self) -> Mapping[str, Key]:
+    def orders(self) -> Mapping[str, OrderKey]:
         """The orders that `look` asks for."""
         raise NotImplementedError
 
@@ -80,14 +80,14 @@ def latest_start_s(request: Waiting, costs: CostTable | None) -> float:
     return request.deadline_s - costs.alone_seconds(request.length)
 
 
-def orders_of(patience_s: float | None, max_delay_s: float, costs: CostTable | None) -> dict[str, Key]:
+def orders_of(patience_s: float | None, max_delay_s: float, costs: CostTable | None) -> dict[str, OrderKey]:
     """The orders that policies with these settings look at.
 
     DUE: a request is due at its deadline, or `patience_s` after its arrival if that is sooner, so that none waits
     forever for more urgent ones. START: when somebody has waited long enough for company, which is `max_delay_s`, or
     half of the slack that a deadline leaves. LONGEST: the longest sequence first.
     """
-    orders: dict[str, Key] = {}
+    orders: dict[str, OrderKey] = {}
     if patience_s is not None:
         orders[DUE] = lambda request: min(request.deadline_s, request.arrived_s + patience_s)
     if max_delay_s:

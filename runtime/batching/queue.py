@@ -36,10 +36,10 @@ class HasWaiting(Hashable, Protocol):
         """The request as a policy sees it."""
 
 
-EntryT = TypeVar("EntryT", bound=HasWaiting)
+RequestT = TypeVar("RequestT", bound=HasWaiting)
 
 
-class RequestQueue(Generic[EntryT]):
+class RequestQueue(Generic[RequestT]):
     """Requests in the order of arrival, cut into runs by a policy.
 
     One thread at a time asks the policy, without holding up callers; the others wait for their turn. Another one takes
@@ -63,9 +63,9 @@ class RequestQueue(Generic[EntryT]):
         self._version = 0  # of the entries and of _closed
         self._sleeps = False  # who asks the policy waits for another version
         orders = {} if self._line_policy is None else dict(self._line_policy.orders)
-        self._line = IndexedLine[EntryT]({**orders, LATEST: partial(latest_start_s, costs=policy.costs)})
+        self._line = IndexedLine[RequestT]({**orders, LATEST: partial(latest_start_s, costs=policy.costs)})
         self._turns = Turns() if TURN in orders else None
-        self._late: dict[EntryT, Waiting] = {}  # which nobody runs any more, until take_late has them
+        self._late: dict[RequestT, Waiting] = {}  # which nobody runs any more, until take_late has them
         self._late_tokens = 0
         self._closed = False
 
@@ -77,7 +77,7 @@ class RequestQueue(Generic[EntryT]):
         """Tokens that wait."""
         return self._line.tokens + self._late_tokens
 
-    def put(self, *entries: EntryT) -> None:
+    def put(self, *entries: RequestT) -> None:
         """Adds a request, or all parts of one that came together: all of them, or none.
 
         Raises:
@@ -94,7 +94,7 @@ class RequestQueue(Generic[EntryT]):
                 self._add(entry, of_entry, turn)
             self._notify()
 
-    def _add(self, entry: EntryT, keys: dict[str, float], turn: float | None) -> None:
+    def _add(self, entry: RequestT, keys: dict[str, float], turn: float | None) -> None:
         waiting = entry.waiting
         if turn is not None:
             keys[TURN] = turn
@@ -138,12 +138,12 @@ class RequestQueue(Generic[EntryT]):
             return most
         return LARGE * most
 
-    def discard(self, entry: EntryT) -> bool:
+    def discard(self, entry: RequestT) -> bool:
         """Takes a request out; False when it is not in the queue."""
         with self._lock:
             return bool(self._remove([entry]))
 
-    def take(self) -> list[EntryT] | None:
+    def take(self) -> list[RequestT] | None:
         """Waits for the next run; None when the queue is closed and empty."""
         with self._planning:
             while True:
@@ -162,7 +162,7 @@ class RequestQueue(Generic[EntryT]):
                         self._changed.wait(_wait_s(wake_s))
                         self._sleeps = False
 
-    def take_late(self) -> list[EntryT] | None:
+    def take_late(self) -> list[RequestT] | None:
         """Waits for requests that can no longer be answered in time; None when the queue is closed and has no more."""
         with self._lock:
             while True:
@@ -181,12 +181,12 @@ class RequestQueue(Generic[EntryT]):
             self._sooner.notify_all()
             self._notify()
 
-    def drain(self) -> list[EntryT]:
+    def drain(self) -> list[RequestT]:
         """Takes out everything that waits."""
         with self._lock:
             return self._remove([*self._late, *self._line])
 
-    def _look(self, now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
+    def _look(self, now_s: float) -> tuple[list[tuple[RequestT, Waiting]], float]:
         """Those among whom the policy chooses; without any, when to ask it again."""
         if not self._line.requests:
             return [], math.inf
@@ -194,7 +194,7 @@ class RequestQueue(Generic[EntryT]):
             return list(self._line.in_order(None)), math.inf
         return self._line_policy.look(self._line, now_s)
 
-    def _pick(self, seen: list[tuple[EntryT, Waiting]], wake_s: float, now_s: float) -> tuple[list[EntryT], float]:
+    def _pick(self, seen: list[tuple[RequestT, Waiting]], wake_s: float, now_s: float) -> tuple[list[RequestT], float]:
         """The next run; without one, when to ask the policy again."""
         if not seen:
             return [], wake_s
@@ -215,7 +215,7 @@ class RequestQueue(Generic[EntryT]):
             self._late_tokens += waiting.length
             self._sooner.notify_all()
 
-    def _remove(self, entries: Iterable[EntryT], *, to_run: bool = False) -> list[EntryT]:
+    def _remove(self, entries: Iterable[RequestT], *, to_run: bool = False) -> list[RequestT]:
         """Takes those out that are still there (others were cancelled meanwhile), and returns them."""
         removed = []
         for entry in entries:

@@ -20,11 +20,11 @@ from .cuda import Graph, free_bytes
 from .engine import Context, Engine, Placement
 from .graph_cache import GraphCache
 from .hand_out import Trim, View, views_of, whole
-from .staging import DeviceInputs, Feeds, Rooms, in_place
+from .staging import DeviceFeeds, DeviceInputs, Rooms, in_place
 
 _log = logging.getLogger("padfree.runtime")
 
-Key = tuple[Sizes, tuple[tuple[str, int], ...]]
+GraphKey = tuple[Sizes, tuple[tuple[str, int], ...]]
 """What a graph is fixed to that reads inputs where a caller has them: its sizes, and their names and addresses."""
 IN_PLACE_COMES = 64
 """Addresses that came so often will come on. A capture takes as long as hundreds of runs save without their copies."""
@@ -81,13 +81,13 @@ class GraphRuns:
         self._switch = switch
         # Those that read all inputs in the block, and those that read some where a caller has them.
         self._graphs = GraphCache[Sizes, Captured](options.max_graphs, options.max_graph_bytes)
-        self._in_place = GraphCache[Key, Captured](
+        self._in_place = GraphCache[GraphKey, Captured](
             -(-options.max_graphs // IN_PLACE_SHARE), options.max_graph_bytes // IN_PLACE_SHARE, IN_PLACE_COMES
         )
         self._buckets = Buckets(engine.metadata) if switch.on and arena.block.keeps_address else None
 
     def run(
-        self, feeds: Feeds, on_device: DeviceInputs, shapes: Mapping[str, Shape], *, stays: bool
+        self, feeds: DeviceFeeds, on_device: DeviceInputs, shapes: Mapping[str, Shape], *, stays: bool
     ) -> tuple[Ready, Trim] | None:
         """Runs the engine in sizes that have a graph, or get one now; None, and no run, where they do not.
 
@@ -116,7 +116,9 @@ class GraphRuns:
         self._graphs.close()
         self._in_place.close()
 
-    def _replay(self, captured: Captured, sizes: Sizes, feeds: Feeds, on_device: DeviceInputs, stays: bool) -> Ready:
+    def _replay(
+        self, captured: Captured, sizes: Sizes, feeds: DeviceFeeds, on_device: DeviceInputs, stays: bool
+    ) -> Ready:
         """Runs the graph that reads inputs where they are, if there is one for their addresses; otherwise the other."""
         allocations = captured.ready.placement.inputs
         inputs_at = in_place(on_device, allocations) if on_device else {}
@@ -139,7 +141,7 @@ class GraphRuns:
         return captured.ready
 
     def _run_and_capture(
-        self, shapes: Mapping[str, Shape], feeds: Feeds, inputs_at: Mapping[str, int]
+        self, shapes: Mapping[str, Shape], feeds: DeviceFeeds, inputs_at: Mapping[str, int]
     ) -> tuple[Ready, Captured | None]:
         """Serves a run by the plain one that comes before a capture, and gives the graph for the runs that follow."""
         stream = self._arena.stream

@@ -14,7 +14,7 @@ from .engine import Engine
 from .graph_runs import GraphRuns, GraphSwitch, Ready
 from .hand_out import Array, Handed, HandOut, whole
 from .results import HostResults
-from .staging import Feeds, device_inputs, in_place, wait_for_inputs
+from .staging import DeviceFeeds, device_inputs, in_place, wait_for_inputs
 
 
 class Lane:
@@ -36,7 +36,7 @@ class Lane:
         self._ready: Ready | None = None
         self._hand_out = HandOut(engine, arena, pool, results)
 
-    def start(self, feeds: Feeds, *, on_device: bool, stream: CallerStream | None) -> Handed:
+    def start(self, feeds: DeviceFeeds, *, on_device: bool, stream: CallerStream | None) -> Handed:
         """Puts one run of the engine on the arena's stream.
 
         Args:
@@ -69,7 +69,7 @@ class Lane:
         self._run_plain(ready, feeds, memory.address, stays=stays)
         return self._hand_out.on_device(ready.views, memory, whole)
 
-    def prepare(self, feeds: Feeds) -> Ready:
+    def prepare(self, feeds: DeviceFeeds) -> Ready:
         """Puts inputs, in exactly their shapes, into the block and binds the plain context to it."""
         wait_for_inputs(self.arena, device_inputs(feeds), None)
         ready = self._arranged({name: feed.shape for name, feed in feeds.items()})
@@ -107,7 +107,7 @@ class Lane:
             self._ready = Ready.of(placement, self.arena, self._engine)
         return self._ready
 
-    def _run_plain(self, ready: Ready, feeds: Feeds, outputs_at: int | None, *, stays: bool) -> None:
+    def _run_plain(self, ready: Ready, feeds: DeviceFeeds, outputs_at: int | None, *, stays: bool) -> None:
         """One run in exactly the shapes that came; inputs on the device are read where they are."""
         inputs_at = in_place(device_inputs(feeds))
         base = self.arena.block.reserve(ready.placement.size_bytes)

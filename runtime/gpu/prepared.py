@@ -10,7 +10,7 @@ from ..errors import SessionError
 from .cuda import Graph, current_device
 from .hand_out import Array
 from .lane import Lane
-from .staging import Feeds
+from .staging import DeviceFeeds
 
 
 class PreparedRun:
@@ -23,7 +23,7 @@ class PreparedRun:
     The engine runs in exactly the shapes of the inputs. One caller at a time. The session's close() closes it too.
     """
 
-    def __init__(self, lane: Lane, feeds: Feeds, *, device: int, can_capture: bool) -> None:
+    def __init__(self, lane: Lane, feeds: DeviceFeeds, *, device: int, can_capture: bool) -> None:
         self._lane = lane
         self._device = device
         self._can_capture = can_capture
@@ -53,7 +53,7 @@ class PreparedRun:
             self._graphs.append(stream.capture(self._lane.enqueue))
         return self._graphs[-1]
 
-    def replace_values(self, feeds: Feeds) -> None:
+    def replace_values(self, feeds: DeviceFeeds) -> None:
         """Copies other values of the same shapes to where enqueue() and captured graphs read them.
 
         Raises:

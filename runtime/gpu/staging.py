@@ -15,13 +15,13 @@ from .cuda import is_idle
 from .engine import Allocation, Placement
 
 Array = npt.NDArray[Any]
-Feeds = Mapping[str, Array | DeviceInput]
+DeviceFeeds = Mapping[str, Array | DeviceInput]
 DeviceInputs = Mapping[str, DeviceInput]
 
 INPUT_ALIGNMENT = 256  # TensorRT asks for it, of every tensor's address
 
 
-def device_inputs(feeds: Feeds) -> dict[str, DeviceInput]:
+def device_inputs(feeds: DeviceFeeds) -> dict[str, DeviceInput]:
     """Those inputs that are on the device."""
     return {name: feed for name, feed in feeds.items() if isinstance(feed, DeviceInput)}
 
@@ -61,7 +61,7 @@ class Rooms:
         self._staging: Array | None = None
         self._rooms: dict[str, tuple[Allocation, Array]] = {}
 
-    def upload(self, feeds: Feeds, *, stays: bool, but: Collection[str] = ()) -> None:
+    def upload(self, feeds: DeviceFeeds, *, stays: bool, but: Collection[str] = ()) -> None:
         """Copies inputs into their allocations: those of the host in one copy. The rest of an allocation becomes zeros.
 
         Args:

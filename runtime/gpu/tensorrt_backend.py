@@ -22,7 +22,7 @@ from .graph_runs import GraphSwitch
 from .lane import Lane
 from .prepared import PreparedRun
 from .results import HostResults
-from .staging import Feeds
+from .staging import DeviceFeeds
 
 
 class StartedRun:
@@ -96,7 +96,7 @@ class TensorRTBackend:
         """Device memory that the arenas of this GPU hold for inputs, outputs and activations of all sessions."""
         return sum(self._pool.block_bytes())
 
-    def run(self, feeds: Feeds, *, on_device: bool = False, stream: CallerStream | None = None) -> dict[str, Any]:
+    def run(self, feeds: DeviceFeeds, *, on_device: bool = False, stream: CallerStream | None = None) -> dict[str, Any]:
         """Runs the engine once, in a CUDA graph where these sizes have been captured.
 
         Args:
@@ -110,7 +110,7 @@ class TensorRTBackend:
         return started.outputs
 
     def start(
-        self, feeds: Feeds, *, on_device: bool = False, stream: CallerStream | None = None, patient: bool = True
+        self, feeds: DeviceFeeds, *, on_device: bool = False, stream: CallerStream | None = None, patient: bool = True
     ) -> StartedRun | None:
         """Begins a run; whoever starts one has to wait for it. Arguments as for run.
 
@@ -145,7 +145,7 @@ class TensorRTBackend:
                 value, name, self._engine.dtypes[name], device=self._device, stream=stream, device_of=device_of
             )
 
-    def prepare(self, feeds: Feeds) -> PreparedRun:
+    def prepare(self, feeds: DeviceFeeds) -> PreparedRun:
         """Holds one batch ready to be measured, beside what other runs do."""
         self._enter()
         try:

@@ -39,7 +39,7 @@ class TextError(SessionError):
 
 
 @dataclass(frozen=True)
-class Row:
+class TextRow:
     """Tokens of a text.
 
     Attributes:
@@ -75,7 +75,7 @@ class Apart:
         why = slow_pattern(tokenizer)
         return None if why is None else cls(tokenizer, why)
 
-    def rows(self, texts: Sequence[Text], most: int | None, side: str) -> list[Row]:
+    def rows(self, texts: Sequence[Text], most: int | None, side: str) -> list[TextRow]:
         """Tokens of texts, cut to `most`.
 
         Raises:
@@ -90,7 +90,7 @@ class Apart:
                 raise SessionError("the process that makes tokens has ended; try again") from None
             return [self._row(process, at, text) for at, text in enumerate(texts)]
 
-    def _row(self, process: subprocess.Popen[bytes], at: int, text: Text) -> Row:
+    def _row(self, process: subprocess.Popen[bytes], at: int, text: Text) -> TextRow:
         seconds = seconds_for(len(text) if isinstance(text, str) else len(text[0]) + len(text[1]))
         try:
             if not _readable(process, seconds * _WAIT):
@@ -106,7 +106,7 @@ class Apart:
         if isinstance(answer, dict):
             self._end()  # what it has still to say is about other texts
             raise TextError(at, f"the tokenizer gives up ({answer['error']}), by {self._why}; send another text")
-        return Row(*answer)
+        return TextRow(*answer)
 
     def _running(self) -> subprocess.Popen[bytes]:
         """The process of this process: a fork has none."""

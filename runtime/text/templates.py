@@ -20,12 +20,12 @@ from .hazards import slow_pattern
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-Row = tuple[list[int], list[int], bool]
+TemplateRow = tuple[list[int], list[int], bool]
 Spans = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class _Text:
+class _FieldText:
     """A part of a pair: the text, and where in it fields stand."""
 
     text: str
@@ -65,7 +65,7 @@ class TemplateEncoder:
                 f"document; pass {self.least + 1} or more"
             )
 
-    def encode(self, pairs: Sequence[tuple[str, str]], most: int | None) -> list[Row]:
+    def encode(self, pairs: Sequence[tuple[str, str]], most: int | None) -> list[TemplateRow]:
         """Ids, types, which are zeros, and whether something is cut, for each pair.
 
         Args:
@@ -75,7 +75,7 @@ class TemplateEncoder:
         filled = [self._filled(*pair) for pair in pairs]
         texts = [part.text for parts in filled for part in parts]
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
-        rows, at = list[Row](), 0
+        rows, at = list[TemplateRow](), 0
         for parts in filled:
             ids = self._cut(parts, encodings[at : at + len(parts)], most)
             count = sum(len(item) for item in encodings[at : at + len(parts)])
@@ -83,7 +83,7 @@ class TemplateEncoder:
             at += len(parts)
         return rows
 
-    def _filled(self, query: str, document: str) -> list[_Text]:
+    def _filled(self, query: str, document: str) -> list[_FieldText]:
         texts, parts = {QUERY: query, DOCUMENT: document}, []
         for pieces in self._template.parts:
             text, spans = "", Spans()
@@ -92,10 +92,10 @@ class TemplateEncoder:
                 text += piece.filled(texts)
                 if piece.field:
                     spans[piece.field] = begin, len(text)
-            parts.append(_Text(text, spans))
+            parts.append(_FieldText(text, spans))
         return parts
 
-    def _cut(self, parts: Sequence[_Text], encodings: Sequence[Encoding], most: int | None) -> list[int]:
+    def _cut(self, parts: Sequence[_FieldText], encodings: Sequence[Encoding], most: int | None) -> list[int]:
         """The ids of all parts, without what is too many."""
         over = 0 if most is None else sum(map(len, encodings)) - most
         gone = [set[int]() for _ in parts]

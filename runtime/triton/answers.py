@@ -29,7 +29,7 @@ def never() -> bool:
 
 
 @dataclass(frozen=True)
-class Request:
+class TritonRequest:
     """Input name -> array, the names of the outputs that the caller wants, and whether it waits no longer."""
 
     tensors: Mapping[str, Array]
@@ -55,7 +55,7 @@ class Failure:
 
 
 CANCELLED = Failure("the request was cancelled while it ran", refused=False, cancelled=True)
-Answer = dict[str, Array] | Failure
+Reply = dict[str, Array] | Failure
 Plan = Callable[[list[int]], Iterable[Sequence[int]]]
 """From the lengths of a call's sequences to runs of their indexes; each index once."""
 OnRun = Callable[[Ragged], None]
@@ -105,12 +105,12 @@ class Answerer:
         self._on_run = on_run
         self._outputs = {item.name: item for item in self._metadata.outputs}
 
-    def answer(self, requests: Sequence[Request]) -> list[Answer]:
+    def answer(self, requests: Sequence[TritonRequest]) -> list[Reply]:
         """One answer per request, in their order."""
         items = [attempt(read_item, request.tensors, self._metadata) for request in requests]
         batch, items = self._join(items)
         results = None if batch is None else self._run(batch, _owners(requests, items))
-        answers: list[Answer] = []
+        answers: list[Reply] = []
         start = 0
         for request, item in zip(requests, items, strict=True):
             if isinstance(item, Failure):
@@ -136,7 +136,7 @@ class Answerer:
             [result if isinstance(result, Failure) else item for result, item in zip(alone, items, strict=True)]
         )
 
-    def _run(self, batch: Ragged, owners: Sequence[Request]) -> _Results:
+    def _run(self, batch: Ragged, owners: Sequence[TritonRequest]) -> _Results:
         rows = {name: [NO_ROW] * batch.seq_lens.size for name in self._outputs}
         failures: dict[int, Failure] = {}
         begun: set[int] = set()
@@ -165,7 +165,7 @@ class Answerer:
         return [[group[at] for at in run] for group in groups for run in self._plan(batch.seq_lens[group].tolist())]
 
     def _wanted(
-        self, run: Sequence[int], owners: Sequence[Request], begun: set[int], failures: dict[int, Failure]
+        self, run: Sequence[int], owners: Sequence[TritonRequest], begun: set[int], failures: dict[int, Failure]
     ) -> Sequence[int]:
         """The sequences of a run that somebody waits for.
 
@@ -181,7 +181,7 @@ class Answerer:
         failures.update(dict.fromkeys(left, CANCELLED))
         return [at for at in run if id(owners[at]) not in cancelled_keys]
 
-    def _one(self, request: Request, item: Item, results: _Results, sequences: range) -> Answer:
+    def _one(self, request: TritonRequest, item: Item, results: _Results, sequences: range) -> Reply:
         if results.failures:
             for sequence in sequences:
                 if sequence in results.failures:
@@ -192,7 +192,7 @@ class Answerer:
         }
 
 
-def _owners(requests: Sequence[Request], items: Sequence[Item | Failure]) -> list[Request]:
+def _owners(requests: Sequence[TritonRequest], items: Sequence[Item | Failure]) -> list[TritonRequest]:
     """The request of every sequence of a batch."""
     pairs = zip(requests, items, strict=True)
     return [request for request, item in pairs if isinstance(item, Item) for _ in item.seq_lens]

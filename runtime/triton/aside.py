@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from .answers import Answer, Failure
+from .answers import Failure, Reply
 from .texts import Texts, TextTokenizer
 
 LARGE_BYTES = 1 << 14
@@ -26,7 +26,7 @@ class Aside:
         self._lock = threading.Lock()
         self._waiting_bytes = 0
 
-    def submit(self, texts: Texts, send: Callable[[Answer], None]) -> None:
+    def submit(self, texts: Texts, send: Callable[[Reply], None]) -> None:
         """Answers a request through `send`, later and from another thread, or at once where too much waits."""
         with self._lock:
             # One request is always taken: it could never come in otherwise.
@@ -46,7 +46,7 @@ class Aside:
         """Answers what waits, and ends the threads."""
         self._pool.shutdown()
 
-    def _answer(self, texts: Texts, send: Callable[[Answer], None]) -> None:
+    def _answer(self, texts: Texts, send: Callable[[Reply], None]) -> None:
         try:
             answer = self._tokenizer.answer_aside(texts)
         except BaseException as error:

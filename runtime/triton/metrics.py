@@ -15,7 +15,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from ..request import Ragged
-from .answers import Answer, Failure
+from .answers import Failure, Reply
 
 INTERVAL_S = 1.0
 
@@ -82,7 +82,7 @@ class Counters:
         with self._lock:
             self._counts[name] += value
 
-    def answered(self, answers: Sequence[Answer]) -> None:
+    def answered(self, answers: Sequence[Reply]) -> None:
         """Counts the errors among answers."""
         for answer in answers:
             if isinstance(answer, Failure) and not answer.cancelled:
@@ -143,7 +143,7 @@ class Metrics(Counters):
             self._counts["padfree_tokens_total"] += int(batch.seq_lens.sum())
             self._counts["padfree_padded_tokens_total"] += sequences * int(batch.seq_lens.max())
 
-    def called(self, answers: Sequence[Answer], seconds: float) -> None:
+    def called(self, answers: Sequence[Reply], seconds: float) -> None:
         """Counts a call of the server and its answers."""
         self.answered(answers)
         with self._lock:

@@ -11,13 +11,13 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..errors import SessionError
-from .answers import Answer, Failure, Request, never
+from .answers import Failure, Reply, TritonRequest, never
 
 
-def read_requests(requests: Sequence[Any]) -> list[Request]:
+def read_requests(requests: Sequence[Any]) -> list[TritonRequest]:
     """The tensors, valid until `execute` returns, and wanted outputs of every request."""
     return [
-        Request(
+        TritonRequest(
             {tensor.name(): tensor.as_numpy() for tensor in request.inputs()},
             request.requested_output_names(),
             getattr(request, "is_cancelled", never),
@@ -26,7 +26,7 @@ def read_requests(requests: Sequence[Any]) -> list[Request]:
     ]
 
 
-def write_responses(answers: Sequence[Answer]) -> list[Any]:
+def write_responses(answers: Sequence[Reply]) -> list[Any]:
     """What `execute` returns."""
     return [_response(answer) for answer in answers]
 
@@ -67,7 +67,7 @@ def response_senders(requests: Sequence[Any]) -> list[Any] | None:
         return None
 
 
-def send_response(sender: Any, answer: Answer) -> None:
+def send_response(sender: Any, answer: Reply) -> None:
     """Sends the one answer of a request."""
     sender.send(_response(answer), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
@@ -93,7 +93,7 @@ def check_response_cache(config: Mapping[str, Any]) -> None:
         )
 
 
-def _response(answer: Answer) -> Any:
+def _response(answer: Reply) -> Any:
     if isinstance(answer, Failure):
         code = pb_utils.TritonError.INVALID_ARG if answer.refused else pb_utils.TritonError.INTERNAL
         if answer.busy:

@@ -25,7 +25,7 @@ from ..budget import Budget
 from ..errors import SessionError
 from ..request import Ragged, read_packed
 from ..session import Session
-from .answers import CANCELLED, Answer, Failure, OnRun, Request, attempt, never
+from .answers import CANCELLED, Failure, OnRun, Reply, TritonRequest, attempt, never
 from .items import Item, read_item, stack
 
 Array = npt.NDArray[Any]
@@ -53,14 +53,14 @@ class Caller:
     """
 
     def __init__(
-        self, client: Hashable, send: Callable[[Answer], None], is_cancelled: Callable[[], bool] = never
+        self, client: Hashable, send: Callable[[Reply], None], is_cancelled: Callable[[], bool] = never
     ) -> None:
         self.client = client
         self._send, self._is_cancelled = send, is_cancelled
         self._lock = threading.Lock()
         self._answered = False
 
-    def send(self, answer: Answer) -> None:
+    def send(self, answer: Reply) -> None:
         """Answers the request, which is over then."""
         with self._lock:
             self._answered = True
@@ -89,7 +89,7 @@ class Sharing:
         budget: Budget,
         max_waiting_tokens: int,
         on_run: OnRun,
-        on_answer: Callable[[Answer, float], None],
+        on_answer: Callable[[Reply, float], None],
     ) -> None:
         self._metadata = session.metadata
         self._on_answer = on_answer
@@ -114,7 +114,7 @@ class Sharing:
         self._asking = threading.Thread(target=self._ask, name="padfree-cancelled", daemon=True)
         self._asking.start()
 
-    def submit(self, request: Request, caller: Caller) -> None:
+    def submit(self, request: TritonRequest, caller: Caller) -> None:
         """Queues a request; `caller.send` has its answer later, from another thread, or at once."""
         came = time.monotonic()
         item = attempt(read_item, request.tensors, self._metadata)
@@ -146,14 +146,14 @@ class Sharing:
         caller, came = self._waiting.pop(done)
         try:
             rows = done.result()
-            answer: Answer = {name: stack(rows[name], item, self._outputs[name]) for name in wanted}
+            answer: Reply = {name: stack(rows[name], item, self._outputs[name]) for name in wanted}
         except CancelledError:
             answer = CANCELLED
         except Exception as error:  # whatever it is: a request without an answer is never over
             answer = Failure(str(error) or repr(error), refused=False)
         self._send(answer, caller, came)
 
-    def _send(self, answer: Answer, caller: Caller, came: float) -> None:
+    def _send(self, answer: Reply, caller: Caller, came: float) -> None:
         self._on_answer(answer, time.monotonic() - came)
         caller.send(answer)
 

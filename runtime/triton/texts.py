@@ -21,7 +21,7 @@ from ..text.inputs import positions_of
 from ..text.json_files import read_bytes
 from ..text.pairs import prompted
 from ..text.tokenizer_file import TokenizerFile
-from .answers import Answer, Failure, Request, attempt
+from .answers import Failure, Reply, TritonRequest, attempt
 from .items import SEQ_LENS
 from .parameters import PREFIX, TokenizerParameters
 
@@ -81,11 +81,11 @@ class TextTokenizer:
         names = self._limits
         return names.ids, names.types, names.positions, names.prompt_length, SEQ_LENS, TRUNCATED
 
-    def read(self, request: Request) -> Texts | Failure:
+    def read(self, request: TritonRequest) -> Texts | Failure:
         """The texts of a request, checked and decoded, or the reason why it is refused."""
         return attempt(read_texts, request, self._limits)
 
-    def answer(self, requests: Sequence[Texts | Failure]) -> list[Answer]:
+    def answer(self, requests: Sequence[Texts | Failure]) -> list[Reply]:
         """Token ids, or the reason why there are none, for every request; all texts together."""
         readable = [texts for texts in requests if isinstance(texts, Texts)]
         try:
@@ -95,7 +95,7 @@ class TextTokenizer:
         parts = encoded.split([len(texts.rows) for texts in readable])
         return [texts if isinstance(texts, Failure) else attempt(self._one, next(parts), texts) for texts in requests]
 
-    def answer_aside(self, texts: Texts) -> Answer:
+    def answer_aside(self, texts: Texts) -> Reply:
         """The answer to one request, its texts one after the other: other requests find threads of the library free."""
         return attempt(self._one, Encoded.join([self._encoder.encode([text]) for text in texts.rows]), texts)
 
@@ -143,7 +143,7 @@ def _grid(encoded: Encoded, values: Array) -> Array:
     return grid
 
 
-def read_texts(request: Request, limits: TokenizerParameters) -> Texts:
+def read_texts(request: TritonRequest, limits: TokenizerParameters) -> Texts:
     """The texts of one request, or its pairs of texts.
 
     Raises:

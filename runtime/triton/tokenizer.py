@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .answers import Answer, Failure
+from .answers import Failure, Reply
 from .aside import LARGE_BYTES, Aside
 from .metrics import TOKENIZER_COUNTERS, Counters
 from .parameters import TokenizerParameters
@@ -80,11 +80,11 @@ class TokenizerModel:
             self._send(senders[at], answer)
         return None
 
-    def _send(self, sender: Any, answer: Answer) -> None:
+    def _send(self, sender: Any, answer: Reply) -> None:
         self._counters.answered([answer])
         send_response(sender, answer)
 
-    def _answers(self, read_texts: list[Texts | Failure]) -> list[Answer]:
+    def _answers(self, read_texts: list[Texts | Failure]) -> list[Reply]:
         try:
             return self._tokenizer.answer(read_texts)
         except Exception as error:  # who has a sender must be answered through it

@@ -12,7 +12,7 @@ from padfree.bulk.driver import MOST_LOSSES, deal
 from padfree.bulk.manifest import InputFile, Manifest, Model, Options, Piece
 from padfree.bulk.parts import part_of
 from padfree.bulk.report import report_of
-from padfree.bulk.workers.base import Event, Finished, Lost, Ran, Refused
+from padfree.bulk.workers.base import Event, Lost, Ran, Refused, ShardFinish
 from padfree.bulk.workers.worker import AHEAD, Done
 
 ROWS = 10
@@ -64,7 +64,7 @@ class Played:
                 continue
             self.done.append(shard)
             part = part_of(self.job, self.job.digest, shard, 100, 0, ())
-            events.append(Finished(worker, Done(part, float(len(self.done)), 2.0 * len(self.done))))
+            events.append(ShardFinish(worker, Done(part, float(len(self.done)), 2.0 * len(self.done))))
         return events
 
     def restart(self, worker: int) -> None:
@@ -99,7 +99,7 @@ def test_batches_count_as_they_run_and_no_longer_where_their_worker_is_lost() ->
     turns: list[list[Event]] = [
         [Ran(0, 0, 3, 30), Ran(0, 1, 1, 10)],
         [Ran(0, 0, 7, 70)],
-        [Finished(0, Done(part, 1.0, 1.0))],
+        [ShardFinish(0, Done(part, 1.0, 1.0))],
         [Lost(0, "ended with code -9")],
     ]
     played = workers.wait

@@ -217,7 +217,7 @@ def by_triton(model: Model, texts: Sequence[Text], scratch: Path) -> Array:
     pytest.importorskip("tritonclient.grpc")
     from padfree.builder.triton import ServingOptions, write_repository
     from padfree.builder.triton.config import read_text
-    from padfree.runtime.triton.answers import Answerer, Request, first_come
+    from padfree.runtime.triton.answers import Answerer, TritonRequest, first_come
     from padfree.runtime.triton.parameters import TokenizerParameters
     from padfree.runtime.triton.texts import TextTokenizer
 
@@ -233,12 +233,12 @@ def by_triton(model: Model, texts: Sequence[Text], scratch: Path) -> Array:
     }
     step = read_text(scratch / "models" / "m_text" / "config.pbtxt").ensemble_scheduling.step
     wanted = list(step[0].output_map)
-    (tokens,) = tokenizer.answer([tokenizer.read(Request(tensors, wanted))])
+    (tokens,) = tokenizer.answer([tokenizer.read(TritonRequest(tensors, wanted))])
     assert isinstance(tokens, dict), tokens
     with Session(model.packed) as session:
         inputs = {name: tokens[name] for name in step[1].input_map}
         (answer,) = Answerer(session, first_come(session.budget), lambda _: None).answer(
-            [Request(inputs, [model.output])]
+            [TritonRequest(inputs, [model.output])]
         )
     assert isinstance(answer, dict), answer
     return answer[model.output]

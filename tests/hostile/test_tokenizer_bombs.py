@@ -63,7 +63,7 @@ def test_triton_refuses_one_request(packed: Path, tmp_path: Path) -> None:
     pytest.importorskip("tritonclient.grpc")
     from padfree.builder.triton import ServingOptions, write_repository
     from padfree.builder.triton.config import read_text
-    from padfree.runtime.triton.answers import Request
+    from padfree.runtime.triton.answers import TritonRequest
     from padfree.runtime.triton.parameters import TokenizerParameters
     from padfree.runtime.triton.texts import TextTokenizer
 
@@ -76,7 +76,7 @@ def test_triton_refuses_one_request(packed: Path, tmp_path: Path) -> None:
     parameters = TokenizerParameters.from_config({"parameters": given})
     tokenizer = TextTokenizer(folder / "1" / parameters.tokenizer, parameters)
     tensors = [{"text": np.array([[text.encode()]], object)} for text in ("a cat", BOMB, "rain")]
-    requests = [tokenizer.read(Request(each, ["input_ids"])) for each in tensors]
+    requests = [tokenizer.read(TritonRequest(each, ["input_ids"])) for each in tensors]
     first, second, third = tokenizer.answer(requests)
     assert isinstance(first, dict)
     assert isinstance(third, dict)

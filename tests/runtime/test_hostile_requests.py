@@ -14,7 +14,7 @@ from padfree.builder.demo.demo import DEMO_DATA
 from padfree.contract.metadata import Metadata
 from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.request import read_request
-from padfree.runtime.triton.answers import Failure, Request, attempt
+from padfree.runtime.triton.answers import Failure, TritonRequest, attempt
 from padfree.runtime.triton.items import Item, join, read_item
 from padfree.runtime.triton.parameters import TokenizerParameters
 from padfree.runtime.triton.texts import OUTPUTS, TextTokenizer
@@ -94,7 +94,7 @@ TOKENIZER = TextTokenizer(
 @given(st.lists(st.dictionaries(st.sampled_from(["text", "text_pair", "other"]), COLUMNS, max_size=3), max_size=3))
 @FIXED
 def test_texts(requests: list[dict[str, npt.NDArray[Any]]]) -> None:
-    results = [TOKENIZER.read(Request(tensors, OUTPUTS)) for tensors in requests]
+    results = [TOKENIZER.read(TritonRequest(tensors, OUTPUTS)) for tensors in requests]
     for answer, tensors in zip(TOKENIZER.answer(results), requests, strict=True):
         if isinstance(answer, Failure):
             assert answer.refused

@@ -18,7 +18,7 @@ from ..runners import ValidTokenRunner
 from ..subject import Subject
 
 Array = npt.NDArray[Any]
-Outputs = Mapping[str, Array]
+OutputArrays = Mapping[str, Array]
 
 TRIED_SEQUENCES = 3
 LEFT_OVER = 0.25  # of the largest error, at most: what a cause has to explain is the rest
@@ -129,7 +129,7 @@ def _matches(
     subject: Subject,
     outcome: Outcome,
     batches: Sequence[ComparedBatch],
-    actual: Sequence[Outputs],
+    actual: Sequence[OutputArrays],
 ) -> bool:
     """Whether the original gives, on these batches, what was found."""
     wanted = [reference.infer(dict(batch.feeds)) for batch in batches]

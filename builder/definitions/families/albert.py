@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..attention import Projections, Scoring, mask
-from ..blocks import PostNormLayer, Sizes
+from ..blocks import LayerSizes, PostNormLayer
 from ..heads import heads, masked_words, pooled_classes
 from ..layers import FeedForward, Linear, Norm, activation, add, position_rows
 from ..model import Definition, Encoded, Outputs, Writing
@@ -41,7 +41,7 @@ def _encode(writing: Writing) -> Encoded:
     return Encoded(x, sizes.width, tensors)
 
 
-def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     width, inner = sizes.width, sizes.inner
     names = ("query", "key", "value", "dense")
     up, down = Linear.of(parts, "ffn", inner, width), Linear.of(parts, "ffn_output", width, inner)

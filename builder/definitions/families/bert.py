@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..attention import Projections, Scoring, mask
-from ..blocks import PostNormLayer, Sizes, even_heads
+from ..blocks import LayerSizes, PostNormLayer, even_heads
 from ..heads import heads, masked_words, own_or_tied, pooled_classes
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, add, position_rows, types, words
@@ -47,10 +47,10 @@ def sizes_of(
     epsilon: float = 1e-12,
     active_key: str = "hidden_act",
     epsilon_key: str = "layer_norm_eps",
-) -> Sizes:
+) -> LayerSizes:
     """The sizes, under BERT's names and with these defaults; relatives have other ones, and name two keys otherwise."""
     hidden = keys.size("hidden_size", default=width)
-    return Sizes(
+    return LayerSizes(
         hidden,
         even_heads(hidden, keys.size("num_attention_heads", default=heads)),
         keys.size("intermediate_size", default=inner),
@@ -72,7 +72,7 @@ def _position_rows(writing: Writing, tensors: Tensors, width: int) -> str:
     return position_rows(writing.graph, tensors.take("embeddings.position_embeddings.weight", rows, width))
 
 
-def layers(writing: Writing, tensors: Tensors, x: str, sizes: Sizes) -> str:
+def layers(writing: Writing, tensors: Tensors, x: str, sizes: LayerSizes) -> str:
     """BERT's layers of x [B, S, E]."""
     graph, scoring = writing.graph, Scoring(sizes.heads.size**-0.5, mask(writing.graph))
     for number in range(writing.keys.size("num_hidden_layers", default=12)):
@@ -82,7 +82,7 @@ def layers(writing: Writing, tensors: Tensors, x: str, sizes: Sizes) -> str:
     return x
 
 
-def layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+def layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     """One layer's tensors."""
     width, inner = sizes.width, sizes.inner
     up, down = Linear.of(parts, "intermediate.dense", inner, width), Linear.of(parts, "output.dense", width, inner)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..attention import Heads, Projections, Scoring, mask, split_heads
-from ..blocks import PostNormLayer, Sizes
+from ..blocks import LayerSizes, PostNormLayer
 from ..distances import by_distance, log_buckets
 from ..errors import NotDefinedError
 from ..graph import MASK, EncoderGraph
@@ -74,7 +74,7 @@ def terms_of(keys: Keys) -> tuple[str, ...]:
     return terms
 
 
-def embedded_of(writing: Writing, tensors: Tensors, sizes: Sizes, vocabulary: int = _VOCABULARY) -> str:
+def embedded_of(writing: Writing, tensors: Tensors, sizes: LayerSizes, vocabulary: int = _VOCABULARY) -> str:
     """Word embeddings and, where the model has them, those of positions and types, through a norm."""
     keys, graph = writing.keys, writing.graph
     narrow = keys.size("embedding_size", default=sizes.width)
@@ -90,7 +90,7 @@ def embedded_of(writing: Writing, tensors: Tensors, sizes: Sizes, vocabulary: in
         return Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
 
 
-def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[str, ...]) -> Distances:
+def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> Distances:
     keys, graph = writing.keys, writing.graph
     furthest = keys.raw.get("max_relative_positions", -1)
     keys.ignore("max_relative_positions", "position_buckets")
@@ -118,7 +118,7 @@ def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[st
         return Distances(table, by_distance(graph, index, reach), by_distance(graph, across, reach), scale)
 
 
-def _projections(keys: Keys, parts: Tensors, sizes: Sizes, terms: tuple[str, ...]) -> dict[str, Linear]:
+def _projections(keys: Keys, parts: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> dict[str, Linear]:
     """What makes keys and queries of the embeddings of distances, for every term."""
     kind = "" if keys.truth("share_att_key", default=False) else "pos_"
     names = {"c2p": f"attention.self.{kind}key_proj", "p2c": f"attention.self.{kind}query_proj"}
@@ -157,13 +157,13 @@ def _chosen(graph: EncoderGraph, x: str, table: str, index: str) -> str:
     return graph.op("GatherElements", products, graph.op("Expand", index, shape), axis=3)
 
 
-def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     width, names = sizes.width, ("query", "key", "value")
     query, key, value = (Linear.of(parts, f"attention.self.{name}_proj", width, width) for name in names)
     return layer_of(parts, sizes, query, key, value)
 
 
-def layer_of(parts: Tensors, sizes: Sizes, query: Linear, key: Linear, value: Linear) -> PostNormLayer:
+def layer_of(parts: Tensors, sizes: LayerSizes, query: Linear, key: Linear, value: Linear) -> PostNormLayer:
     """A layer with these projections."""
     width, inner = sizes.width, sizes.inner
     up, down = Linear.of(parts, "intermediate.dense", inner, width), Linear.of(parts, "output.dense", width, inner)
@@ -175,7 +175,7 @@ def layer_of(parts: Tensors, sizes: Sizes, query: Linear, key: Linear, value: Li
     )
 
 
-def _convolved(writing: Writing, tensors: Tensors, sizes: Sizes, embedded: str, x: str) -> str:
+def _convolved(writing: Writing, tensors: Tensors, sizes: LayerSizes, embedded: str, x: str) -> str:
     """x and a convolution of the embeddings over neighbouring tokens, through a norm; 0 in padding."""
     keys, graph = writing.keys, writing.graph
     size = keys.size("conv_kernel_size")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..attention import Scoring, mask
-from ..blocks import PostNormLayer, Sizes
+from ..blocks import LayerSizes, PostNormLayer
 from ..distances import by_distance
 from ..graph import MASK
 from ..heads import heads
@@ -43,7 +43,7 @@ def _encode(writing: Writing) -> Encoded:
     return Encoded(x, sizes.width, tensors)
 
 
-def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[str, ...]) -> Distances:
+def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> Distances:
     keys, graph = writing.keys, writing.graph
     furthest = keys.raw.get("max_relative_positions", -1)
     keys.ignore("max_relative_positions")
@@ -57,7 +57,7 @@ def _distances(writing: Writing, tensors: Tensors, sizes: Sizes, terms: tuple[st
         return Distances(table, by_distance(graph, index, furthest), by_distance(graph, across, furthest), scale)
 
 
-def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     width, count = sizes.width, sizes.heads.queries
     all_rows = parts.take("attention.self.in_proj.weight", 3 * width, width)
     query, key, value = (all_rows.interleaved(count, 3, number) for number in range(3))

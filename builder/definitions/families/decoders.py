@@ -14,13 +14,13 @@ import numpy as np
 from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE
 
 from ..attention import FULL, SLIDING, Heads, Projections, Scoring, layer_kinds, mask
-from ..blocks import PreNormLayer, Sizes
+from ..blocks import LayerSizes, PreNormLayer
 from ..errors import NotDefinedError
 from ..graph import IDS, EncoderGraph
 from ..heads import LOGITS, own_or_tied, rows
 from ..keys import Keys
 from ..layers import Activation, FeedForward, Linear, Norm, activation, activation_of, words
-from ..model import Definition, Encoded, Head, Outputs, Writing
+from ..model import Definition, Encoded, Outputs, WriteHead, Writing
 from ..rotary import Rotary, frequencies
 from ..tensors import Tensors
 
@@ -93,7 +93,7 @@ def encoder(defaults: Defaults) -> Callable[[Writing], Encoded]:
 
 
 def rotations_of(
-    graph: EncoderGraph, parts: Tensors, sizes: Sizes, rotary: Rotary, *, has_norms: bool, plus: float = 0.0
+    graph: EncoderGraph, parts: Tensors, sizes: LayerSizes, rotary: Rotary, *, has_norms: bool, plus: float = 0.0
 ) -> tuple[Callable[[str], str], Callable[[str], str]]:
     """What becomes of queries and of keys [B, H, S, D]: a norm of every head, perhaps, and the rotation."""
 
@@ -106,13 +106,13 @@ def rotations_of(
     return turn("q"), turn("k")
 
 
-def gated_network(parts: Tensors, sizes: Sizes, *, bias: bool = False) -> FeedForward:
+def gated_network(parts: Tensors, sizes: LayerSizes, *, bias: bool = False) -> FeedForward:
     """The feed-forward network under Llama's names."""
     gate, up = (Linear.of(parts, f"mlp.{name}_proj", sizes.inner, sizes.width, bias=bias) for name in ("gate", "up"))
     return FeedForward(up, sizes.active, Linear.of(parts, "mlp.down_proj", sizes.width, sizes.inner, bias=bias), gate)
 
 
-def projections(parts: Tensors, sizes: Sizes, *, bias: bool, output_bias: bool) -> Projections:
+def projections(parts: Tensors, sizes: LayerSizes, *, bias: bool, output_bias: bool) -> Projections:
     """The linear layers of an attention under Llama's names."""
     widths = {"q": sizes.heads.width, "k": sizes.heads.key_width, "v": sizes.heads.key_width}
     query, key, value = (
@@ -135,9 +135,9 @@ def heads_of(keys: Keys, width: int, count: int, key_heads: int | None, size: in
     return Heads(count, fewer, keys.size("head_dim", default=share))
 
 
-def _sizes(keys: Keys, defaults: Defaults) -> Sizes:
+def _sizes(keys: Keys, defaults: Defaults) -> LayerSizes:
     width = keys.size("hidden_size", default=defaults.width)
-    return Sizes(
+    return LayerSizes(
         width,
         heads_of(keys, width, defaults.heads, defaults.key_heads, defaults.head_size),
         keys.size("intermediate_size", default=defaults.inner),
@@ -184,7 +184,7 @@ def _mask(keys: Keys, graph: EncoderGraph, defaults: Defaults, kind: str) -> str
     return mask(graph, causal=True, before=keys.size("sliding_window", default=defaults.window) - 1)
 
 
-def _layer(keys: Keys, parts: Tensors, sizes: Sizes, defaults: Defaults) -> PreNormLayer:
+def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, defaults: Defaults) -> PreNormLayer:
     if defaults.has_bias is None:
         both = keys.truth("attention_bias", default=False)
         bias = (both, both)
@@ -228,7 +228,7 @@ def _masked(writing: Writing, encoded: Encoded) -> Outputs:
     return {LOGITS: (Linear(table, None).apply(writing.graph, encoded.rows), ("sequence", count))}
 
 
-_CLASSIFIERS: Mapping[str, Head] = {CLASSES: _classes, PAIRS: _classes}
+_CLASSIFIERS: Mapping[str, WriteHead] = {CLASSES: _classes, PAIRS: _classes}
 
 
 def _definition(
@@ -236,7 +236,7 @@ def _definition(
     model_type: str,
     defaults: Defaults,
     code: frozenset[str] = frozenset(),
-    heads: Mapping[str, Head] | None = None,
+    heads: Mapping[str, WriteHead] | None = None,
 ) -> Definition:
     return Definition(
         name,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..attention import Projections, Scoring, mask
-from ..blocks import PostNormLayer, Sizes, even_heads
+from ..blocks import LayerSizes, PostNormLayer, even_heads
 from ..graph import EncoderGraph
 from ..heads import dense_classes, heads, masked_words, own_or_tied
 from ..keys import Keys
@@ -37,9 +37,9 @@ def _encode(writing: Writing) -> Encoded:
     return Encoded(x, sizes.width, tensors)
 
 
-def _sizes(keys: Keys) -> Sizes:
+def _sizes(keys: Keys) -> LayerSizes:
     width = keys.size("dim", "hidden_size", default=768)
-    return Sizes(
+    return LayerSizes(
         width,
         even_heads(width, keys.size("n_heads", "num_attention_heads", default=12)),
         keys.size("hidden_dim", default=3072),
@@ -48,7 +48,7 @@ def _sizes(keys: Keys) -> Sizes:
     )
 
 
-def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     width, inner = sizes.width, sizes.inner
     query, key, value, output = (
         Linear.of(parts, f"attention.{name}_lin", width, width) for name in ("q", "k", "v", "out")

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..attention import Scoring, mask
-from ..blocks import PostNormLayer, Sizes
+from ..blocks import LayerSizes, PostNormLayer
 from ..layers import Norm, add, types, words
 from ..model import Writing
 from ..rotary import Frequencies, Rotary
 from ..tensors import Tensors
 
 
-def embedded(writing: Writing, tensors: Tensors, norm: str, sizes: Sizes, vocabulary: int, kinds: int) -> str:
+def embedded(writing: Writing, tensors: Tensors, norm: str, sizes: LayerSizes, vocabulary: int, kinds: int) -> str:
     """Word embeddings, those of token types where there are any, and a norm: [B, S, E]."""
     graph = writing.graph
     with graph.scope("embeddings"):
@@ -25,7 +25,7 @@ def embedded(writing: Writing, tensors: Tensors, norm: str, sizes: Sizes, vocabu
 
 
 def rotary_layers(
-    writing: Writing, x: str, sizes: Sizes, turning: Frequencies, count: int, layer: Callable[[int], PostNormLayer]
+    writing: Writing, x: str, sizes: LayerSizes, turning: Frequencies, count: int, layer: Callable[[int], PostNormLayer]
 ) -> str:
     """Layers of x [B, S, E] whose queries and keys are rotated."""
     graph, rotary = writing.graph, Rotary.of(writing.graph, turning)

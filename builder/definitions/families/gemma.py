@@ -8,7 +8,7 @@ import math
 from padfree.contract.texts import FEATURES, SENTENCES
 
 from ..attention import FULL, SLIDING, Scoring, layer_kinds, mask
-from ..blocks import PreNormLayer, Sizes
+from ..blocks import LayerSizes, PreNormLayer
 from ..errors import NotDefinedError
 from ..graph import EncoderGraph
 from ..heads import rows
@@ -42,9 +42,9 @@ def _encode(writing: Writing) -> Encoded:
     return Encoded(x, sizes.width, tensors)
 
 
-def _sizes(keys: Keys) -> Sizes:
+def _sizes(keys: Keys) -> LayerSizes:
     width = keys.size("hidden_size", default=2304)
-    return Sizes(
+    return LayerSizes(
         width,
         heads_of(keys, width, 8, 4, 256),
         keys.size("intermediate_size", default=9216),
@@ -84,7 +84,7 @@ def _mask(keys: Keys, graph: EncoderGraph, kind: str) -> str:
     return mask(graph, before=window // 2, after=window // 2) if both else mask(graph, causal=True, before=window - 1)
 
 
-def _layer(keys: Keys, parts: Tensors, sizes: Sizes) -> PreNormLayer:
+def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes) -> PreNormLayer:
     bias = keys.truth("attention_bias", default=False)
     norms = (
         Norm.rms(parts, f"{name}_layernorm", sizes.width, sizes.epsilon, plus=1.0)

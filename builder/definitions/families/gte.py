@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..attention import Projections
-from ..blocks import PostNormLayer, Sizes, even_heads
+from ..blocks import LayerSizes, PostNormLayer, even_heads
 from ..errors import NotDefinedError
 from ..heads import heads, pooled_classes
 from ..keys import Keys
@@ -32,7 +32,7 @@ def _encode(writing: Writing) -> Encoded:
     # How code computes, and who may: nothing of it changes results.
     keys.ignore("unpad_inputs", "use_memory_efficient_attention", "tie_word_embeddings")
     width = keys.size("hidden_size", default=_default(keys, 768))
-    sizes = Sizes(
+    sizes = LayerSizes(
         width,
         even_heads(width, keys.size("num_attention_heads", default=_default(keys, 12))),
         keys.size("intermediate_size", default=_default(keys, 3072)),
@@ -68,7 +68,7 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     return Frequencies(plain_frequencies(size, base * factor).numbers / np.float32(factor ** (2 / size)))
 
 
-def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     width, inner, size = sizes.width, sizes.inner, sizes.heads.width
     query, key, value = Linear.of(parts, "attention.qkv_proj", 3 * size, width).split(size, size, size)
     up, gate = Linear.of(parts, "mlp.up_gate_proj", 2 * inner, width, bias=False).split(inner, inner)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..attention import Scoring, mask
-from ..blocks import PostNormLayer, Sizes
+from ..blocks import LayerSizes, PostNormLayer
 from ..distances import alibi
 from ..heads import heads, pooled_classes
 from ..keys import Keys
@@ -34,7 +34,7 @@ def _encode(writing: Writing) -> Encoded:
     return Encoded(x, sizes.width, tensors)
 
 
-def _layer(parts: Tensors, sizes: Sizes, active: Activation) -> PostNormLayer:
+def _layer(parts: Tensors, sizes: LayerSizes, active: Activation) -> PostNormLayer:
     width, inner = sizes.width, sizes.inner
     gate, up = Linear.of(parts, "mlp.gated_layers", 2 * inner, width, bias=False).split(inner, inner)
     return PostNormLayer(

@@ -7,7 +7,7 @@ from padfree.contract.texts import FEATURES, SENTENCES
 
 from ..adapters import AdaptedTensors, Adapters
 from ..attention import Projections
-from ..blocks import PostNormLayer, Sizes, even_heads
+from ..blocks import LayerSizes, PostNormLayer, even_heads
 from ..heads import rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation
@@ -30,7 +30,7 @@ def _encode(writing: Writing) -> Encoded:
     kept = AdaptedTensors(writing.tensors, adapters) if adapters.names else writing.tensors
     tensors = kept.below("", "roberta.", there="embeddings.word_embeddings.weight")
     width = keys.size("hidden_size", default=1024)
-    sizes = Sizes(
+    sizes = LayerSizes(
         width,
         even_heads(width, keys.size("num_attention_heads", default=16)),
         keys.size("intermediate_size", default=4096),
@@ -63,7 +63,7 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     return plain_frequencies(size, keys.number("rotary_emb_base"))
 
 
-def layer_of(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+def layer_of(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     """One layer's tensors, under the names that Jina's code has for fused projections."""
     width, inner = sizes.width, sizes.inner
     up, down = Linear.of(parts, "mlp.fc1", inner, width), Linear.of(parts, "mlp.fc2", width, inner)

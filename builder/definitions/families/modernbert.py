@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
 
 from ..attention import FULL, SLIDING, Projections, Scoring, layer_kinds, mask
-from ..blocks import PreNormLayer, Sizes
+from ..blocks import LayerSizes, PreNormLayer
 from ..errors import NotDefinedError
 from ..graph import MASK, EncoderGraph
 from ..heads import LOGITS, first_token, own_or_tied, rows
@@ -54,7 +54,7 @@ def _kinds(keys: Keys, count: int) -> Sequence[str]:
     return layer_kinds(keys, [SLIDING if number % every else FULL for number in range(count)])
 
 
-def _scorings(writing: Writing, kinds: Sequence[str], sizes: Sizes) -> dict[str, Scoring]:
+def _scorings(writing: Writing, kinds: Sequence[str], sizes: LayerSizes) -> dict[str, Scoring]:
     keys, graph = writing.keys, writing.graph
     side = keys.size("local_attention", default=128) // 2
     scorings, turning = {}, _frequencies(keys, sizes.heads.size)
@@ -80,7 +80,7 @@ def _frequencies(keys: Keys, size: int) -> dict[str, Frequencies]:
     return {kind: scaled(inner[kind], size, base, positions) for kind, base in bases.items()}
 
 
-def _layer(keys: Keys, parts: Tensors, sizes: Sizes, *, is_first: bool) -> PreNormLayer:
+def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, *, is_first: bool) -> PreNormLayer:
     width, inner = sizes.width, sizes.inner
     norm_bias, bias = keys.truth("norm_bias", default=False), keys.truth("mlp_bias", default=False)
     gate, up = Linear.of(parts, "mlp.Wi", 2 * inner, width, bias=bias).split(inner, inner)

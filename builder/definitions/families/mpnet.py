@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..attention import Projections, Scoring, mask
-from ..blocks import PostNormLayer, Sizes
+from ..blocks import LayerSizes, PostNormLayer
 from ..distances import bucket_bias
 from ..heads import dense_classes, heads, masked_words
 from ..layers import FeedForward, Linear, Norm, activation_of, add, counted_positions, words
@@ -39,7 +39,7 @@ def _encode(writing: Writing) -> Encoded:
     return Encoded(x, sizes.width, tensors)
 
 
-def _layer(parts: Tensors, sizes: Sizes) -> PostNormLayer:
+def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     width, inner = sizes.width, sizes.inner
     up, down = Linear.of(parts, "intermediate.dense", inner, width), Linear.of(parts, "output.dense", width, inner)
     return PostNormLayer(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from padfree.contract.texts import FEATURES, SENTENCES
 
 from ..attention import Projections
-from ..blocks import Network, PostNormLayer, Sizes, even_heads
+from ..blocks import LayerSizes, Network, PostNormLayer, even_heads
 from ..errors import NotDefinedError
 from ..experts import Experts
 from ..heads import rows
@@ -45,7 +45,7 @@ def _encode(writing: Writing) -> Encoded:
     heads = even_heads(width, keys.size("n_head", "num_attention_heads", default=12))
     keys.only(head_dim=heads.size)
     epsilon, inner = _epsilon(keys), keys.size("n_inner", "intermediate_size", default=3072)
-    sizes = Sizes(width, heads, inner, activation_of("silu"), epsilon)
+    sizes = LayerSizes(width, heads, inner, activation_of("silu"), epsilon)
     x = embedded(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=30528), _token_types(keys))
 
     def layer(number: int) -> PostNormLayer:
@@ -71,7 +71,7 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     return scaled(parameters, size, base, positions)
 
 
-def _layer(keys: Keys, parts: Tensors, sizes: Sizes, network: Network) -> PostNormLayer:
+def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, network: Network) -> PostNormLayer:
     width, heads = sizes.width, sizes.heads
     bias = keys.truth("qkv_proj_bias", default="attn.Wqkv.bias" in parts)
     return PostNormLayer(
@@ -82,7 +82,7 @@ def _layer(keys: Keys, parts: Tensors, sizes: Sizes, network: Network) -> PostNo
     )
 
 
-def _network(keys: Keys, parts: Tensors, sizes: Sizes, number: int) -> Network:
+def _network(keys: Keys, parts: Tensors, sizes: LayerSizes, number: int) -> Network:
     """A feed-forward network; in every n-th layer a mixture of experts."""
     every, experts = keys.size("moe_every_n_layers", default=0, least=0), keys.size("num_experts", default=0, least=0)
     keys.only(num_shared_experts=0, expert_choice_router=False, moe_normalize_expert_weights=False, ffn_div=1)
@@ -103,7 +103,7 @@ def _network(keys: Keys, parts: Tensors, sizes: Sizes, number: int) -> Network:
     )
 
 
-def _feed_forward(keys: Keys, parts: Tensors, sizes: Sizes) -> FeedForward:
+def _feed_forward(keys: Keys, parts: Tensors, sizes: LayerSizes) -> FeedForward:
     width, inner = sizes.width, sizes.inner
     is_gated = "mlp.fc11.weight" in parts
     first = keys.truth("mlp_fc1_bias", default=("mlp.fc11.bias" if is_gated else "mlp.fc1.bias") in parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from padfree.contract.texts import FEATURES, SENTENCES
 
 from ..attention import Heads, Projections, Scoring, mask
-from ..blocks import PreNormLayer, Sizes
+from ..blocks import LayerSizes, PreNormLayer
 from ..distances import bucket_bias
 from ..errors import NotDefinedError
 from ..heads import rows
@@ -51,7 +51,7 @@ def _encode(writing: Writing) -> Encoded:
     return Encoded(x, sizes.width, tensors)
 
 
-def _sizes(keys: Keys, network: str) -> tuple[Sizes, bool]:
+def _sizes(keys: Keys, network: str) -> tuple[LayerSizes, bool]:
     """The sizes, and whether networks are gated."""
     count, name = keys.size("num_heads"), keys.text("feed_forward_proj", default=network)
     is_gated = name.startswith(_GATED)
@@ -59,7 +59,7 @@ def _sizes(keys: Keys, network: str) -> tuple[Sizes, bool]:
     active = "gelu_new" if name == "gated-gelu" else active  # as the code of T5 1.1 has it
     keys.only(dense_act_fn=active, is_gated_act=is_gated)
     return (
-        Sizes(
+        LayerSizes(
             keys.size("d_model"),
             Heads(count, count, keys.size("d_kv")),
             keys.size("d_ff"),
@@ -70,7 +70,7 @@ def _sizes(keys: Keys, network: str) -> tuple[Sizes, bool]:
     )
 
 
-def _layer(parts: Tensors, sizes: Sizes, *, is_gated: bool) -> PreNormLayer:
+def _layer(parts: Tensors, sizes: LayerSizes, *, is_gated: bool) -> PreNormLayer:
     width, inner, all_heads = sizes.width, sizes.inner, sizes.heads.width
     query, key, value = (Linear.of(parts, f"0.SelfAttention.{name}", all_heads, width, bias=False) for name in "qkv")
     output = Linear.of(parts, "0.SelfAttention.o", width, all_heads, bias=False)

@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 LEAST = 2  # slots
 
-Sizes = Sequence[int | str]  # names, or "?", for those that vary
+Dims = Sequence[int | str]  # names, or "?", for those that vary
 
 
 def lengthen_short_axes(model: ModelProto) -> None:
@@ -39,9 +39,9 @@ def lengthen_short_axes(model: ModelProto) -> None:
     model.graph.node.extend(nodes)
 
 
-def _shapes(model: ModelProto) -> dict[str, Sizes]:
+def _shapes(model: ModelProto) -> dict[str, Dims]:
     """Of every tensor whose rank is known its sizes."""
-    shapes: dict[str, Sizes] = {}
+    shapes: dict[str, Dims] = {}
     for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
         kind = value.type.tensor_type
         if kind.HasField("shape"):
@@ -54,7 +54,7 @@ def _shapes(model: ModelProto) -> dict[str, Sizes]:
     return shapes
 
 
-def _matmul(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
+def _matmul(node: NodeProto, shapes: Mapping[str, Dims]) -> _NewNodes | None:
     """The GEMM [..., M, K] x [..., K, N] with padded operands and the result cut back; None where none varies."""
     (a, b), result = node.input, node.output[0]
     of_a, of_b = shapes.get(a, ()), shapes.get(b, ())
@@ -63,7 +63,7 @@ def _matmul(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
     m, k, n = (isinstance(size, str) for size in (of_a[-2], of_a[-1], of_b[-1]))
     if not (m or k or n):
         return None
-    nodes = _Nodes(f"{result}_lengthened")
+    nodes = _NewNodes(f"{result}_lengthened")
     left = nodes.longer(a, len(of_a), [axis for axis, varies in ((-2, m), (-1, k)) if varies], "left")
     right = nodes.longer(b, len(of_b), [axis for axis, varies in ((-2, k), (-1, n)) if varies], "right")
     ends = {max(len(of_a), len(of_b)) + axis: nodes.size(tensor, rank, axis) for tensor, rank, axis, varies in
@@ -72,7 +72,7 @@ def _matmul(node: NodeProto, shapes: Mapping[str, Sizes]) -> _Nodes | None:
     return nodes
 
 
-class _Nodes:
+class _NewNodes:
     """Nodes and numbers that are made for one node, under names of its own."""
 
     def __init__(self, stem: str) -> None:

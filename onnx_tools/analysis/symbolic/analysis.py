@@ -25,7 +25,7 @@ _FLOATS = frozenset({"float16", "float32", "float64"})
 
 
 @dataclass(frozen=True)
-class Step:
+class Conclusion:
     """What was concluded about a node's outputs from what was known of its inputs."""
 
     node: gs.Node
@@ -34,7 +34,7 @@ class Step:
     results: tuple[Facts, ...]
 
 
-Constants = dict[int, tuple[np.ndarray, Facts]]
+ConstantFacts = dict[int, tuple[np.ndarray, Facts]]
 """By an array's id: the array, and what is known of constants that hold it."""
 
 
@@ -43,19 +43,19 @@ class Analysis:
     """Facts by tensor name, by a node's id how they were found, and those about arrays whose values were looked at."""
 
     facts: Mapping[str, Facts]
-    steps: Mapping[int, Step] = field(default_factory=dict)
-    constants: Constants = field(default_factory=dict)
+    steps: Mapping[int, Conclusion] = field(default_factory=dict)
+    constants: ConstantFacts = field(default_factory=dict)
 
     def __getitem__(self, tensor: gs.Tensor) -> Facts:
         return self.facts.get(tensor.name, _NOTHING)
 
     def of_copy(self, graph: gs.Graph, copy: gs.Graph) -> Analysis:
         """The same about a copy of the graph, whose nodes stand in the same order."""
-        steps = dict[int, Step]()
+        steps = dict[int, Conclusion]()
         for old, new in zip(graph.nodes, copy.nodes, strict=True):
             step = self.steps.get(id(old))
             if step is not None:
-                steps[id(new)] = Step(new, tuple(new.inputs), step.input_facts, step.results)
+                steps[id(new)] = Conclusion(new, tuple(new.inputs), step.input_facts, step.results)
         return Analysis(self.facts, steps, self.constants)
 
 
@@ -65,7 +65,7 @@ def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
     What is known of the same graph from `before` a change is taken over, as far as nothing that it follows from has
     changed: nodes keep their attributes.
     """
-    facts, steps = facts_of_inputs(graph), dict[int, Step]()
+    facts, steps = facts_of_inputs(graph), dict[int, Conclusion]()
     old = before if before is not None else Analysis({})
     constants = dict(old.constants)
     for name, item in facts.items():
@@ -81,7 +81,7 @@ def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
         outputs = tuple(facts[tensor.name] for tensor in node.outputs)
         if all(item.shape is not None and item.dtype is not None for item in outputs) and not looks_further(node):
             input_facts = tuple(facts.get(tensor.name, _NOTHING) for tensor in node.inputs)
-            steps[id(node)] = Step(node, tuple(node.inputs), input_facts, outputs)
+            steps[id(node)] = Conclusion(node, tuple(node.inputs), input_facts, outputs)
     return Analysis(facts, steps, constants)
 
 
@@ -91,7 +91,7 @@ def _as_before(old: Analysis, name: str, item: Facts) -> Facts:
     return last if last is not None and last.says_the_same(item) else item
 
 
-def _taken_over(facts: dict[str, Facts], node: gs.Node, step: Step) -> bool:
+def _taken_over(facts: dict[str, Facts], node: gs.Node, step: Conclusion) -> bool:
     """Takes over what a step has found, where it would find the same again."""
     inputs, outputs = node.inputs, node.outputs
     if len(inputs) != len(step.inputs) or len(outputs) != len(step.results):
@@ -114,7 +114,7 @@ def facts_of_inputs(graph: gs.Graph) -> dict[str, Facts]:
     return {tensor.name: _input_facts(tensor) for tensor in graph.inputs}
 
 
-def learn(facts: dict[str, Facts], node: gs.Node, constants: Constants | None = None) -> None:
+def learn(facts: dict[str, Facts], node: gs.Node, constants: ConstantFacts | None = None) -> None:
     """Adds the facts about a node's constants and outputs; those about its other inputs are there.
 
     `constants` are what is known of arrays already; others that are looked at are added.
@@ -153,7 +153,7 @@ def declared_shape(tensor: gs.Tensor) -> tuple[Poly, ...] | None:
     return tuple(sizes)
 
 
-def constant_of(tensor: gs.Constant, constants: Constants | None = None) -> Facts:
+def constant_of(tensor: gs.Constant, constants: ConstantFacts | None = None) -> Facts:
     """Facts about a constant; the values of large weights are not looked at, nor those that numpy has no type for.
 
     Such values (bfloat16, int4) would be of another type from then on, in the exported graph too.

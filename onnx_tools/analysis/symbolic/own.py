@@ -22,7 +22,7 @@ def padfree(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     spec = OPERATORS[node.op]
     attributes = spec.completed(node.attrs)
     inputs = list(zip(spec.inputs_for(attributes), input_facts, strict=True))
-    sizes = _Sizes({item.letter: Poly.of(int(attributes[item.name])) for item in spec.attributes if item.letter})
+    sizes = _Letters({item.letter: Poly.of(int(attributes[item.name])) for item in spec.attributes if item.letter})
     for tensor, facts in inputs:
         sizes.bind(tensor.axes, facts.shape)
     of_activations = next((facts.dtype for tensor, facts in inputs if "act" in tensor.type), None)
@@ -32,7 +32,7 @@ def padfree(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     ]
 
 
-class _Sizes:
+class _Letters:
     """What the letters of a description are in one node; None: not known."""
 
     def __init__(self, of_attributes: dict[str, Poly]) -> None:

@@ -14,12 +14,12 @@ from ...analysis.symbolic.facts import Facts, Shape
 from ...analysis.symbolic.poly import Poly
 from ...passes.shapes import ShapeBuilder, shape_source
 from .unknowns import B, S, Unknowns, ambiguous
-from .walk import Walk
+from .walk import SizeWalk
 
 _INT64 = np.dtype(np.int64)
 
 
-def exchange(graph: gs.Graph, walk: Walk, unknowns: Unknowns) -> None:
+def exchange(graph: gs.Graph, walk: SizeWalk, unknowns: Unknowns) -> None:
     """Carries out what a walk has found. Raises RewriteError for constants that differ between sequences."""
     editor, findings = Editor(graph), walk.findings
     work = _Exchange(editor, ShapeBuilder(editor, shape_source(graph)), unknowns, walk.facts)

@@ -9,7 +9,7 @@ from ...analysis.graph import tidy
 from .exchange import exchange
 from .sizes import FixedSizes
 from .unknowns import Unknowns
-from .walk import Walk
+from .walk import SizeWalk
 
 
 def generalise(graph: gs.Graph, fixed: FixedSizes) -> None:
@@ -19,7 +19,7 @@ def generalise(graph: gs.Graph, fixed: FixedSizes) -> None:
     shape ["B", "S"]. Raises RewriteError where a number or a constant cannot be told from one of another meaning.
     """
     unknowns = Unknowns(fixed)
-    walk = Walk(graph, unknowns)
+    walk = SizeWalk(graph, unknowns)
     for tensor in graph.tensors().values():
         facts = walk.facts.get(tensor.name)
         if isinstance(tensor, gs.Variable) and facts is not None and tensor not in graph.inputs:

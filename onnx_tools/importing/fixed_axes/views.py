@@ -18,7 +18,7 @@ from .inputs import Inputs
 from .reshape import aligned
 
 
-class Views:
+class ViewRules:
     """Rules by operator: the view that a gather is of its tensor, if it is one."""
 
     def __init__(self, findings: Findings, inputs: Inputs) -> None:

@@ -21,10 +21,10 @@ from .inputs import Inputs
 from .requirements import Requirements
 from .targets import Targets
 from .unknowns import Unknowns
-from .views import Views
+from .views import ViewRules
 
 
-class Walk:
+class SizeWalk:
     """One walk through a sorted graph."""
 
     def __init__(self, graph: gs.Graph, unknowns: Unknowns) -> None:
@@ -34,7 +34,7 @@ class Walk:
         self._requirements = Requirements(self.findings)
         self._makers: Mapping[str, Callable[[gs.Node, InputFacts], Facts | None]] = {
             **Targets(self.findings).rules,
-            **Views(self.findings, self._inputs).rules,
+            **ViewRules(self.findings, self._inputs).rules,
         }
         for node in graph.nodes:
             self._visit(node)

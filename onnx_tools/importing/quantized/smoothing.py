@@ -24,15 +24,15 @@ _ROOTS = ("Sqrt", "Reciprocal", "Pow", "Div")
 _MOST_AXES = 2
 """Of factors, and the fewest of what a GEMM makes rows of: more would give the GEMM another axis."""
 
-Array = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 
 def fold_scales(model: Model) -> Model:
     """The model with such factors in its weights; itself where there are none."""
-    return _Folding(model).run()
+    return _ScaleFolding(model).run()
 
 
-class _Folding:
+class _ScaleFolding:
     """The factors of one model."""
 
     def __init__(self, model: Model) -> None:
@@ -48,7 +48,7 @@ class _Folding:
 
     def run(self) -> Model:
         """Decides for every Mul, then writes the graph anew."""
-        folded: dict[str, tuple[str, str, Array]] = {}  # output of a MatMul -> what it reads, its weight, factors
+        folded: dict[str, tuple[str, str, Floats]] = {}  # output of a MatMul -> what it reads, its weight, factors
         scaled_names = set[str]()
         for node in self._model.proto.graph.node:
             pair = self._factors(node)
@@ -61,7 +61,7 @@ class _Folding:
                 scaled_names.add(node.output[0])
         return self._rewrite(folded, scaled_names) if folded else self._model
 
-    def _factors(self, node: NodeProto) -> tuple[str, Array] | None:
+    def _factors(self, node: NodeProto) -> tuple[str, Floats] | None:
         """Of a Mul by a constant for every feature: what it multiplies, and by what."""
         if node.op_type != "Mul" or node.domain not in _STANDARD or node.output[0] in self._outputs:
             return None
@@ -94,16 +94,16 @@ class _Folding:
         weight = self._weight(node.input[1])
         return weight is not None and len(weight) == width
 
-    def _weight(self, name: str) -> Array | None:
+    def _weight(self, name: str) -> Floats | None:
         """[K,N]."""
         values = self._constant(name)
         return values if values is not None and values.ndim == 2 else None
 
-    def _constant(self, name: str) -> Array | None:
+    def _constant(self, name: str) -> Floats | None:
         values = self._constants.array(name)
         return values.astype(np.float32) if values is not None and values.dtype.kind == "f" else None
 
-    def _rewrite(self, folded: dict[str, tuple[str, str, Array]], scaled_names: set[str]) -> Model:
+    def _rewrite(self, folded: dict[str, tuple[str, str, Floats]], scaled_names: set[str]) -> Model:
         result, weights = ModelProto(), self._model.weights.copy()
         result.CopyFrom(self._model.proto)
         names = Names(result.graph)

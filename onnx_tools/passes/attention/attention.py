@@ -13,7 +13,7 @@ from ...analysis.symbolic import Analysis
 from ..base import IF_CONTIGUOUS, Boundary, Miss, NoMatch, PassResult, add_boundary, pack, pack_int32, unpack
 from ..masks.choice import choose_mask
 from ..masks.evidence import inputs_in_running_sums
-from ..masks.mask import Rows
+from ..masks.mask import TableRows
 from ..masks.mask_values import Keeping, keep_nodes
 from ..masks.sequences import check_sequences, check_slots
 from ..positions.disentangled import Disentangled
@@ -127,7 +127,7 @@ def _token_slots(editor: Editor, rule: Keeping | None) -> gs.Tensor:
     )
 
 
-def _excluded_ids(rule: Keeping, rows: Rows) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _excluded_ids(rule: Keeping, rows: TableRows) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The values that tokens must not have, of an input that holds more than its mask."""
     count = rows.get(rule.source)
     if rule.plain or count is None:

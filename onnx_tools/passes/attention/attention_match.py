@@ -15,10 +15,10 @@ from ...analysis.positional import Positional
 from ...analysis.symbolic import Analysis, Poly, movement
 from ...analysis.symbolic.facts import Shape
 from ..base import NoMatch
-from ..masks.mask import MaskUse, PaddingMask, Rows, prove
+from ..masks.mask import MaskUse, PaddingMask, TableRows, prove
 from ..masks.mask_values import table_rows
 from ..masks.window import OPEN, Window
-from ..positions.disentangled import Disentangled, Tables
+from ..positions.disentangled import Disentangled, DistanceTables
 from ..positions.distances import Bias, Biases
 from ..positions.rotary import Rotations
 from .heads import HEADS_FIRST, KEYS_LAST, HeadsSource, follow_context, trace_heads
@@ -73,8 +73,8 @@ class Surroundings:
     positional: Positional
     rotations: Rotations
     biases: Biases
-    tables: Tables
-    rows: Rows
+    tables: DistanceTables
+    rows: TableRows
 
     @property
     def analysis(self) -> Analysis:
@@ -87,7 +87,7 @@ def surroundings(graph: gs.Graph, analysis: Analysis, longest: int | None) -> Su
     positional = Positional(graph, analysis, longest)
     rows = {tensor.name: table_rows(tensor) for tensor in graph.inputs}
     biases = Biases(positional)
-    return Surroundings(positional, Rotations(positional), biases, Tables(positional, biases), rows)
+    return Surroundings(positional, Rotations(positional), biases, DistanceTables(positional, biases), rows)
 
 
 def match(around: Surroundings, node: gs.Node) -> Attention:

@@ -13,7 +13,7 @@ from ...analysis.positional import Positional
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.facts import Shape
 from ..base import NoMatch
-from ..masks.mask import MaskUse, Rows, prove_one
+from ..masks.mask import MaskUse, TableRows, prove_one
 from ..positions.disentangled import GatheredScores, gathered_in
 from ..positions.key_biases import is_of_keys
 from .heads import scale_of
@@ -61,7 +61,7 @@ class Scores:
                 )
             self.add(positional, scaled[0], factor * scaled[1])
 
-    def sort_positions(self, shape: Shape, node: str, rows: Rows, analysis: Analysis) -> None:
+    def sort_positions(self, shape: Shape, node: str, rows: TableRows, analysis: Analysis) -> None:
         """Tells masks from biases: what is made of positions alone may be a window, or the sum of one and a bias."""
         biases, waiting = list[tuple[gs.Tensor, float]](), self.positions[::-1]
         while waiting:
@@ -77,7 +77,7 @@ class Scores:
         self.positions = biases
 
 
-def _proves(use: MaskUse, shape: Shape, node: str, rows: Rows) -> bool:
+def _proves(use: MaskUse, shape: Shape, node: str, rows: TableRows) -> bool:
     """Whether something that is added to the scores is a mask."""
     try:
         prove_one(use, shape, node, rows)

@@ -12,7 +12,7 @@ from ...analysis.graph import is_standard, producer
 from ...analysis.symbolic import Analysis, movement
 from ...analysis.symbolic.facts import Shape
 from ..base import NoMatch
-from ..masks.mask import MaskUse, PaddingMask, Rows, prove_one
+from ..masks.mask import MaskUse, PaddingMask, TableRows, prove_one
 from ..masks.window import ALL
 from ..softmaxes import is_mask
 from .scores import joins_heads
@@ -91,7 +91,7 @@ def _is_one_of(tensor: gs.Tensor, chain: Sequence[gs.Tensor]) -> bool:
     return node is not None and is_standard(node, "Cast") and _is_one_of(node.inputs[0], chain)
 
 
-def check_masked_alike(uses: Sequence[MaskUse], mask: PaddingMask, scores: Shape, node: str, rows: Rows) -> None:
+def check_masked_alike(uses: Sequence[MaskUse], mask: PaddingMask, scores: Shape, node: str, rows: TableRows) -> None:
     """Raises NoMatch where weights are masked by something else than their scores were, or by the query's slot."""
     for use in uses:
         if not _masks(use, mask, scores, node, rows) and not _masks(
@@ -100,7 +100,7 @@ def check_masked_alike(uses: Sequence[MaskUse], mask: PaddingMask, scores: Shape
             raise NoMatch(f"the weights of Softmax '{node}' are masked otherwise than the scores before it")
 
 
-def _masks(use: MaskUse | None, mask: PaddingMask, scores: Shape, node: str, rows: Rows) -> bool:
+def _masks(use: MaskUse | None, mask: PaddingMask, scores: Shape, node: str, rows: TableRows) -> bool:
     """Whether a use keeps all that the mask keeps."""
     if use is None:
         return False

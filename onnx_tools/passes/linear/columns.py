@@ -29,7 +29,7 @@ def indices_of_pairs(count: int) -> tuple[Indices, Indices]:
 
 
 @dataclass(frozen=True)
-class Part:
+class ColumnPart:
     """Columns of a constant [K,N] or [N], and their indices in another one; without a constant those are zeros."""
 
     constant: gs.Constant | None
@@ -45,7 +45,7 @@ class Columns:
         self._precision = precision
         self._constants: dict[tuple[tuple[str, bytes, bytes], ...], gs.Constant] = {}
 
-    def put(self, parts: Sequence[Part], stem: str) -> gs.Constant:
+    def put(self, parts: Sequence[ColumnPart], stem: str) -> gs.Constant:
         """A constant of these parts, which fill it; one of them is of a constant."""
         names = ["" if part.constant is None else part.constant.name for part in parts]
         key = tuple(
@@ -71,7 +71,7 @@ class Columns:
         return gs.Constant(self._editor.fresh(stem), HeldValues(message, bytes_of_array(values)))
 
 
-def _fill(parts: Sequence[Part]) -> npt.NDArray[Any]:
+def _fill(parts: Sequence[ColumnPart]) -> npt.NDArray[Any]:
     sources = [None if part.constant is None else _values(part.constant) for part in parts]
     first = next(source for source in sources if source is not None)
     result = np.zeros((*first.shape[:-1], sum(part.indices.size for part in parts)), first.dtype)

@@ -15,7 +15,7 @@ from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import slice_arguments, split_sizes
 from ..activation import find_activation
 from ..base import Miss, NoMatch, PassResult
-from .columns import Columns, Indices, Part, indices_of_pairs
+from .columns import ColumnPart, Columns, Indices, indices_of_pairs
 from .match import MULTIPLE, added_bias, check, is_candidate, padfree_linear
 
 NAME = "gates"
@@ -156,7 +156,9 @@ class _Gates:
     def _pairs(self, stem: str, *sources: tuple[gs.Constant | None, Indices]) -> gs.Constant:
         """Columns of u's and v's constants as pairs."""
         indices = indices_of_pairs(sources[0][1].size)
-        parts = [Part(constant, columns, index) for (constant, columns), index in zip(sources, indices, strict=True)]
+        parts = [
+            ColumnPart(constant, columns, index) for (constant, columns), index in zip(sources, indices, strict=True)
+        ]
         return self._columns.put(parts, stem)
 
 

@@ -9,7 +9,7 @@ from ...analysis.graph import Editor, is_padfree, is_standard, node_name, used_o
 from ...analysis.symbolic import Analysis
 from ..activation import find_activation
 from ..base import Miss, NoMatch, PassResult
-from .match import Step, added_bias, check, is_bias, is_candidate, padfree_linear
+from .match import GemmStep, added_bias, check, is_bias, is_candidate, padfree_linear
 
 NAME = "linear"
 
@@ -45,11 +45,11 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
     """Replaces a GEMM and what follows it by PadfreeLinear; returns why an activation stays outside."""
     graph, name, (x, weight) = editor.graph, node.name, node.inputs
     bias = _bias(graph, analysis, node.outputs[0])
-    kind, activated, reason = "none", Step(bias.output), None
+    kind, activated, reason = "none", GemmStep(bias.output), None
     try:
         activation = find_activation(graph, analysis, bias.output)
         if activation is not None:
-            kind, activated = activation.kind, Step(activation.output, nodes=activation.nodes)
+            kind, activated = activation.kind, GemmStep(activation.output, nodes=activation.nodes)
     except NoMatch as refused:
         reason = str(refused)
     residual = _residual(graph, analysis, activated.output)
@@ -63,29 +63,29 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
     return reason
 
 
-def _bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> Step:
+def _bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> GemmStep:
     """The bias [N] that the only reader of a GEMM adds: an Add, or a padfree operator, which then adds none."""
     if not used_once(graph, y):
-        return Step(y)
+        return GemmStep(y)
     reader = y.outputs[0]
     flag = {"PadfreeLayerNorm": "has_bias", "PadfreeAttention": "has_qkv_bias"}.get(reader.op)
     if flag is None or not is_padfree(reader, reader.op):
         return added_bias(graph, analysis, y)
     if not reader.attrs[flag] or reader.inputs[0] is not y:
-        return Step(y)
+        return GemmStep(y)
     bias = reader.inputs[1]  # the bias follows the tensor that it is added to
     if not is_bias(analysis, bias, y):
-        return Step(y)
+        return GemmStep(y)
     del reader.inputs[1]
     reader.attrs[flag] = 0
-    return Step(y, bias)
+    return GemmStep(y, bias)
 
 
-def _residual(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> Step:
+def _residual(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> GemmStep:
     """The tensor [T,N] that the only reader of y adds to it."""
     reader = y.outputs[0] if used_once(graph, y) else None
     if reader is None or not is_standard(reader, "Add"):
-        return Step(y)
+        return GemmStep(y)
     other = reader.inputs[1] if reader.inputs[0] is y else reader.inputs[0]
     same = analysis[other].shape == analysis[y].shape and analysis[other].dtype == analysis[y].dtype
-    return Step(reader.outputs[0], other, (reader,)) if same and analysis[y].shape is not None else Step(y)
+    return GemmStep(reader.outputs[0], other, (reader,)) if same and analysis[y].shape is not None else GemmStep(y)

@@ -18,7 +18,7 @@ MULTIPLE = 8
 
 
 @dataclass(frozen=True)
-class Step:
+class GemmStep:
     """A value that a GEMM leads to, what was added for it, and the nodes that are not needed then."""
 
     output: gs.Tensor
@@ -50,13 +50,13 @@ def check(analysis: Analysis, node: gs.Node, precision: str) -> None:
         )
 
 
-def added_bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> Step:
+def added_bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> GemmStep:
     """The bias [N] that the only reader of y [T,N], an Add, adds to it."""
     reader = y.outputs[0] if used_once(graph, y) else None
     if reader is None or not is_standard(reader, "Add"):
-        return Step(y)
+        return GemmStep(y)
     other = reader.inputs[1] if reader.inputs[0] is y else reader.inputs[0]
-    return Step(reader.outputs[0], other, (reader,)) if is_bias(analysis, other, y) else Step(y)
+    return GemmStep(reader.outputs[0], other, (reader,)) if is_bias(analysis, other, y) else GemmStep(y)
 
 
 def is_bias(analysis: Analysis, bias: gs.Tensor, y: gs.Tensor) -> bool:

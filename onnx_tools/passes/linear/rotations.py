@@ -10,13 +10,13 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_padfree, node_name, padfree_inputs, producer, set_padfree_inputs, used_once
 from ..base import Miss, NoMatch, PassResult
-from .columns import PAIR_BLOCK, Columns, Indices, Part, indices_of_pairs
+from .columns import PAIR_BLOCK, ColumnPart, Columns, Indices, indices_of_pairs
 
 NAME = "rotations"
 
 
 @dataclass(frozen=True)
-class _Rotation:
+class _GemmRotation:
     """A PadfreeRotary of what a GEMM makes, for an attention alone."""
 
     node: gs.Node
@@ -55,7 +55,7 @@ def rotations(graph: gs.Graph, precision: str) -> PassResult:
     return PassResult(NAME, replaced_count, tuple(misses))
 
 
-def _match(graph: gs.Graph, attention: gs.Node) -> list[_Rotation]:
+def _match(graph: gs.Graph, attention: gs.Node) -> list[_GemmRotation]:
     """What rotates Q and K of an attention. Raises NoMatch where not all of them can go into GEMMs."""
     inputs = padfree_inputs(attention)
     sources = [inputs[name] for name in ("qkv", "q", "k") if name in inputs]
@@ -85,7 +85,7 @@ def _rotary(tensor: gs.Tensor) -> gs.Node | None:
     return node if node is not None and is_padfree(node, "PadfreeRotary") else None
 
 
-def _rotation(graph: gs.Graph, node: gs.Node) -> _Rotation:
+def _rotation(graph: gs.Graph, node: gs.Node) -> _GemmRotation:
     """A PadfreeRotary with its GEMM. Raises NoMatch where the GEMM cannot do what it does."""
     name, x = node_name(node), node.inputs[0]
     gemm = producer(x)
@@ -101,10 +101,10 @@ def _rotation(graph: gs.Graph, node: gs.Node) -> _Rotation:
         )
     if not isinstance(node.inputs[2], gs.Constant):
         raise NoMatch(f"'{name}' rotates by frequencies that are not constant")
-    return _Rotation(node, gemm)
+    return _GemmRotation(node, gemm)
 
 
-def _replace(editor: Editor, columns: Columns, rotation: _Rotation) -> None:
+def _replace(editor: Editor, columns: Columns, rotation: _GemmRotation) -> None:
     """Lets the GEMM rotate its columns, which are permuted then."""
     gemm, (_, positions, frequencies) = rotation.gemm, rotation.node.inputs
     inputs = padfree_inputs(gemm)
@@ -112,7 +112,7 @@ def _replace(editor: Editor, columns: Columns, rotation: _Rotation) -> None:
     for name in ("weight", "bias"):
         if name in inputs:
             constant = inputs[name]
-            inputs[name] = columns.put([Part(constant, order, np.arange(order.size))], f"{constant.name}_pairs")
+            inputs[name] = columns.put([ColumnPart(constant, order, np.arange(order.size))], f"{constant.name}_pairs")
     inputs["positions"] = positions
     inputs["frequencies"] = columns.of_heads(frequencies, rotation.heads)
     features = rotation.heads * rotation.head_size
@@ -124,7 +124,7 @@ def _replace(editor: Editor, columns: Columns, rotation: _Rotation) -> None:
     set_padfree_inputs(gemm, inputs, rotary_features=features)
 
 
-def _order(rotation: _Rotation, width: int) -> Indices:
+def _order(rotation: _GemmRotation, width: int) -> Indices:
     """Which of `width` columns stand where: those of rotated heads in pairs, the others as they are."""
     pairs, every = rotation.head_size // 2, np.arange(rotation.head_size)
     firsts, seconds = every.reshape(2, -1) if rotation.node.attrs["pairing"] == "half" else every.reshape(-1, 2).T

@@ -13,7 +13,7 @@ from ...analysis.symbolic import Analysis
 from ...errors import RewriteError
 from ..base import Miss
 from .evidence import inputs_in_scores, inputs_in_weights, keys_masked_by
-from .mask import Rows
+from .mask import TableRows
 from .mask_values import Keeping
 from .no_attention import no_attention
 
@@ -38,7 +38,7 @@ def mask_advice(names: Sequence[str]) -> str:
 def choose_mask(
     graph: gs.Graph,
     analysis: Analysis,
-    rows: Rows,
+    rows: TableRows,
     proved_rules: Sequence[Keeping | None],
     rest: Sequence[gs.Node],
     misses: Sequence[Miss],
@@ -101,7 +101,7 @@ def _check(possible: Sequence[gs.Tensor], rule: Keeping | None) -> Keeping | Non
     return rule
 
 
-def _named_rule(mask_name: str, rules: Sequence[Keeping], sources: Sequence[str], rows: Rows) -> Keeping:
+def _named_rule(mask_name: str, rules: Sequence[Keeping], sources: Sequence[str], rows: TableRows) -> Keeping:
     """The rule of the input that the user names: the one that is proved of it, or that any value but 0 keeps a slot."""
     own = [rule for rule in rules if rule.source == mask_name]
     if own:

@@ -19,7 +19,7 @@ from ...analysis.symbolic.poly import Division
 from ..attention.heads import scale_of
 from ..attention.unbounded import unbounded
 from ..base import NoMatch
-from .mask import VERY_NEGATIVE, Rows
+from .mask import VERY_NEGATIVE, TableRows
 from .mask_values import Keeping, domain_of, is_binary, keeping
 
 _GEMM_OPERATORS = ("MatMul", "Einsum", "Gemm", "Conv", "MatMulInteger", "QLinearMatMul")
@@ -120,7 +120,7 @@ def _is_look_up(node: gs.Node) -> bool:
     return bool(table.values.size) and float(table.values.min()) > VERY_NEGATIVE
 
 
-def keys_masked_by(analysis: Analysis, node: gs.Node, tensor: gs.Tensor, rows: Rows) -> Keeping | None:
+def keys_masked_by(analysis: Analysis, node: gs.Node, tensor: gs.Tensor, rows: TableRows) -> Keeping | None:
     """The values by which an input keeps keys of an attention whatever else its mask says; None where it does not.
 
     Keys of the other values get a score so low that their weight is 0: for every query, head and position.
@@ -132,7 +132,7 @@ def keys_masked_by(analysis: Analysis, node: gs.Node, tensor: gs.Tensor, rows: R
     exprs: list[Expr] = []
     while True:
         domain = domain_of(np.dtype(tensor.dtype).name, rows.get(source), exprs)
-        walk = _Walk(analysis, source, domain.values)
+        walk = _BoundsWalk(analysis, source, domain.values)
         high = (walk.bounds_at_tokens(start) if truth else walk.scores(start))[1]
         if not walk.elements:
             return None
@@ -153,7 +153,7 @@ def _is_over_last_axis(analysis: Analysis, node: gs.Node) -> bool:
     return is_standard(node, "Attention") or int(node.attrs.get("axis", -1)) in (-1, rank - 1)
 
 
-class _Walk:
+class _BoundsWalk:
     """Bounds of what is added to the scores of a key, from the Softmax back; unknown scores count as 0.
 
     `elements` are the mask's elements that were met, each with the expression that it is in.

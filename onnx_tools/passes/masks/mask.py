@@ -55,10 +55,10 @@ class PaddingMask:
 
 
 Truths = npt.NDArray[np.bool_]
-Rows = Mapping[str, int | None]  # by input: the rows of the table that its values choose from
+TableRows = Mapping[str, int | None]  # by input: the rows of the table that its values choose from
 
 
-def prove(uses: list[MaskUse], scores: Shape, node: str, rows: Rows) -> PaddingMask:
+def prove(uses: list[MaskUse], scores: Shape, node: str, rows: TableRows) -> PaddingMask:
     """The mask input, where every use keeps exactly the keys that its values keep. Raises NoMatch.
 
     A use by length keeps as many keys from the first on: the same keys, where the mask is right-padded.
@@ -72,7 +72,7 @@ def prove(uses: list[MaskUse], scores: Shape, node: str, rows: Rows) -> PaddingM
     return PaddingMask(masks[0].keeps if masks else None, any(mask.by_length for mask in masks), window)
 
 
-def prove_one(use: MaskUse, scores: Shape, node: str, rows: Rows) -> PaddingMask:
+def prove_one(use: MaskUse, scores: Shape, node: str, rows: TableRows) -> PaddingMask:
     """What one use keeps. Raises NoMatch."""
     prefix = f"mask of node '{node}' is not a plain padding mask because"
     expr = broadcast_expr(use.facts, scores)
@@ -104,7 +104,7 @@ def _keeps_all(use: MaskUse, expr: Expr) -> bool:
     return bool(_states(use, value, value)[0].all())
 
 
-def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping:
+def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: TableRows) -> Keeping:
     """The same of an expression that may read the query's slot, too; queries of padding do not matter."""
     key, query = (Poly.atom(Axis(0)), Poly.atom(Axis(3))), (Poly.atom(Axis(0)), Poly.atom(Axis(2)))
     pairs = [leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.indices == query]
@@ -121,7 +121,7 @@ def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping
     return rule
 
 
-def _padding_rule(use: MaskUse, expr: Expr, prefix: str, rows: Rows) -> Keeping:
+def _padding_rule(use: MaskUse, expr: Expr, prefix: str, rows: TableRows) -> Keeping:
     """Which values of one input keep a key, of an expression that reads nothing else."""
     element = _only_element(expr, prefix)
     domain = domain_of(element.dtype, rows.get(element.source), [expr])

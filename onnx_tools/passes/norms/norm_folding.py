@@ -74,10 +74,10 @@ def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> Pa
     norms stand ahead of layers: rows of such a z may differ so much in length that e4m3 does not hold all of them with
     one scale.
     """
-    return _Folding(graph, precision, streams=streams).run()
+    return _NormFolding(graph, precision, streams=streams).run()
 
 
-class _Folding:
+class _NormFolding:
     """Which norms of one graph are folded, and what its GEMMs become."""
 
     def __init__(self, graph: gs.Graph, precision: str, *, streams: bool) -> None:

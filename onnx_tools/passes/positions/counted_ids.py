@@ -21,7 +21,7 @@ _INT64 = np.dtype(np.int64)
 
 
 @dataclass(frozen=True)
-class _Line:
+class _CountLine:
     """step * slot + start, of every kept slot of a right-padded row."""
 
     step: float
@@ -75,7 +75,7 @@ class _Counting:
         self._rows = rows
         self._sum = ""  # the running sum
         self._ids = np.zeros(0, np.int64)  # of slots that lines tell of
-        self._lines: dict[str, _Line | None] = {}
+        self._lines: dict[str, _CountLine | None] = {}
         self._at_padding: _Counting | None = None
 
     def counts(self, node: gs.Node) -> bool:
@@ -98,7 +98,7 @@ class _Counting:
             self._ids = np.flatnonzero(numbers)
         if self._value(facts.expr) != 1:
             return False
-        self._lines[self._sum] = _Line(1, 0 if node.attrs.get("exclusive", 0) else 1)
+        self._lines[self._sum] = _CountLine(1, 0 if node.attrs.get("exclusive", 0) else 1)
         return True
 
     def skips_padding(self, tensor: gs.Tensor) -> bool:
@@ -124,22 +124,22 @@ class _Counting:
             waiting += [output for reader in tensor.outputs for output in reader.outputs]
         return [tensor for tensor in tensors if not is_output(graph, tensor)]
 
-    def line(self, tensor: gs.Tensor) -> _Line | None:
+    def line(self, tensor: gs.Tensor) -> _CountLine | None:
         """What a tensor [B,S], or a number, is at kept slots."""
         if tensor.name not in self._lines:
             self._lines[tensor.name] = self._line(tensor)
         return self._lines[tensor.name]
 
-    def _line(self, tensor: gs.Tensor) -> _Line | None:
+    def _line(self, tensor: gs.Tensor) -> _CountLine | None:
         facts, node = self._analysis[tensor], producer(tensor)
         number = facts.scalar()
         if number is not None:
-            return _Line(0, number)
+            return _CountLine(0, number)
         if facts.rank != 2 or (facts.dtype or "").startswith("bool"):
             return None
         if facts.expr is not None:
             value = self._value(facts.expr)
-            return None if value is None else _Line(0, value)
+            return None if value is None else _CountLine(0, value)
         if node is None:
             return None
         if is_standard(node, "Cast", "Identity"):
@@ -157,9 +157,9 @@ class _Counting:
             if one.step and two.step:
                 return None
             factor, other = (one, two) if not one.step else (two, one)
-            return _Line(factor.start * other.step, factor.start * other.start)
+            return _CountLine(factor.start * other.step, factor.start * other.start)
         sign = 1 if node.op == "Add" else -1
-        return _Line(one.step + sign * two.step, one.start + sign * two.start)
+        return _CountLine(one.step + sign * two.step, one.start + sign * two.start)
 
     def _value(self, expr: Expr) -> float | None:
         """The one value that an expression of a slot's own element has where the slot is kept."""

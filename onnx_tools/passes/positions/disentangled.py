@@ -22,7 +22,7 @@ _ALIKE = 1e-5  # the share of the largest number by which rows differ at differe
 _SHORT = 8  # tokens: all lengths up to that are looked at where a table depends on the length, then powers of two
 _THROUGH = ("Cast", "Identity")
 
-Array = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Term:
     of_keys: bool
 
 
-class Tables:
+class DistanceTables:
     """Makes tables by distance of such terms in one graph."""
 
     def __init__(self, positional: Positional, biases: Biases) -> None:
@@ -113,7 +113,7 @@ class Tables:
         last = min(longest or FARTHEST, FARTHEST)
         indices = [self._indices(item, last) for item in parts]
         reach = max(reach_of(item[None], longest) for item in indices)
-        tables = dict[bool, Array]()
+        tables = dict[bool, Float64s]()
         for item, index in zip(parts, indices, strict=True):
             rows = self._rows(item, index, last, reach, q.columns.shape)
             self._check_lengths(item, rows, last, q.columns.shape)
@@ -150,7 +150,7 @@ class Tables:
 
     def _rows(
         self, item: _Term, index: npt.NDArray[np.int64], length: int, reach: int, heads: tuple[int, ...]
-    ) -> Array:
+    ) -> Float64s:
         """[2*reach+1,H*D]: the columns that the index chooses of the table for a length."""
         table = self._table(item, length)
         middle = len(index) // 2
@@ -160,12 +160,12 @@ class Tables:
         if index.min() < 0 or index.max() >= table.shape[-1]:
             raise NoMatch(f"'{item.index.name}' leaves the table of {table.shape[-1]} rows among {length} tokens")
         wide = np.broadcast_to(table, (heads[0], *table.shape[1:]))[:, :, near]
-        rows: Array = np.moveaxis(wide, 2, 0).reshape(len(near), -1)
+        rows: Float64s = np.moveaxis(wide, 2, 0).reshape(len(near), -1)
         return rows
 
-    def _table(self, item: _Term, length: int) -> Array:
+    def _table(self, item: _Term, length: int) -> Float64s:
         """[H or 1,D,L] for a length, which has to be the same for every sequence."""
-        name, batches = item.table.name, list[Array]()
+        name, batches = item.table.name, list[Float64s]()
         for batch in (1, 2):
             if isinstance(item.table, gs.Constant):
                 values = np.asarray(item.table.values)
@@ -184,7 +184,7 @@ class Tables:
             raise NoMatch(f"'{name}' is not the same for every sequence")
         return one
 
-    def _check_lengths(self, item: _Term, rows: Array, last: int, heads: tuple[int, ...]) -> None:
+    def _check_lengths(self, item: _Term, rows: Float64s, last: int, heads: tuple[int, ...]) -> None:
         """Raises NoMatch where other rows than [2R+1,H*D] belong to the distances among fewer tokens."""
         reach, apart = len(rows) // 2, _ALIKE * np.abs(rows).max()
         for length in self._others(item, last, reach):

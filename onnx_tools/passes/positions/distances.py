@@ -22,7 +22,7 @@ from ..masks.mask_values import Keeping
 from ..masks.window import OPEN, Window
 from .key_biases import KeyBiases, is_of_keys, is_of_queries
 
-Array = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 
 DISTANCE = Element("", (), "int64")
 """Stands in expressions for the key's position less the query's."""
@@ -90,7 +90,7 @@ class Biases:
     def __init__(self, positional: Positional) -> None:
         self._positional = positional
         self._keys = KeyBiases(positional)
-        self._numbers: dict[str, Array] = {}
+        self._numbers: dict[str, Float64s] = {}
 
     def total(
         self,
@@ -107,7 +107,7 @@ class Biases:
         What lies outside of the `window` makes no difference either. Raises NoMatch where it is no function of the
         distance that PadfreeAttention knows.
         """
-        biases, counts_tokens = list[Array](), bool(parts)
+        biases, counts_tokens = list[Float64s](), bool(parts)
         for tensor, factor in parts:
             if is_of_queries(self._positional, tensor):
                 continue
@@ -122,7 +122,7 @@ class Biases:
         bias = _bias(values, self._positional.longest, window)
         return bias if bias is None else replace(bias, counts_tokens=counts_tokens)
 
-    def _along_keys(self, tensor: gs.Tensor, heads: int, keeps: Keeping | None, by_head: bool) -> tuple[Array, bool]:
+    def _along_keys(self, tensor: gs.Tensor, heads: int, keeps: Keeping | None, by_head: bool) -> tuple[Float64s, bool]:
         """[H or 1,2M+1]: the numbers at distances -M to M, and whether distances are counted in tokens."""
         if not is_of_keys(self._positional, tensor):
             return self._values(tensor), False
@@ -134,7 +134,7 @@ class Biases:
         last = min((length or self._positional.longest or FARTHEST + 1) - 1, FARTHEST)
         return np.arange(-last, last + 1)
 
-    def among(self, tensor: gs.Tensor, length: int) -> Array:
+    def among(self, tensor: gs.Tensor, length: int) -> Float64s:
         """[H or 1,2M+1]: the numbers of a tensor at the distances among M + 1 tokens, which may depend on that length.
 
         Raises NoMatch where there are others between the same distances.
@@ -147,7 +147,7 @@ class Biases:
         """Whether no number of a tensor can depend on how many tokens there are."""
         return self._along_distances(tensor) is not None
 
-    def _values(self, tensor: gs.Tensor) -> Array:
+    def _values(self, tensor: gs.Tensor) -> Float64s:
         """[H or 1,2M+1]: the numbers at distances -M to M."""
         self._check_shape(tensor)
         along = self._along_distances(tensor)
@@ -160,7 +160,7 @@ class Biases:
         if any(size.constant() != 1 for size in shape[:-3]):
             raise NoMatch(f"'{tensor.name}' is added to the scores and differs between sequences")
 
-    def _along_distances(self, tensor: gs.Tensor, length: int | None = None) -> Array | None:
+    def _along_distances(self, tensor: gs.Tensor, length: int | None = None) -> Float64s | None:
         """From all distances instead of all queries and keys; None where that is not what nodes are made for.
 
         Without a length they are those of any, on which nothing may depend.
@@ -183,7 +183,7 @@ class Biases:
             self._numbers[key] = biases.reshape(-1, len(distances)).astype(np.float64)
         return self._numbers[key]
 
-    def _spread(self, tensor: gs.Tensor, expr: Expr, distances: npt.NDArray[np.int64]) -> Array:
+    def _spread(self, tensor: gs.Tensor, expr: Expr, distances: npt.NDArray[np.int64]) -> Float64s:
         """The numbers of an expression as [...,1,N], of a tensor [...,S,S]."""
         values = np.broadcast_to(evaluate(expr, {DISTANCE: distances}), distances.shape)
         return values.reshape((1,) * ((self._positional.analysis[tensor].rank or 1) - 1) + distances.shape)
@@ -212,7 +212,7 @@ class Biases:
             waiting += present(node.inputs)
         return cuts
 
-    def _on_a_grid(self, tensor: gs.Tensor, longest: int | None) -> Array:
+    def _on_a_grid(self, tensor: gs.Tensor, longest: int | None) -> Float64s:
         """From a grid of queries and keys. Raises NoMatch where it is no function of the distance."""
         computation = self._positional.computation(tensor)
         if computation is None:
@@ -234,14 +234,14 @@ class Biases:
         return self._numbers[key]
 
 
-def _run(computation: Computation, tensor: gs.Tensor, length: int, cut_values: dict[str, Array]) -> Array:
+def _run(computation: Computation, tensor: gs.Tensor, length: int, cut_values: dict[str, Float64s]) -> Float64s:
     try:
         return computation.run(1, length, cut_values)
     except NotComputedError:
         raise NoMatch(f"'{tensor.name}' is added to the scores and cannot be computed from positions") from None
 
 
-def _bias(values: Array, longest: int | None, window: Window) -> Bias | None:
+def _bias(values: Float64s, longest: int | None, window: Window) -> Bias | None:
     """The bias that has these values [H,2M+1] in the window. A number that all distances share changes no weight."""
     last = values.shape[1] // 2
     steps = np.arange(-last, last + 1)

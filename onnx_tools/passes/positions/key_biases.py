@@ -24,7 +24,7 @@ from ...analysis.symbolic.facts import Shape
 from ..base import NoMatch
 from ..masks.mask_values import Keeping
 
-Array = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 
 _PAIRS = 1024  # tokens that are tried where something on the way has a number for every query and key
@@ -40,7 +40,7 @@ class KeySlopes:
     `counts_tokens`: keys that are kept are counted; otherwise slots are, between which padding may lie.
     """
 
-    slopes: Array  # [H or 1]
+    slopes: Float64s  # [H or 1]
     counts_tokens: bool
 
 
@@ -92,7 +92,7 @@ class KeyBiases:
             raise NoMatch(f"'{tensor.name}' is added to the scores, and is made of more than positions and the mask")
         key = f"{computation.key} {heads} {keeps} {by_head}"
         if key not in self._slopes:
-            line = _Line(tensor, computation, self._ahead(tensor, heads), heads, by_head, values)
+            line = _KeyLine(tensor, computation, self._ahead(tensor, heads), heads, by_head, values)
             self._slopes[key] = line.slopes_within(self._limit(tensor))
         return self._slopes[key]
 
@@ -131,7 +131,7 @@ def _makes_pairs(positional: Positional, tensor: gs.Tensor) -> bool:
     return False
 
 
-class _Line:
+class _KeyLine:
     """What a tensor is for rows of slots with padding alone."""
 
     def __init__(
@@ -167,7 +167,7 @@ class _Line:
                 counts_tokens = counts_tokens and _is_line(row_numbers[:, slots], slopes, np.arange(len(slots)))
         return KeySlopes(slopes, counts_tokens)
 
-    def _numbers(self, is_token: Truths) -> Array:
+    def _numbers(self, is_token: Truths) -> Float64s:
         """[B or 1,H or 1,S]: the tensor for a mask."""
         rows, length = is_token.shape
         values = np.where(is_token, *(self._values or (1, 0)))
@@ -201,7 +201,7 @@ def _rows(length: int) -> Truths:
     )
 
 
-def _is_near(numbers: Array, slopes: Array, slots: npt.NDArray[np.int64]) -> bool:
+def _is_near(numbers: Float64s, slopes: Float64s, slots: npt.NDArray[np.int64]) -> bool:
     """Whether numbers [H or 1,S] of masked slots are no further away than those of slots may be, which a mask hides."""
     if not len(slots):
         return True
@@ -213,7 +213,7 @@ def _are_together(slots: npt.NDArray[np.int64]) -> bool:
     return not len(slots) or slots[-1] - slots[0] == len(slots) - 1
 
 
-def _is_line(numbers: Array, slopes: Array, indices: npt.NDArray[np.int64]) -> bool:
+def _is_line(numbers: Float64s, slopes: Float64s, indices: npt.NDArray[np.int64]) -> bool:
     """Whether numbers [H or 1,N] grow by the slopes from position to position."""
     if not len(indices):
         return True

@@ -24,7 +24,7 @@ _MOVEMENTS = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose"
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _PositionRows:
     """Rows `offset` to `offset` + S - 1 of a constant whose sizes other than 1 are [rows, E]."""
 
     table: gs.Constant
@@ -73,7 +73,7 @@ def _rows_shape(analysis: Analysis, node: gs.Node, tensor: gs.Tensor) -> Shape |
     return shape if position_axis(shape) is not None else None
 
 
-def _rows(analysis: Analysis, tensor: gs.Tensor) -> _Rows | None:
+def _rows(analysis: Analysis, tensor: gs.Tensor) -> _PositionRows | None:
     """Which rows a tensor holds, in their order."""
     while True:
         node = producer(tensor)
@@ -96,15 +96,15 @@ def _is_rows(shape: Shape | None) -> bool:
     return len(sizes) == 2 and sizes[0] == S and sizes[1].constant() is not None
 
 
-def _table(tensor: gs.Tensor, axis: int, offset: int) -> _Rows | None:
+def _table(tensor: gs.Tensor, axis: int, offset: int) -> _PositionRows | None:
     """Rows along an axis of a constant [rows, E], with axes of size 1 anywhere."""
     if not isinstance(tensor, gs.Constant) or not np.issubdtype(tensor.dtype, np.floating) or offset < 0:
         return None
     wide = [position for position, size in enumerate(tensor.shape) if size != 1]
-    return _Rows(tensor, offset) if len(wide) == 2 and wide[0] == axis % len(tensor.shape) else None
+    return _PositionRows(tensor, offset) if len(wide) == 2 and wide[0] == axis % len(tensor.shape) else None
 
 
-def _slice_rows(analysis: Analysis, node: gs.Node) -> _Rows | None:
+def _slice_rows(analysis: Analysis, node: gs.Node) -> _PositionRows | None:
     limits = slice_arguments(node, [analysis[tensor] for tensor in node.inputs])
     shape = analysis[node.inputs[0]].static_shape()
     if limits is None or shape is None:
@@ -118,7 +118,7 @@ def _slice_rows(analysis: Analysis, node: gs.Node) -> _Rows | None:
     return _table(node.inputs[0], along[0], -1 if starts.get(along[0]) is None else starts[along[0]] or 0)
 
 
-def _gather_rows(analysis: Analysis, node: gs.Node) -> _Rows | None:
+def _gather_rows(analysis: Analysis, node: gs.Node) -> _PositionRows | None:
     offset = _offset(analysis[node.inputs[1]])
     return None if offset is None else _table(node.inputs[0], int(node.attrs.get("axis", 0)), offset)
 
@@ -146,7 +146,7 @@ class _Builder:
         self._tables: dict[str, gs.Constant] = {}
         self._cache: dict[tuple[str, int, tuple[int, ...]], gs.Tensor] = {}
 
-    def look_up(self, rows: _Rows, shape: Shape) -> gs.Tensor:
+    def look_up(self, rows: _PositionRows, shape: Shape) -> gs.Tensor:
         """The rows in a shape [1,...,S,...,E]."""
         new_axes = tuple(axis for axis, size in enumerate(shape) if axis and size.constant() == 1)
         key = (rows.table.name, rows.offset, new_axes)
@@ -165,7 +165,7 @@ class _Builder:
         self._cache[key] = rows_of_table
         return rows_of_table
 
-    def _slots(self, rows: _Rows) -> gs.Tensor:
+    def _slots(self, rows: _PositionRows) -> gs.Tensor:
         """int64 [1,S]: positions from the first row on."""
         key = (rows.offset, rows.count)
         if key not in self._positions:

@@ -21,7 +21,7 @@ def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) ->
 
     From there on they are tokens like all others, and the layout pass packs them. Returns whether there were any.
     """
-    spreading = _Spread(analysis)
+    spreading = _PositionNodes(analysis)
     for node in graph.nodes:
         sequence = token_axis(analysis[node.outputs[0]].shape) if node.outputs else None
         if sequence is None or not is_standard(node, *ELEMENTWISE):
@@ -54,7 +54,7 @@ def position_axis(shape: Shape | None) -> int | None:
     return axes[0] if len(axes) == 1 and is_static else None
 
 
-class _Spread:
+class _PositionNodes:
     """Collects the tensors that positions start from, and the nodes between them and the tokens."""
 
     def __init__(self, analysis: Analysis) -> None:

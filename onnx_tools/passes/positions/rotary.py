@@ -21,7 +21,7 @@ from ...analysis.positional import LONGEST_TRIAL, Positional
 from ..base import NoMatch
 from ..masks.mask_values import table_rows
 
-Array = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 
 _MOVEMENTS = ("Concat", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 _MOST_NODES = 64  # between heads and rotated heads
@@ -169,7 +169,7 @@ class _RotatedHeads:
     def size(self) -> int:
         return self.shape[3]
 
-    def __call__(self, x: Array, positions: npt.NDArray[np.int64] | None = None) -> Array:
+    def __call__(self, x: Float64s, positions: npt.NDArray[np.int64] | None = None) -> Float64s:
         """Turned heads of x [B,S,H,D]; of x [B,S,1,D], of which every head is one, the first.
 
         An input of positions holds `positions` [B,S], 0, 1, 2, ... where they are not given.
@@ -218,7 +218,7 @@ def _rotation(rotated_heads: _RotatedHeads, length: int) -> Rotation:
     return result
 
 
-def _pairs(matrix: Array) -> tuple[list[int], list[int], list[int]]:
+def _pairs(matrix: Float64s) -> tuple[list[int], list[int], list[int]]:
     """First and second elements of pairs, and those without a partner, from what becomes of every element."""
     reads = np.any(matrix != 0, axis=0)
     np.fill_diagonal(reads, False)
@@ -235,12 +235,12 @@ def _pairs(matrix: Array) -> tuple[list[int], list[int], list[int]]:
     return first, second, alone
 
 
-def _is_half(values: Array) -> bool:
+def _is_half(values: Float64s) -> bool:
     """Whether the values were stored in 16 bits."""
     return bool(np.array_equal(values, values.astype(np.float16)))
 
 
-def _frequency(cosine: Array, sine: Array) -> float:
+def _frequency(cosine: Float64s, sine: Float64s) -> float:
     """The frequency of float32 by which the angles of positions 0, 1, 2, ... grow. Raises NoMatch."""
     length = len(cosine)
     if length < 2:
@@ -260,7 +260,7 @@ def _frequency(cosine: Array, sine: Array) -> float:
     return float(_closest(candidates, cosine, sine))
 
 
-def _closest(candidates: list[np.float32], cosine: Array, sine: Array) -> np.float32:
+def _closest(candidates: list[np.float32], cosine: Float64s, sine: Float64s) -> np.float32:
     """The frequency with the smallest largest error; far positions rule most out, before all are computed."""
     positions = np.arange(len(cosine), dtype=np.float32)
 
@@ -278,13 +278,13 @@ def _closest(candidates: list[np.float32], cosine: Array, sine: Array) -> np.flo
     return candidates[best_index]
 
 
-def _error(angle: npt.NDArray[np.float32], cosine: Array, sine: Array) -> Array:
+def _error(angle: npt.NDArray[np.float32], cosine: Float64s, sine: Float64s) -> Float64s:
     exact = angle.astype(np.float64)
     return np.maximum(np.abs(np.cos(exact) - cosine), np.abs(np.sin(exact) - sine))
 
 
 def _check(
-    rotated_heads: _RotatedHeads, rotation: Rotation, x: Array, exact: float, indices: npt.NDArray[np.int64]
+    rotated_heads: _RotatedHeads, rotation: Rotation, x: Float64s, exact: float, indices: npt.NDArray[np.int64]
 ) -> None:
     """Raises NoMatch where rotated numbers [B,S,H,D] at positions [B,S] are not what the rotation makes of them."""
     angle = (indices.astype(np.float32)[..., None] * np.asarray(rotation.frequencies, np.float32)).astype(np.float64)

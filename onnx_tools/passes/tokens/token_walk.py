@@ -16,7 +16,7 @@ from ..shapes import ShapeBuilder, shape_source
 from .token_view import View, Views, is_odd, with_groups
 
 
-class Walk:
+class TokenWalk:
     """Goes through a graph in order and keeps the views of its tensors."""
 
     def __init__(self, editor: Editor, analysis: Analysis) -> None:
@@ -28,7 +28,7 @@ class Walk:
         self._transposes: dict[str, gs.Constant] = {}
         self._replacements: list[tuple[gs.Tensor, gs.Tensor]] = []  # tensors of the graph, and what is read instead
 
-    def visit(self, node: gs.Node, rule: Callable[[Walk, gs.Node], list[View]], moves: bool) -> None:
+    def visit(self, node: gs.Node, rule: Callable[[TokenWalk, gs.Node], list[View]], moves: bool) -> None:
         """Finds the views of a node's outputs by a rule, which computes them on [B,S,...] unless it only `moves`."""
         facts = [self._analysis[tensor] for tensor in [*node.inputs, *node.outputs]]
         if not any(is_odd(item.shape) for item in facts) or any(item.shape is None for item in facts):

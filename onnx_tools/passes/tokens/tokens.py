@@ -15,7 +15,7 @@ from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import axes_of_node, slice_arguments, split_sizes
 from ..base import NoMatch, PassResult
 from .token_view import View, is_odd, with_groups
-from .token_walk import Walk
+from .token_walk import TokenWalk
 
 NAME = "tokens"
 
@@ -27,7 +27,7 @@ def tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """
     if not any(is_odd(analysis[tensor].shape) for node in graph.nodes for tensor in node.outputs):
         return PassResult(NAME, 0)
-    walk = Walk(Editor(graph), analysis)
+    walk = TokenWalk(Editor(graph), analysis)
     for node in list(graph.nodes):
         rule = _RULES.get(node.op) if node.domain in STANDARD_DOMAINS else None
         if rule is not None:
@@ -37,21 +37,21 @@ def tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
     return PassResult(NAME, walk.replaced_count)
 
 
-def _transpose(walk: Walk, node: gs.Node) -> list[View]:
+def _transpose(walk: TokenWalk, node: gs.Node) -> list[View]:
     view = walk.view(node.inputs[0])
     perm = node.attrs.get("perm") or list(reversed(range(len(view.groups))))
     return [with_groups(view, [view.groups[int(axis)] for axis in perm])]
 
 
-def _reshape(walk: Walk, node: gs.Node) -> list[View]:
+def _reshape(walk: TokenWalk, node: gs.Node) -> list[View]:
     return [walk.apart(walk.view(node.inputs[0]), walk.shape(node.outputs[0]))]
 
 
-def _identity(walk: Walk, node: gs.Node) -> list[View]:
+def _identity(walk: TokenWalk, node: gs.Node) -> list[View]:
     return [walk.view(node.inputs[0])]
 
 
-def _elementwise(walk: Walk, node: gs.Node) -> list[View]:
+def _elementwise(walk: TokenWalk, node: gs.Node) -> list[View]:
     """Operands are in the order of the result, or have nothing where it has batch and sequence."""
     rank = len(walk.shape(node.outputs[0]))
     views: list[View | None] = []
@@ -83,7 +83,7 @@ def _elementwise(walk: Walk, node: gs.Node) -> list[View]:
     return [View(walk.add(node, inputs), tuple(rest), tuple(groups))]
 
 
-def _widths(walk: Walk, tensor: gs.Tensor, view: View | None, like: View) -> list[int]:
+def _widths(walk: TokenWalk, tensor: gs.Tensor, view: View | None, like: View) -> list[int]:
     """The sizes after batch and sequence of an operand along the axes of the result. Raises NoMatch: others."""
     rank = len(like.groups)
     if view is None:
@@ -103,7 +103,7 @@ def _widths(walk: Walk, tensor: gs.Tensor, view: View | None, like: View) -> lis
     return [view.width(axis) for axis in range(rank)]
 
 
-def _operand(walk: Walk, tensor: gs.Tensor, widths: Sequence[int], sizes: Sequence[int]) -> gs.Tensor:
+def _operand(walk: TokenWalk, tensor: gs.Tensor, widths: Sequence[int], sizes: Sequence[int]) -> gs.Tensor:
     """An operand without batch and sequence, as one of [B,S,*rest]."""
     shape = [width for width, size in zip(widths, sizes, strict=True) if size != 1]
     while shape and shape[0] == 1:
@@ -115,7 +115,7 @@ def _operand(walk: Walk, tensor: gs.Tensor, widths: Sequence[int], sizes: Sequen
     return walk.make("Reshape", [tensor, walk.constant(np.asarray(shape, np.int64))], tensor)
 
 
-def _matmul(walk: Walk, node: gs.Node) -> list[View]:
+def _matmul(walk: TokenWalk, node: gs.Node) -> list[View]:
     """x W with one constant matrix W."""
     weight = walk.facts(node.inputs[1])
     if not weight.constant or len(weight.static_shape() or ()) != 2:
@@ -123,19 +123,19 @@ def _matmul(walk: Walk, node: gs.Node) -> list[View]:
     return [_multiplied(walk, node, node.inputs[1], (weight.static_shape() or ())[1])]
 
 
-def _multiplied(walk: Walk, node: gs.Node, weight: gs.Tensor, columns: int) -> View:
+def _multiplied(walk: TokenWalk, node: gs.Node, weight: gs.Tensor, columns: int) -> View:
     view = _with_last(walk, node.inputs[0])
     result = walk.make("MatMul", [view.tensor, weight], node.outputs[0])
     return View(result, (*view.rest[:-1], columns), view.groups)
 
 
-def _with_last(walk: Walk, tensor: gs.Tensor) -> View:
+def _with_last(walk: TokenWalk, tensor: gs.Tensor) -> View:
     """A plain view whose last axis, which is the viewed tensor's last one, holds neither batch nor sequence."""
     view = walk.whole(tensor)
     return walk.axis_of(view, len(view.groups) - 1)[0]
 
 
-def _gemm(walk: Walk, node: gs.Node) -> list[View]:
+def _gemm(walk: TokenWalk, node: gs.Node) -> list[View]:
     """alpha x W + beta c with one constant matrix W, and c without tokens or a constant row."""
     matrix, alpha, beta = node.inputs[1], float(node.attrs.get("alpha", 1.0)), float(node.attrs.get("beta", 1.0))
     bias = argument(node, 2)
@@ -157,7 +157,7 @@ def _gemm(walk: Walk, node: gs.Node) -> list[View]:
     return [View(result, view.rest, view.groups)]
 
 
-def _last_axis(walk: Walk, node: gs.Node) -> list[View]:
+def _last_axis(walk: TokenWalk, node: gs.Node) -> list[View]:
     """A norm or a Softmax over the last axis, or a Softmax over the sequence."""
     rank = len(walk.shape(node.inputs[0]))
     axis = int(node.attrs.get("axis", -1)) % rank
@@ -173,7 +173,7 @@ def _last_axis(walk: Walk, node: gs.Node) -> list[View]:
     return [View(walk.add(node, [view.tensor, *node.inputs[1:]], {"axis": -1}), view.rest, view.groups)]
 
 
-def _gather(walk: Walk, node: gs.Node) -> list[View]:
+def _gather(walk: TokenWalk, node: gs.Node) -> list[View]:
     """Rows of a constant table, or elements beside batch and sequence."""
     data, indices = (walk.facts(tensor) for tensor in node.inputs)
     axis = int(node.attrs.get("axis", 0)) % len(data.shape or (1,))
@@ -204,7 +204,7 @@ def _set(rest: tuple[int, ...], index: int, size: int) -> tuple[int, ...]:
     return (*rest[: index - 2], size, *rest[index - 1 :])
 
 
-def _split(walk: Walk, node: gs.Node) -> list[View]:
+def _split(walk: TokenWalk, node: gs.Node) -> list[View]:
     facts = [walk.facts(tensor) for tensor in node.inputs]
     sizes, rank = split_sizes(node, facts), len(walk.shape(node.inputs[0]))
     if sizes is None:
@@ -216,7 +216,7 @@ def _split(walk: Walk, node: gs.Node) -> list[View]:
     ]
 
 
-def _slice(walk: Walk, node: gs.Node) -> list[View]:
+def _slice(walk: TokenWalk, node: gs.Node) -> list[View]:
     input_facts = [walk.facts(tensor) for tensor in node.inputs]
     limits = slice_arguments(node, input_facts)
     if limits is None or len(input_facts) < 4 or not all(facts.constant for facts in input_facts[1:]):
@@ -237,7 +237,7 @@ def _slice(walk: Walk, node: gs.Node) -> list[View]:
     return [View(walk.add(node, inputs), rest, view.groups)]
 
 
-def _concat(walk: Walk, node: gs.Node) -> list[View]:
+def _concat(walk: TokenWalk, node: gs.Node) -> list[View]:
     """Tokens side by side, all in one order."""
     axis = int(node.attrs["axis"]) % len(walk.shape(node.outputs[0]))
     parts = [walk.axis_of(walk.whole(tensor), axis) for tensor in node.inputs]
@@ -250,7 +250,7 @@ def _concat(walk: Walk, node: gs.Node) -> list[View]:
     return [View(result, _set(first.rest, index, total), first.groups)]
 
 
-def _reduce(walk: Walk, node: gs.Node) -> list[View]:
+def _reduce(walk: TokenWalk, node: gs.Node) -> list[View]:
     """A reduction over axes that are neither batch nor sequence, or over the sequence alone."""
     facts = [walk.facts(tensor) for tensor in node.inputs]
     reduced_axes, rank = axes_of_node(node, facts, 1), len(walk.shape(node.inputs[0]))
@@ -272,7 +272,7 @@ def _reduce(walk: Walk, node: gs.Node) -> list[View]:
     return [View(walk.add(node, inputs, attrs), rest, tuple(groups))]
 
 
-def _over_sequence(walk: Walk, node: gs.Node, view: View, axis: int) -> View:
+def _over_sequence(walk: TokenWalk, node: gs.Node, view: View, axis: int) -> View:
     """One row a sequence."""
     inputs, attrs = [view.tensor], {"keepdims": 0, **({"axes": [_SEQUENCE]} if "axes" in node.attrs else {})}
     if "axes" not in node.attrs:
@@ -284,7 +284,7 @@ def _over_sequence(walk: Walk, node: gs.Node, view: View, axis: int) -> View:
 
 _SEQUENCE = 1  # its axis in a view's tensor
 _MOVEMENTS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-_RULES: Mapping[str, Callable[[Walk, gs.Node], list[View]]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[TokenWalk, gs.Node], list[View]]] = MappingProxyType(
     {
         **dict.fromkeys(ELEMENTWISE, _elementwise),
         **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),

@@ -13,7 +13,7 @@ import pytest
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.peers import engines, padded
 from padfree.builder.peers.batch import random_batch
-from padfree.builder.peers.setup import Model, Setup
+from padfree.builder.peers.setup import PeerModel, Setup
 
 from benchmarks.sweep import __main__ as command
 from benchmarks.sweep import cases
@@ -59,7 +59,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_engines_are_built_where_the_sweep_looks_for_them(
     built: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Model(DEMO_DATA / "bert_tiny.onnx", "fp16")
+    model = PeerModel(DEMO_DATA / "bert_tiny.onnx", "fp16")
     lines: list[str] = []
 
     def build(deadline: float) -> int:

@@ -23,7 +23,7 @@ from padfree.builder.peers import engines
 from padfree.builder.peers.batch import MeasuredBatch, draw_lengths, random_batch, read_lengths
 from padfree.builder.peers.catalog import CPU_PEERS, GPU_PEERS
 from padfree.builder.peers.contender import Contender, UnavailableError, relative_error
-from padfree.builder.peers.setup import Model, Setup
+from padfree.builder.peers.setup import PeerModel, Setup
 from padfree.contract.metadata import InputInfo
 from padfree.onnx_tools.cost import Lengths
 
@@ -35,12 +35,12 @@ EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return Model(EXPORTED, "fp32")
+def model() -> PeerModel:
+    return PeerModel(EXPORTED, "fp32")
 
 
 @pytest.fixture
-def setup(model: Model, tmp_path: Path) -> Setup:
+def setup(model: PeerModel, tmp_path: Path) -> Setup:
     return Setup(model, random_batch(model.metadata, [3, 16, 9], 24), tmp_path, timing_cache=None)
 
 
@@ -226,7 +226,7 @@ def test_the_spread_is_that_of_the_tenths() -> None:
 def test_a_peer_that_is_not_there_says_why(name: str, setup: Setup, gpu_here: bool) -> None:
     if gpu_here:
         pytest.skip("this machine has a GPU")
-    half = Setup(Model(EXPORTED, "fp16"), setup.batch, setup.folder)
+    half = Setup(PeerModel(EXPORTED, "fp16"), setup.batch, setup.folder)
     with pytest.raises(UnavailableError) as error:
         GPU_PEERS[name].make(half)
     assert len(str(error.value)) > 10

@@ -164,7 +164,7 @@ def test_doctor_names_a_next_step_for_everything_that_is_not_ok(capsys: Capture)
 def test_doctor_fails_when_something_required_is_missing(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     from padfree.builder import doctor
 
-    def pretend(state: doctor.State) -> None:
+    def pretend(state: doctor.FindingState) -> None:
         names = ("python", "gpu", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
         findings = [doctor.Finding(name, "ok", "fine") for name in names]
         findings[1] = doctor.Finding("gpu", state, "no GPU", "buy one")

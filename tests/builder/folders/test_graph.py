@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.builder import BuildError
 from padfree.builder.folders.graph import add_head
-from padfree.builder.folders.head import ACTIVATIONS, POOLINGS, Dense, Head, Norm, Normalize, Truncate
+from padfree.builder.folders.head import ACTIVATIONS, POOLINGS, Dense, Head, Normalize, Truncate, VectorNorm
 
 from tests.support.folders import pooled
 
@@ -74,7 +74,7 @@ def test_steps_on_vectors(opset: int) -> None:
     rng = np.random.default_rng(SEED)
     weight, bias, residual = (rng.standard_normal(shape, np.float32) for shape in ((4, WIDTH), (4,), (4, WIDTH)))
     gamma, beta = rng.standard_normal(4, np.float32), rng.standard_normal(4, np.float32)
-    steps = (Dense(weight, bias, "tanh", adds=True, residual=residual), Norm(gamma, beta, 1e-5), Normalize())
+    steps = (Dense(weight, bias, "tanh", adds=True, residual=residual), VectorNorm(gamma, beta, 1e-5), Normalize())
     model = encoder(opset)
     add_head(model, Head(pooling=("mean",), steps=steps), ("last_hidden_state", "sentence_embedding"))
     rows, actual = run(model, MASKS["right"])

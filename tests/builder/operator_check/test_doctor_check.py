@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from padfree.builder import BuildError, doctor
 from padfree.builder.cli import main
-from padfree.builder.doctor import Finding, State
+from padfree.builder.doctor import Finding, FindingState
 from padfree.builder.engine import build
 from padfree.builder.operator_check import worker
 from padfree.builder.operator_check.checking import CaseResult
@@ -136,7 +136,7 @@ def test_a_gpu_without_e4m3_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("state", ["ok", "missing"])
 def test_doctor_names_the_check_where_it_can_be_made(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture, state: State
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, state: FindingState
 ) -> None:
     names = ("python", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
     findings = [*(Finding(name, "ok", "") for name in names), Finding("gpu", state, "")]

@@ -17,7 +17,7 @@ from padfree.builder.peers.batch import random_batch
 from padfree.builder.peers.catalog import GPU_PEERS
 from padfree.builder.peers.contender import Answers, UnavailableError, relative_error, rows_of
 from padfree.builder.peers.e4m3_gemms import activation_scales, with_e4m3_gemms
-from padfree.builder.peers.setup import Model, Setup
+from padfree.builder.peers.setup import PeerModel, Setup
 from padfree.onnx_tools import save_model, standard_model
 from padfree.onnx_tools.files.model import Model as OnnxModel
 from padfree.onnx_tools.files.ort_session import open_session
@@ -34,7 +34,7 @@ X, OUT, SIZE = "x", "out", 32
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
-    model = Model(DEMO_DATA / "bert_tiny.onnx", "fp8")
+    model = PeerModel(DEMO_DATA / "bert_tiny.onnx", "fp8")
     batch = random_batch(model.metadata, [3, 24, 16, 9], 24)
     return Setup(model, batch, tmp_path_factory.mktemp("peers"), timing_cache=None)
 
@@ -125,6 +125,6 @@ def test_products_that_do_not_fit_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["tensorrt-fp8", "tensorrt-fp8-attention", "packed-tensorrt-fp8"])
 def test_they_take_part_in_fp8_alone(name: str, setup: Setup) -> None:
-    half = Setup(Model(setup.model.path, "fp16"), setup.batch, setup.folder, timing_cache=None)
+    half = Setup(PeerModel(setup.model.path, "fp16"), setup.batch, setup.folder, timing_cache=None)
     with pytest.raises(UnavailableError, match=r"has GEMMs in e4m3, this is a comparison in fp16"):
         GPU_PEERS[name].make(half)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from padfree.builder import BuildError
 from padfree.builder.cli import main
 from padfree.builder.simulate.replay import Replay, Run, replay
-from padfree.builder.simulate.report import Server, contenders, summarise
+from padfree.builder.simulate.report import SimulatedServer, contenders, summarise
 from padfree.builder.simulate.trace import generate, rate_of, read_trace, stretch, write_trace
 from padfree.contract.installation import install_command
 from padfree.runtime.batching import Budget, CheapestCut, CostTable, Decision, FirstCome, Waiting, read_costs
@@ -86,7 +86,7 @@ def test_every_request_has_one_fate(seed: int, kind: str, hurried: bool, max_wai
 def test_figures_of_a_replay() -> None:
     trace = arrivals(0, 10, 10, 20, 20)
     done = Replay([Run([0], 0.0, 0.005), Run([1, 2], 0.01, 0.03)], refused=[3], too_late=[4])
-    summary = summarise(Server("name", FirstCome(Budget()), table("padded")), trace, done)
+    summary = summarise(SimulatedServer("name", FirstCome(Budget()), table("padded")), trace, done)
     assert summary.record() == {
         "contender": "name",
         "offered_rps": pytest.approx(200),
@@ -104,7 +104,7 @@ def test_figures_of_a_replay() -> None:
 def test_no_more_is_answered_than_was_offered() -> None:
     trace = arrivals(0, 250, 500, 750, 1000)
     done = Replay([Run([at], arrived / 1e3, arrived / 1e3) for at, arrived in enumerate((0, 250, 500, 750, 1000))])
-    summary = summarise(Server("name", FirstCome(Budget()), table()), trace, done)
+    summary = summarise(SimulatedServer("name", FirstCome(Budget()), table()), trace, done)
     assert summary.offered_rps == pytest.approx(4)
     assert summary.answered_rps == pytest.approx(4)
 
@@ -112,11 +112,11 @@ def test_no_more_is_answered_than_was_offered() -> None:
 def test_padding_is_counted_in_slots() -> None:
     trace = [Waiting(length, 0.0) for length in (10, 40, 31)]
     done = Replay([Run([0, 1, 2], 0.0, 1.0)])
-    padded = summarise(Server("", FirstCome(Budget()), table("padded")), trace, done)
-    packed = summarise(Server("", FirstCome(Budget()), table()), trace, done)
+    padded = summarise(SimulatedServer("", FirstCome(Budget()), table("padded")), trace, done)
+    packed = summarise(SimulatedServer("", FirstCome(Budget()), table()), trace, done)
     assert padded.padding == pytest.approx(1 - 81 / 120)
     assert packed.padding == pytest.approx(1 - 81 / 82), "filler rounds 81 tokens up to a size of a CUDA graph"
-    assert summarise(Server("", FirstCome(Budget()), table()), trace, Replay(refused=[0, 1, 2])).p99_ms is None
+    assert summarise(SimulatedServer("", FirstCome(Budget()), table()), trace, Replay(refused=[0, 1, 2])).p99_ms is None
 
 
 def test_the_cheapest_cut_beats_plain_batching_where_padding_hurts() -> None:

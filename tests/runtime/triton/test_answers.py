@@ -14,7 +14,7 @@ from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Budget, CostTable
 from padfree.runtime.onnx_backend import OnnxBackend
 from padfree.runtime.request import Ragged
-from padfree.runtime.triton.answers import CANCELLED, Answerer, Failure, Plan, Request, cheapest, first_come
+from padfree.runtime.triton.answers import CANCELLED, Answerer, Failure, Plan, TritonRequest, cheapest, first_come
 
 Array = npt.NDArray[Any]
 ModelWriter = Callable[..., Path]
@@ -37,7 +37,7 @@ class Runs:
         self._answerer = Answerer(session, plan, self._ran)
 
     def answer(self, *tensors: Mapping[str, Array], wanted: Sequence[str] = OUTPUTS) -> list[Any]:
-        return self._answerer.answer([Request(item, wanted) for item in tensors])
+        return self._answerer.answer([TritonRequest(item, wanted) for item in tensors])
 
     def _ran(self, batch: Ragged) -> None:
         self.lengths.append(batch.seq_lens.tolist())
@@ -168,8 +168,8 @@ def test_a_request_of_many_runs_that_is_cancelled_takes_no_more_of_them(packed_m
         asked[1] += 1
         return True  # nobody asks, for it takes one run
 
-    large = Request(rows(*([[1, 2]] * 9)), OUTPUTS, gone)
-    small = Request(rows([3]), OUTPUTS, there)
+    large = TritonRequest(rows(*([[1, 2]] * 9)), OUTPUTS, gone)
+    small = TritonRequest(rows([3]), OUTPUTS, there)
     answers = answerer.answer([large, small])
     assert answers[0] == CANCELLED
     assert isinstance(answers[1], dict)

@@ -14,7 +14,7 @@ import pytest
 from padfree.runtime import Session
 from padfree.runtime.batching import Budget
 from padfree.runtime.request import Ragged
-from padfree.runtime.triton.answers import CANCELLED, Answer, Failure, Request
+from padfree.runtime.triton.answers import CANCELLED, Failure, Reply, TritonRequest
 from padfree.runtime.triton.sharing import Caller, Sharing
 
 Array = npt.NDArray[Any]
@@ -43,8 +43,8 @@ class Asked:
     """Requests to a Sharing, and their answers in the order in which they came."""
 
     def __init__(self, session: Gated, most_waiting: int = 10_000) -> None:
-        self.answers: list[tuple[str, Answer]] = []
-        self.counted: list[Answer] = []
+        self.answers: list[tuple[str, Reply]] = []
+        self.counted: list[Reply] = []
         self.runs: list[int] = []
         self._all = threading.Semaphore(0)
         self._count = 0
@@ -62,15 +62,15 @@ class Asked:
         self._count += 1
         grid = np.array([ids], np.int32)
         self.sharing.submit(
-            Request({"input_ids": grid}, ["hidden"]), Caller(client, lambda one: self._take(name, one), gone)
+            TritonRequest({"input_ids": grid}, ["hidden"]), Caller(client, lambda one: self._take(name, one), gone)
         )
         grid[:] = 0  # as the server, which takes its memory back
 
-    def _take(self, name: str, answer: Answer) -> None:
+    def _take(self, name: str, answer: Reply) -> None:
         self.answers.append((name, answer))
         self._all.release()
 
-    def wait(self) -> dict[str, Answer]:
+    def wait(self) -> dict[str, Reply]:
         """All answers by name."""
         for _ in range(self._count):
             assert self._all.acquire(timeout=WAIT_S)
@@ -85,7 +85,7 @@ def session(packed_model: ModelWriter) -> Iterator[Gated]:
         opened.gate.set()
 
 
-def hidden(answer: Answer) -> list[int]:
+def hidden(answer: Reply) -> list[int]:
     assert isinstance(answer, Mapping), answer
     ids: list[int] = answer["hidden"][0, :, 0].tolist()
     return ids

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime import SessionError
-from padfree.runtime.triton.answers import Answer, Failure, Request
+from padfree.runtime.triton.answers import Failure, Reply, TritonRequest
 from padfree.runtime.triton.aside import BACKLOG_BYTES, Aside
 from padfree.runtime.triton.parameters import TokenizerParameters
 from padfree.runtime.triton.texts import OUTPUTS, Texts, TextTokenizer
@@ -25,7 +25,7 @@ REFUSING = TextTokenizer(FILE, TokenizerParameters(max_length=8, long_texts="ref
 LONG = "a text of more than eight tokens, special ones included"
 
 
-def answered(tokenizer: TextTokenizer, *requests: Request) -> list[Answer]:
+def answered(tokenizer: TextTokenizer, *requests: TritonRequest) -> list[Reply]:
     return tokenizer.answer([tokenizer.read(request) for request in requests])
 
 
@@ -36,7 +36,9 @@ def column(*texts: str | bytes) -> npt.NDArray[Any]:
 
 def test_texts_of_one_request_are_padded_to_its_longest() -> None:
     short, mixed = answered(
-        CUT, Request({"text": column("yes")}, OUTPUTS), Request({"text": column("yes", "not now", "é")}, OUTPUTS)
+        CUT,
+        TritonRequest({"text": column("yes")}, OUTPUTS),
+        TritonRequest({"text": column("yes", "not now", "é")}, OUTPUTS),
     )
     encodings = Tokenizer.from_file(str(FILE)).encode_batch(["yes", "not now", "é"])
     assert isinstance(short, dict)
@@ -54,9 +56,9 @@ def test_a_request_says_which_of_its_texts_may_be_cut() -> None:
     parameters = TokenizerParameters(max_length=8, long_texts="refuse")
     tokenizer = TextTokenizer(FILE, parameters, counted.append)
 
-    def asked(*flags: bool) -> Answer:
+    def asked(*flags: bool) -> Reply:
         tensors = {"text": column("short", LONG), "truncate": np.array(flags)[:, None]}
-        return answered(tokenizer, Request(tensors, OUTPUTS))[0]
+        return answered(tokenizer, TritonRequest(tensors, OUTPUTS))[0]
 
     cut = asked(False, True)
     assert isinstance(cut, dict)
@@ -74,13 +76,13 @@ def test_a_request_says_which_of_its_texts_may_be_cut() -> None:
 
 
 def test_pairs_have_token_types() -> None:
-    (answer,) = answered(CUT, Request({"text": column("a"), "text_pair": column("b")}, ["token_type_ids"]))
+    (answer,) = answered(CUT, TritonRequest({"text": column("a"), "text_pair": column("b")}, ["token_type_ids"]))
     assert isinstance(answer, dict)
     assert answer["token_type_ids"].tolist() == [[0, 0, 0, 1, 1]]
 
 
 def test_long_texts_are_cut_or_refused() -> None:
-    request = Request({"text": column("short", LONG)}, OUTPUTS)
+    request = TritonRequest({"text": column("short", LONG)}, OUTPUTS)
     (cut,) = answered(CUT, request)
     assert isinstance(cut, dict)
     assert cut["seq_lens"][1, 0] == 8
@@ -113,8 +115,8 @@ BAD = {
 
 
 def test_bad_requests_fail_alone_and_say_why() -> None:
-    good = Request({"text": column("a")}, OUTPUTS)
-    answers = answered(CUT, *(item for tensors, _ in BAD.values() for item in (good, Request(tensors, OUTPUTS))))
+    good = TritonRequest({"text": column("a")}, OUTPUTS)
+    answers = answered(CUT, *(item for tensors, _ in BAD.values() for item in (good, TritonRequest(tensors, OUTPUTS))))
     for answer, (kind, (_, message)) in zip(answers[1::2], BAD.items(), strict=True):
         assert isinstance(answer, Failure), kind
         assert message in answer.message
@@ -129,7 +131,7 @@ LIMITED = TextTokenizer(FILE, TokenizerParameters(max_length=8, max_text_bytes=6
 def test_limits_are_the_configuration_s() -> None:
     allowed, large, many = answered(
         LIMITED,
-        *(Request({"text": column(*texts)}, OUTPUTS) for texts in (["123456"], ["1234567"], ["12345", "12345"])),
+        *(TritonRequest({"text": column(*texts)}, OUTPUTS) for texts in (["123456"], ["1234567"], ["12345", "12345"])),
     )
     assert isinstance(allowed, dict)
     assert isinstance(large, Failure)
@@ -150,16 +152,19 @@ def test_a_text_as_large_as_allowed_has_the_tokens_of_its_whole() -> None:
     """Never cut before it is tokenised: a word that a cut would split has other tokens."""
     text = "a " * 32765 + "longer"
     whole = TextTokenizer(FILE, TokenizerParameters(max_length=70000))
-    (answer,) = answered(whole, Request({"text": column(text)}, OUTPUTS))
+    (answer,) = answered(whole, TritonRequest({"text": column(text)}, OUTPUTS))
     assert isinstance(answer, dict)
     assert answer["input_ids"][0].tolist() == Tokenizer.from_file(str(FILE)).encode(text).ids
 
 
 def test_answers_from_aside_are_those_of_the_call() -> None:
-    requests = [Request({"text": column("a b", LONG * 300)}, OUTPUTS), Request({"text": column(LONG)}, ["seq_lens"])]
+    requests = [
+        TritonRequest({"text": column("a b", LONG * 300)}, OUTPUTS),
+        TritonRequest({"text": column(LONG)}, ["seq_lens"]),
+    ]
     expected = answered(CUT, *requests)
     aside, actual = Aside(CUT), [CUT.read(request) for request in requests]
-    sent: dict[int, Answer] = {}
+    sent: dict[int, Reply] = {}
     for at, texts in enumerate(actual):
         assert isinstance(texts, Texts)
         aside.submit(texts, partial(sent.__setitem__, at))
@@ -176,7 +181,7 @@ def test_too_many_large_requests_are_told_to_come_again() -> None:
     """The first is taken whatever its size; every other one only while there is room."""
 
     class Held:
-        def answer_aside(self, _: Texts) -> Answer:
+        def answer_aside(self, _: Texts) -> Reply:
             assert gate.wait(20)
             raise SystemExit
 
