@@ -96,7 +96,7 @@ class IdRule:
             result = self._with_markers(result, mask)
         return np.asarray(np.where(mask, result, self.padding))
 
-    def _with_markers(self, ids: Array, mask: Mask) -> Array:
+    def _with_markers(self, ids: Array, mask: MaskArray) -> Array:
         """The ids with markers at every other token, from the first one on."""
         lengths, kinds = mask.sum(1), len(self.markers)
         rounds = 1 + np.arange(len(mask)) % _MOST_MARKERS
@@ -131,7 +131,7 @@ class IdRule:
         return IdRule(**values, avoided=tuple(entry["avoided"]), markers=tuple(entry.get("markers", ())))
 
 
-def with_rules(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: Mask) -> dict[str, Array]:
+def with_rules(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: MaskArray) -> dict[str, Array]:
     """Inputs of one batch, of which those with a rule are as it says, and so are the counts of numbered tokens.
 
     Args:
@@ -146,7 +146,7 @@ def with_rules(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: Ma
     return with_counts(ruled, rules, mask)
 
 
-def with_counts(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: Mask) -> dict[str, Array]:
+def with_counts(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: MaskArray) -> dict[str, Array]:
     """The same inputs with counts of the tokens that are numbered in them; arguments as those of with_rules."""
     counts = {
         rule.count: np.broadcast_to(
