@@ -39,6 +39,16 @@ def note_on_padding(rules: Mapping[str, IdRule]) -> str:
     )
 
 
+def notes_on_rows(axes: Mapping[str, str]) -> tuple[str, ...]:
+    """What was assumed of inputs whose axis has a name of its own: `axes`, by input."""
+    return tuple(
+        f"input '{name}' [batch, {axis}] is taken to hold one number per sequence; where it holds N, fix that in the "
+        f"original and rewrite it again: python -m onnxruntime.tools.make_dynamic_shape_fixed --dim_param {axis} "
+        "--dim_value N model.onnx fixed.onnx"
+        for name, axis in axes.items()
+    )
+
+
 def note_on_refuted_padding(ids: Sequence[int], *, was_named: bool) -> str:
     """What is said where sequences do not get what they get alone, whichever of these ids all padding holds."""
     why = "--padding-id" if was_named else "what tokenizers fill it with, and ids whose rows are zeros"

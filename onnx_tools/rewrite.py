@@ -25,9 +25,10 @@ from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
 from .importing.axes import with_rows_marked
 from .importing.canonical import runnable
+from .importing.inputs import rows_of_one_number
 from .importing.nvidia import holds_plugins, without_plugins
 from .importing.quantized.unquantized import holds_quantization, without_quantization
-from .notes import every_slot_counts, note_on_padding, note_on_refuted_padding, notes_on
+from .notes import every_slot_counts, note_on_padding, note_on_refuted_padding, notes_on, notes_on_rows
 from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
 from .options import RewriteOptions
@@ -271,7 +272,7 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
         notes = [note_on_padding(assumed)] if assumed else []
         report = replace(
             coverage(result_graph.graph, result_graph.analysis, result_graph.results, result_graph.gemms),
-            notes=(*notes, *notes_on(result_graph, interface)),
+            notes=(*notes, *notes_on_rows(rows_of_one_number(original.proto)), *notes_on(result_graph, interface)),
             every_slot_counts=every_slot_counts(result_graph, interface),
         )
         if options_asked.strict and not report.complete:

@@ -15,7 +15,7 @@ _INPUT_TYPES = frozenset(
     getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
 ) | {TensorProto.BOOL, TensorProto.FLOAT}  # fmt: skip
 
-_ROW = "padfree.row"  # the denotation of an axis of a row's numbers
+_ROW = "padfree.row "  # begins the denotation of an axis of a row's numbers; the name that the axis had follows
 
 
 def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
@@ -62,9 +62,17 @@ def mark_rows(model: ModelProto, names: Collection[str]) -> None:
     """Writes at inputs [B,N], in place, that they have a row for every sequence: of one number where N is open."""
     for value in model.graph.input:
         if value.name in names and len(_dims(value)) == 2:
-            _dims(value)[1].denotation = _ROW
-            if not _dims(value)[1].dim_value:
-                _dims(value)[1].dim_value = 1
+            axis = _dims(value)[1]
+            axis.denotation = f"{_ROW}{axis.dim_param}"
+            if not axis.dim_value:
+                axis.dim_value = 1
+
+
+def rows_of_one_number(model: ModelProto) -> dict[str, str]:
+    """By input whose open N was taken to be 1, the name that its axis had."""
+    axes = {value.name: _dims(value)[1] for value in _inputs(model) if len(_dims(value)) == 2}
+    names = {name: axis.denotation.removeprefix(_ROW) for name, axis in axes.items() if _is_row(axis.denotation)}
+    return {name: axis for name, axis in names.items() if axis}
 
 
 def sequence_inputs_of(model: ModelProto, *, unclear: bool = False) -> dict[str, tuple[int, ...]]:
@@ -119,7 +127,7 @@ def _is_of_sequences(value: ValueInfoProto, values: Sequence[ValueInfoProto]) ->
         return not dims[0].dim_value
     if len(dims) != 2 or not dims[1].dim_value or dims[0].dim_value:
         return False
-    if dims[1].denotation == _ROW:
+    if _is_row(dims[1].denotation):
         return True
     single, floats = dims[1].dim_value == 1, value.type.tensor_type.elem_type == TensorProto.FLOAT
     return (single or floats) and any(len(_dims(item)) == 2 and not _dims(item)[1].dim_value for item in values)
@@ -172,3 +180,7 @@ def _shape(value: ValueInfoProto) -> str:
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
     return dim.dim_param or str(dim.dim_value) if dim.WhichOneof("value") else "?"
+
+
+def _is_row(denotation: str) -> bool:
+    return denotation.startswith(_ROW)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +140,37 @@ def test_lengths_of_an_axis_of_their_own_are_one_number_per_sequence() -> None:
     assert inputs["text_lengths"]["role"] == "per_sequence"
     assert inputs["text_lengths"]["width"] == 1
     assert inputs["words_mask"]["role"] == "tokens"
+
+
+def labelled() -> ModelProto:
+    """Scores of the sum of some labels' vectors, as many as an axis of its own says: labels [batch, labels]."""
+    b, hidden = one_layer()
+    labels = b.op("ReduceSum", b.op("Gather", b.weight(6, HIDDEN), "labels"), b.axes(1), keepdims=0)
+    first = b.op("Gather", hidden, b.constant(0, np.int64), axis=1)
+    b.op("ReduceSum", b.op("Mul", labels, first), b.axes(1), keepdims=1, output="y")
+    model = b.model({"y": ["batch", 1]}, more=["labels"])
+    model.graph.input[-1].type.tensor_type.shape.dim[1].dim_param = "count"
+    return model
+
+
+def test_rows_of_several_numbers_are_fixed_as_the_note_says(tmp_path: Path) -> None:
+    (note,) = (note for note in rewrite(labelled()).report.notes if "'labels'" in note)
+    assert "[batch, count] is taken to hold one number per sequence" in note
+    source, fixed = tmp_path / "model.onnx", tmp_path / "fixed.onnx"
+    save_model(labelled(), source)
+    words = note.partition("python -m ")[2].replace(" N ", " 3 ").split()
+    paths = {"model.onnx": str(source), "fixed.onnx": str(fixed)}
+    subprocess.run([sys.executable, "-m", *(paths.get(word, word) for word in words)], check=True, capture_output=True)
+    result = rewrite(str(fixed))
+    assert not any("'labels'" in note for note in result.report.notes)
+    save_model(result.model, tmp_path / "packed.onnx")
+    texts, labels = [[3, 4, 5], [6]], np.asarray([[1, 2, 3], [0, 5, 5]])
+    with Session(tmp_path / "packed.onnx") as session:
+        (scores,) = session.run({"input_ids": texts, "labels": labels}).values()
+    for ids, row, score in zip(texts, labels, scores, strict=True):
+        grid = np.asarray([ids])
+        feeds = {"input_ids": grid, "attention_mask": np.ones_like(grid), "labels": row[None]}
+        np.testing.assert_allclose(score, run(labelled(), feeds)[0], atol=TOLERANCE)
 
 
 def test_types_that_broadcast_stay_values_of_tokens() -> None:
