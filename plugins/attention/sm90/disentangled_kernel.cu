@@ -51,6 +51,15 @@ struct DisentangledBarriers {
 };
 static_assert(sizeof(DisentangledBarriers) == kSharedBytes - kBarriersAt);
 
+__device__ inline void initialize(DisentangledBarriers& barriers) {
+  barrierInit(&barriers.keys, 1);
+  barrierInit(&barriers.values, 1);
+  barrierInit(&barriers.row_chunks, 1);
+  barrierInit(&barriers.key_chunks, 1);
+  fenceBarrierInit();
+  fenceAsyncProxy();
+}
+
 // What is the same for all scores of a lane in the arrays of products. In a fragment of 16 rows and 8 columns a lane
 // has rows group and group + 8, columns 2 * pair and 2 * pair + 1.
 struct Lane {
@@ -102,6 +111,15 @@ __device__ void storeKeyProducts(const float (&products)[16][4], unsigned array,
   }
 }
 
+template <int kWarp>
+__device__ void storeKeyProducts(const float (&products)[16][4], unsigned array, int near, Lane lane) {
+  if (near == 0) {
+    storeKeyProducts<kWarp, 0>(products, array, lane);
+  } else {
+    storeKeyProducts<kWarp, 1>(products, array, lane);
+  }
+}
+
 // Adds to each score the products that belong to its distance.
 template <int kWarp>
 __device__ void addProducts(Fragments& scores, unsigned row_products, unsigned key_products, bool of_rows, bool of_keys,
@@ -150,25 +168,145 @@ __device__ void byWarp(int warp, const Function& function) {
   }
 }
 
+// The copies that a block asks for: of its 64 query rows, of the keys and values of its steps, and of chunks.
+template <typename S>
+struct DisentangledLoads {
+  const AttentionParams& p;
+  const AttentionMaps& maps;
+  const PositionMaps& positions;
+  DisentangledBarriers& barriers;
+  unsigned base;  // of shared memory
+  int lane, head;
+  bool of_rows, of_keys;     // which tables the graph has
+  int begin, length, first;  // of the sequence, and the first of the rows in it
+
+  // The distances of a chunk begin here.
+  __device__ int nearestOf(int chunk) const { return chunk * kTaskRows - (kTaskRows - 1) - first; }
+  // Whether distances that are needed lie beyond the table, and so have its last row.
+  __device__ bool isClamped(int chunk) const {
+    return max(nearestOf(chunk), 1 - length) < -p.bias_range ||
+           min(nearestOf(chunk) + kTaskRows - 1, length - 1) > p.bias_range;
+  }
+  // The end of the table beyond which all of a chunk lies: 1 or -1, otherwise 0.
+  __device__ int endOf(int chunk) const {
+    return nearestOf(chunk) >= p.bias_range ? 1 : nearestOf(chunk) + kTaskRows - 1 <= -p.bias_range ? -1 : 0;
+  }
+  // Brings a chunk of a table. Warp-collective.
+  __device__ void copyChunk(int table, int chunk, int at, uint64_t* barrier) const {
+    const int nearest = nearestOf(chunk);
+    if (!isClamped(chunk)) {
+      if (lane == 0) copyBox(base + at, positions.chunk[table], 0, head, nearest + p.bias_range, barrier);
+      return;
+    }
+    for (int i = lane; i < kTaskRows; i += kWarpSize) {
+      const int distance = max(min(nearest + i, p.bias_range), -p.bias_range);
+      copyBox(base + at + i * kPanelRowBytes, positions.row[table], 0, head, distance + p.bias_range, barrier);
+    }
+  }
+  __device__ static int keyChunkAt(int chunk) { return kKeyChunksAt + chunk % 2 * kTileBytes; }
+  // The first two chunks of a table, if the graph has it, to these addresses.
+  __device__ void loadFirstChunks(int table, int at0, int at1, uint64_t* barrier) const {
+    const bool there = table == 0 ? of_rows : of_keys;
+    if (lane == 0) barrierExpect(barrier, there ? 2 * kTileBytes : 0);
+    __syncwarp();
+    if (!there) return;
+    copyChunk(table, 0, at0, barrier);
+    copyChunk(table, 1, at1, barrier);
+  }
+  // A further chunk, over `replaced`. It is loaded already if both hold the table's last row alone.
+  __device__ void loadChunk(int table, int chunk, int replaced, int at, uint64_t* barrier) const {
+    const bool same = isClamped(replaced) && endOf(chunk) != 0 && endOf(chunk) == endOf(replaced);
+    const bool wanted = (table == 0 ? of_rows : of_keys) && !same;
+    if (lane == 0) barrierExpect(barrier, wanted ? kTileBytes : 0);
+    __syncwarp();
+    if (wanted) copyChunk(table, chunk, at, barrier);
+  }
+  __device__ void loadKeys(int operand, int step) const {
+    if (lane == 0) {
+      loadRows<S, kTaskRows>(maps, operand, base + (operand == 1 ? kKeysAt : kValuesAt),
+                             min(length - step * kTaskRows, kTaskRows), head, begin + step * kTaskRows,
+                             operand == 1 ? &barriers.keys : &barriers.values);
+    }
+  }
+  // A step's V, and the chunk that keys need next.
+  __device__ void replaceValues(int warp, int step, bool more) const {
+    if (warp == 2) loadKeys(2, step);
+    if (warp == 3 && more) loadChunk(1, step + 2, step, keyChunkAt(step), &barriers.key_chunks);
+    __syncwarp();
+  }
+  // The next step's K, and the chunk that rows need then.
+  __device__ void replaceKeys(int warp, int step, bool more) const {
+    if (warp == 0 && more) loadChunk(0, step + 2, step + 1, kRowChunkAt, &barriers.row_chunks);
+    if (warp == 1 && more) loadKeys(1, step + 1);
+    __syncwarp();
+  }
+  // What the first step needs: a kind by each warp.
+  __device__ void start(int warp) const {
+    if (warp == 0) loadFirstChunks(0, kValuesAt, kRowChunkAt, &barriers.row_chunks);
+    if (warp == 1) loadKeys(1, 0);
+    if (warp == 2 && lane == 0) {
+      loadRows<S, kTaskRows>(maps, 0, base + kRowProductsAt, min(length - first, kTaskRows), head, begin + first,
+                             &barriers.values);
+    }
+    if (warp == 3) loadFirstChunks(1, keyChunkAt(0), keyChunkAt(1), &barriers.key_chunks);
+    __syncwarp();
+  }
+};
+
+// A warp's rows of Q, from shared memory.
+template <typename S>
+__device__ void loadQueries(const DisentangledLoads<S>& loads, int warp, unsigned (&queries)[S::kD / 16][4]) {
+  unsigned char* const q = sharedPointer<unsigned char>(loads.base + kRowProductsAt);
+  if (loads.p.q.bias) addBias<S>(loads.p.q, loads.p.D, q, loads.head, 0);
+#pragma unroll
+  for (int d = 0; d < S::kD / 16; ++d) {
+    loadMatrices(queries[d], q + panelOffset(warp * 16 + loads.lane % 16, d * 2 + loads.lane / 16));
+  }
+}
+
+// products = a warp's rows of Q times 64 rows of shared memory at this address.
+template <typename S>
+__device__ void multiplyRows(Fragments& products, const unsigned (&queries)[S::kD / 16][4], unsigned at) {
+  const unsigned b = panelDescriptor(at);
+#pragma unroll
+  for (int d = 0; d < S::kD / 16; ++d) {
+    wgmmaRegistersAlong<typename S::T>(products, queries[d], b + (d * 32 >> 4), d > 0);
+  }
+  wgmmaCommit();
+}
+
+// products = a step's keys times both chunks.
+template <typename S>
+__device__ void multiplyKeyChunks(float (&products)[16][4], unsigned base) {
+  wgmmaFence();
+  multiplyKeys<S>(products, panelDescriptor(base + kKeysAt), panelDescriptor(base + kKeyChunksAt));
+  wgmmaCommit();
+  wgmmaWait<0>();
+}
+
+// Weighs the values of a step, and adds them to the output. Rows of V beyond the sequence become zeros.
+template <typename S>
+__device__ void multiplyStepValues(Sm90Rows<S>& rows, unsigned values, int keys) {
+  if (keys < kTaskRows) {
+    zeroValues<S>(values, keys * S::kRowChunks + threadIdx.x % kWarpgroup, kTaskRows);
+    namedBarrier(kGroupBarrier, kWarpgroup);
+  }
+  wgmmaFence();
+  multiplyValues<S, 0, kTaskRows / 16>(rows.output, rows.weights, panelDescriptor(values), true);
+  wgmmaCommit();
+}
+
 template <typename S>
 __global__ void __launch_bounds__(kWarpgroup, kBlocks)
     attentionSm90DisentangledKernel(const __grid_constant__ AttentionParams p,
                                     const __grid_constant__ AttentionMaps maps,
                                     const __grid_constant__ PositionMaps positions) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using T = typename S::T;
   extern __shared__ __align__(1024) unsigned char dynamic[];
   const unsigned base = sharedAddress(dynamic);
   DisentangledBarriers& barriers = *sharedPointer<DisentangledBarriers>(base + kBarriersAt);
   const int thread = threadIdx.x, lane = thread % kWarpSize, warp = uniform(thread / kWarpSize);
-  if (thread == 0) {
-    barrierInit(&barriers.keys, 1);
-    barrierInit(&barriers.values, 1);
-    barrierInit(&barriers.row_chunks, 1);
-    barrierInit(&barriers.key_chunks, 1);
-    fenceBarrierInit();
-    fenceAsyncProxy();
-  }
+  if (thread == 0) initialize(barriers);
   const int number = blockIdx.x / p.H, head = blockIdx.x % p.H;  // blocks that start together read whole rows
   const bool of_rows = p.k_position, of_keys = p.q_position;
   __syncthreads();
@@ -182,128 +320,47 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
   const int begin = uniform(tile.begin), length = uniform(tile.length), first = uniform(tile.first);
   const int steps = ceilDiv(static_cast<unsigned>(length), static_cast<unsigned>(kTaskRows));
 
-  // The distances of a chunk begin here.
-  const auto nearestOf = [&](int chunk) { return chunk * kTaskRows - (kTaskRows - 1) - first; };
-  // Whether distances that are needed lie beyond the table, and so have its last row.
-  const auto isClamped = [&](int chunk) {
-    return max(nearestOf(chunk), 1 - length) < -p.bias_range ||
-           min(nearestOf(chunk) + kTaskRows - 1, length - 1) > p.bias_range;
-  };
-  // The end of the table beyond which all of a chunk lies: 1 or -1, otherwise 0.
-  const auto endOf = [&](int chunk) {
-    return nearestOf(chunk) >= p.bias_range ? 1 : nearestOf(chunk) + kTaskRows - 1 <= -p.bias_range ? -1 : 0;
-  };
-  // Brings a chunk of a table. Warp-collective.
-  const auto copyChunk = [&](int table, int chunk, int at, uint64_t* barrier) {
-    const int nearest = nearestOf(chunk);
-    if (!isClamped(chunk)) {
-      if (lane == 0) copyBox(base + at, positions.chunk[table], 0, head, nearest + p.bias_range, barrier);
-      return;
-    }
-    for (int i = lane; i < kTaskRows; i += kWarpSize) {
-      const int distance = max(min(nearest + i, p.bias_range), -p.bias_range);
-      copyBox(base + at + i * kPanelRowBytes, positions.row[table], 0, head, distance + p.bias_range, barrier);
-    }
-  };
-  const auto keyChunkAt = [](int chunk) { return kKeyChunksAt + chunk % 2 * kTileBytes; };
-  // The first two chunks of a table, if the graph has it, to these addresses.
-  const auto loadFirstChunks = [&](int table, int at0, int at1, uint64_t* barrier) {
-    const bool there = table == 0 ? of_rows : of_keys;
-    if (lane == 0) barrierExpect(barrier, there ? 2 * kTileBytes : 0);
-    __syncwarp();
-    if (!there) return;
-    copyChunk(table, 0, at0, barrier);
-    copyChunk(table, 1, at1, barrier);
-  };
-  // A further chunk, over `replaced`. It is loaded already if both hold the table's last row alone.
-  const auto loadChunk = [&](int table, int chunk, int replaced, int at, uint64_t* barrier) {
-    const bool same = isClamped(replaced) && endOf(chunk) != 0 && endOf(chunk) == endOf(replaced);
-    const bool wanted = (table == 0 ? of_rows : of_keys) && !same;
-    if (lane == 0) barrierExpect(barrier, wanted ? kTileBytes : 0);
-    __syncwarp();
-    if (wanted) copyChunk(table, chunk, at, barrier);
-  };
-  const auto loadKeys = [&](int operand, int step) {
-    if (lane == 0) {
-      loadRows<S, kTaskRows>(maps, operand, base + (operand == 1 ? kKeysAt : kValuesAt),
-                             min(length - step * kTaskRows, kTaskRows), head, begin + step * kTaskRows,
-                             operand == 1 ? &barriers.keys : &barriers.values);
-    }
-  };
-  if (warp == 0) loadFirstChunks(0, kValuesAt, kRowChunkAt, &barriers.row_chunks);
-  if (warp == 1) loadKeys(1, 0);
-  if (warp == 2 && lane == 0) {
-    loadRows<S, kTaskRows>(maps, 0, base + kRowProductsAt, min(length - first, kTaskRows), head, begin + first,
-                           &barriers.values);
-  }
-  if (warp == 3) loadFirstChunks(1, keyChunkAt(0), keyChunkAt(1), &barriers.key_chunks);
-  __syncwarp();
+  const DisentangledLoads<S> loads{p,    maps,    positions, barriers, base,   lane,
+                                   head, of_rows, of_keys,   begin,    length, first};
+  loads.start(warp);
 
   barrierWait(&barriers.values, 0);
   unsigned queries[S::kD / 16][4];
-  {
-    unsigned char* const q = sharedPointer<unsigned char>(base + kRowProductsAt);
-    if (p.q.bias) addBias<S>(p.q, p.D, q, head, 0);
-#pragma unroll
-    for (int d = 0; d < S::kD / 16; ++d) {
-      loadMatrices(queries[d], q + panelOffset(warp * 16 + lane % 16, d * 2 + lane / 16));
-    }
-  }
+  loadQueries(loads, warp, queries);
   __syncthreads();  // the products of rows overwrite Q
 
   const Lane fragment_lane;
   const unsigned row_products = base + kRowProductsAt, key_products = base + kKeyProductsAt;
   const float scale_log2 = p.scale * kLog2E;
-  // rows times 64 rows of shared memory
-  const auto multiplyRows = [&](Fragments& products, int at) {
-    const unsigned b = panelDescriptor(base + at);
-#pragma unroll
-    for (int d = 0; d < S::kD / 16; ++d) wgmmaRegistersAlong<T>(products, queries[d], b + (d * 32 >> 4), d > 0);
-    wgmmaCommit();
-  };
   Sm90Rows<S> rows;
   rows.clearOutput();
-  Fragments with_rows;
+  Fragments with_rows;  // products with a chunk of k_position, the first of which is in V's place
   barrierWait(&barriers.row_chunks, 0);
   wgmmaFence();
-  multiplyRows(with_rows, kValuesAt);
+  multiplyRows<S>(with_rows, queries, base + kValuesAt);
   wgmmaWait<0>();
   byWarp(warp, [&](auto number) { storeRowProducts<number.value, true>(with_rows, row_products, fragment_lane); });
   for (int step = 0; step < steps; ++step) {
     const int keys = length - step * kTaskRows;
     barrierWait(&barriers.keys, step & 1);
-    if (p.k.bias) {
-      addBias<S>(p.k, p.D, sharedPointer<unsigned char>(base + kKeysAt), head, 0);
-    }
+    if (p.k.bias) addBias<S>(p.k, p.D, sharedPointer<unsigned char>(base + kKeysAt), head, 0);
     barrierWait(&barriers.key_chunks, step & 1);
     float with_keys[16][4];  // of keys with both chunks
-    wgmmaFence();
-    multiplyKeys<S>(with_keys, panelDescriptor(base + kKeysAt), panelDescriptor(base + kKeyChunksAt));
-    wgmmaCommit();
-    wgmmaWait<0>();
+    multiplyKeyChunks<S>(with_keys, base);
     namedBarrier(kGroupBarrier, kWarpgroup);  // nobody reads V, the near chunk and the products of keys any more
     const bool more = step + 1 < steps;
-    if (warp == 2) loadKeys(2, step);
-    if (warp == 3 && more) loadChunk(1, step + 2, step, keyChunkAt(step), &barriers.key_chunks);
-    __syncwarp();
-    byWarp(warp, [&](auto number) {
-      if (step % 2 == 0) {
-        storeKeyProducts<number.value, 0>(with_keys, key_products, fragment_lane);
-      } else {
-        storeKeyProducts<number.value, 1>(with_keys, key_products, fragment_lane);
-      }
-    });
+    loads.replaceValues(warp, step, more);
+    byWarp(warp,
+           [&](auto number) { storeKeyProducts<number.value>(with_keys, key_products, step % 2, fragment_lane); });
     if (step > 0) barrierWait(&barriers.row_chunks, step & 1);
     wgmmaFence();
-    multiplyRows(with_rows, kRowChunkAt);
-    multiplyRows(rows.scores, kKeysAt);
+    multiplyRows<S>(with_rows, queries, base + kRowChunkAt);
+    multiplyRows<S>(rows.scores, queries, base + kKeysAt);
     wgmmaWait<1>();
     byWarp(warp, [&](auto number) { storeRowProducts<number.value, false>(with_rows, row_products, fragment_lane); });
     wgmmaWait<0>();
     namedBarrier(kGroupBarrier, kWarpgroup);  // the products are there, and nobody reads K and chunks any more
-    if (warp == 0 && more) loadChunk(0, step + 2, step + 1, kRowChunkAt, &barriers.row_chunks);
-    if (warp == 1 && more) loadKeys(1, step + 1);
-    __syncwarp();
+    loads.replaceKeys(warp, step, more);
     byWarp(warp, [&](auto number) {
       addProducts<number.value>(rows.scores, row_products, key_products, of_rows, of_keys, fragment_lane);
       __syncwarp();
@@ -312,13 +369,7 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
     if (keys < kTaskRows) rows.template maskFrom<kTaskRows>(keys, lane);
     rows.template weighStep<kTaskRows>(scale_log2, step == 0);
     barrierWait(&barriers.values, ~step & 1);
-    if (keys < kTaskRows) {
-      zeroValues<S>(base + kValuesAt, keys * S::kRowChunks + threadIdx.x % kWarpgroup, kTaskRows);
-      namedBarrier(kGroupBarrier, kWarpgroup);
-    }
-    wgmmaFence();
-    multiplyValues<S, 0, kTaskRows / 16>(rows.output, rows.weights, panelDescriptor(base + kValuesAt), true);
-    wgmmaCommit();
+    multiplyStepValues(rows, base + kValuesAt, keys);
   }
   wgmmaWait<0>();
   rows.addUpSums();
