@@ -38,6 +38,16 @@ struct WindowBarriers {
   uint64_t queries, keys[S::kRoom], values[S::kRoom];
 };
 
+template <typename S>
+__device__ inline void initialize(WindowBarriers<S>& barriers, int thread) {
+  if (thread >= S::kRoom) return;
+  barrierInit(&barriers.keys[thread], 1);
+  barrierInit(&barriers.values[thread], 1);
+  if (thread == 0) barrierInit(&barriers.queries, 1);
+  fenceBarrierInit();
+  fenceAsyncProxy();
+}
+
 // How the kernel goes through runs.
 struct WindowRuns {
   int rows;           // of a run
@@ -54,9 +64,136 @@ struct WindowMemory {
   __device__ unsigned value(int slot) const { return key(S::kRoom + slot); }
 };
 
+// A block of keys that takes the place of one that no group sees any more.
+struct NextBlock {
+  bool wanted;
+  int number, slot;
+};
+
+// The copies that a block asks for: of the query rows of a group, and of blocks of keys and values. Blocks of keys are
+// numbered from the first that the run sees.
+template <typename S>
+struct WindowLoads {
+  const AttentionMaps& maps;
+  const WindowMemory<S>& memory;
+  WindowBarriers<S>& barriers;
+  int head, key_head;
+  int begin, length, first;  // of the sequence, and the run's first row in it
+  int origin;                // of blocks of keys
+  int needed, filled;        // blocks: by the first group, and that there is room for at first
+
+  __device__ void loadQuery(int row) const {
+    loadRows<S, kTaskRows>(maps, 0, memory.query(), min(length - row, kTaskRows), head, begin + row, &barriers.queries);
+  }
+  __device__ void loadBlock(int operand, int block, int slot) const {
+    const int key = (origin + block) * kTaskRows;
+    loadRows<S, kTaskRows>(maps, operand, operand == 1 ? memory.key(slot) : memory.value(slot),
+                           min(length - key, kTaskRows), key_head, begin + key,
+                           operand == 1 ? &barriers.keys[slot] : &barriers.values[slot]);
+  }
+  __device__ void loadBlocks(int operand, int from, int to) const {
+    for (int block = from; block < to; ++block) loadBlock(operand, block, block);
+  }
+  // While a group is computed: the next one's rows, and further blocks of keys. After the first group the blocks that
+  // there is room for are asked for, too.
+  __device__ void startNext(int warp, int lane, int group, int groups, int row, const NextBlock& next) const {
+    if (lane == 0) {
+      if (warp == 0 && group + 1 < groups) loadQuery(row + kTaskRows);
+      if (warp == 1) {
+        if (group == 0) loadBlocks(1, needed, filled);
+        if (next.wanted) loadBlock(1, next.number, next.slot);
+      }
+      if (warp == 2 && group == 0) loadBlocks(2, needed, filled);
+    }
+    __syncwarp();
+  }
+  // What the first group needs: a kind by each warp.
+  __device__ void start(int warp, int lane) const {
+    if (lane == 0) {
+      if (warp == 0) loadQuery(first);
+      if (warp == 1) loadBlocks(1, 0, needed);
+      if (warp == 2) loadBlocks(2, 0, needed);
+    }
+    __syncwarp();
+  }
+};
+
+// The slots of the blocks before, at and after a group's, and the phases of their barriers. One that does not exist has
+// the group's own slot, and no key that is seen.
+template <typename S>
+__device__ inline void findSlots(int own_slot, int own_parity, bool has_before, bool has_after,
+                                 int (&slots)[kNearBlocks], int (&parities)[kNearBlocks]) {
+#pragma unroll
+  for (int i = 0; i < kNearBlocks; ++i) {
+    const int slot = own_slot + (i == 0 ? -has_before : i == 2 ? has_after : 0);
+    const bool over = slot == S::kRoom, under = slot < 0;
+    slots[i] = over ? 0 : under ? S::kRoom - 1 : slot;
+    parities[i] = own_parity ^ (over || under);
+  }
+}
+
 // The number of a block of keys as an argument that is known when compiling.
 template <int kNumber>
 using Block = std::integral_constant<int, kNumber>;
+
+// Waits for the blocks that a group sees. The group before has waited for all but the last.
+template <typename S>
+__device__ void waitNearBlocks(uint64_t (&arrived)[S::kRoom], const int (&slots)[kNearBlocks],
+                               const int (&parities)[kNearBlocks], bool first_group) {
+  if (first_group) {
+    barrierWait(&arrived[slots[0]], parities[0]);
+    barrierWait(&arrived[slots[1]], parities[1]);
+  }
+  barrierWait(&arrived[slots[2]], parities[2]);
+}
+
+// Scores of a group's rows and all keys that they see. Whoever calls it waits.
+template <typename S, typename Near>
+__device__ void multiplyNearKeys(NearRows<Near>& rows, unsigned q, const WindowMemory<S>& memory,
+                                 const int (&slots)[kNearBlocks]) {
+  wgmmaFence();
+#pragma unroll
+  for (int i = 0; i < kNearBlocks; ++i) {
+    multiplyKeys<S>(reinterpret_cast<float (&)[kTaskRows / 8][4]>(rows.scores[i * kTaskRows / 8]), q,
+                    panelDescriptor(memory.key(slots[i])));
+  }
+  wgmmaCommit();
+}
+
+// Weights of a group's rows, times the values of all keys that they see; wait() waits for these. The neighbours are
+// multiplied while the group's own keys are weighed. Whoever calls it waits for the last products.
+template <typename S, typename Near, typename Wait>
+__device__ void multiplyNearValues(NearRows<Near>& rows, const WindowMemory<S>& memory, const int (&slots)[kNearBlocks],
+                                   int warp, float scale_log2, const Wait& wait) {
+  unsigned values[kNearBlocks];
+#pragma unroll
+  for (int i = 0; i < kNearBlocks; ++i) values[i] = panelDescriptor(memory.value(slots[i]));
+  constexpr int kBlockChunks = NearRows<Near>::kBlockChunks, kSeen = NearRows<Near>::kSeen;
+  const auto multiplyBlock = [&](auto block, bool accumulate) {
+    constexpr int kBlock = decltype(block)::value, kFirst = kBlock * kBlockChunks;
+    multiplyValues<S, kFirst, kFirst + kBlockChunks>(rows.output, rows.weights, values[kBlock], accumulate);
+    wgmmaCommit();
+  };
+  rows.template weigh<0, kBlockChunks>(warp, scale_log2);
+  rows.template weigh<2 * kBlockChunks, kSeen>(warp, scale_log2);
+  wait();
+  wgmmaFence();
+  multiplyBlock(Block<0>{}, false);
+  multiplyBlock(Block<2>{}, true);
+  rows.template weigh<kBlockChunks, 2 * kBlockChunks>(warp, scale_log2);
+  wgmmaFence();
+  multiplyBlock(Block<1>{}, true);
+}
+
+// The last rows of V are beyond the sequence: from key `end` on they become zeros.
+template <typename S>
+__device__ void zeroEnd(const WindowMemory<S>& memory, WindowBarriers<S>& barriers, const int (&slots)[kNearBlocks],
+                        const int (&parities)[kNearBlocks], int end) {
+  const int i = end / kTaskRows, slot = i == 1 ? slots[1] : slots[2];
+  barrierWait(&barriers.values[slot], i == 1 ? parities[1] : parities[2]);
+  zeroValues<S>(sharedPointer<unsigned char>(memory.value(slot)), end % kTaskRows * S::kRowChunks + threadIdx.x,
+                kTaskRows);
+}
 
 template <typename S>
 __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
@@ -74,13 +211,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     prefetchMap(maps.whole[thread]);
     prefetchMap(maps.part[thread]);
   }
-  if (thread < S::kRoom) {
-    barrierInit(&barriers.keys[thread], 1);
-    barrierInit(&barriers.values[thread], 1);
-    if (thread == 0) barrierInit(&barriers.queries, 1);
-    fenceBarrierInit();
-    fenceAsyncProxy();
-  }
+  initialize<S>(barriers, thread);
   const int number = blockIdx.x / p.H, head = blockIdx.x % p.H, key_head = keyHead(p, head);
   __syncthreads();
   if (!p.early_lengths) waitForPriorGrids();
@@ -90,32 +221,15 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   if (run.rows <= 0) return;
   if (run.filler) return zeroRows(p, head, run.begin + run.first, run.rows);
 
-  // Blocks of keys are numbered from the first that the run sees; `own`: those at the positions of a group's rows.
+  // `own`: the blocks of keys at the positions of a group's rows.
   const int begin = uniform(run.begin), length = uniform(run.length), first = uniform(run.first);
   const int groups = ceilDiv(uniform(run.rows), kTaskRows);
   const int origin = max(first / kTaskRows - runs.before, 0);
   const int own_first = first / kTaskRows - origin;
   const int blocks = min(own_first + groups + runs.after, (length - 1) / kTaskRows + 1 - origin);
-  const auto loadQuery = [&](int group) {
-    const int row = first + group * kTaskRows;
-    loadRows<S, kTaskRows>(maps, 0, memory.query(), min(length - row, kTaskRows), head, begin + row, &barriers.queries);
-  };
-  const auto loadBlock = [&](int operand, int block, int slot) {
-    const int key = (origin + block) * kTaskRows;
-    loadRows<S, kTaskRows>(maps, operand, operand == 1 ? memory.key(slot) : memory.value(slot),
-                           min(length - key, kTaskRows), key_head, begin + key,
-                           operand == 1 ? &barriers.keys[slot] : &barriers.values[slot]);
-  };
-  const auto loadBlocks = [&](int operand, int from, int to) {
-    for (int block = from; block < to; ++block) loadBlock(operand, block, block);
-  };
-  const int needed = min(blocks, own_first + 2), filled = min(blocks, S::kRoom);  // by the first group; at first
-  if (lane == 0) {
-    if (warp == 0) loadQuery(0);
-    if (warp == 1) loadBlocks(1, 0, needed);
-    if (warp == 2) loadBlocks(2, 0, needed);
-  }
-  __syncwarp();
+  const int needed = min(blocks, own_first + 2), filled = min(blocks, S::kRoom);
+  const WindowLoads<S> loads{maps, memory, barriers, head, key_head, begin, length, first, origin, needed, filled};
+  loads.start(warp, lane);
 
   const Window window = windowOf(p);
   const bool narrow = window.left < kNearKeys || window.right < kNearKeys;
@@ -124,91 +238,40 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   int own_slot = own_first, own_parity = 0;
   for (int group = 0; group < groups; ++group) {
     const int row = first + group * kTaskRows, own = own_first + group;
-    // The slots of the blocks before, at and after the group's, and the phases of their barriers. One that does not
-    // exist has the group's own slot, and no key that is seen.
     const bool has_before = runs.before > 0 && own > 0, has_after = own + 1 < blocks;
     int slots[kNearBlocks], parities[kNearBlocks];
-#pragma unroll
-    for (int i = 0; i < kNearBlocks; ++i) {
-      const int slot = own_slot + (i == 0 ? -has_before : i == 2 ? has_after : 0);
-      const bool over = slot == S::kRoom, under = slot < 0;
-      slots[i] = over ? 0 : under ? S::kRoom - 1 : slot;
-      parities[i] = own_parity ^ (over || under);
-    }
+    findSlots<S>(own_slot, own_parity, has_before, has_after, slots, parities);
     if (++own_slot == S::kRoom) {
       own_slot = 0;
       own_parity ^= 1;
     }
-    const auto waitBlocks = [&](uint64_t (&arrived)[S::kRoom]) {  // the group before waited for the others
-      if (group == 0) {
-        barrierWait(&arrived[slots[0]], parities[0]);
-        barrierWait(&arrived[slots[1]], parities[1]);
-      }
-      barrierWait(&arrived[slots[2]], parities[2]);
+    const auto waitBlocks = [&](uint64_t (&arrived)[S::kRoom]) {
+      waitNearBlocks<S>(arrived, slots, parities, group == 0);
     };
-
     NearRows<Near> rows;
     barrierWait(&barriers.queries, group & 1);
     if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(memory.query()), head, 0);
     waitBlocks(barriers.keys);
-    wgmmaFence();
-#pragma unroll
-    for (int i = 0; i < kNearBlocks; ++i) {
-      multiplyKeys<S>(reinterpret_cast<float (&)[kTaskRows / 8][4]>(rows.scores[i * kTaskRows / 8]), q,
-                      panelDescriptor(memory.key(slots[i])));
-    }
-    wgmmaCommit();
+    multiplyNearKeys<S>(rows, q, memory, slots);
     const int end = min(length - row + kTaskRows,
                         has_after ? kNearKeyCount : 2 * kTaskRows);  // of keys
-    const int last_keys = end % kTaskRows;
-    if (last_keys > 0) {  // rows of V beyond the sequence become zeros
-      const int i = end / kTaskRows, slot = i == 1 ? slots[1] : slots[2];
-      barrierWait(&barriers.values[slot], i == 1 ? parities[1] : parities[2]);
-      zeroValues<S>(sharedPointer<unsigned char>(memory.value(slot)), last_keys * S::kRowChunks + thread, kTaskRows);
-    }
+    if (end % kTaskRows > 0) zeroEnd(memory, barriers, slots, parities, end);
     wgmmaWait<0>();
     const int next = own - runs.before + S::kRoom;  // overwrites the block that no group sees any more
-    const bool load_next = own >= runs.before && next < blocks;
-    const int next_slot = runs.before ? slots[0] : slots[1];
+    const NextBlock next_block{own >= runs.before && next < blocks, next, runs.before ? slots[0] : slots[1]};
     namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied this Q, and written zeros
-    if (lane == 0) {
-      if (warp == 0 && group + 1 < groups) loadQuery(group + 1);
-      if (warp == 1) {
-        if (group == 0) loadBlocks(1, needed, filled);
-        if (load_next) loadBlock(1, next, next_slot);
-      }
-      if (warp == 2 && group == 0) loadBlocks(2, needed, filled);
-    }
-    __syncwarp();
+    loads.startNext(warp, lane, group, groups, row, next_block);
     if (narrow) maskOutside<kNearKeyCount>(rows, window, -kTaskRows - warp * kWarpRows);
     if (end < kNearKeyCount) rows.template maskFrom<kNearKeyCount, kTaskRows>(end, lane);
     rows.takeSeen(warp, has_before);
     rows.findShift(scale_log2);
 
-    unsigned values[kNearBlocks];
-#pragma unroll
-    for (int i = 0; i < kNearBlocks; ++i) values[i] = panelDescriptor(memory.value(slots[i]));
-    constexpr int kBlockChunks = NearRows<Near>::kBlockChunks, kSeen = NearRows<Near>::kSeen;
-    const auto multiplyBlock = [&](auto block, bool accumulate) {
-      constexpr int kBlock = decltype(block)::value, kFirst = kBlock * kBlockChunks;
-      multiplyValues<S, kFirst, kFirst + kBlockChunks>(rows.output, rows.weights, values[kBlock], accumulate);
-      wgmmaCommit();
-    };
-    // The neighbours are multiplied while the group's own keys are weighed.
-    rows.template weigh<0, kBlockChunks>(warp, scale_log2);
-    rows.template weigh<2 * kBlockChunks, kSeen>(warp, scale_log2);
-    waitBlocks(barriers.values);
-    wgmmaFence();
-    multiplyBlock(Block<0>{}, false);
-    multiplyBlock(Block<2>{}, true);
-    rows.template weigh<kBlockChunks, 2 * kBlockChunks>(warp, scale_log2);
-    wgmmaFence();
-    multiplyBlock(Block<1>{}, true);
+    multiplyNearValues<S>(rows, memory, slots, warp, scale_log2, [&] { waitBlocks(barriers.values); });
     rows.addUpSums();
     wgmmaWait<0>();
-    if (load_next) {
+    if (next_block.wanted) {
       namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied that V
-      if (warp == 2 && lane == 0) loadBlock(2, next, next_slot);
+      if (warp == 2 && lane == 0) loads.loadBlock(2, next_block.number, next_block.slot);
       __syncwarp();
     }
     storeRows<Near>(p, AttentionWorkItem{begin + row, length - row, head}, rows);
