@@ -18,6 +18,137 @@ struct KeyOffsets {
 template <typename S>
 constexpr bool kLatePingPong = S::kD <= 32;
 
+// The barriers at which a warpgroup waits, and those at which others wait for it.
+template <typename S>
+struct ConsumerBarriers {
+  Sm90Shared<S>& shared;
+  int group;
+
+  // Stages are numbered through all items.
+  __device__ void waitKeys(int stage) const {
+    barrierWait(&shared.keys[stage % S::kKeyBarriers], stage / S::kKeyBarriers & 1);
+  }
+  __device__ void waitValues(int stage) const {
+    barrierWait(&shared.values[stage % S::kStages], stage / S::kStages & 1);
+  }
+  __device__ void pingPongWait() const { namedBarrier(kPingPongBarrier + group, 2 * kWarpgroup); }
+  __device__ static void pingPongArrive(int next) { namedArrive(kPingPongBarrier + next, 2 * kWarpgroup); }
+  __device__ void pingPongPass(int next) const {
+    pingPongWait();
+    pingPongArrive(next);
+  }
+  // An item's queries, and the keys and values of a stage, are needed no more.
+  __device__ void releaseQueries(int slot, int lane) const {
+    __syncwarp();
+    if (lane == 0) barrierArrive(&shared.queries_free[slot][group]);
+  }
+  __device__ void releaseStage(int stage, int in_group, int arrivals) const {
+    if (in_group == 0) barrierArrive(&shared.empty[stage % S::kStages], arrivals);
+  }
+  // Waits for the products that have been issued.
+  __device__ static void waitProducts(int next) {
+    if constexpr (!kLatePingPong<S>) pingPongArrive(next);
+    wgmmaWait<0>();
+    if constexpr (kLatePingPong<S>) pingPongArrive(next);
+  }
+};
+
+// Issues the scores of a stage's keys.
+template <typename S>
+__device__ void issueKeys(Sm90Rows<S>& rows, unsigned q, const Sm90Memory<S>& memory, int stage) {
+  const unsigned k = panelDescriptor(memory.key(stage % S::kStages));
+  wgmmaFence();
+  multiplyKeys<S>(rows.scores, q, k);
+  wgmmaCommit();
+}
+
+// Issues the weights of a stage's first kCount keys times their values.
+template <int kCount, typename S>
+__device__ void issueValues(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, int stage) {
+  const unsigned v = panelDescriptor(memory.value(stage % S::kStages));
+  wgmmaFence();
+  multiplyValues<S, 0, kCount / 16>(rows.output, rows.weights, v, true);
+  wgmmaCommit();
+}
+
+// The softmax of a step, of which the first kCount keys are looked at.
+template <int kCount, typename S>
+__device__ void weighKeys(const AttentionParams& p, Sm90Rows<S>& rows, Window window, KeyOffsets offsets,
+                          DistanceTable table, float slope, ItemFlags flags, float scale_log2, int step) {
+  const bool first = step == 0;
+  if constexpr (S::kPositionMode == PositionMode::kNone) {
+    rows.template weighStep<kCount>(scale_log2, first);
+  } else {
+    const int key_block = keyBlockOfStep<S>(offsets.diagonal, flags.split + step * flags.splits);
+    const int nearest = offsets.nearest + key_block * S::kKeys;
+    maskOutside<kCount>(rows, window, nearest);
+    float added[2];
+    if constexpr (S::kPositionMode == PositionMode::kWindow) {
+      rows.template startStep<kCount>(scale_log2, first, NoBias{}, added);
+    } else if constexpr (S::kPositionMode == PositionMode::kSlope) {
+      const float distance = static_cast<float>(laneDistance(nearest));
+      rows.template startStep<kCount>(scale_log2, first, SlopeBias{slope, distance}, added);
+    } else {
+      const bool before = nearest + kCount - 1 <= -p.bias_range;
+      if (before || nearest - (kWarpRows - 1) >= p.bias_range) {
+        const float end = *sharedPointer<float>(table.address(before ? -table.reach : table.reach));
+        rows.template startStep<kCount>(scale_log2, first, EndBias{end}, added);
+      } else {
+        rows.template startStep<kCount>(scale_log2, first, TableBias{table.address(laneDistance(nearest))}, added);
+      }
+    }
+    rows.template endStep<kCount>(scale_log2, added);
+  }
+}
+
+// Two warpgroups share the keys of the same rows: the first adds the other's results to its own.
+template <typename S>
+__device__ void combineShares(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, int split, int in_group,
+                              float scale_log2) {
+  float* const share = sharedPointer<float>(memory.exchange()) + in_group;
+  if (split > 0) rows.store(share);
+  namedBarrier(kCombineBarrier, 2 * kWarpgroup);
+  if (split == 0) rows.combine(share, scale_log2);
+  namedBarrier(kCombineBarrier, 2 * kWarpgroup);
+}
+
+// Weights of the last stage times its values, of which only the first kLast keys are looked at. Rows of V beyond the
+// sequence become zeros.
+template <int kLast, typename S>
+__device__ void multiplyLastValues(Sm90Rows<S>& rows, const ConsumerBarriers<S>& barriers, const Sm90Memory<S>& memory,
+                                   int stage, int last_keys, int in_group, int next) {
+  barriers.waitValues(stage);
+  if (last_keys < kLast) {
+    zeroValues<S>(sharedPointer<unsigned char>(memory.value(stage % S::kStages)), last_keys * S::kRowChunks + in_group,
+                  kLast);
+    namedBarrier(kGroupBarrier + barriers.group, kWarpgroup);
+  }
+  barriers.pingPongWait();
+  issueValues<kLast>(rows, memory, stage);
+  barriers.waitProducts(next);
+}
+
+// Where an item's keys are, and the biases of its head, if the shape has positions.
+template <typename S>
+__device__ KeyOffsets keyOffsetsOf(const AttentionWorkItem& item, int in_group) {
+  if constexpr (S::kPositionMode == PositionMode::kNone) return {};
+  return {uniform(item.begin - item.first - in_group / kWarpSize * kWarpRows), uniform(item.diagonal)};
+}
+
+template <typename S>
+__device__ DistanceTable distanceTableOf(const AttentionParams& p, const Sm90Memory<S>& memory, int group) {
+  if constexpr (S::kPositionMode != PositionMode::kDistance) return {};
+  return {memory.table(group, S::tableEntries(p.bias_range)), p.bias_range + S::kTableReach};
+}
+
+// All have read the last item's table: they met after its last softmax, to multiply.
+template <typename S>
+__device__ void fillDistanceTable(const AttentionParams& p, int head, const DistanceTable& table, int group) {
+  if constexpr (S::kPositionMode != PositionMode::kDistance) return;
+  fillTable(p, head, table);
+  namedBarrier(kGroupBarrier + group, kWarpgroup);
+}
+
 // Works through the items of one warpgroup. Warpgroups feed the tensor cores in ping-pong: otherwise all would multiply
 // at the same time and then all compute exponentials at the same time (FlashAttention-3, section 3.1). A warpgroup
 // waits at barrier kPingPongBarrier + group, at which the one before it arrives when it is done.
@@ -25,9 +156,9 @@ template <typename S>
 __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared, const Sm90Memory<S>& memory,
                                  int group) {
   const int in_group = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarpSize;
-  const float scale_log2 = p.scale * kLog2E;
-  const float slope_unit = -1.f / p.scale;
+  const float scale_log2 = p.scale * kLog2E, slope_unit = -1.f / p.scale;
   const Window window = windowOf(p);
+  const ConsumerBarriers<S> barriers{shared, group};
   if (group == kTaskWidth - 1) namedArrive(kPingPongBarrier, 2 * kWarpgroup);  // warpgroup 0 begins
 
   for (int item_number = 0;; ++item_number) {
@@ -38,8 +169,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     const int steps = uniform(item.steps);
     if (item.rows <= 0) {
       if (item.rows < 0) return;
-      __syncwarp();
-      if (lane == 0) barrierArrive(&shared.queries_free[slot][group]);
+      barriers.releaseQueries(slot, lane);
       const int chunks = p.H * p.D / 8;
       const int64_t first = static_cast<int64_t>(item.token) * chunks;
       for (int i = in_group; i < steps * chunks; i += kWarpgroup) zeroChunk(p, first + i);
@@ -49,134 +179,55 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     int number = uniform(item.stage);
     const int stride = uniform(item.stride), last_keys = uniform(item.last_keys);
     const ItemFlags flags = unpackFlags(uniform(item.flags));
-    KeyOffsets offsets{};
-    if constexpr (S::kPositionMode != PositionMode::kNone) {
-      offsets = {uniform(item.begin - item.first - in_group / kWarpSize * kWarpRows), uniform(item.diagonal)};
-    }
-    DistanceTable table{};
-    if constexpr (S::kPositionMode == PositionMode::kDistance) {
-      table = {memory.table(group, S::tableEntries(p.bias_range)), p.bias_range + S::kTableReach};
-    }
-    float slope = 0.f;
-    if constexpr (S::kPositionMode == PositionMode::kSlope) slope = p.slopes[item.head] * slope_unit;
+    const KeyOffsets offsets = keyOffsetsOf<S>(item, in_group);
+    const DistanceTable table = distanceTableOf<S>(p, memory, group);
+    const float slope = S::kPositionMode == PositionMode::kSlope ? p.slopes[item.head] * slope_unit : 0.f;
     if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(query), item.head, group);
 
     Sm90Rows<S> rows;
     rows.clearOutput();
     const unsigned q = panelDescriptor(query);
-    const auto waitKeys = [&](int n) { barrierWait(&shared.keys[n % S::kKeyBarriers], n / S::kKeyBarriers & 1); };
-    const auto waitValues = [&](int n) { barrierWait(&shared.values[n % S::kStages], n / S::kStages & 1); };
-    const auto pingPongWait = [&] { namedBarrier(kPingPongBarrier + group, 2 * kWarpgroup); };
-    const auto pingPongArrive = [&] { namedArrive(kPingPongBarrier + flags.next, 2 * kWarpgroup); };
-    const auto waitProducts = [&] {
-      if constexpr (!kLatePingPong<S>) pingPongArrive();
-      wgmmaWait<0>();
-      if constexpr (kLatePingPong<S>) pingPongArrive();
-    };
-    const auto issueKeys = [&](int n) {
-      const unsigned k = panelDescriptor(memory.key(n % S::kStages));
-      wgmmaFence();
-      multiplyKeys<S>(rows.scores, q, k);
-      wgmmaCommit();
-    };
-    const auto issueValues = [&](auto keys) {
-      const unsigned v = panelDescriptor(memory.value(number % S::kStages));
-      wgmmaFence();
-      multiplyValues<S, 0, decltype(keys)::value / 16>(rows.output, rows.weights, v, true);
-      wgmmaCommit();
-    };
-    const auto release = [&] {
-      if (in_group == 0) barrierArrive(&shared.empty[number % S::kStages], flags.arrivals);
-    };
-
-    // The softmax of the item's step with this number.
     const auto weigh = [&](auto keys, int step) {
-      constexpr int kCount = decltype(keys)::value;
-      const bool first = step == 0;
-      if constexpr (S::kPositionMode == PositionMode::kNone) {
-        rows.template weighStep<kCount>(scale_log2, first);
-      } else {
-        const int key_block = keyBlockOfStep<S>(offsets.diagonal, flags.split + step * flags.splits);
-        const int nearest = offsets.nearest + key_block * S::kKeys;
-        maskOutside<kCount>(rows, window, nearest);
-        float added[2];
-        if constexpr (S::kPositionMode == PositionMode::kWindow) {
-          rows.template startStep<kCount>(scale_log2, first, NoBias{}, added);
-        } else if constexpr (S::kPositionMode == PositionMode::kSlope) {
-          const float distance = static_cast<float>(laneDistance(nearest));
-          rows.template startStep<kCount>(scale_log2, first, SlopeBias{slope, distance}, added);
-        } else {
-          const bool before = nearest + kCount - 1 <= -p.bias_range;
-          if (before || nearest - (kWarpRows - 1) >= p.bias_range) {
-            const float end = *sharedPointer<float>(table.address(before ? -table.reach : table.reach));
-            rows.template startStep<kCount>(scale_log2, first, EndBias{end}, added);
-          } else {
-            rows.template startStep<kCount>(scale_log2, first, TableBias{table.address(laneDistance(nearest))}, added);
-          }
-        }
-        rows.template endStep<kCount>(scale_log2, added);
-      }
+      weighKeys<decltype(keys)::value>(p, rows, window, offsets, table, slope, flags, scale_log2, step);
     };
-
-    // The last stage, of which only the first keys.value keys are looked at: mask, weigh, multiply. Its rows of V
-    // beyond the sequence become zeros.
+    // The last stage, of which only the first keys.value keys are looked at.
     const auto processLastStage = [&](auto keys) {
       constexpr int kLast = decltype(keys)::value;
       if (last_keys < kLast) rows.template maskFrom<kLast, kLast - S::kKeys / 2>(last_keys, lane);
       weigh(keys, steps - 1);
-      waitValues(number);
-      if (last_keys < kLast) {
-        zeroValues<S>(sharedPointer<unsigned char>(memory.value(number % S::kStages)),
-                      last_keys * S::kRowChunks + in_group, kLast);
-        namedBarrier(kGroupBarrier + group, kWarpgroup);
-      }
-      pingPongWait();
-      issueValues(keys);
-      waitProducts();
+      multiplyLastValues<kLast>(rows, barriers, memory, number, last_keys, in_group, flags.next);
     };
     while (number >= issued + S::kStages) issued = loadShared(&shared.issued);
-    waitKeys(number);
-    pingPongWait();
-    issueKeys(number);
-    if constexpr (!kLatePingPong<S>) pingPongArrive();
-    if constexpr (S::kPositionMode == PositionMode::kDistance) {
-      // All have read the last item's: they met after its last softmax, to multiply.
-      fillTable(p, item.head, table);
-      namedBarrier(kGroupBarrier + group, kWarpgroup);
-    }
+    barriers.waitKeys(number);
+    barriers.pingPongWait();
+    issueKeys(rows, q, memory, number);
+    if constexpr (!kLatePingPong<S>) barriers.pingPongArrive(flags.next);
+    fillDistanceTable<S>(p, item.head, table, group);
     wgmmaWait<0>();
-    if constexpr (kLatePingPong<S>) pingPongArrive();
+    if constexpr (kLatePingPong<S>) barriers.pingPongArrive(flags.next);
     for (int left = steps - 1; left > 0; --left) {
       weigh(Keys<S::kKeys>{}, steps - 1 - left);
-      waitValues(number);
-      waitKeys(number + stride);
-      pingPongWait();
-      issueValues(Keys<S::kKeys>{});
-      issueKeys(number + stride);
-      waitProducts();
-      release();
+      barriers.waitValues(number);
+      barriers.waitKeys(number + stride);
+      barriers.pingPongWait();
+      issueValues<S::kKeys>(rows, memory, number);
+      issueKeys(rows, q, memory, number + stride);
+      barriers.waitProducts(flags.next);
+      barriers.releaseStage(number, in_group, flags.arrivals);
       number += stride;
     }
-    __syncwarp();
-    if (lane == 0) barrierArrive(&shared.queries_free[slot][group]);
+    barriers.releaseQueries(slot, lane);
     if (last_keys <= S::kKeys / 2) {
       processLastStage(Keys<S::kKeys / 2>{});
     } else {
       processLastStage(Keys<S::kKeys>{});
     }
-    release();
-    if (flags.idle_step) {
-      pingPongWait();
-      pingPongArrive();
-    }
+    barriers.releaseStage(number, in_group, flags.arrivals);
+    if (flags.idle_step) barriers.pingPongPass(flags.next);
 
     rows.addUpSums();
     if (flags.splits > 1) {
-      float* const share = sharedPointer<float>(memory.exchange()) + in_group;
-      if (flags.split > 0) rows.store(share);
-      namedBarrier(kCombineBarrier, 2 * kWarpgroup);
-      if (flags.split == 0) rows.combine(share, scale_log2);
-      namedBarrier(kCombineBarrier, 2 * kWarpgroup);
+      combineShares(rows, memory, flags.split, in_group, scale_log2);
       if (flags.split > 0) continue;
     }
     storeRows<S>(p, item, rows);
