@@ -9,6 +9,8 @@ TEXT_METADATA_KEY = "padfree_text"
 """The key of what an exported model's folder says of texts (TextInfo), until the model is rewritten."""
 FIXED_METADATA_KEY = "padfree_fixed"
 """The key of the inputs of an exported model that were bound to numbers, until the model is rewritten."""
+DEFINITION_METADATA_KEY = "padfree_definition"
+"""The key of which definition wrote a model from weights, and whether it is `own`, until the model is rewritten."""
 FORMAT = 1
 """The version of that metadata."""
 ONNX_SUFFIX = ".onnx"

@@ -16,7 +16,7 @@ from .analysis.held_positions import holds_entry
 from .analysis.limits import first_width, limit_of
 from .analysis.token_elements import dims_of_shape
 from .errors import RewriteError
-from .files.metadata import fixed_entry, text_entry
+from .files.metadata import definition_entry, fixed_entry, text_entry
 from .importing.fixed_axes import fixed_sizes
 from .importing.fixed_axes.sizes import EXPORT_AGAIN
 from .importing.inputs import token_inputs_of
@@ -70,6 +70,7 @@ def describe(
         **({"unread": list(unread_inputs_of(result))} if unread_inputs_of(result) else {}),
         **({"fixed": fixed_entry(original)} if fixed_entry(original) else {}),
         **text_entry(original),
+        **definition_entry(original),
     }
 
 

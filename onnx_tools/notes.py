@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from .analysis.limits import limit_of
 from .analysis.special_ids import IdRule
@@ -28,6 +29,17 @@ def unread_inputs_of(result: PassedGraph) -> tuple[str, ...]:
 def notes_on(result: PassedGraph, interface: str) -> tuple[str, ...]:
     """A sentence each, what nothing reads first."""
     return (*_unread_notes(result, interface), *_exchanged(result), *_zeros(result, interface))
+
+
+def note_on_definition(entry: Mapping[str, Any]) -> str:
+    """What is said of an original that a definition wrote which nobody else's code was held against; "" of others."""
+    definition = entry.get("definition") or {}
+    if not definition.get("own"):
+        return ""
+    return (
+        f"{definition['name']} is an own definition: no library that could be run knows this type, so that a second "
+        "reading of its paper alone was compared with it; compare some vectors with the model's own code"
+    )
 
 
 def note_on_padding(rules: Mapping[str, IdRule]) -> str:

@@ -19,7 +19,7 @@ from .analysis.symbolic import Analysis
 from .description import VERSION, describe, describe_types, measurement
 from .errors import RewriteError
 from .files.graph_io import export_model
-from .files.metadata import write_metadata
+from .files.metadata import definition_entry, write_metadata
 from .files.model import Model
 from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
@@ -28,7 +28,14 @@ from .importing.canonical import runnable
 from .importing.inputs import rows_of_one_number
 from .importing.nvidia import holds_plugins, without_plugins
 from .importing.quantized.unquantized import holds_quantization, without_quantization
-from .notes import every_slot_counts, note_on_padding, note_on_refuted_padding, notes_on, notes_on_rows
+from .notes import (
+    every_slot_counts,
+    note_on_definition,
+    note_on_padding,
+    note_on_refuted_padding,
+    notes_on,
+    notes_on_rows,
+)
 from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
 from .options import RewriteOptions
@@ -269,7 +276,8 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
     with request.phases.measured(REWRITING):
         result_graph = rewrite_graph(original, options)
         assumed = result_graph.assumed
-        notes = [note_on_padding(assumed)] if assumed else []
+        notes = [note for note in (note_on_definition(definition_entry(original.proto)),) if note]
+        notes += [note_on_padding(assumed)] if assumed else []
         report = replace(
             coverage(result_graph.graph, result_graph.analysis, result_graph.results, result_graph.gemms),
             notes=(*notes, *notes_on_rows(rows_of_one_number(original.proto)), *notes_on(result_graph, interface)),

@@ -65,7 +65,7 @@ def write(
         tensors.ignore(*HEADS)
     keys.check_all_read()
     tensors.check_all_read()
-    return Written(definition.name, graph, outputs)
+    return Written(definition.name, graph, outputs, definition.is_own(keys))
 
 
 def _definition(keys: Keys, tensors: Tensors) -> Definition:

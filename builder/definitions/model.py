@@ -63,6 +63,7 @@ class Definition:
         heads: by task (padfree.contract.texts) what writes the head; tasks without one are not described.
         code: classes of models' own code that compute the same, as `auto_map` names them.
         has_adapters: whether the model may have adapters, one of which can be asked for.
+        is_own: of which models nothing but a second reading, made for this project, was compared with the definition.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Definition:
     heads: Mapping[str, WriteHead]
     code: frozenset[str] = frozenset()
     has_adapters: bool = False
+    is_own: Callable[[Keys], bool] = lambda _: False
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,13 @@ class Written:
         name: of the definition.
         graph: all nodes.
         outputs: what its outputs are.
+        is_own: as of its definition, of this model.
     """
 
     name: str
     graph: EncoderGraph
     outputs: Outputs
+    is_own: bool = False
 
     def model(self, storage: Storage) -> Model:
         """The model with its weights.

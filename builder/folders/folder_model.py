@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
-from padfree.contract.names import TEXT_METADATA_KEY
+from padfree.contract.names import DEFINITION_METADATA_KEY, TEXT_METADATA_KEY
 from padfree.contract.phases import EXPORTING, IMPORTS, Phases
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import SENTENCES
@@ -93,8 +93,12 @@ class FolderModel:
         try:
             with phases.measured(EXPORTING):
                 written = write_defined(folder, pooled=pooled, adapter=self.options.adapter)
-                say(f"{self.folder}: reading its weights by padfree's definition of {written.name}")
-                return written.model(storage)
+                own = " (own definition)" if written.is_own else ""
+                say(f"{self.folder}: reading its weights by padfree's definition of {written.name}{own}")
+                model = written.model(storage)
+                entry = json.dumps({"name": written.name, "own": written.is_own})
+                model.proto.metadata_props.add(key=DEFINITION_METADATA_KEY, value=entry)
+                return model
         except NotDefinedError as error:
             check_exportable(folder, str(error))
             say(f"{self.folder}: exporting its weights with torch ({error})")

@@ -9,7 +9,13 @@ from typing import Any
 
 from onnx import ModelProto
 from padfree.contract.fields import decode
-from padfree.contract.names import DOMAIN, FIXED_METADATA_KEY, ONNX_METADATA_KEY, TEXT_METADATA_KEY
+from padfree.contract.names import (
+    DEFINITION_METADATA_KEY,
+    DOMAIN,
+    FIXED_METADATA_KEY,
+    ONNX_METADATA_KEY,
+    TEXT_METADATA_KEY,
+)
 
 from ..errors import RewriteError
 
@@ -41,6 +47,15 @@ def text_entry(model: ModelProto) -> dict[str, Any]:
     return {} if text is None else {"text": text}
 
 
+def definition_entry(model: ModelProto) -> dict[str, Any]:
+    """What a model that a definition wrote carries for the entry `definition` of its metadata: that entry, or nothing.
+
+    Raises RewriteError where it is not JSON.
+    """
+    definition = _noted(model, DEFINITION_METADATA_KEY)
+    return {} if definition is None else {"definition": definition}
+
+
 def fixed_entry(model: ModelProto) -> dict[str, int | float]:
     """The inputs of an exported model that were bound to numbers. Raises RewriteError where that is not JSON."""
     entry: dict[str, int | float] = _annotation(model, FIXED_METADATA_KEY) or {}
@@ -58,7 +73,7 @@ def _annotation(model: ModelProto, key: str) -> Any:
 
 def write_metadata(model: ModelProto, metadata: Mapping[str, Any]) -> None:
     """Writes the metadata object into a model, instead of what is there under its key."""
-    own = (ONNX_METADATA_KEY, TEXT_METADATA_KEY, FIXED_METADATA_KEY)
+    own = (ONNX_METADATA_KEY, TEXT_METADATA_KEY, FIXED_METADATA_KEY, DEFINITION_METADATA_KEY)
     others = [item for item in model.metadata_props if item.key not in own]
     del model.metadata_props[:]
     model.metadata_props.extend(others)

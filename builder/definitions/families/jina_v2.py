@@ -58,4 +58,5 @@ JINA_V2 = Definition(
     bert.token_types,
     heads(pooled_classes()),
     frozenset({"JinaBertModel"}),
+    is_own=lambda _: True,
 )

@@ -24,11 +24,12 @@ _VOCABULARY = 50368
 
 def _encode(writing: Writing) -> Encoded:
     keys, graph = writing.keys, writing.graph
-    # Entries of the first releases, which code for other attentions read.
+    # Entries of the first releases, which code for other attentions read; it is hidden_activation that counts.
     keys.only(position_embedding_type="absolute")
     keys.ignore("initializer_cutoff_factor", "deterministic_flash_attn", "reference_compile", "repad_logits_with_grad",
                 "mlp_dropout", "sparse_prediction", "sparse_pred_ignore_index", "layer_norm_eps", "decoder_bias",
-                "classifier_pooling", "classifier_bias", "classifier_activation", "tie_word_embeddings")  # fmt: skip
+                "classifier_pooling", "classifier_bias", "classifier_activation", "tie_word_embeddings",
+                "hidden_act")  # fmt: skip
     bias = keys.truth("norm_bias", default=False)
     sizes = bert.sizes_of(keys, inner=1152, epsilon=1e-5, active_key="hidden_activation", epsilon_key="norm_eps")
     tensors = writing.tensors.below("", "model.", there="embeddings.tok_embeddings.weight")

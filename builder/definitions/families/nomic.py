@@ -130,4 +130,5 @@ NOMIC = Definition(
     _token_types,
     {FEATURES: rows, SENTENCES: rows},
     frozenset({"NomicBertModel"}),
+    is_own=lambda keys: bool(keys.raw.get("moe_every_n_layers")),  # transformers has no experts
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,11 @@ of the hub's `config.json` and its names of tensors, at tiny sizes with random w
   `--precision` looks at the model's own numbers and chooses.
 - **class**: the speed class of the attention on Hopper. In every class, padfree's own GEMM kernels compute the linear
   layers of fp16 and bf16.
-- **entries**: where the entries of `config.json` come from, because none of the hub's own files could be opened for
-  this table. "Read": from a public copy. "Partly inferred", "mostly inferred": some or most from related models or from
-  the defaults of the class. "Memory": as remembered, with names of tensors that transformers writes. If your folder has
-  an entry that padfree does not know, it says so and uses no definition.
+- **entries**: where the entries of `config.json` come from, because the hub could not be reached for this table.
+  "Read": from a public copy, which that file names. "Partly inferred", "mostly inferred": some or most from related
+  models, from fine-tuned copies or from the defaults of the class. "Memory": as remembered, with names of tensors that
+  transformers writes; no public copy was found. If your folder has an entry that padfree does not know, it says so and
+  uses no definition.
 
 | class | attention |
 |---|---|
@@ -76,7 +78,9 @@ def page() -> str:
     """The whole page."""
     rows = [row(entry) for entry in FOLDERS]
     packed = sum("| packed entirely |" in line for line in rows)
-    return f"{HEAD}{''.join(rows)}\n{packed} of {len(rows)} are packed entirely.\n"
+    unconfirmed = ", ".join(entry["folder"] for entry in FOLDERS if not entry["confirmed"])
+    last = textwrap.fill(f"Not confirmed by any public copy: {unconfirmed}.", 120, break_on_hyphens=False)
+    return f"{HEAD}{''.join(rows)}\n{packed} of {len(rows)} are packed entirely.\n\n{last}\n"
 
 
 def main() -> None:

@@ -49,6 +49,12 @@ def test_most_of_fifty_are_packed() -> None:
     assert len(KNOWN) >= LEAST_PACKED
 
 
+def test_entries_from_memory_are_those_that_no_copy_confirms() -> None:
+    assert {name(entry) for entry in FOLDERS if entry["source"] == "memory"} == {
+        name(entry) for entry in FOLDERS if not entry["confirmed"]
+    }
+
+
 @pytest.mark.slow
 def test_the_page_is_what_the_command_writes() -> None:
     assert popular_table.PAGE.read_text("utf-8") == popular_table.page()

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions that no other code was compared with say so, on the screen and in the report; others do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from padfree.builder import cli
+from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.folder import read_folder
+from padfree.onnx_tools import load_model
+from padfree.onnx_tools.files import read_metadata
+
+from tests.support import defined
+
+OWN = "own definition"
+
+
+@pytest.mark.parametrize("name", defined.names())
+def test_those_are_own_whose_answers_a_second_reading_gave(name: str, tmp_path: Path) -> None:
+    reference = defined.read(name)
+    written = write_defined(read_folder(defined.write_reference(reference, tmp_path)), adapter=reference.adapter)
+    assert written.is_own == (reference.source == OWN)
+
+
+@pytest.mark.parametrize(("name", "is_own"), [("jina_v2", True), ("nomic", False)])
+def test_it_is_said(name: str, is_own: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = defined.write_reference(defined.read(name), tmp_path / "model")
+    assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "packed.onnx"), "--pooling", "mean"]) == 0
+    shown = capsys.readouterr()
+    assert (f"({OWN})" in shown.err) == is_own
+    assert ("is an own definition" in " ".join(shown.out.split())) == is_own
+    metadata: Any = read_metadata(load_model(tmp_path / "packed.onnx"))
+    assert metadata["definition"]["own"] == is_own
+    assert any("is an own definition" in note for note in metadata["coverage"]["notes"]) == is_own
