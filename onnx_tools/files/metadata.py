@@ -52,7 +52,7 @@ def definition_entry(model: ModelProto) -> dict[str, Any]:
 
     Raises RewriteError where it is not JSON.
     """
-    definition = _noted(model, DEFINITION_METADATA_KEY)
+    definition = _annotation(model, DEFINITION_METADATA_KEY)
     return {} if definition is None else {"definition": definition}
 
 
