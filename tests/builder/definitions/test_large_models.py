@@ -25,7 +25,7 @@ from padfree.onnx_tools.files.ort_session import open_session, parts_of
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.precision import constants, rounding
-from padfree.onnx_tools.rewrite import finished, rewrite_model
+from padfree.onnx_tools.rewrite import finish, rewrite_model
 
 from tests.support import defined
 
@@ -82,13 +82,13 @@ def test_files_are_those_of_small_models(
 ) -> None:
     options = RewriteOptions(precision=precision)
     small = rewrite_model(model_of(name, tmp_path / "model"), options)
-    wanted = finished(small.model, precision)
+    wanted = finish(small.model, precision)
     assert not deferred(small.model)
     request.getfixturevalue("large")
     large = rewrite_model(model_of(name, tmp_path / "model", Storage.MAP), options)
     keeps_type = precision == "fp32" or defined.read(name).dtype == {"fp16": "float16", "bf16": "bfloat16"}[precision]
     assert bool(deferred(large.model)) == keeps_type
-    result = finished(large.model, precision)
+    result = finish(large.model, precision)
     weights, others = ({item.name: item for item in model.graph.initializer} for model in (wanted, result))
     assert weights.keys() == others.keys()
     for key, tensor in weights.items():
