@@ -9,7 +9,7 @@ import pytest
 from padfree.builder import cli
 from padfree.builder.engine.profile import DEFAULT_MAX_TOKENS
 from padfree.contract.metadata import MOST_WIDTH
-from padfree.onnx_tools.analysis.positional import TRIED
+from padfree.onnx_tools.analysis.positional import LONGEST_TRIAL
 from padfree.onnx_tools.files import model_file
 from padfree.onnx_tools.importing import expansion
 from padfree.onnx_tools.operators.catalog import MAX_BIAS_RANGE, MAX_HEAD_SIZE
@@ -42,7 +42,7 @@ def served(option: str) -> int:
         ("numbers per token", f"{MOST_WIDTH:,}"),
         ("head size", f"8 to {MAX_HEAD_SIZE} in steps of 8"),
         ("table of a bias", f"{MAX_BIAS_RANGE:,} tokens"),
-        ("positions for which", f"{TRIED:,}"),
+        ("positions for which", f"{LONGEST_TRIAL:,}"),
         ("K and N", f"up to {MAX_NORMED_WIDTH:,}"),
         ("numbers in fp16", f"{LARGEST['fp16']:,.0f}"),
         ("`--max-tokens`", f"at most {DEFAULT_MAX_TOKENS:,}"),
