@@ -6,7 +6,6 @@ Tiny models are taken for large ones.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,11 @@ from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.ort_session import open_session, parts_of
 from padfree.onnx_tools.files.weights import Storage
+from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.precision import constants, rounding
 from padfree.onnx_tools.rewrite import finish, rewrite_model
+from padfree.onnx_tools.verification.verify import verify
 
 from tests.support import defined
 
@@ -143,23 +144,18 @@ def test_ids_that_a_table_lacks_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("layer", [0, 1])
-def test_weights_of_any_layer_that_differ_are_found(
-    layer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_of_any_layer_that_differ_are_found(layer: int, tmp_path: Path) -> None:
     original = model_of("qwen3_bfloat16", tmp_path / "model")
-    module: Any = sys.modules["padfree.onnx_tools.rewrite"]
-    exported = module._exported
-
-    def with_an_error(*given: Any) -> Model:
-        result = exported(*given)
-        tensor = next(item for item in result.proto.graph.initializer if f"layers.{layer}.mlp.down_proj" in item.name)
-        wrong = result.array(tensor) * np.float32(1.01)
-        result.weights.hold(tensor, memoryview(wrong.tobytes()))
-        return result
-
-    monkeypatch.setattr(module, "_exported", with_an_error)
+    result = rewrite_model(original, RewriteOptions(verify=False)).model
+    metadata = read_metadata(result.proto)
+    runs = result.with_proto(with_functions(result.proto))
+    verify(original, runs, metadata)
+    named = f"layers.{layer}.mlp.down_proj"
+    tensor = next(item for item in result.proto.graph.initializer if named in item.name)
+    wrong = runs.array(tensor) * np.float32(1.01)
+    runs.weights.hold(tensor, memoryview(wrong.tobytes()))
     with pytest.raises(VerificationError):
-        rewrite_model(original, RewriteOptions())
+        verify(original, runs, metadata)
 
 
 def test_what_is_deferred_is_in_memory_once_as_long_as_it_is_held() -> None:
