@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packed engine against a padded one, both in Triton's Python backend under the same load.
+"""A packed engine against a padded one in Triton under the same load; the packed one also in the native backend.
 
     python -m benchmarks.load.contest build --folder /tmp/contest
     python -m benchmarks.load.contest run --folder /tmp/contest --json benchmarks/results/local/load.jsonl
     python -m benchmarks.load.contest soak --folder /tmp/contest --rate 500 --json benchmarks/results/local/soak.jsonl
 
-BERT-base in fp16 with its pooled output. The padded engine is the original model built by TensorRT alone. Host code is
-the same in all servers; they differ in how a call's sequences are cut into runs: "packed" by tokens, "padded" in order
-of arrival, each run padded to its longest, "padded-sorted" by dynamic programming over measured costs. Answers of all
-servers are compared with those that the packed one gives to each request alone. Needs PADFREE_TRITON
-(tests/triton/install_server.py).
+BERT-base in fp16 with its pooled output. The padded engine is the original model built by TensorRT alone. All servers
+but "native" use the Python backend with the same host code; they differ in how a call's sequences are cut into runs:
+"packed" by tokens, "padded" in order of arrival, each run padded to its longest, "padded-sorted" by dynamic programming
+over measured costs. "native" is padfree's own backend with the packed engine. Answers of all servers are compared with
+those that the first one gives to each request alone. Needs PADFREE_TRITON (tests/triton/install_server.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import synthetic
 from padfree.runtime import Session
 from padfree.runtime.batching.measure import measure_costs
+from padfree.runtime.plan_files import open_plan
 
+from tests.support.native_triton import installed_backends, tensorrt_environment
 from tests.support.triton_server import TritonServer
 
 from .__main__ import line
@@ -44,6 +46,7 @@ from .soak import soak
 from .traffic import Traffic
 
 MODEL, OUTPUT = "bert", "pooler_output"
+NATIVE = "padfree"
 COSTS = "costs.json"
 MAX_SEQ_LEN = 512
 PACKED: dict[str, Any] = {"max_batch": 256, "max_seq_len": MAX_SEQ_LEN, "max_tokens": 16384, "opt_tokens": 8192}
@@ -61,15 +64,18 @@ class ContestServer:
         plan: name of its engine's file.
         max_sequences: most sequences of a run, 0 for as many as the engine takes.
         sorted: runs are chosen by dynamic programming over costs.
+        backend: python, or NATIVE.
     """
 
     plan: str
     max_sequences: int = 0
     sorted: bool = False
+    backend: str = "python"
 
 
 CONTENDERS = {
     "packed": ContestServer("packed.plan"),
+    "native": ContestServer("packed.plan", backend=NATIVE),
     "padded": ContestServer("padded.plan", max_sequences=32),
     "padded-sorted": ContestServer("padded.plan", sorted=True),
 }
@@ -110,7 +116,10 @@ def build_packed(model: ModelProto, folder: Path, timing_cache: str) -> Path:
 def write(folder: Path, name: str, contender: ContestServer, instances: int) -> None:
     """A contender's repository."""
     costs = folder / COSTS if contender.sorted else None
-    options = ServingOptions(MODEL, "python", SEQUENCES_A_CALL, instances=instances, costs=costs)
+    options = ServingOptions(MODEL, contender.backend, SEQUENCES_A_CALL, instances=instances, costs=costs)
+    if contender.backend == NATIVE:  # whose instances run two calls at a time
+        engine = open_plan(folder / contender.plan).engine
+        options = replace(options, instances=1, server_tensorrt=engine.tensorrt if engine else None)
     written = write_repository(folder / contender.plan, folder / name, options, overwrite=True).folder
     if contender.max_sequences:
         with (written / MODEL / "config.pbtxt").open("a", encoding="utf-8") as config:
@@ -120,11 +129,15 @@ def write(folder: Path, name: str, contender: ContestServer, instances: int) -> 
 
 @contextmanager
 def serve(repository: Path) -> Iterator[TritonServer]:
-    """The server of a contender."""
+    """The server of a contender, whose name the repository has."""
     options = ["--allow-gpu-metrics=false", f"--http-thread-count={os.cpu_count() or 1}"]
     with tempfile.TemporaryDirectory(prefix="padfree-contest-") as work:
         installed = Path(os.environ["PADFREE_TRITON"])
-        with TritonServer(installed, [repository], Path(work), *options) as server:
+        environment: dict[str, str] = {}
+        if CONTENDERS[repository.name].backend == NATIVE:
+            options.append(f"--backend-directory={installed_backends(installed, Path(work) / 'backends')}")
+            environment = tensorrt_environment()
+        with TritonServer(installed, [repository], Path(work), *options, environment=environment) as server:
             yield server
 
 
@@ -151,23 +164,30 @@ def run(arguments: argparse.Namespace) -> None:
                 best = find_limit(offer, arguments.p99_ms, arguments.start)
         limits[name] = best["tokens_per_s"] if best else 0.0
         print(f"{name}: within {arguments.p99_ms:g} ms p99: {line(best) if best else 'nothing'}", flush=True)
-    peers = [tokens for name, tokens in limits.items() if name != "packed"]
-    if "packed" in limits and peers and max(peers):
-        print(f"packed over the better padded server: {limits['packed'] / max(peers):.2f}", flush=True)
+    peers = [tokens for name, tokens in limits.items() if name.startswith("padded")]
+    for name in ("packed", "native"):
+        if name in limits and peers and max(peers):
+            print(f"{name} over the better padded server: {limits[name] / max(peers):.2f}", flush=True)
 
 
 def soak_packed(arguments: argparse.Namespace) -> None:
-    """Steady load on the packed server."""
+    """Steady load on the packed server, or on the native one."""
     traffic = Traffic(longest=MAX_SEQ_LEN, texts=arguments.texts)
     requests = traffic.requests(arguments.pool)
-    setting = {"mode": "soak", "label": "packed", "protocol": arguments.protocol, **vars(traffic), **environment()}
+    setting = {
+        "mode": "soak",
+        "label": arguments.server,
+        "protocol": arguments.protocol,
+        **vars(traffic),
+        **environment(),
+    }
 
     def tell(record: dict[str, Any]) -> None:
         print(line(record), flush=True)
         if arguments.json:
             append_record(arguments.json, {**setting, **record})
 
-    with serve(arguments.folder / "packed") as server:
+    with serve(arguments.folder / arguments.server) as server:
         target = Target(arguments.protocol, server.url(arguments.protocol), MODEL, OUTPUT, arguments.connections)
         with Fleet(target, requests, workers=arguments.workers, expected=references(target, requests)) as fleet:
             pid = server.process.pid
@@ -195,7 +215,8 @@ def main() -> None:
     contest.add_argument("--only", nargs="+", choices=CONTENDERS, help="not all contenders")
     contest.add_argument("--p99-ms", type=float, default=50.0)
     contest.add_argument("--start", type=float, default=400.0, help="the first rate, requests a second")
-    long = modes.add_parser("soak", parents=[load], help="the packed server for long")
+    long = modes.add_parser("soak", parents=[load], help="one server for long")
+    long.add_argument("--server", choices=("packed", "native"), default="packed")
     long.add_argument("--rate", type=float, required=True, help="requests a second")
     long.add_argument("--minutes", type=float, default=6.0)
     arguments = parser.parse_args()

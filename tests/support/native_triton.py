@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.runtime import SessionError
 from padfree.runtime.gpu import plugin_library
+from padfree.runtime.gpu.trt import import_tensorrt
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKEND = "libtriton_padfree.so"
@@ -53,6 +55,30 @@ def backend_directory(compiler: str, folder: Path, *options: str) -> Path:
         compile_library(compiler, sources, backend / BACKEND, *options)
     compile_library(compiler, [Path(__file__).with_name("fake_engine.cpp")], backend / ENGINE, *options)
     return folder
+
+
+def installed_backends(installed: Path, folder: Path) -> Path:
+    """A folder for `--backend-directory`: the native backend and its engine as they are installed, and Python's.
+
+    Raises:
+        SessionError: padfree's libraries are not there.
+    """
+    libraries = plugin_library.find().parent
+    backend = folder / "padfree"
+    backend.mkdir(parents=True)
+    for name in (BACKEND, ENGINE, "libpadfree_register.so", "libpadfree.so"):
+        (backend / name).symlink_to((libraries / name).resolve(strict=True))
+    (folder / "python").symlink_to(installed / "server" / "pytriton" / "tritonserver" / "backends" / "python")
+    return folder
+
+
+def tensorrt_environment() -> dict[str, str]:
+    """Lets a server find the TensorRT of this process, which Python finds by itself."""
+    import_tensorrt()
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    libraries = [Path(line.split()[-1]).parent for line in maps if "libnvinfer.so" in line]
+    before = os.environ.get("LD_LIBRARY_PATH", "")
+    return {"LD_LIBRARY_PATH": f"{libraries[0]}:{before}".strip(":")}
 
 
 def metadata(**changes: Any) -> dict[str, Any]:

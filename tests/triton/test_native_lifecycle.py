@@ -193,3 +193,25 @@ def test_sigterm_lets_requests_finish(installed: Path, native_backends: Path, tm
         assert server.wait() == 0
     for answer, sequences in zip(answers, requests, strict=True):
         assert_right(answer, sequences)
+
+
+def test_a_server_that_is_killed_leaves_nothing_in_the_way(
+    installed: Path, native_backends: Path, tmp_path: Path
+) -> None:
+    write_model(tmp_path / "repository", "plain", plan="delay_us 50000")
+    requests = random_requests(16, 40, most=1)
+    options = f"--backend-directory={native_backends}"
+    shared = set(Path("/dev/shm").iterdir())
+    for folder, is_killed in (("first", True), ("second", False)):
+        (tmp_path / folder).mkdir()
+        started = TritonServer(installed, [tmp_path / "repository"], tmp_path / folder, options)
+        with started as server, ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(call_all, server, "grpc", "plain", [tensors(each) for each in requests], OUTPUTS)
+            if is_killed:
+                wait_until(lambda server=server: series(server, "padfree_runs_total", "plain") > 0, "a run")  # type: ignore[misc]
+                server.kill()
+            answers = sent.result()
+        for answer, sequences in zip(answers, requests, strict=True):
+            if not is_killed or isinstance(answer, dict):
+                assert_right(answer, sequences)
+    assert set(Path("/dev/shm").iterdir()) <= shared

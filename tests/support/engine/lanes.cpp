@@ -152,8 +152,21 @@ int main(int count, char** arguments) {
                                   {"max_seqlen", kPadfreeSlots, kPadfreeInt32, 0, nullptr}};
   const PadfreeTensor outputs[] = {{"hidden", kPadfreeTokens, kPadfreeFloat32, 1, five},
                                    {"vector", kPadfreeSequences, kPadfreeFloat32, 1, four}};
-  PadfreePlan plan{arguments[2], arguments[3], "9.0", "a stand-in", false, false, std::string(arguments[4]) == "on",
-                   0, kMostTokens, kMostSequences, 64, 5, 2, inputs, outputs};
+  PadfreePlan plan{arguments[2],
+                   arguments[3],
+                   "9.0",
+                   "a stand-in",
+                   false,
+                   false,
+                   std::string(arguments[4]) == "on",
+                   0,
+                   kMostTokens,
+                   kMostSequences,
+                   64,
+                   5,
+                   2,
+                   inputs,
+                   outputs};
   PadfreeError error{};
   PadfreeEngine* engine = api.open(&plan, &error);
   if (engine == nullptr) fail(error.text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls plugins/engine as far as that goes without a GPU: probe VERSION FILE opens the TensorRT of that version and has it
-// deserialise the file. Prints the version, then the number of tensors, or the reason why there are none.
+// Calls plugins/engine as far as that goes without a GPU: probe VERSION FILE opens the TensorRT of that version and has
+// it deserialise the file. Prints the version, then the number of tensors, or the reason why there are none.
 #include <cstdio>
 #include <fstream>
 #include <iterator>

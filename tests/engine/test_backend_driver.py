@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libtriton_padfree.so under sanitizers, driven by a stand-in of Triton's core that holds it to the core's rules.
+
+tests/support/backend/driver.cpp says what requests there are, and core.cpp what is checked of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.native_triton import metadata
+from tests.support.pages import ROOT
+
+SUPPORT = ROOT / "tests" / "support"
+SOURCES = [
+    *sorted((ROOT / "plugins" / "triton_backend").glob("*.cpp")),
+    ROOT / "plugins" / "triton_batching" / "json.cpp",
+    *sorted((SUPPORT / "backend").glob("*.cpp")),
+]
+SANITIZERS = {"address": "address,undefined", "thread": "thread"}
+ENDED = re.compile(
+    r"^(\d+) requests: (\d+) right, (\d+) refused, (\d+) cancelled, (\d+) failed, (\d+) unanswered, (\d+) left$", re.M
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=SANITIZERS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the driver, the stand-in of an engine, and a model."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++: apt-get install g++")
+    found = tmp_path_factory.mktemp(f"driver-{request.param}")
+    options = ["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", str(ROOT / "plugins")]
+    options += ["-I", str(SUPPORT), f"-fsanitize={SANITIZERS[request.param]}", "-fno-sanitize-recover=all"]
+    # In one piece: most of the time would go into the standard library's headers.
+    together = found / "together.cpp"
+    together.write_text("".join(f'#include "{path}"\n' for path in SOURCES), encoding="utf-8")
+    engine = [
+        str(SUPPORT / "fake_engine.cpp"),
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-o",
+        str(found / "engine.so"),
+    ]
+    for command in (engine, [str(together), "-ldl", "-o", str(found / "driver")]):
+        subprocess.run([compiler, *options, *command], check=True, timeout=300)
+    (found / "1").mkdir()
+    (found / "1" / "model.plan").write_text("delay_us 20", encoding="utf-8")
+    (found / "1" / "model.plan.json").write_text(json.dumps(metadata()), encoding="utf-8")
+    return found
+
+
+def drive(folder: Path, requests: int, instances: int, fail_every: int = 0, **environment: str) -> tuple[int, str]:
+    command = [folder / "driver", folder / "engine.so", folder, str(requests), str(instances), str(fail_every)]
+    found = {**os.environ, **environment}
+    done = subprocess.run(command, env=found, capture_output=True, text=True, check=False, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def ended(status: int, shown: str) -> list[int]:
+    """What became of how many requests."""
+    found = ENDED.search(shown)
+    assert status == 0, shown[-4000:]
+    assert found, shown[-4000:]
+    total, right, refused, cancelled, failed, unanswered, left = map(int, found.groups())
+    assert right + refused + cancelled + failed + unanswered == total
+    assert left == 0
+    assert min(right, refused, cancelled) > 0
+    return [total, failed, unanswered]
+
+
+@pytest.mark.parametrize("instances", [1, 3])
+def test_good_hostile_and_cancelled_requests(folder: Path, instances: int) -> None:
+    requests = 10_000 if "thread" in folder.name else 50_000  # ThreadSanitizer takes ten times as long
+    total, failed, unanswered = ended(*drive(folder, requests, instances))
+    assert total >= 0.99 * requests
+    assert failed == unanswered == 0
+
+
+def test_a_server_without_memory(folder: Path) -> None:
+    """Every 17th response or buffer is refused: its request fails, unless even an error needs one."""
+    _, failed, unanswered = ended(*drive(folder, 10_000, 3, fail_every=17))
+    assert failed > 10 * unanswered
+
+
+def test_an_old_server_is_refused(folder: Path) -> None:
+    status, shown = drive(folder, 10, 1, CORE_API_MINOR="15")
+    assert status == 1
+    assert "the server has backend API 1.15, allowed: 1.16 and newer minor versions; use a server from 23.10" in shown
