@@ -118,7 +118,9 @@ class AddedTokens:
                     raise self._wrong("added_tokens_decoder", "an object of ids and tokens")
                 yield int(at), token
             return
-        special = {token.content for value in (*self._usual(), *self._listed()) if (token := _token(value))}
+        named = self._settings.get(EXTRA[0])  # an object: then older settings' list makes no token of the file special
+        listed = () if isinstance(named, dict) and named else self._listed()
+        special = {token.content for value in (*self._usual(), *listed) if (token := _token(value))}
         for content, at in self._file.items():
             token = _token({"content": content, "normalized": content not in special}, special=content in special)
             if token is not None and isinstance(at, int):
