@@ -222,7 +222,7 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     )
     for option, letter, explained in (
         ("--max-batch", "B", "maximum sequences per run (default 32)"),
-        ("--max-seq-len", "S", "longest sequence in tokens (default: the model's positions)"),
+        ("--max-seq-len", "S", "longest sequence in tokens (default: the model's positions, or 512)"),
         ("--max-tokens", "T", "maximum tokens per run (default B x S, at most 65536)"),
         ("--opt-tokens", "T", "token count for which TensorRT chooses kernels (default 0.6 of the maximum)"),
     ):

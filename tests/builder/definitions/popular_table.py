@@ -35,10 +35,10 @@ of the hub's `config.json` and its names of tensors, at tiny sizes with random w
 - **class**: the speed class of the attention on Hopper. In every class, padfree's own GEMM kernels compute the linear
   layers of fp16 and bf16.
 - **entries**: where the entries of `config.json` come from, because the hub could not be reached for this table.
-  "Read": from a public copy, which that file names. "Partly inferred", "mostly inferred": some or most from related
-  models, from fine-tuned copies or from the defaults of the class. "Memory": as remembered, with names of tensors that
-  transformers writes; no public copy was found. If your folder has an entry that padfree does not know, it says so and
-  uses no definition.
+  "Read": from a public copy, which the JSON file names. "Partly inferred", "mostly inferred": some or most from
+  related models, from fine-tuned copies or from the defaults of the class. "Memory": as the author remembers them, with
+  the names of tensors that transformers writes; no public copy was found. If your folder has an entry that padfree does
+  not know, padfree names the entry and uses no definition.
 
 | class | attention |
 |---|---|
