@@ -182,6 +182,33 @@ __device__ inline float centre(float (&x)[kVectors][kWidth], float mean, const I
   return squares;
 }
 
+// Stores the vectors that a row has.
+template <typename T, int kVectors, int kWidth, typename Column, typename Inside>
+__device__ inline void storeVectors(T* row, const float (&x)[kVectors][kWidth], const Column& column,
+                                    const Inside& inside) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (inside(i)) storeFloats(row + column(i), x[i]);
+  }
+}
+
+// Loads the vectors that a row has; zeros where there is no row.
+template <typename T, typename Raw, int kVectors, typename Column, typename Inside>
+__device__ inline void loadVectors(const T* row, Raw (&to)[kVectors], const Column& column, const Inside& inside) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    to[i] = row && inside(i) ? *reinterpret_cast<const Raw*>(row + column(i)) : Raw{};
+  }
+}
+
+// What every row needs.
+template <typename Source, typename Norm>
+__device__ inline void prefetchNorm(const Source& source, const Norm& p) {
+  prefetchToL2(p.gamma, p.E * sizeof(typename Norm::Element));
+  prefetchToL2(p.beta, p.E * sizeof(typename Norm::Element));
+  source.prefetch();
+}
+
 // kLanes threads a row, kVectors vectors of Norm::kAtOnceBytes a thread. All loads of a row are on their way before the
 // first is used. kCrowded: E fills all vectors and registers are bounded, so that a row takes fewer instructions and
 // more rows are under way. That helps where a row waits for more than its bytes; elsewhere it costs up to 7 % (H200, E
@@ -198,11 +225,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
     if (blockIdx.x < source.blocksAhead()) return source.ahead(p);
   }
   const unsigned block = blockIdx.x - source.blocksAhead();
-  if (block == 0) {
-    prefetchToL2(p.gamma, p.E * sizeof(T));
-    prefetchToL2(p.beta, p.E * sizeof(T));
-    source.prefetch();
-  }
+  if (block == 0) prefetchNorm(source, p);
   if (!source.readsEarly()) waitForPriorGrids();
   const int lane = threadIdx.x % kLanes;
   const int64_t result = static_cast<int64_t>(block) * (kRowNormThreads / kLanes) + threadIdx.x / kLanes;
@@ -212,12 +235,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
   if (Source::kMayReadEarly) waitForPriorGrids();
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
   const auto inside = [&](int i) { return kCrowded || column(i) < p.E; };
-  const auto load = [&](const T* from, Raw(&to)[kVectors]) {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      to[i] = from && inside(i) ? *reinterpret_cast<const Raw*>(from + column(i)) : Raw{};
-    }
-  };
+  const auto load = [&](const T* from, Raw(&to)[kVectors]) { loadVectors(from, to, column, inside); };
 
   Raw raw[Source::kAddends][kVectors], gamma[kVectors], beta[kVectors];
 #pragma unroll
@@ -241,12 +259,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
   load(scaled ? p.gamma : nullptr, gamma);
   load(scaled ? p.beta : nullptr, beta);
   const int64_t offset = result * p.E;
-  if (p.sum && result < p.rows) {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (inside(i)) storeFloats(p.sum + offset + column(i), x[i]);
-    }
-  }
+  if (p.sum && result < p.rows) storeVectors(p.sum + offset, x, column, inside);
 
   const float mean = p.rms ? 0.f : rowSum<kLanes>(total) * p.inverse_E;
   const float squares = centre(x, mean, inside);
