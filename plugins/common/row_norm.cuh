@@ -202,10 +202,10 @@ __device__ inline void loadVectors(const T* row, Raw (&to)[kVectors], const Colu
 }
 
 // What every row needs.
-template <typename Source, typename Norm>
-__device__ inline void prefetchNorm(const Source& source, const Norm& p) {
-  prefetchToL2(p.gamma, p.E * sizeof(typename Norm::Element));
-  prefetchToL2(p.beta, p.E * sizeof(typename Norm::Element));
+template <typename Source>
+__device__ inline void prefetchNorm(const Source& source, const void* gamma, const void* beta, size_t bytes) {
+  prefetchToL2(gamma, bytes);
+  prefetchToL2(beta, bytes);
   source.prefetch();
 }
 
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
     if (blockIdx.x < source.blocksAhead()) return source.ahead(p);
   }
   const unsigned block = blockIdx.x - source.blocksAhead();
-  if (block == 0) prefetchNorm(source, p);
+  if (block == 0) prefetchNorm(source, p.gamma, p.beta, p.E * sizeof(T));
   if (!source.readsEarly()) waitForPriorGrids();
   const int lane = threadIdx.x % kLanes;
   const int64_t result = static_cast<int64_t>(block) * (kRowNormThreads / kLanes) + threadIdx.x / kLanes;

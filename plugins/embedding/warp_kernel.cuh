@@ -34,11 +34,7 @@ __global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
   }
   const unsigned block = blockIdx.x - source.blocksAhead();
   const EmbeddingRows& p = source.p;
-  if (block == 0) {
-    prefetchToL2(p.gamma, kE * sizeof(T));
-    prefetchToL2(p.beta, kE * sizeof(T));
-    source.prefetch();
-  }
+  if (block == 0) prefetchNorm(source, p.gamma, p.beta, kE * sizeof(T));
   if (!source.readsEarly()) waitForPriorGrids();
   const int lane = threadIdx.x % kWarpSize;
   const int token = block * (kRowNormThreads / kWarpSize) + threadIdx.x / kWarpSize;

@@ -184,8 +184,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   const ShortCopies<S> copies{maps, memory, barriers, begin, length, head, keyHead(p, head)};
   copies.loadFirst(first, stride, warp);
   const DistanceTable table{sharedAddress(entries), S::kTableReach};
-  float slope = 0.f;
-  if constexpr (S::kPositionMode == PositionMode::kSlope) slope = p.slopes[head] / -p.scale;
+  const float slope = S::kPositionMode == PositionMode::kSlope ? p.slopes[head] / -p.scale : 0.f;
   if constexpr (S::kPositionMode == PositionMode::kDistance) {
     fillTable(p, head, table);
     __syncthreads();
