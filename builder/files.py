@@ -16,7 +16,7 @@ from .errors import BuildError
 _log = logging.getLogger(__name__)
 
 
-def write_files(files: Sequence[tuple[Path, bytes]], *, sync: bool = True) -> None:
+def write_files(files: Sequence[tuple[Path, bytes | memoryview]], *, sync: bool = True) -> None:
     """Writes all files beside their destinations first and moves them into place only when every one is complete.
 
     With `sync` that holds after a power failure too. Large files take as long again for it: not worth while where they
@@ -59,7 +59,7 @@ def write_with(path: Path, writer: Callable[[IO[bytes]], object]) -> None:
         raise _readable(path, error) from error
 
 
-def _write_all(content: bytes, file: IO[bytes]) -> None:
+def _write_all(content: bytes | memoryview, file: IO[bytes]) -> None:
     file.write(content)
 
 

@@ -153,7 +153,13 @@ def _build(
         started.phases.seconds |= {**waited.seconds, **preparation.seconds}
         if metadata.plugins:
             plugin_library.load()
-        built = started.build(preparation.model, shape_ranges(metadata, profile), content=preparation.content)
+        built = started.build(
+            preparation.model,
+            shape_ranges(metadata, profile),
+            content=preparation.content,
+            file=preparation.file,
+            drop=preparation.drop,
+        )
         chosen = {"linear": linear_of(preparation.model), "norms": norms_of(preparation.model)}
         described = describe_plan(built, raw, profile, started, chosen)
         if preparation.reference is not None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ class TacticOptions:
 class BuiltEngine:
     """A serialised engine and its plugin layers by operator."""
 
-    plan: bytes
+    plan: bytes | memoryview
     plugin_layers: Mapping[str, int]
 
 
@@ -90,6 +90,8 @@ class EngineBuilder:
         ranges: list[ShapeRange],
         *,
         content: memoryview | None = None,
+        file: Path | None = None,
+        drop: Callable[[], object] = lambda: None,
         strongly_typed: bool = True,
         builder_flags: tuple[str, ...] = (),
     ) -> BuiltEngine:
@@ -99,6 +101,8 @@ class EngineBuilder:
             model: without functions; padfree nodes named.
             ranges: shapes for the one optimisation profile.
             content: all of the model's bytes, where `model` is without weights.
+            file: the model with its weights, where `model` is without and they are too many for `content`.
+            drop: gives `content` or `file` back, of which the parser has its own copy then.
             strongly_typed: types come from the graph; False lets TensorRT 10 choose (11 cannot).
             builder_flags: names of trt.BuilderFlag.
 
@@ -107,11 +111,12 @@ class EngineBuilder:
         """
         trt = self._trt
         self._logger.forget()
-        check_room(weight_bytes(model, content), self._free_bytes(), self.device)
+        check_room(weight_bytes(model, content, file), self._free_bytes(), self.device)
         flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if strongly_typed else 0
         network = self._builder.create_network(flags)
         with self.phases.measured(PARSING):
-            parser = parse(trt, self._logger, network, model, content)
+            parser = parse(trt, self._logger, network, model, content, file)
+        drop()
         count_plugin_layers(trt, network, plugin_node_names(model))
         config = self._config(ranges, builder_flags)
         if strongly_typed:
@@ -135,8 +140,8 @@ class EngineBuilder:
         if cache is not None and attached:
             timing_cache.save(config, cache)
             linear_tables.keep(linear_tables.path_beside(cache), self.device)
-        del parser  # the network's weights lay in it until here
-        plan = bytes(serialized)
+        del network, parser  # the network's weights lay in it until here
+        plan = memoryview(serialized)  # TensorRT's memory; a copy would be as large
         with self.phases.measured(CHECKING):
             return BuiltEngine(plan, self._check_plugins(plan, needed_plugin_names(model)))
 
@@ -171,7 +176,7 @@ class EngineBuilder:
             self.tensorrt_version, self.device.name, self.device.compute_capability.replace(".", "")
         )
 
-    def _check_plugins(self, plan: bytes, wanted: dict[str, str]) -> dict[str, int]:
+    def _check_plugins(self, plan: bytes | memoryview, wanted: dict[str, str]) -> dict[str, int]:
         if not wanted:
             return {}
         runtime = self._trt.Runtime(self._logger)  # has to outlive the engine

@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 from padfree.onnx_tools.files import bytes_of
 from padfree.runtime.gpu import Device
 
 from ..errors import BuildError
+from .large_files import size_of_model
 
 _GIB = 1 << 30
 
 
-def weight_bytes(model: onnx.ModelProto, content: memoryview | None = None) -> int:
-    """The bytes of a model's weights; `content` holds all of its bytes where `model` is without them."""
+def weight_bytes(model: onnx.ModelProto, content: memoryview | None = None, file: Path | None = None) -> int:
+    """The bytes of a model's weights; `content`, or `file`, holds all of its bytes where `model` is without them."""
+    if file is not None:
+        return size_of_model(file)
     if content is not None:
         return content.nbytes  # the graph's own part is small beside weights for which this matters
     return sum(bytes_of(tensor) or 0 for tensor in model.graph.initializer)

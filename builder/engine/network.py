@@ -48,9 +48,14 @@ def needed_plugin_names(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def parse(
-    trt: Any, logger: Any, network: Any, model: onnx.ModelProto, content: bytes | memoryview | None = None
+    trt: Any,
+    logger: Any,
+    network: Any,
+    model: onnx.ModelProto,
+    content: bytes | memoryview | None = None,
+    file: Path | None = None,
 ) -> Any:
-    """Parses a model, or its bytes where they are there, into a network.
+    """Parses a model, or its bytes or its file where these are there, into a network.
 
     Models beyond protobuf's 2 GB go through a temporary file with the weights beside it.
 
@@ -61,9 +66,11 @@ def parse(
         BuildError: the parser refused a node; the message names node, operator and reason.
     """
     parser = trt.OnnxParser(network, logger)
-    if content is None and (pieces := serialized(Model(model))) is not None:
+    if file is None and content is None and (pieces := serialized(Model(model))) is not None:
         content = b"".join(pieces)
-    if content is not None:
+    if file is not None:
+        parsed = parser.parse_from_file(str(file))
+    elif content is not None:
         parsed = parser.parse(content)
     else:
         with tempfile.TemporaryDirectory(prefix="padfree-") as folder:

@@ -52,7 +52,7 @@ def describe_plan(
             "profile": asdict(profile),
             **chosen,
             "build_seconds": {},
-            "plan_bytes": len(built.plan),
+            "plan_bytes": memoryview(built.plan).nbytes,
             "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
             "plugin_layers": dict(built.plugin_layers),
         },
@@ -72,5 +72,5 @@ def write_described(
     text = json.dumps(described, indent=2).encode() + b"\n"
     # Whoever loads these compares digests.
     write_files([(path, built.plan), (sidecar_path(path), text), *more_files], sync=False)
-    _log.info("%s: %d bytes, plugin layers %s", path, len(built.plan), dict(built.plugin_layers))
+    _log.info("%s: %d bytes, plugin layers %s", path, memoryview(built.plan).nbytes, dict(built.plugin_layers))
     return described

@@ -34,6 +34,7 @@ from ..engine_check.reference import Reference, compute_reference
 from ..errors import BuildError
 from ..folders.folder_model import FolderModel
 from ..folders.source import Say
+from .large_files import remove_model, write_aside
 from .network import serialized
 from .options import BuildOptions
 from .preparation import AskDevice, metadata_of, prepare
@@ -50,8 +51,8 @@ from padfree.builder.engine.preparation_process import serve
 serve(sys.argv[1], answer)
 """
 Source: TypeAlias = str | Path | onnx.ModelProto | FolderModel
-_FAILED, _TOO_LARGE = 3, 4
-"""Exit codes of that process: its answer is an error; the model fits no answer."""
+_FAILED, _IN_FILE = 3, 4
+"""Exit codes of that process: its answer is an error; the model is too large for a message and lies in a file."""
 _NICENESS = 5
 """Of that process while TensorRT builds, which is what is waited for."""
 _LENGTH = struct.Struct("<q")
@@ -62,16 +63,18 @@ KB; and numpy multiply without threads, which wait longer for each other than th
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model for TensorRT's parser. Where `content` holds all of its bytes, `model` is without weights.
+    """A model for TensorRT's parser. Where `content` holds all of its bytes, or `file` it, `model` is without weights.
 
     `seconds` tells how long what took. `reference` waits for what the engine has to answer, and raises what was wrong;
-    None where nothing is verified.
+    None where nothing is verified. `drop` gives back the memory of `content`, or the room of `file`, once it is parsed.
     """
 
     model: onnx.ModelProto
     seconds: Mapping[str, float]
     content: memoryview | None = None
     reference: Callable[[], Reference] | None = None
+    file: Path | None = None
+    drop: Callable[[], object] = lambda: None
 
 
 @contextlib.contextmanager
@@ -120,7 +123,7 @@ def preparing(
         command = [sys.executable, "-c", _CHILD, request, *paths]
 
         def wait() -> Prepared:
-            prepared = _answer(child, answer, model, partial(heard, told, watcher, say)) or here()
+            prepared = _answer(child, answer, model, partial(heard, told, watcher, say))
             return (
                 replace(prepared, reference=partial(_read_reference, child, reference)) if options.verify else prepared
             )
@@ -183,17 +186,15 @@ def _answer(
     answer: IO[bytes],
     model: str | Path | FolderModel,
     hear: Callable[[], int | None],
-) -> Prepared | None:
-    """What the process made of the model; None where that is too large to be handed on."""
+) -> Prepared:
+    """What the process made of the model."""
     early = hear()
     code = child.wait() if early is None else early
     answer.seek(0)
     if code == _FAILED:
         error: Exception = pickle.load(answer)
         raise error
-    if code == _TOO_LARGE:
-        return None
-    if code != 0:
+    if code not in (0, _IN_FILE):
         name = model.folder if isinstance(model, FolderModel) else model
         raise BuildError(
             f"the process that rewrites '{name}' ended with code {code} and without an answer; where memory is short, "
@@ -202,7 +203,17 @@ def _answer(
     content = memoryview(mmap.mmap(answer.fileno(), 0, access=mmap.ACCESS_READ))
     seconds, content = _split_first(content)
     graph, content = _split_first(content)
-    return Prepared(onnx.load_model_from_string(bytes(graph)), json.loads(bytes(seconds)), content)
+    message, phases = onnx.load_model_from_string(bytes(graph)), json.loads(bytes(seconds))
+    if code == _IN_FILE:
+        file = Path(bytes(content).decode())
+        return Prepared(message, phases, file=file, drop=partial(remove_model, file))
+    return Prepared(message, phases, content, drop=partial(_empty, answer))
+
+
+def _empty(answer: IO[bytes]) -> None:
+    """Gives memory back that nobody reads any more."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(answer.fileno(), 0)
 
 
 def _split_first(content: memoryview) -> tuple[memoryview, memoryview]:
@@ -247,13 +258,12 @@ def serve(request: str, answer: int) -> NoReturn:
             model = prepared.model
             content = serialized(model)
             if content is None:
-                code = _TOO_LARGE
-            else:
-                graph = without_initializers(model.proto).SerializeToString()
-                parts = (json.dumps(phases.seconds).encode(), graph)
-                file.writelines(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
-                file.writelines(content)
-                model.weights.check_files()
+                code, content = _IN_FILE, iter((str(write_aside(model)).encode(),))
+            graph = without_initializers(model.proto).SerializeToString()
+            parts = (json.dumps(phases.seconds).encode(), graph)
+            file.writelines(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
+            file.writelines(content)
+            model.weights.check_files()
         except Exception as error:
             code = _FAILED
             file.seek(0)

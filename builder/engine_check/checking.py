@@ -69,7 +69,7 @@ class EngineCheck:
         }
 
 
-def open_engine(plan: Path, content: bytes, metadata: Metadata, device: int) -> Backend:
+def open_engine(plan: Path, content: bytes | memoryview, metadata: Metadata, device: int) -> Backend:
     """What runs a plan that no file holds yet; `plan` names it in messages."""
     from padfree.runtime.gpu.tensorrt_backend import TensorRTBackend
 
@@ -78,7 +78,13 @@ def open_engine(plan: Path, content: bytes, metadata: Metadata, device: int) -> 
 
 
 def check_engine(
-    plan: Path, content: bytes, metadata: Metadata, reference: Reference, *, device: int, compare: Callable[[], str]
+    plan: Path,
+    content: bytes | memoryview,
+    metadata: Metadata,
+    reference: Reference,
+    *,
+    device: int,
+    compare: Callable[[], str],
 ) -> EngineCheck:
     """Runs the batches of a reference through a plan.
 

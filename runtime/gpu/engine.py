@@ -64,7 +64,13 @@ class Engine:
     """
 
     def __init__(
-        self, plan: Path, metadata: Metadata, *, device: int, allow_other_gpu: bool, content: bytes | None = None
+        self,
+        plan: Path,
+        metadata: Metadata,
+        *,
+        device: int,
+        allow_other_gpu: bool,
+        content: bytes | memoryview | None = None,
     ) -> None:
         # The order matters: TensorRT may crash the process where CUDA does not work, so CUDA is asked first.
         trt = import_tensorrt()

@@ -63,7 +63,7 @@ class TensorRTBackend:
         device: int = 0,
         allow_other_gpu: bool = False,
         options: RunOptions | None = None,
-        content: bytes | None = None,
+        content: bytes | memoryview | None = None,
     ) -> None:
         self._options = options or RunOptions()
         self._metadata = metadata

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +22,8 @@ import pytest
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from padfree.builder import BuildError
 from padfree.builder.demo.demo import DEMO_DATA
-from padfree.builder.engine import network, preparation_process
+from padfree.builder.engine import large_files, network, preparation_process
+from padfree.builder.engine.gpu_memory import weight_bytes
 from padfree.builder.engine.linear import apply_linear, linear_of
 from padfree.builder.engine.lowering import for_parser
 from padfree.builder.engine.network import serialized
@@ -111,7 +115,7 @@ def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subp
     assert len(children) == 1
 
 
-def test_a_model_too_large_to_be_handed_on_is_prepared_here(
+def test_a_model_too_large_for_a_message_is_handed_on_in_a_file(
     monkeypatch: pytest.MonkeyPatch, children: list[subprocess.Popen[bytes]]
 ) -> None:
     refusing = "module.serialized = lambda *_: None\nmodule.serve(sys.argv[1], answer)"
@@ -120,9 +124,44 @@ def test_a_model_too_large_to_be_handed_on_is_prepared_here(
     monkeypatch.setattr(preparation_process, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
     with preparing(EXPORTED, OPTIONS, no_device) as wait:
         result = wait()
-    assert result.content is None
-    assert result.model == prepare_model(EXPORTED, OPTIONS, no_device)
-    assert [child.returncode for child in children] == [preparation_process._TOO_LARGE]
+        assert result.content is None
+        assert result.file is not None
+        assert not result.model.graph.initializer
+        assert onnx.load_model(str(result.file)) == prepare_model(EXPORTED, OPTIONS, no_device)
+        assert weight_bytes(result.model, None, result.file) >= result.file.stat().st_size
+        result.drop()
+        assert not result.file.exists()
+    assert not result.file.parent.parent.exists()
+    assert [child.returncode for child in children] == [preparation_process._IN_FILE]
+
+
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(large_files, "write_model", full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(BuildError, match=r"GB cannot be written there \(No space left on device\).*set TMPDIR"):
+        large_files.write_aside(open_model(EXPORTED))
+
+
+def sizes_of_files_in_memory() -> list[int]:
+    """Those that this process has open."""
+    sizes = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if "memfd:padfree" in str(link.readlink()):
+                sizes.append(link.stat().st_size)
+    return sizes
+
+
+def test_memory_is_given_back_once_a_model_is_parsed() -> None:
+    with preparing(EXPORTED, OPTIONS, no_device) as wait:
+        result = wait()
+        assert result.content is not None
+        assert max(sizes_of_files_in_memory()) >= result.content.nbytes
+        result.drop()
+        assert max(sizes_of_files_in_memory()) == 0
 
 
 def test_bytes_are_those_of_the_model() -> None:
