@@ -171,6 +171,13 @@ class Editor:
         target = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return self.node("Cast", [tensor], stem=stem, dtype=np.dtype(dtype), attrs={"to": target})
 
+    def reshape(
+        self, tensor: gs.Tensor, sizes: gs.Tensor, *, stem: str, dtype: Any = None, output: gs.Tensor | None = None
+    ) -> gs.Tensor:
+        """The tensor in another shape, of its own type unless another one is given."""
+        kind = tensor.dtype if dtype is None else dtype
+        return self.node("Reshape", [tensor, sizes], stem=stem, dtype=kind, output=output)
+
     def take_over(self, tensor: gs.Tensor) -> gs.Tensor:
         """The tensor without the node that made it, so that another node can make it."""
         tensor.inputs.clear()

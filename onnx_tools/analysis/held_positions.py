@@ -15,13 +15,11 @@ from .computation import Computation, NotComputedError
 from .graph import is_standard
 from .layout import S, is_token_input
 from .limits import limit_of
+from .onnx_operators import Movement, moving
 from .positional import Positional
 from .symbolic import Analysis
 
-_ANGLES = (
-    "Cast", "Concat", "Div", "Einsum", "Expand", "Identity", "MatMul", "Mul", "Reshape", "Squeeze", "Transpose",
-    "Unsqueeze",
-)  # fmt: skip
+_ANGLES = moving(*Movement) - moving(Movement.PART) | {"Div", "Einsum", "MatMul", "Mul"}
 """What lies between a position and the cosines of its angles."""
 _TURNS = ("Sin", "Cos")
 _MIXING = ("CumSum", "Conv", "ConvTranspose", "GRU", "LSTM", "RNN", "Scan", "Loop")

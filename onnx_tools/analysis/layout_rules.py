@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 
 from .graph import STANDARD_DOMAINS, is_padfree, present
 from .layout import B, S, is_token_shape, packed_axis, token_axis
+from .onnx_operators import ELEMENTWISE, Work, working
 from .symbolic.arguments import axes_of_node, slice_arguments, split_sizes
 from .symbolic.facts import Facts, InputFacts, Shape
 
@@ -31,19 +32,6 @@ class PackedForm:
     is_same: bool = False  # the result is the input: only batch and sequence have moved
     rows: tuple[int, ...] = ()  # inputs [B,...,1,...] of which every token gets its sequence's row
     of_slots: tuple[int, ...] = ()  # inputs [...,S,...] without a batch, of which every token gets its slot's row
-
-
-# Each element of the result depends on the same element of the operands alone.
-ELEMENTWISE = frozenset(
-    {
-        "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd",
-        "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal",
-        "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf",
-        "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not",
-        "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
-        "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor",
-    }
-)  # fmt: skip
 
 
 def packed_form(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
@@ -366,19 +354,13 @@ _RULES: Mapping[str, Callable[[gs.Node, InputFacts, Facts], PackedForm]] = Mappi
         "Expand": _expand,
         "Gather": _gather,
         "GatherElements": _elements,
-        "Hardmax": _norm,
-        "LayerNormalization": _norm,
-        "LogSoftmax": _norm,
-        "LpNormalization": _norm,
         "MatMul": _matmul,
         "QuantizeLinear": _quantize,
         "OneHot": _one_hot,
         "Pad": _pad,
-        "RMSNormalization": _norm,
         "Reshape": _reshape,
         "Slice": _slice,
         "ScatterElements": _elements,
-        "Softmax": _norm,
         "Split": _split,
         "Squeeze": _reduce,
         "Tile": _tile,
@@ -386,9 +368,7 @@ _RULES: Mapping[str, Callable[[gs.Node, InputFacts, Facts], PackedForm]] = Mappi
         "Transpose": _transpose,
         "Trilu": _triangle,
         "Unsqueeze": _unsqueeze,
-        **{
-            f"Reduce{kind}": _reduce
-            for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-        },
+        **dict.fromkeys(working(Work.NORM), _norm),
+        **dict.fromkeys(working(Work.REDUCTION), _reduce),
     }
 )

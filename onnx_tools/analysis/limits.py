@@ -6,6 +6,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from .graph import is_padfree, is_standard
+from .onnx_operators import Movement, moving
 from .symbolic import Analysis, Poly
 
 
@@ -27,12 +28,14 @@ def limit_of(graph: gs.Graph, name: str) -> int | None:
     return min(limits) if limits else None
 
 
+_MOVEMENTS = moving(*Movement)
+
+
 def _moves(node: gs.Node, tensor: gs.Tensor) -> bool:
     """Whether a node's results hold the tensor's values, all of them or some."""
     if is_standard(node, "Concat"):
         return True
-    moving = ("Cast", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
-    return is_standard(node, *moving) and node.inputs[0] is tensor
+    return is_standard(node, *_MOVEMENTS) and node.inputs[0] is tensor
 
 
 def _embedding_limits(node: gs.Node, tensor: gs.Tensor) -> list[int]:

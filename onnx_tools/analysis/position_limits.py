@@ -17,12 +17,14 @@ import onnx_graphsurgeon as gs
 from .computation import NotComputedError
 from .computed_numbers import ComputedNumbers, computed_numbers
 from .graph import argument, is_standard
+from .onnx_operators import OPERATORS, ShapeRule
 from .symbolic import Analysis, Apply, Axis, Index, Poly
 from .symbolic.arguments import axes_of_node
-from .symbolic.expr import ELEMENTWISE, Expr
+from .symbolic.expr import ELEMENTWISE as ARITHMETIC
+from .symbolic.expr import Expr
 from .symbolic.facts import Facts, Shape
-from .symbolic.rules import BROADCASTING
 
+_BROADCASTING = tuple(name for name, record in OPERATORS.items() if record.shape is ShapeRule.BROADCAST)
 _ENDLESS = 1 << 30  # tokens
 _LONGEST_TRIAL = 1024  # tokens; further on numbers are taken to grow as they do up to there
 _TRIED_AFTER = 4096  # tokens: as far as that is tried where they grow evenly
@@ -83,7 +85,7 @@ def _look_ups(graph: gs.Graph, analysis: Analysis) -> Iterator[_LookUp]:
                 yield _LookUp(depth[0], node.inputs[0])
         elif is_standard(node, "Slice"):
             yield from _slices(node, input_facts)
-        elif is_standard(node, *ELEMENTWISE, *BROADCASTING):
+        elif is_standard(node, *ARITHMETIC, *_BROADCASTING):
             yield from _broadcast([item.shape for item in input_facts])
 
 

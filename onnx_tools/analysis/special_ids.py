@@ -17,6 +17,7 @@ import onnx_graphsurgeon as gs
 
 from .collected_tokens import collects, numbered_tokens
 from .graph import is_standard
+from .onnx_operators import Movement, moving
 
 Array = npt.NDArray[Any]
 MaskArray = npt.NDArray[np.bool_]
@@ -30,10 +31,7 @@ _UNKNOWN_LIMIT = 2  # of inputs whose table is not below_limit: flags are 0 and 
 _MOST_MARKERS = 3  # tokens of each marker, per sequence
 _EQUAL_MARKERS = 2  # the same where all sequences have as many
 _COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-_SAME_IDS = (
-    "Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "ScatterND", "Slice", "Squeeze", "Transpose",
-    "Unsqueeze",
-)  # fmt: skip
+_SAME_IDS = moving(*Movement) - {"Concat"} | {"ScatterND"}
 _LOOK_FOR_LARGEST = ("ArgMax", "ReduceMax", "TopK")
 
 

@@ -113,9 +113,7 @@ def take_lengths(graph: gs.Graph, lengths: LengthsInput) -> None:
     zero, one = (editor.constant(stem, np.asarray(value, np.int64)) for stem, value in (("zero", 0), ("one", 1)))
     positions = editor.node("Range", [zero, slots, one], stem="places", dtype=_INT64)
     column = editor.constant("column", np.asarray([-1, 1], np.int64))
-    counts = editor.node(
-        "Reshape", [editor.cast(lengths_input, _INT64, "lengths"), column], stem="lengths", dtype=_INT64
-    )
+    counts = editor.reshape(editor.cast(lengths_input, _INT64, "lengths"), column, stem="lengths")
     is_token = editor.node("Less", [positions, counts], stem="kept", dtype=np.dtype(np.bool_))
     target = helper.np_dtype_to_tensor_dtype(_INT64)
     editor.node("Cast", [is_token], stem=mask.name, attrs={"to": target}, output=mask)

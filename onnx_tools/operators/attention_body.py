@@ -35,7 +35,7 @@ def attention(b: BodyBuilder) -> None:
     context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
     rows = b.reshape(b.op("Transpose", context, perm=[0, 3, 1, 2, 4]), b.op("Mul", batch, ragged.smax), width)
 
-    flat_mask = b.op("Reshape", ragged.mask, b.const([-1]))
+    flat_mask = b.flat(ragged.mask)
     live = b.op("Squeeze", b.op("NonZero", flat_mask), b.const([0]))
     missing = b.op("Concat", b.op("Sub", tokens, ragged.total), width, axis=0)
     filler = b.op("ConstantOfShape", missing)

@@ -17,7 +17,7 @@ from .ragged import Ragged, grid_token, is_live, pad_index, ragged_from_cu_seqle
 
 def _index(b: BodyBuilder) -> None:
     is_token = b.op("Cast", b.op("Not", b.op("Equal", "mask", b.const(0, np.int32))), to=TensorProto.INT64)
-    flat = b.op("Reshape", is_token, b.const([-1]))
+    flat = b.flat(is_token)
     b.output_index("token_index", b.op("Squeeze", b.op("NonZero", flat), b.const([0])))
     b.output_index("seq_lens", b.reduce("ReduceSum", is_token, 1))
     b.output_index("num_tokens", b.reduce("ReduceSum", flat, 0))

@@ -135,6 +135,10 @@ class BodyBuilder:
         end = self.const([np.iinfo(np.int64).max])
         return self.op("Slice", self.op("Shape", value), self.const([axis]), end)
 
+    def flat(self, value: str) -> str:
+        """All elements along one axis."""
+        return self.op("Reshape", value, self.const([-1]))
+
     def as_vector(self, scalar: str) -> str:
         """A scalar as [1]."""
         return self.op("Reshape", scalar, self.const([1]))

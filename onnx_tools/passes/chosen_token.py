@@ -10,12 +10,13 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import is_standard, made_by, producer
 from ..analysis.layout import B, S, is_token_shape
+from ..analysis.onnx_operators import RESHAPES, Movement, moving
 from ..analysis.symbolic import Analysis, Apply, Element, Expr, Index, Number, Poly, RowSum
 from ..analysis.symbolic.expr import axis_index, evaluate, leaves
 from ..analysis.symbolic.facts import Facts
 from .masks.mask_values import Mask
 
-_MOVEMENTS = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze")
+_MOVEMENTS = moving(Movement.SAME, Movement.VIEW, Movement.REPEATED, Movement.CONVERTED)
 _LENGTHS = (1, 2, 3, 5, 8)  # to try formulas of lengths with
 
 
@@ -97,7 +98,7 @@ def _counts_rows(facts: Facts, step: Poly) -> bool:
 
 def _from_rows(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
     """Rows slot + row * S of the tokens as [B*S,E]."""
-    flat, total = made_by(node.inputs[0], "Reshape", "Flatten"), made_by(node.inputs[1], "Add")
+    flat, total = made_by(node.inputs[0], *RESHAPES), made_by(node.inputs[1], "Add")
     rows = analysis[node.inputs[0]].shape
     if flat is None or total is None or rows is None or len(rows) != 2 or rows[0] != B * S:
         return None

@@ -169,7 +169,8 @@ def _write_gemm(
         together = op("Concat", beside, axis=2)
     if by_channel:
         factors = editor.constant(f"{name}_weight", np.ascontiguousarray(weight[:, 0].T).reshape(-1))  # [taps * C]
-        apart = op("Reshape", [op("Mul", [together, factors]), numbers(0, 0, taps, -1)])
+        scaled, sizes = op("Mul", [together, factors]), numbers(0, 0, taps, -1)
+        apart = editor.reshape(scaled, sizes, stem=f"{name}_reshape", dtype=dtype)
         total = op("ReduceSum", [apart, numbers(2)], keepdims=0)
     else:
         matrix = np.ascontiguousarray(weight.transpose(2, 1, 0).reshape(-1, weight.shape[0]))  # [taps * C, N]

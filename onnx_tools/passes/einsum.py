@@ -136,10 +136,10 @@ class _EinsumExpansion:
         rows, columns = (_without(result, labels) for labels in (a_labels, weight_labels))
         sizes = [self._sizes[label] for label in columns]
         matrix = self.arranged(weight, weight_labels, inner + columns)
-        matrix = self._op("Reshape", [matrix, self._axes([-1, int(np.prod(sizes))])])
+        matrix = self._reshape(matrix, [-1, int(np.prod(sizes))])
         x = self._merge(a, a_labels, rows, inner)
         total = self._op("MatMul", [x if rows else self._op("Unsqueeze", [x, self._axes([0])]), matrix])
-        total = self._op("Reshape", [total, self._axes([*([0] * len(rows)), *sizes])])
+        total = self._reshape(total, [*([0] * len(rows)), *sizes])
         return self.arranged(total, rows + columns, result)
 
     def sum_over(self, tensor: gs.Tensor, labels: str, remaining: str) -> gs.Tensor:
@@ -162,7 +162,7 @@ class _EinsumExpansion:
         arranged = self.arranged(tensor, labels, outer + inner)
         if len(inner) == 1:
             return arranged
-        return self._op("Reshape", [arranged, self._axes([0] * len(outer) + [-1])])
+        return self._reshape(arranged, [0] * len(outer) + [-1])
 
     def _matrix(self, tensor: gs.Tensor, labels: str, batch: str, matrix: str) -> gs.Tensor:
         """[*batch, *matrix], with axes of size 1 where the tensor has none, but for leading ones."""
@@ -176,6 +176,9 @@ class _EinsumExpansion:
         arranged = self.arranged(tensor, labels, _without(result, labels))
         new_axes = [axis for axis, label in enumerate(result) if label not in labels]
         return self._op("Unsqueeze", [arranged, self._axes(new_axes)]) if new_axes else arranged
+
+    def _reshape(self, tensor: gs.Tensor, sizes: Sequence[int]) -> gs.Tensor:
+        return self._editor.reshape(tensor, self._axes(sizes), stem=f"{self._name}_reshape", dtype=self._dtype)
 
     def _axes(self, values: Sequence[int]) -> gs.Constant:
         return self._editor.constant("axes", np.asarray(values, np.int64))

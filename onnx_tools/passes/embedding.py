@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, made_by, node_name, tidy
+from ..analysis.onnx_operators import REORDERINGS
 from ..analysis.symbolic import Analysis, Axis, Element, Index, Poly, analyse
 from ..analysis.symbolic.expr import axis_index
 from .attention.heads import scale_of
@@ -75,7 +76,7 @@ def _has_look_up(tensor: gs.Tensor, depth: int = 4) -> bool:
 
 def _has_layer(tensor: gs.Tensor, depth: int = 4) -> bool:
     """Whether the result of a layer is among the terms of a sum, which is no embedding then."""
-    node = made_by(tensor, "Add", "Reshape", "Transpose", "Cast", "Dropout", "MatMul", "Gemm")
+    node = made_by(tensor, "Add", "Cast", "Dropout", "MatMul", "Gemm", *REORDERINGS)
     if node is None or depth == 0:
         return False
     return node.op in ("MatMul", "Gemm") or any(_has_layer(item, depth - 1) for item in node.inputs)

@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, is_output, is_padfree, is_standard, present, producer
 from ..analysis.layout import T
+from ..analysis.onnx_operators import OPERATORS
 from ..analysis.symbolic import Analysis
 from ..analysis.symbolic.arguments import slice_arguments
 from .base import Boundary, PassResult, boundary_of, pool_tokens
@@ -219,14 +220,7 @@ def _transpose(_: Analysis, node: gs.Node, rows: RowInputs) -> bool:
 
 _RULES: Mapping[str, Rule] = MappingProxyType(
     {
-        **dict.fromkeys(
-            (
-                *("Abs", "Add", "Cast", "Celu", "Clip", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish"),
-                *("Identity", "LeakyRelu", "Max", "Min", "Mish", "Mul", "Neg", "Relu", "Selu", "Sigmoid", "Softplus"),
-                *("Softsign", "Sub", "Swish", "Tanh", "Where"),
-            ),
-            _elementwise,
-        ),
+        **dict.fromkeys((item.name for item in OPERATORS.values() if item.finite), _elementwise),
         "Concat": _along_axis,
         "Div": _quotient,
         "MatMul": _gemm,

@@ -150,5 +150,5 @@ def _replace(
     near = op("Unsqueeze", near, number([2], _INT64), dtype=np.dtype(np.bool_))
     within = op("Where", near, beside, number(0, dtype), dtype=dtype)
     width = (facts.shape or ())[2].constant() or 0
-    side_by_side = op("Reshape", within, number([-1, count * width], _INT64), dtype=dtype)
+    side_by_side = editor.reshape(within, number([-1, count * width], _INT64), stem="neighbours_reshape")
     unpack(editor, side_by_side, boundary, facts.dtype, node.outputs[0])

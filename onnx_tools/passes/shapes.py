@@ -10,10 +10,9 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, is_standard, producer
 from ..analysis.layout import S
+from ..analysis.onnx_operators import RESHAPES
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.facts import Shape
-
-RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class ShapeBuilder:

@@ -21,7 +21,7 @@ from ..analysis.graph import (
     tidy,
     used_once,
 )
-from ..analysis.layout_rules import ELEMENTWISE
+from ..analysis.onnx_operators import ELEMENTWISE, RESHAPES
 from ..analysis.symbolic import Analysis, Index, Number, Poly, analyse
 from ..analysis.symbolic.arguments import slice_arguments
 from ..analysis.symbolic.facts import Shape, broadcast_shape
@@ -33,7 +33,7 @@ from .deviations import write_deviations
 from .einsum import expand_einsums
 from .means import write_means, write_sums
 from .query_factors import move_query_factors
-from .shapes import RESHAPES, ShapeBuilder, is_of_sizes, shape_source, square_source
+from .shapes import ShapeBuilder, is_of_sizes, shape_source, square_source
 from .softmaxes import write_softmaxes
 from .transposed_softmaxes import transpose_softmaxes
 
@@ -212,7 +212,7 @@ def _join_views(editor: Editor, shapes: ShapeBuilder, node: gs.Node, analysis: A
     if source is None or source is node.inputs[0] or shape is None or not is_of_sizes(shape):
         return False
     output = editor.take_over(node.outputs[0])
-    editor.node("Reshape", [source, shapes.build(list(shape))], stem=output.name, dtype=output.dtype, output=output)
+    editor.reshape(source, shapes.build(list(shape)), stem=output.name, dtype=output.dtype, output=output)
     node.outputs.clear()
     return True
 

@@ -212,10 +212,10 @@ class _Sums:
         facts = Facts((B, *sizes[: axis - 1], S, *sizes[axis - 1 :]), dtype.name)
         packed = pack_tokens(editor, x, self._boundary, facts)
         if len(rest) != 1:
-            packed = editor.node("Reshape", [packed, self._shape([-1, int(np.prod(rest))])], stem="rows", dtype=dtype)
+            packed = editor.reshape(packed, self._shape([-1, int(np.prod(rest))]), stem="rows", dtype=dtype)
         pooled = editor.variable("pooled", dtype)
         pool_tokens(editor, packed, self._boundary, pooled, mode)
-        return pooled if len(rest) == 1 else self._op("Reshape", [pooled, self._shape([-1, *rest])], x)
+        return pooled if len(rest) == 1 else self._reshape(pooled, [-1, *rest], x)
 
     def _finish(self, node: gs.Node, pooled: gs.Tensor, axis: int) -> None:
         """Writes [B,*rest] to a node's output, which may have an axis of size 1 at the sequence's."""
@@ -229,7 +229,7 @@ class _Sums:
     def _lengths(self, like: gs.Tensor, rank: int) -> gs.Tensor:
         """The number of tokens of every sequence [B,1,...], in the type of another tensor."""
         lengths = self._editor.cast(self._boundary.seq_lens, self._dtype(like), "lengths")
-        return lengths if rank == 1 else self._op("Reshape", [lengths, self._shape([-1, *([1] * (rank - 1))])], like)
+        return lengths if rank == 1 else self._reshape(lengths, [-1, *([1] * (rank - 1))], like)
 
     def _number(self, value: float, like: gs.Tensor) -> gs.Constant:
         return self._editor.constant("number", np.asarray(value, self._dtype(like)))
@@ -241,6 +241,10 @@ class _Sums:
         """The type of a tensor of the graph, or of one that has been made here."""
         name = self._analysis[tensor].dtype
         return np.dtype(tensor.dtype if name is None else name)
+
+    def _reshape(self, tensor: gs.Tensor, sizes: Sequence[int], like: gs.Tensor) -> gs.Tensor:
+        stem, dtype = f"{like.name}_reshape", self._dtype(like)
+        return self._editor.reshape(tensor, self._shape(sizes), stem=stem, dtype=dtype)
 
     def _op(self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, **attrs: object) -> gs.Tensor:
         return self._editor.node(op, inputs, stem=f"{like.name}_{op.lower()}", dtype=self._dtype(like), attrs=attrs)

@@ -15,11 +15,11 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, is_output, is_standard, made_by, producer
 from ..analysis.layout import S
-from ..analysis.layout_rules import ELEMENTWISE
+from ..analysis.onnx_operators import ELEMENTWISE, RESHAPES
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.facts import Shape
 from .attention.heads import scale_of
-from .shapes import RESHAPES, ShapeBuilder, is_of_sizes, shape_source, square_source
+from .shapes import ShapeBuilder, is_of_sizes, shape_source, square_source
 
 _SIZES = ((2, 3), (3, 5))  # B, S to try movements with
 
@@ -89,7 +89,7 @@ class _Transposes:
             shape = None if best is None else self._analysis[best.outputs[0]].shape
             if best is not None and shape is not None:
                 target = self._shapes.build(list(shape))
-                self._editor.redirect(best.outputs[0], self._op("Reshape", [result, target], best.outputs[0]))
+                self._editor.redirect(best.outputs[0], self._reshape(result, target, best.outputs[0]))
 
     def _is_view(self, weights: gs.Tensor, chain: Sequence[gs.Node]) -> bool:
         """Whether nodes leave the elements of the weights, with their last two axes swapped, in their order."""
@@ -134,11 +134,14 @@ class _Transposes:
             return self._transpose(node.inputs[0], [*perm[:-2], perm[-1], perm[-2]])
         source = square_source(self._analysis, tensor)
         if source is not None:
-            return self._op("Reshape", [self.swap(source), self._shapes.build(list(shape))], tensor)
+            return self._reshape(self.swap(source), self._shapes.build(list(shape)), tensor)
         return self._transpose(tensor, _swap(len(shape)))
 
     def _transpose(self, tensor: gs.Tensor, perm: list[int]) -> gs.Tensor:
         return tensor if perm == sorted(perm) else self._op("Transpose", [tensor], tensor, perm=perm)
+
+    def _reshape(self, tensor: gs.Tensor, sizes: gs.Tensor, like: gs.Tensor) -> gs.Tensor:
+        return self._editor.reshape(tensor, sizes, stem=f"{like.name}_turned", dtype=like.dtype)
 
     def _op(self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, **attrs: object) -> gs.Tensor:
         return self._editor.node(op, inputs, stem=f"{like.name}_turned", dtype=like.dtype, attrs=attrs)

@@ -65,6 +65,8 @@ FORBIDDEN = {
     },
 }
 """Package -> what it never imports."""
+MOST_RESHAPES = 15
+"""Files of onnx_tools that spell this operator, as one that many passes meet."""
 PUBLIC_MODULES = {
     "padfree.onnx_tools.synthetic",
     "padfree.runtime.batching.measure",
@@ -174,3 +176,9 @@ def test_packages_import_each_other_through_their_faces() -> None:
     product = sorted(folders - {"tests", "benchmarks", "examples", "tools"})
     assert {"builder", "bulk", "integrations", "onnx_tools", "package", "runtime", "serving", "training"} <= {*product}
     assert Counter(name for package in product for name in past_the_faces(package)) == PAST_THE_FACES
+
+
+def test_few_files_know_an_operator_of_onnx() -> None:
+    """What passes treat alike comes from the records of `analysis/onnx_operators.py`, nodes from the graph's editor."""
+    files = [path for path in (ROOT / "onnx_tools").rglob("*.py") if '"Reshape"' in path.read_text("utf-8")]
+    assert len(files) <= MOST_RESHAPES

@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 
 from ...operators import DOMAIN
 from ..graph import STANDARD_DOMAINS, dtype_name
+from ..onnx_operators import OPERATORS, ShapeRule
 from . import movement
 from .arguments import axes_of_node, slice_arguments, split_sizes
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
@@ -24,18 +25,6 @@ from .poly import Poly
 from .sizes import sizes
 
 Results = list[Facts] | None
-
-# One tensor in, the same shape and type out, nothing else of interest.
-SAME_SHAPE = frozenset(
-    {
-        "Acos", "Asin", "Atan", "BatchNormalization", "Celu", "Cos", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish",
-        "Hardmax", "LeakyRelu", "LogSoftmax", "LpNormalization", "Mish", "PRelu", "RMSNormalization", "Round", "Selu",
-        "Sigmoid", "Sin", "Softmax", "Softplus", "Softsign", "Swish", "Tan", "Tanh", "ThresholdedRelu",
-    }
-)  # fmt: skip
-
-# Element-wise operators whose values nobody needs to know.
-BROADCASTING = frozenset({"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Sum"})
 
 
 def looks_further(node: gs.Node) -> bool:
@@ -55,11 +44,12 @@ def infer(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
         return scatter_nd(node, input_facts, lookup)
     if node.op == "LayerNormalization":
         return _layer_norm(node, input_facts)
-    if node.op in SAME_SHAPE:
+    record = OPERATORS.get(node.op)
+    if record is not None and record.shape is ShapeRule.FIRST:
         return [Facts(input_facts[0].shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))]
     if node.op in ELEMENTWISE:
         return [_elementwise(node, input_facts)]
-    if node.op in BROADCASTING:
+    if record is not None and record.shape is ShapeRule.BROADCAST:
         shape = broadcast_shape([item.shape for item in input_facts])
         return [Facts(shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))]
     if node.op.startswith("Reduce"):

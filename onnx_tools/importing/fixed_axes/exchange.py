@@ -9,7 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard, node_name
-from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic.facts import Facts, Shape
 from ...analysis.symbolic.poly import Poly
 from ...passes.shapes import ShapeBuilder, shape_source

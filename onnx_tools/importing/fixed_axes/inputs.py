@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.onnx_operators import ELEMENTWISE, OPERATORS, RESHAPES
 from ...analysis.symbolic.analysis import constant_of, facts_of_inputs
 from ...analysis.symbolic.expr import Index
 from ...analysis.symbolic.facts import Facts
@@ -18,15 +15,8 @@ from .findings import Findings
 
 _FEW = 8  # elements; longer integer tensors are no shapes
 
-# Inputs that say what an operator does; in them a number is read as it is, or by a rule of its own.
-_STRUCTURE: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {
-        "CumSum": (1,), "Expand": (1,), "OneHot": (1,), "Pad": (1, 2, 3), "Reshape": (1,), "Resize": (1, 2, 3),
-        "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,), "Unsqueeze": (1,),
-    }
-)  # fmt: skip
 # Operators through which numbers reach shapes and indices.
-_NUMBERS = ELEMENTWISE | {"Concat", "ConstantOfShape", "Expand", "Range", "Reshape", "Squeeze", "Unsqueeze"}
+_NUMBERS = ELEMENTWISE | RESHAPES | {"Concat", "ConstantOfShape", "Expand", "Range"}
 
 
 class Inputs:
@@ -46,7 +36,7 @@ class Inputs:
         if not isinstance(tensor, gs.Constant):
             return self.facts_of(tensor)
         facts, unknowns = constant_of(tensor), self._unknowns
-        if position in _STRUCTURE.get(node.op, ()):
+        if node.op in OPERATORS and position in OPERATORS[node.op].parameters:  # a number is read as it is
             return facts
         integers = facts.integers()
         counts = isinstance(facts.expr, Index) and facts.expr.poly.constant() is None

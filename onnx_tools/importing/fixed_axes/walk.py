@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import is_standard
-from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic.facts import Facts, InputFacts
 from ...analysis.symbolic.poly import Poly
 from ...analysis.symbolic.rules import infer

@@ -8,26 +8,20 @@ takes that node out as well has to put the Relu back, unless there is nothing to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto
 
+from ...analysis.onnx_operators import OPERATORS, Movement, moving
 from .constants import FLOATS, Constants
 from .rounding_nodes import dequantizes, quantizes
 
-_LEAST: Mapping[str, float] = {
-    **dict.fromkeys(("Relu", "Softmax", "Sigmoid", "Exp", "Sqrt", "Abs", "HardSigmoid", "Softplus"), 0.0),
-    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceSumSquare"), 0.0),
-    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Not", "IsNaN"), 0.0),
-    **dict.fromkeys(("Erf", "Tanh", "Softsign", "Sin", "Cos"), -1.0),
-}
-_HAND_ON = (
-    "Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Expand", "Tile", "Slice", "Split", "Gather",
+_HAND_ON = moving(*Movement) - {"Cast", "Concat"} | {
     "GatherElements", "GatherND", "Dropout", "ReduceMean", "ReduceMax", "ReduceMin",
-)  # fmt: skip
+}  # fmt: skip
 """Operators whose results lie between the smallest and the largest number of their first input."""
 _SIZES = ("Shape", "Size")  # of what weights made: no weight has a part in these numbers
 _MOST_DEPTH = 64
@@ -91,8 +85,9 @@ class Signs:
             return first
         if dequantizes(node):
             return 0.0 if self._cuts(node) else first
-        if node.op_type in _LEAST:
-            return _LEAST[node.op_type]
+        record = OPERATORS.get(node.op_type)
+        if record is not None and record.least is not None:
+            return record.least
         if node.op_type in ("Cast", "CastLike"):  # of what lies above zero, zero may be left
             return min(first, 0.0)
         if node.op_type == "ReduceSum":

@@ -11,13 +11,15 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import is_standard, made_by, node_name
 from ...analysis.layout import B, S, token_axis
+from ...analysis.onnx_operators import REORDERINGS, RESHAPES, Movement, moving
 from ...analysis.symbolic import Analysis, Poly
 from ...analysis.symbolic.arguments import slice_arguments, split_sizes
 from ..base import NoMatch
 from ..positions.rotary import Rotation, Rotations
 
-MOVEMENTS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather", "Identity")
-REPEATS = ("Concat", "Expand", "Tile")  # of heads that several query heads read
+MOVEMENTS = REORDERINGS | moving(Movement.PART)
+_RESHAPED = RESHAPES | moving(Movement.REPEATED)
+REPEATS = moving(Movement.REPEATED) | {"Concat"}  # of heads that several query heads read
 HEADS_FIRST, TOKENS_FIRST, KEYS_LAST = (0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)
 """What makes [B,H,S,D] of that, of [B,S,H,D], and of [B,H,D,S]."""
 _MOST_MOVEMENTS = 16  # of a context; tf2onnx writes nine
@@ -215,7 +217,7 @@ def _follow(
         return permuted
     if node.op == "Concat":
         return np.concatenate([values] * len(node.inputs), axis=int(node.attrs["axis"]))
-    if node.op in ("Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze"):
+    if node.op in _RESHAPED:
         shape = analysis[output].shape
         if shape is None:
             raise NoMatch(f"the shape that '{node_name(node)}' ({node.op}) makes is not known")
@@ -261,7 +263,7 @@ def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int, 
         if whole and (chain or heads == 1):
             _check_context(analysis, chain, heads, size, current, by_head)
             return current
-        readers = [node for node in current.outputs if is_standard(node, *MOVEMENTS[:4])]
+        readers = [node for node in current.outputs if is_standard(node, "Transpose", *RESHAPES)]
         if len(readers) != 1:
             break
         chain.append((readers[0], readers[0].outputs[0]))

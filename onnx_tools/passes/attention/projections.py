@@ -154,7 +154,7 @@ class Projections:
         if order is not None and order != (0, 1, 2, 3):
             tensor = editor.node("Transpose", [tensor], stem="heads", dtype=tensor.dtype, attrs={"perm": list(order)})
         shape = editor.constant("heads_shape", np.asarray([0, 0, width], np.int64))
-        return editor.node("Reshape", [tensor, shape], stem="heads", dtype=tensor.dtype)
+        return editor.reshape(tensor, shape, stem="heads")
 
 
 def _are(sources: Sequence[HeadsSource], parts: Sequence[np.ndarray]) -> bool:

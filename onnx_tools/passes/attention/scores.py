@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import is_standard, made_by, node_name, producer
 from ...analysis.layout import B, S
+from ...analysis.onnx_operators import RESHAPES
 from ...analysis.positional import Positional
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.facts import Shape
@@ -136,7 +137,7 @@ def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores
 def joins_heads(analysis: Analysis, apart: gs.Tensor, result: gs.Tensor, node: gs.Node) -> bool:
     """Whether a node reshapes scores between [B,H,S,S] (`apart`) and [B*H,S,S] (`result`), whatever the direction."""
     four, three = analysis[apart].shape, analysis[result].shape
-    if not is_standard(node, "Reshape") or four is None or three is None or len(four) != 4:
+    if not is_standard(node, *RESHAPES) or four is None or three is None or len(four) != 4:
         return False
     return four[0] == B and four[2:] == (S, S) and three == (B * four[1], S, S)
 

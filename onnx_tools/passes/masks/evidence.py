@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import argument, is_standard
 from ...analysis.layout import B, S
+from ...analysis.onnx_operators import RESHAPES
 from ...analysis.symbolic import Analysis, Apply, Axis, Element, Expr, Index, Number, Poly, RowSum
 from ...analysis.symbolic.bounds import Bounds, bounds, bounds_by_cases
 from ...analysis.symbolic.expr import apply, axis_index, is_constant, leaves
@@ -25,7 +26,7 @@ from .mask_values import Keeping, domain_of, is_binary, keeping
 _GEMM_OPERATORS = ("MatMul", "Einsum", "Gemm", "Conv", "MatMulInteger", "QLinearMatMul")
 _RELATIONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sub")
 _ON_WEIGHTS = ("Cast", "Dropout", "Identity", "Mul", "Where")
-_SAME_KEYS = ("Reshape", "Unsqueeze", "Squeeze", "Expand", "Flatten")
+_SAME_KEYS = RESHAPES | {"Expand"}
 
 
 def scores_of(node: gs.Node) -> gs.Tensor | None:
@@ -222,7 +223,7 @@ class _BoundsWalk:
         if not is_standard(node, *_SAME_KEYS):
             return False
         one, two = (self._analysis[item].shape or () for item in (node.inputs[0], node.outputs[0]))
-        trailing = 2 if is_standard(node, "Reshape", "Flatten") else 1
+        trailing = 1 if is_standard(node, "Expand", "Squeeze", "Unsqueeze") else 2
         return len(one) > 1 and one[-trailing:] == two[-trailing:]
 
     def _sum(self, expr: Expr, own: Sequence[Element]) -> Bounds:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard
+from ...analysis.onnx_operators import REORDERINGS
 from ...analysis.symbolic import Apply, Element, Expr, Index, Number, evaluate
 from ...analysis.symbolic.expr import COMPARISONS, leaves
 from ...analysis.symbolic.facts import Facts
@@ -20,7 +21,7 @@ from ..base import NoMatch
 # What is tried of an input whose values nothing limits; constants of the expression and their neighbours are added.
 _SAMPLES = (-2, -1, 0, 1, 2, 3)
 _MOST = 8  # values that a mask may be told by one by one
-_MOVING = ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Transpose", "Expand", "Slice")
+_MOVING = REORDERINGS | {"Cast", "Expand", "Slice"}
 _ARITHMETIC = ("Add", "Log", "Mul", "Neg", "Reciprocal", "Sub")
 
 

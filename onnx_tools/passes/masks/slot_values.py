@@ -11,7 +11,8 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import STANDARD_DOMAINS, is_standard, present, producer
 from ...analysis.layout import token_axis
-from ...analysis.layout_rules import ELEMENTWISE, NoRule, packed_form
+from ...analysis.layout_rules import NoRule, packed_form
+from ...analysis.onnx_operators import ELEMENTWISE, OPERATORS, REORDERINGS, Movement, moving
 from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number
 from ...analysis.symbolic.expr import ELEMENTWISE as ARITHMETIC
 from ...analysis.symbolic.facts import broadcast_expr
@@ -29,11 +30,7 @@ _UNARY: Mapping[str, Callable[[float], float]] = MappingProxyType(
         "Tanh": lambda x: float(np.tanh(x)),
     }
 )
-_MOVEMENTS = ("Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze")
-_NEVER_NEGATIVE = frozenset({"Abs", "Exp", "HardSigmoid", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Relu", "Sigmoid",
-                             "Softmax", "Softplus", "Sqrt"})  # fmt: skip
-_KEEPS_SIGNS = frozenset({"Add", "Cast", "Concat", "Div", "Max", "Mean", "Min", "Mul", "Pow", "ReduceMax", "ReduceMean",
-                          "ReduceMin", "ReduceProd", "ReduceSum", "Sum"})  # fmt: skip
+_MOVEMENTS = REORDERINGS | moving(Movement.PART, Movement.REPEATED)
 _MAX_DEPTH = 40
 LOWEST = -1e4
 """Hidden states and scores of trained models are far above it."""
@@ -134,7 +131,8 @@ class SlotValues:
             return bool(np.all(tensor.values >= 0))
         if node is None or node.domain not in STANDARD_DOMAINS or depth == 0:
             return False
-        if node.op in _NEVER_NEGATIVE:
+        record = OPERATORS.get(node.op)
+        if record is not None and record.least == 0.0:
             return True
         if node.op == "Clip":
             low = self._analysis[node.inputs[1]].scalar() if len(node.inputs) > 1 else None
@@ -146,7 +144,7 @@ class SlotValues:
         if node.op == "Pow" and (self._analysis[node.inputs[1]].scalar() or 1.0) % 2 == 0:
             return True
         operands = node.inputs[1:] if node.op == "Where" else node.inputs
-        if node.op in _KEEPS_SIGNS or node.op == "Where":
+        if node.op == "Where" or (record is not None and record.keeps_sign):
             return all(self.is_never_negative(item, depth - 1) for item in present(operands))
         return node.op in _MOVEMENTS and self.is_never_negative(node.inputs[0], depth - 1)
 

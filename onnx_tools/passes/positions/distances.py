@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.computation import Computation, NotComputedError
 from ...analysis.graph import is_standard, present, producer
 from ...analysis.layout import S
-from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.positional import Positional
 from ...analysis.symbolic import Apply, Element, Expr, Index, Poly, evaluate
 from ...analysis.symbolic.expr import axis_index, number, replace_element, whole

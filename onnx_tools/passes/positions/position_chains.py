@@ -10,7 +10,8 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard, producer
 from ...analysis.layout import S, token_axis
-from ...analysis.layout_rules import ELEMENTWISE, is_slot_shape
+from ...analysis.layout_rules import is_slot_shape
+from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import axes_of_node, slice_arguments
 from ...analysis.symbolic.expr import axes_of

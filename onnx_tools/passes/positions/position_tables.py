@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard, producer
 from ...analysis.layout import B, S, token_axis
-from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.onnx_operators import ELEMENTWISE, REORDERINGS
 from ...analysis.symbolic import Analysis, Index, Poly
 from ...analysis.symbolic.arguments import slice_arguments
 from ...analysis.symbolic.expr import axis_index
@@ -20,7 +20,7 @@ from ..shapes import ShapeBuilder, shape_source
 from .positions import position_axis
 
 NAME = "position tables"
-_MOVEMENTS = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_MOVEMENTS = REORDERINGS | {"Expand"}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_output, is_standard
 from ...analysis.layout import S, packed_axis, token_axis
-from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number, Poly
 from ...analysis.symbolic.arguments import axes_of_node, slice_arguments
 from ...analysis.symbolic.expr import axis_index, leaves

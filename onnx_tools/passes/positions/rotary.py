@@ -17,13 +17,14 @@ import onnx_graphsurgeon as gs
 from ...analysis.computation import Computation, NotComputedError
 from ...analysis.graph import STANDARD_DOMAINS, is_standard, present, producer
 from ...analysis.layout import token_axis
+from ...analysis.onnx_operators import REORDERINGS, Movement, moving
 from ...analysis.positional import LONGEST_TRIAL, Positional
 from ..base import NoMatch
 from ..masks.mask_values import table_rows
 
 Float64s = npt.NDArray[np.float64]
 
-_MOVEMENTS = ("Concat", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+_MOVEMENTS = REORDERINGS | moving(Movement.PART, Movement.JOINED)
 _MOST_NODES = 64  # between heads and rotated heads
 _FEW = 6  # positions that show which elements are pairs
 _FAR = 256  # the last positions, at which frequencies differ most

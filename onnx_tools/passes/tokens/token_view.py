@@ -237,5 +237,5 @@ class Views:
             target = self._shapes.build(list(shape))
             if sizes.count(-1) <= 1:
                 target = self._editor.constant("shape", np.asarray(sizes, np.int64))
-            self._transposes[key] = self._editor.node("Reshape", [tensor, target], stem="regrouped", dtype=tensor.dtype)
+            self._transposes[key] = self._editor.reshape(tensor, target, stem="regrouped")
         return self._transposes[key]

@@ -124,6 +124,11 @@ class TokenWalk:
         """The output of a new node, with the name and type of another tensor."""
         return self._editor.node(op, inputs, stem=f"{like.name}_tokens", dtype=like.dtype, attrs=attrs)
 
+    def reshape(self, tensor: gs.Tensor, shape: Sequence[int]) -> gs.Tensor:
+        """The tensor in another shape."""
+        sizes = self.constant(np.asarray(shape, np.int64))
+        return self._editor.reshape(tensor, sizes, stem=f"{tensor.name}_tokens")
+
     def add_multiple(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object]) -> list[gs.Tensor]:
         """All outputs of a node with other inputs and attributes."""
         outputs = [self._editor.variable(f"{item.name}_tokens", item.dtype) for item in like.outputs]

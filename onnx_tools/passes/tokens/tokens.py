@@ -10,7 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import STANDARD_DOMAINS, Editor, argument, tidy
-from ...analysis.layout_rules import ELEMENTWISE
+from ...analysis.onnx_operators import ELEMENTWISE, REORDERINGS, RESHAPES, Work, working
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import axes_of_node, slice_arguments, split_sizes
 from ..base import NoMatch, PassResult
@@ -31,7 +31,7 @@ def tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
     for node in list(graph.nodes):
         rule = _RULES.get(node.op) if node.domain in STANDARD_DOMAINS else None
         if rule is not None:
-            walk.visit(node, rule, node.op in _MOVEMENTS)
+            walk.visit(node, rule, node.op in REORDERINGS)
     walk.finish()
     tidy(graph)
     return PassResult(NAME, walk.replaced_count)
@@ -112,7 +112,7 @@ def _operand(walk: TokenWalk, tensor: gs.Tensor, widths: Sequence[int], sizes: S
         return tensor
     if isinstance(tensor, gs.Constant):
         return walk.constant(tensor.values.reshape(shape))
-    return walk.make("Reshape", [tensor, walk.constant(np.asarray(shape, np.int64))], tensor)
+    return walk.reshape(tensor, shape)
 
 
 def _matmul(walk: TokenWalk, node: gs.Node) -> list[View]:
@@ -283,15 +283,12 @@ def _over_sequence(walk: TokenWalk, node: gs.Node, view: View, axis: int) -> Vie
 
 
 _SEQUENCE = 1  # its axis in a view's tensor
-_MOVEMENTS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _RULES: Mapping[str, Callable[[TokenWalk, gs.Node], list[View]]] = MappingProxyType(
     {
         **dict.fromkeys(ELEMENTWISE, _elementwise),
-        **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),
-        **dict.fromkeys(
-            ("LayerNormalization", "LogSoftmax", "LpNormalization", "RMSNormalization", "Softmax"), _last_axis
-        ),
-        **{f"Reduce{kind}": _reduce for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")},
+        **dict.fromkeys(RESHAPES, _reshape),
+        **dict.fromkeys(working(Work.NORM), _last_axis),
+        **dict.fromkeys(working(Work.REDUCTION), _reduce),
         "Concat": _concat,
         "Gather": _gather,
         "Gemm": _gemm,
