@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,9 +35,11 @@ def _paragraphs() -> Iterator[str]:
                 yield text
 
 
-def _documentation_strings() -> Iterator[str]:
-    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
-        yield from _strings_of(path)
+@cache
+def _documentation_strings() -> tuple[str, ...]:
+    """Of Python's own modules; reading them takes seconds."""
+    paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    return tuple(text for path in paths for text in _strings_of(path))
 
 
 def documentation_of(package: str) -> list[str]:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -13,7 +11,9 @@ from onnx import ModelProto, TensorProto, helper, parser
 from padfree.builder.engine.lowering.short_axes import lengthen_short_axes
 from padfree.onnx_tools import rewrite
 
-FAMILIES = Path(__file__).resolve().parents[2] / "fixtures" / "families"
+from tests.support.families import FOLDER as FAMILIES
+from tests.support.rewritings import Rewritings
+
 VOCABULARY = 64
 
 
@@ -34,8 +34,8 @@ def products(model: ModelProto) -> list[onnx.NodeProto]:
 
 @pytest.mark.parametrize("length", [1, 2, 5])
 @pytest.mark.parametrize("family", ["modernbert_torchscript_sdpa", "t5_torchscript_eager", "deberta_v2_dynamo_eager"])
-def test_padded_attention_gives_the_same(family: str, length: int) -> None:
-    model = rewrite(FAMILIES / f"{family}.onnx", interface="padded", verify=False).model
+def test_padded_attention_gives_the_same(family: str, length: int, rewritings: Rewritings) -> None:
+    model = rewritings.of_file(FAMILIES / f"{family}.onnx", "padded").model
     rng, mask = np.random.default_rng(0), np.ones((3, length), np.int64)
     feeds = {
         value.name: mask if "mask" in value.name else rng.integers(3, VOCABULARY, mask.shape)

@@ -17,6 +17,7 @@ from padfree.onnx_tools.importing.fixed_axes.reshape import aligned
 from tests.support.encoder import HIDDEN, EncoderBuilder
 from tests.support.exports import metadata_of, session
 from tests.support.families import Case, all_cases, feeds_for
+from tests.support.rewritings import Rewritings
 
 B, S = Poly.atom("B"), Poly.atom("S")
 LENGTHS = (4, 1, 3, 4, 2)
@@ -55,9 +56,9 @@ def test_every_form_is_there() -> None:
 
 @interfaces
 @pytest.mark.parametrize("case", [case for case in STATIC if case.family not in REFUSED], ids=lambda case: case.name)
-def test_same_answers_for_every_size(case: Case, interface: str) -> None:
+def test_same_answers_for_every_size(case: Case, interface: str, rewritings: Rewritings) -> None:
     original = load_model(case.path)
-    result = rewrite(original, interface=interface, verify=False)
+    result = rewritings.of_case(case, interface)
     metadata = metadata_of(result)
     assert result.report.packed_gemm_share == 1.0
     assert result.report.complete == (interface == "packed" or case.family not in DISTANCES), str(result.report)
