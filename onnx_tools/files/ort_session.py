@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from onnx import ModelProto, TensorProto, helper
-from padfree.contract.names import ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
+from onnx import ModelProto, TensorProto, helper, inliner
+from padfree.contract.names import DOMAIN, ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 
 from .data_sizes import raw_bytes
 from .deferred import Deferred
@@ -27,6 +27,8 @@ _NAMELESS: Mapping[int, type[np.generic]] = MappingProxyType(
     {TensorProto.FLOAT8E4M3FN: np.uint8, TensorProto.BFLOAT16: np.uint16}
 )
 _FED_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_INLINED_BYTES = 1 << 26
+"""Of weights inside a message at most: it is copied."""
 SILENT = 4  # onnxruntime's log: what goes wrong comes as an exception, too
 
 
@@ -96,13 +98,21 @@ def _whole_session(model: Model, options: ort.SessionOptions) -> ort.InferenceSe
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens
-        return _Session(_with_inputs(proto, fed_values).SerializeToString(), options, list(values.values()), fed_values)
-    if sum(raw_bytes(tensor) for tensor in model_tensors(proto.graph)) <= EXTERNAL_DATA_BYTES:
-        return _open(proto.SerializeToString(), options)
+        content = _inlined(_with_inputs(proto, fed_values)).SerializeToString()
+        return _Session(content, options, list(values.values()), fed_values)
+    size = sum(raw_bytes(tensor) for tensor in model_tensors(proto.graph))
+    if size <= EXTERNAL_DATA_BYTES:
+        return _open((_inlined(proto) if size <= _INLINED_BYTES else proto).SerializeToString(), options)
     with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
         path = Path(folder) / "model.onnx"
         save_model(proto, path)
         return _open(str(path), options)
+
+
+def _inlined(proto: ModelProto) -> ModelProto:
+    """A rewritten model with bodies in the place of padfree's nodes: onnxruntime takes longer to put them there."""
+    ours = proto.functions and all(function.domain == DOMAIN for function in proto.functions)
+    return inliner.inline_local_functions(proto) if ours else proto
 
 
 def _with_inputs(proto: ModelProto, names: Container[str]) -> ModelProto:
