@@ -185,8 +185,8 @@ def test_ci_begins_with_the_commands_of_the_readme() -> None:
     assert [line for line in lines if "&&" in line and "git clone" not in line] == [*START]
     script = (ROOT / ".ci" / "run").read_text("utf-8")
     steps = re.findall(r"""^readme (\d+) "(.*)"$""", script, re.MULTILINE)
-    assert steps == [("150", START[0]), ("800", START[1])]
-    assert script.index("\nreadme 800") < script.index("\ntime pip install")
+    assert steps == [("150", START[0]), ("600", START[1])]
+    assert script.index("\nreadme 600") < script.index("\ntime pip install")
 
 
 def test_ci_knows_why_it_leaves_commands_of_the_tour_out() -> None:
