@@ -12,11 +12,11 @@ PLACES = ("tests/builder/cli/", "tests/builder/folders/", "tests/bulk/test_cli")
 
 
 @pytest.fixture(autouse=True)
-def advice_exists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def advice_exists(request: pytest.FixtureRequest) -> None:
     """Options that an error of a subcommand names are its own, or those of the command that they stand with."""
     cli = sys.modules.get("padfree.builder.cli")
     if cli is not None and any(place in str(request.path) for place in PLACES):
-        _listen(cli, monkeypatch)
+        _listen(cli, request.getfixturevalue("monkeypatch"))
 
 
 def _listen(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
