@@ -41,6 +41,7 @@ struct Metadata {
   int64_t max_positions;  // 0: none
   int64_t longest;        // most tokens of one sequence
   int64_t min_tokens, max_tokens, max_sequences, max_slots;
+  int64_t plan_bytes;
   std::string tensorrt, gpu_name, compute_capability;
   bool has_plugins;
 };

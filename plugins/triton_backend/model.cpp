@@ -23,6 +23,16 @@ std::string readFile(const std::string& path) {
   return text.str();
 }
 
+// A file that was cut off on its way here. (To compute a digest of it, as padfree's Session does, takes seconds.)
+void checkSize(const std::string& plan, const Metadata& metadata) {
+  std::ifstream file(plan, std::ios::binary | std::ios::ate);
+  const auto bytes = file ? static_cast<int64_t>(file.tellg()) : -1;
+  if (bytes == metadata.plan_bytes) return;
+  throw Failure(plan + (bytes < 0 ? ": it cannot be read" : ": " + std::to_string(bytes) + " bytes") +
+                ", its metadata say " + std::to_string(metadata.plan_bytes) +
+                " bytes: the plan is cut off or another one; copy both files again, or build the plan again");
+}
+
 int64_t narrowed(const char* parameter, int64_t wanted, int64_t allowed) {
   if (wanted > allowed) {
     throw Failure("'" + std::string(parameter) + "' is " + std::to_string(wanted) + ", allowed: at most " +
@@ -50,6 +60,7 @@ Model::Model(std::shared_ptr<const Backend> backend, const std::string& folder, 
       budget_{narrowed(kMaxTokens, settings_.max_tokens, metadata_.max_tokens),
               narrowed(kMaxSequences, settings_.max_sequences, metadata_.max_sequences)} {
   checkConfiguration(settings_.config, metadata_);
+  checkSize(plan_, metadata_);
 }
 
 std::shared_ptr<Engine> Model::engineOn(int32_t device) {

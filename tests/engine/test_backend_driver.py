@@ -6,7 +6,6 @@ tests/support/backend/driver.cpp says what requests there are, and core.cpp what
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.native_triton import metadata
+from tests.support.native_triton import write_model
 from tests.support.pages import ROOT
 
 SUPPORT = ROOT / "tests" / "support"
@@ -54,14 +53,19 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ]
     for command in (engine, [str(together), "-ldl", "-o", str(found / "driver")]):
         subprocess.run([compiler, *options, *command], check=True, timeout=300)
-    (found / "1").mkdir()
-    (found / "1" / "model.plan").write_text("delay_us 20", encoding="utf-8")
-    (found / "1" / "model.plan.json").write_text(json.dumps(metadata()), encoding="utf-8")
+    write_model(found, "driven", plan="delay_us 20")
     return found
 
 
 def drive(folder: Path, requests: int, instances: int, fail_every: int = 0, **environment: str) -> tuple[int, str]:
-    command = [folder / "driver", folder / "engine.so", folder, str(requests), str(instances), str(fail_every)]
+    command = [
+        folder / "driver",
+        folder / "engine.so",
+        folder / "driven",
+        str(requests),
+        str(instances),
+        str(fail_every),
+    ]
     found = {**os.environ, **environment}
     done = subprocess.run(command, env=found, capture_output=True, text=True, check=False, timeout=300)
     return done.returncode, done.stdout + done.stderr

@@ -48,6 +48,7 @@ void feed(const Bytes& bytes) {
   const Bytes rest(bytes.begin() + 1, bytes.end());
   if (bytes[0] == 'P') feedPlugin(Input(rest.data(), rest.size()));
   if (bytes[0] == 'B') feedBatching(Input(rest.data(), rest.size()));
+  if (bytes[0] == 'N') feedBackend(Input(rest.data(), rest.size()));
   if (bytes[0] == 'T') feedText(Input(rest.data(), rest.size()));
   alarm(0);
 }

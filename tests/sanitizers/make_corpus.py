@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the corpus that padfree_fuzz begins with: python -m tests.sanitizers.make_corpus.
 
-Every operator with attributes and tensors that it allows, and configurations with requests. Files that fuzzing found
-are not made here, and stay.
+Every operator with attributes and tensors that it allows, configurations with requests, and metadata of plans. Files
+that fuzzing found are not made here, and stay.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from padfree.onnx_tools.operators import OPERATORS
 
+from tests.support.native_triton import metadata
 from tests.support.samples import concrete_shape, variants
 from tests.support.triton_core import configuration
 
@@ -52,6 +53,11 @@ def batching(steps: bytes = b"", **changes: Any) -> bytes:
     return b"B" + json.dumps(configuration(**changes)).encode() + b"\0" + steps
 
 
+def native(config: Mapping[str, Any], **changes: Any) -> bytes:
+    """One input of kind 'N', as backend.cpp reads it."""
+    return b"N" + json.dumps(metadata(**changes)).encode() + b"\0" + json.dumps(config).encode()
+
+
 def request(*shape: int) -> bytes:
     """A request with these sizes, as a step."""
     return b"\x02" + bytes([len(shape)]) + b"".join(struct.pack("<q", size) for size in shape)
@@ -76,6 +82,20 @@ def corpus() -> dict[str, bytes]:
     result["batching-cache"] = batching(response_cache={"enable": True}, output=[{"name": "a"}, {"name": "b"}])
     result["batching-deep"] = b"B" + b'{"a":' * 300 + b"1" + b"}" * 300
     result["batching-numbers"] = batching(parameters={"padfree_max_tokens": {"string_value": "9" * 30}})
+    empty = {"name": "bert", "max_batch_size": 0, "input": [], "output": []}
+    result["native-completed"] = native(empty)
+    inputs = [
+        {"name": "input_ids", "role": "tokens", "limit": 9, "dtype": "int32", "width": 4},
+        {"name": "numbers", "role": "per_sequence", "limit": None, "dtype": "float32", "width": 2},
+        {"name": "seq_lens", "role": "seq_lens", "limit": None, "dtype": "int32"},
+    ]
+    outputs = [{"name": "grid", "layout": "packed", "dtype": "bool", "shape": [None, 2, 3], "dims": ["T", 2, 3]}]
+    coverage = {"excluded_ids": {"input_ids": [1, -1]}}
+    result["native-kinds"] = native(empty, inputs=inputs, outputs=outputs, coverage=coverage, max_positions=None)
+    parameters = {f"padfree_{name}": {"string_value": "7"} for name in ("contexts", "max_tokens", "max_sequences")}
+    given = {"input": [{"name": "input_ids", "data_type": "TYPE_INT32"}], "output": [{"name": "pooled"}]}
+    result["native-given"] = native({**empty, **given, "parameters": parameters, "max_batch_size": 3})
+    result["native-huge"] = native(empty, outputs=[{**outputs[0], "shape": [None, 2**40, 2**40], "dims": None}])
     words = b"".join(word + b"\0" for word in (b"the", b"cat", b".", b"x" * 64, b""))
     result["text-rows"] = b"T\x05" + words + b"\1\1\xff" + b"The cat.\0left out\0\0caf\xe9\0" + b"x" * 70
     result["text-pairs"] = b"T\x17" + words + b"\2\1\2\x0c" + b"the\0cat cat cat cat cat cat\0new\0the the"

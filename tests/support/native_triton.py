@@ -125,7 +125,9 @@ def write_model(
     version = repository / name / "1"
     version.mkdir(parents=True)
     (version / "model.plan").write_text(plan, encoding="utf-8")
-    (version / "model.plan.json").write_text(json.dumps(metadata(**changes)), encoding="utf-8")
+    described = metadata(**changes)
+    described["engine"] = {**described["engine"], "plan_bytes": len(plan.encode())}
+    (version / "model.plan.json").write_text(json.dumps(described), encoding="utf-8")
     lines = ['backend: "padfree"', config]
     for key, value in (parameters or {}).items():
         lines.append(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}')

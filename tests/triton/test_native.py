@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
 import numpy as np
@@ -46,3 +47,14 @@ def test_requests_share_runs(native_server: TritonServer, protocol: str) -> None
     for answer, sequences in zip(answers, requests, strict=True):
         assert_right(answer, sequences)
     assert 0 < runs() - before < len(requests) / 2
+
+
+def test_who_asks_for_no_output_gets_all(native_server: TritonServer, protocol: str) -> None:
+    """With ids alone, as a client sends them that knows nothing of the model's outputs."""
+    module = importlib.import_module(f"tritonclient.{protocol}")
+    ids = np.array([[5, 6, 7]], np.int32)
+    tensor = module.InferInput("input_ids", [1, 3], "INT32")
+    tensor.set_data_from_numpy(ids)
+    reply = module.InferenceServerClient(native_server.url(protocol)).infer("plain", [tensor])
+    answer = {name: reply.as_numpy(name) for name in OUTPUTS}
+    assert_right(answer, [(ids[0], np.zeros(3, np.int32))])

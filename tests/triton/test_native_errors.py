@@ -134,3 +134,11 @@ def test_metadata_that_are_no_json_or_missing(native_server: TritonServer, nativ
     assert "model.plan.json: damaged padfree metadata: no JSON" in refusal(native_server, "no_json")
     file.unlink()
     assert "model.plan.json cannot be read; copy the plan and" in refusal(native_server, "no_json")
+
+
+def test_a_plan_that_was_cut_off(native_server: TritonServer, native_repository: Path) -> None:
+    plan = write_model(native_repository, "cut_off", plan="delay_us 100") / "1" / "model.plan"
+    plan.write_bytes(plan.read_bytes()[:-3])
+    assert "model.plan: 9 bytes, its metadata say 12 bytes: the plan is cut off" in refusal(native_server, "cut_off")
+    plan.unlink()
+    assert "model.plan: it cannot be read" in refusal(native_server, "cut_off")

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hostile metadata and configurations for Triton's native backend: what it reads before it serves a model.
+#include <stdexcept>
+
+#include "input.h"
+#include "triton_backend/failure.h"
+#include "triton_backend/model_settings.h"
+
+void feedBackend(Input input) {
+  const std::string text = input.text();
+  try {
+    const padfree::Metadata metadata = padfree::readMetadata(text, "model.plan.json");
+    padfree::Json config = padfree::Json::parse(input.text());
+    padfree::completeConfiguration(config, metadata);
+    // What the server gets is what the backend reads again.
+    padfree::ModelSettings settings = padfree::readModelSettings(padfree::Json::parse(config.toText()));
+    if (settings.config.toText() != config.toText()) __builtin_trap();
+    padfree::checkConfiguration(settings.config, metadata);
+  } catch (const padfree::Failure&) {
+  } catch (const std::invalid_argument&) {
+  }
+}
