@@ -7,11 +7,14 @@ import shlex
 import shutil
 from pathlib import Path
 
+import onnx
 import pytest
 from padfree.builder import cli
 
 from tests.support.folders import DEMO_DATA, write_folder
 from tests.support.pages import page
+from tests.support.quantized import Quantizer
+from tests.support.scorers import TEXT, write_scorer
 from tests.support.tour import blocks, commands, write_start
 
 RUN = {
@@ -79,9 +82,23 @@ COMMAND_LINE = {
         "padfree doctor",
     ],
     "polygraphy": ["padfree compare model.onnx packed.onnx --emit-polygraphy comparison"],
+    "rerankers": ["padfree optimize my-decoder -o reranker.onnx --scores yes,no --template question.txt"],
+    "quantized-files": [
+        (
+            "padfree optimize quantized.onnx -o packed_fp8.onnx --precision fp8 --calibrate texts.txt "
+            "--tokenizer tokenizer.json"
+        ),
+        "padfree optimize minilm.int8.onnx -o packed_fp16.onnx --precision fp16",
+        "padfree compare minilm.int8.onnx packed_fp16.onnx --data texts.txt --tokenizer tokenizer.json --truncate",
+    ],
 }
-"""Page -> commands among its examples that run here; a plan is the rewritten file, and runs are repeated once."""
-ON_A_CPU = {"model.plan": "packed.onnx", "minilm.plan": "minilm.onnx", "--repeats 20": "--repeats 1"}
+"""Page -> commands among its examples that run here; a plan is the rewritten file, and measurements are short."""
+ON_A_CPU = {
+    "model.plan": "packed.onnx",
+    "minilm.plan": "minilm.onnx",
+    "--repeats 20": "--repeats 1",
+    "--rates 500,1000": "--rates 500,1000 --seconds 1",
+}
 
 
 @pytest.mark.parametrize("name", COMMAND_LINE)
@@ -90,6 +107,10 @@ def test_examples_of_the_command_line_run(name: str, folder: Path, capsys: pytes
     shutil.copy(DEMO_DATA / "tokenizer.json", folder / "tokenizer.json")
     (folder / "batch.jsonl").write_text('{"input_ids": [2, 7, 3]}\n{"input_ids": [2, 3]}\n', encoding="utf-8")
     assert cli.main(["optimize", "all-MiniLM-L6-v2", "-o", "minilm.onnx", "--no-verify"]) == 0
+    write_scorer("llama", folder / "my-decoder")
+    (folder / "question.txt").write_text(TEXT, encoding="utf-8")
+    for kind, file in (("e4m3", "quantized.onnx"), ("int8", "minilm.int8.onnx")):
+        onnx.save_model(Quantizer(kind, "stored").apply(onnx.load(folder / "model.onnx")), folder / file)
     text = page(name).read_text("utf-8")
     for command in COMMAND_LINE[name]:
         assert command in text
