@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -71,6 +71,18 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
 def parts_of(session: Any) -> int:
     """How many parts a session runs in, for each of which the weights are read anew in every run; otherwise 1."""
     return session.parts if isinstance(session, StagedSession) and not session.keeps else 1
+
+
+def results_of(
+    session: Any, names: Sequence[str], feeds: Mapping[str, Any], *, at_once: int
+) -> Iterator[tuple[str, Any]]:
+    """Results by name, as they come: of a session of parts in one run, of others in runs of some `at_once`."""
+    if isinstance(session, StagedSession):
+        yield from session.each(names, feeds)
+        return
+    for first in range(0, len(names), at_once):
+        some = list(names[first : first + at_once])
+        yield from zip(some, session.run(some, dict(feeds)), strict=True)
 
 
 def _has_deferred(model: Model) -> bool:

@@ -8,7 +8,7 @@ it, as inputs. Of the tables that ids choose from, those rows alone are read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -120,14 +120,21 @@ class StagedSession:
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
         """As InferenceSession.run."""
-        wanted, values = list(self._outputs if names is None else names), dict(feeds)
+        all_names = list(self._outputs if names is None else names)
+        values = dict(self.each(all_names, feeds, options))
+        return [values[name] for name in all_names]
+
+    def each(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Iterator[tuple[str, Any]]:
+        """The same results, each with its name as soon as its part has run: none has to be kept for the others."""
+        values = dict(feeds)
+        yield from ((name, values[name]) for name in dict.fromkeys(names) if name in values)
         last = {name: at for at, part in enumerate(self._parts) for name in part.needs()}
         for at, part in enumerate(self._parts):
             given = {name: values[name] for name in part.reads}
             made = part.session.run(list(part.makes), {**given, **self._read(part, values)}, options)
-            values.update(zip(part.makes, made, strict=True))
-            values = {name: value for name, value in values.items() if last.get(name, 0) > at or name in wanted}
-        return [values[name] for name in wanted]
+            results = dict(zip(part.makes, made, strict=True))
+            yield from ((name, value) for name, value in results.items() if name in names)
+            values = {name: value for name, value in (values | results).items() if last.get(name, 0) > at}
 
     def _read(self, part: _Part, values: Mapping[str, Array]) -> dict[str, Array]:
         """The weights of a part, on all cores, and the rows of its tables."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from ..errors import RewriteError
 from ..files.model import Model
-from ..files.ort_session import open_session
+from ..files.ort_session import open_session, results_of
 from ..operators import with_functions
 from ..precision.rounding import with_rounding
 
@@ -90,8 +90,16 @@ def _with_largest(model: ModelProto, tensor: str, index: int) -> str:
 
 def fetch(model: Model, precision: str, tensors: Sequence[str], feeds: Feeds) -> list[npt.NDArray[Any]]:
     """Tensors of a rewritten model, or its outputs, on one batch, as float32."""
+    values = dict(fetch_each(model, precision, tensors, feeds, at_once=len(tensors)))
+    return [values[name] for name in tensors]
+
+
+def fetch_each(
+    model: Model, precision: str, tensors: Sequence[str], feeds: Feeds, *, at_once: int
+) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The same by name, as they come: a large model runs once, part by part, another one for some `at_once`."""
     runs = _runnable(model, precision)
     there = {value.name for value in runs.proto.graph.output}
     runs.proto.graph.output.extend(ValueInfoProto(name=name) for name in tensors if name not in there)
-    session = open_session(runs)
-    return [np.asarray(value, np.float32) for value in session.run(list(tensors), dict(feeds))]
+    for name, value in results_of(open_session(runs), tensors, feeds, at_once=at_once):
+        yield name, np.asarray(value, np.float32)

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from ..analysis.graph import padfree_inputs
 from ..files.model import Model
 from ..passes.norms.folded_weights import values_of
-from .calibration import Feeds, fetch
+from .calibration import Feeds, fetch_each
 from .e4m3 import Floats, round_values
 from .layers import Layer
 from .weights import QuantizedWeight, QuantizedWeights
@@ -42,17 +42,14 @@ def measure_losses(
     The result is what the GEMM sums up, with the norm that it applies, but without bias and what follows, which may
     hide or repeat a loss.
     """
+    names = list(dict.fromkeys(layer.x for layer in layers))
     losses = dict[str, float]()
-    for first in range(0, len(layers), _TENSORS_AT_ONCE):
-        some = layers[first : first + _TENSORS_AT_ONCE]
-        names = list(dict.fromkeys(layer.x for layer in some))
-        rows = {
-            name: values[:MOST_ROWS] for name, values in zip(names, fetch(model, precision, names, feeds), strict=True)
-        }
-        for layer in some:
-            weight = padfree_inputs(layer.node)["weight"]
-            losses[layer.name] = loss(layer.node, rows[layer.x], values_of(weight), scales[layer.x], weights.of(weight))
-    return losses
+    for name, values in fetch_each(model, precision, names, feeds, at_once=_TENSORS_AT_ONCE):
+        for layer in layers:
+            if layer.x == name:
+                weight, rows = padfree_inputs(layer.node)["weight"], values[:MOST_ROWS]
+                losses[layer.name] = loss(layer.node, rows, values_of(weight), scales[name], weights.of(weight))
+    return {layer.name: losses[layer.name] for layer in layers}
 
 
 def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: QuantizedWeight) -> float:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fp8 calibration of models whose weights are too many to be held: layer by layer, with the scales of one session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from padfree.builder.definitions import graph
+from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.folder import read_folder
+from padfree.onnx_tools import quantize_gemms
+from padfree.onnx_tools.files import Model, Storage, graph_io, read_metadata, staged_session
+from padfree.onnx_tools.options import RewriteOptions
+from padfree.onnx_tools.precision import constants, rounding
+from padfree.onnx_tools.quantization import losses
+from padfree.onnx_tools.rewrite import rewrite_model
+
+from tests.support import defined
+
+
+def make_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model is a large one, whose parts have a few weights each."""
+    for module in (graph, rounding):
+        monkeypatch.setattr(module, "LARGE_MODEL_BYTES", 0)
+    for module in (graph, graph_io, constants):
+        monkeypatch.setattr(module, "LARGE_BYTES", 1)
+    monkeypatch.setattr(staged_session, "PART_BYTES", 1 << 9)
+    monkeypatch.setattr(staged_session, "KEPT_BYTES", 0)
+
+
+def quantization_of(model: Model) -> Any:
+    return read_metadata(model.proto)["quantization"]
+
+
+def calibrated(folder: Path, storage: Storage) -> Model:
+    reference = defined.read("qwen3_bfloat16")
+    if not folder.exists():
+        defined.write_reference(reference, folder)
+    model = write_defined(read_folder(folder)).model(storage)
+    packed = rewrite_model(model, RewriteOptions(precision="bf16", verify=False)).model
+    lengths = np.asarray([7, 1, 12], np.int32)
+    ids = np.random.default_rng(0).integers(3, 50, lengths.sum()).astype(np.int32)
+    feeds = {"input_ids": ids, "seq_lens": lengths, "max_seqlen": np.zeros(12, np.int32)}
+    names = {item.name for item in packed.proto.graph.input}
+    return quantize_gemms(packed, [{name: value for name, value in feeds.items() if name in names}], verify=False)
+
+
+def test_scales_and_losses_are_those_of_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = quantization_of(calibrated(tmp_path / "model", Storage.MEMORY))
+    make_large(monkeypatch)
+    monkeypatch.setattr(losses, "_TENSORS_AT_ONCE", 1)  # would be a run of all parts for each tensor
+    runs = list[int]()
+    each = staged_session.StagedSession.each
+
+    def counted(self: staged_session.StagedSession, *arguments: Any) -> Any:
+        runs.append(self.parts)
+        return each(self, *arguments)
+
+    monkeypatch.setattr(staged_session.StagedSession, "each", counted)
+    result = quantization_of(calibrated(tmp_path / "model", Storage.MAP))
+    assert len(runs) == 2  # the largest numbers of the batch, and the losses
+    assert min(runs) > 5
+    assert result == wanted
