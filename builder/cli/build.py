@@ -143,9 +143,9 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     from padfree.runtime import parse_metadata
 
     fixed = fixed_inputs(arguments)
-    lazily = arguments.precision != FP8  # whose calibration needs a file
-    check = (lambda: None) if lazily else partial(check_machine, arguments.device, operators=())
-    head, opening = head_options(arguments), {"say": sayer(arguments), "before_export": check, "lazily": lazily}
+    # Calibration makes the model before a GPU is asked for.
+    check = partial(check_machine, arguments.device, operators=()) if arguments.precision == FP8 else lambda: None
+    head, opening = head_options(arguments), {"say": sayer(arguments), "before_export": check, "lazily": True}
     opening |= {"revision": arguments.revision, "with_second_opinion": arguments.verify == WHOLE}
     with (
         opened(arguments.model, head, mask=arguments.mask, fixed=fixed, **opening) as source,
@@ -229,11 +229,11 @@ def _quantized(
     from padfree.builder.files import write_files
     from padfree.builder.folders.companions import kept_files
     from padfree.onnx_tools import save_model
-    from padfree.onnx_tools.files import Storage, open_model
+    from padfree.onnx_tools.files import Storage
     from padfree.runtime import parse_metadata
 
     calibration = None
-    if arguments.calibrate is not None or not is_fp8(path):
+    if arguments.calibrate is not None or source.unmade is not None or not is_fp8(path):
         calibration = calibration_of(arguments)
     if calibration is None:
         yield path, options
@@ -241,12 +241,13 @@ def _quantized(
     check_machine(arguments.device, operators=(FP8_OPERATOR,))  # before minutes of calibration
     with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch:
         fp8_file = Path(scratch) / f"{path.stem}{ONNX_SUFFIX}"
-        model_file, begin = open_model(path, Storage.MEMORY), steps_of(progress)
+        phases, begin = Phases(progress), steps_of(progress)
+        exported = source.open(Storage.MEMORY, phases, sayer(arguments))
         model = fp8_model(
-            model_file, path, calibration, options.rewriting, norms=options.norms, begin=begin, phases=Phases(progress)
-        ).whole()
+            exported, path, calibration, options.rewriting, norms=options.norms, begin=begin, phases=phases
+        )
         save_model(model, fp8_file)
-        write_files(kept_files(path, fp8_file, parse_metadata(metadata_of(model), str(path))))
+        write_files(kept_files(path, fp8_file, parse_metadata(metadata_of(model.proto), str(path))))
         try:
             yield fp8_file, options.of_rewritten()
         except Exception as error:

@@ -35,10 +35,11 @@ _INT64 = np.int64
 class _Table:
     """A table [V,E] that ids choose from, and what a node reads instead of both: rows, and their numbers among these.
 
-    `wraps`: whether negative ids count from the end.
+    kind: its element type. count: V. wraps: whether negative ids count from the end.
     """
 
     held: Deferred
+    kind: int
     count: int
     ids: str
     rows: str
@@ -154,7 +155,7 @@ class StagedSession:
 def _divided(model: Model, held: Mapping[str, TensorProto]) -> list[_Part]:
     """The nodes in parts whose weights are as large as PART_BYTES allows."""
     parts, there, made = [_Part()], dict[str, int](), set[str]()
-    for source in model.proto.graph.node:
+    for source in _as_early_as_possible(model.proto.graph.node, held):
         node, table = _with_rows(model, held, source)
         sizes = {name: model.weights.size_of(held[name]) or 0 for name in node.input if name in held}
         is_full = sum((there | sizes).values()) > PART_BYTES and not sizes.keys() <= there.keys()
@@ -168,6 +169,17 @@ def _divided(model: Model, held: Mapping[str, TensorProto]) -> list[_Part]:
     return parts
 
 
+def _as_early_as_possible(nodes: Sequence[NodeProto], held: Mapping[str, TensorProto]) -> list[NodeProto]:
+    """The nodes in an order in which those that read no weights follow what they read: less waits for later parts."""
+    places, makers = list[int](), dict[str, int]()
+    for at, node in enumerate(nodes):
+        read = [makers[name] for name in node.input if name in makers]
+        is_bound = not read or any(name in held for name in node.input)
+        places.append(at if is_bound else max(read))
+        makers |= dict.fromkeys((name for name in node.output if name), places[-1])
+    return [nodes[at] for at in sorted(range(len(nodes)), key=lambda at: (places[at], at))]
+
+
 def _with_rows(model: Model, held: Mapping[str, TensorProto], node: NodeProto) -> tuple[NodeProto, _Table | None]:
     """A node that reads rows of a table where ids choose from one, and which; else the node itself."""
     deferred = ((at, model.weights.held_for(held[name])) for at, name in enumerate(node.input) if name in held)
@@ -178,9 +190,9 @@ def _with_rows(model: Model, held: Mapping[str, TensorProto], node: NodeProto) -
     result, ids = NodeProto(), _IDS[node.op_type]
     result.CopyFrom(node)
     result.input[place], result.input[ids] = f"{node.output[0]}.rows", f"{node.output[0]}.numbers"
-    count = held[node.input[place]].dims[0]
-    wraps = node.op_type == "Gather"
-    return result, _Table(table, count, node.input[ids], result.input[place], result.input[ids], wraps)
+    tensor, wraps = held[node.input[place]], node.op_type == "Gather"
+    read = result.input[place], result.input[ids]
+    return result, _Table(table, tensor.data_type, tensor.dims[0], node.input[ids], *read, wraps)
 
 
 def _wire(parts: Sequence[_Part], graph: GraphProto, held: Mapping[str, TensorProto]) -> None:
@@ -206,7 +218,7 @@ def _message(part: _Part, proto: ModelProto, types: Mapping[str, int]) -> ModelP
     graph.input.extend(helper.make_tensor_value_info(name, types[name], None) for name in part.reads)
     graph.input.extend(helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in part.weights)
     for table in part.tables:
-        graph.input.append(helper.make_tensor_value_info(table.rows, TensorProto.FLOAT, None))
+        graph.input.append(helper.make_tensor_value_info(table.rows, table.kind, None))
         graph.input.append(helper.make_tensor_value_info(table.numbers, types[table.ids], None))
     graph.output.extend(helper.make_tensor_value_info(name, types[name], None) for name in part.makes)
     read = {name for node in part.nodes for name in node.input}

@@ -6,12 +6,14 @@ Tiny models are taken for large ones.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
+from padfree.builder.calibration import Calibration, fp8_model
 from padfree.builder.definitions import graph
 from padfree.builder.folders.defined import write_defined
 from padfree.builder.folders.folder import read_folder
@@ -182,3 +184,20 @@ def test_deferred_weights_know_their_sizes(tmp_path: Path, large: None) -> None:
         if tensor in model.weights:
             assert tensor.data_type == TensorProto.FLOAT
             assert model.weights.size_of(tensor) == 4 * int(np.prod(tensor.dims))
+
+
+@pytest.mark.parametrize("name", ["roberta", "qwen3_bfloat16"])
+def test_fp8_is_that_of_small_models(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Scales come from the model that runs part by part; the e4m3 numbers are those of the files."""
+    ids = tmp_path / "ids.jsonl"
+    ids.write_text("\n".join(json.dumps({"input_ids": list(row)}) for row in defined.REQUESTS), "utf-8")
+
+    def made() -> ModelProto:
+        model = model_of(name, tmp_path / "model")
+        options = RewriteOptions(verify=False)
+        result = fp8_model(model, ids, Calibration(ids), options, begin=lambda *_: lambda: None)
+        return result.whole()
+
+    wanted = made()
+    request.getfixturevalue("large")
+    assert made() == wanted
