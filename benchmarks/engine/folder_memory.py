@@ -4,6 +4,7 @@
     python -m benchmarks.engine.folder_memory bge-m3 qwen3-0.6b --json benchmarks/results/local/folder_memory.jsonl
     python -m benchmarks.engine.folder_memory qwen3-4b --layers 8 --verify none
     python -m benchmarks.engine.folder_memory qwen3-0.6b --build     # on a machine with a GPU
+    python -m benchmarks.engine.folder_memory qwen3-8b --layers 4 --prepare     # all of a build but TensorRT
 
 Folders have random weights at the shapes of known models, in the type that those have. All processes of the command are
 looked at twenty times a second: `held` is the most memory that was theirs alone, files in memory included, which a
@@ -39,6 +40,23 @@ EVERY_S = 0.05
 _IMPORTS = "padfree.onnx_tools.rewrite, padfree.builder.folders.source, padfree.builder.engine.build"
 IDLE = ("-c", f"import time, {_IMPORTS}; time.sleep(1)")
 """What a command has imported before it reads a model."""
+PREPARE = """
+import sys
+from pathlib import Path
+from padfree.builder.engine.options import BuildOptions
+from padfree.builder.engine.preparation_process import preparing
+from padfree.builder.folders.head import HeadOptions
+from padfree.builder.folders.source import opened
+folder, pooling, precision, verify = sys.argv[1:]
+options = BuildOptions.of_keywords(precision=precision, verify={"none": False, "usual": True}.get(verify, verify))
+with opened(folder, HeadOptions((pooling,), True), lazily=True) as source:
+    with preparing(source.unmade, options, lambda: None) as wait:
+        prepared = wait()
+        prepared.drop()
+        if prepared.reference is not None:
+            prepared.reference()
+"""
+"""What a build does but for TensorRT: the other process makes the model and the answers that an engine has to give."""
 _BLOCK = 1 << 22
 _BYTES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -193,7 +211,10 @@ def measure(name: str, shape: Shape, arguments: argparse.Namespace) -> dict[str,
         more += {"none": ["--no-verify"], "usual": []}.get(arguments.verify, ["--verify", arguments.verify])
         idle = watched(IDLE)[0]
         words = ["-m", "padfree.builder.cli", command, str(folder), "-o", output, "--pooling", shape.pooling]
-        watch, seconds = watched([*words, "--normalize", *more, *(["--quiet"] if command == "optimize" else [])])
+        words += ["--normalize", *more, *(["--quiet"] if command == "optimize" else [])]
+        if arguments.prepare:
+            command, words = "prepare", ["-c", PREPARE, str(folder), shape.pooling, more[1], arguments.verify]
+        watch, seconds = watched(words)
     return {
         "case": f"{name}, {command} {' '.join(more)}",
         "layers": shape.config["num_hidden_layers"],
@@ -215,6 +236,7 @@ def main() -> None:
     parser.add_argument("--precision", help="default: bf16 for weights in bf16, else fp16")
     parser.add_argument("--verify", choices=("usual", "whole", "none"), default="usual")
     parser.add_argument("--build", action="store_true", help="`padfree build`, which needs a GPU")
+    parser.add_argument("--prepare", action="store_true", help="a build without TensorRT, which needs no GPU")
     parser.add_argument("--json", type=Path, help="append one line a folder to this file")
     arguments = parser.parse_args()
     for name in arguments.shapes:

@@ -145,7 +145,8 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     fixed = fixed_inputs(arguments)
     # Calibration makes the model before a GPU is asked for.
     check = partial(check_machine, arguments.device, operators=()) if arguments.precision == FP8 else lambda: None
-    head, opening = head_options(arguments), {"say": sayer(arguments), "before_export": check, "lazily": True}
+    head = head_options(arguments)
+    opening: dict[str, Any] = {"say": sayer(arguments), "before_export": check, "lazily": True}
     opening |= {"revision": arguments.revision, "with_second_opinion": arguments.verify == WHOLE}
     with (
         opened(arguments.model, head, mask=arguments.mask, fixed=fixed, **opening) as source,
