@@ -10,12 +10,10 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from .graph import is_standard, producer
+from .onnx_operators import Movement, moving
 
 _SAME_TOKENS = ("And", "Cast", "Identity", "Squeeze", "Unsqueeze")
-_SAME_VALUES = (
-    "Cast", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "ReduceMax", "Reshape", "Slice",
-    "Split", "Squeeze", "Transpose", "Unsqueeze",
-)  # fmt: skip
+_SAME_VALUES = moving(*Movement) - {"Concat"} | {"GatherElements", "GatherND", "ReduceMax"}
 _FIRST = 1  # the number of the first numbered token
 
 
