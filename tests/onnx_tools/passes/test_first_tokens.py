@@ -433,8 +433,8 @@ def test_fp8_of_what_is_asked_for() -> None:
     graph = import_graph(linear.with_linear(Model(plain)))
     begin, *_, last = [node.name for node in graph.nodes if node.op == "PadfreeLinear"]
     layers = choose_layers(graph, QuantizationOptions(quantize=(begin, last)))
-    assert [layer.name for layer in layers.chosen] == [begin]
-    assert layers.kept[last] == "it multiplies first tokens alone, which is no work"
+    assert [layer.name for layer in layers.chosen_layers] == [begin]
+    assert layers.kept_layers[last] == "it multiplies first tokens alone, which is no work"
 
 
 @pytest.mark.parametrize(("name", "ahead"), [("bert", False), ("modernbert", True)])
@@ -442,7 +442,7 @@ def test_a_stream_is_one_whose_first_tokens_the_last_layer_adds(name: str, ahead
     """Its scale is checked for e4m3, as those of other streams are; rows that are normed anew are none."""
     plain = rewrite(first_token_of(folded.load(name)), precision="fp16", verify=False).model
     graph = import_graph(linear.with_linear(Model(plain)))
-    last = choose_layers(graph, QuantizationOptions()).chosen[-1]
+    last = choose_layers(graph, QuantizationOptions()).chosen_layers[-1]
     assert reads_stream(last) is ahead
 
 
