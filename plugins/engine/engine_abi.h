@@ -77,13 +77,16 @@ struct PadfreeEngineApi {
   bool (*start)(PadfreeLane* lane, const bool* to_host, PadfreeError* error);
   bool (*wait)(PadfreeLane* lane, PadfreeError* error);
 
-  // Of the run that was waited for, until the next arrange. output: host memory, or null where it was not wanted there.
-  // Destinations of copy_out and zero_out are host or device memory, and filled when finish_copies has returned.
+  // Of the run that was waited for, until settle or the next arrange. output: host memory, or null where it was not
+  // wanted there. Destinations of copy_out and zero_out are host or device memory, and filled when finish_copies has
+  // returned.
   const void* (*output)(PadfreeLane* lane, int32_t output);
   bool (*copy_out)(PadfreeLane* lane, int32_t output, int64_t offset, void* destination, int64_t bytes,
                    PadfreeError* error);
   bool (*zero_out)(PadfreeLane* lane, void* destination, int64_t bytes, PadfreeError* error);
   bool (*finish_copies)(PadfreeLane* lane, PadfreeError* error);
+  // The run's results have been taken: time to prepare later runs, while nobody waits for this lane.
+  void (*settle)(PadfreeLane* lane);
 
   // Device memory to host memory, at once.
   bool (*read)(PadfreeEngine* engine, void* destination, const void* source, int64_t bytes, PadfreeError* error);

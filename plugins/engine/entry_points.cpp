@@ -71,13 +71,18 @@ bool finishCopies(PadfreeLane* lane, PadfreeError* error) {
   return done(error, [&] { lane->finishCopies(); });
 }
 
+void settle(PadfreeLane* lane) {
+  PadfreeError ignored;  // the next run tells what is wrong
+  done(&ignored, [&] { lane->settle(); });
+}
+
 bool readDevice(PadfreeEngine* engine, void* destination, const void* source, int64_t bytes, PadfreeError* error) {
   return done(error, [&] { engine->read(destination, source, bytes); });
 }
 
-constexpr PadfreeEngineApi kApi = {kPadfreeEngineAbi, openEngine, closeEngine,  openLane,  closeLane,
-                                   arrange,           copyIn,     start,        wait,      output,
-                                   copyOut,           zeroOut,    finishCopies, readDevice};
+constexpr PadfreeEngineApi kApi = {kPadfreeEngineAbi, openEngine, closeEngine,  openLane, closeLane,
+                                   arrange,           copyIn,     start,        wait,     output,
+                                   copyOut,           zeroOut,    finishCopies, settle,   readDevice};
 
 }  // namespace
 }  // namespace padfree::engine

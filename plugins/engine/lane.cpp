@@ -48,7 +48,7 @@ PadfreeLane::~PadfreeLane() {
 
 void PadfreeLane::arrange(const PadfreeSizes& sizes, void** inputs) {
   owner_.device.makeCurrent();
-  if (first_ != nullptr) captureRun();
+  if (first_ != nullptr) captureRun();  // the run before it failed, and was not settled
   device_copies_.clear();
   sizes_ = sizes;
   choose(sizes);
@@ -187,7 +187,12 @@ void PadfreeLane::wait() {
   stream_.synchronize();
 }
 
-// After the run that comes before it, when the lane is used again: nobody waits for it then.
+void PadfreeLane::settle() {
+  owner_.device.makeCurrent();
+  if (first_ != nullptr) captureRun();
+}
+
+// Takes as long as hundreds of runs: after the run that comes before it has been answered.
 void PadfreeLane::captureRun() {
   const auto arranged = std::move(first_);
   current_ = nullptr;

@@ -52,6 +52,7 @@ struct PadfreeLane {
   void copyOut(int32_t number, int64_t offset, void* destination, int64_t bytes);
   void zeroOut(void* destination, int64_t bytes);
   void finishCopies();
+  void settle();
 
  private:
   struct DeviceCopy {

@@ -124,6 +124,10 @@ void Lane::zeroOut(void* destination, int64_t bytes) {
   require(api_.zero_out(handle_, destination, bytes, &error), error);
 }
 
+void Lane::settle() {
+  api_.settle(handle_);
+}
+
 void Lane::finishCopies() {
   PadfreeError error{};
   require(api_.finish_copies(handle_, &error), error);

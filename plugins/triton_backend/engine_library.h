@@ -63,6 +63,7 @@ class Lane {
   void copyOut(size_t output, int64_t offset, void* destination, int64_t bytes);
   void zeroOut(void* destination, int64_t bytes);
   void finishCopies();
+  void settle();
 
  private:
   const std::shared_ptr<Engine> engine_;

@@ -133,6 +133,7 @@ void Instance::finish(Started& started) {
   if (!run.failure) {
     succeeded(TRITONBACKEND_ModelInstanceReportBatchStatistics(handle_, run.sizes.sequences, run.started_ns,
                                                                run.started_ns, ended, nowNs()));
+    started.lane->settle();
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -108,7 +108,7 @@ def test_every_part_has_one_version() -> None:
     assert stated.group(1) == project.group(1) == cited.group(1)
 
 
-@pytest.mark.parametrize("name", ["libpadfree.so", "libpadfree_register.so", *HOST_LIBRARIES])
+@pytest.mark.parametrize("name", ["libpadfree.so", "libpadfree_register.so", "libpadfree_engine.so", *HOST_LIBRARIES])
 def test_the_library_needs_system_libraries_alone(name: str) -> None:
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", str(library(name)))))
     assert needed  # readelf was understood
@@ -123,6 +123,10 @@ def test_the_library_exports_what_tensorrt_the_builder_and_callers_of_c_ask_for_
 
 def test_the_registering_library_exports_nothing() -> None:
     assert exported(library("libpadfree_register.so")) == set()
+
+
+def test_the_engine_library_exports_its_interface_alone() -> None:
+    assert exported(library("libpadfree_engine.so")) == {"padfree_engine_api"}
 
 
 def test_the_batching_library_exports_what_triton_asks_for_alone() -> None:

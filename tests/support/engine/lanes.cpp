@@ -69,6 +69,7 @@ class Driver {
       }
       for (int64_t e = 0; e < kVector; ++e) compare(vector[b * kVector + e], run.numbers[b] + run.lens[b] + e);
     }
+    if (random_() % 4 != 0) api_.settle(lanes_[lane]);
   }
 
  private:
