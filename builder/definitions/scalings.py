@@ -84,7 +84,9 @@ def _yarn(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
     fast, slow = keys.number("beta_fast", default=32.0), keys.number("beta_slow", default=1.0)
     if base <= 1:
         raise NotDefinedError(f"the base of rotary embeddings is {base:g}, which yarn has no ramp for")
-    low, high = (size * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (fast, slow))
+    low, high = (
+        size * math.log(trained / (rotations * 2 * math.pi)) / (2 * math.log(base)) for rotations in (fast, slow)
+    )
     if keys.truth("truncate", default=True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, size - 1)

@@ -20,9 +20,9 @@ SETTINGS = (
 
 def settings_of(names: Collection[str], folder: str = "") -> list[str]:
     """The files of a folder that say what the model is and how texts are read."""
-    place = PurePosixPath(folder)
+    encoder = PurePosixPath(folder)
     there = [PurePosixPath(name) for name in sorted(names)]
-    return [str(path) for path in there if path.parent == place and any(path.match(pattern) for pattern in SETTINGS)]
+    return [str(path) for path in there if path.parent == encoder and any(path.match(pattern) for pattern in SETTINGS)]
 
 
 def module_files(names: Collection[str], folders: Sequence[str]) -> list[str]:
@@ -42,19 +42,21 @@ def weights_of(names: Collection[str], folder: str, index: Mapping[str, str]) ->
     Returns:
         Their names, some of which may not be among `names`: parts that are missing. Empty: there are none.
     """
-    place = PurePosixPath(folder)
-    if str(place / WEIGHTS) in names:
-        return [str(place / WEIGHTS)]
+    encoder = PurePosixPath(folder)
+    if str(encoder / WEIGHTS) in names:
+        return [str(encoder / WEIGHTS)]
     if index:
-        return [str(place / part) for part in sorted(set(index.values()))]
+        return [str(encoder / part) for part in sorted(set(index.values()))]
     return onnx_of(names, folder)
 
 
 def onnx_of(names: Collection[str], folder: str) -> list[str]:
     """The ONNX file to take of those in an encoder's folder, or beside it, with its external data; [] for none."""
-    place = PurePosixPath(folder)
+    encoder = PurePosixPath(folder)
     inside = [PurePosixPath(name) for name in sorted(names)]
-    chosen = choose_onnx([path for path in inside if path.parent in (place, place / "onnx", PurePosixPath("onnx"))])[0]
+    chosen = choose_onnx(
+        [path for path in inside if path.parent in (encoder, encoder / "onnx", PurePosixPath("onnx"))]
+    )[0]
     if not chosen:
         return []
     return [str(path) for path in inside if path.parent == chosen[0].parent and path.name.startswith(chosen[0].name)]

@@ -102,7 +102,7 @@ def embedding(kind: str) -> CaseGraph:
     for name, count in (("word_table", VOCABULARY), ("position_table", POSITIONS), ("type_table", 2)):
         inputs[name] = graph.weight(name, count, WIDTH)
     flags: dict[str, Any] = {"has_token_types": 1, "has_position_table": 1, "has_beta": 1, "num_heads": 1}
-    _finish(graph, graph.node("PadfreeEmbedding", inputs, **flags, **_results(kind)))
+    _add_outputs(graph, graph.node("PadfreeEmbedding", inputs, **flags, **_results(kind)))
     return graph
 
 
@@ -113,7 +113,7 @@ def layer_norm(kind: str) -> CaseGraph:
     inputs = {"x": graph.rows("x", WIDTH), "residual": graph.rows("residual", WIDTH), **_norm_weights(graph)}
     inputs["bias"] = graph.weight("bias", WIDTH)
     flags: dict[str, Any] = {"has_bias": 1, "has_residual": 1, "has_beta": 1}
-    _finish(graph, graph.node("PadfreeLayerNorm", inputs, **flags, **_results(kind)))
+    _add_outputs(graph, graph.node("PadfreeLayerNorm", inputs, **flags, **_results(kind)))
     return graph
 
 
@@ -322,7 +322,7 @@ def _results(kind: str) -> dict[str, Any]:
     return {"results": "e4m3", "y_scale": Y_SCALE} if kind == FP8 else {}
 
 
-def _finish(graph: CaseGraph, outputs: dict[str, str]) -> None:
+def _add_outputs(graph: CaseGraph, outputs: dict[str, str]) -> None:
     """Gives out rows of norms, whatever their type."""
     if graph.kind == FP8:
         _widened(graph, outputs["y_e4m3"], WIDTH)

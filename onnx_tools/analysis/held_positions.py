@@ -21,7 +21,7 @@ from .symbolic import Analysis
 
 _ANGLES = moving(*Movement) - moving(Movement.PART) | {"Div", "Einsum", "MatMul", "Mul"}
 """What lies between a position and the cosines of its angles."""
-_TURNS = ("Sin", "Cos")
+_ANGLE_OPS = ("Sin", "Cos")
 _MIXING = ("CumSum", "Conv", "ConvTranspose", "GRU", "LSTM", "RNN", "Scan", "Loop")
 """What may tell tokens by their order, beside positions."""
 _LENGTH = 5  # tokens of the sequence that order is looked for in
@@ -65,10 +65,10 @@ def _is_turned(tensor: gs.Tensor) -> bool:
     while waiting:
         current = waiting.pop()
         for node in current.outputs:
-            if is_standard(node, *_TURNS):
+            if is_standard(node, *_ANGLE_OPS):
                 return True
             if is_standard(node, "Gather") and node.inputs[1] is current:
-                if _holds_turns(node.inputs[0]):
+                if _holds_angles(node.inputs[0]):
                     return True
             elif is_standard(node, *_ANGLES):
                 waiting += [item for item in node.outputs if item.name not in seen]
@@ -76,7 +76,7 @@ def _is_turned(tensor: gs.Tensor) -> bool:
     return False
 
 
-def _holds_turns(table: gs.Tensor) -> bool:
+def _holds_angles(table: gs.Tensor) -> bool:
     """Whether rows are cosines or sines of multiples of their numbers: the first is that of 0, all ones or zeros."""
     if not isinstance(table, gs.Constant) or len(table.shape) < 2 or np.dtype(table.dtype).kind != "f":
         return False

@@ -25,7 +25,7 @@ def rotated_pairs(b: BodyBuilder, pairs: str, angle: str, axis: int) -> str:
 def linear(b: BodyBuilder) -> None:
     """PadfreeLinear."""
     total = b.op("MatMul", b.load("x"), b.load("weight"))
-    y = _finish(b, total, "bias" if b.attributes["has_bias"] else None)
+    y = _epilogue(b, total, "bias" if b.attributes["has_bias"] else None)
     b.output("y", y)
     if b.attributes["has_moments"]:
         b.output_as_is("moments", _moments(b, y))
@@ -35,7 +35,7 @@ def linear_fp8(b: BodyBuilder) -> None:
     """PadfreeLinearFp8: e4m3 numbers are exact in float32."""
     x, weight = (b.load_e4m3(name) for name in ("x", "weight"))
     total = b.op("Mul", b.op("MatMul", x, b.op("Transpose", weight, perm=[1, 0])), "scale")
-    y = _finish(b, total, "bias")
+    y = _epilogue(b, total, "bias")
     if b.attributes["results"] != "e4m3":
         b.output("y", y)
     if b.attributes["results"] != "act":
@@ -44,7 +44,7 @@ def linear_fp8(b: BodyBuilder) -> None:
         b.output_as_is("moments", _moments(b, y))
 
 
-def _finish(b: BodyBuilder, total: str, bias: str | None) -> str:
+def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
     """Results in float32 of the sums of products `total`, float32 [T,N]."""
     if b.attributes["has_x_moments"]:
         _, root = _mean_and_root(b, "x_moments", "x_epsilon")

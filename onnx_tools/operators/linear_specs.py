@@ -23,7 +23,7 @@ _ACTIVATION = AttributeSpec(
     allowed=ACTIVATIONS,
     selects_body=True,
 )
-_FINISH = (
+_EPILOGUE_FLAGS = (
     flag("has_residual", "whether residual exists"),
     flag("has_x_moments", "whether x_moments exist"),
     flag("has_residual_moments", "whether residual_moments and residual_scale exist"),
@@ -46,7 +46,7 @@ _FINISH = (
     ),
 )
 """What else both operators have."""
-_FINISH_REQUIRES = (
+_EPILOGUE_REQUIRES = (
     (when("has_residual_moments"), when("has_residual")),
     (when("has_residual_moments"), without("has_x_moments")),
     (when("has_residual_moments"), _PLAIN),
@@ -87,8 +87,8 @@ LINEAR = OperatorSpec(
         TensorSpec("y", "act", "[T,N/2]", when("gated")),
         TensorSpec("moments", "float32", "[N/64,T,2]", when("has_moments")),
     ),
-    attributes=(_ACTIVATION, flag("has_bias", "whether bias exists"), *_FINISH),
-    requires=_FINISH_REQUIRES,
+    attributes=(_ACTIVATION, flag("has_bias", "whether bias exists"), *_EPILOGUE_FLAGS),
+    requires=_EPILOGUE_REQUIRES,
     plugin_precisions=("fp16", "bf16"),
     in_half=_ALWAYS,
     measurement="choices",
@@ -129,12 +129,12 @@ LINEAR_FP8 = OperatorSpec(
     ),
     attributes=(
         _ACTIVATION,
-        *_FINISH,
+        *_EPILOGUE_FLAGS,
         RESULTS,
         Y_SCALE,
     ),
     requires=(
-        *_FINISH_REQUIRES,
+        *_EPILOGUE_REQUIRES,
         (when("has_moments"), WRITES_ACT),
         (when("gated"), Condition("results", ("act", "e4m3"))),
         (_ROTATES, Condition("results", ("act",))),

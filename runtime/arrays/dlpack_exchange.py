@@ -21,7 +21,7 @@ _TABLE = struct.Struct("@II6P")
 """Version, the older table, three functions over owning tensors, the one that describes, the one that names streams."""
 _TENSOR = struct.Struct("@PiiiBBHPPQ")
 """DLTensor: address, device's kind and index, dimensions, type's code, bits and lanes, shape, strides, byte offset."""
-_Room: Any = ctypes.c_char * _TENSOR.size
+_TensorBuffer: Any = ctypes.c_char * _TENSOR.size
 _Int64 = ctypes.c_int64
 Bare = tuple[int, int, int, tuple[int, int, int], tuple[int, ...], tuple[int, ...] | None]
 """Address, device's kind and index, type's code, bits and lanes, shape, strides in elements or None: contiguous."""
@@ -50,13 +50,13 @@ class Exchange:
 
     def describe_bare(self, array: Any) -> Bare | None:
         """The same in numbers alone, which takes two thirds of the time."""
-        room = _Room()
+        buffer = _TensorBuffer()
         try:
-            if self._describe(id(array), ctypes.addressof(room)):
+            if self._describe(id(array), ctypes.addressof(buffer)):
                 return None
         except Exception:
             return None
-        address, kind, index, ndim, code, bits, lanes, shape, strides, offset = _TENSOR.unpack(room)
+        address, kind, index, ndim, code, bits, lanes, shape, strides, offset = _TENSOR.unpack(buffer)
         element = code, bits, lanes
         if ndim == 1 and strides:  # as ids and lengths are
             sizes, steps = (_Int64.from_address(shape).value,), (_Int64.from_address(strides).value,)

@@ -20,7 +20,7 @@ from .cuda import Graph, free_bytes
 from .engine import Context, Engine, Placement
 from .graph_cache import GraphCache
 from .hand_out import Trim, View, views_of, whole
-from .staging import DeviceFeeds, DeviceInputs, Rooms, in_place
+from .staging import DeviceFeeds, DeviceInputs, StagingBuffers, in_place
 
 _log = logging.getLogger("padfree.runtime")
 
@@ -49,13 +49,13 @@ class Ready:
     """A placement on one arena with what all of its runs need, made once."""
 
     placement: Placement
-    rooms: Rooms
+    staging: StagingBuffers
     views: tuple[View, ...]
 
     @staticmethod
     def of(placement: Placement, arena: Arena, engine: Engine) -> Ready:
         """For an engine's runs on an arena."""
-        return Ready(placement, Rooms(arena, placement), views_of(engine.metadata, placement))
+        return Ready(placement, StagingBuffers(arena, placement), views_of(engine.metadata, placement))
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class GraphRuns:
             else:
                 inputs_at = {}
         if len(inputs_at) < len(feeds):
-            captured.ready.rooms.upload(feeds, stays=stays, but=inputs_at)
+            captured.ready.staging.upload(feeds, stays=stays, but=inputs_at)
         captured.graph.launch()
         return captured.ready
 
@@ -151,7 +151,7 @@ class GraphRuns:
         placement = context.arrange(shapes)
         context.bind(self._arena.block.reserve(placement.size_bytes), inputs_at=inputs_at)
         ready = Ready.of(placement, self._arena, self._engine)
-        ready.rooms.upload(feeds, stays=False, but=inputs_at)
+        ready.staging.upload(feeds, stays=False, but=inputs_at)
         context.enqueue(stream.handle)
         stream.synchronize()
         free_before = free_bytes()

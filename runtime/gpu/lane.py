@@ -74,7 +74,7 @@ class Lane:
         wait_for_inputs(self.arena, device_inputs(feeds), None)
         ready = self._arranged({name: feed.shape for name, feed in feeds.items()})
         self._context.bind(self.arena.block.reserve(ready.placement.size_bytes))
-        ready.rooms.upload(feeds, stays=True)
+        ready.staging.upload(feeds, stays=True)
         return ready
 
     def enqueue(self) -> None:
@@ -112,5 +112,5 @@ class Lane:
         inputs_at = in_place(device_inputs(feeds))
         base = self.arena.block.reserve(ready.placement.size_bytes)
         self._context.bind(base, inputs_at=inputs_at, outputs_at=outputs_at)
-        ready.rooms.upload(feeds, stays=stays, but=inputs_at)
+        ready.staging.upload(feeds, stays=stays, but=inputs_at)
         self.enqueue()

@@ -52,14 +52,14 @@ def in_place(on_device: DeviceInputs, allocations: Mapping[str, Allocation] | No
     }
 
 
-class Rooms:
+class StagingBuffers:
     """Where the inputs of one placement are staged: views of an arena's staging buffer, made when it is a new one."""
 
     def __init__(self, arena: Arena, placement: Placement) -> None:
         self._arena = arena
         self._placement = placement
         self._staging: Array | None = None
-        self._rooms: dict[str, tuple[Allocation, Array]] = {}
+        self._buffers: dict[str, tuple[Allocation, Array]] = {}
 
     def upload(self, feeds: DeviceFeeds, *, stays: bool, but: Collection[str] = ()) -> None:
         """Copies inputs into their allocations: those of the host in one copy. The rest of an allocation becomes zeros.
@@ -70,7 +70,7 @@ class Rooms:
             but: inputs that the engine reads elsewhere.
         """
         arena, base = self._arena, self._arena.block.address
-        rooms: Mapping[str, tuple[Allocation, Array]] | None = None
+        buffers: Mapping[str, tuple[Allocation, Array]] | None = None
         start, end = self._placement.outputs_start, 0
         on_device = []
         for name, feed in feeds.items():
@@ -79,16 +79,16 @@ class Rooms:
             if isinstance(feed, DeviceInput):
                 on_device.append((self._placement.inputs[name], feed))
                 continue
-            if rooms is None:
-                rooms = self._reserved()
-            allocation, room = rooms[name]
+            if buffers is None:
+                buffers = self._reserved()
+            allocation, buffer = buffers[name]
             size = feed.size
-            if feed.dtype == room.dtype and feed.ndim == 1:
-                room[:size] = feed
+            if feed.dtype == buffer.dtype and feed.ndim == 1:
+                buffer[:size] = feed
             else:
-                np.copyto(room[:size], feed.reshape(-1), casting="same_kind")
-            if size < room.size:
-                room[size:] = 0
+                np.copyto(buffer[:size], feed.reshape(-1), casting="same_kind")
+            if size < buffer.size:
+                buffer[size:] = 0
             start = min(start, allocation.offset)
             end = max(end, allocation.offset + allocation.size_bytes)
         if on_device and any(allocation.size_bytes > feed.nbytes for allocation, feed in on_device):
@@ -102,7 +102,7 @@ class Rooms:
     def _reserved(self) -> Mapping[str, tuple[Allocation, Array]]:
         staging = self._arena.reserve_staging(self._placement.outputs_start)
         if staging is not self._staging:
-            self._rooms = {
+            self._buffers = {
                 name: (
                     allocation,
                     staging[allocation.offset : allocation.offset + allocation.size_bytes].view(allocation.dtype),
@@ -110,4 +110,4 @@ class Rooms:
                 for name, allocation in self._placement.inputs.items()
             }
             self._staging = staging
-        return self._rooms
+        return self._buffers

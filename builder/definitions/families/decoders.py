@@ -97,13 +97,13 @@ def rotations_of(
 ) -> tuple[Callable[[str], str], Callable[[str], str]]:
     """What becomes of queries and of keys [B, H, S, D]: a norm of every head, perhaps, and the rotation."""
 
-    def turn(name: str) -> Callable[[str], str]:
+    def rotate(name: str) -> Callable[[str], str]:
         if not has_norms:
             return lambda x: rotary.rotate(graph, x)
         norm = Norm.rms(parts, f"self_attn.{name}_norm", sizes.heads.size, sizes.epsilon, plus=plus)
         return lambda x: rotary.rotate(graph, norm.apply(graph, x))
 
-    return turn("q"), turn("k")
+    return rotate("q"), rotate("k")
 
 
 def gated_network(parts: Tensors, sizes: LayerSizes, *, bias: bool = False) -> FeedForward:

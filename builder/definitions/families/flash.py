@@ -30,10 +30,10 @@ def rotary_layers(
     """Layers of x [B, S, E] whose queries and keys are rotated."""
     graph, rotary = writing.graph, Rotary.of(writing.graph, turning)
 
-    def turn(heads: str) -> str:
+    def rotate(heads: str) -> str:
         return rotary.rotate(graph, heads)
 
-    scoring = Scoring(sizes.heads.size**-0.5, mask(graph), rotate_queries=turn, rotate_keys=turn)
+    scoring = Scoring(sizes.heads.size**-0.5, mask(graph), rotate_queries=rotate, rotate_keys=rotate)
     for number in range(count):
         with graph.scope(f"layer.{number}"):
             x = layer(number).apply(graph, x, sizes.heads, scoring)

@@ -56,13 +56,13 @@ def _identity_matrix(like: str, result: str, diagonal: int, kind: int) -> tuple[
     names = {name: f"{result}_{name}" for name in numbers}
     shape = op("Shape", [like], f"{result}_shape")
 
-    def places(name: str, index: str, axis: str) -> str:
+    def indices(name: str, index: str, axis: str) -> str:
         size = op("Gather", [shape, names[index]], f"{result}_{name}_size")
         counted = op("Range", [names["zero"], size, names["one"]], f"{result}_{name}_places")
         return op("Unsqueeze", [counted, names[axis]], f"{result}_{name}")
 
-    rows = op("Add", [places("rows", "zero", "second_axis"), names["diagonal"]], f"{result}_ones")
-    same = op("Equal", [rows, places("columns", "one", "first_axis")], f"{result}_same")
+    rows = op("Add", [indices("rows", "zero", "second_axis"), names["diagonal"]], f"{result}_ones")
+    same = op("Equal", [rows, indices("columns", "one", "first_axis")], f"{result}_same")
     op("Cast", [same], result, to=kind)
     constants = [numpy_helper.from_array(np.asarray(value, np.int64), names[name]) for name, value in numbers.items()]
     return constants, nodes

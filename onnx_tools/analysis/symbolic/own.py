@@ -48,8 +48,8 @@ class _Letters:
         after = 0 if many is None else len(axes) - 1 - many  # axes after the group
         for at, axis in enumerate(axes):
             if axis.isalpha() and self._sizes.get(axis) is None:
-                place = at if many is None or at < many else count - (len(axes) - at)
-                self._sizes[axis] = None if shape is None else shape[place]
+                position = at if many is None or at < many else count - (len(axes) - at)
+                self._sizes[axis] = None if shape is None else shape[position]
         if shape is not None and many is not None and axes[many] == _GROUP and self._group is None:
             self._group = shape[many : count - after]
 

@@ -205,8 +205,8 @@ def _is_near(numbers: Float64s, slopes: Float64s, slots: npt.NDArray[np.int64]) 
     """Whether numbers [H or 1,S] of masked slots are no further away than those of slots may be, which a mask hides."""
     if not len(slots):
         return True
-    room = np.abs(slopes) * numbers.shape[1] + _LINEAR * (1 + np.abs(numbers).max(axis=1))
-    return bool(np.all(np.abs(numbers - numbers[:, slots[:1]]) <= room[:, None]))
+    tolerance = np.abs(slopes) * numbers.shape[1] + _LINEAR * (1 + np.abs(numbers).max(axis=1))
+    return bool(np.all(np.abs(numbers - numbers[:, slots[:1]]) <= tolerance[:, None]))
 
 
 def _are_together(slots: npt.NDArray[np.int64]) -> bool:
@@ -218,5 +218,5 @@ def _is_line(numbers: Float64s, slopes: Float64s, indices: npt.NDArray[np.int64]
     if not len(indices):
         return True
     line = slopes[:, None] * (indices - indices[0])
-    room = _LINEAR * (1 + np.abs(numbers).max(axis=1, keepdims=True))
-    return bool(np.all(np.abs(numbers - numbers[:, :1] - line) <= room))
+    tolerance = _LINEAR * (1 + np.abs(numbers).max(axis=1, keepdims=True))
+    return bool(np.all(np.abs(numbers - numbers[:, :1] - line) <= tolerance))
