@@ -26,7 +26,7 @@ def sources(command: Sequence[str]) -> str:
     Args:
         command: with `-m MODULE`, or with paths of test files and folders.
     """
-    return digest([*imported(entries(command)), *under(LIBRARY)])
+    return digest([*imports_of(entries(command)), *under(LIBRARY)])
 
 
 def entries(command: Sequence[str]) -> list[Path]:
@@ -46,7 +46,7 @@ def entries(command: Sequence[str]) -> list[Path]:
     return [path for path in results if path.is_file() and path.parent != TESTS]
 
 
-def imported(files: Iterable[Path]) -> set[Path]:
+def imports_of(files: Iterable[Path]) -> set[Path]:
     """These files and all of the repository that they import, directly or not."""
     waiting, results = list(files), set[Path]()
     while waiting:

@@ -102,7 +102,7 @@ def make(name: str, folder: Path) -> Files:
     return files
 
 
-class Exported(torch.nn.Module):  # type: ignore[misc]
+class ExportedModel(torch.nn.Module):  # type: ignore[misc]
     """A model that takes and returns tensors by position, as the tracing exporter needs."""
 
     def __init__(self, model: Any, names: list[str], outputs: list[str]) -> None:
@@ -129,7 +129,7 @@ def export(model: Any, path: Path) -> None:
     axes = {0: "batch", 1: "sequence"}
     partial = path.with_suffix(".part")
     torch.onnx.export(
-        Exported(model, names, outputs),
+        ExportedModel(model, names, outputs),
         tuple(grid for _ in names),
         str(partial),
         input_names=names,

@@ -81,10 +81,10 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
     kernels = {name: (*PYTEST, *WORKERS, path) for name, path in tests_in("tests/kernels").items()}
     engines = {name: (*PYTEST, path) for name, path in tests_in("tests/gpu").items()}
 
-    def recorded(name: str) -> tuple[str, str]:
+    def recorded_part(name: str) -> tuple[str, str]:
         return ("--json", str(results / f"{name}.jsonl"))
 
-    def measured(name: str, *more: str) -> tuple[str, ...]:
+    def measured_part(name: str, *more: str) -> tuple[str, ...]:
         return (*PYTHON, "-m", f"benchmarks.{name}", *more)
 
     matrix = ("-m", "tests.gpu.engine_matrix", "--results", str(results / "engines.jsonl"))
@@ -107,24 +107,33 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
     collected += [Part("fuzzing: lengths", (*PYTHON, "-m", "tests.fuzz", "lengths", "--seconds", "120"))]
     positions = ("sweep", "--sets", "positions", "--cases")
     benchmarks = {
-        "attention": (measured("attention", *recorded("attention")), 6),
-        "memory-bound kernels": (measured("kernels.rows", *recorded("rows")), 4),
-        "products": (measured("kernels.linear", *recorded("linear")), 6),
-        "products of e4m3": (measured("kernels.linear_e4m3", *recorded("linear_e4m3")), 3),
-        "timeline": (measured("engine.timeline", *recorded("timeline"), *cache), 3),
-        "memory": (measured("engine.memory", *recorded("memory"), *cache), 4),
-        "session": (measured("engine.session", *recorded("session"), *cache), 4),
-        "device inputs": (measured("engine.device_inputs", *recorded("device_inputs"), *cache), 4),
-        "session with texts": (measured("engine.session_texts", *recorded("session_texts")), 2),
-        "end to end": (measured("sweep", "--sets", "targets", *recorded("end_to_end"), *cache), 8),
-        "attention with positions": (measured("attention", "--positions", *recorded("attention_positions")), 5),
-        "windows, rotary": (measured(*positions, "modernbert|nomic", *recorded("end_to_end"), *cache), 6),
-        "biases": (measured(*positions, "bert-base|mpnet|t5|deberta", *recorded("end_to_end"), *cache), 8),
-        "small encoders": (measured("sweep", "--sets", "small", *recorded("end_to_end"), *cache), 8),
-        "products of e4m3 in encoders": (measured("sweep", "--sets", "fp8", *recorded("end_to_end"), *cache), 8),
-        "precisions": (measured("sweep", "--sets", "precisions", *recorded("end_to_end"), *cache), 4),
-        "sentence-transformers": (measured("integrations.sentence_transformers", *recorded("integrations")), 4),
-        "trained models": (measured("accuracy", *recorded("trained")), 9),
+        "attention": (measured_part("attention", *recorded_part("attention")), 6),
+        "memory-bound kernels": (measured_part("kernels.rows", *recorded_part("rows")), 4),
+        "products": (measured_part("kernels.linear", *recorded_part("linear")), 6),
+        "products of e4m3": (measured_part("kernels.linear_e4m3", *recorded_part("linear_e4m3")), 3),
+        "timeline": (measured_part("engine.timeline", *recorded_part("timeline"), *cache), 3),
+        "memory": (measured_part("engine.memory", *recorded_part("memory"), *cache), 4),
+        "session": (measured_part("engine.session", *recorded_part("session"), *cache), 4),
+        "device inputs": (measured_part("engine.device_inputs", *recorded_part("device_inputs"), *cache), 4),
+        "session with texts": (measured_part("engine.session_texts", *recorded_part("session_texts")), 2),
+        "end to end": (measured_part("sweep", "--sets", "targets", *recorded_part("end_to_end"), *cache), 8),
+        "attention with positions": (
+            measured_part("attention", "--positions", *recorded_part("attention_positions")),
+            5,
+        ),
+        "windows, rotary": (measured_part(*positions, "modernbert|nomic", *recorded_part("end_to_end"), *cache), 6),
+        "biases": (measured_part(*positions, "bert-base|mpnet|t5|deberta", *recorded_part("end_to_end"), *cache), 8),
+        "small encoders": (measured_part("sweep", "--sets", "small", *recorded_part("end_to_end"), *cache), 8),
+        "products of e4m3 in encoders": (
+            measured_part("sweep", "--sets", "fp8", *recorded_part("end_to_end"), *cache),
+            8,
+        ),
+        "precisions": (measured_part("sweep", "--sets", "precisions", *recorded_part("end_to_end"), *cache), 4),
+        "sentence-transformers": (
+            measured_part("integrations.sentence_transformers", *recorded_part("integrations")),
+            4,
+        ),
+        "trained models": (measured_part("accuracy", *recorded_part("trained")), 9),
     }
     collected += [Part(f"benchmark: {n}", command, most, alone=True) for n, (command, most) in benchmarks.items()]
     return collected
@@ -288,13 +297,15 @@ def main() -> int:
     records: list[dict[str, Any]] = []
     lock = threading.Lock()
 
-    def done(record: dict[str, Any]) -> None:
+    def write_record(record: dict[str, Any]) -> None:
         with lock:
             records.append(record)
             append_record(checks, {**record, **machine})
             print(table([record], []), flush=True)
 
-    left = run_all([part for part in wanted if part.name not in before], visible_gpus(), end, done, arguments.at_once)
+    left = run_all(
+        [part for part in wanted if part.name not in before], visible_gpus(), end, write_record, arguments.at_once
+    )
     print(f"\n{table(records, left)}", flush=True)
     totals = {name: sum(record.get(name, 0) for record in records) for name in ("passed", "failed", "skipped")}
     print(", ".join(f"{count} {name}" for name, count in totals.items()), flush=True)

@@ -72,7 +72,7 @@ def write_answers(path: Path, texts: Sequence[Text], answers: Sequence[Answer]) 
 
     def save(file: IO[bytes]) -> None:
         for text, answer in zip(texts, answers, strict=True):
-            shown = {"text": text} if isinstance(text, str) else dict(zip(("text", "text_pair"), text, strict=True))
-            file.write(json.dumps({**shown, **answer}, ensure_ascii=False).encode() + b"\n")
+            entry = {"text": text} if isinstance(text, str) else dict(zip(("text", "text_pair"), text, strict=True))
+            file.write(json.dumps({**entry, **answer}, ensure_ascii=False).encode() + b"\n")
 
     write_with(path, save)

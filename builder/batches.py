@@ -15,7 +15,7 @@ import numpy.typing as npt
 from padfree.contract.fields import decode
 from padfree.contract.texts import RIGHT, TextInfo
 from padfree.runtime import Metadata, SessionError
-from padfree.runtime.text import SHOWN
+from padfree.runtime.text import SPELLINGS_TEXT
 from padfree.runtime.texts import Text, TextReader
 
 from .errors import BuildError
@@ -83,7 +83,7 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
         reason = getattr(error, "strerror", None) or error
         raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file or an .npz file") from error
     if path.suffix == ".txt":
-        return _encoded(lines, path, metadata, texts)
+        return _encode(lines, path, metadata, texts)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     records = [_read_line(path, number, lines[number - 1]) for number in numbers]
     return _of_records(records, numbers, path, metadata, texts)
@@ -101,7 +101,7 @@ def _of_records(
     if records and all(holds_texts(record.get("", record), info) for record in records):
         pairs = zip(records, numbers, strict=True)
         texts_of_records = [text_of(record.get("", record), info, path, number) for record, number in pairs]
-        request = _encoded(texts_of_records, path, metadata, texts)
+        request = _encode(texts_of_records, path, metadata, texts)
         return request | _values(request, dict(zip(numbers, records, strict=True)), path, metadata)
     _check_are_no_texts(records, numbers, path)
     names = list(records[0]) if records else [metadata.ids_input().name]
@@ -124,8 +124,8 @@ def _check_are_no_texts(records: Sequence[Mapping[str, Any]], numbers: Sequence[
         name = next((name for name, value in record.items() if isinstance(value, str)), None)
         if name is not None:
             raise BuildError(
-                f"{path}, line {number}: '{name}' holds a text, and texts are looked for in 'text', pairs in {SHOWN}; "
-                f"call it so"
+                f"{path}, line {number}: '{name}' holds a text, and texts are looked for in 'text', pairs in "
+                f"{SPELLINGS_TEXT}; call it so"
             )
 
 
@@ -159,8 +159,8 @@ def read_text_rows(path: Path, info: TextInfo | None) -> list[Text]:
         reason = getattr(error, "strerror", None) or error
         raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file") from error
     if path.suffix not in (".txt", ".jsonl", *TABLES):
-        allowed = ", ".join((".txt", ".jsonl", *TABLES))
-        raise BuildError(f"{path}: answers are of texts; pass texts ({allowed}), or write {RESULT_SUFFIX}")
+        suffixes = ", ".join((".txt", ".jsonl", *TABLES))
+        raise BuildError(f"{path}: answers are of texts; pass texts ({suffixes}), or write {RESULT_SUFFIX}")
     if path.suffix == ".txt":
         return list(lines)
     records: Sequence[Mapping[str, Any]]
@@ -192,7 +192,7 @@ def _number(value: Any, path: Path, line: int) -> Any:
 
 def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) -> Request:
     """Texts, or pairs of texts, that were given instead of a file, for Session.run. Raises BuildError."""
-    return _encoded(texts, "--text", metadata, options)
+    return _encode(texts, "--text", metadata, options)
 
 
 def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata) -> None:
@@ -286,7 +286,7 @@ def _split_padded(path: Path, arrays: dict[str, Array], of_sequences: Sequence[s
     }
 
 
-def _encoded(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:
+def _encode(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:
     from .tokenization import load_tokenizer
 
     if options.tokenizer is None and options.model is None:

@@ -93,14 +93,14 @@ def calibration_batches(calibration: Calibration, metadata: Metadata, model: Pat
             file,
             tokens,
         )
-    feeds = packed_feeds if metadata.is_packed else _padded
+    feeds = packed_feeds if metadata.is_packed else _pad
     try:
         return [feeds(part, metadata) for part in _parts(ragged)]
     except SessionError as error:
         raise BuildError(f"--calibrate {file}: {error}") from error
 
 
-def _padded(ragged: Ragged, metadata: Metadata) -> dict[str, Any]:
+def _pad(ragged: Ragged, metadata: Metadata) -> dict[str, Any]:
     return padded_feeds(ragged, metadata)
 
 
@@ -145,9 +145,9 @@ def fp8_model(
     """
     if not is_rewritten(model.proto):
         model = rewrite_model(model, replace(rewriting, precision=HALF), phases=phases).model
-    written = metadata_of(model.proto)
-    batches = calibration_batches(calibration, parse_metadata(written, "the rewritten model"), path)
-    if linear_of(model.proto) == PADFREE_GEMMS or written["precision"] == "fp32":
+    metadata = metadata_of(model.proto)
+    batches = calibration_batches(calibration, parse_metadata(metadata, "the rewritten model"), path)
+    if linear_of(model.proto) == PADFREE_GEMMS or metadata["precision"] == "fp32":
         return quantize(model, batches, calibration.options, begin=begin, verify=bool(rewriting.verify))
     folded, verify = norms == FOLDED, bool(rewriting.verify)
     return quantize_gemms(model, batches, calibration.options, fold_norms=folded, begin=begin, verify=verify)

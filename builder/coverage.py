@@ -111,9 +111,9 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
     coverage.objects("passes", _check_pass)
     coverage.objects("islands", _check_entry)
     if "excluded_ids" in coverage:
-        excluded = coverage.object("excluded_ids")
-        for name in excluded.names():
-            excluded.integers(name, least=-MOST_INT64)
+        excluded_ids = coverage.object("excluded_ids")
+        for name in excluded_ids.names():
+            excluded_ids.integers(name, least=-MOST_INT64)
     products = coverage.optional_object("products")
     if products.names():
         products.strings("uncounted")
@@ -199,13 +199,13 @@ def near_misses(coverage: Mapping[str, Any]) -> list[NearMiss]:
     Reasons are equal when they differ in the names of nodes alone.
     """
     by_reason: dict[tuple[str, str], NearMiss] = {}
-    known: set[str] = set()
+    names: set[str] = set()
     all_misses = [(item["name"], miss) for item in coverage["passes"] for miss in item["missed"]]
     all_misses += [("", item) for item in coverage["islands"] if not item["reason"].endswith(IN_BETWEEN)]
     for where, miss in all_misses:
-        if not where and miss["node"] in known:
+        if not where and miss["node"] in names:
             continue
-        known.add(miss["node"])
+        names.add(miss["node"])
         key = (where, QUOTED.sub("''", miss["reason"]))
         first = by_reason.setdefault(key, NearMiss(where, miss["node"], miss["reason"], 0))
         by_reason[key] = replace(first, count=first.count + 1)

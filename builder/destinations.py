@@ -18,13 +18,15 @@ from padfree.runtime.texts import tokenizer_path
 
 from .errors import BuildError
 
-Named = tuple[str, "Path | None"]
+NamedPath = tuple[str, "Path | None"]
 """What a path is, as the user calls it ("-o", "the model"), and the path, None where the user gave none."""
 
 _MOST_LINE_BYTES = 1 << 20
 
 
-def check_destinations(outputs: Iterable[Named], inputs: Iterable[Named] = (), *, caches: Iterable[Named] = ()) -> None:
+def check_destinations(
+    outputs: Iterable[NamedPath], inputs: Iterable[NamedPath] = (), *, caches: Iterable[NamedPath] = ()
+) -> None:
     """Refuses outputs that could not be written, or would destroy something.
 
     The files that belong to an input count as it does: a plan's metadata, the data files of a model, what lies in a
@@ -39,21 +41,21 @@ def check_destinations(outputs: Iterable[Named], inputs: Iterable[Named] = (), *
         BuildError: the folder is missing or not writable; a folder, device or pipe stands there; an input, or another
             output, is the same file. The message says which option to change.
     """
-    named = [(what, path) for what, path in outputs if path is not None]
-    for what, path in named:
+    paths_by_name = [(what, path) for what, path in outputs if path is not None]
+    for what, path in paths_by_name:
         check_destination(path, what)
     for what, cache in caches:
         if cache is not None:
             _check_kind(cache, f"{what} {cache}")
-            named.append((what, cache))
-    read = list(_files(inputs, [path for _, path in named if path.is_file()]))
-    for number, (what, path) in enumerate(named):
-        for other, earlier in named[:number]:
+            paths_by_name.append((what, cache))
+    inputs_read = list(_files(inputs, [path for _, path in paths_by_name if path.is_file()]))
+    for number, (what, path) in enumerate(paths_by_name):
+        for other, earlier in paths_by_name[:number]:
             if same_file(path, earlier):
                 raise BuildError(
                     f"{what} {path} is the file that {other} writes; choose another path for one of the two"
                 )
-        for source, file in read:
+        for source, file in inputs_read:
             if same_file(path, file):
                 raise BuildError(
                     f"{what} {path} is {source}, {file}, which would be lost; nothing was changed: choose another path"
@@ -152,7 +154,7 @@ def _identity(path: Path) -> Path:
     return _real(path.parent) / path.name
 
 
-def _files(inputs: Iterable[Named], overwritten: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+def _files(inputs: Iterable[NamedPath], overwritten: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """(what it is, file) of everything that is read, as far as a file that would be `overwritten` could be it."""
     for what, path in inputs:
         if path is None:

@@ -114,15 +114,16 @@ def find_driver() -> Finding:
         return Finding("driver", "missing", str(error).partition(";")[0], step)
     if not newest:
         return Finding("driver", "missing", "no NVIDIA driver", "install NVIDIA's driver to run engines")
-    known = f"{newest // 1000}.{newest % 1000 // 10}"
-    detail = f"driver {_nvidia_smi('driver_version') or 'of unknown version'}, CUDA up to {known}"
-    built = str(plugin_library.read_build_info().get("cuda_version", ""))
-    if built and int(built.split(".")[0]) > newest // 1000:
+    driver_version = f"{newest // 1000}.{newest % 1000 // 10}"
+    detail = f"driver {_nvidia_smi('driver_version') or 'of unknown version'}, CUDA up to {driver_version}"
+    build_version = str(plugin_library.read_build_info().get("cuda_version", ""))
+    if build_version and int(build_version.split(".")[0]) > newest // 1000:
         step = (
-            f"install a driver that knows CUDA {built}, or install padfree with CUDACXX naming an older nvcc (>= 12.4)"
+            f"install a driver that knows CUDA {build_version}, or install padfree with CUDACXX naming an older nvcc "
+            "(>= 12.4)"
         )
-        return Finding("driver", "problem", f"{detail}; the plugin library was built with CUDA {built}", step)
-    return Finding("driver", "ok", f"{detail}; library built with CUDA {built}" if built else detail)
+        return Finding("driver", "problem", f"{detail}; the plugin library was built with CUDA {build_version}", step)
+    return Finding("driver", "ok", f"{detail}; library built with CUDA {build_version}" if build_version else detail)
 
 
 def find_tensorrt() -> Finding:

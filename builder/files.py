@@ -25,16 +25,18 @@ def write_files(files: Sequence[tuple[Path, bytes | memoryview]], *, sync: bool 
     Raises:
         BuildError: the folder is missing, not writable, or the disk is full; nothing has changed then.
     """
-    staged: list[tuple[Path, Path]] = []
+    staged_files: list[tuple[Path, Path]] = []
     try:
         for path, content in files:
-            staged.append((stage(path, partial(_write_all, content), sync=sync), path))
-        for temporary, path in staged:
+            staged_files.append((stage(path, partial(_write_all, content), sync=sync), path))
+        for temporary, path in staged_files:
             temporary.replace(path)
     except OSError as error:
-        raise _readable(staged[-1][1] if len(staged) == len(files) else files[len(staged)][0], error) from error
+        raise _readable(
+            staged_files[-1][1] if len(staged_files) == len(files) else files[len(staged_files)][0], error
+        ) from error
     finally:
-        for temporary, _ in staged:
+        for temporary, _ in staged_files:
             temporary.unlink(missing_ok=True)
 
 

@@ -177,7 +177,7 @@ def _content(model: Path) -> Mapping[str, str]:
     if not model.is_dir():
         return {path.name: file_digest(path) for path in _with_data(model)}
     folder = read_folder(model)
-    weights = folder.weights if folder.onnx.chosen is None else _with_data(folder.onnx.chosen)
+    weights = folder.weights if folder.onnx.choice is None else _with_data(folder.onnx.choice)
     files = sorted(path for path in model.rglob("*") if path.is_file() and not _is_prose(path.relative_to(model)))
     return {
         str(path.relative_to(model)): file_digest(path)

@@ -35,12 +35,12 @@ def choose_lengths(
     Raises:
         BuildError: the lengths contradict each other or the model; the message says which option to pass.
     """
-    usual = min((known for known in (limit, cut) if known), default=DEFAULT_MAX_SEQ_LEN)
+    usual = min((length for length in (limit, cut) if length), default=DEFAULT_MAX_SEQ_LEN)
     longest = usual if maximum is None else maximum
     if longest < 1 or (limit is not None and longest > limit):
-        allowed = "1 or more" if limit is None else f"1..{limit}, what the model takes"
+        allowed_text = "1 or more" if limit is None else f"1..{limit}, what the model takes"
         advice = f"pass {options.longest} {limit or DEFAULT_MAX_SEQ_LEN}"
-        raise BuildError(f"longest sequence {longest}, allowed: {allowed}; {advice}")
+        raise BuildError(f"longest sequence {longest}, allowed: {allowed_text}; {advice}")
     average = TYPICAL_FILL * longest if mean is None else mean
     if not 0 < average <= longest:
         raise BuildError(

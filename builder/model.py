@@ -87,21 +87,21 @@ class Model(TextModel):
         cpu_threads: int = 0,
     ) -> None:
         modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
-        with ExitStack() as opened:
-            found = located(_named(model), _log.info, revision=revision)
+        with ExitStack() as resources:
+            model_path = located(_full_name(model), _log.info, revision=revision)
             answers = (scores,) if isinstance(scores, str) else tuple(scores)
             head = HeadOptions(modes, normalize, scores=answers, template=template)
             options = EngineOptions(head, precision, verify)
-            if _makes_engines(found) and runs_on_gpu(backend, device, model):
-                kept = None if engines is None else Path(engines)
-                path = opened.enter_context(kept_engine(found, options, device=device, folder=kept))
+            if _makes_engines(model_path) and runs_on_gpu(backend, device, model):
+                engines_folder = None if engines is None else Path(engines)
+                path = resources.enter_context(kept_engine(model_path, options, device=device, folder=engines_folder))
             else:
                 _check_cpu(precision, model)
-                path = opened.enter_context(runnable(found, options.head, verify=verify, say=_log.info))
+                path = resources.enter_context(runnable(model_path, options.head, verify=verify, say=_log.info))
             session = Session(path, device=device, allow_other_gpu=allow_other_gpu, cpu_threads=cpu_threads)
-            self.session = opened.enter_context(session)
-            super().__init__(session, path, None if tokenizer is None else Path(tokenizer), shown=str(model))
-            self._opened = opened.pop_all()
+            self.session = resources.enter_context(session)
+            super().__init__(session, path, None if tokenizer is None else Path(tokenizer), shown_path=str(model))
+            self._resources = resources.pop_all()
 
     async def encode_async(self, texts: str | Sequence[str], **options: Any) -> Floats:
         """As `encode`, in a thread."""
@@ -125,7 +125,7 @@ class Model(TextModel):
 
     def close(self) -> None:
         """Waits for runs of other threads and frees what the model holds; harmless when called again."""
-        self._opened.close()
+        self._resources.close()
 
     def __enter__(self) -> Model:
         return self
@@ -150,7 +150,7 @@ def _check_cpu(precision: str | None, model: object) -> None:
         )
 
 
-def _named(model: str | Path) -> str | Path:
+def _full_name(model: str | Path) -> str | Path:
     """What was given, with the owner of names that have none: those of sentence-transformers, as there."""
     path = Path(model)
     has_owner = len(path.parts) > 1 or path.exists() or path.suffix.lower() in (ONNX_SUFFIX, ".plan")

@@ -36,8 +36,8 @@ class TextLengths:
 
     def percentiles(self) -> dict[int, int]:
         """Percent of the texts -> the most tokens that one of these has."""
-        ordered = sorted(self.lengths)
-        return {percent: ordered[-(-percent * len(ordered) // 100) - 1] for percent in _PERCENTILES}
+        in_order = sorted(self.lengths)
+        return {percent: in_order[-(-percent * len(in_order) // 100) - 1] for percent in _PERCENTILES}
 
     def buckets(self) -> list[tuple[int, int, int]]:
         """(fewest tokens, most tokens, texts), up to the longest text; each is twice as wide as the one before."""
@@ -95,8 +95,8 @@ def measure_texts(
             f"{model}: keeps no tokenizer, and lengths are counted in its tokens; pass --tokenizer tokenizer.json, or "
             "give the model's folder"
         )
-    said = metadata.get("text")
-    info = None if said is None else parse_text(Fields(said, str(model), "text", BuildError))
+    text_info = metadata.get("text")
+    info = None if text_info is None else parse_text(Fields(text_info, str(model), "text", BuildError))
     texts: Sequence[Any] = read_text_rows(path, info)
     if not texts:
         raise BuildError(f"{path}: holds no text; pass a file with some of those that the model will get")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract.texts import SENTENCES, SPARSE, TextInfo
-from padfree.runtime.text import SHOWN, pair_names
+from padfree.runtime.text import SPELLINGS_TEXT, pair_names
 from padfree.runtime.texts import Text
 
 from .errors import BuildError
@@ -39,7 +39,7 @@ def text_of(record: Record, info: TextInfo | None, path: Path, number: int) -> T
     where = f"{path}, line {number}"
     wants_pairs = info is not None and info.takes_pairs
     if not isinstance(record, Mapping):
-        texts = [_checked(item, "the list", where) for item in record]
+        texts = [_check(item, "the list", where) for item in record]
         if len(texts) == 2:
             return texts[0], texts[1]
         raise BuildError(f"{where}: a list of {len(texts)} texts, allowed: a pair, or an object with '{_TEXT}'")
@@ -47,10 +47,12 @@ def text_of(record: Record, info: TextInfo | None, path: Path, number: int) -> T
     if names is None and {_TEXT, _PAIR} <= set(record):
         names = _TEXT, _PAIR
     if names is not None:
-        return _checked(record[names[0]], names[0], where), _checked(record[names[1]], names[1], where)
+        return _check(record[names[0]], names[0], where), _check(record[names[1]], names[1], where)
     if wants_pairs:
-        raise BuildError(f"{where}: has {', '.join(record)}, and the model scores pairs; name two texts {SHOWN}")
-    return _checked(record[_TEXT], _TEXT, where)
+        raise BuildError(
+            f"{where}: has {', '.join(record)}, and the model scores pairs; name two texts {SPELLINGS_TEXT}"
+        )
+    return _check(record[_TEXT], _TEXT, where)
 
 
 def _takes_pairs(info: TextInfo | None) -> bool:
@@ -58,7 +60,7 @@ def _takes_pairs(info: TextInfo | None) -> bool:
     return info is None or info.task not in (SENTENCES, SPARSE)
 
 
-def _checked(value: Any, name: str, where: str) -> str:
+def _check(value: Any, name: str, where: str) -> str:
     if not isinstance(value, str):
         raise BuildError(f"{where}: '{name}' is {ascii(value)[:40]}, allowed: a text; correct it")
     return value

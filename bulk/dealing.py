@@ -23,21 +23,23 @@ class Waiting:
 
     def __init__(self, manifest: Manifest, shards: Iterable[int]) -> None:
         self._manifest = manifest
-        self._left = OrderedDict[int, None].fromkeys(shards)
-        self._begin = OrderedDict[int, None].fromkeys(shard for shard in self._left if not self._is_inside(shard))
+        self._shards_left = OrderedDict[int, None].fromkeys(shards)
+        self._begin = OrderedDict[int, None].fromkeys(
+            shard for shard in self._shards_left if not self._is_inside(shard)
+        )
         self._last: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._shards_left)
 
     def take(self, worker: int) -> int:
         """A shard for a worker; there has to be one."""
         following = self._last.get(worker, len(self._manifest.shards)) + 1
-        if following in self._left and self._is_inside(following):
+        if following in self._shards_left and self._is_inside(following):
             shard = following
         else:
             shard = next(iter(self._begin)) if self._begin else self._middle()
-        del self._left[shard]
+        del self._shards_left[shard]
         self._begin.pop(shard, None)
         self._last[worker] = shard
         return shard
@@ -45,7 +47,7 @@ class Waiting:
     def put_back(self, shards: Sequence[int]) -> None:
         """Shards of a worker that is gone: they are the first again."""
         for shard in reversed(shards):
-            for waiting in (self._left, *(() if self._is_inside(shard) else (self._begin,))):
+            for waiting in (self._shards_left, *(() if self._is_inside(shard) else (self._begin,))):
                 waiting[shard] = None
                 waiting.move_to_end(shard, last=False)
 
@@ -56,7 +58,7 @@ class Waiting:
 
     def _middle(self) -> int:
         """Who has begun the longest rest goes on with its first half."""
-        shards = sorted(self._left)
+        shards = sorted(self._shards_left)
         cuts = [0, *(at for at, (one, other) in enumerate(pairwise(shards), 1) if other != one + 1), len(shards)]
         start, stop = max(pairwise(cuts), key=lambda run: run[1] - run[0])
         return shards[(start + stop) // 2]

@@ -16,8 +16,8 @@ from .locations import Location
 from .lock import Check
 from .manifest import Manifest
 from .parts import BAD_FOLDER, PART, Part, part_name, read_part
-from .workers.base import Lost, Ran, Refused, ShardFinish, Workers
-from .workers.worker import AHEAD, Done
+from .workers.base import Loss, Ran, Refusal, ShardFinish, Workers
+from .workers.worker import AHEAD, FinishedShard
 
 TURN_S = 0.5
 """The longest wait between two looks around."""
@@ -129,13 +129,13 @@ def deal(
             dealer.fill()
             for event in workers.wait(TURN_S):
                 if isinstance(event, ShardFinish):
-                    dealer.finished(event.worker, event.done)
+                    dealer.finish(event.worker, event.done)
                 elif isinstance(event, Ran):
                     dealer.ran(event)
-                elif isinstance(event, Lost):
-                    dealer.lost(event)
+                elif isinstance(event, Loss):
+                    dealer.lose(event)
                 else:
-                    assert isinstance(event, Refused)
+                    assert isinstance(event, Refusal)
                     raise BulkError(f"{workers.names[event.worker]}: {event.message}")
             on_progress(dealer.progress())
         killed = False
@@ -165,8 +165,8 @@ class _Dealer:
         """Gives every worker as much as it takes, and of what is left at the end no more than its share."""
         for _ in range(AHEAD):
             ready = {worker: shards for worker, shards in self._under_way.items() if self._workers.is_ready(worker)}
-            left = len(self._waiting) + sum(map(len, ready.values()))
-            most = min(AHEAD, -(-left // max(1, len(ready))))
+            shard_count = len(self._waiting) + sum(map(len, ready.values()))
+            most = min(AHEAD, -(-shard_count // max(1, len(ready))))
             for worker, shards in ready.items():
                 if self._waiting and len(shards) < most:
                     shard = self._waiting.take(worker)
@@ -178,7 +178,7 @@ class _Dealer:
         self._rows_under_way[event.worker][event.shard] += event.rows
         self._tokens_under_way[event.worker][event.shard] += event.tokens
 
-    def finished(self, worker: int, done: Done) -> None:
+    def finish(self, worker: int, done: FinishedShard) -> None:
         shard, outcome = done.part.shard, self.outcome
         for counts in (self._rows_under_way, self._tokens_under_way):
             counts[worker].pop(shard, None)
@@ -191,7 +191,7 @@ class _Dealer:
         self._done_rows += self._manifest.shard_rows(shard)
         outcome.seconds = time.perf_counter() - self._start
 
-    def lost(self, event: Lost) -> None:
+    def lose(self, event: Loss) -> None:
         """Deals again what the worker had, and starts it anew.
 
         Raises:

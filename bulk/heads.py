@@ -173,11 +173,13 @@ class SparseHead:
 
     def columns(self, rows: Array) -> Columns:
         """As Head."""
-        chosen = rows.tolist()
-        offsets = pa.array(np.cumsum([0, *(len(self._indices[row]) for row in chosen)]), pa.int32())
+        chosen_columns = rows.tolist()
+        offsets = pa.array(np.cumsum([0, *(len(self._indices[row]) for row in chosen_columns)]), pa.int32())
 
         def lists(parts: list[Array], empty: Array) -> Any:
-            return pa.ListArray.from_arrays(offsets, pa.array(np.concatenate([empty, *(parts[row] for row in chosen)])))
+            return pa.ListArray.from_arrays(
+                offsets, pa.array(np.concatenate([empty, *(parts[row] for row in chosen_columns)]))
+            )
 
         return {
             INDICES: lists(self._indices, np.zeros(0, np.int32)),

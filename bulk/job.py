@@ -11,7 +11,7 @@ from pathlib import Path
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import Budget
-from padfree.runtime.text import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TOKENS, Choices, Served, describe
+from padfree.runtime.text import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TOKENS, Choices, ServedModel, describe
 from pyarrow.fs import FileType
 
 from .driver import OnProgress, Outcome, deal, found_parts, remove_leftovers
@@ -136,7 +136,7 @@ def embed(
     """
     if request.columns is None:
         request = replace(request, columns=pair_columns(request.inputs))
-    served, options, model = _read_request(request)
+    served_model, options, model = _read_request(request)
     output = Location.of(request.output)
     _check_apart(request, output)
     is_new = output.info().type == FileType.NotFound
@@ -151,7 +151,7 @@ def embed(
         names: tuple[str, ...] = ()
         outcome = Outcome(parts, len(parts))
         if missing:
-            workers = make_workers(_spec(request, running, manifest, served))
+            workers = make_workers(_spec(request, running, manifest, served_model))
             names = workers.names
             outcome = deal(manifest, parts, workers, on_progress, check)
             for file in manifest.inputs:
@@ -160,11 +160,11 @@ def embed(
         report = report_of(manifest, outcome, frozenset(parts), names)
         if missing:
             write_report(output, report)
-        verified = None
+        verification = None
         if read_back:
             say("reading the result back")
-            verified = verify(output, manifest)
-    return Finished(report, verified)
+            verification = verify(output, manifest)
+    return Finished(report, verification)
 
 
 @contextmanager
@@ -179,12 +179,12 @@ def _removed_if_empty(output: Location, is_new: bool) -> Iterator[None]:
         raise
 
 
-def _spec(request: Request, running: Running, manifest: Manifest, served: Served) -> WorkerSpec:
+def _spec(request: Request, running: Running, manifest: Manifest, served_model: ServedModel) -> WorkerSpec:
     return WorkerSpec(
         manifest=manifest,
         output=_travelling(request.output),
         model=request.model.resolve(),
-        tokenizer=served.tokenizer.resolve(),
+        tokenizer=served_model.tokenizer.resolve(),
         tokenizers=running.tokenizers,
         cpu_threads=running.cpu_threads,
         runs=running.runs,
@@ -192,7 +192,7 @@ def _spec(request: Request, running: Running, manifest: Manifest, served: Served
     )
 
 
-def _read_request(request: Request) -> tuple[Served, Options, Model]:
+def _read_request(request: Request) -> tuple[ServedModel, Options, Model]:
     """What the request and the model say together."""
     metadata, budget = look(request.model)
     pairs = len(_columns(request)) > 1
@@ -205,19 +205,21 @@ def _read_request(request: Request) -> tuple[Served, Options, Model]:
         output_option="--head",
         task_option=None,
     )
-    served = describe(request.model, metadata, choices)
-    fitting = (RERANK, CLASSIFY) if pairs else (EMBED, SPARSE, TOKENS, *([] if served.takes_pairs else [CLASSIFY]))
-    if served.task not in fitting:
+    served_model = describe(request.model, metadata, choices)
+    fitting = (
+        (RERANK, CLASSIFY) if pairs else (EMBED, SPARSE, TOKENS, *([] if served_model.takes_pairs else [CLASSIFY]))
+    )
+    if served_model.task not in fitting:
         command, other = ("rerank", "embed") if pairs else ("embed", "rerank")
         raise BulkError(
-            f"{request.model}: its output '{served.output}' is for the task '{served.task}', which is not for padfree "
-            f"{command}; call padfree {other}, or choose another output with --head"
+            f"{request.model}: its output '{served_model.output}' is for the task '{served_model.task}', which is not "
+            f"for padfree {command}; call padfree {other}, or choose another output with --head"
         )
-    if request.prompt is not None and request.prompt not in served.prompts:
-        known = ", ".join(served.prompts) or "none"
-        raise BulkError(f"--prompt {request.prompt}: the model's prompts are {known}; choose one of them")
+    if request.prompt is not None and request.prompt not in served_model.prompts:
+        prompt_names = ", ".join(served_model.prompts) or "none"
+        raise BulkError(f"--prompt {request.prompt}: the model's prompts are {prompt_names}; choose one of them")
     _check_batches(request, budget)
-    return served, _options(request, served, budget), identify(request.model, served.tokenizer_json)
+    return served_model, _options(request, served_model, budget), identify(request.model, served_model.tokenizer_json)
 
 
 def _columns(request: Request) -> tuple[str, ...]:
@@ -242,24 +244,24 @@ def _check_batches(request: Request, budget: Budget) -> None:
             raise BulkError(f"batches of {value} {what}, the model takes {most}; pass {most} or less")
 
 
-def _options(request: Request, served: Served, budget: Budget) -> Options:
+def _options(request: Request, served_model: ServedModel, budget: Budget) -> Options:
     of_vectors = CPU_SHARD_ROWS if request.model.suffix == ONNX_SUFFIX else SHARD_ROWS
-    rows = TOKEN_SHARD_ROWS if served.task == TOKENS else of_vectors
+    rows = TOKEN_SHARD_ROWS if served_model.task == TOKENS else of_vectors
     return Options(
-        task=served.task,
-        head=served.output,
+        task=served_model.task,
+        head=served_model.output,
         columns=_columns(request),
         id_column=request.id_column,
-        prompt=served.prompt(request.prompt),
-        max_length=served.max_length,
+        prompt=served_model.prompt(request.prompt),
+        max_length=served_model.max_length,
         dtype=request.dtype,
         max_text_bytes=request.max_text_bytes,
         shard_rows=request.shard_rows or rows,
         max_tokens=request.max_tokens or budget.max_tokens,
         max_sequences=request.max_sequences or budget.max_sequences,
-        truncation_side=served.truncation_side,
-        token_types=served.token_types,
-        values=tuple(item.original_name for item in served.inputs.others),
+        truncation_side=served_model.truncation_side,
+        token_types=served_model.token_types,
+        values=tuple(item.original_name for item in served_model.inputs.others),
     )
 
 

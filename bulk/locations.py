@@ -39,11 +39,11 @@ class Location:
         Raises:
             BulkError: the URI is of no filesystem that pyarrow reads, or has a secret in it.
         """
-        shown = text.partition("?")[0] if SCHEME in text else text
+        shown_text = text.partition("?")[0] if SCHEME in text else text
         if SCHEME in text and urlsplit(text).username:
             raise BulkError(
-                f"{shown.partition(SCHEME)[0]}{SCHEME}...: the URI has a key in it, which would stand in the manifest; "
-                "give keys in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                f"{shown_text.partition(SCHEME)[0]}{SCHEME}...: the URI has a key in it, which would stand in the "
+                "manifest; give keys in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         try:
             if SCHEME in text:
@@ -52,10 +52,10 @@ class Location:
                 filesystem, path = fs.LocalFileSystem(), str(Path(text).resolve())
         except (ValueError, OSError) as error:  # pyarrow's ArrowInvalid is a ValueError
             raise BulkError(
-                f"{shown}: no filesystem for it ({error}); pass a local path, or a URI that pyarrow reads, such as "
-                "s3://bucket/folder"
+                f"{shown_text}: no filesystem for it ({error}); pass a local path, or a URI that pyarrow reads, such "
+                "as s3://bucket/folder"
             ) from error
-        return cls(filesystem, path.rstrip("/") or "/", shown.rstrip("/") or "/")
+        return cls(filesystem, path.rstrip("/") or "/", shown_text.rstrip("/") or "/")
 
     @property
     def is_local(self) -> bool:
@@ -84,10 +84,10 @@ class Location:
         """FileInfo of what is in the folder, by path; nothing where there is no folder."""
         selector = fs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
 
-        def listed() -> list[Any]:
+        def list_entries() -> list[Any]:
             return sorted(self.filesystem.get_file_info(selector), key=lambda info: str(info.path))
 
-        return self._attempt("listed", listed)
+        return self._attempt("listed", list_entries)
 
     def at(self, path: str) -> Location:
         """Another path of the same filesystem, such as that of an entry of this folder."""
@@ -111,8 +111,8 @@ class Location:
 
         def ask() -> str:
             with self.filesystem.open_input_stream(self.path) as stream:
-                known = {_text(key).lower(): _text(value) for key, value in (stream.metadata() or {}).items()}
-            return known.get("etag", "").strip('"')
+                metadata = {_text(key).lower(): _text(value) for key, value in (stream.metadata() or {}).items()}
+            return metadata.get("etag", "").strip('"')
 
         return self._attempt("read", ask)
 
@@ -146,11 +146,11 @@ class Location:
     def _check_no_link(self) -> None:
         """Refuses a folder that leads elsewhere now: links were followed when the path was made."""
         folder = Path(self.path).parent
-        resolved = folder.resolve()
-        if resolved != folder:
+        real_folder = folder.resolve()
+        if real_folder != folder:
             raise BulkError(
-                f"{folder}: has become a link to {resolved} since the command began, and nothing is written there; put "
-                "the folder back, then run the same command again: it goes on where it ended"
+                f"{folder}: has become a link to {real_folder} since the command began, and nothing is written there; "
+                "put the folder back, then run the same command again: it goes on where it ended"
             )
 
     def remove_partial(self, beginnings: tuple[str, ...]) -> None:

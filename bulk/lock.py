@@ -66,7 +66,7 @@ def _flock(output: Location) -> Iterator[Check]:
         os.close(handle)
 
 
-def _locked(path: Path, shown: str) -> int:
+def _locked(path: Path, shown_path: str) -> int:
     """The file, opened and locked.
 
     Raises:
@@ -77,7 +77,7 @@ def _locked(path: Path, shown: str) -> int:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise BulkError(
-                f"{shown}: the lock {path} cannot be made ({error.strerror}); check permissions and room"
+                f"{shown_path}: the lock {path} cannot be made ({error.strerror}); check permissions and room"
             ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,7 +86,7 @@ def _locked(path: Path, shown: str) -> int:
         except BlockingIOError as error:
             owner = os.read(handle, 4096).decode(errors="replace")
             os.close(handle)
-            raise _refusal(shown, owner) from error
+            raise _refusal(shown_path, owner) from error
         except FileNotFoundError:
             pass  # the driver before has just ended, and its file with it
         os.close(handle)

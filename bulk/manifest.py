@@ -274,14 +274,14 @@ def differences(old: Manifest, options: Options, model: Model, paths: Iterable[t
     for name, option in OPTION_NAMES.items():
         before, after = getattr(old.options, name), getattr(options, name)
         if before != after:
-            yield f"{option} was {_shown(before)} and is {_shown(after)} now"
+            yield f"{option} was {_text(before)} and is {_text(after)} now"
     if old.model.sha256 != model.sha256:
         before, after = (f"{one.name} ({one.sha256[:12]}...)" for one in (old.model, model))
         yield f"the model was {before} and is {after} now"
     if old.model.tokenizer_sha256 != model.tokenizer_sha256:
         yield "the tokenizer is another one"
-    known, present = {(file.root, file.path) for file in old.inputs}, set(paths)
-    for what, some in (("is new", present - known), ("is not among them now", known - present)):
+    known_files, present = {(file.root, file.path) for file in old.inputs}, set(paths)
+    for what, some in (("is new", present - known_files), ("is not among them now", known_files - present)):
         for _, path in sorted(some)[:1]:
             yield f"the input {path} {what}"
 
@@ -306,5 +306,5 @@ _NEWER = ("truncation_side", "token_types", "values")
 """Options that older manifests lack: with their defaults they are left out, so that digests stay as they were."""
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return ", ".join(value) if isinstance(value, tuple) else repr(value)

@@ -33,20 +33,20 @@ def identify(path: Path, tokenizer: bytes) -> Model:
     return Model(path.name, _file_digest(path), hashlib.sha256(tokenizer).hexdigest())
 
 
-def check_model(known: Model, path: Path) -> None:
+def check_model(recorded_model: Model, path: Path) -> None:
     """Refuses files that are not those of the manifest.
 
     Raises:
         BulkError: another model.
     """
-    _check(path, _file_digest(path), known.sha256)
+    _check(path, _file_digest(path), recorded_model.sha256)
 
 
-def checked_tokenizer(known: Model, file: Path, rows: int | None) -> TokenizerFile:
+def checked_tokenizer(recorded_model: Model, file: Path, rows: int | None) -> TokenizerFile:
     """The manifest's tokenizer, with the very bytes that were compared.
 
     Args:
-        known: what the manifest says.
+        recorded_model: what the manifest says.
         file: the tokenizer.json; what lies beside it counts too.
         rows: of the model's table of ids.
 
@@ -54,7 +54,7 @@ def checked_tokenizer(known: Model, file: Path, rows: int | None) -> TokenizerFi
         BulkError: another tokenizer. padfree.runtime.SessionError: none.
     """
     tokenizer_file = read_tokenizer_file(file, rows=rows)
-    _check(file, hashlib.sha256(tokenizer_file.content).hexdigest(), known.tokenizer_sha256)
+    _check(file, hashlib.sha256(tokenizer_file.content).hexdigest(), recorded_model.tokenizer_sha256)
     return tokenizer_file
 
 

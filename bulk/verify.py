@@ -52,9 +52,9 @@ def verify(output: Location, manifest: Manifest) -> Verified:
                 )
             rows = _bad_rows(output, shard) if part.bad else {}
             if len(rows) != sum(part.bad.values()):
-                said = sum(part.bad.values())
-                raise _wrong(output.child(bad_name(shard)), f"{len(rows)} bad rows, the part says {said}")
-            _check_part(location, part, _expected(manifest, shard, rows, groups))
+                bad_count = sum(part.bad.values())
+                raise _wrong(output.child(bad_name(shard)), f"{len(rows)} bad rows, the part says {bad_count}")
+            _check_part(location, part, _expected_ids(manifest, shard, rows, groups))
             texts, bad = texts + part.texts, bad + len(rows)
     if texts + bad != manifest.rows:
         raise BulkError(f"{output.shown}: {texts} texts and {bad} bad rows, the inputs have {manifest.rows} rows")
@@ -68,16 +68,16 @@ def _bad_rows(output: Location, shard: int) -> dict[tuple[str, int], str]:
     return {(record["file"], record["row"]): record["reason"] for record in records}
 
 
-def _expected(
+def _expected_ids(
     manifest: Manifest, shard: int, bad: dict[tuple[str, int], str], groups: RowGroups
 ) -> list[int | str | None]:
     """Ids of the rows that are not bad, as the inputs have them."""
     pieces = manifest.shards[shard]
-    shown = {piece.file: manifest.inputs[piece.file].location().shown for piece in pieces}
+    shown_by_file = {piece.file: manifest.inputs[piece.file].location().shown for piece in pieces}
     ids: list[int | str | None] = []
     for chunk in read_chunks(manifest, pieces, groups):
         for at, identifier in enumerate(parse(chunk, manifest).ids):
-            if (shown[chunk.file], chunk.first + at) not in bad:
+            if (shown_by_file[chunk.file], chunk.first + at) not in bad:
                 ids.append(identifier)
     return ids
 
@@ -91,9 +91,10 @@ def _check_part(location: Location, part: Part, expected: list[int | str | None]
     ids = table.column(ID).to_pylist()
     if ids != expected:
         at = next((at for at, pair in enumerate(zip(ids, expected, strict=False)) if pair[0] != pair[1]), len(expected))
-        shown = [list(some[at : at + 1]) for some in (ids, expected)]
+        id_lists = [list(some[at : at + 1]) for some in (ids, expected)]
         raise _wrong(
-            location, f"{len(ids)} rows, the inputs have {len(expected)}; row {at} is {shown[0]}, expected {shown[1]}"
+            location,
+            f"{len(ids)} rows, the inputs have {len(expected)}; row {at} is {id_lists[0]}, expected {id_lists[1]}",
         )
     for name in [name for name in table.column_names[1:] if name not in (LABEL, LABELS)]:
         if not all(np.isfinite(values).all() for values in _numbers(table.column(name).chunks)):

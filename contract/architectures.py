@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 OF_MAJOR = {8: "80", 9: "90a", 10: "100", 12: "120"}
 """What is compiled for a GPU, by the first number of its compute capability: the code serves all GPUs with it."""
 ALL = tuple(OF_MAJOR.values())
-SUPPORTED = "8.0 to 9.0, 10.x and 12.x"
+SUPPORTED_CAPABILITIES = "8.0 to 9.0, 10.x and 12.x"
 
 _ARCHITECTURE = re.compile(r"(\d+)(\d)(a|f)?")
 _CAPABILITY = re.compile(r"(\d+)\.(\d)")
@@ -45,22 +45,24 @@ def code_problem(gpu: str, compute_capability: str, architectures: Collection[st
         compute_capability: such as "8.9".
         architectures: what was compiled; nothing in a library without device code.
     """
-    named = f"{gpu} (compute capability {compute_capability})"
+    gpu_text = f"{gpu} (compute capability {compute_capability})"
     needed = architecture_for(compute_capability)
     if needed is None:
-        return f"{named} is no GPU that padfree has kernels for; allowed: compute capability {SUPPORTED}"
+        return (
+            f"{gpu_text} is no GPU that padfree has kernels for; allowed: compute capability {SUPPORTED_CAPABILITIES}"
+        )
     if any(serves(architecture, compute_capability) for architecture in architectures):
         return ""
     has = f"code for {', '.join(architectures)} alone" if architectures else "no device code"
-    return f"{named} needs code for {needed}, this library has {has}"
+    return f"{gpu_text} needs code for {needed}, this library has {has}"
 
 
 def install_command(compute_capability: str, architectures: Sequence[str]) -> str:
     """What builds the library for one more GPU, from a checkout of padfree's sources; it keeps what it has."""
-    needed = architecture_for(compute_capability)
-    wanted = list(dict.fromkeys([*architectures, *([needed] if needed else [])]))
-    quote = "'" if len(wanted) > 1 else ""
-    return f"PADFREE_CUDA_ARCHITECTURES={quote}{';'.join(wanted)}{quote} pip install ."
+    architecture = architecture_for(compute_capability)
+    all_architectures = list(dict.fromkeys([*architectures, *([architecture] if architecture else [])]))
+    quote = "'" if len(all_architectures) > 1 else ""
+    return f"PADFREE_CUDA_ARCHITECTURES={quote}{';'.join(all_architectures)}{quote} pip install ."
 
 
 def _numbers(compute_capability: str) -> tuple[int, int]:

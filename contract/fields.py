@@ -56,17 +56,17 @@ class Fields:
         """The names of all entries."""
         return list(self._raw)
 
-    def text(self, name: str, allowed: str | re.Pattern[str] | tuple[str, ...] = "") -> str:
-        """A text of one line that a terminal shows as it is; `allowed` are the texts, or their pattern."""
+    def text(self, name: str, allowed_text: str | re.Pattern[str] | tuple[str, ...] = "") -> str:
+        """A text of one line that a terminal shows as it is; `allowed_text` are the texts, or their pattern."""
         value = self._get(name)
-        if isinstance(allowed, tuple):
-            if value not in allowed or not isinstance(value, str):
-                raise self._wrong(self._at(name), value, ", ".join(allowed))
+        if isinstance(allowed_text, tuple):
+            if value not in allowed_text or not isinstance(value, str):
+                raise self._wrong(self._at(name), value, ", ".join(allowed_text))
             return value
         if not is_name(value):
             raise self._wrong(self._at(name), value, "1 to 4096 printable characters")
-        if isinstance(allowed, re.Pattern) and not allowed.fullmatch(value):
-            raise self._wrong(self._at(name), value, f"what {allowed.pattern} matches")
+        if isinstance(allowed_text, re.Pattern) and not allowed_text.fullmatch(value):
+            raise self._wrong(self._at(name), value, f"what {allowed_text.pattern} matches")
         return str(value)
 
     def string(self, name: str) -> str:
@@ -148,9 +148,9 @@ class Fields:
                 raise self._wrong(f"a name in {self._at(name)}", item, "1 to 4096 printable characters")
         return {item: inside.integer(item) for item in inside.names()}
 
-    def fail(self, name: str, allowed: str) -> Exception:
+    def fail(self, name: str, allowed_text: str) -> Exception:
         """The error for an entry that does not go with others."""
-        return self._wrong(self._at(name), self._raw.get(name), allowed)
+        return self._wrong(self._at(name), self._raw.get(name), allowed_text)
 
     def _inner(self, raw: Any, path: str) -> Fields:
         return Fields(raw, self._source, path, self._error)
@@ -174,12 +174,13 @@ class Fields:
     def _at(self, name: str) -> str:
         return f"{self._path}.{name}" if self._path else name
 
-    def _wrong(self, at: str, value: Any, allowed: str) -> Exception:
-        shown = ascii(value)
-        if len(shown) > _SHOWN_LETTERS:
-            shown = f"{shown[:_SHOWN_LETTERS]}..."
+    def _wrong(self, at: str, value: Any, allowed_text: str) -> Exception:
+        value_text = ascii(value)
+        if len(value_text) > _SHOWN_LETTERS:
+            value_text = f"{value_text[:_SHOWN_LETTERS]}..."
         return self._error(
-            f"{self._source}: damaged padfree metadata: {at} is {shown}, allowed: {allowed}; make the file again"
+            f"{self._source}: damaged padfree metadata: {at} is {value_text}, allowed: {allowed_text}; make the file "
+            "again"
         )
 
 

@@ -24,21 +24,21 @@ def install_command(*extras: str) -> str:
     Returns:
         For example `pip install '.[trt]'`, `pip install '/home/me/padfree[trt]'` or `pip install 'padfree[trt]'`.
     """
-    listed = f"[{','.join(extras)}]"
+    extras_text = f"[{','.join(extras)}]"
     origin = _origin()
     url = str(origin.get("url", ""))
     vcs = origin.get("vcs_info")
     if isinstance(vcs, dict):
-        requirement = f"{NAME}{listed} @ {vcs.get('vcs')}+{url}@{vcs.get('commit_id')}"
+        requirement = f"{NAME}{extras_text} @ {vcs.get('vcs')}+{url}@{vcs.get('commit_id')}"
         return f"pip install {shlex.quote(requirement)}"
     path = Path(unquote(urlsplit(url).path)) if url.startswith("file:") else None
     if path is None or not path.exists():
-        return f"pip install {shlex.quote(f'{NAME}{listed}')}"
+        return f"pip install {shlex.quote(f'{NAME}{extras_text}')}"
     if not path.is_dir():
-        return f"pip install {shlex.quote(f'{path}{listed}')}"
+        return f"pip install {shlex.quote(f'{path}{extras_text}')}"
     editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
     folder = "." if _is_current(path) else str(path)
-    return f"pip install {editable}{shlex.quote(f'{folder}{listed}')}"
+    return f"pip install {editable}{shlex.quote(f'{folder}{extras_text}')}"
 
 
 def _origin() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import ContractError
 from .fields import MOST_INT64, Fields
-from .names import FORMAT, FP8, HELD, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PER_SEQUENCE, PRECISIONS
+from .names import FORMAT, FP8, HELD_ROLES, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PER_SEQUENCE, PRECISIONS
 from .quantization import QuantizationInfo, parse_quantization
 from .text_inputs import ids_among, positions_among, types_among
 from .texts import DIGEST, TextInfo, parse_text
@@ -103,8 +103,8 @@ class OutputInfo:
     @cached_property
     def unknown_size(self) -> str | None:
         """A size that is no number and none of B, S and T; None: all are known."""
-        named = (size for size in self.sizes if isinstance(size, str))
-        return next((size for size in named if size not in ("B", "S", "T")), None)
+        named_sizes = (size for size in self.sizes if isinstance(size, str))
+        return next((size for size in named_sizes if size not in ("B", "S", "T")), None)
 
     @cached_property
     def rows_of(self) -> str | None:
@@ -289,18 +289,20 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
     def read_input(item: Fields) -> InputInfo:
         name = item.text("name")
         original = item.text("original") if "original" in item else None
-        known = original or name
+        original_name = original or name
         excluded_ids = (
-            excluded.integers(known, least=-MOST_INT64) if interface != "padded" and known in excluded else ()
+            excluded.integers(original_name, least=-MOST_INT64)
+            if interface != "padded" and original_name in excluded
+            else ()
         )
         limit = item.optional_integer("limit", least=1, most=MOST_INT64)
-        rule = rules.optional_object(known)
+        rule = rules.optional_object(original_name)
         padding, fills = rule.optional_integer("padding") or 0, "assumed" in rule and rule.truth("assumed")
         role, dtype = item.text("role", INPUT_ROLES), item.text("dtype", TYPE_NAMES)
         width = item.optional_integer("width", least=1, most=MOST_WIDTH)
-        shared = "shared" in item and item.truth("shared")
-        holds = item.text("holds", HELD) if "holds" in item else None
-        return InputInfo(name, role, limit, dtype, excluded_ids, padding, width, original, fills, shared, holds)
+        is_shared = "shared" in item and item.truth("shared")
+        holds = item.text("holds", HELD_ROLES) if "holds" in item else None
+        return InputInfo(name, role, limit, dtype, excluded_ids, padding, width, original, fills, is_shared, holds)
 
     def read_output(item: Fields) -> OutputInfo:
         name, layout, dtype = item.text("name"), item.text("layout", OUTPUT_LAYOUTS), item.text("dtype", TYPE_NAMES)
@@ -326,17 +328,17 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
 def _parse_mask(fields: Fields) -> MaskInfo:
     """The mask; files that older versions wrote have one of 0 and 1."""
     if "mask" not in fields:
-        named = fields.objects("inputs", lambda item: (item.text("name"), item.text("role", INPUT_ROLES)))
-        return MaskInfo(next((name for name, role in named if role == "mask"), "attention_mask"))
+        inputs = fields.objects("inputs", lambda item: (item.text("name"), item.text("role", INPUT_ROLES)))
+        return MaskInfo(next((name for name, role in inputs if role == "mask"), "attention_mask"))
     mask = fields.optional_object("mask")
     if not mask.names():
         return MaskInfo(None)
-    kept, masked = (mask.integers(name, least=-MOST_INT64) for name in ("kept", "masked"))
-    for name, values in (("kept", kept), ("masked", masked)):
+    kept_values, masked = (mask.integers(name, least=-MOST_INT64) for name in ("kept", "masked"))
+    for name, values in (("kept", kept_values), ("masked", masked)):
         if not values:
             raise mask.fail(name, "one value or more")
     lengths = "lengths" in mask and mask.truth("lengths")
-    return MaskInfo(mask.text("input"), kept, masked, mask.truth("plain"), lengths)
+    return MaskInfo(mask.text("input"), kept_values, masked, mask.truth("plain"), lengths)
 
 
 def _parse_engine(fields: Fields) -> EngineInfo:
@@ -363,8 +365,8 @@ def _parse_engine(fields: Fields) -> EngineInfo:
 
 def _check_together(metadata: Metadata, source: str, error: type[Exception]) -> None:
     """What entries that are right by themselves must be to each other."""
-    needed = {"packed": ["tokens", "seq_lens"], "varseqlen": ["tokens", "cu_seqlens", "max_seqlen"]}
-    for role in needed.get(metadata.interface, ["tokens"]):
+    required_roles = {"packed": ["tokens", "seq_lens"], "varseqlen": ["tokens", "cu_seqlens", "max_seqlen"]}
+    for role in required_roles.get(metadata.interface, ["tokens"]):
         if all(item.role != role or not (item.width is None or item.holds_embeddings) for item in metadata.inputs):
             raise error(
                 f"{source}: a {metadata.interface} model needs an input of role '{role}', the metadata lists none; "

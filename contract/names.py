@@ -28,7 +28,7 @@ MASKS = ("any", "contiguous")
 PER_SEQUENCE = "per_sequence"
 """The role of inputs, and the layout of outputs, that have a row for every sequence: [B, ...]."""
 POSITIONS, OTHER_VALUES = "positions", "other"
-HELD = (POSITIONS, OTHER_VALUES)
+HELD_ROLES = (POSITIONS, OTHER_VALUES)
 """What a graph proves that a token input holds: positions, or anything else but these, ids and token types."""
 INPUT_ROLES = ("tokens", PER_SEQUENCE, "seq_lens", "cu_seqlens", "max_seqlen", "mask", "unread")
 OUTPUT_LAYOUTS = ("packed", PER_SEQUENCE, "padded", "constant")

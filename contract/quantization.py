@@ -60,12 +60,12 @@ def parse_quantization(fields: Fields) -> QuantizationInfo:
             raise item.fail("scale", "a number above 0")
         return QuantizedLayer(item.text("name"), item.text("x"), item.number("largest"), scale, item.number("loss"))
 
-    kept, outputs = fields.optional_object("kept"), fields.optional_object("outputs")
+    kept_layers, outputs = fields.optional_object("kept"), fields.optional_object("outputs")
     return QuantizationInfo(
         type=fields.text("type", TYPES),
         margin=fields.number("margin"),
         tokens=fields.object("calibration").integer("tokens", most=MOST_INT64),
         layers=fields.objects("layers", read_layer),
-        kept={name: kept.string(name) for name in kept.names()},
+        kept={name: kept_layers.string(name) for name in kept_layers.names()},
         cosines={name: outputs.object(name).number("mean_cosine") for name in outputs.names()},
     )

@@ -60,10 +60,10 @@ def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool = True)
     kind = kind_of(path)
     if kind:
         raise OSError(errno.EINVAL, f"it is {kind}, no file")
-    staged = partial_path(path)
+    stage_path = partial_path(path)
     # A new file and no other: whoever may write to the folder cannot lead this to a file elsewhere by a link.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    handle = os.open(staged, flags, 0o666)
+    handle = os.open(stage_path, flags, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
             write(stream)
@@ -71,9 +71,9 @@ def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool = True)
             if sync:
                 os.fsync(stream.fileno())
     except BaseException:
-        staged.unlink(missing_ok=True)
+        stage_path.unlink(missing_ok=True)
         raise
-    return staged
+    return stage_path
 
 
 def write_atomically(file: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -81,8 +81,8 @@ def write_atomically(file: Path, write: Callable[[BinaryIO], object]) -> None:
 
     Raises OSError, as stage.
     """
-    staged = stage(file, write)
+    stage_path = stage(file, write)
     try:
-        staged.replace(file)
+        stage_path.replace(file)
     finally:
-        staged.unlink(missing_ok=True)
+        stage_path.unlink(missing_ok=True)

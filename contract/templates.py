@@ -24,7 +24,7 @@ class Piece:
     field: str = ""
     trims: tuple[str, ...] = ()
 
-    def filled(self, texts: Mapping[str, str]) -> str:
+    def fill(self, texts: Mapping[str, str]) -> str:
         """The text, or the one of `texts` that its field asks for."""
         text = texts[self.field] if self.field else self.text
         text = text.lstrip() if "left" in self.trims else text

@@ -39,10 +39,10 @@ Item = TypeVar("Item", bound=TableInput)
 
 def ids_among(items: Sequence[Item]) -> Item | None:
     """The input of ids: the one that is named so, unless one that is named for types indexes a larger table."""
-    named = next((item for name in ID_NAMES for item in items if item.original_name == name), None)
-    if named is not None:
-        exchanged = [item for item in items if item.original_name in TYPE_NAMES and _rows(item) > _rows(named) > 0]
-        return exchanged[0] if exchanged and _rows(named) <= MOST_TYPES else named
+    named_item = next((item for name in ID_NAMES for item in items if item.original_name == name), None)
+    if named_item is not None:
+        exchanged = [item for item in items if item.original_name in TYPE_NAMES and _rows(item) > _rows(named_item) > 0]
+        return exchanged[0] if exchanged and _rows(named_item) <= MOST_TYPES else named_item
     others = [item for item in items if item.original_name not in TYPE_NAMES and not _is_of_positions(item)] or items
     return max(others, key=_rows, default=None)
 
@@ -50,8 +50,8 @@ def ids_among(items: Sequence[Item]) -> Item | None:
 def types_among(items: Sequence[Item], ids: Item | None) -> Item | None:
     """The input of token types: the one that is named so, or else the one with a table of so few rows."""
     others = [item for item in items if item is not ids and not _is_of_positions(item) and item.holds != OTHER_VALUES]
-    named = next((item for name in TYPE_NAMES for item in others if item.original_name == name), None)
-    return named or next((item for item in others if 0 < _rows(item) <= MOST_TYPES), None)
+    named_item = next((item for name in TYPE_NAMES for item in others if item.original_name == name), None)
+    return named_item or next((item for item in others if 0 < _rows(item) <= MOST_TYPES), None)
 
 
 def positions_among(items: Sequence[Item]) -> Item | None:

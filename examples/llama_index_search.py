@@ -23,8 +23,8 @@ def main(url: str) -> None:
         embed_batch_size=256,
     )
     index = VectorStoreIndex([TextNode(text=text) for text in TEXTS], embed_model=embedding)
-    for found in index.as_retriever(similarity_top_k=1).retrieve("how long does shipping take?"):
-        print(f"{found.score:.3f} {found.node.get_content()}")
+    for result in index.as_retriever(similarity_top_k=1).retrieve("how long does shipping take?"):
+        print(f"{result.score:.3f} {result.node.get_content()}")
 
 
 if __name__ == "__main__":

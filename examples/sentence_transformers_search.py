@@ -23,9 +23,9 @@ def main(folder: str, plan: str, reranker_folder: str, reranker_plan: str) -> No
     model = attach(SentenceTransformer(folder), plan)
     reranker = attach(CrossEncoder(reranker_folder), reranker_plan)
     (hits,) = util.semantic_search(model.encode_query([QUESTION]), model.encode_document(TEXTS), top_k=2)
-    found = [TEXTS[hit["corpus_id"]] for hit in hits]
-    best = reranker.rank(QUESTION, found, top_k=1)[0]
-    print(f"{best['score']:.3f} {found[best['corpus_id']]}")
+    texts = [TEXTS[hit["corpus_id"]] for hit in hits]
+    best = reranker.rank(QUESTION, texts, top_k=1)[0]
+    print(f"{best['score']:.3f} {texts[best['corpus_id']]}")
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ class Budget:
         """Whether a run of that many sequences and tokens, padding not counted, fits."""
         if self.max_sequences is not None and sequences > self.max_sequences:
             return False
-        counted = sequences * longest if self.counts_padding else tokens
-        return self.max_tokens is None or counted <= self.max_tokens
+        token_count = sequences * longest if self.counts_padding else tokens
+        return self.max_tokens is None or token_count <= self.max_tokens
 
 
 def cut(lengths: Iterable[int], budget: Budget) -> Iterator[slice]:

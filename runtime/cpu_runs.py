@@ -30,7 +30,7 @@ FEW_SLOTS = 512
 """A grid that is no larger is not worth another run, whatever padding it has."""
 
 
-def grouped(lengths: Sequence[int], most: int) -> list[list[int]]:
+def in_groups(lengths: Sequence[int], most: int) -> list[list[int]]:
     """Sequences that run together, by number, the longest first; their grids have `most` slots at most.
 
     A sequence that is longer has a run of its own.
@@ -61,8 +61,8 @@ class CpuRuns:
         widths = [prod(size for size in item.shape or () if size is not None) for item in metadata.outputs]
         self._most = max(1, min(SLOTS_A_RUN, NUMBERS_A_RUN // max(1, *widths)))
         # Padded outputs are as wide as the longest sequence of the batch: those batches stay whole.
-        joined = all(item.layout == "constant" or item.rows_of is not None for item in metadata.outputs)
-        self._cuts = metadata.is_packed and joined
+        joins_rows = all(item.layout == "constant" or item.rows_of is not None for item in metadata.outputs)
+        self._cuts = metadata.is_packed and joins_rows
 
     def run(self, feeds: Feeds, once: Run) -> dict[str, Array]:
         """What `once` gives for the inputs, which it gets whole or in parts."""
@@ -76,7 +76,7 @@ class CpuRuns:
         ends = np.cumsum(lengths)
         sizes = {"T": len(feeds[self._metadata.ids_input().name]), "B": len(lengths)}  # with tokens of filler
         results: dict[str, Array] = {}
-        for group in grouped(lengths, self._most):
+        for group in in_groups(lengths, self._most):
             at = np.concatenate([np.arange(ends[one] - lengths[one], ends[one]) for one in group])
             outputs = once(self._part(feeds, group, [lengths[one] for one in group], at))
             self._join(results, outputs, {"T": at, "B": np.asarray(group)}, sizes)

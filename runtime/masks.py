@@ -30,11 +30,11 @@ def check_padding(feeds: Mapping[str, Any], metadata: Metadata) -> None:
 
     Arrays on the GPU are not looked at.
     """
-    filled = [item for item in metadata.token_inputs() if item.fills_padding]
-    mask = feeds.get(metadata.mask.input or "") if filled and not metadata.is_packed else None
+    filled_inputs = [item for item in metadata.token_inputs() if item.fills_padding]
+    mask = feeds.get(metadata.mask.input or "") if filled_inputs and not metadata.is_packed else None
     if not isinstance(mask, np.ndarray):
         return
-    for item in filled:
+    for item in filled_inputs:
         grid = feeds.get(item.name)
         if not isinstance(grid, np.ndarray):
             continue

@@ -26,7 +26,7 @@ FATAL_ONLY = 4
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A run that is over."""
 
     outputs: dict[str, Any]
@@ -82,9 +82,9 @@ class OnnxBackend:
         on_device: bool = False,
         stream: Any = None,
         patient: bool = True,  # noqa: ARG002
-    ) -> Finished:
+    ) -> FinishedRun:
         """Runs the model; it is over when this returns."""
-        return Finished(self.run(feeds, on_device=on_device, stream=stream))
+        return FinishedRun(self.run(feeds, on_device=on_device, stream=stream))
 
     def run(self, feeds: Mapping[str, Any], *, on_device: bool = False, stream: Any = None) -> dict[str, Any]:
         """Runs the model, once or for some sequences after the other; outputs by name, on the host."""

@@ -109,12 +109,14 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
     columns = metadata.own_names(request) if isinstance(request, Mapping) else {ids.name: request}
     check_names(columns, metadata)
     items = metadata.token_inputs()
-    named = {item.name: item for item in items}
-    read = {name: read_column(named[name], column) for name, column in columns.items() if name in named}
-    lengths = read[ids.name].lengths
+    items_by_name = {item.name: item for item in items}
+    columns_read = {
+        name: read_column(items_by_name[name], column) for name, column in columns.items() if name in items_by_name
+    }
+    lengths = columns_read[ids.name].lengths
     tokens: dict[str, TokenArray] = {}
     for item in items:
-        column = read.get(item.name)
+        column = columns_read.get(item.name)
         if column is None:
             tokens[item.name] = no_tokens(item, sum(lengths))
             continue
@@ -124,7 +126,7 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
     if metadata.longest is not None and max(lengths, default=0) > metadata.longest:
         check_sequence_lengths(seq_lens, metadata)
     for item in items:
-        if item.name in read or item.excluded:  # zeros are in every table
+        if item.name in columns_read or item.excluded:  # zeros are in every table
             check_values(item, tokens[item.name], seq_lens)
     return Ragged(tokens, seq_lens, read_sequence_values(columns, metadata, len(lengths)))
 
@@ -228,10 +230,10 @@ def check_sequence_lengths(seq_lens: Int32Array, metadata: Metadata) -> None:
         )
     if metadata.engine is not None:
         profile = metadata.engine.profile
-        allowed = min(profile.max_seq_len, profile.max_tokens)
-        if longest > allowed:
+        limit = min(profile.max_seq_len, profile.max_tokens)
+        if longest > limit:
             raise SessionError(
-                f"sequence {at} has {longest} tokens, the engine's profile takes {allowed}; truncate it, or build "
+                f"sequence {at} has {longest} tokens, the engine's profile takes {limit}; truncate it, or build "
                 f"the engine with --max-seq-len {longest}"
             )
 
@@ -243,13 +245,13 @@ def check_one_run(tokens: int, sequences: int, metadata: Metadata) -> None:
     if metadata.engine is None:
         return
     profile = metadata.engine.profile
-    for what, value, allowed, option in (
+    for what, value, limit, option in (
         ("sequences", sequences, profile.max_batch, "--max-batch"),
         ("tokens", tokens, profile.max_tokens, "--max-tokens"),
     ):
-        if value > allowed:
+        if value > limit:
             raise SessionError(
-                f"{value} {what} in one run, the engine's profile takes {allowed}; split the request, or build "
+                f"{value} {what} in one run, the engine's profile takes {limit}; split the request, or build "
                 f"the engine with {option} {value}"
             )
 

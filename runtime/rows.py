@@ -94,7 +94,9 @@ def as_tokens(value: Any, item: InputInfo) -> TokenArray:
     if not item.holds_embeddings:
         return as_int32(value, item.name, item.width)
     kinds = ("f", "floats; pass embeddings as float32 arrays")
-    return np.ascontiguousarray(_packed(value, item.name, item.width, kinds, f"rows of {item.width}"), dtype=np.float32)
+    return np.ascontiguousarray(
+        _packed_column(value, item.name, item.width, kinds, f"rows of {item.width}"), dtype=np.float32
+    )
 
 
 def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
@@ -103,7 +105,9 @@ def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
     Raises:
         SessionError: not integers, of another shape, or beyond 32 bits.
     """
-    array = _packed(value, name, width, ("iu", "integers; pass int32 or int64 arrays"), "a flat list of integers")
+    array = _packed_column(
+        value, name, width, ("iu", "integers; pass int32 or int64 arrays"), "a flat list of integers"
+    )
     if array.dtype != np.int32 and array.size:
         low, high = int(array.min()), int(array.max())
         if low < -INT32_MAX - 1 or high > INT32_MAX:
@@ -111,12 +115,14 @@ def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
     return np.ascontiguousarray(array, dtype=np.int32)
 
 
-def _packed(value: Any, name: str, width: int | None, kinds: tuple[str, str], wanted: str) -> npt.NDArray[Any]:
+def _packed_column(
+    value: Any, name: str, width: int | None, kinds: tuple[str, str], expectation: str
+) -> npt.NDArray[Any]:
     """An array [T], or [T, width] where there is a width, of numbers of some kinds, with what is said of others."""
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise SessionError(f"'{name}': cannot become an array ({error}); pass {wanted}") from error
+        raise SessionError(f"'{name}': cannot become an array ({error}); pass {expectation}") from error
     if array.size == 0 and array.ndim == 1:
         return array if width is None else array.reshape(0, width)
     if array.dtype.kind not in kinds[0]:

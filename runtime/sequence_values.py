@@ -39,18 +39,18 @@ def read_sequence_values(columns: Mapping[str, Any], metadata: Metadata, count: 
 def read_values(value: Any, item: InputInfo, count: int) -> Array:
     """The values of one such input; see `read_sequence_values`."""
     kinds, kind = ("iuf", "numbers") if item.holds_floats else ("biu", "integers")
-    wanted = f"one for every sequence, {[count, *item.trailing_shape]}"
+    expectation = f"one for every sequence, {[count, *item.trailing_shape]}"
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise SessionError(f"'{item.name}': cannot become an array ({error}); pass {kind}, {wanted}") from error
+        raise SessionError(f"'{item.name}': cannot become an array ({error}); pass {kind}, {expectation}") from error
     shape, width = (count, *item.trailing_shape), item.width or 1
     if item.shared and array.shape == item.trailing_shape and array.size == width:
         array = np.broadcast_to(array, shape)
     if array.dtype.kind not in kinds and array.size:
-        raise SessionError(f"'{item.name}' has type {array.dtype}, allowed: {kind}; pass {wanted}")
+        raise SessionError(f"'{item.name}' has type {array.dtype}, allowed: {kind}; pass {expectation}")
     if not array.ndim or len(array) != count or array.size != count * width:
-        raise SessionError(f"'{item.name}' has shape {list(array.shape)}, allowed: {list(shape)}; pass {wanted}")
+        raise SessionError(f"'{item.name}' has shape {list(array.shape)}, allowed: {list(shape)}; pass {expectation}")
     _check_values(array, item)
     return np.ascontiguousarray(array.reshape(shape), np.float32 if item.holds_floats else np.int32)
 
@@ -66,13 +66,13 @@ def sample_values(items: Iterable[InputInfo], count: int) -> dict[str, Array]:
 def _check_values(array: Array, item: InputInfo) -> None:
     """Raises SessionError for values outside of the model's table, of more than 32 bits, or that are not finite."""
     if item.holds_floats:
-        wrong, allowed = ~np.isfinite(array), "finite numbers"
+        wrong, requirement = ~np.isfinite(array), "finite numbers"
     else:
         least, limit = (-INT32_MAX - 1, INT32_MAX + 1) if item.limit is None else (0, item.limit)
-        wrong, allowed = (array < least) | (array >= limit), f"{least}..{limit - 1}"
+        wrong, requirement = (array < least) | (array >= limit), f"{least}..{limit - 1}"
     if not wrong.any():
         return
     at = tuple(int(index) for index in np.argwhere(wrong)[0])
     raise SessionError(
-        f"'{item.name}' is {array[at]} for sequence {at[0]}, allowed: {allowed}; pass a value that the model has"
+        f"'{item.name}' is {array[at]} for sequence {at[0]}, allowed: {requirement}; pass a value that the model has"
     )

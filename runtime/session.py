@@ -16,7 +16,7 @@ from padfree.contract.names import ONNX_SUFFIX
 from .arrays.checked_calls import CheckedCalls
 from .arrays.device_arrays import caller_stream, on_device
 from .arrays.device_requests import device_feeds
-from .backend import Backend, RunOptions, Started
+from .backend import Backend, RunOptions, StartedRun
 from .budget import Budget, cut
 from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
@@ -203,25 +203,25 @@ class Session:
                     results[name][at] = row
         return results
 
-    def _start(self, part: Ragged, options: Mapping[str, Any], *, patient: bool = True) -> Started | None:
+    def _start(self, part: Ragged, options: Mapping[str, Any], *, patient: bool = True) -> StartedRun | None:
         return self._backend.start(self.feeds(part), **options, patient=patient)
 
     def _run_parts(self, parts: Sequence[Ragged], options: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Several runs; each starts before the one before it has ended, unless other threads have all contexts."""
         results: dict[str, list[Any]] = {item.name: [] for item in self._metadata.outputs}
-        before: Started | None = None
+        before: StartedRun | None = None
         try:
             for part in parts:
-                started = self._start(part, options, patient=before is None)
-                if started is None and before is not None:  # who holds a context must not wait for another one
-                    ended, before = before, None
-                    ended.wait()
-                    started = self._start(part, options)
-                assert started is not None  # it was patient
-                earlier, before = before, started
+                run = self._start(part, options, patient=before is None)
+                if run is None and before is not None:  # who holds a context must not wait for another one
+                    last_run, before = before, None
+                    last_run.wait()
+                    run = self._start(part, options)
+                assert run is not None  # it was patient
+                earlier, before = before, run
                 if earlier is not None:
                     earlier.wait()
-                for name, rows in split_outputs(started.outputs, part, self._metadata).items():
+                for name, rows in split_outputs(run.outputs, part, self._metadata).items():
                     results[name].extend(rows)
         finally:
             if before is not None:

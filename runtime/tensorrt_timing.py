@@ -23,11 +23,11 @@ def measure_ms(session: Session, batch: Ragged, iterations: int) -> float:
     backend = session.backend
     if not isinstance(backend, TensorRTBackend):
         raise SessionError("GPU times need a plan, this session runs an .onnx file; build an engine and open that")
-    with backend.prepare(session.feeds(batch)) as prepared:
-        prepared.time_ms(WARM_UP_RUNS)
-        plain_ms = statistics.median(prepared.time_ms(iterations))
+    with backend.prepare(session.feeds(batch)) as run:
+        run.time_ms(WARM_UP_RUNS)
+        plain_ms = statistics.median(run.time_ms(iterations))
         if not backend.can_capture:
             return plain_ms
-        graph = prepared.capture()
-        prepared.time_ms(WARM_UP_RUNS, graph=graph)
-        return min(plain_ms, statistics.median(prepared.time_ms(iterations, graph=graph)))
+        graph = run.capture()
+        run.time_ms(WARM_UP_RUNS, graph=graph)
+        return min(plain_ms, statistics.median(run.time_ms(iterations, graph=graph)))

@@ -13,12 +13,12 @@ from padfree.contract.texts import FEATURES, TextInfo
 
 from .errors import SessionError
 from .text.checks import largest_id
-from .text.encoder import Encoded, Text
+from .text.encoder import EncodedTexts, Text
 from .text.inputs import TextInputs
 from .text.json_files import read_bytes
 from .text.pairs import prompted
 from .text.source import kept_content, text_source, tokenizer_path
-from .text.tokenizer_file import parsed, plain
+from .text.tokenizer_file import parse, plain
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -52,7 +52,7 @@ def read_tokenizer(file: Path) -> Tokenizer:
 
 def parse_tokenizer(content: bytes, source: Path) -> Tokenizer:
     """As read_tokenizer, of what such a file holds; `source` is named in messages."""
-    return plain(parsed(content, source))
+    return plain(parse(content, source))
 
 
 @dataclass(frozen=True)
@@ -134,23 +134,23 @@ class TextReader:
             SessionError: no such prompt, a text for a model that takes pairs, or a text that is
                 too long and is not to be cut.
         """
-        encoded, prompt_tokens = self._encoded(texts, prompt_name, prompt, cut)
+        encoded, prompt_tokens = self._encode(texts, prompt_name, prompt, cut)
         return Tokens(self._inputs.rows(encoded, prompt_tokens), encoded.seq_lens.tolist(), int(encoded.cut.sum()))
 
     def read_packed(
         self, texts: Sequence[Text], *, prompt_name: str | None = None, prompt: str | None = None, cut: bool = True
     ) -> PackedTexts:
         """As `read`, in arrays of all tokens."""
-        encoded, prompt_tokens = self._encoded(texts, prompt_name, prompt, cut)
+        encoded, prompt_tokens = self._encode(texts, prompt_name, prompt, cut)
         return PackedTexts(self._inputs.columns(encoded, prompt_tokens), encoded.seq_lens, encoded.cut)
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
         """What the tokenizers library makes of single texts without a prompt: words and places of tokens too."""
         return self._encoder.encodings(texts)
 
-    def _encoded(
+    def _encode(
         self, texts: Sequence[Text], prompt_name: str | None, prompt: str | None, cut: bool
-    ) -> tuple[Encoded, int]:
+    ) -> tuple[EncodedTexts, int]:
         """Tokens, and how many of each text are its prompt's."""
         front = self._prompt(prompt_name) if prompt is None else prompt
         if self.info.refuses_single_texts and any(isinstance(text, str) for text in texts):
@@ -168,9 +168,9 @@ class TextReader:
         return encoded, self._encoder.prompt_tokens(front) if self._inputs.leaves_out_prompts else 0
 
     def _prompt(self, name: str | None) -> str:
-        chosen = self.info.default_prompt if name is None else name
-        if chosen is None:
+        prompt_name = self.info.default_prompt if name is None else name
+        if prompt_name is None:
             return ""
-        if chosen not in self.info.prompts:
-            raise SessionError(unknown_prompt(chosen, self.info.prompts))
-        return self.info.prompts[chosen]
+        if prompt_name not in self.info.prompts:
+            raise SessionError(unknown_prompt(prompt_name, self.info.prompts))
+        return self.info.prompts[prompt_name]

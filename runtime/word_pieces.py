@@ -51,11 +51,11 @@ class WordPieces:
     ) -> None:
         self._frame, self._pair_frame = frame, pair_frame
         self._lowercase = settings["normalizer"]["lowercase"]
-        self._added = [token["content"] for token in settings["added_tokens"]]
+        self._added_tokens = [token["content"] for token in settings["added_tokens"]]
         library = open_library()
         self._table: WordTable | None = None
         if library is not None:
-            self._table = WordTable(library, lowercase=self._lowercase, left_out=self._added)
+            self._table = WordTable(library, lowercase=self._lowercase, left_out=self._added_tokens)
         self._pieces = _Pieces(tokenizer, self._table)
 
     @classmethod
@@ -136,7 +136,7 @@ class WordPieces:
         """The pieces of a text; None where it is not plain."""
         if not text.isascii() or not (text.isprintable() or _UNUSUAL.search(text) is None):
             return None
-        for content in self._added:
+        for content in self._added_tokens:
             if content in text:
                 return None
         pieces = self._pieces

@@ -72,7 +72,7 @@ class Looked:
         return cls(ids, types, counts)
 
     @property
-    def left(self) -> list[int]:
+    def rows_left(self) -> list[int]:
         """The rows without tokens."""
         return np.flatnonzero(self.counts < 0).tolist() if self.counts.size and self.counts.min() < 0 else []
 
@@ -84,9 +84,9 @@ class Looked:
         return Looked(self.ids[stays], self.types[stays], np.where(rows, np.int32(LEFT_OUT), self.counts))
 
     def completed(self, rows: Sequence[IdRow]) -> Looked:
-        """With ids and types for the rows of `left`, in their order."""
+        """With ids and types for the rows of `rows_left`, in their order."""
         starts = [0, *accumulate(np.maximum(self.counts, 0).tolist())]
-        completions = dict(zip(self.left, rows, strict=True))
+        completions = dict(zip(self.rows_left, rows, strict=True))
         every = [
             completions.get(at) or (self.ids[start:stop], self.types[start:stop])
             for at, (start, stop) in enumerate(pairwise(starts))
@@ -115,11 +115,11 @@ class WordTable:
     def add(self, word: str, ids: Sequence[int]) -> None:
         """Adds an ASCII word, in small letters where letters are made small."""
         values = (ctypes.c_int32 * len(ids))(*ids)
-        _checked(self._library.padfree_words_add(self._handle, word.encode("ascii"), len(word), values, len(ids)))
+        _check(self._library.padfree_words_add(self._handle, word.encode("ascii"), len(word), values, len(ids)))
 
     def clear(self) -> None:
         """Forgets all words."""
-        _checked(self._library.padfree_words_clear(self._handle))
+        _check(self._library.padfree_words_clear(self._handle))
 
     def look_up(self, texts: Sequence[str], frame: Sequence[Sequence[int]], most: int | None) -> Looked:
         """Tokens of rows of texts.
@@ -150,26 +150,26 @@ class WordTable:
                 capacity,
                 counts.ctypes.data,
             )
-            written = _checked(self._library.padfree_words_look_up(self._handle, ctypes.byref(request)))
-            if written >= 0:
-                return Looked(ids[:written], types[:written], counts)
-            capacity = -written
+            count = _check(self._library.padfree_words_look_up(self._handle, ctypes.byref(request)))
+            if count >= 0:
+                return Looked(ids[:count], types[:count], counts)
+            capacity = -count
 
     def _bytes(self, texts: Sequence[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
         """The texts with a byte between two of them, and their sizes, negative for those that are left out."""
-        joined = "\0".join(texts)
+        blob = "\0".join(texts)
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-        if not joined.isascii() or any(word in joined for word in self._left_out):
+        if not blob.isascii() or any(word in blob for word in self._left_out):
             fits = [text.isascii() and not any(word in text for word in self._left_out) for text in texts]
-            joined = "\0".join(text if keep else "" for text, keep in zip(texts, fits, strict=True))
+            blob = "\0".join(text if keep else "" for text, keep in zip(texts, fits, strict=True))
             sizes[~np.array(fits)] = -1
-        return joined.encode("ascii"), sizes
+        return blob.encode("ascii"), sizes
 
 
 def open_library() -> ctypes.CDLL | None:
     """The library; None where padfree was installed without it."""
     path = find()
-    return None if path is None else _opened(path)
+    return None if path is None else _open(path)
 
 
 def find() -> Path | None:
@@ -186,7 +186,7 @@ def folders() -> list[Path]:
 
 
 @functools.cache
-def _opened(path: Path) -> ctypes.CDLL:
+def _open(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     pointer, int64 = ctypes.c_void_p, ctypes.c_int64
     functions: dict[str, tuple[Any, list[Any]]] = {
@@ -202,7 +202,7 @@ def _opened(path: Path) -> ctypes.CDLL:
     return library
 
 
-def _checked(result: int) -> int:
+def _check(result: int) -> int:
     if result == -(1 << 63):
         raise MemoryError("no memory for words of texts")
     return result

@@ -32,7 +32,7 @@ def check(path: str | None) -> None:
     if path is None or path == STDOUT:
         return
     try:
-        os.close(_opened(path))
+        os.close(_open(path))
     except OSError as error:
         raise SessionError(
             f"--access-log {path}: cannot be written ({error.strerror}); name a file in a folder that exists, or - for "
@@ -53,7 +53,7 @@ class AccessLog:
     def __init__(self, path: str, say: Callable[[str], None]) -> None:
         self._path, self._say = path, say
         self._lines: deque[bytes] = deque()
-        self._lost = 0
+        self._lost_lines = 0
         self._file = -1
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="padfree-access-log", daemon=True)
@@ -64,13 +64,13 @@ class AccessLog:
         if len(self._lines) < MOST_LINES:
             self._lines.append(line + b"\n")
         else:
-            self._lost += 1
+            self._lost_lines += 1
 
     def tell_lost(self) -> None:
         """Says how many lines are missing; in the event loop, now and then."""
-        lost, self._lost = self._lost, 0
-        if lost:
-            self._say(f"{lost} lines of the access log could not be written")
+        lost_lines, self._lost_lines = self._lost_lines, 0
+        if lost_lines:
+            self._say(f"{lost_lines} lines of the access log could not be written")
 
     def close(self) -> None:
         """Writes what waits, but waits for nobody who does not read."""
@@ -92,7 +92,7 @@ class AccessLog:
             try:
                 _write_all(self._descriptor(), b"".join(part))
             except OSError:  # a full disk, or nobody at the other end: requests are answered all the same
-                self._lost += len(part)
+                self._lost_lines += len(part)
 
     def _descriptor(self) -> int:
         if self._path == STDOUT:
@@ -101,11 +101,11 @@ class AccessLog:
             os.close(self._file)
             self._file = -1
         if self._file < 0:
-            self._file = _opened(self._path)
+            self._file = _open(self._path)
         return self._file
 
 
-def _opened(path: str) -> int:
+def _open(path: str) -> int:
     # A named pipe that nobody reads is an error and not a wait.
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
 

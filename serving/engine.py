@@ -19,7 +19,7 @@ from padfree.runtime import SessionError
 from padfree.runtime.batching import Batcher, Budget, ClosedError, DeadlineError, FairShare, QueueFullError
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import Ragged, read_request
-from padfree.runtime.text import Served, TextInputs, column_count, of_columns
+from padfree.runtime.text import ServedModel, TextInputs, column_count, of_columns
 
 from . import wire
 from .metrics import Row
@@ -64,7 +64,7 @@ class Engine:
     def __init__(
         self,
         session: Runner,
-        served: Served,
+        served_model: ServedModel,
         limits: Limits,
         runs: int,
         row: Row,
@@ -72,9 +72,9 @@ class Engine:
         budget: Budget | None = None,
         tokens_a_second: float | None = None,
     ) -> None:
-        self._served = served
+        self._served_model = served_model
         self._row = row
-        self._model = _Measured(session, served, row)
+        self._model = _Measuring(session, served_model, row)
         budget = budget or session.budget
         self._part = group_budget(budget)
         self._batcher = Batcher(
@@ -91,7 +91,7 @@ class Engine:
         """Queues a request, all of it or nothing; as Batcher.submit_group."""
         if request.seconds <= 0:
             raise DeadlineError("the request has waited too long already")
-        inputs = self._served.inputs
+        inputs = self._served_model.inputs
         names = (*inputs.token_names, *inputs.sequence_names)
         future = self._batcher.submit_group(
             {
@@ -119,8 +119,8 @@ class Engine:
             if error is not None:
                 return _error(ticket, error)
             run_s = self._model.last_s
-            rows = done.result()[self._served.output]
-            values = np.concatenate(rows) if self._served.has_token_rows else np.stack(rows)
+            rows = done.result()[self._served_model.output]
+            values = np.concatenate(rows) if self._served_model.has_token_rows else np.stack(rows)
             return wire.pack_rows(ticket, values, max(0.0, time.perf_counter() - came - run_s), run_s)
         except Exception as error:
             return _error(ticket, error)
@@ -191,12 +191,12 @@ def _error(ticket: int, error: BaseException, kind: int = wire.FAILED) -> bytes:
     return wire.pack(kind, ticket, (str(error) or repr(error)).encode())
 
 
-class _Measured:
+class _Measuring:
     """The session as a Batcher's model: it measures runs, and gives the output that is asked for alone."""
 
-    def __init__(self, session: Runner, served: Served, row: Row) -> None:
+    def __init__(self, session: Runner, served_model: ServedModel, row: Row) -> None:
         self._session = session
-        self._output = served.output
+        self._output = served_model.output
         self._row = row
         self._lock = threading.Lock()
         self._of_thread = threading.local()

@@ -46,7 +46,7 @@ def too_large(message: str, label: str = "") -> ApiError:
     return ApiError(TOO_LARGE, VALIDATION, message, label)
 
 
-def failed(message: str, label: str = "") -> ApiError:
+def failure(message: str, label: str = "") -> ApiError:
     """The model does not give what is asked for, or gave nothing."""
     return ApiError(FAILED, BACKEND, message, label)
 

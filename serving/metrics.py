@@ -77,8 +77,8 @@ class Row:
 
     def add(self, name: str, value: float = 1.0, **labels: str) -> None:
         """Adds to a counter."""
-        shown = ",".join(f'{label}="{text}"' for label, text in labels.items())
-        self._row[COLUMNS[f"{name}{{{shown}}}" if shown else name]] += value
+        labels_text = ",".join(f'{label}="{text}"' for label, text in labels.items())
+        self._row[COLUMNS[f"{name}{{{labels_text}}}" if labels_text else name]] += value
 
     def set(self, name: str, value: float) -> None:
         """Sets a gauge."""

@@ -8,27 +8,27 @@ from padfree.runtime.batching import Speed
 from padfree.runtime.batching.speed import measure as measure_batches
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import Ragged, read_packed
-from padfree.runtime.text import Served
+from padfree.runtime.text import ServedModel
 
 from .engine import Runner
 
 SAMPLE = "a " * 62
 
 
-def measure(session: Runner, served: Served, runs: int) -> Speed:
+def measure(session: Runner, served_model: ServedModel, runs: int) -> Speed:
     """Runs samples of growing size, as `padfree.runtime.batching.speed` does.
 
     Args:
         session: runs the model.
-        served: makes the samples.
+        served_model: makes the samples.
         runs: how many are under way at once, on all devices: those of one device share it.
     """
-    encoder = served.encoder()
-    text = SAMPLE if served.inputs.template is None else ("a", SAMPLE)
+    encoder = served_model.encoder()
+    text = SAMPLE if served_model.inputs.template is None else ("a", SAMPLE)
 
     def sample(copies: int) -> Ragged:
         encoded = encoder.encode([text] * copies)
-        columns = {**served.inputs.columns(encoded), **sample_values(served.inputs.others, copies)}
+        columns = {**served_model.inputs.columns(encoded), **sample_values(served_model.inputs.others, copies)}
         return read_packed(columns, encoded.seq_lens, session.metadata)
 
     devices = len(session.devices) if isinstance(session, DevicePool) else 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from padfree.contract.metadata import Metadata
 from padfree.runtime import Budget
-from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel
 
 from .options import ServeOptions
 
@@ -32,12 +32,12 @@ _TASKS = {
 
 
 def summary(
-    served: Served, metadata: Metadata, options: ServeOptions, budget: Budget, tokens_a_second: float | None
+    served_model: ServedModel, metadata: Metadata, options: ServeOptions, budget: Budget, tokens_a_second: float | None
 ) -> dict[str, str]:
     """What is served and how: name -> text, in the order in which they are shown.
 
     Args:
-        served: the model.
+        served_model: the model.
         metadata: of its file.
         options: where and how.
         budget: what one run takes.
@@ -45,17 +45,17 @@ def summary(
     """
     limits = options.limits
     long = "truncated" if options.long_texts == "truncate" else "refused"
-    prompts = ", ".join(served.prompts)
-    default = f" (default {served.default_prompt})" if served.default_prompt is not None else ""
+    prompts = ", ".join(served_model.prompts)
+    default = f" (default {served_model.default_prompt})" if served_model.default_prompt is not None else ""
     speed = "not measured" if tokens_a_second is None else f"{tokens_a_second:,.0f} tokens/s measured"
     runs = "" if budget.max_tokens is None else f", at most {budget.max_tokens:,} tokens per run"
     keys = len(options.api_keys)
     return {
-        "model": f"{served.name}, {served.precision}",
-        "task": _TASKS[served.task] + _shape(served, metadata),
-        "texts": f"up to {served.max_length:,} tokens, longer ones are {long}",
+        "model": f"{served_model.name}, {served_model.precision}",
+        "task": _TASKS[served_model.task] + _shape(served_model, metadata),
+        "texts": f"up to {served_model.max_length:,} tokens, longer ones are {long}",
         **({"prompts": prompts + default} if prompts else {}),
-        "routes": ", ".join((*TASK_ROUTES[served.task], *OTHER_ROUTES, *(DOCS_ROUTES if options.docs else ()))),
+        "routes": ", ".join((*TASK_ROUTES[served_model.task], *OTHER_ROUTES, *(DOCS_ROUTES if options.docs else ()))),
         "limits": f"{limits.texts:,} texts and {limits.body_bytes / 2**20:.3g} MiB per request, "
         f"{limits.waiting_tokens:,} waiting tokens, {limits.seconds:g} s",
         "speed": speed + runs,
@@ -64,12 +64,12 @@ def summary(
     }
 
 
-def _shape(served: Served, metadata: Metadata) -> str:
-    if served.task in (CLASSIFY, TAG):
-        shown = ", ".join(served.labels[:SHOWN_LABELS])
-        more = len(served.labels) - SHOWN_LABELS
-        return f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
-    shape = next(item.shape for item in metadata.outputs if item.name == served.output)
+def _shape(served_model: ServedModel, metadata: Metadata) -> str:
+    if served_model.task in (CLASSIFY, TAG):
+        labels_text = ", ".join(served_model.labels[:SHOWN_LABELS])
+        more = len(served_model.labels) - SHOWN_LABELS
+        return f": {labels_text}{f' and {more} more' if more > 0 else ''}" if labels_text else ""
+    shape = next(item.shape for item in metadata.outputs if item.name == served_model.output)
     width = shape[-1] if shape else None
-    pooling = f", pooling {served.pooling}" if served.pooling else ""
-    return f" of {width:,} numbers{pooling}" if width is not None and served.task != RERANK else ""
+    pooling = f", pooling {served_model.pooling}" if served_model.pooling else ""
+    return f" of {width:,} numbers{pooling}" if width is not None and served_model.task != RERANK else ""

@@ -23,7 +23,7 @@ from typing import Any
 from padfree.runtime import Budget, Session, SessionError
 from padfree.runtime.batching import run_budget
 from padfree.runtime.pool import DevicePool, machine_devices
-from padfree.runtime.text import Choices, Served, describe
+from padfree.runtime.text import Choices, ServedModel, describe
 
 from . import wire
 from .access_log import check as check_access_log
@@ -81,25 +81,23 @@ def serve(
         SessionError: the model, the tokenizer or the address cannot be used.
     """
     check_access_log(options.access_log)
-    with _opened(
-        model, devices, allow_other_gpu=allow_other_gpu, contexts=contexts, cuda_graphs=cuda_graphs
-    ) as session:
-        served = describe(model, session.metadata, replace(choices, tags=True))
+    with _open(model, devices, allow_other_gpu=allow_other_gpu, contexts=contexts, cuda_graphs=cuda_graphs) as session:
+        served_model = describe(model, session.metadata, replace(choices, tags=True))
         numbers = multiprocessing.get_context("spawn").RawArray("d", (options.front_ends + 1) * WIDTH)
         runs = session.runs if isinstance(session, DevicePool) else contexts
-        speed = measure(session, served, runs)
+        speed = measure(session, served_model, runs)
         budget = run_budget(session.budget, speed)
         row = Row(numbers, options.front_ends)
         engine = Engine(
-            session, served, options.limits, runs, row, budget=budget, tokens_a_second=speed.tokens_a_second
+            session, served_model, options.limits, runs, row, budget=budget, tokens_a_second=speed.tokens_a_second
         )
         loop = new_loop()
         before = {number: signal.getsignal(number) for number in SIGNALS}
         try:
             asyncio.set_event_loop(loop)
-            supervisor = _Supervisor(engine, served, options, numbers, budget)
-            shown = summary(served, session.metadata, options, budget, speed.tokens_a_second)
-            loop.run_until_complete(supervisor.run(partial(_begin, on_ready, on_summary, shown)))
+            supervisor = _Supervisor(engine, served_model, options, numbers, budget)
+            summary_lines = summary(served_model, session.metadata, options, budget, speed.tokens_a_second)
+            loop.run_until_complete(supervisor.run(partial(_begin, on_ready, on_summary, summary_lines)))
         finally:
             engine.close()
             asyncio.set_event_loop(None)
@@ -111,16 +109,16 @@ def serve(
 def _begin(
     on_ready: Callable[[str], None],
     on_summary: Callable[[Mapping[str, str]], None] | None,
-    shown: Mapping[str, str],
+    summary_lines: Mapping[str, str],
     url: str,
 ) -> None:
     """Tells whoever started the server that it serves, and what."""
     on_ready(url)
     if on_summary is not None:
-        on_summary(shown)
+        on_summary(summary_lines)
 
 
-def _opened(
+def _open(
     model: Path, devices: Sequence[int] | None, *, allow_other_gpu: bool, contexts: int, cuda_graphs: bool
 ) -> Session | DevicePool:
     """A session of one GPU, or of the CPU; a pool of several GPUs."""
@@ -136,21 +134,23 @@ def _opened(
 
 
 class _Supervisor:
-    def __init__(self, engine: Engine, served: Served, options: ServeOptions, numbers: object, budget: Budget) -> None:
-        self._engine, self._served, self._options = engine, served, options
+    def __init__(
+        self, engine: Engine, served_model: ServedModel, options: ServeOptions, numbers: object, budget: Budget
+    ) -> None:
+        self._engine, self._served_model, self._options = engine, served_model, options
         self._numbers, self._budget = numbers, budget
         self._context = multiprocessing.get_context("spawn")
         self._processes: dict[int, BaseProcess] = {}
         self._channels: dict[int, Channel] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._ready: set[int] = set()
-        self._heard: dict[int, float] = {}  # time.monotonic() of the last answer to a ping
+        self._last_answers: dict[int, float] = {}  # time.monotonic() of the last answer to a ping
         self._hung: set[int] = set()
         self._ending = asyncio.Event()
         self._changed = asyncio.Event()
         self._all_started = False
         self._leaving = False
-        self._forced = False
+        self._is_forced = False
         self._reporter = Reporter(Row(numbers, options.front_ends))
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
@@ -183,9 +183,9 @@ class _Supervisor:
 
     def _stop(self) -> None:
         """The first signal ends the server in good order, after a while if that was asked for, the second at once."""
-        self._forced = self._leaving
+        self._is_forced = self._leaving
         self._leaving = True
-        if self._forced or not (self._options.drain_seconds and self._all_started):
+        if self._is_forced or not (self._options.drain_seconds and self._all_started):
             self._end_now()
             return
         for channel in self._channels.values():
@@ -212,7 +212,7 @@ class _Supervisor:
     async def _keep(self, at: int, listener: socket.socket) -> None:
         """Starts a front-end, and again when it ends by itself."""
         while not self._ending.is_set():
-            started = time.monotonic()
+            start_s = time.monotonic()
             try:
                 code = await (await self._start(at, listener))
                 why = f"did not answer for {HANG_S:.0f} s" if at in self._hung else f"ended with code {code}"
@@ -224,7 +224,7 @@ class _Supervisor:
             if not self._all_started:
                 raise SessionError(f"a front-end process {why} before it served")
             self._reporter.say(f"front-end {at} {why} and is started again")
-            await asyncio.sleep(max(0.0, started + RESTART_S - time.monotonic()))
+            await asyncio.sleep(max(0.0, start_s + RESTART_S - time.monotonic()))
 
     async def _look_after(self) -> None:
         """Ends front-ends that are there and do nothing: connections would come to them and wait for ever."""
@@ -233,10 +233,10 @@ class _Supervisor:
             await asyncio.sleep(PING_S)
             now = time.monotonic()
             if now - last > 2 * PING_S:  # this process has not been there itself
-                self._heard = dict.fromkeys(self._heard, now)
+                self._last_answers = dict.fromkeys(self._last_answers, now)
             last = now
-            for at in [at for at, heard in self._heard.items() if now - heard > HANG_S]:
-                del self._heard[at]
+            for at in [at for at, last_answer in self._last_answers.items() if now - last_answer > HANG_S]:
+                del self._last_answers[at]
                 self._hung.add(at)
                 self._processes[at].kill()
             for channel in self._channels.values():
@@ -247,7 +247,7 @@ class _Supervisor:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         front_end = FrontEnd(
-            self._served,
+            self._served_model,
             self._options,
             self._budget.max_tokens,
             group_budget(self._budget),
@@ -260,7 +260,7 @@ class _Supervisor:
         process.start()
         theirs.close()
         channel = self._channels[at] = Channel(lambda frame: self._take(at, frame))
-        inbox = self._inboxes[at] = Inbox(self._engine, self._served.inputs, channel.send)
+        inbox = self._inboxes[at] = Inbox(self._engine, self._served_model.inputs, channel.send)
         ours.setblocking(False)
         await loop.create_unix_connection(lambda: channel, sock=ours)
         self._processes[at] = process
@@ -273,7 +273,7 @@ class _Supervisor:
             process.join()
             channel.close()
             inbox.close()
-            self._heard.pop(at, None)
+            self._last_answers.pop(at, None)
             if not ended.done():
                 ended.set_result(process.exitcode or 0)
 
@@ -286,9 +286,9 @@ class _Supervisor:
         elif frame.kind == wire.CANCEL:
             self._inboxes[at].cancel(frame.ticket)
         elif frame.kind == wire.PONG:
-            self._heard[at] = time.monotonic()
+            self._last_answers[at] = time.monotonic()
         elif frame.kind == wire.READY:
-            self._heard[at] = time.monotonic()
+            self._last_answers[at] = time.monotonic()
             self._ready.add(at)
             self._changed.set()
         elif frame.kind == wire.LOG:
@@ -300,7 +300,7 @@ class _Supervisor:
             channel.send(wire.pack(wire.DRAIN, 0))
         until = time.monotonic() + self._options.grace_seconds + 1
         while any(process.is_alive() for process in self._processes.values()):
-            if self._forced or time.monotonic() > until:
+            if self._is_forced or time.monotonic() > until:
                 for process in self._processes.values():
                     process.kill()
             await asyncio.sleep(0.02)

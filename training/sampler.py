@@ -59,7 +59,7 @@ class BalancedBatchSampler:
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
-        self._lengths = _checked(lengths)
+        self._lengths = _check(lengths)
         for name, value, least in (("batch_size", batch_size, 1), ("replicas", replicas, 1), ("seed", seed, 0)):
             if value < least:
                 raise SamplerError(f"{name} is {value}, allowed: {least} or more; correct it")
@@ -200,7 +200,7 @@ class JoinedBatches:
         return (list(chain.from_iterable(shares)) for shares in self.sampler.shares())
 
 
-def _checked(lengths: Sequence[int] | npt.NDArray[Any]) -> IntArray:
+def _check(lengths: Sequence[int] | npt.NDArray[Any]) -> IntArray:
     array = np.asarray(lengths)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
         raise SamplerError(

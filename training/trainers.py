@@ -26,10 +26,10 @@ def world_size() -> int:
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_world_size())
-    said = os.environ.get("WORLD_SIZE", "1")
-    if not said.isdecimal() or int(said) < 1:
-        raise SamplerError(f"WORLD_SIZE is {said!r}, allowed: 1 or more; start the training with torchrun")
-    return int(said)
+    value = os.environ.get("WORLD_SIZE", "1")
+    if not value.isdecimal() or int(value) < 1:
+        raise SamplerError(f"WORLD_SIZE is {value!r}, allowed: 1 or more; start the training with torchrun")
+    return int(value)
 
 
 def for_sentence_transformers(

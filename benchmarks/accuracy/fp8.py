@@ -147,7 +147,7 @@ def measure(folder: Path, count: int, packages: Sequence[str]) -> dict[str, Any]
         "losses": [round(layer.loss, 4) for layer in said.layers],
         "kept": dict(said.kept),
         "precisions": results,
-        "passed": _passed(results["fp8"]),
+        "passed": _is_passed(results["fp8"]),
     }
 
 
@@ -163,7 +163,7 @@ def _figures(wanted: Array, vector: Array, right: Array, right_fp32: Array) -> d
     }
 
 
-def _passed(figures: Mapping[str, Any]) -> bool:
+def _is_passed(figures: Mapping[str, Any]) -> bool:
     return bool(figures["cosine_mean"] >= GOAL_COSINE and figures["against_fp32"] >= -GOAL_POINTS)
 
 

@@ -30,7 +30,7 @@ from padfree.runtime import Session
 from . import list_operations, retrieval
 from .model import MAX_LENGTH, OUTPUTS, Model, export, grid
 from .outliers import with_outliers
-from .scores import Found, HeldOut, differences, score
+from .scores import FoundScores, HeldOut, differences, score
 from .training import LEARNING_RATE, train
 
 SCORE_BATCH = 256
@@ -52,12 +52,12 @@ Outputs = dict[str, list[np.ndarray]]  # an output's array for every sequence
 Infer = Callable[[Sequence[np.ndarray]], Outputs]
 
 
-def run(infer: Infer, test: HeldOut) -> Found:
+def run(infer: Infer, test: HeldOut) -> FoundScores:
     """Runs the whole test set, batch by batch."""
     lists = _in_batches(infer, [item.ids for item in test.lists])
     queries = _in_batches(infer, [item.query for item in test.pairs])
     documents = _in_batches(infer, [item.document for item in test.pairs])
-    return Found(
+    return FoundScores(
         np.stack(lists["answer"]), np.concatenate(lists["depths"]),
         np.stack(queries["embedding"]), np.stack(documents["embedding"]),
     )  # fmt: skip

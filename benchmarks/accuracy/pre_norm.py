@@ -24,7 +24,7 @@ import transformers
 from torch.nn import functional
 
 from .model import Embedder, embedding_model, grid
-from .pretrained import tokenized
+from .pretrained import tokenize
 from .texts import documentation_of
 
 PACKAGES = ("numpy", "datasets", "sentence_transformers")
@@ -99,7 +99,7 @@ def main() -> int:
     torch.manual_seed(0)
     teacher = embedding_model(arguments.teacher)
     texts = [text for package in PACKAGES for text in documentation_of(package)]
-    rows = tokenized(arguments.teacher / "tokenizer.json", texts, LEARNT_TOKENS)
+    rows = tokenize(arguments.teacher / "tokenizer.json", texts, LEARNT_TOKENS)
     print(f"{len(rows)} texts", flush=True)
     model = student(teacher.encoder.get_input_embeddings().weight.detach())
     train(model, teacher, rows, arguments.steps)

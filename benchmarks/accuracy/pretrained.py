@@ -43,7 +43,7 @@ def prepare(folder: Path, work: Path, count: int) -> None:
     from .model import embedding_model, export
 
     model, longest = embedding_model(folder), _json(folder / "sentence_bert_config.json")["max_seq_length"]
-    rows = tokenized(folder / "tokenizer.json", texts_at_hand(count), longest)
+    rows = tokenize(folder / "tokenizer.json", texts_at_hand(count), longest)
     work.mkdir(parents=True, exist_ok=True)
     exported = work / "exported.onnx"
     export(model, str(exported), ("embedding",))
@@ -73,7 +73,7 @@ def in_torch(model: Any, rows: Sequence[Array]) -> Array:
     return np.stack([results[row] for row in range(len(rows))])
 
 
-def tokenized(tokenizer: Path, texts: Sequence[str], longest: int) -> list[Array]:
+def tokenize(tokenizer: Path, texts: Sequence[str], longest: int) -> list[Array]:
     """The token ids of every text, cut to the model's length."""
     from tokenizers import Tokenizer
 

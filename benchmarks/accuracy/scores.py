@@ -51,7 +51,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundScores:
     """A model's outputs on the test set: logits of answers [N, 10], of tags [T, 5]; embeddings [P, E]."""
 
     answers: np.ndarray
@@ -71,13 +71,13 @@ class Found:
         return {"answers": self.answers.argmax(1), "tags": self.depths.argmax(1), "retrieval": np.concatenate(nearest)}
 
 
-def score(test: HeldOut, measured: Found, reference: Found) -> dict[str, Any]:
+def score(test: HeldOut, measured: FoundScores, reference: FoundScores) -> dict[str, Any]:
     """Scores by task, in percent and points.
 
     percent: right choices. margin: half of the 95 % interval of its difference from the reference's.
     changed_percent: choices that are not the reference's, right or wrong. largest_difference: of any output's number.
     """
-    names = [item.name for item in fields(Found)]
+    names = [item.name for item in fields(FoundScores)]
     pairs = [(getattr(measured, name), getattr(reference, name)) for name in names]
     result: dict[str, Any] = {"percent": {}, "margin": {}, "changed_percent": {}}
     for task in TASKS:

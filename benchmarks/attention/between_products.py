@@ -18,7 +18,7 @@ import sys
 from dataclasses import replace
 
 import torch
-from padfree.builder.peers.timing import captured, mean_ms
+from padfree.builder.peers.timing import capture, mean_ms
 
 from benchmarks.kernels.linear import CHAIN_LAYERS, Case, choose, make_problem, ours
 from benchmarks.kernels_library import require_kernels_library
@@ -56,7 +56,7 @@ def microseconds(case: AttentionCase) -> list[float]:
                 attend()
             make_out(i)
 
-    having, lacking = captured(lambda: layers(attends=True)), captured(lambda: layers(attends=False))
+    having, lacking = capture(lambda: layers(attends=True)), capture(lambda: layers(attends=False))
     added = [(mean_ms(having, 4) - mean_ms(lacking, 4)) * 1e3 / CHAIN_LAYERS for _ in range(ROUNDS)]
     return statistics.quantiles(added, n=4)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from padfree.builder.peers.timing import captured, mean_ms
+from padfree.builder.peers.timing import capture, mean_ms
 
 from .cases import Case
 from .peers import ours
@@ -41,7 +41,7 @@ class BrokenContextError(Exception):
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedGraph:
     """An implementation that proved right: its graph, how many calls it makes, and its largest relative error.
 
     The launch owns memory that the graph uses.
@@ -91,7 +91,7 @@ def max_error(output: torch.Tensor, truth: torch.Tensor) -> float:
     return float((output.double() - truth).abs().max() / truth.abs().max())
 
 
-def prepare(make: Prepare, problem: Problem, truth: torch.Tensor, allowed: float, *, repeats: bool) -> Captured:
+def prepare(make: Prepare, problem: Problem, truth: torch.Tensor, allowed: float, *, repeats: bool) -> CapturedGraph:
     """Runs an implementation, holds it against the truth, and captures its calls over all input sets."""
     launch: Launch = make(problem)
     output = launch.packed(launch.run(0)).clone()
@@ -103,13 +103,13 @@ def prepare(make: Prepare, problem: Problem, truth: torch.Tensor, allowed: float
         raise UnsupportedError("wrong: a second run gave other bits")
     sets = len(problem.inputs)
     order = range(sets) if sets > 1 else [0] * WARM_CALLS
-    replay = captured(lambda: [launch.run(index) for index in order])
+    replay = capture(lambda: [launch.run(index) for index in order])
     replay()
     torch.cuda.synchronize()
-    return Captured(launch, replay, len(order), error)
+    return CapturedGraph(launch, replay, len(order), error)
 
 
-def attempt(name: str, action: Callable[[], Captured]) -> Captured | str:
+def attempt(name: str, action: Callable[[], CapturedGraph]) -> CapturedGraph | str:
     """The captured implementation, or why there is none.
 
     Raises:
@@ -131,7 +131,7 @@ def attempt(name: str, action: Callable[[], Captured]) -> Captured | str:
         faulthandler.cancel_dump_traceback_later()
 
 
-def time_all(implementations: Mapping[str, Captured]) -> dict[str, list[float]]:
+def time_all(implementations: Mapping[str, CapturedGraph]) -> dict[str, list[float]]:
     """Times in us of one call, round by round, with the implementations taking turns."""
     repeats = {name: max(1, round(ROUND_MS / mean_ms(result.replay, 2))) for name, result in implementations.items()}
     times: dict[str, list[float]] = {name: [] for name in implementations}
@@ -156,18 +156,18 @@ def run_case(case: Case, peers: Mapping[str, Prepare], left_out: Mapping[str, st
     tolerance = max(reference_error, ERROR_FLOOR)
     say(f"{case.name}: {case.tokens} tokens, {len(problem.inputs)} input sets")
 
-    implementations: dict[str, Captured] = {}
+    implementations: dict[str, CapturedGraph] = {}
     reasons = dict(left_out)
     for name, make in {"ours": ours, **peers}.items():
         if name in reasons:
             continue
         allowed = tolerance * (MAX_ERROR_RATIO if name == "ours" else WRONG_RATIO)
 
-        def action(make: Prepare = make, allowed: float = allowed, name: str = name) -> Captured:
+        def action(make: Prepare = make, allowed: float = allowed, name: str = name) -> CapturedGraph:
             return prepare(make, problem, truth, allowed, repeats=name == "ours")
 
         result = attempt(name, action)
-        if isinstance(result, Captured):
+        if isinstance(result, CapturedGraph):
             implementations[name] = result
         else:
             reasons[name] = result

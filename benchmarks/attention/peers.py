@@ -218,11 +218,11 @@ def grouped_streams(problem: Problem) -> Launch:
 
     results: dict[int, list[torch.Tensor]] = {}
 
-    def packed(_: torch.Tensor) -> torch.Tensor:
+    def pack(_: torch.Tensor) -> torch.Tensor:
         grouped = torch.cat(results[0]).flatten(1)
         return torch.empty_like(grouped).index_copy_(0, tokens, grouped)
 
-    return Launch(run, packed)
+    return Launch(run, pack)
 
 
 def padded_matmul(problem: Problem) -> Launch:
@@ -252,7 +252,7 @@ def tensorrt_fused(problem: Problem) -> Launch:
     """TensorRT's own fused attention, over padded inputs."""
     from . import tensorrt_peers
 
-    return tensorrt_peers.fused(problem)
+    return tensorrt_peers.fuse(problem)
 
 
 def tensorrt_varseqlen(problem: Problem) -> Launch:

@@ -118,7 +118,7 @@ def records(cases: Sequence[Case], result: Sequence[Mapping[str, Any]]) -> list[
     return items
 
 
-def chosen(pattern: str | None) -> list[Case]:
+def choose(pattern: str | None) -> list[Case]:
     """Cases that the pattern finds; without one, those whose goal a record of benchmarks.attention says was missed.
 
     Raises:
@@ -189,7 +189,7 @@ def main() -> int:
     if not ncu:
         raise SystemExit(f"{options.ncu} not found: install Nsight Compute, or name it with --ncu (.../bin/ncu)")
     require_kernels_library()
-    cases = chosen(options.cases)
+    cases = choose(options.cases)
     made_with = environment()
     for record in records(cases, profiles(profile(ncu, [case.name for case in cases]))):
         print(record, flush=True)

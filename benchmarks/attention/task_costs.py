@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.peers.timing import captured, mean_ms
+from padfree.builder.peers.timing import capture, mean_ms
 
 from benchmarks.kernels_library import require_kernels_library
 from tests.support.attention_tasks import KEYS, ROWS, Task, entries_of
@@ -66,7 +66,7 @@ def time_us(tasks: list[Task], length: int, head_size: int) -> float:
                 tasks=entries,
             )
 
-    replay = captured(run)
+    replay = capture(run)
     return min(mean_ms(replay, 3) for _ in range(ROUNDS)) * 1000 / len(outputs)
 
 

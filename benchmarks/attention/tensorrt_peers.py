@@ -19,7 +19,7 @@ PLUGIN_VERSION = "2"
 MASKED = -1e4
 
 
-def fused(problem: Problem) -> Launch:
+def fuse(problem: Problem) -> Launch:
     """Padded matmul, softmax, matmul, which TensorRT fuses into one kernel where it has one.
 
     Q, K and V are padded and transposed to [B, H, S, D] beforehand; the padding mask is added to the scores.

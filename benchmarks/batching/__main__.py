@@ -22,7 +22,7 @@ from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.simulate.report import contenders
 from padfree.runtime.batching.measure import measure_costs
 
-from .measurement import compare_live, engines, mixed, small_models
+from .measurement import compare_live, engines, mix, small_models
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             costs = measure_costs(session, repeats=arguments.repeats, environment={"model": "bert-base", **made_with})
             (arguments.results / f"{name}.json").write_text(costs.to_json(), "utf-8")
             print(name, costs.cost_ms, flush=True)
-            for values in mixed(session, costs, arguments.repeats):
+            for values in mix(session, costs, arguments.repeats):
                 record("mixed", name, values)
             for contender in contenders({name: costs}, max_batch=None, max_tokens=None, max_delay_s=0.0):
                 if not contender.name.endswith("one by one"):

@@ -71,7 +71,7 @@ def arrivals(costs: CostTable, **changes: Any) -> list[Waiting]:
     return generate(max_length=costs.lengths[-1], **changes)
 
 
-def mixed(session: Session, costs: CostTable, repeats: int) -> Iterator[dict[str, Any]]:
+def mix(session: Session, costs: CostTable, repeats: int) -> Iterator[dict[str, Any]]:
     """Measured over foretold time for runs of short-skewed lengths."""
     for batch in (4, 16, 32):
         ratios = []
@@ -96,14 +96,14 @@ def live(session: Session, contender: SimulatedServer, trace: Sequence[Waiting])
         everybody = threading.Semaphore(0)
         start_s = time.perf_counter()
 
-        def finished(at: int, _: object) -> None:
+        def finish(at: int, _: object) -> None:
             done_s[at] = time.perf_counter() - start_s
             everybody.release()
 
         for at, request in enumerate(trace):
             time.sleep(max(0.0, start_s + request.arrived_s - time.perf_counter()))
             try:
-                batcher.submit(ids[at]).add_done_callback(partial(finished, at))
+                batcher.submit(ids[at]).add_done_callback(partial(finish, at))
             except BatchingError:
                 everybody.release()
         for _ in trace:
@@ -120,7 +120,7 @@ def live(session: Session, contender: SimulatedServer, trace: Sequence[Waiting])
     }
 
 
-def rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+def round_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers with as many digits as mean something."""
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
 
@@ -137,6 +137,6 @@ def compare_live(session: Session, contender: SimulatedServer, seconds: float) -
         yield {
             "policy": contender.name,
             "offered_rps": round(simulated.offered_rps, 1),
-            "live": rounded(live(session, contender, trace)),
-            "simulated": rounded({name: simulated.record()[name] for name in shown}),
+            "live": round_values(live(session, contender, trace)),
+            "simulated": round_values({name: simulated.record()[name] for name in shown}),
         }

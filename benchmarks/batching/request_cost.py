@@ -39,7 +39,7 @@ POLICIES: Mapping[str, Policy] = {
 }
 
 
-def described() -> Metadata:
+def metadata_of_encoder() -> Metadata:
     """An encoder with one vector a text."""
     inputs = [
         {"name": "input_ids", "role": "tokens", "limit": 30522, "dtype": "int32"},
@@ -55,7 +55,7 @@ class Instant:
     """A Session's part in a Batcher, whose answers are there already."""
 
     def __init__(self) -> None:
-        self.metadata = described()
+        self.metadata = metadata_of_encoder()
         self._vectors = np.zeros((512, WIDTH), dtype=np.float32)
 
     def run(self, request: Mapping[str, Any]) -> dict[str, list[Any]]:

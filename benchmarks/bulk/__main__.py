@@ -34,8 +34,8 @@ from padfree.runtime.budget import cut
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
-from ..load.texts import spelled, text_of
-from .measured import Steady, gpu_use
+from ..load.texts import spell, text_of
+from .measurement import Steady, gpu_use
 
 SHARD_ROWS = 16384
 MOST_TOKENIZERS = 6  # processes beside a GPU
@@ -62,7 +62,7 @@ def make_texts(lengths: Path, tokenizer: Path) -> list[str]:
     library.no_padding()
     library.no_truncation()
     rng = np.random.default_rng(0)
-    words = spelled(library, rng)
+    words = spell(library, rng)
     return [text_of(int(length), words, rng) for length in np.load(lengths)]
 
 

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.builder.bench.environment import append_record, environment
 
-from benchmarks.defined import CONFIGS, shapes_of
+from benchmarks.definitions import CONFIGS, shapes_of
 from tests.support.safetensors_files import write_drawn
 
 EVERY_S = 0.05

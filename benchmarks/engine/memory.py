@@ -48,7 +48,7 @@ def requests(lengths: tuple[int, int], seed: int = 0) -> list[list[np.ndarray]]:
     ]
 
 
-def taken(before: int) -> int:
+def bytes_taken(before: int) -> int:
     """Device memory that was free before and is not now."""
     gc.collect()
     return before - free_bytes()
@@ -74,7 +74,7 @@ def run_ours(plan: Path, lengths: tuple[int, int], *, cuda_graphs: bool) -> dict
     result = {
         "blocks_mean_mib": statistics.mean(held) / 2**20,
         "blocks_peak_mib": max(held) / 2**20,
-        "taken_mib": taken(before) / 2**20,
+        "taken_mib": bytes_taken(before) / 2**20,
     }
     for session in sessions:
         session.close()
@@ -87,7 +87,7 @@ def tensorrt_default(plan: Path) -> float:
     engines = [runtime.deserialize_cuda_engine(plan.read_bytes()) for _ in range(SESSIONS)]
     before = free_bytes()
     contexts = [engine.create_execution_context() for engine in engines for _ in range(CONTEXTS)]
-    result = taken(before) / 2**20
+    result = bytes_taken(before) / 2**20
     del contexts, engines
     return result
 

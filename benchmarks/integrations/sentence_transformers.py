@@ -31,7 +31,7 @@ from padfree.sentence_transformers import attach
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from ..load.texts import spelled, text_of
+from ..load.texts import spell, text_of
 from ..models import MODELS
 
 TEXTS, TOKENS, MOST = 1200, 108_000, 256
@@ -72,7 +72,7 @@ def write_texts() -> tuple[list[str], list[tuple[str, str]]]:
     tokenizer = tokenizers.Tokenizer.from_file(str(SMALL_VOCABULARY))
     tokenizer.no_padding()
     rng = np.random.default_rng(0)
-    words = spelled(tokenizer, rng)
+    words = spell(tokenizer, rng)
     lengths = rng.lognormal(0, SPREAD, TEXTS)
     lengths = np.clip(lengths * (TOKENS / lengths.sum()), 4, MOST).astype(int)
     texts = [text_of(int(length), words, rng) for length in lengths]

@@ -24,7 +24,7 @@ TRIED = 5
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenTiling:
     """One product and token count.
 
     Attributes:
@@ -52,18 +52,18 @@ def finish_of(record: Mapping[str, Any]) -> str:
     return " ".join(words + [f"to {'+'.join(record['results'])}"] * bool(record["results"]))
 
 
-def chosen(record: Mapping[str, Any]) -> Chosen:
+def choose(record: Mapping[str, Any]) -> ChosenTiling:
     """What a build takes, by a line of the measurements."""
     times = {int(choice): float(us) for choice, us in record["times_us"].items()}
     taken = min((choice for choice in record["first"][:TRIED]), key=times.__getitem__)
     others = [us for choice, us in times.items() if kind_of(choice) != kind_of(taken)]
-    return Chosen(finish_of(record), kind_of(taken), min(others) / times[taken] - 1 if others else float("inf"))
+    return ChosenTiling(finish_of(record), kind_of(taken), min(others) / times[taken] - 1 if others else float("inf"))
 
 
 def table(records: list[Mapping[str, Any]]) -> str:
     """All lines."""
     results: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for one in map(chosen, records):
+    for one in map(choose, records):
         results[one.finish, one.kind].append(one.lost)
     order = sorted(results, key=lambda key: (key[0], " " in key[1], key[1].partition(" ")[2], int(key[1].split()[0])))
     lines = [f"{'finish':48s} {'tiling':14s} {'chosen':>6s} {'without it':>11s} {'at most':>8s}"]

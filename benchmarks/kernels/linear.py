@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.peers.timing import captured, mean_ms
+from padfree.builder.peers.timing import capture, mean_ms
 
 from tests.support.launchers import linear, measured_tilings
 
@@ -127,13 +127,13 @@ def peers(problem: Problem) -> Iterator[tuple[str, Launch]]:
     def addmm_transposed(i: int) -> object:
         return torch.addmm(bias, x, problem.transposed[i].t(), out=y)
 
-    def fused(i: int) -> object:
+    def fuse(i: int) -> object:
         return torch._addmm_activation(bias, x, problem.transposed[i].t(), use_gelu=True)
 
     yield "cublas addmm", addmm
     yield "cublas addmm, transposed weight", addmm_transposed
     if problem.case.activation == "gelu":
-        yield "cublaslt addmm with tanh-gelu", fused
+        yield "cublaslt addmm with tanh-gelu", fuse
 
 
 def time_us(launch: Launch, calls: int) -> tuple[float, float]:
@@ -143,7 +143,7 @@ def time_us(launch: Launch, calls: int) -> tuple[float, float]:
         for i in range(calls):
             launch(i)
 
-    replay = captured(all_calls)
+    replay = capture(all_calls)
     replay()
     times = [1e3 * mean_ms(replay, 1) / calls for _ in range(ROUNDS)]
     return statistics.median(times), (max(times) - min(times)) / 2
@@ -244,7 +244,7 @@ def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
 
     times = {}
     for name, gemm in (("cublas", cublas), ("padfree", padfree)):
-        replay = captured(functools.partial(run, gemm))
+        replay = capture(functools.partial(run, gemm))
         replay()
         times[name] = 1e3 * statistics.median(mean_ms(replay, 1) for _ in range(ROUNDS)) / CHAIN_LAYERS
     return times

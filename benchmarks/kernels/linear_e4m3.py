@@ -28,7 +28,7 @@ from pathlib import Path
 
 import torch
 from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.peers.timing import captured, mean_ms
+from padfree.builder.peers.timing import capture, mean_ms
 
 from tests.support.launchers import E4m3, Moments, linear, measured_tilings
 
@@ -129,7 +129,7 @@ class Problem:
     def _moments(self, tokens: int, width: int, of: str) -> torch.Tensor | None:
         return normal(width // GROUP, tokens, 2).abs() if of in self.product.norms else None
 
-    def chosen(self, *, in_half: bool = False) -> Tiling:
+    def choose(self, *, in_half: bool = False) -> Tiling:
         """What an engine would take from its table at this T."""
         gemm, tokens = self.product, len(self.x)
         [(_, tiling)] = measured_tilings(
@@ -171,12 +171,12 @@ def measure(gemm: Product, tokens: int, *, every_tiling: bool) -> dict[str, obje
     """Times of everything for one product."""
     problem = Problem(gemm, tokens)
     calls = len(problem.weights)
-    chosen = problem.chosen()
+    chosen = problem.choose()
     launches: dict[str, Launch] = {
         "padfree": problem.ours(chosen),
         "model": problem.ours(AUTO),
         "cublaslt e4m3": problem.cublas,
-        "padfree fp16": problem.in_half(problem.chosen(in_half=True)),
+        "padfree fp16": problem.in_half(problem.choose(in_half=True)),
     }
     if every_tiling:
         for tiling in (*TILINGS, *RESIDENT):
@@ -218,11 +218,11 @@ def chain(hidden: int, tokens: int) -> dict[str, float]:
         ahead.y_e4m3.copy_(ahead.y)
     every = (*problems, first, last)
     in_e4m3 = [
-        problem.ours(problem.chosen(), x)
+        problem.ours(problem.choose(), x)
         for problem, x in zip(every, (down.y_e4m3, out.x, out.y_e4m3, up.y_e4m3, out.x, up.y_e4m3), strict=True)
     ]
     in_half = [
-        problem.in_half(problem.chosen(in_half=True), x)
+        problem.in_half(problem.choose(in_half=True), x)
         for problem, x in zip(every, (down.y, out.x_half, out.y, up.y, out.x_half, up.y), strict=True)
     ]
 
@@ -248,7 +248,7 @@ def chain(hidden: int, tokens: int) -> dict[str, float]:
 
 
 def _time_of(run: Callable[[], None]) -> float:
-    replay = captured(run)
+    replay = capture(run)
     replay()
     return 1e3 * statistics.median(mean_ms(replay, 1) for _ in range(ROUNDS))
 

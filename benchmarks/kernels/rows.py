@@ -25,7 +25,7 @@ from unittest import mock
 
 import torch
 from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.peers.timing import captured, time_ms
+from padfree.builder.peers.timing import capture, time_ms
 
 from benchmarks.kernels_library import require_kernels_library
 from tests.support import launchers
@@ -54,7 +54,7 @@ def plain_launches() -> Iterator[None]:
 
 def call_us(work: Callable[[], object], calls: int) -> float:
     """Time of one of the calls that `work` enqueues, in a CUDA graph."""
-    return 1e3 * time_ms(captured(work)) / calls
+    return 1e3 * time_ms(capture(work)) / calls
 
 
 def in_turn(works: Sequence[Work]) -> Callable[[], None]:

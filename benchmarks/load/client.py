@@ -33,7 +33,7 @@ class Outcome(enum.IntEnum):
     LOST = 3  # nothing came
 
 
-class Answered(NamedTuple):
+class Answer(NamedTuple):
     """An answer that has come: to which request, when (time.perf_counter), and what it was."""
 
     ticket: int
@@ -69,7 +69,7 @@ class Client(Protocol):
     def send(self, ticket: int, request: int) -> None:
         """Sends a request of the pool."""
 
-    def wait(self, seconds: float) -> Sequence[Answered]:
+    def wait(self, seconds: float) -> Sequence[Answer]:
         """Answers that have come; waits so long for the first."""
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 
-from .client import Answered, Array, Outcome, Target, infer_inputs, judge_request
+from .client import Answer, Array, Outcome, Target, infer_inputs, judge_request
 from .traffic import Request
 
 IN_FLIGHT = 256
@@ -37,7 +37,7 @@ class GrpcClient:
         self._clients = [
             triton.InferenceServerClient(target.address, channel_args=own) for _ in range(target.connections)
         ]
-        self._answers: queue.SimpleQueue[Answered] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._under_way = 0
 
     def can_send(self) -> bool:
@@ -60,9 +60,9 @@ class GrpcClient:
         if error is None:
             answer = result.as_numpy(self._target.output)
             outcome = judge_request(answer.reshape(len(answer), -1).astype(np.float32), self._expected, request)
-        self._answers.put(Answered(ticket, at, outcome))
+        self._answers.put(Answer(ticket, at, outcome))
 
-    def wait(self, seconds: float) -> Sequence[Answered]:
+    def wait(self, seconds: float) -> Sequence[Answer]:
         """Answers that have come; waits so long for the first."""
         answered = []
         try:

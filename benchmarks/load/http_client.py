@@ -17,7 +17,7 @@ import numpy as np
 import tritonclient.http as triton
 from tritonclient.utils import triton_to_np_dtype
 
-from .client import Answered, Array, Outcome, Target, infer_inputs, judge_request
+from .client import Answer, Array, Outcome, Target, infer_inputs, judge_request
 from .traffic import Request
 
 END_OF_HEAD = b"\r\n\r\n"
@@ -80,7 +80,7 @@ class HttpClient:
         if connection.unsent:
             self._poll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
 
-    def wait(self, seconds: float) -> Sequence[Answered]:
+    def wait(self, seconds: float) -> Sequence[Answer]:
         """Answers that have come; waits so long for the first."""
         # select() counts in microseconds where epoll counts in milliseconds, and an epoll can be waited for itself.
         if not select.select([self._poll], [], [], max(seconds, 0.0))[0]:
@@ -92,7 +92,7 @@ class HttpClient:
                 self._poll.modify(connection.socket, select.EPOLLIN)
                 self._send_rest(connection)
             if events & ~select.EPOLLOUT and self._receive(connection):
-                answered.append(Answered(connection.ticket, time.perf_counter(), self._read(connection)))
+                answered.append(Answer(connection.ticket, time.perf_counter(), self._read(connection)))
                 connection.received.clear()
                 connection.total = 0
                 self._idle.append(connection)

@@ -59,7 +59,7 @@ def measure(server: Server, texts: int, arguments: argparse.Namespace) -> None:
     with Fleet(target, requests, workers=arguments.workers, expected=expected) as fleet:
 
         def offer(rate: float) -> dict[str, Any]:
-            with taken(server) as cpu:
+            with cores_taken(server) as cpu:
                 step = fleet.step(rate, arguments.seconds)
             record = {
                 "case": f"{texts} texts, {rate:.1f}/s",
@@ -82,7 +82,7 @@ def measure(server: Server, texts: int, arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def taken(server: Server) -> Iterator[dict[str, float]]:
+def cores_taken(server: Server) -> Iterator[dict[str, float]]:
     """What the server's processes take of the cores, in seconds; it is there when the context ends."""
     results: dict[str, float] = {}
     processes = {"cpu_model_s": [server.process.pid], "cpu_front_ends_s": server.front_ends}

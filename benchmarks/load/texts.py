@@ -37,7 +37,7 @@ class TextTraffic:
         tokenizer = Tokenizer.from_file(str(self.tokenizer))
         tokenizer.no_padding()
         rng = np.random.default_rng(seed)
-        words = spelled(tokenizer, rng)
+        words = spell(tokenizer, rng)
         return [self._request(tokenizer, words, rng) for _ in range(count)]
 
     def _request(self, tokenizer: Any, words: list[tuple[str, int]], rng: np.random.Generator) -> Request:
@@ -49,7 +49,7 @@ class TextTraffic:
         return Request(ids, np.array([[len(row)] for row in rows], np.int32), tuple(texts))
 
 
-def spelled(tokenizer: Any, rng: np.random.Generator) -> list[tuple[str, int]]:
+def spell(tokenizer: Any, rng: np.random.Generator) -> list[tuple[str, int]]:
     """Words made of one to three pieces of a vocabulary, the most common first, and how many tokens each has."""
     names = [name for name in tokenizer.get_vocab() if name.removeprefix("##").isalpha() and name.isascii()]
     starts = sorted(name for name in names if not name.startswith("##") and len(name) > 1)

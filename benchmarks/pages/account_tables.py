@@ -77,7 +77,7 @@ def host(records: Sequence[Record]) -> Table:
     return ["batch", *columns], rows
 
 
-def padded(records: Sequence[Record]) -> Table:
+def padded_table(records: Sequence[Record]) -> Table:
     """What the padded interface's engine spends on what the packed one does not have, by TensorRT's layers."""
     (record,) = records
     sums = dict.fromkeys(PADDED_LAYERS, 0.0)

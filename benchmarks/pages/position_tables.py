@@ -62,7 +62,7 @@ GOALS: Mapping[tuple[str, int, int], tuple[Goal, ...]] = {
 """By model, B and S."""
 
 
-def reached(record: Record, records: Sequence[Record]) -> str:
+def goals_of(record: Record, records: Sequence[Record]) -> str:
     """The goals of a record's case, with what it reached."""
     shape = (record["batch"], record["seq_len"])
     bert = [

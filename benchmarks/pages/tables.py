@@ -94,7 +94,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
 
 
-def noted(head: Sequence[str], rows: Iterable[Sequence[str]], records: Sequence[Record]) -> str:
+def with_notes(head: Sequence[str], rows: Iterable[Sequence[str]], records: Sequence[Record]) -> str:
     """A table and what its records were measured with; a column names the commits where they are several."""
     if not records:
         return UNMEASURED
@@ -169,7 +169,7 @@ def goals(records: Sequence[Record]) -> str:
             ]
         )
     head = ["reached (goal)", "padfree / limit", "padded TensorRT / padfree", "PyTorch varlen / padfree"]
-    return noted(head, rows, chosen)
+    return with_notes(head, rows, chosen)
 
 
 def summary(records: Sequence[Record]) -> str:
@@ -182,7 +182,7 @@ def summary(records: Sequence[Record]) -> str:
         cells += [ms(times.get(name)) for name in (TENSORRT, VARLEN, LIMIT)]
         rows.append([*cells, f"{ratio(times.get(TENSORRT), times[PADFREE])} x"])
     head = ["ms per batch", "padfree", "padded TensorRT", "PyTorch varlen", "limit", "faster than TensorRT"]
-    return noted(head, rows, chosen)
+    return with_notes(head, rows, chosen)
 
 
 Key = Callable[[Record], tuple[float, ...]]
@@ -244,7 +244,7 @@ def sweep(records: Sequence[Record]) -> str:
             rows.append([text(record), str(record["tokens"]), *shown, *ratios, ratio(ours, times.get(LIMIT))])
         heads = [head for title, head in compared.items() if title in others]
         head = [first, "tokens", "padfree, ms", *others, *heads, "padfree / limit"]
-        parts.append(f"### {heading}\n\n{noted(head, rows, chosen)}")
+        parts.append(f"### {heading}\n\n{with_notes(head, rows, chosen)}")
     picture = (
         "![Curves of the time of padded TensorRT and others, divided by the time of padfree, over lengths, padding,\n"
         "tokens and models: nearly all points lie above 1](../images/sweep.svg)\n"
@@ -264,7 +264,7 @@ def positions(results: Path) -> str:
         named = f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}, {record['tokens']} tokens"
         shown = [ms(times.get(name)) for name in (PADFREE, *others, LIMIT)]
         over_limit = ratio(times[PADFREE], times.get(LIMIT))
-        rows.append([named, *shown, over_limit, position_tables.reached(record, chosen)])
+        rows.append([named, *shown, over_limit, position_tables.goals_of(record, chosen)])
     head = ["ms per batch", PADFREE, *others, "limit", "padfree / limit", "goal: reached"]
     return f"{table(head, rows)}\n{made_with(chosen)}\n"
 
@@ -273,7 +273,7 @@ def fp8(results: Path) -> str:
     """A row a batch in fp8, with fp16 beside it: in brackets, as what was measured in another run."""
     path = results / "end_to_end.jsonl"
     chosen = of_set(read(path), "fp8") if path.exists() else []
-    return noted(*fp8_tables.fp8(chosen, NAMES))
+    return with_notes(*fp8_tables.fp8(chosen, NAMES))
 
 
 def account(
@@ -290,36 +290,36 @@ def account(
 
 def rows(records: Sequence[Record]) -> str:
     """A row a case of the benchmark of memory-bound kernels."""
-    return noted(list(row_report.COLUMNS), map(row_report.cells, records), records)
+    return with_notes(list(row_report.COLUMNS), map(row_report.cells, records), records)
 
 
 def attention(records: Sequence[Record]) -> str:
     """A row a case of the attention benchmark, and what they were measured with."""
-    return noted(PAGE_HEADINGS, map(page_cells, records), records)
+    return with_notes(PAGE_HEADINGS, map(page_cells, records), records)
 
 
 def attention_positions(records: Sequence[Record]) -> str:
     """A row a case of attention with positions."""
-    return noted(POSITION_HEADINGS, map(position_cells, records), records)
+    return with_notes(POSITION_HEADINGS, map(position_cells, records), records)
 
 
 def attention_profile(records: Sequence[Record]) -> str:
     """A row a case that was profiled, and what they were measured with."""
-    return noted(PROFILE_HEADINGS, map(profile_cells, records), records)
+    return with_notes(PROFILE_HEADINGS, map(profile_cells, records), records)
 
 
 def linear(records: Sequence[Record]) -> str:
     """A row a product, or all products of a layer."""
     shown = [record for record in records if linear_report.is_shown(record)]
-    return noted(linear_report.HEADINGS, map(linear_report.cells, shown), shown)
+    return with_notes(linear_report.HEADINGS, map(linear_report.cells, shown), shown)
 
 
 def linear_e4m3(records: Sequence[Record]) -> str:
     """A row a product of e4m3, or all products of a layer."""
-    return noted(linear_report.E4M3_HEADINGS, map(linear_report.e4m3_cells, records), records)
+    return with_notes(linear_report.E4M3_HEADINGS, map(linear_report.e4m3_cells, records), records)
 
 
-def trained(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence[Record]], str]:
+def with_training(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence[Record]], str]:
     """A table of trained_report, and what it was measured with."""
     return lambda records: f"{make(records)}\n{made_with(records)}\n"
 
@@ -327,7 +327,7 @@ def trained(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence[Recor
 def pretrained(results: Path) -> str:
     """A row a published model."""
     records = of_last_commit(results / "pretrained.jsonl")
-    return noted(pretrained_report.HEADINGS, map(pretrained_report.cells, records), records)
+    return with_notes(pretrained_report.HEADINGS, map(pretrained_report.cells, records), records)
 
 
 Table = Callable[[Path], str]
@@ -384,7 +384,7 @@ TABLES: Mapping[str, Table] = {
     "summary": of_cases("end_to_end", summary),
     "targets": of_cases("end_to_end", targets),
     "goals": of_cases("end_to_end", goals),
-    "plugins": of_cases("end_to_end", lambda records: noted(*plugin_tables.plugins(records, NAMES))),
+    "plugins": of_cases("end_to_end", lambda records: with_notes(*plugin_tables.plugins(records, NAMES))),
     "sweep": of_cases("end_to_end", sweep),
     "positions": positions,
     "fp8": fp8,
@@ -392,7 +392,7 @@ TABLES: Mapping[str, Table] = {
     "build_time": of_cases("build_time", account(account_tables.build_time)),
     "folder_time": of_cases("folder_time", account(account_tables.build_time)),
     "timeline": of_cases("timeline", account(account_tables.timeline, account_tables.OURS)),
-    "padded": of_cases("layers", account(account_tables.padded, account_tables.PADDED)),
+    "padded": of_cases("layers", account(account_tables.padded_table, account_tables.PADDED)),
     "memory": of_cases("memory", account(account_tables.memory)),
     "host": of_cases("session", account(account_tables.host)),
     "rows": of_cases("rows", rows),
@@ -401,8 +401,8 @@ TABLES: Mapping[str, Table] = {
     "attention": of_cases("attention", attention),
     "attention_positions": of_cases("attention_positions", attention_positions),
     "attention_profile": of_cases("attention_profile", attention_profile),
-    "trained": of_cases("trained", trained(trained_report.scores)),
-    "trained_layers": of_cases("trained", trained(trained_report.errors)),
+    "trained": of_cases("trained", with_training(trained_report.scores)),
+    "trained_layers": of_cases("trained", with_training(trained_report.errors)),
     "pretrained": pretrained,
     "contest": contest,
     "http": http,
@@ -416,13 +416,13 @@ TABLES: Mapping[str, Table] = {
 """Name of a table -> what makes it of the folder of records."""
 
 
-def filled(text: str, results: Path) -> str:
+def fill(text: str, results: Path) -> str:
     """A document with its tables made anew from the records."""
 
-    def made(result: re.Match[str]) -> str:
+    def make(result: re.Match[str]) -> str:
         return f"{result[1]}\n{TABLES[result[2]](results)}\n{result[3]}"
 
-    return BLOCK.sub(made, text)
+    return BLOCK.sub(make, text)
 
 
 def main() -> int:
@@ -434,7 +434,7 @@ def main() -> int:
     stale = 0
     for path in (ROOT / name for name in DOCUMENTS):
         text = path.read_text("utf-8")
-        wanted = filled(text, arguments.results)
+        wanted = fill(text, arguments.results)
         if wanted != text:
             stale += 1
             print(f"{path.relative_to(ROOT)}: {'is not what the records say' if arguments.check else 'written'}")

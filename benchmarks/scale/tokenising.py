@@ -14,7 +14,7 @@ import numpy as np
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.runtime.word_pieces import WordPieces
 
-from ..load.texts import spelled, text_of
+from ..load.texts import spell, text_of
 
 TEXTS, TOKENS, SECONDS = 2000, 200, 2.0
 
@@ -37,7 +37,7 @@ def measure(tokenizer_file: Path = DEMO_DATA / "tokenizer.json") -> Iterator[dic
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     tokenizer.no_padding()
     rng = np.random.default_rng(0)
-    words = spelled(tokenizer, rng)
+    words = spell(tokenizer, rng)
     texts = [text_of(TOKENS, words, rng) for _ in range(TEXTS)]
     tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch(texts))
     shared = {

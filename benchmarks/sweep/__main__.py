@@ -27,7 +27,7 @@ from padfree.builder.bench.environment import commit
 
 from .cases import EVERYTHING, SETS
 from .engines import Part
-from .measurement import chosen, done_cases, run
+from .measurement import choose, done_cases, run
 
 
 def main() -> int:
@@ -53,7 +53,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.build_only and arguments.engines is None:
         parser.error("--build-only needs --engines, the folder where the sweep then finds them")
-    cases = chosen(arguments.sets, done_cases(arguments.json), commit(), arguments.cases, arguments.peers)
+    cases = choose(arguments.sets, done_cases(arguments.json), commit(), arguments.cases, arguments.peers)
     if arguments.list:
         for case in cases:
             print(f"{case.name}  [{', '.join(case.peers)}]")

@@ -159,7 +159,7 @@ def fp8() -> Iterator[SweepCase]:
 
 
 DEFINED = ("nomic-v1.5", "gte-base", "jina-v3")
-"""Encoders of benchmarks.defined, whose code transformers does not have or users do not run."""
+"""Encoders of benchmarks.definitions, whose code transformers does not have or users do not run."""
 
 
 def by_definition() -> Iterator[SweepCase]:

@@ -31,7 +31,7 @@ def done_cases(path: Path | None) -> Done:
     return {(record["case"], record["commit"]) for record in records}
 
 
-def chosen(
+def choose(
     sets: Iterable[str], done: Done, commit: str, pattern: str = "", peers: Collection[str] = EVERYTHING
 ) -> list[SweepCase]:
     """The cases of some sets that are still to be measured, with those of their peers that are wanted.
@@ -78,7 +78,7 @@ def model_reader(folder: Path) -> Callable[..., Any]:
     """Gives models by their name and precision, exported once into the folder, read once."""
     from padfree.builder.peers.setup import PeerModel
 
-    from benchmarks import defined
+    from benchmarks import definitions
 
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -90,8 +90,8 @@ def model_reader(folder: Path) -> Callable[..., Any]:
 
     @functools.cache
     def read(name: str, precision: str = "fp16") -> PeerModel:
-        if name in defined.CONFIGS:
-            return PeerModel(defined.make(name, folder), precision)
+        if name in definitions.CONFIGS:
+            return PeerModel(definitions.make(name, folder), precision)
         files = files_of(name)
         return PeerModel(files.onnx, precision, files.folder)
 
@@ -135,13 +135,13 @@ def measure_case(case: SweepCase, model: Any, folder: Path, arguments: argparse.
     )
     record = {"set": case.set, "model": case.model, **record, "required_speedup": case.required}
     record["shared_engine"] = asdict(case.engine) if case.engine else None
-    record["passed"] = passed(record)
+    record["passed"] = is_passed(record)
     if arguments.json:
         append_record(arguments.json, record)
     return record
 
 
-def passed(record: dict[str, Any]) -> bool:
+def is_passed(record: dict[str, Any]) -> bool:
     """Whether the speed-up over padded TensorRT is the required one, and the error within PyTorch's bound."""
     errors, padded = record["errors"], [time_ms for title, time_ms in record["peers_ms"].items() if PADDED in title]
     plain = [error for title, error in errors.items() if title.startswith("PyTorch eager")]

@@ -71,17 +71,17 @@ def measure(
     Raises:
         BuildError: unknown peers, lengths that contradict the model, an engine that cannot be built, wrong answers.
     """
-    known = CPU_PEERS if on_cpu else GPU_PEERS
+    contenders = CPU_PEERS if on_cpu else GPU_PEERS
     for name in peers or ():
-        if name not in known:
+        if name not in contenders:
             where = "the CPU" if on_cpu else "a GPU"
-            raise BuildError(f"--peers {name}: unknown on {where}, allowed: {', '.join(known)}; correct the list")
+            raise BuildError(f"--peers {name}: unknown on {where}, allowed: {', '.join(contenders)}; correct the list")
     model = model or PeerModel(case.model, case.precision, case.torch_folder, case.mask)
     seq_lens, seq_len = _lengths_of(case, model.metadata.max_positions)
     batch = random_batch(model.metadata, seq_lens, seq_len, case.seed)
     setup = Setup(model, batch, folder, timing_cache, device, say, profile)
     start = time.monotonic()
-    results = (measure_cpu if on_cpu else measure_gpu)(setup, list(known) if peers is None else peers)
+    results = (measure_cpu if on_cpu else measure_gpu)(setup, list(contenders) if peers is None else peers)
     record = {
         "case": case.name or f"{case.model.stem}, {len(seq_lens)} x {seq_len}, mean {batch.tokens / len(seq_lens):.4g}",
         "batch": len(seq_lens),

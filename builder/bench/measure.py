@@ -100,7 +100,7 @@ def measure_gpu(setup: Setup, peers: list[str]) -> Measurement:
         setup.say("original in onnxruntime on the CPU, for the right answers")
         truth = onnxruntime_peers.original_on_cpu(setup).answers
     makers = {name: (GPU_PEERS[name].title, GPU_PEERS[name].make) for name in peers}
-    return _measure(setup, truth, engines.packed, makers)
+    return _measure(setup, truth, engines.packed_contender, makers)
 
 
 def measure_cpu(setup: Setup, peers: list[str]) -> Measurement:
@@ -120,7 +120,7 @@ def _measure(
     ours: Callable[[Setup], Contender],
     peers: Mapping[str, tuple[str, Callable[[Setup], Contender]]],
 ) -> Measurement:
-    allowed = MAX_ERRORS[setup.model.precision]
+    tolerance = MAX_ERRORS[setup.model.precision]
     errors: dict[str, float] = {}
     unavailable: dict[str, str] = {}
     ready: dict[str, Contender] = {}
@@ -129,7 +129,7 @@ def _measure(
         setup.say(OURS)
         ready[OURS] = ours(setup)
         errors[OURS] = relative_error(ready[OURS].answers, truth)
-        if not errors[OURS] <= allowed:
+        if not errors[OURS] <= tolerance:
             if setup.model.metadata.mask.input is None and len(set(setup.batch.ragged.seq_lens.tolist())) > 1:
                 raise BuildError(
                     "no input of the model tells what is padding, so that the original's answers for a padded batch "
@@ -138,7 +138,7 @@ def _measure(
                 )
             raise BuildError(
                 f"our answers differ from the original's by {errors[OURS]:.1e} of a column's size, allowed: "
-                f"{allowed:.0e} in {setup.model.precision}; nothing was timed: check that --torch, if given, is the "
+                f"{tolerance:.0e} in {setup.model.precision}; nothing was timed: check that --torch, if given, is the "
                 "same model, run `padfree optimize`, which verifies, and report what it says"
             )
         for name, (title, make) in peers.items():
@@ -151,14 +151,14 @@ def _measure(
             if name == LIMIT:
                 limit = contender
                 continue
-            reason = _check(title, contender, truth, allowed, errors)
+            reason = _check(title, contender, truth, tolerance, errors)
             if reason:
                 unavailable[title] = reason
                 contender.close()
             else:
                 ready[title] = contender
         setup.say("timing")
-        timings = time_in_turns({title: item.ways for title, item in {**ready, **_named(limit)}.items()})
+        timings = time_in_turns({title: item.ways for title, item in {**ready, **_by_name(limit)}.items()})
     except UnavailableError as error:
         raise BuildError(f"padfree's own engine cannot take part: {error}") from error
     finally:
@@ -175,18 +175,18 @@ def _measure(
     )
 
 
-def _check(title: str, contender: Contender, truth: Answers, allowed: float, errors: dict[str, float]) -> str:
+def _check(title: str, contender: Contender, truth: Answers, tolerance: float, errors: dict[str, float]) -> str:
     """Notes a peer's error; returns why it cannot take part, or nothing."""
     try:
         errors[title] = relative_error(contender.answers, truth)
     except UnavailableError as error:
         return str(error)
-    if errors[title] <= allowed:
+    if errors[title] <= tolerance:
         return ""
-    return f"wrong answers: they differ by {errors[title]:.1e} of a column's size, allowed: {allowed:.0e}"
+    return f"wrong answers: they differ by {errors[title]:.1e} of a column's size, allowed: {tolerance:.0e}"
 
 
-def _named(limit: Contender | None) -> dict[str, Contender]:
+def _by_name(limit: Contender | None) -> dict[str, Contender]:
     return {} if limit is None else {LIMIT: limit}
 
 

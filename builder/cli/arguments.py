@@ -124,7 +124,7 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is not None:
             return  # its subcommands look at their own
         for word in _options(words):
-            if any(known.startswith(word) for known in self._option_string_actions):
+            if any(known_option.startswith(word) for known_option in self._option_string_actions):
                 continue  # argparse takes beginnings
             ours = self.ours(word)
             if ours is not None:
@@ -134,11 +134,11 @@ class Parser(argparse.ArgumentParser):
 
     def ours(self, option: str) -> str | None:
         """What this command has instead of an option that it has not; None: nothing."""
-        known = list(self._option_string_actions)
+        option_words = list(self._option_string_actions)
         for candidate in PEERS.get(option.replace("_", "-"), ()):
-            if candidate in known or (candidate == MODEL and self._takes_model()):
+            if candidate in option_words or (candidate == MODEL and self._takes_model()):
                 return candidate
-        near = difflib.get_close_matches(option.replace("_", "-"), known, 1, 0.8)
+        near = difflib.get_close_matches(option.replace("_", "-"), option_words, 1, 0.8)
         return near[0] if near else None
 
     def _takes_model(self) -> bool:

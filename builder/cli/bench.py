@@ -106,13 +106,18 @@ def run(arguments: argparse.Namespace) -> int:
         check_appended(arguments.json, "--json")
     if missing and not arguments.cpu:
         print_line(console, f"on the CPU: engines need {', '.join(missing)}, which `padfree doctor` explains")
-    fixed = fixed_inputs(arguments)
+    bindings = fixed_inputs(arguments)
     with (
         opened(
-            case.model, head_options(arguments), mask=arguments.mask, fixed=fixed, revision=arguments.revision, say=say
+            case.model,
+            head_options(arguments),
+            mask=arguments.mask,
+            bindings=bindings,
+            revision=arguments.revision,
+            say=say,
         ) as source,
         tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder,
-        status(error_console(), "rewriting") as shown,
+        status(error_console(), "rewriting") as set_status,
     ):
         record, measurement = measure(
             dataclasses.replace(case, model=source.path),
@@ -121,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
             folder=Path(folder),
             timing_cache=arguments.timing_cache or DEFAULT_CACHE,
             device=arguments.device,
-            say=shown.update,
+            say=set_status.update,
         )
     if arguments.json is not None:
         append_record(arguments.json, record)
@@ -136,9 +141,9 @@ def print_measurement(console: Console, record: Mapping[str, Any], measurement: 
     ours_ms = measurement.ours_ms
 
     def row(title: str, way: str, timing: Timing, error: float | None) -> tuple[str, ...]:
-        shown = "-" if error is None else f"{error:.1e}"
+        error_text = "-" if error is None else f"{error:.1e}"
         ratio = f"{timing.median_ms / ours_ms:.2f}"
-        return (title, way, f"{timing.median_ms:.3f}", f"{100 * timing.spread:.1f} %", ratio, shown)
+        return (title, way, f"{timing.median_ms:.3f}", f"{100 * timing.spread:.1f} %", ratio, error_text)
 
     rows = [row(OURS, way, timing, measurement.errors[OURS]) for way, timing in measurement.ours.items()]
     for title, timings in sorted(measurement.peers.items(), key=lambda item: best(item[1])):

@@ -142,16 +142,16 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     from padfree.builder.folders.source import opened
     from padfree.runtime import parse_metadata
 
-    fixed = fixed_inputs(arguments)
+    bindings = fixed_inputs(arguments)
     # Calibration makes the model before a GPU is asked for.
     check = partial(check_machine, arguments.device, operators=()) if arguments.precision == FP8 else lambda: None
     head = head_options(arguments)
     opening: dict[str, Any] = {"say": sayer(arguments), "before_export": check, "lazily": True}
     opening |= {"revision": arguments.revision, "with_second_opinion": arguments.verify == WHOLE}
     with (
-        opened(arguments.model, head, mask=arguments.mask, fixed=fixed, **opening) as source,
+        opened(arguments.model, head, mask=arguments.mask, bindings=bindings, **opening) as source,
         stages(arguments) as progress,
-        _quantized(arguments, source, progress) as (model, options),
+        _quantize(arguments, source, progress) as (model, options),
     ):
         metadata = build_engine(
             model,
@@ -199,20 +199,20 @@ def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list
     from padfree.runtime.texts import tokenizer_path
 
     plan = arguments.output
-    written = [plan, sidecar_path(plan)]
+    paths = [plan, sidecar_path(plan)]
     if (metadata.get("text") or {}).get("tokenizer_sha256"):
-        written.append(tokenizer_path(plan))
+        paths.append(tokenizer_path(plan))
     return [
         *rewriting_lines(metadata, metadata.get("coverage")),
         ("engine", f"{target_of(metadata['engine'])}; takes {most_of(metadata['engine'])}"),
         ("answers", engine_check_line(metadata)),
-        wrote(written),
+        wrote(paths),
         run_command(plan, metadata) or next_command("padfree", "inspect", str(plan)),
     ]
 
 
 @contextlib.contextmanager
-def _quantized(
+def _quantize(
     arguments: argparse.Namespace, source: Source, progress: StageProgress
 ) -> Iterator[tuple[Path | FolderModel, BuildOptions]]:
     """What the engine is built from, and how: with --calibrate a file in fp8 made of the model.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from padfree.contract.names import ONNX_SUFFIX
 
-from .console import counted, make_table, output_console, print_line
+from .console import count_text, make_table, output_console, print_line
 from .options import add_revision_option, add_tokenizer_option
 from .profiles import PLAN_SUFFIX
 from .row_progress import shown_progress
@@ -137,7 +137,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
                 "install padfree where there is a C++ compiler"
             )
         with shown_progress(quiet=arguments.quiet) as on_progress:
-            finished = embed(
+            result = embed(
                 request,
                 workers.running,
                 workers.make,
@@ -145,8 +145,8 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
                 on_progress=on_progress,
                 say=tell,
             )
-    _print(finished, arguments.output)
-    return int(not finished.report.texts)
+    _print(result, arguments.output)
+    return int(not result.report.texts)
 
 
 def _model(arguments: argparse.Namespace) -> Path:
@@ -159,8 +159,8 @@ def _model(arguments: argparse.Namespace) -> Path:
 
     paths: list[Path] = [each for each in (arguments.model, arguments.engine) if each is not None]
     if len(paths) != 1:
-        shown = "none" if not paths else " and ".join(map(str, paths))
-        raise BuildError(f"one model is wanted, {shown} was given; name it first: MODEL --input ... -o ...")
+        paths_text = "none" if not paths else " and ".join(map(str, paths))
+        raise BuildError(f"one model is wanted, {paths_text} was given; name it first: MODEL --input ... -o ...")
     (model,) = paths
     if arguments.ray is not None and not model.is_file():
         raise BuildError(
@@ -248,18 +248,18 @@ def _gpus(which: str) -> list[str]:
         )
     if which == ALL:
         return names
-    chosen = which.split(",")
-    if not all(one.isdecimal() and int(one) < count for one in chosen) or len(set(chosen)) < len(chosen):
+    numbers = which.split(",")
+    if not all(one.isdecimal() and int(one) < count for one in numbers) or len(set(numbers)) < len(numbers):
         raise BuildError(f"--gpus {which}: allowed: all, or numbers from 0 to {count - 1} by commas, each once")
-    return [names[int(one)] for one in chosen]
+    return [names[int(one)] for one in numbers]
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _print(finished: Finished, output: str) -> None:
-    report, console = finished.report, output_console()
+def _print(result: Finished, output: str) -> None:
+    report, console = result.report, output_console()
     rows = [
         (
             worker.name,
@@ -281,15 +281,15 @@ def _print(finished: Finished, output: str) -> None:
         print_line(console, f"texts that were longer than the model takes, and were cut: {report.cut}")
     if not report.texts:
         print_line(console, "no row has a result")
-    now = f"{counted(report.texts_now, 'text')}, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s"
+    now = f"{count_text(report.texts_now, 'text')}, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s"
     print_line(
         console,
-        f"{counted(report.texts, 'text')}, {report.tokens} tokens, {counted(report.shards, 'file')} in {output}; "
+        f"{count_text(report.texts, 'text')}, {report.tokens} tokens, {count_text(report.shards, 'file')} in {output}; "
         f"this run: {now}",
     )
-    if finished.verified is not None:
+    if result.verified is not None:
         print_line(
             console,
-            f"verified: {counted(finished.verified.texts, 'text')} and {counted(finished.verified.bad, 'bad row')}, "
+            f"verified: {count_text(result.verified.texts, 'text')} and {count_text(result.verified.bad, 'bad row')}, "
             "each once",
         )

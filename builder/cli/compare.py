@@ -124,12 +124,12 @@ def run(arguments: argparse.Namespace) -> int:
     check_destinations([("--json", arguments.json), ("--html", arguments.html)], inputs)
     if arguments.emit_polygraphy is not None:
         check_folder(arguments.emit_polygraphy, arguments.original, arguments.models, inputs)
-    fixed = fixed_inputs(arguments)
+    bindings = fixed_inputs(arguments)
     with opened(
         arguments.original,
         head_options(arguments),
         mask=arguments.mask,
-        fixed=fixed,
+        bindings=bindings,
         revision=arguments.revision,
         say=say,
     ) as source:

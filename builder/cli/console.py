@@ -16,14 +16,16 @@ from rich.text import Text
 PLAIN_WIDTH = 120  # where there is no terminal, so that logs do not break lines at 80 columns
 
 
-def visible(text: str, allowed: str = "\n\t") -> str:
+def visible(text: str, kept_controls: str = "\n\t") -> str:
     """A text in which a terminal finds nothing to obey: what cannot be printed is escaped as in Python.
 
     Names of models and nodes, messages of plugins and what stands in files come from anybody.
     """
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() or letter in allowed else ascii(letter)[1:-1] for letter in text)
+    return "".join(
+        letter if letter.isprintable() or letter in kept_controls else ascii(letter)[1:-1] for letter in text
+    )
 
 
 def output_console() -> Console:
@@ -69,19 +71,19 @@ def status(console: Console, text: str) -> Working:
 class Working:
     """rich's status, for texts that are no markup."""
 
-    def __init__(self, shown: Status) -> None:
-        self._shown = shown
+    def __init__(self, rich_status: Status) -> None:
+        self._rich_status = rich_status
 
     def update(self, text: str) -> None:
         """Shows another text."""
-        self._shown.update(Text(visible(text)))
+        self._rich_status.update(Text(visible(text)))
 
     def __enter__(self) -> Working:
-        self._shown.start()
+        self._rich_status.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._shown.stop()
+        self._rich_status.stop()
 
 
 class VisibleFilter(logging.Filter):
@@ -126,7 +128,7 @@ def facts_table(title: str, facts: Mapping[str, Any]) -> Table:
 
 def print_phases(console: Console, seconds: Mapping[str, float]) -> None:
     """Prints where the time went."""
-    rows = [(name, f"{spent:.2f}") for name, spent in seconds.items()]
+    rows = [(name, f"{phase_seconds:.2f}") for name, phase_seconds in seconds.items()]
     console.print(make_table("where the time went", ("phase", "seconds"), rows))
 
 
@@ -141,6 +143,6 @@ def short(value: Any) -> str:
     return "-" if value is None or value == "" else str(value)
 
 
-def counted(number: int, what: str) -> str:
+def count_text(number: int, what: str) -> str:
     """A number of things: "1 text", "2 texts"."""
     return f"{number} {what}{'s' * (number != 1)}"

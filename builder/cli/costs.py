@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     with (
         runnable(arguments.model, revision=arguments.revision, say=say) as model,
         Session(model, device=arguments.device) as session,
-        status(error_console(), "opening") as shown,
+        status(error_console(), "opening") as set_status,
     ):
         costs = measure_costs(
             session,
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             batches=_numbers(arguments.batches, "--batches"),
             repeats=arguments.repeats,
             environment={"model": arguments.model.name, **environment()},
-            say=shown.update,
+            say=set_status.update,
         )
     write_files([(arguments.output, costs.to_json().encode())])
     console = output_console()

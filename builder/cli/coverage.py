@@ -45,8 +45,8 @@ def print_coverage(console: Console, report: Mapping[str, Any]) -> None:
     for reason in report.get("contiguous_because", []):
         print_line(console, f"masks must be contiguous: {reason}")
     for name, ids in report.get("excluded_ids", {}).items():
-        shown = ", ".join(str(value) for value in ids[:3]) + (", ..." if len(ids) > 3 else "")
-        print_line(console, f"'{name}' must not hold {shown} inside a sequence: the model takes it for padding")
+        ids_text = ", ".join(str(value) for value in ids[:3]) + (", ..." if len(ids) > 3 else "")
+        print_line(console, f"'{name}' must not hold {ids_text} inside a sequence: the model takes it for padding")
     if costs and costs["flop_ratio"] is not None:
         _print_speed_up(console, costs)
     print_line(console, verdict(report))

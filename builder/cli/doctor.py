@@ -68,17 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.check or arguments.plan is not None:
         return _check(arguments)
-    required = [name.strip() for name in arguments.require.split(",") if name.strip()]
-    for name in required:
+    required_names = [name.strip() for name in arguments.require.split(",") if name.strip()]
+    for name in required_names:
         if name not in REQUIRABLE:
             raise BuildError(f"--require {name}: unknown, allowed: {', '.join(REQUIRABLE)}; correct the list")
     findings = diagnose()
     console = output_console()
-    failed = [f for f in findings if f.state == "problem" or (f.state == "missing" and f.name in required)]
+    failures = [f for f in findings if f.state == "problem" or (f.state == "missing" and f.name in required_names)]
     uses = capabilities(findings)
     if arguments.json:
         print_line(console, json.dumps({"findings": [asdict(f) for f in findings], "works": uses}, indent=2))
-        return 1 if failed else 0
+        return 1 if failures else 0
     rows = [(f.name, f.state, f.detail) for f in findings]
     console.print(make_table("this machine", ("part", "state", "detail"), rows))
     console.print(make_table("what works here", ("use", "works"), [(k, "yes" if v else "no") for k, v in uses.items()]))
@@ -87,4 +87,4 @@ def run(arguments: argparse.Namespace) -> int:
             print_line(console, f"{finding.name}: {finding.next_step}")
     if uses[ENGINES]:
         print_line(console, "whether every operator is right on this GPU: padfree doctor --check")
-    return 1 if failed else 0
+    return 1 if failures else 0

@@ -23,7 +23,7 @@ def print_engine_check(console: Console, metadata: Mapping[str, Any]) -> None:
         return
     try:
         rows = [
-            (name, *(_shown(item[column]) for column in ERRORS), item["batch"], _shown(item["allowed"]["relative"]))
+            (name, *(_text(item[column]) for column in ERRORS), item["batch"], _text(item["allowed"]["relative"]))
             for name, item in check["outputs"].items()
         ]
         title, others = f"the engine's answers beside {check['reference']}", list(check["not_compared"])
@@ -52,7 +52,7 @@ def engine_check_line(metadata: Mapping[str, Any]) -> str:
     )
 
 
-def _shown(value: float | None) -> str:
+def _text(value: float | None) -> str:
     return "-" if value is None else f"{value:.6g}"
 
 

@@ -90,21 +90,21 @@ def run(arguments: argparse.Namespace) -> int:
 
     console = output_console()
     _check_plot(arguments)
-    fixed = fixed_inputs(arguments)
+    bindings = fixed_inputs(arguments)
     try:
         with (
             opened(
                 arguments.model,
                 head_options(arguments),
                 mask=arguments.mask,
-                fixed=fixed,
+                bindings=bindings,
                 revision=arguments.revision,
                 say=say,
             ) as source,
             status(error_console(), f"reading {arguments.model}"),
         ):
             inspected = dataclasses.replace(inspect_file(source.path, arguments.mask), path=arguments.model)
-            texts = None if arguments.texts is None else _measured(arguments, source.path, inspected)
+            texts = None if arguments.texts is None else _measure(arguments, source.path, inspected)
     except RewriteError as error:
         if arguments.json and not isinstance(error, ModelFileError):
             print_line(console, json.dumps({"file": str(arguments.model), "kind": "refused", "reason": str(error)}))
@@ -153,7 +153,7 @@ def _check_plot(arguments: argparse.Namespace) -> None:
     check_plot(arguments.plot)
 
 
-def _measured(arguments: argparse.Namespace, path: Path, inspected: Inspected) -> TextLengths:
+def _measure(arguments: argparse.Namespace, path: Path, inspected: Inspected) -> TextLengths:
     from padfree.builder.text_lengths import measure_texts
 
     limits = (arguments.max_length, (inspected.metadata.get("text") or {}).get("max_length"), inspected.limit)
@@ -161,18 +161,18 @@ def _measured(arguments: argparse.Namespace, path: Path, inspected: Inspected) -
     return measure_texts(arguments.texts, path, inspected.metadata, arguments.tokenizer, longest)
 
 
-def _summary(arguments: argparse.Namespace, inspected: Inspected, shown: Mapping[str, Any]) -> list[Line]:
+def _summary(arguments: argparse.Namespace, inspected: Inspected, report: Mapping[str, Any]) -> list[Line]:
     """What it is in a few lines, and what can be done with it next."""
-    model, engine, original = arguments.model, shown.get("engine"), inspected.kind == "original"
-    outputs = ", ".join(f"{item['name']} {_sizes(item)}" for item in shown["outputs"])
-    inputs = ", ".join(item["name"] for item in shown["inputs"])
+    model, engine, original = arguments.model, report.get("engine"), inspected.kind == "original"
+    outputs = ", ".join(f"{item['name']} {_sizes(item)}" for item in report["outputs"])
+    inputs = ", ".join(item["name"] for item in report["inputs"])
     longest = "any length" if inspected.limit is None else f"at most {inspected.limit} tokens"
     target = "" if engine is None else f" for {target_of(engine)}"
     lines = [
         ("model", f"{inspected.path}, {KINDS[inspected.kind].rstrip(':')}{target}"),
         ("takes", f"{inputs}; {f'sequences of {longest}' if engine is None else most_of(engine)}"),
         ("gives", f"{outputs}, {_types(inspected)}"),
-        *rewriting_lines(shown, shown["coverage"], measured=not original),
+        *rewriting_lines(report, report["coverage"], with_errors=not original),
     ]
     if original:
         return [
@@ -181,49 +181,49 @@ def _summary(arguments: argparse.Namespace, inspected: Inspected, shown: Mapping
         ]
     build = next_command("padfree", "build", str(model), "-o", str(model.with_suffix(PLAN_SUFFIX)))
     usual = build if engine is None else next_command("padfree", "costs", str(model), "-o", "costs.json")
-    return [*lines, run_command(model, shown) or usual]
+    return [*lines, run_command(model, report) or usual]
 
 
 def _sizes(output: Mapping[str, Any]) -> str:
     """The axes of an output: letters and numbers."""
     leading = {"packed": ["T"], "per_sequence": ["B"], "padded": ["B", "S"], "constant": []}[output["layout"]]
     dims = [str(size) for size in output.get("dims") or leading]
-    known = output.get("shape") or []
-    return f"[{', '.join(dims + [str(size or '?') for size in known[len(dims) :]])}]"
+    shape = output.get("shape") or []
+    return f"[{', '.join(dims + [str(size or '?') for size in shape[len(dims) :]])}]"
 
 
-def _print(console: Console, inspected: Inspected, shown: Mapping[str, Any]) -> None:
+def _print(console: Console, inspected: Inspected, report: Mapping[str, Any]) -> None:
     print_line(console, f"{inspected.path}: {KINDS[inspected.kind]}")
-    positions = "any length" if shown.get("max_positions") is None else f"at most {shown['max_positions']} tokens"
-    layers, width = shown["num_layers"], shown.get("hidden_size")
+    positions = "any length" if report.get("max_positions") is None else f"at most {report['max_positions']} tokens"
+    layers, width = report["num_layers"], report.get("hidden_size")
     size = "" if width is None else f", hidden size {width}"  # that of what PadfreeAttention gives
     print_line(
         console,
-        f"{shown['interface']} interface, {_types(inspected)}, {layers} PadfreeAttention layer{'s' * (layers != 1)}"
-        f"{size}, sequences of {positions}; padfree {shown['version']}",
+        f"{report['interface']} interface, {_types(inspected)}, {layers} PadfreeAttention layer{'s' * (layers != 1)}"
+        f"{size}, sequences of {positions}; padfree {report['version']}",
     )
     rows = [
         (item["name"], item["role"], item["dtype"], "-" if item.get("limit") is None else f"0..{item['limit'] - 1}")
-        for item in shown["inputs"]
+        for item in report["inputs"]
     ]
     console.print(make_table("inputs", ("input", "role", "type", "values"), rows))
-    print_outputs(console, shown["outputs"])
-    print_kept_float32(console, shown)
+    print_outputs(console, report["outputs"])
+    print_kept_float32(console, report)
     print_quantization(console, inspected.quantization)
-    if shown.get("text"):
-        console.print(facts_table("texts", shown["text"]))
-    built = shown.get("engine", {}).get("plugin_layers")
-    columns = ("operator", "count") if built is None else ("operator", "graph count", "engine count")
+    if report.get("text"):
+        console.print(facts_table("texts", report["text"]))
+    plugin_layers = report.get("engine", {}).get("plugin_layers")
+    columns = ("operator", "count") if plugin_layers is None else ("operator", "graph count", "engine count")
     plugins = [
-        (name, str(count), *([] if built is None else [str(built.get(name, 0))]))
-        for name, count in (shown.get("plugins") or {}).items()
+        (name, str(count), *([] if plugin_layers is None else [str(plugin_layers.get(name, 0))]))
+        for name, count in (report.get("plugins") or {}).items()
     ]
     console.print(make_table("plugins", columns, plugins))
-    if "engine" in shown:
-        console.print(facts_table("engine", {k: v for k, v in shown["engine"].items() if k != "plugin_layers"}))
-        print_engine_check(console, shown)
-    if shown["coverage"]:
-        print_coverage(console, shown["coverage"])
+    if "engine" in report:
+        console.print(facts_table("engine", {k: v for k, v in report["engine"].items() if k != "plugin_layers"}))
+        print_engine_check(console, report)
+    if report["coverage"]:
+        print_coverage(console, report["coverage"])
 
 
 def _types(inspected: Inspected) -> str:

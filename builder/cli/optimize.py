@@ -93,13 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
     check_destinations([*outputs, ("--report", arguments.report)], [("the model", arguments.model)])
     calibration = calibration_of(arguments)
-    head, fixed = head_options(arguments), fixed_inputs(arguments)
+    head, bindings = head_options(arguments), fixed_inputs(arguments)
     with (
         opened(
             arguments.model,
             head,
             mask=arguments.mask,
-            fixed=fixed,
+            bindings=bindings,
             revision=arguments.revision,
             say=sayer(arguments),
             lazily=True,

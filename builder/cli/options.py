@@ -37,14 +37,14 @@ def add_rewrite_options(
         help="packed: tokens without padding and sequence lengths (default); padded: the original inputs and outputs; "
         "varseqlen: packed, with the inputs of NVIDIA's variable-length BERT engines",
     )
-    shown = precision or "fp16, or bf16 where fp16 cannot hold the numbers, or what a rewritten model has"
+    default_text = precision or "fp16, or bf16 where fp16 cannot hold the numbers, or what a rewritten model has"
     again, action = ("; several times: an engine each", "append") if repeatable else ("", "store")
     group.add_argument(
         "--precision",
         action=action,
         choices=(*PRECISIONS, FP8),
         default=precision,
-        help=f"fp8: GEMMs in e4m3, everything else in fp16 or bf16, with --calibrate. Default: {shown}{again}",
+        help=f"fp8: GEMMs in e4m3, everything else in fp16 or bf16, with --calibrate. Default: {default_text}{again}",
     )
     group.add_argument("--strict", action="store_true", help="fail unless the whole model could be packed")
     verify = group.add_mutually_exclusive_group()
@@ -177,12 +177,12 @@ def head_options(arguments: argparse.Namespace) -> HeadOptions:
     from padfree.builder.errors import BuildError
     from padfree.builder.folders.head import NO_POOLING, POOLINGS, HeadOptions
 
-    pooling, outputs = _listed(arguments.pooling), _listed(arguments.outputs)
+    pooling, outputs = _names(arguments.pooling), _names(arguments.outputs)
     for mode in pooling:
         if mode not in POOLINGS and pooling != (NO_POOLING,):
-            allowed = f"{', '.join(POOLINGS)}, or {NO_POOLING} alone"
-            raise BuildError(f"--pooling {arguments.pooling}: {mode!r} is unknown, allowed: {allowed}; correct it")
-    scores = _listed(arguments.scores)
+            poolings = f"{', '.join(POOLINGS)}, or {NO_POOLING} alone"
+            raise BuildError(f"--pooling {arguments.pooling}: {mode!r} is unknown, allowed: {poolings}; correct it")
+    scores = _names(arguments.scores)
     if arguments.scores is not None and (len(scores) > 2 or not all(scores)):
         raise BuildError(
             f"--scores {arguments.scores}: allowed: one token, or the right answer's and the wrong one's, as yes,no; "
@@ -206,7 +206,7 @@ def _content_of(text: str, option: str) -> str:
         raise BuildError(f"{option} {text}: cannot be read ({error}); give a text in UTF-8") from error
 
 
-def _listed(text: str | None) -> tuple[str, ...]:
+def _names(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(part.strip() for part in text.split(","))
 
 
@@ -220,13 +220,13 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "optimisation profile", "Given several times, an option makes several profiles, and an engine for each."
     )
-    for option, letter, explained in (
+    for option, letter, meaning in (
         ("--max-batch", "B", "maximum sequences per run (default 32)"),
         ("--max-seq-len", "S", "longest sequence in tokens (default: the model's positions, or 512)"),
         ("--max-tokens", "T", "maximum tokens per run (default B x S, at most 65536)"),
         ("--opt-tokens", "T", "token count for which TensorRT chooses kernels (default 0.6 of the maximum)"),
     ):
-        group.add_argument(option, type=int, action="append", metavar=letter, help=explained)
+        group.add_argument(option, type=int, action="append", metavar=letter, help=meaning)
 
 
 def add_length_options(parser: argparse.ArgumentParser) -> None:

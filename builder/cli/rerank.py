@@ -26,6 +26,6 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    named = arguments.query, arguments.document
-    columns = None if named == (None, None) else (named[0] or "query", named[1] or "text")
+    given_options = arguments.query, arguments.document
+    columns = None if given_options == (None, None) else (given_options[0] or "query", given_options[1] or "text")
     return run_job(arguments, columns, None)

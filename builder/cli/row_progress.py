@@ -66,11 +66,11 @@ def shown_progress(*, quiet: bool = False) -> Iterator[Callable[[RowsDone], None
         yield _ignore if quiet else _Lines().update
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rows  {task.fields[rate]}"))
-    with Progress(*columns, console=console, transient=True) as shown:
-        task = shown.add_task("", total=None, rate="")
+    with Progress(*columns, console=console, transient=True) as progress_bar:
+        task = progress_bar.add_task("", total=None, rate="")
 
         def update(progress: RowsDone) -> None:
-            shown.update(task, total=progress.all_rows, completed=progress.rows, rate=_rate(progress))
+            progress_bar.update(task, total=progress.all_rows, completed=progress.rows, rate=_rate(progress))
 
         yield update
 

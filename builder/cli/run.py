@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from padfree.contract.text_inputs import PROMPT_LENGTH
 
-from .console import counted, make_table, output_console, print_line
+from .console import count_text, make_table, output_console, print_line
 from .options import add_output_option, add_revision_option, add_tokenizer_option
 from .row_progress import shown_batches
 from .stages import add_quiet_option, sayer
@@ -115,8 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     console.print(make_table("results", ("output", "layout", "shape of the first"), rows))
     tokens = sum(len(row) for row in ids)
-    shown = f"{counted(len(ids), 'sequence')}, {counted(tokens, 'token')}, {elapsed_ms:.1f} ms"
-    print_line(console, f"{shown}; wrote {arguments.output}")
+    summary_text = f"{count_text(len(ids), 'sequence')}, {count_text(tokens, 'token')}, {elapsed_ms:.1f} ms"
+    print_line(console, f"{summary_text}; wrote {arguments.output}")
     return 0
 
 
@@ -138,7 +138,7 @@ def _write_answers(
         answering = TextModel(session, model, arguments.tokenizer, **options)
         answers = answers_of(answering, texts, inputs, arguments.prompt)
     write_answers(arguments.output, texts, answers)
-    print_line(output_console(), f"{counted(len(texts), 'text')} ({answering.kind}); wrote {arguments.output}")
+    print_line(output_console(), f"{count_text(len(texts), 'text')} ({answering.kind}); wrote {arguments.output}")
     return 0
 
 

@@ -126,10 +126,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _run(arguments)
     except (BuildError, SessionError) as error:
         options = {f"--{name.replace('_', '-')}": variable for name, variable in arguments.from_environment.items()}
-        named = [f"{option} is from {variable}" for option, variable in options.items() if _names(str(error), option)]
-        if not named:
+        messages = [
+            f"{option} is from {variable}" for option, variable in options.items() if _names(str(error), option)
+        ]
+        if not messages:
             raise
-        raise BuildError(f"{error} ({', '.join(named)})") from error
+        raise BuildError(f"{error} ({', '.join(messages)})") from error
 
 
 def _names(text: str, option: str) -> bool:

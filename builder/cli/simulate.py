@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save_trace is not None:
         write_trace(arguments.save_trace, traces[0])
     summaries = []
-    with status(error_console(), "simulating") as shown:
+    with status(error_console(), "simulating") as set_status:
         for trace in traces:
             for contender in contenders(
                 tables,
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
                 max_tokens=arguments.max_tokens,
                 max_delay_s=arguments.delay_ms / 1e3,
             ):
-                shown.update(f"{len(trace)} requests: {contender.name}")
+                set_status.update(f"{len(trace)} requests: {contender.name}")
                 done = replay(trace, contender.policy, contender.costs, max_waiting=arguments.max_waiting)
                 summaries.append(summarise(contender, trace, done))
     _print(summaries, _title(arguments))
@@ -115,8 +115,8 @@ def _traces(arguments: argparse.Namespace) -> list[Sequence[Waiting]]:
             f"--rates is {arguments.rates!r}, allowed: numbers by commas; pass --rates 500,1000"
         ) from error
     if arguments.trace is not None:
-        recorded = read_trace(arguments.trace)
-        return [stretch(recorded, rate) for rate in rates] or [recorded]
+        trace = read_trace(arguments.trace)
+        return [stretch(trace, rate) for rate in rates] or [trace]
     if arguments.arrivals not in ARRIVALS:
         raise BuildError(f"--arrivals is {arguments.arrivals!r}, allowed: {', '.join(ARRIVALS)}; pass one of them")
     lengths = arguments.lengths if arguments.lengths in LENGTHS else read_lengths(Path(arguments.lengths))

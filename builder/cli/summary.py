@@ -13,7 +13,7 @@ from typing import Any
 from padfree.contract.texts import PAIRS
 from rich.console import Console
 
-from .console import counted, print_line
+from .console import count_text, print_line
 
 _MOST_REASON_LETTERS = 160
 _SAMPLE, _OTHER_SAMPLE = "how warm is it today", "20 degrees in the shade"
@@ -36,9 +36,9 @@ def print_summary(console: Console, lines: Sequence[Line]) -> None:
 
 
 def rewriting_lines(
-    metadata: Mapping[str, Any], coverage: Mapping[str, Any] | None, *, measured: bool = True
+    metadata: Mapping[str, Any], coverage: Mapping[str, Any] | None, *, with_errors: bool = True
 ) -> list[Line]:
-    """What was packed, what a batch must keep, which types it has, and with `measured` the errors: at most 4 lines.
+    """What was packed, what a batch must keep, which types it has, and with `with_errors` the errors: at most 4 lines.
 
     What callers have to know of inputs and outputs comes first, with what batches must keep where there is both.
     """
@@ -46,14 +46,14 @@ def rewriting_lines(
     if notes and conditions:
         notes, conditions = [*notes, f"requires {' and '.join(conditions)}"], []
     lines = [("note", "; ".join(notes))] if notes else []
-    lines += [("packed", packed(coverage))] if coverage else []
+    lines += [("packed", packed_text(coverage))] if coverage else []
     for name, items in (("requires", conditions), ("types", list(_types(metadata)))):
         if items:
             lines.append((name, "; ".join(items)))
-    return [*lines, ("errors", errors(metadata))] if measured else lines
+    return [*lines, ("errors", errors(metadata))] if with_errors else lines
 
 
-def packed(coverage: Mapping[str, Any]) -> str:
+def packed_text(coverage: Mapping[str, Any]) -> str:
     """How much computes no padding, and the first reason why not all does."""
     from .coverage import EVERY_SLOT, shares
 
@@ -66,7 +66,7 @@ def packed(coverage: Mapping[str, Any]) -> str:
     reasons = _reasons(coverage)
     if not reasons:
         return text
-    more = f" ({counted(len(reasons) - 1, 'more reason')}: --verbose)" if len(reasons) > 1 else ""
+    more = f" ({count_text(len(reasons) - 1, 'more reason')}: --verbose)" if len(reasons) > 1 else ""
     return f"{text}: {_cut(reasons[0])}{more}"
 
 
@@ -106,7 +106,7 @@ def _types(metadata: Mapping[str, Any]) -> Iterator[str]:
     if in_float32:
         name, reason = next(iter(in_float32.items()))
         more = f" {_MORE}" if len(in_float32) > 1 else ""
-        yield f"{counted(len(in_float32), 'tensor')} in float32: '{name}' {_cut(reason)}{more}"
+        yield f"{count_text(len(in_float32), 'tensor')} in float32: '{name}' {_cut(reason)}{more}"
     if "quantization" in metadata:
         yield _fp8(metadata["quantization"])
 
@@ -128,9 +128,9 @@ def errors(metadata: Mapping[str, Any]) -> str:
     return f"rewriting {_worst(verification)}{rounding}"
 
 
-def _worst(measured: Mapping[str, Any]) -> str:
-    worst = max(measured["errors"].values(), default=0.0)
-    return f"{f'{worst:.1e}' if worst else '0'} (allowed {measured['allowed']:.0e})"
+def _worst(errors: Mapping[str, Any]) -> str:
+    worst = max(errors["errors"].values(), default=0.0)
+    return f"{f'{worst:.1e}' if worst else '0'} (allowed {errors['allowed']:.0e})"
 
 
 def target_of(engine: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from .console import counted, make_table, print_line
+from .console import count_text, make_table, print_line
 
 if TYPE_CHECKING:
     from padfree.builder.text_lengths import TextLengths
@@ -29,19 +29,21 @@ def print_text_lengths(console: Console, text_lengths: TextLengths) -> None:
     half, *others = (f"{percent} % have at most {most}" for percent, most in text_lengths.percentiles().items())
     print_line(
         console,
-        f"{counted(count, 'text')}, {sum(text_lengths.lengths)} tokens, {text_lengths.mean:.1f} on average; {half}, "
+        f"{count_text(count, 'text')}, {sum(text_lengths.lengths)} tokens, {text_lengths.mean:.1f} on average; {half}, "
         f"{', '.join(others)}; the longest {max(text_lengths.lengths)}",
     )
     if text_lengths.cut:
-        print_line(console, f"{counted(text_lengths.cut, 'text')} had more tokens than the model takes, and were cut")
+        print_line(
+            console, f"{count_text(text_lengths.cut, 'text')} had more tokens than the model takes, and were cut"
+        )
     shares = [
         (f"{batch}", *(f"{100 * text_lengths.padding(batch, in_order_of_length=each):.0f} %" for each in (False, True)))
         for batch in BATCHES
     ]
     console.print(make_table("padding, of all slots", ("texts in a batch", "as they come", "sorted by length"), shares))
-    saved = text_lengths.padding(32)
+    saving = text_lengths.padding(32)
     print_line(
         console,
-        f"padded in batches of 32 as they come, {1 / (1 - saved):.1f} times as many tokens are computed: without "
-        f"padding {100 * saved:.0f} % of that work is left out",
+        f"padded in batches of 32 as they come, {1 / (1 - saving):.1f} times as many tokens are computed: without "
+        f"padding {100 * saving:.0f} % of that work is left out",
     )

@@ -187,14 +187,14 @@ def _next_steps(repository: Repository) -> list[str]:
     """The commands that start the server."""
     folder, image = repository.folder, f"{repository.served.options.name.lower()}-server"
     if repository.server.image is None:
-        started = join(["tritonserver", f"--model-repository={folder}", *repository.arguments])
-        return [f"start the server with padfree's libraries in /opt/padfree/lib: {started}"]
+        command = join(["tritonserver", f"--model-repository={folder}", *repository.arguments])
+        return [f"start the server with padfree's libraries in /opt/padfree/lib: {command}"]
     # The Python backend hands tensors to its models in shared memory, of which containers have 64 MiB by default.
     in_python = any(needs.texts or needs.backend == "python" for needs in repository.needs)
-    shared = " --shm-size=1g" if in_python else ""
+    memory_option = " --shm-size=1g" if in_python else ""
     gpus = " --gpus=all" if any(needs.engine_tensorrt for needs in repository.needs) else ""
     ports = "-p 8000:8000 -p 8001:8001 -p 8002:8002"
     return [
         f"docker build -t {image} {quote(str(folder))}",
-        f"docker run --rm{gpus}{shared} {ports} -v {quote(str(folder.resolve()))}:/models:ro {image}",
+        f"docker run --rm{gpus}{memory_option} {ports} -v {quote(str(folder.resolve()))}:/models:ro {image}",
     ]

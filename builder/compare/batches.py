@@ -122,17 +122,19 @@ def _shared_value(name: str, item: Input, values: Array) -> Array:
 
 def with_mask(name: str, feeds: Mapping[str, Array], mask: Mask, original: Original) -> ComparedBatch:
     """A batch of grids [B, S] and a mask, which becomes the original's mask input, or padding's ids."""
-    rule, filled = original.metadata.mask, dict(feeds)
+    rule, masked_feeds = original.metadata.mask, dict(feeds)
     if original.mask is not None and rule.lengths:
-        filled[original.mask.name] = mask.sum(1).reshape(-1, *original.mask.trailing_shape).astype(original.mask.dtype)
+        masked_feeds[original.mask.name] = (
+            mask.sum(1).reshape(-1, *original.mask.trailing_shape).astype(original.mask.dtype)
+        )
     elif original.mask is not None:
-        filled[original.mask.name] = mask_values(rule, mask, original.mask.dtype)
+        masked_feeds[original.mask.name] = mask_values(rule, mask, original.mask.dtype)
     elif rule.input is not None:
-        grid = filled[rule.input]
-        filled[rule.input] = np.where(mask, grid, rule.filler(rule.input)).astype(grid.dtype)
-    for item in original.unread:
-        filled.setdefault(item.name, np.zeros(item.shape(*mask.shape), item.dtype))
-    return ComparedBatch(name, filled, mask)
+        grid = masked_feeds[rule.input]
+        masked_feeds[rule.input] = np.where(mask, grid, rule.filler(rule.input)).astype(grid.dtype)
+    for item in original.unread_inputs:
+        masked_feeds.setdefault(item.name, np.zeros(item.shape(*mask.shape), item.dtype))
+    return ComparedBatch(name, masked_feeds, mask)
 
 
 def from_feeds(name: str, feeds: Mapping[str, Any], original: Original) -> ComparedBatch:
@@ -218,7 +220,7 @@ def _values(item: Input, mask: Mask, original: Original, rng: np.random.Generato
     if item.holds_floats:
         return rng.standard_normal(shape)
     rule = original.metadata.mask
-    refused = (*item.excluded, *(rule.masked if item.name == rule.input else ()))
-    allowed = np.setdiff1d(np.arange(item.limit), refused)
+    refused_ids = (*item.excluded, *(rule.masked if item.name == rule.input else ()))
+    allowed = np.setdiff1d(np.arange(item.limit), refused_ids)
     wide = mask.reshape(*mask.shape, *[1] * len(item.trailing_shape))
     return np.where(wide, rng.choice(allowed, shape), rng.integers(0, item.limit, shape))

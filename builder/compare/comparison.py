@@ -71,16 +71,16 @@ def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> R
     """
     with tempfile.TemporaryDirectory(prefix="padfree-compare-") as folder:
         settings = options.settings(Path(folder))
-        described, candidates, batches = _prepare(original, files, options, settings)
-        subjects = make_subjects(described, candidates, options.runners, batches, settings)
-        reference = make_reference(described)
-        outcomes = compare_runners(described, reference, subjects, batches)
+        prepared, candidates, batches = _prepare(original, files, options, settings)
+        subjects = make_subjects(prepared, candidates, options.runners, batches, settings)
+        reference = make_reference(prepared)
+        outcomes = compare_runners(prepared, reference, subjects, batches)
         reports = []
         for subject, outcome in zip(subjects, outcomes, strict=True):
-            causes = () if outcome.passed else explain(described, reference, subject, outcome)
-            departure = bisect(described, subject, outcome) if options.bisect else None
+            causes = () if outcome.passed else explain(prepared, reference, subject, outcome)
+            departure = bisect(prepared, subject, outcome) if options.bisect else None
             reports.append(_runner_report(subject, outcome, causes, departure))
-        return make_report(original, reports, batches, find_rounding(described, reference, batches))
+        return make_report(original, reports, batches, find_rounding(prepared, reference, batches))
 
 
 def emit(original: Path, files: Sequence[Path], options: CompareOptions, folder: Path) -> tuple[str, ...]:
@@ -91,10 +91,10 @@ def emit(original: Path, files: Sequence[Path], options: CompareOptions, folder:
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = options.settings(folder)
-    described, candidates, batches = _prepare(original, files, options, settings)
+    prepared, candidates, batches = _prepare(original, files, options, settings)
     metadata = candidates[0].metadata
     tolerance = settings.tolerance(options.precision if metadata is None else metadata.arithmetic)
-    return save_comparison(folder, original, described, candidates[0], batches, tolerance)
+    return save_comparison(folder, original, prepared, candidates[0], batches, tolerance)
 
 
 def _prepare(
@@ -102,9 +102,9 @@ def _prepare(
 ) -> tuple[Original, list[Candidate], tuple[ComparedBatch, ...]]:
     candidates = open_candidates(original, files, settings, interface=options.interface)
     models = [item.metadata for item in candidates]
-    described = describe_original(original, [item for item in models if item is not None], settings.folder)
+    subject = describe_original(original, [item for item in models if item is not None], settings.folder)
     others = [None] * (not {"trt-padded", "torch"}.isdisjoint(options.runners))
-    return described, candidates, make_batches(described, [*models, *others], options.data)
+    return subject, candidates, make_batches(subject, [*models, *others], options.data)
 
 
 def explain(original: Original, reference: ValidTokenRunner, subject: Subject, outcome: Outcome) -> tuple[str, ...]:
@@ -133,7 +133,9 @@ def bisect(original: Original, subject: Subject, outcome: Outcome) -> Departure 
 
     # Batches of one sequence come last: neither masks nor lengths can be wrong in them.
     batch = max(outcome.batches, key=lambda item: (len(item.mask) > 1, size(item)))
-    return find_departure(original, subject.inside(), item.metadata, batch, subject.tolerance, passed=outcome.passed)
+    return find_departure(
+        original, subject.inside(), item.metadata, batch, subject.tolerance, outcome_passed=outcome.passed
+    )
 
 
 def _runner_report(

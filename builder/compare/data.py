@@ -60,7 +60,7 @@ def make_batches(
         any_mask = padded and not original.metadata.raw.get("coverage", {}).get("right_padded_only", False)
         others = [item.raw.get("coverage", {}) for item in models if item is not None]
         kinds = (LEFT,) if any(item.get("contiguous_because") for item in others) else (LEFT, HOLES)
-        return _generated(original, models, options, kinds=kinds if any_mask else ())
+        return _generate(original, models, options, kinds=kinds if any_mask else ())
     batches = _read(options.file, original, options)
     if not batches:
         raise BuildError(f"{options.file}: holds no sequence; a comparison needs at least one")
@@ -68,7 +68,7 @@ def make_batches(
     return (*batches, *twins) if padded else (*(batch for batch in batches if batch.kind == PREFIX), *twins)
 
 
-def _generated(
+def _generate(
     original: Original, models: Sequence[Metadata | None], options: DataOptions, kinds: tuple[str, ...]
 ) -> tuple[ComparedBatch, ...]:
     positions = original.metadata.max_positions

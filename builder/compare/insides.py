@@ -107,11 +107,13 @@ def with_outputs(model: ModelProto, types: Mapping[str, int]) -> ModelProto:
 
 def open_marked(model: ModelProto, names: Sequence[str]) -> Any:
     """An onnxruntime session with more outputs; one execution order of all nodes, nothing fused."""
-    marked = ModelProto()
-    marked.CopyFrom(model)
-    there = {value.name for value in marked.graph.output}
-    marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in there)
-    return open_session(Model(marked), optimize=False)
+    marked_model = ModelProto()
+    marked_model.CopyFrom(model)
+    there = {value.name for value in marked_model.graph.output}
+    marked_model.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in there
+    )
+    return open_session(Model(marked_model), optimize=False)
 
 
 def inside_on_cpu(path: Path, precision: str) -> Inside:

@@ -87,8 +87,8 @@ class _OutputRows:
     cosine: Float64s
     sequence_cosine: Float64s
     elements: npt.NDArray[np.int64]
-    wanted: Float64s
-    found: Float64s
+    expected: Float64s
+    actual: Float64s
     shape: tuple[int, ...]
     not_finite: int
 
@@ -96,7 +96,7 @@ class _OutputRows:
 def output_errors(
     output: str,
     batches: Sequence[ComparedBatch],
-    wanted: Sequence[Array],
+    expected: Sequence[Array],
     actual: Sequence[Array],
     scale: Scale,
     dims: Dims,
@@ -106,30 +106,37 @@ def output_errors(
     Args:
         output: its name.
         batches: what was run.
-        wanted: the reference's valid rows of each batch, [R, ...].
+        expected: the reference's valid rows of each batch, [R, ...].
         actual: the other runner's, of the same shapes.
         scale: what the output's numbers are measured by.
         dims: sizes of the padded output's axes, of which R rows were taken.
     """
-    measured = [_measure(*item, scale, dims) for item in zip(batches, wanted, actual, strict=True) if item[1].size]
-    lengths = np.concatenate([rows.batch.seq_lens[rows.slots[:, 0]] for rows in measured])
+    measurements = [
+        _measure(*item, scale, dims) for item in zip(batches, expected, actual, strict=True) if item[1].size
+    ]
+    lengths = np.concatenate([rows.batch.seq_lens[rows.slots[:, 0]] for rows in measurements])
     columns = tuple(
         np.concatenate(parts)
-        for parts in zip(*((r.absolute, r.relative, r.cosine, r.sequence_cosine) for r in measured), strict=True)
+        for parts in zip(*((r.absolute, r.relative, r.cosine, r.sequence_cosine) for r in measurements), strict=True)
     )
     classes = {}
     for start, end in zip((0, *CLASS_ENDS), (*CLASS_ENDS, np.inf), strict=True):
-        chosen = (lengths > start) & (lengths <= end)
-        if chosen.any():
+        in_range = (lengths > start) & (lengths <= end)
+        if in_range.any():
             name = f"{start + 1}-{end}" if end < np.inf else f"over {start}"
-            classes["1" if end == 1 else name] = _errors(*(column[chosen] for column in columns))
+            classes["1" if end == 1 else name] = _errors(*(column[in_range] for column in columns))
     return OutputErrors(
-        output, scale.usual, _errors(*columns), sum(rows.not_finite for rows in measured), classes, _worst(measured)
+        output,
+        scale.usual,
+        _errors(*columns),
+        sum(rows.not_finite for rows in measurements),
+        classes,
+        _worst(measurements),
     )
 
 
-def _measure(batch: ComparedBatch, wanted: Array, actual: Array, scale: Scale, dims: Dims) -> _OutputRows:
-    a, b = (array.reshape(len(array), -1) for array in (wanted, actual))
+def _measure(batch: ComparedBatch, expected: Array, actual: Array, scale: Scale, dims: Dims) -> _OutputRows:
+    a, b = (array.reshape(len(array), -1) for array in (expected, actual))
     difference = scale.differences(a, b)
     parts = [scale.parts(array, of=a) for array in (a, b)]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -145,7 +152,7 @@ def _measure(batch: ComparedBatch, wanted: Array, actual: Array, scale: Scale, d
         difference[each, elements], relative, np.nan_to_num(cosine, nan=-1.0),
         _sequence_cosines(indices[:, 0], dot, length, other), elements,
         a[each, elements].astype(np.float64), b[each, elements].astype(np.float64),
-        wanted.shape[1:], int((np.isfinite(wanted) & ~np.isfinite(actual)).sum()),
+        expected.shape[1:], int((np.isfinite(expected) & ~np.isfinite(actual)).sum()),
     )  # fmt: skip
 
 
@@ -174,10 +181,10 @@ def _errors(absolute: Float64s, relative: Float64s, cosine: Float64s, sequence_c
     return Errors(len(absolute), float(absolute.max()), float(relative.max()), float(relative.mean()), *least)
 
 
-def _worst(measured: Sequence[_OutputRows]) -> tuple[WorstRow, ...]:
+def _worst(measurements: Sequence[_OutputRows]) -> tuple[WorstRow, ...]:
     """The worst row of each of the worst sequences: neighbours of one bad token say nothing new."""
     worst_rows: list[WorstRow] = []
-    for rows in measured:
+    for rows in measurements:
         sequences: set[int] = set()
         for row in np.argsort(-rows.relative, kind="stable"):
             sequence, slot = (int(value) for value in rows.slots[row])
@@ -190,7 +197,7 @@ def _worst(measured: Sequence[_OutputRows]) -> tuple[WorstRow, ...]:
             worst_rows.append(
                 WorstRow(
                     rows.batch.name, sequence, None if slot == WHOLE_SEQUENCE else slot, element,
-                    *(float(column[row]) for column in (rows.wanted, rows.found, rows.absolute, rows.relative)),
+                    *(float(column[row]) for column in (rows.expected, rows.actual, rows.absolute, rows.relative)),
                 )
             )  # fmt: skip
     return tuple(sorted(worst_rows, key=lambda item: -item.relative)[:WORST_ROWS])

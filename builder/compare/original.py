@@ -71,7 +71,7 @@ class Original:
     rounding: of a quantised file.
     metadata: of a model rewritten from it; what the token inputs are and which values they may have.
     rows: the inputs that have a row for every sequence.
-    unread: the inputs that nothing reads.
+    unread_inputs: the inputs that nothing reads.
     mask: the input that is the mask alone, or the lengths in its place; None where a token input tells what is padding,
         as ids do, or none does.
     layouts: output name -> "per_sequence" for [B, ...], anything else for numbers of slots.
@@ -86,7 +86,7 @@ class Original:
     metadata: Metadata
     tokens: tuple[Input, ...]
     rows: tuple[Input, ...]
-    unread: tuple[Input, ...]
+    unread_inputs: tuple[Input, ...]
     mask: Input | None
     layouts: dict[str, str]
     dims: dict[str, Dims | None]
@@ -95,7 +95,7 @@ class Original:
     @property
     def inputs(self) -> tuple[Input, ...]:
         """All inputs, the mask last."""
-        return (*self.tokens, *self.rows, *self.unread, *([] if self.mask is None else [self.mask]))
+        return (*self.tokens, *self.rows, *self.unread_inputs, *([] if self.mask is None else [self.mask]))
 
     @property
     def has_mask(self) -> bool:
@@ -138,12 +138,12 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     Raises:
         BuildError: other inputs are left than the mask; the models have no output in common.
     """
-    proto = loaded = load_model(path)
+    proto = source_model = load_model(path)
     names = {value.name for value in proto.graph.input}
-    fixed = {name: value for name, value in _fixed(candidates).items() if name in names}
-    proto = bind_inputs(proto, fixed) if fixed else proto
+    bindings = {name: value for name, value in _bindings(candidates).items() if name in names}
+    proto = bind_inputs(proto, bindings) if bindings else proto
     model, rounding = _reference(proto, path, folder)
-    if model is not loaded:
+    if model is not source_model:
         path = folder / widened_name(path)
         save_model(model, path)
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -152,59 +152,61 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
         for value in model.graph.input
         if value.name not in weights
     }
-    described = candidates[0] if candidates else parse_metadata(padded_metadata(model), str(path))
-    tokens = _inputs(types, described.token_inputs())
-    rows = _inputs(types, described.sequence_inputs(), of_sequences=True)
+    own_metadata = candidates[0] if candidates else parse_metadata(padded_metadata(model), str(path))
+    tokens = _inputs(types, own_metadata.token_inputs())
+    rows = _inputs(types, own_metadata.sequence_inputs(), of_sequences=True)
     mark_rows(model, [item.name for item in rows])
-    unread = _unread(model, described)
-    unread_names = {item.name for item in unread}
+    unread_inputs = _unread_inputs(model, own_metadata)
+    unread_names = {item.name for item in unread_inputs}
     tokens, rows = (tuple(item for item in items if item.name not in unread_names) for items in (tokens, rows))
-    known = [item.original_name for item in (*described.token_inputs(), *described.sequence_inputs())]
+    known = [item.original_name for item in (*own_metadata.token_inputs(), *own_metadata.sequence_inputs())]
     known = [*(name for name in known if name not in unread_names), *unread_names]
     masks = [name for name in types if name not in known]
-    alone = described.mask.input is not None and described.mask.input not in known
-    if len(masks) != int(alone) or len(tokens) + len(rows) + len(unread) != len(known):
+    alone = own_metadata.mask.input is not None and own_metadata.mask.input not in known
+    if len(masks) != int(alone) or len(tokens) + len(rows) + len(unread_inputs) != len(known):
         raise BuildError(
             f"{path}: has inputs {', '.join(types)}, the model to compare has token inputs {', '.join(known)}; the "
             f"original must have those{' and one mask' if alone else ''}: compare a model with the one that it was "
             "made from"
         )
     names_of_outputs = [value.name for value in model.graph.output]
-    layouts = {item.name: item.layout for item in described.outputs if item.name in names_of_outputs}
+    layouts = {item.name: item.layout for item in own_metadata.outputs if item.name in names_of_outputs}
     if not layouts:
         raise BuildError(
             f"{path}: has outputs {', '.join(names_of_outputs)}, the model to compare "
-            f"{', '.join(item.name for item in described.outputs)}; none is in both: compare "
+            f"{', '.join(item.name for item in own_metadata.outputs)}; none is in both: compare "
             "a model with the one that it was made from"
         )
-    mask = _mask(model, masks[0], types[masks[0]], described) if alone else None
-    items = {item["name"]: item for item in described.raw["outputs"]}
+    mask = _mask(model, masks[0], types[masks[0]], own_metadata) if alone else None
+    items = {item["name"]: item for item in own_metadata.raw["outputs"]}
     dims = {name: padded_dims(items[name]) for name in layouts}
     sizes = fixed_sizes(model, token_inputs_of(model))
-    return Original(path, model, proto, rounding, described, tokens, rows, unread, mask, layouts, dims, sizes)
+    return Original(path, model, proto, rounding, own_metadata, tokens, rows, unread_inputs, mask, layouts, dims, sizes)
 
 
-def _fixed(candidates: Sequence[Metadata]) -> Mapping[str, int | float]:
+def _bindings(candidates: Sequence[Metadata]) -> Mapping[str, int | float]:
     """The inputs that models were rewritten without, for they were bound to numbers."""
-    fixed: Mapping[str, int | float] = candidates[0].raw.get("fixed", {}) if candidates else {}
-    return fixed
+    bindings: Mapping[str, int | float] = candidates[0].raw.get("fixed", {}) if candidates else {}
+    return bindings
 
 
-def _mask(model: onnx.ModelProto, name: str, dtype: str, described: Metadata) -> Input:
+def _mask(model: onnx.ModelProto, name: str, dtype: str, own_metadata: Metadata) -> Input:
     """The mask, or the input of lengths that stands for it."""
-    trailing_shape = sequence_inputs_of(model)[name] if described.mask.lengths else ()
-    return Input(name, dtype, UNKNOWN_LIMIT, trailing_shape=trailing_shape, of_sequences=described.mask.lengths)
+    trailing_shape = sequence_inputs_of(model)[name] if own_metadata.mask.lengths else ()
+    return Input(name, dtype, UNKNOWN_LIMIT, trailing_shape=trailing_shape, of_sequences=own_metadata.mask.lengths)
 
 
-def _unread(model: onnx.ModelProto, described: Metadata) -> tuple[Input, ...]:
+def _unread_inputs(model: onnx.ModelProto, own_metadata: Metadata) -> tuple[Input, ...]:
     """The inputs that nothing reads."""
-    names, rows, shared = described.raw.get("unread", ()), sequence_inputs_of(model), shared_inputs_of(model)
+    names, rows, shared_names = own_metadata.raw.get("unread", ()), sequence_inputs_of(model), shared_inputs_of(model)
     inputs = []
     for value in model.graph.input:
         if value.name in names:
             dtype = str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name)
-            trailing_shape = {**rows, **shared}[value.name] if value.name in {**rows, **shared} else numbers_of(value)
-            is_row, is_shared = value.name in rows, value.name in shared
+            trailing_shape = (
+                {**rows, **shared_names}[value.name] if value.name in {**rows, **shared_names} else numbers_of(value)
+            )
+            is_row, is_shared = value.name in rows, value.name in shared_names
             item = Input(
                 value.name, dtype, UNKNOWN_LIMIT, trailing_shape=trailing_shape, of_sequences=is_row or is_shared
             )
@@ -214,7 +216,7 @@ def _unread(model: onnx.ModelProto, described: Metadata) -> tuple[Input, ...]:
 
 def _inputs(types: Mapping[str, str], items: Iterable[InputInfo], *, of_sequences: bool = False) -> tuple[Input, ...]:
     """Those of the original's inputs, given with their types, that some of a rewritten model's are, in its order."""
-    known = {item.original_name: item for item in items}
+    inputs_by_name = {item.original_name: item for item in items}
     return tuple(
         Input(
             name,
@@ -226,7 +228,7 @@ def _inputs(types: Mapping[str, str], items: Iterable[InputInfo], *, of_sequence
             of_sequences,
             item.shared,
         )
-        for name, dtype, item in ((name, dtype, known.get(name)) for name, dtype in types.items())
+        for name, dtype, item in ((name, dtype, inputs_by_name.get(name)) for name, dtype in types.items())
         if item is not None
     )
 

@@ -39,8 +39,8 @@ class Outcome:
     errors: tuple[OutputErrors, ...]
     scales: Mapping[str, Scale]
     batches: tuple[ComparedBatch, ...]
-    wanted: Mapping[str, list[Array]]
-    found: Mapping[str, list[Array]]
+    expected: Mapping[str, list[Array]]
+    actual: Mapping[str, list[Array]]
     run_ms: tuple[float, ...]
 
 
@@ -83,12 +83,12 @@ def errors_of(
     original: Original,
     output: str,
     batches: Sequence[ComparedBatch],
-    wanted: Sequence[Array],
+    expected: Sequence[Array],
     actual: Sequence[Array],
     scale: Scale,
 ) -> OutputErrors:
     """The errors of one of the original's outputs; the arguments are output_errors'."""
-    return output_errors(output, batches, wanted, actual, scale, original.dims[output] or ())
+    return output_errors(output, batches, expected, actual, scale, original.dims[output] or ())
 
 
 def compare_runners(
@@ -102,14 +102,14 @@ def compare_runners(
     ran: dict[str, list[tuple[ComparedBatch, IterationResult, IterationResult]]] = {c.runner.name: [] for c in subjects}
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
         for kinds in (True, False):
-            chosen = [batch for batch in batches if (batch.kind == PREFIX) is kinds]
+            chosen_batches = [batch for batch in batches if (batch.kind == PREFIX) is kinds]
             runners = [item.runner for item in subjects if kinds or item.any_mask]
-            if not chosen or not runners:
+            if not chosen_batches or not runners:
                 continue
-            feeds = [OrderedDict(batch.feeds) for batch in chosen]
+            feeds = [OrderedDict(batch.feeds) for batch in chosen_batches]
             results: RunResults = Comparator.run([reference, *runners], data_loader=feeds)
             for runner in runners:
-                ran[runner.name] += zip(chosen, results[reference.name], results[runner.name], strict=True)
+                ran[runner.name] += zip(chosen_batches, results[reference.name], results[runner.name], strict=True)
         return [_outcome(original, item, ran[item.runner.name]) for item in subjects]
 
 
@@ -119,7 +119,7 @@ def _outcome(
     ran: Sequence[tuple[ComparedBatch, IterationResult, IterationResult]],
 ) -> Outcome:
     name = subject.runner.name
-    wanted: dict[str, list[Array]] = {output: [] for output in original.layouts}
+    expected: dict[str, list[Array]] = {output: [] for output in original.layouts}
     actual: dict[str, list[Array]] = {output: [] for output in original.layouts}
     for batch, a, b in ran:
         for output in original.layouts:
@@ -131,11 +131,13 @@ def _outcome(
                     f"original {list(a[output].shape)} (valid rows); compare a model with the one that it was made from"
                 )
             rows = slice(None) if is_compared(original, output, batch) else slice(0)
-            wanted[output].append(a[output][rows])
+            expected[output].append(a[output][rows])
             actual[output].append(b[output][rows])
     batches = [batch for batch, _, _ in ran]
-    scales = {output: scale_of(arrays) for output, arrays in wanted.items()}
-    passed = all(is_within(original, batch, a, b, scales, subject.tolerance) for batch, a, b in ran)
-    errors = tuple(errors_of(original, out, batches, wanted[out], actual[out], scales[out]) for out in original.layouts)
+    scales = {output: scale_of(arrays) for output, arrays in expected.items()}
+    is_within_all = all(is_within(original, batch, a, b, scales, subject.tolerance) for batch, a, b in ran)
+    errors = tuple(
+        errors_of(original, out, batches, expected[out], actual[out], scales[out]) for out in original.layouts
+    )
     times = tuple(1000 * float(b.runtime or 0.0) for _, _, b in ran)
-    return Outcome(passed, errors, scales, tuple(batches), wanted, actual, times)
+    return Outcome(is_within_all, errors, scales, tuple(batches), expected, actual, times)

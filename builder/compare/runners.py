@@ -130,11 +130,11 @@ class SessionRunner(ValidTokenRunner):
             feeds = {item.name: batch.feeds[item.name].astype(item.dtype) for item in session.metadata.inputs}
             return self.valid(session.backend.run(feeds), batch)
         results = session.run(batch.request(self._original))
-        filled = np.flatnonzero(batch.seq_lens).tolist()
+        rows_with_tokens = np.flatnonzero(batch.seq_lens).tolist()
         outputs: dict[str, Array] = {}
         for name in self._original.layouts.keys() & results.keys():
-            rows = [results[name][at] for at in filled]
-            outputs[name] = _joined(rows, self._original.dims[name], batch.seq_lens[filled].tolist())
+            rows = [results[name][at] for at in rows_with_tokens]
+            outputs[name] = _join(rows, self._original.dims[name], batch.seq_lens[rows_with_tokens].tolist())
         return outputs
 
 
@@ -144,7 +144,7 @@ def valid_rows(array: Array, dims: Dims | None, mask: MaskArray) -> Array:
     return rows.values.reshape(len(rows.values), *rows.element)
 
 
-def _joined(rows: list[Array], dims: Dims | None, lengths: list[int]) -> Array:
+def _join(rows: list[Array], dims: Dims | None, lengths: list[int]) -> Array:
     """What Session gives for every sequence, as valid_rows of the whole batch."""
     split = tuple(part for size in dims or () for part in (size.split("*") if isinstance(size, str) else (size,)))
     if BATCH not in split:  # the same for all: the longest sequence has all of it

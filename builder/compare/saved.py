@@ -23,7 +23,7 @@ from padfree.runtime import Metadata, parse_metadata
 from polygraphy.comparator import IterationResult
 from polygraphy.logger import G_LOGGER
 
-from ..destinations import Named, check_destinations
+from ..destinations import NamedPath, check_destinations
 from ..engine.lowering import for_parser
 from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
 from ..errors import BuildError
@@ -41,7 +41,7 @@ Array = npt.NDArray[Any]
 DESCRIPTION, BATCHES = "comparison.json", "batches.npz"
 LOADERS, COMPARISON, COMMANDS = "data_loader.py", "compare.py", "commands.sh"
 FOR_TENSORRT = "for_tensorrt.onnx"
-WRITTEN = (DESCRIPTION, BATCHES, LOADERS, COMPARISON, COMMANDS, FOR_TENSORRT)
+FILE_NAMES = (DESCRIPTION, BATCHES, LOADERS, COMPARISON, COMMANDS, FOR_TENSORRT)
 
 _LOADERS_TEXT = '''"""Inputs for polygraphy run --data-loader-script: FILE:original and FILE:rewritten."""
 
@@ -63,7 +63,7 @@ compare_outputs = SavedComparison(Path(__file__).parent)
 '''
 
 
-def check_folder(folder: Path, original: Path, models: Sequence[Path], inputs: Iterable[Named]) -> None:
+def check_folder(folder: Path, original: Path, models: Sequence[Path], inputs: Iterable[NamedPath]) -> None:
     """Refuses a folder for save_comparison where files would be lost: inputs, or others of the same names.
 
     Where no models are named, the original is rewritten there.
@@ -74,7 +74,7 @@ def check_folder(folder: Path, original: Path, models: Sequence[Path], inputs: I
     if folder.exists() and not folder.is_dir():
         raise BuildError(f"--emit-polygraphy {folder} is no folder; name a new one")
     copies = (widened_name(original), rounded_name(original), float_name(original))
-    files = [folder / name for name in (*WRITTEN, *copies, *([] if models else [REWRITTEN]))]
+    files = [folder / name for name in (*FILE_NAMES, *copies, *([] if models else [REWRITTEN]))]
     there = [file.name for file in files if file.exists()]
     if not there:
         return
@@ -101,14 +101,14 @@ class SavedComparison:
     """
 
     def __init__(self, folder: Path) -> None:
-        described = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        self._metadata = parse_metadata(described["metadata"], str(folder / DESCRIPTION))
-        self._original = describe_original(Path(described["original"]), [self._metadata], folder)
-        self._tolerance = Tolerance(**described["tolerance"])
+        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        self._metadata = parse_metadata(description["metadata"], str(folder / DESCRIPTION))
+        self._original = describe_original(Path(description["original"]), [self._metadata], folder)
+        self._tolerance = Tolerance(**description["tolerance"])
         with np.load(folder / BATCHES, allow_pickle=False) as file:
             self._batches = [
-                from_feeds(name, {item: file[f"{at}.{item}"] for item in described["inputs"]}, self._original)
-                for at, name in enumerate(described["batches"])
+                from_feeds(name, {item: file[f"{at}.{item}"] for item in description["inputs"]}, self._original)
+                for at, name in enumerate(description["batches"])
             ]
 
     def original_inputs(self) -> Iterator[OrderedDict[str, Array]]:
@@ -182,7 +182,7 @@ def save_comparison(
         np.savez(file, allow_pickle=False, **arrays)
 
     write_with(folder / BATCHES, save)
-    described = {
+    description = {
         "original": str(source.resolve()),
         "inputs": inputs,
         "batches": [batch.name for batch in distinct],
@@ -195,7 +195,7 @@ def save_comparison(
     commands = _commands(reference, candidate.path, metadata, max_batch, max_seq_len)
     script = "\n".join(["set -e", 'cd "$(dirname "$0")"', *commands, ""])
     texts = {LOADERS: _LOADERS_TEXT, COMPARISON: _COMPARISON_TEXT, COMMANDS: script}
-    texts[DESCRIPTION] = json.dumps(described, indent=1)
+    texts[DESCRIPTION] = json.dumps(description, indent=1)
     write_files([(folder / name, text.encode()) for name, text in texts.items()])
     return tuple(commands)
 
@@ -240,14 +240,14 @@ def _commands(original: Path, rewritten: Path, metadata: Metadata, max_batch: in
         for which, field in (("min", "minimum"), ("opt", "optimum"), ("max", "maximum"))
     ]
     first, second = (shlex.quote(str(path.resolve())) for path in (original, rewritten))
-    compared = (
+    comparison = (
         f"--data-loader-script {LOADERS}:rewritten --load-outputs original.json "
         f"--compare-func-script {COMPARISON}:compare_outputs"
     )
     return [
         f"polygraphy run {first} --onnxrt --data-loader-script {LOADERS}:original --save-outputs original.json",
-        f"polygraphy run {second} --onnxrt {compared}",
+        f"polygraphy run {second} --onnxrt {comparison}",
         "# on a machine with TensorRT (libpadfree_register.so lies beside libpadfree.so):",
-        f"# polygraphy run {FOR_TENSORRT} --trt --strongly-typed --plugins libpadfree_register.so {compared} "
+        f"# polygraphy run {FOR_TENSORRT} --trt --strongly-typed --plugins libpadfree_register.so {comparison} "
         + " ".join(shapes),
     ]

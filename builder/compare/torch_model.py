@@ -54,9 +54,9 @@ class TorchRunner(BaseRunner):  # type: ignore[misc]
 
         parameter = next(self._module.parameters())
         accepted = inspect.signature(self._module.forward).parameters
-        named = {name: value for name, value in feed_dict.items() if name in accepted}
+        feeds_by_name = {name: value for name, value in feed_dict.items() if name in accepted}
         with torch.no_grad():
-            tensors = {name: torch.from_numpy(value).to(parameter.device) for name, value in named.items()}
+            tensors = {name: torch.from_numpy(value).to(parameter.device) for name, value in feeds_by_name.items()}
             result = self._module(**tensors)
         if isinstance(result, torch.Tensor):
             result = (result,)

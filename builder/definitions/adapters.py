@@ -20,13 +20,13 @@ class Adapters:
         names: in the order in which tensors have them.
         rank: of each.
         scale: what products are multiplied by.
-        chosen: the one that is added; "" for none.
+        choice: the one that is added; "" for none.
     """
 
     names: Sequence[str]
     rank: int
     scale: float
-    chosen: str
+    choice: str
 
     def check(self) -> None:
         """Refuses an adapter that the model has not.
@@ -34,10 +34,10 @@ class Adapters:
         Raises:
             BuildError: naming those that it has.
         """
-        if self.chosen and self.chosen not in self.names:
+        if self.choice and self.choice not in self.names:
             raise BuildError(
-                f"--adapter {self.chosen}: the model has {', '.join(self.names) or 'none'}; choose of these, or leave "
-                "it out"
+                f"--adapter {self.choice}: the model has {', '.join(self.names) or 'none'}; choose of these, or "
+                "leave it out"
             )
 
 
@@ -60,13 +60,21 @@ class AdaptedTensors(Tensors):
         count, rank = len(self._adapters.names), self._adapters.rank
         first, second = _kept_as(name, _FIRST), _kept_as(name, _SECOND)
         if "embeddings" in name:  # rows are looked up of the first factor, and the second is multiplied with them
-            left, right = super().take(first, count, shape[0], rank), super().take(second, count, rank, shape[1])
+            first_factor, right = (
+                super().take(first, count, shape[0], rank),
+                super().take(second, count, rank, shape[1]),
+            )
         else:
-            left, right = super().take(second, count, shape[0], rank), super().take(first, count, rank, shape[1])
-        if not self._adapters.chosen:
+            first_factor, right = (
+                super().take(second, count, shape[0], rank),
+                super().take(first, count, rank, shape[1]),
+            )
+        if not self._adapters.choice:
             return weight
-        number = self._adapters.names.index(self._adapters.chosen)
-        return weight.with_delta(self._adapters.chosen, left.item(number), right.item(number), self._adapters.scale)
+        number = self._adapters.names.index(self._adapters.choice)
+        return weight.with_delta(
+            self._adapters.choice, first_factor.item(number), right.item(number), self._adapters.scale
+        )
 
 
 def _kept_as(name: str, part: str) -> str:

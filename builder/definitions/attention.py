@@ -48,7 +48,9 @@ class Projections:
     output: Linear
 
     @classmethod
-    def fused(cls, tensors: Tensors, name: str, output: str, heads: Heads, width: int, *, bias: bool) -> Projections:
+    def from_fused(
+        cls, tensors: Tensors, name: str, output: str, heads: Heads, width: int, *, bias: bool
+    ) -> Projections:
         """One layer that has the rows of queries, keys and values, in this order, and the output's."""
         sizes = (heads.width, heads.key_width, heads.key_width)
         query, key, value = Linear.of(tensors, name, sum(sizes), width, bias=bias).split(*sizes)
@@ -85,7 +87,7 @@ def attention(graph: EncoderGraph, x: str, layers: Projections, heads: Heads, sc
         q = scoring.rotate_queries(split_heads(graph, layers.query.apply(graph, x), heads.queries, heads.size))
         k = scoring.rotate_keys(split_heads(graph, layers.key.apply(graph, x), heads.keys, heads.size))
         v = split_heads(graph, layers.value.apply(graph, x), heads.keys, heads.size)
-        k, v = (_repeated(graph, item, heads) for item in (k, v))
+        k, v = (_repeat(graph, item, heads) for item in (k, v))
         scores = graph.op("MatMul", q, graph.op("Transpose", k, perm=[0, 1, 3, 2]))
         scores = graph.op("Mul", scores, graph.constant(scoring.scale)) if scoring.scale != 1 else scores
         more = "" if scoring.more is None else scoring.more(q, k)
@@ -101,7 +103,7 @@ def split_heads(graph: EncoderGraph, x: str, count: int, size: int) -> str:
     return graph.op("Transpose", graph.op("Reshape", x, graph.integers(0, 0, count, size)), perm=[0, 2, 1, 3])
 
 
-def _repeated(graph: EncoderGraph, x: str, heads: Heads) -> str:
+def _repeat(graph: EncoderGraph, x: str, heads: Heads) -> str:
     """Keys or values [B, G, S, D] as [B, H, S, D]: each for all queries of its group."""
     group = heads.queries // heads.keys
     if group == 1:

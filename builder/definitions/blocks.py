@@ -83,11 +83,11 @@ class PreNormLayer:
 
     def apply(self, graph: EncoderGraph, x: str, heads: Heads, scoring: Scoring) -> str:
         """The layer of x [B, S, E]."""
-        update = attention(graph, _normed(graph, self.attention_norm, x), self.attention, heads, scoring)
-        x = graph.op("Add", x, _normed(graph, self.after_attention, update))
+        update = attention(graph, _norm(graph, self.attention_norm, x), self.attention, heads, scoring)
+        x = graph.op("Add", x, _norm(graph, self.after_attention, update))
         update = self.feed_forward.apply(graph, self.feed_forward_norm.apply(graph, x))
-        return graph.op("Add", x, _normed(graph, self.after_feed_forward, update))
+        return graph.op("Add", x, _norm(graph, self.after_feed_forward, update))
 
 
-def _normed(graph: EncoderGraph, norm: Norm | None, x: str) -> str:
+def _norm(graph: EncoderGraph, norm: Norm | None, x: str) -> str:
     return x if norm is None else norm.apply(graph, x)

@@ -13,7 +13,7 @@ from .families import DEFINITIONS
 from .graph import TYPES, EncoderGraph
 from .heads import rows
 from .keys import Keys
-from .model import Definition, Writing, Written
+from .model import DefinedModel, Definition, Writing
 from .tensors import Tensors
 
 HEADS = (
@@ -32,7 +32,7 @@ def write(
     labels: int,
     tokenizer_inputs: Collection[str] | None = None,
     adapter: str = "",
-) -> Written:
+) -> DefinedModel:
     """Writes the model of a config.json and its weights; nothing of them is read yet but names and shapes.
 
     Args:
@@ -65,7 +65,7 @@ def write(
         tensors.ignore(*HEADS)
     keys.check_all_read()
     tensors.check_all_read()
-    return Written(definition.name, graph, outputs, definition.is_own(keys))
+    return DefinedModel(definition.name, graph, outputs, definition.is_own(keys))
 
 
 def _definition(keys: Keys, tensors: Tensors) -> Definition:
@@ -80,7 +80,7 @@ def _definition(keys: Keys, tensors: Tensors) -> Definition:
 
 def _check_code(keys: Keys, definition: Definition) -> None:
     """Refuses a model whose code is its own, where that may compute something else than the definition."""
-    named = keys.inner("auto_map")
-    code = None if named is None else named.raw.get("AutoModel")
+    classes_by_task = keys.inner("auto_map")
+    code = None if classes_by_task is None else classes_by_task.raw.get("AutoModel")
     if code is not None and str(code).rpartition(".")[2] not in definition.code:
         raise NotDefinedError(f"its code is {ascii(code)[:60]}, and nothing is known of it")

@@ -26,8 +26,8 @@ def two_sided_buckets(distance: Integers, count: int, furthest: int) -> Integers
     after, far = np.where(distance > 0, half, 0), np.abs(distance)
     with np.errstate(divide="ignore"):
         logs = np.log(far.astype(np.float32) / np.float32(single))
-    grown = logs / np.float32(math.log(furthest / single)) * np.float32(half - single)
-    large = np.minimum(single + np.where(far < single, 0, grown).astype(np.int64), half - 1)
+    buckets = logs / np.float32(math.log(furthest / single)) * np.float32(half - single)
+    large = np.minimum(single + np.where(far < single, 0, buckets).astype(np.int64), half - 1)
     return after + np.where(far < single, far, large)
 
 
@@ -55,8 +55,8 @@ def log_buckets(distance: Integers, count: int, furthest: int) -> Integers:
     half = count // 2
     far = np.maximum(np.abs(distance), half).astype(np.float32)
     logs = np.log(far / np.float32(half)) / np.log(np.float32((furthest - 1) / half))
-    grown = np.ceil(logs * np.float32(half - 1)).astype(np.int64) + half
-    return np.where(np.abs(distance) <= half, distance, grown * np.sign(distance))
+    buckets = np.ceil(logs * np.float32(half - 1)).astype(np.int64) + half
+    return np.where(np.abs(distance) <= half, distance, buckets * np.sign(distance))
 
 
 def by_distance(graph: EncoderGraph, numbers: Integers, reach: int) -> str:

@@ -23,7 +23,7 @@ class Experts:
         active: the activation.
         down: [X * inner, E].
         bias: [E].
-        chosen: how many experts count for a token.
+        expert_count: how many experts count for a token.
     """
 
     router: Weight
@@ -31,23 +31,23 @@ class Experts:
     active: Activation
     down: Weight
     bias: Weight
-    chosen: int
+    expert_count: int
 
     def apply(self, graph: EncoderGraph, x: str) -> str:
         """The mixture of x [B, S, E]."""
         with graph.scope("experts"):
             count, inner = self.router.shape[0], self.up.shape[0] // self.router.shape[0]
             share = graph.op("Unsqueeze", self._shares(graph, x), graph.integers(3))
-            hidden = self.active(graph, graph.op("MatMul", x, graph.weight(self.up.transposed())))
+            hidden = self.active(graph, graph.op("MatMul", x, graph.weight(self.up.transpose())))
             each = graph.op("Mul", graph.op("Reshape", hidden, graph.integers(0, 0, count, inner)), share)
             rows = graph.op("Reshape", each, graph.integers(0, 0, count * inner))
             return graph.op("Add", graph.op("MatMul", rows, graph.weight(self.down)), graph.weight(self.bias))
 
     def _shares(self, graph: EncoderGraph, x: str) -> str:
         """The probabilities [B, S, X] of the chosen experts, and 0 for the others."""
-        shares = graph.op("Softmax", graph.op("MatMul", x, graph.weight(self.router.transposed())), axis=-1)
-        left, least = shares, graph.op("ReduceMax", shares, axes=[-1], keepdims=1)
-        for _ in range(self.chosen - 1):
-            left = graph.op("Where", graph.op("Less", left, least), left, graph.constant(0.0))
-            least = graph.op("ReduceMax", left, axes=[-1], keepdims=1)
+        shares = graph.op("Softmax", graph.op("MatMul", x, graph.weight(self.router.transpose())), axis=-1)
+        shares_left, least = shares, graph.op("ReduceMax", shares, axes=[-1], keepdims=1)
+        for _ in range(self.expert_count - 1):
+            shares_left = graph.op("Where", graph.op("Less", shares_left, least), shares_left, graph.constant(0.0))
+            least = graph.op("ReduceMax", shares_left, axes=[-1], keepdims=1)
         return graph.op("Where", graph.op("Less", shares, least), graph.constant(0.0), shares)

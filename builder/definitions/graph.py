@@ -75,7 +75,7 @@ class EncoderGraph:
         """0 to S - 1, [S]."""
         return self.op("Range", self.constant(0, np.int64), self.length(), self.constant(1, np.int64))
 
-    def written(self, outputs: Mapping[str, tuple[str, Sequence[int | str]]], storage: Storage) -> Model:
+    def to_model(self, outputs: Mapping[str, tuple[str, Sequence[int | str]]], storage: Storage) -> Model:
         """The model, with the weights read, or deferred where they are many (deferred.py).
 
         Args:

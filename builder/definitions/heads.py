@@ -11,13 +11,13 @@ from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, SE
 
 from .graph import EncoderGraph
 from .layers import Activation, Linear, Norm
-from .model import Encoded, Outputs, WriteHead, Writing
+from .model import EncoderRows, Outputs, WriteHead, Writing
 from .tensors import Tensors, Weight
 
 ROWS, LOGITS = "last_hidden_state", "logits"
 
 
-def rows(_writing: Writing, encoded: Encoded) -> Outputs:
+def rows(_writing: Writing, encoded: EncoderRows) -> Outputs:
     """No head: the rows of tokens."""
     return {ROWS: (encoded.rows, ("sequence", encoded.width))}
 
@@ -30,7 +30,7 @@ def first_token(graph: EncoderGraph, x: str) -> str:
 def pooled_classes(pooler: str = "pooler.dense", classifier: str = "classifier") -> WriteHead:
     """BERT's: the first token through the pooler and tanh, then the classifier."""
 
-    def write(writing: Writing, encoded: Encoded) -> Outputs:
+    def write(writing: Writing, encoded: EncoderRows) -> Outputs:
         dense = Linear.of(encoded.tensors, pooler, encoded.width, encoded.width)
         last = Linear.of(writing.tensors, classifier, writing.labels, encoded.width)
         vector = dense.apply(writing.graph, first_token(writing.graph, encoded.rows))
@@ -42,7 +42,7 @@ def pooled_classes(pooler: str = "pooler.dense", classifier: str = "classifier")
 def dense_classes(dense: str, classifier: str, active: Activation) -> WriteHead:
     """RoBERTa's: the first token through a layer, an activation and the classifier, all of the head's own."""
 
-    def write(writing: Writing, encoded: Encoded) -> Outputs:
+    def write(writing: Writing, encoded: EncoderRows) -> Outputs:
         first = Linear.of(writing.tensors, dense, encoded.width, encoded.width)
         last = Linear.of(writing.tensors, classifier, writing.labels, encoded.width)
         vector = active(writing.graph, first.apply(writing.graph, first_token(writing.graph, encoded.rows)))
@@ -51,13 +51,13 @@ def dense_classes(dense: str, classifier: str, active: Activation) -> WriteHead:
     return write
 
 
-def token_classes(writing: Writing, encoded: Encoded) -> Outputs:
+def token_classes(writing: Writing, encoded: EncoderRows) -> Outputs:
     """A classifier of every token."""
     last = Linear.of(writing.tensors, "classifier", writing.labels, encoded.width)
     return {LOGITS: (last.apply(writing.graph, encoded.rows), ("sequence", writing.labels))}
 
 
-def answers(writing: Writing, encoded: Encoded) -> Outputs:
+def answers(writing: Writing, encoded: EncoderRows) -> Outputs:
     """Where an answer begins and ends: two numbers a token."""
     both = Linear.of(writing.tensors, "qa_outputs", 2, encoded.width).apply(writing.graph, encoded.rows)
     outputs = {}
@@ -84,7 +84,7 @@ def own_or_tied(
 
 
 def masked_words(
-    writing: Writing, encoded: Encoded, dense: Linear, active: Activation, norm: Norm, words: Linear
+    writing: Writing, encoded: EncoderRows, dense: Linear, active: Activation, norm: Norm, words: Linear
 ) -> Outputs:
     """A score for every word of the vocabulary at every token: words(norm(active(dense(x))))."""
     graph = writing.graph

@@ -47,7 +47,7 @@ class Keys:
     def __init__(self, file: Path, raw: Mapping[str, Any], path: str = "") -> None:
         self.file, self.raw = file, raw
         self._path = path
-        self._read: set[str] = set()
+        self._read_names: set[str] = set()
 
     def has(self, name: str) -> bool:
         """Whether the file says something of this entry."""
@@ -82,37 +82,37 @@ class Keys:
 
     def numbers(self, name: str, count: int) -> tuple[float, ...]:
         """A list of so many numbers above 0; it must be there."""
-        allowed = f"{count} numbers above 0"
+        allowed_text = f"{count} numbers above 0"
 
         def fits(value: Any) -> bool:
             is_list = isinstance(value, list) and len(value) == count
             return is_list and all(_is_number(item) and item > 0 for item in value)
 
-        return tuple(self._value((name,), None, fits, allowed))
+        return tuple(self._value((name,), None, fits, allowed_text))
 
     def inner(self, name: str) -> Keys | None:
         """The object under a name; None where there is none."""
-        self._read.add(name)
+        self._read_names.add(name)
         value = self.raw.get(name)
         if value is not None and not isinstance(value, dict):
             raise self._wrong(name, "an object")
         return None if value is None else Keys(self.file, value, f"{self._path}{name}.")
 
-    def only(self, **allowed: Any) -> None:
+    def only(self, **choices: Any) -> None:
         """Refuses entries that are there with another value than the one that definitions know.
 
         Raises:
             NotDefinedError: naming the entry, its value and the one that is known.
         """
-        for name, value in allowed.items():
-            self._read.add(name)
+        for name, value in choices.items():
+            self._read_names.add(name)
             said = self.raw.get(name)
             if said is not None and not (said == value and isinstance(said, bool) == isinstance(value, bool)):
-                raise NotDefinedError(f"'{self._path}{name}' is {_shown(said)}, and {_shown(value)} alone is known")
+                raise NotDefinedError(f"'{self._path}{name}' is {_text(said)}, and {_text(value)} alone is known")
 
     def ignore(self, *names: str) -> None:
         """Entries that change nothing in this family."""
-        self._read.update(names)
+        self._read_names.update(names)
 
     def check_all_read(self) -> None:
         """Refuses entries of which nobody knows what they change.
@@ -121,27 +121,29 @@ class Keys:
             NotDefinedError: naming them.
         """
         neutral = _NEUTRAL if not self._path else frozenset()
-        unknown = [name for name, value in self.raw.items() if name not in self._read | neutral and value is not None]
+        unknown = [
+            name for name, value in self.raw.items() if name not in self._read_names | neutral and value is not None
+        ]
         if unknown:
-            shown = ", ".join(f"'{self._path}{name}'" for name in sorted(unknown)[:3])
-            raise NotDefinedError(f"nothing is known of the {_entries(len(unknown))} {shown}")
+            names_text = ", ".join(f"'{self._path}{name}'" for name in sorted(unknown)[:3])
+            raise NotDefinedError(f"nothing is known of the {_entries(len(unknown))} {names_text}")
 
-    def _value(self, names: Sequence[str], default: T | None, fits: Callable[[Any], bool], allowed: str) -> T:
-        self._read.update(names)
+    def _value(self, names: Sequence[str], default: T | None, fits: Callable[[Any], bool], allowed_text: str) -> T:
+        self._read_names.update(names)
         for name in names:
             if self.raw.get(name) is not None:
                 if not fits(self.raw[name]):
-                    raise self._wrong(name, allowed)
+                    raise self._wrong(name, allowed_text)
                 value: T = self.raw[name]
                 return value
         if default is None:
             raise NotDefinedError(f"'{self._path}{names[0]}' is missing")
         return default
 
-    def _wrong(self, name: str, allowed: str) -> BuildError:
+    def _wrong(self, name: str, allowed_text: str) -> BuildError:
         return BuildError(
-            f"{self.file}: '{self._path}{name}' is {_shown(self.raw[name])}, allowed: {allowed}; correct the file, or "
-            "download it again"
+            f"{self.file}: '{self._path}{name}' is {_text(self.raw[name])}, allowed: {allowed_text}; correct the file, "
+            "or download it again"
         )
 
 
@@ -157,7 +159,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return ascii(value)[:60]
 
 

@@ -40,7 +40,7 @@ class Linear:
 
     def apply(self, graph: EncoderGraph, x: str) -> str:
         """The layer of x [..., in]: [..., out]."""
-        matmul = graph.op("MatMul", x, graph.weight(self.weight.transposed()))
+        matmul = graph.op("MatMul", x, graph.weight(self.weight.transpose()))
         return matmul if self.bias is None else graph.op("Add", matmul, graph.weight(self.bias))
 
 
@@ -68,7 +68,7 @@ class Norm:
     def rms(cls, tensors: Tensors, name: str, width: int, epsilon: float, *, plus: float = 0.0) -> Norm:
         """An RMS norm of this name, whose scale is its weight and `plus`."""
         weight = tensors.take(f"{name}.weight", width)
-        return cls(weight.shifted(plus) if plus else weight, None, epsilon, is_rms=True)
+        return cls(weight.shift(plus) if plus else weight, None, epsilon, is_rms=True)
 
     def apply(self, graph: EncoderGraph, x: str) -> str:
         """The norm of x [..., W]."""
@@ -184,5 +184,5 @@ def counted_positions(graph: EncoderGraph, table: Weight, padding: int) -> str:
     """Rows of the table [P, E] by places among ids that are not `padding`, from `padding` + 1 on: [B, S, E]."""
     is_token = graph.op("Not", graph.op("Equal", IDS, graph.constant(padding, np.int64)))
     ones = graph.op("Cast", is_token, to=7)
-    counted = graph.op("Mul", graph.op("CumSum", ones, graph.constant(1, np.int64)), ones)
-    return graph.op("Gather", graph.weight(table), graph.op("Add", counted, graph.constant(padding, np.int64)))
+    counts = graph.op("Mul", graph.op("CumSum", ones, graph.constant(1, np.int64)), ones)
+    return graph.op("Gather", graph.weight(table), graph.op("Add", counts, graph.constant(padding, np.int64)))

@@ -33,7 +33,7 @@ class Writing:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncoderRows:
     """Rows of tokens [B, S, E] that an encoder has written, and what its heads need to know.
 
     Attributes:
@@ -48,7 +48,7 @@ class Encoded:
 
 
 Outputs = Mapping[str, tuple[str, Sequence[int | str]]]
-WriteHead = Callable[[Writing, Encoded], Outputs]
+WriteHead = Callable[[Writing, EncoderRows], Outputs]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Definition:
 
     name: str
     matches: Callable[[Keys, frozenset[str]], bool]
-    encode: Callable[[Writing], Encoded]
+    encode: Callable[[Writing], EncoderRows]
     types: Callable[[Keys], int]
     heads: Mapping[str, WriteHead]
     code: frozenset[str] = frozenset()
@@ -77,7 +77,7 @@ class Definition:
 
 
 @dataclass(frozen=True)
-class Written:
+class DefinedModel:
     """A whole model, of which no weight is read yet.
 
     Attributes:
@@ -98,4 +98,4 @@ class Written:
         Args:
             storage: MAP: files are mapped, and what needs no change is used where it lies; otherwise read.
         """
-        return self.graph.written(self.outputs, storage)
+        return self.graph.to_model(self.outputs, storage)

@@ -15,7 +15,7 @@ from .graph import EncoderGraph
 from .keys import Keys
 from .scalings import SCALINGS, Frequencies, plain_frequencies
 
-__all__ = ["Frequencies", "Rotary", "frequencies", "plain_frequencies", "scaled"]
+__all__ = ["Frequencies", "Rotary", "frequencies", "frequencies_of", "plain_frequencies"]
 
 
 def frequencies(keys: Keys, size: int, base: float, positions: int) -> Frequencies:
@@ -33,10 +33,10 @@ def frequencies(keys: Keys, size: int, base: float, positions: int) -> Frequenci
     base = keys.number("rope_theta", default=base)
     keys.only(partial_rotary_factor=1.0)
     scaling, parameters = keys.inner("rope_scaling"), keys.inner("rope_parameters")
-    return scaled(scaling if scaling is not None else parameters, size, base, positions)
+    return frequencies_of(scaling if scaling is not None else parameters, size, base, positions)
 
 
-def scaled(parameters: Keys | None, size: int, base: float, positions: int) -> Frequencies:
+def frequencies_of(parameters: Keys | None, size: int, base: float, positions: int) -> Frequencies:
     """The frequencies that an object of config.json asks for, whose own `rope_theta` counts where it has one."""
     if size % 2:
         raise NotDefinedError(f"heads have {size} numbers, which are no pairs")

@@ -69,23 +69,23 @@ def _llama3(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
     """Low frequencies are divided, high ones stay, and what lies between goes from the one to the other."""
     factor, plain = keys.number("factor"), plain_frequencies(size, base).numbers
     low, high = keys.number("low_freq_factor"), keys.number("high_freq_factor")
-    trained = keys.size("original_max_position_embeddings", default=positions)
+    trained_length = keys.size("original_max_position_embeddings", default=positions)
     if high <= low:
         raise NotDefinedError(f"'high_freq_factor' {high:g} is not above 'low_freq_factor' {low:g}")
-    rotations = trained * plain.astype(np.float64) / (2 * math.pi)
+    rotations = trained_length * plain.astype(np.float64) / (2 * math.pi)
     weight = np.clip((rotations - low) / (high - low), 0, 1)
     return Frequencies((plain * ((1 - weight) / factor + weight)).astype(np.float32))
 
 
 def _yarn(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
     """High frequencies stay, low ones are divided, with a ramp between two numbers of turns (arXiv 2309.00071)."""
-    trained = keys.size("original_max_position_embeddings", default=positions)
-    factor = keys.number("factor", default=positions / trained)
+    trained_length = keys.size("original_max_position_embeddings", default=positions)
+    factor = keys.number("factor", default=positions / trained_length)
     fast, slow = keys.number("beta_fast", default=32.0), keys.number("beta_slow", default=1.0)
     if base <= 1:
         raise NotDefinedError(f"the base of rotary embeddings is {base:g}, which yarn has no ramp for")
     low, high = (
-        size * math.log(trained / (rotations * 2 * math.pi)) / (2 * math.log(base)) for rotations in (fast, slow)
+        size * math.log(trained_length / (rotations * 2 * math.pi)) / (2 * math.log(base)) for rotations in (fast, slow)
     )
     if keys.truth("truncate", default=True):
         low, high = math.floor(low), math.ceil(high)
@@ -110,12 +110,12 @@ def _longrope(base: float, size: int, keys: Keys, positions: int) -> Frequencies
 
     In transformers the long ones are taken for all texts of a batch as soon as one is longer.
     """
-    trained = keys.size("original_max_position_embeddings", default=positions)
-    factor = keys.number("factor", default=positions / trained)
-    scale = 1.0 if factor <= 1 or trained < 2 else math.sqrt(1 + math.log(factor) / math.log(trained))
+    trained_length = keys.size("original_max_position_embeddings", default=positions)
+    factor = keys.number("factor", default=positions / trained_length)
+    scale = 1.0 if factor <= 1 or trained_length < 2 else math.sqrt(1 + math.log(factor) / math.log(trained_length))
     short, long = (np.asarray(keys.numbers(name, size // 2), np.float32) for name in ("short_factor", "long_factor"))
     numbers = np.float32(1) / (short * _wavelengths(size, base))
-    longest = None if np.array_equal(short, long) else trained
+    longest = None if np.array_equal(short, long) else trained_length
     return Frequencies(numbers, keys.number("attention_factor", default=scale), longest)
 
 

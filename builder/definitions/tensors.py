@@ -76,11 +76,11 @@ class Weight:
         shape = (self.shape[0] // count, *self.shape[1:])
         return replace(self, name=f"{self.name}/{number} of {count}", shape=shape, part=Part(groups, count, number))
 
-    def transposed(self) -> Weight:
+    def transpose(self) -> Weight:
         """[in, out] of [out, in], as products take it."""
         return replace(self, name=f"{self.name}/transposed", shape=self.shape[::-1], is_transposed=True)
 
-    def shifted(self, number: float) -> Weight:
+    def shift(self, number: float) -> Weight:
         """With a number added to all."""
         return replace(self, name=f"{self.name}/{number:+g}", plus=number)
 
@@ -98,32 +98,32 @@ class Weight:
         Args:
             contents: the files in memory; None where one is not, so that only this tensor is read of it.
         """
-        stored = self.shape[::-1] if self.is_transposed else self.shape
-        raw = self._stored(contents[self.file])
-        raw = raw.reshape(stored) if self.part is None else self.part.of(raw, stored)
+        file_shape = self.shape[::-1] if self.is_transposed else self.shape
+        raw = self._read_values(contents[self.file])
+        raw = raw.reshape(file_shape) if self.part is None else self.part.of(raw, file_shape)
         if self.delta is not None:
-            raw = _widened(raw, self.dtype) + self.delta.read(contents)
+            raw = _widen(raw, self.dtype) + self.delta.read(contents)
         raw = raw.T if self.is_transposed else raw
-        values = np.ascontiguousarray(raw) if self.delta is not None else _widened(raw, self.dtype)
+        values = np.ascontiguousarray(raw) if self.delta is not None else _widen(raw, self.dtype)
         if self.plus:
             shifted: Floats = values + np.float32(self.plus)
             return shifted
         return values.copy() if _is_scratch(values) else values  # of a single row or column nothing changes places
 
     def is_exact(self) -> bool:
-        """Whether the file has the very numbers that are read, in a smaller type, or in this one."""
+        """Whether the file has the very numbers that are byte_count, in a smaller type, or in this one."""
         return self.delta is None and not self.plus
 
     def read_narrow(self, contents: Mapping[Path, memoryview | None]) -> npt.NDArray[np.generic]:
         """The numbers of `is_exact` in the file's own type; of bfloat16 the bits."""
-        stored = self.shape[::-1] if self.is_transposed else self.shape
-        raw = self._stored(contents[self.file])
-        raw = raw.reshape(stored) if self.part is None else self.part.of(raw, stored)
+        file_shape = self.shape[::-1] if self.is_transposed else self.shape
+        raw = self._read_values(contents[self.file])
+        raw = raw.reshape(file_shape) if self.part is None else self.part.of(raw, file_shape)
         values = np.ascontiguousarray(raw.T if self.is_transposed else raw)
         return values.copy() if _is_scratch(values) else values
 
     def is_table(self) -> bool:
-        """Whether rows can be read alone."""
+        """Whether rows can be byte_count alone."""
         return self.is_exact() and len(self.shape) == 2 and not self.is_transposed and self.part is None
 
     def read_rows(
@@ -142,7 +142,7 @@ class Weight:
                     raise BuildError(f"{self.file}: its end is missing; download the model again")
         return result
 
-    def _stored(self, content: memoryview | None) -> npt.NDArray[np.generic]:
+    def _read_values(self, content: memoryview | None) -> npt.NDArray[np.generic]:
         """The numbers one after the other, as the file has them."""
         dtype, count = _TYPES[self.dtype], math.prod(self.shape) * (1 if self.part is None else self.part.count)
         if content is not None:
@@ -180,12 +180,12 @@ def _is_scratch(values: npt.NDArray[Any]) -> bool:
 def _read_into(stream: RawIOBase, content: npt.NDArray[np.uint8]) -> bool:
     """Fills memory from where a file stands; whether there was enough."""
     done = 0
-    while done < content.size and (read := stream.readinto(content[done:].data)):
-        done += read
+    while done < content.size and (byte_count := stream.readinto(content[done:].data)):
+        done += byte_count
     return done == content.size
 
 
-def _widened(raw: npt.NDArray[np.generic], dtype: str) -> Floats:
+def _widen(raw: npt.NDArray[np.generic], dtype: str) -> Floats:
     """Numbers of one of safetensors' types in float32, one row after the other."""
     return np.ascontiguousarray(raw, np.float32) if dtype != "BF16" else of_bfloat16(raw)
 
@@ -239,7 +239,7 @@ class Tensors:
                         "models; download the folder again"
                     )
                 self._entries[name] = (file, entry)
-        self._read: set[str] = set()
+        self._read_names: set[str] = set()
         self._prefix = ""
         self.source = files[0].parent if files else Path()
 
@@ -291,12 +291,12 @@ class Tensors:
             raise NotDefinedError(f"'{full}' has the type {entry.dtype}, and {', '.join(_TYPES)} alone are known")
         if entry.end - entry.begin != math.prod(shape) * _TYPES[entry.dtype].itemsize:
             raise BuildError(f"{file}: '{full}' has other bytes than its shape says; download the model again")
-        self._read.add(full)
+        self._read_names.add(full)
         return Weight(full, shape, file, entry.dtype, entry.begin)
 
     def ignore(self, *names: str) -> None:
         """Tensors that are not computed with, where they are there: all whose names have one of these parts."""
-        self._read.update(full for full in self._entries if any(name in full for name in names))
+        self._read_names.update(full for full in self._entries if any(name in full for name in names))
 
     def check_all_read(self) -> None:
         """Refuses tensors of which nobody knows what they are for.
@@ -304,7 +304,7 @@ class Tensors:
         Raises:
             NotDefinedError: naming them.
         """
-        unknown = sorted(set(self._entries) - self._read)
+        unknown = sorted(set(self._entries) - self._read_names)
         if unknown:
             raise NotDefinedError(f"nothing is known of tensors such as '{unknown[0]}' ({len(unknown)} in all)")
 
@@ -333,5 +333,5 @@ class Reader:
         if weight.dtype in _HALVES and weight.is_exact():
             read = partial(weight.read_narrow, self._contents)
             narrow[_HALVES[weight.dtype]] = Deferred(2 * count, read, rows=rows)
-        wide = None if rows is None else lambda numbers: _widened(rows(numbers), weight.dtype)
+        wide = None if rows is None else lambda numbers: _widen(rows(numbers), weight.dtype)
         return Deferred(4 * count, partial(self.read, weight), narrow, wide)

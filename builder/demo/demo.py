@@ -97,16 +97,16 @@ def prepare(name: str, original: onnx.ModelProto, texts: list[str], folder: Path
         metadata=metadata,
         packed_file=packed_file,
         coverage=result.report.to_dict(),
-        **tokenized(texts, metadata),
+        **tokenize(texts, metadata),
     )
 
 
 def with_texts(model: DemoModel, texts: list[str]) -> DemoModel:
     """The same model with another batch."""
-    return replace(model, **tokenized(texts, model.metadata))
+    return replace(model, **tokenize(texts, model.metadata))
 
 
-def tokenized(texts: list[str], metadata: Metadata) -> dict[str, Any]:
+def tokenize(texts: list[str], metadata: Metadata) -> dict[str, Any]:
     """The `batch` and `request` of a DemoModel; texts longer than the model's positions are cut."""
     file = DEMO_DATA / "tokenizer.json"
     request = TextReader(file, metadata, file).read(texts).request
@@ -115,9 +115,9 @@ def tokenized(texts: list[str], metadata: Metadata) -> dict[str, Any]:
 
 def spread(texts: list[str], count: int) -> list[str]:
     """`count` of the texts, from the shortest to the longest in even steps."""
-    ordered = sorted(texts, key=len)
+    by_length = sorted(texts, key=len)
     steps = max(1, count - 1)
-    return [ordered[at * (len(ordered) - 1) // steps] for at in range(count)]
+    return [by_length[at * (len(by_length) - 1) // steps] for at in range(count)]
 
 
 def compare_on_cpu(model: DemoModel) -> Comparison:
@@ -131,11 +131,11 @@ def compare_on_cpu(model: DemoModel) -> Comparison:
     session = ort.InferenceSession(model.original.SerializeToString(), options, providers=["CPUExecutionProvider"])
     feeds = padded_feeds(model.batch, model.original_metadata)
     names = [item.name for item in model.original_metadata.outputs]
-    outputs, padded_ms = timed(partial(session.run, names, feeds))
+    outputs, padded_ms = time_median(partial(session.run, names, feeds))
     expected = split_outputs(dict(zip(names, outputs, strict=True)), model.batch, model.original_metadata)
     del session
     with Session(model.packed_file) as packed:
-        results, packed_ms = timed(partial(packed.run, model.request))
+        results, packed_ms = time_median(partial(packed.run, model.request))
     error = largest_error(expected, results)
     require_agreement(model.name, error, FP32_TOLERANCE)
     return comparison(model, "onnxruntime fp32", error, padded_ms, packed_ms)
@@ -196,7 +196,7 @@ def require_agreement(name: str, error: float, tolerance: float) -> None:
         )
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+def time_median(work: Callable[[], Any]) -> tuple[Any, float]:
     """The result of `work` and its median time in ms, after one run that warms up."""
     result = work()
     times: list[float] = []

@@ -132,56 +132,58 @@ def _build(
     say: Say,
 ) -> dict[str, Any]:
     check_plan_destination(model, plan, options.tactics.timing_cache)
-    shared = builder if isinstance(builder, SharedBuilder) else SharedBuilder()
+    shared_builder = builder if isinstance(builder, SharedBuilder) else SharedBuilder()
     device = options.device
-    with preparing(model, options, partial(_gpu, device), progress=progress, say=say) as prepared:
-        started = builder if isinstance(builder, EngineBuilder) else shared.get(device, options.tactics, progress)
-        if isinstance(started, Exception) and isinstance(model, FolderModel) and model.exports:
+    with preparing(model, options, partial(_gpu, device), progress=progress, say=say) as preparation_task:
+        engine_builder = (
+            builder if isinstance(builder, EngineBuilder) else shared_builder.get(device, options.tactics, progress)
+        )
+        if isinstance(engine_builder, Exception) and isinstance(model, FolderModel) and model.exports:
             check_machine(device, operators=())  # before an export in vain
-            raise started
-        waited = Phases(watcher_of(progress))
-        with waited.measured(WAITING):
-            preparation = prepared()
+            raise engine_builder
+        wait_phases = Phases(watcher_of(progress))
+        with wait_phases.measured(WAITING):
+            preparation = preparation_task()
         raw = metadata_of(preparation.model)
         metadata = parse_metadata(raw, "the rewritten model")
         path = _path_of(model)
         more_files = [] if path is None else kept_files(path, plan, metadata)
         profile = choose_profile(metadata, options.profile)
         check_machine(device, operators=metadata.plugins)
-        if isinstance(started, Exception):
-            raise started
-        started.phases.seconds |= {**waited.seconds, **preparation.seconds}
+        if isinstance(engine_builder, Exception):
+            raise engine_builder
+        engine_builder.phases.seconds |= {**wait_phases.seconds, **preparation.seconds}
         if metadata.plugins:
             plugin_library.load()
-        built = started.build(
+        engine = engine_builder.build(
             preparation.model,
             shape_ranges(metadata, profile),
             content=preparation.content,
             file=preparation.file,
             drop=preparation.drop,
         )
-        chosen = {"linear": linear_of(preparation.model), "norms": norms_of(preparation.model)}
-        described = describe_plan(built, raw, profile, started, chosen)
+        choices = {"linear": linear_of(preparation.model), "norms": norms_of(preparation.model)}
+        metadata_raw = describe_plan(engine, raw, profile, engine_builder, choices)
         if preparation.reference is not None:
             compare = partial(compare_command, model, origin, metadata, options)
-            described["check"] = _checked(plan, built, described, preparation.reference, started, compare)
-    return write_described(plan, built, described, started, more_files)
+            metadata_raw["check"] = _check(plan, engine, metadata_raw, preparation.reference, engine_builder, compare)
+    return write_described(plan, engine, metadata_raw, engine_builder, more_files)
 
 
-def _checked(
+def _check(
     plan: Path,
-    built: BuiltEngine,
-    described: Mapping[str, Any],
+    engine: BuiltEngine,
+    metadata_raw: Mapping[str, Any],
     reference: Callable[[], Reference],
     builder: EngineBuilder,
     compare: Callable[[], str],
 ) -> dict[str, Any]:
     """What a check of the engine found, for its metadata. Raises BuildError where its answers are wrong."""
     with builder.phases.measured(REFERENCE):
-        wanted = reference()
+        truth = reference()
     with builder.phases.measured(COMPARING):
-        metadata = parse_metadata(described, str(plan))
-        check = check_engine(plan, built.plan, metadata, wanted, device=builder.device.index, compare=compare)
+        metadata = parse_metadata(metadata_raw, str(plan))
+        check = check_engine(plan, engine.plan, metadata, truth, device=builder.device.index, compare=compare)
     return check.to_dict()
 
 

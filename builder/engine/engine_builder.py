@@ -126,7 +126,7 @@ class EngineBuilder:
             config.progress_monitor = monitor
         cache = self._cache_path()
         if cache is not None:
-            attached = timing_cache.attach(config, cache, named=self._options.timing_cache != DEFAULT_CACHE)
+            is_attached = timing_cache.attach(config, cache, is_named=self._options.timing_cache != DEFAULT_CACHE)
             linear_tables.give(linear_tables.path_beside(cache), self.device)
         with self.phases.measured(BUILDING):
             serialized = self._builder.build_serialized_network(network, config)
@@ -137,7 +137,7 @@ class EngineBuilder:
                 f"TensorRT {trt.__version__} built no engine: {self._reason()}; with too little GPU memory lower "
                 "--max-tokens or --workspace-mib, otherwise run again with PADFREE_DEBUG=1 for TensorRT's log"
             )
-        if cache is not None and attached:
+        if cache is not None and is_attached:
             timing_cache.save(config, cache)
             linear_tables.keep(linear_tables.path_beside(cache), self.device)
         del network, parser  # the network's weights lay in it until here
@@ -176,14 +176,14 @@ class EngineBuilder:
             self.tensorrt_version, self.device.name, self.device.compute_capability.replace(".", "")
         )
 
-    def _check_plugins(self, plan: bytes | memoryview, wanted: dict[str, str]) -> dict[str, int]:
-        if not wanted:
+    def _check_plugins(self, plan: bytes | memoryview, expected: dict[str, str]) -> dict[str, int]:
+        if not expected:
             return {}
         runtime = self._trt.Runtime(self._logger)  # has to outlive the engine
         engine = runtime.deserialize_cuda_engine(plan)
         if engine is None:
             raise BuildError(f"TensorRT cannot load the engine it built ({self._reason()}); report this")
-        return count_engine_plugins(engine_layer_names(self._trt, engine), wanted)
+        return count_engine_plugins(engine_layer_names(self._trt, engine), expected)
 
     def _reason(self) -> str:
         """What TensorRT said last, after what was said first: where a plugin fails, it is the plugin that says why."""

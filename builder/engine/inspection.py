@@ -33,21 +33,21 @@ def layer_names(information: str) -> list[str]:
         ) from error
 
 
-def count_engine_plugins(names: list[str], wanted: Mapping[str, str]) -> dict[str, int]:
+def count_engine_plugins(names: list[str], expected: Mapping[str, str]) -> dict[str, int]:
     """Plugin layers of an engine by operator.
 
     Args:
         names: the engine's layer names.
-        wanted: node name -> operator of every plugin layer that the outputs need.
+        expected: node name -> operator of every plugin layer that the outputs need.
 
     Raises:
         BuildError: a plugin layer is missing.
     """
     present = set(names)
-    missing = [f"{name} ({op})" for name, op in wanted.items() if name not in present]
+    missing = [f"{name} ({op})" for name, op in expected.items() if name not in present]
     if missing:
         raise BuildError(
-            f"the built engine lacks {len(missing)} of {len(wanted)} plugin layers, first {missing[0]}; it is not "
+            f"the built engine lacks {len(missing)} of {len(expected)} plugin layers, first {missing[0]}; it is not "
             "the graph that was checked: rewrite the model again, or report it with your TensorRT version"
         )
-    return dict(Counter(wanted.values()))
+    return dict(Counter(expected.values()))

@@ -24,32 +24,32 @@ TUNED_MAJOR = 9
 _log = logging.getLogger(__name__)
 
 
-def choose_linear(wanted: str, model: onnx.ModelProto, precision: str, device: Device) -> str:
-    """Whose GEMMs the engine uses, "padfree" or "tensorrt"; `wanted` is one of CHOICES.
+def choose_linear(choice: str, model: onnx.ModelProto, precision: str, device: Device) -> str:
+    """Whose GEMMs the engine uses, "padfree" or "tensorrt"; `choice` is one of CHOICES.
 
     Auto is padfree where its kernel fits the precision and is made for the GPU, which is Hopper.
 
     Raises:
         BuildError: what is wanted is not to be had here, or the model says something else.
     """
-    if wanted not in CHOICES:
-        raise BuildError(f"linear is '{wanted}', allowed are {', '.join(CHOICES)}; choose one of them")
+    if choice not in CHOICES:
+        raise BuildError(f"linear is '{choice}', allowed are {', '.join(CHOICES)}; choose one of them")
     problem = _problem(precision)
     if linear_of(model) == PADFREE:
         in_fp8 = any(node.op_type == FP8_OPERATOR for node in _linear_nodes(model))
-        if in_fp8 and (reason := fp8_problem(device) or (wanted == TENSORRT and f"--linear {TENSORRT} was asked for")):
+        if in_fp8 and (reason := fp8_problem(device) or (choice == TENSORRT and f"--linear {TENSORRT} was asked for")):
             raise BuildError(f"the model is in fp8, and {reason}; build from the original with --precision fp16")
-        if wanted == TENSORRT or problem:
+        if choice == TENSORRT or problem:
             raise BuildError(
                 f"the model was rewritten with {OPERATOR} and "
                 f"{problem or f'--linear {TENSORRT} was asked for'}; rewrite the original without --linear {PADFREE}"
             )
         return PADFREE
-    if wanted == PADFREE and problem:
+    if choice == PADFREE and problem:
         raise BuildError(f"--linear {PADFREE}: {problem}; pass --linear {TENSORRT}, or leave the option out")
-    if wanted == AUTO:
+    if choice == AUTO:
         return PADFREE if not problem and device.major == TUNED_MAJOR else TENSORRT
-    return wanted
+    return choice
 
 
 def apply_linear(choice: str, model: Model, *, norms: str) -> Model:
@@ -94,8 +94,10 @@ def fp8_problem(device: Device) -> str:
     """Why GEMMs in e4m3 cannot run on a GPU, empty where they can."""
     if (device.major, device.minor) >= E4M3_CAPABILITY:
         return ""
-    needed = "{}.{}".format(*E4M3_CAPABILITY)
-    return f"{FP8_OPERATOR} needs compute capability {needed} or newer, {device.name} has {device.compute_capability}"
+    capability = "{}.{}".format(*E4M3_CAPABILITY)
+    return (
+        f"{FP8_OPERATOR} needs compute capability {capability} or newer, {device.name} has {device.compute_capability}"
+    )
 
 
 def _problem(precision: str) -> str:

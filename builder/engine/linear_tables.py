@@ -34,9 +34,9 @@ def give(path: Path, device: Device) -> None:
         return
     library, origin = library_and_origin
     try:
-        stored = decode(path.read_text("utf-8"))
-        is_ours = stored["gpu"] == device.name and stored["library"] == origin
-        tables = str(stored["tables"]).encode()
+        table = decode(path.read_text("utf-8"))
+        is_ours = table["gpu"] == device.name and table["library"] == origin
+        tables = str(table["tables"]).encode()
     except FileNotFoundError:
         return
     except (OSError, ValueError, TypeError, KeyError) as error:

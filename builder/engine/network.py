@@ -33,7 +33,7 @@ def needed_plugin_names(model: onnx.ModelProto) -> dict[str, str]:
     """
     producers = {output: node for node in model.graph.node for output in node.output}
     waiting = [value.name for value in model.graph.output]
-    needed = dict[str, str]()
+    plugin_names = dict[str, str]()
     seen = set[str]()
     while waiting:
         node = producers.get(name := waiting.pop())
@@ -41,10 +41,10 @@ def needed_plugin_names(model: onnx.ModelProto) -> dict[str, str]:
             continue
         seen.update(node.output)
         if node.domain == DOMAIN:
-            needed[node.name] = node.op_type
+            plugin_names[node.name] = node.op_type
         if node.op_type != "Shape":
             waiting.extend(node.input)
-    return needed
+    return plugin_names
 
 
 def parse(
@@ -69,15 +69,15 @@ def parse(
     if file is None and content is None and (pieces := serialized(Model(model))) is not None:
         content = b"".join(pieces)
     if file is not None:
-        parsed = parser.parse_from_file(str(file))
+        is_parsed = parser.parse_from_file(str(file))
     elif content is not None:
-        parsed = parser.parse(content)
+        is_parsed = parser.parse(content)
     else:
         with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
             path = Path(folder) / "model.onnx"
             onnx.save_model(model, str(path), save_as_external_data=True, location=EXTERNAL_DATA_NAME)
-            parsed = parser.parse_from_file(str(path))
-    if not parsed:
+            is_parsed = parser.parse_from_file(str(path))
+    if not is_parsed:
         raise BuildError(_parser_message(trt, parser, logger))
     return parser
 
@@ -98,11 +98,11 @@ def count_plugin_layers(trt: Any, network: Any, names: dict[str, str]) -> dict[s
         BuildError: a padfree node became something else than a plugin layer.
     """
     layers = {network.get_layer(index).name: network.get_layer(index).type for index in range(network.num_layers)}
-    lost = [f"{name} ({op})" for name, op in names.items() if layers.get(name) != trt.LayerType.PLUGIN_V3]
-    if lost:
+    lost_layers = [f"{name} ({op})" for name, op in names.items() if layers.get(name) != trt.LayerType.PLUGIN_V3]
+    if lost_layers:
         raise BuildError(
-            f"TensorRT {trt.__version__} made no plugin layer of {len(lost)} nodes, first {lost[0]}; the plugin "
-            "library is older than the model: install padfree again, then rewrite the model"
+            f"TensorRT {trt.__version__} made no plugin layer of {len(lost_layers)} nodes, first {lost_layers[0]}; the "
+            "plugin library is older than the model: install padfree again, then rewrite the model"
         )
     return dict(Counter(names.values()))
 

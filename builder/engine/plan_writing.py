@@ -21,26 +21,26 @@ _log = logging.getLogger(__name__)
 
 def write_plan(
     path: Path,
-    built: BuiltEngine,
+    engine: BuiltEngine,
     raw: Mapping[str, Any],
     profile: Profile,
     builder: EngineBuilder,
-    chosen: Mapping[str, str],
+    choices: Mapping[str, str],
     more_files: Sequence[tuple[Path, bytes]] = (),
 ) -> dict[str, Any]:
     """Writes a plan, its metadata and what else is `more_files` beside it, all or nothing; returns the metadata.
 
-    `chosen` tells whose GEMMs ("linear": "padfree" or "tensorrt") and what became of norms ("norms": "folded" or
+    `choices` tells whose GEMMs ("linear": "padfree" or "tensorrt") and what became of norms ("norms": "folded" or
     "separate").
 
     Raises:
         BuildError: the disk is full or the folder cannot be written.
     """
-    return write_described(path, built, describe_plan(built, raw, profile, builder, chosen), builder, more_files)
+    return write_described(path, engine, describe_plan(engine, raw, profile, builder, choices), builder, more_files)
 
 
 def describe_plan(
-    built: BuiltEngine, raw: Mapping[str, Any], profile: Profile, builder: EngineBuilder, chosen: Mapping[str, str]
+    engine: BuiltEngine, raw: Mapping[str, Any], profile: Profile, builder: EngineBuilder, choices: Mapping[str, str]
 ) -> dict[str, Any]:
     """A plan's metadata; arguments as write_plan's."""
     return {
@@ -50,27 +50,27 @@ def describe_plan(
             "gpu_name": builder.device.name,
             "compute_capability": builder.device.compute_capability,
             "profile": asdict(profile),
-            **chosen,
+            **choices,
             "build_seconds": {},
-            "plan_bytes": memoryview(built.plan).nbytes,
-            "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
-            "plugin_layers": dict(built.plugin_layers),
+            "plan_bytes": memoryview(engine.plan).nbytes,
+            "plan_sha256": hashlib.sha256(engine.plan).hexdigest(),
+            "plugin_layers": dict(engine.plugin_layers),
         },
     }
 
 
 def write_described(
     path: Path,
-    built: BuiltEngine,
-    described: dict[str, Any],
+    engine: BuiltEngine,
+    description: dict[str, Any],
     builder: EngineBuilder,
     more_files: Sequence[tuple[Path, bytes]] = (),
 ) -> dict[str, Any]:
     """As write_plan, with the metadata of describe_plan, into which it puts where the time went."""
-    described["engine"]["build_seconds"] = dict(builder.phases.seconds)
-    parse_metadata(described, str(path))
-    text = json.dumps(described, indent=2).encode() + b"\n"
+    description["engine"]["build_seconds"] = dict(builder.phases.seconds)
+    parse_metadata(description, str(path))
+    text = json.dumps(description, indent=2).encode() + b"\n"
     # Whoever loads these compares digests.
-    write_files([(path, built.plan), (sidecar_path(path), text), *more_files], sync=False)
-    _log.info("%s: %d bytes, plugin layers %s", path, memoryview(built.plan).nbytes, dict(built.plugin_layers))
-    return described
+    write_files([(path, engine.plan), (sidecar_path(path), text), *more_files], sync=False)
+    _log.info("%s: %d bytes, plugin layers %s", path, memoryview(engine.plan).nbytes, dict(engine.plugin_layers))
+    return description

@@ -43,9 +43,9 @@ class Preparation:
 def prepare_model(model: str | Path | onnx.ModelProto, options: BuildOptions, device: AskDevice) -> onnx.ModelProto:
     """As prepare, from a file, whose weights are read into memory, or a message; to a message with all weights."""
     model_file = Model.of(model) if isinstance(model, onnx.ModelProto) else open_model(model, Storage.MEMORY)
-    prepared = prepare(model_file, options, device).model
-    result = prepared.whole()
-    prepared.weights.check_files()
+    preparation = prepare(model_file, options, device).model
+    result = preparation.whole()
+    preparation.weights.check_files()
     return result
 
 
@@ -58,7 +58,7 @@ def prepare(model: Model, options: BuildOptions, device: AskDevice, *, phases: P
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
             or GEMMs that are not to be had; RewriteError: the model.
     """
-    rewriting, exact = _rewritten(model, options, phases)
+    rewriting, exact = _rewrite(model, options, phases)
     metadata = parse_metadata(metadata_of(rewriting.proto), "the rewritten model")
     longest = choose_profile(metadata, options.profile).max_seq_len
     gpu = device()
@@ -70,12 +70,12 @@ def prepare(model: Model, options: BuildOptions, device: AskDevice, *, phases: P
     return Preparation(rewriting.with_proto(for_parser(rewriting.proto, longest)), exact)
 
 
-def rewritten(model: Model, options: BuildOptions) -> Model:
+def rewrite_once(model: Model, options: BuildOptions) -> Model:
     """The model rewritten, or itself where it carries padfree's metadata. Errors: see prepare."""
-    return _rewritten(model, options)[0]
+    return _rewrite(model, options)[0]
 
 
-def _rewritten(model: Model, options: BuildOptions, phases: Phases | None = None) -> tuple[Model, Model | None]:
+def _rewrite(model: Model, options: BuildOptions, phases: Phases | None = None) -> tuple[Model, Model | None]:
     """As rewritten, and with `verify` the exact model of a Preparation."""
     if not is_rewritten(model.proto):
         rewriting = rewrite_model(model, options.rewriting, keep_exact=bool(options.verify), phases=phases)
@@ -89,11 +89,11 @@ def _rewritten(model: Model, options: BuildOptions, phases: Phases | None = None
         )
     has = {**raw, "masks": raw.get("masks", "any")} | ({"precision": FP8} if QUANTIZATION in raw else {})
     asked = {"interface": options.interface, "precision": options.precision, "masks": options.mask_form}
-    for what, wanted in asked.items():
-        if wanted is not None and has.get(what) != wanted:
+    for what, option in asked.items():
+        if option is not None and has.get(what) != option:
             raise BuildError(
-                f"the model was rewritten with {what} {has.get(what)}, {wanted} was asked for; leave --{what} out, or "
-                f"build from the original model with --{what} {wanted}"
+                f"the model was rewritten with {what} {has.get(what)}, {option} was asked for; leave --{what} out, or "
+                f"build from the original model with --{what} {option}"
             )
     return model, model if options.verify else None
 

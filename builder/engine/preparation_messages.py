@@ -47,7 +47,7 @@ def to_stderr(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def heard(pipe: IO[bytes], watcher: Watcher | None, say: Callable[[str], object]) -> int | None:
+def relay(pipe: IO[bytes], watcher: Watcher | None, say: Callable[[str], object]) -> int | None:
     """Passes messages on until the model is prepared: the exit code, or None where the process has ended."""
     for line in pipe:
         kind, *values = json.loads(line)

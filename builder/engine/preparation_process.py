@@ -38,7 +38,7 @@ from .large_files import remove_model, write_aside
 from .network import serialized
 from .options import BuildOptions
 from .preparation import AskDevice, metadata_of, prepare
-from .preparation_messages import Teller, heard, to_stderr
+from .preparation_messages import Teller, relay, to_stderr
 from .profile import choose_profile
 from .progress import watcher_of
 
@@ -51,7 +51,7 @@ from padfree.builder.engine.preparation_process import serve
 serve(sys.argv[1], answer)
 """
 Source: TypeAlias = str | Path | onnx.ModelProto | FolderModel
-_FAILED, _IN_FILE = 3, 4
+_FAILURE, _IN_FILE = 3, 4
 """Exit codes of that process: its answer is an error; the model is too large for a message and lies in a file."""
 _NICENESS = 5
 """Of that process while TensorRT builds, which is what is waited for."""
@@ -62,7 +62,7 @@ KB; and numpy multiply without threads, which wait longer for each other than th
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedModel:
     """A model for TensorRT's parser. Where `content` holds all of its bytes, or `file` it, `model` is without weights.
 
     `seconds` tells how long what took. `reference` waits for what the engine has to answer, and raises what was wrong;
@@ -85,7 +85,7 @@ def preparing(
     *,
     progress: Progress | None = None,
     say: Say = to_stderr,
-) -> Iterator[Callable[[], Prepared]]:
+) -> Iterator[Callable[[], PreparedModel]]:
     """Begins `prepare`, and gives a function that waits for what it returns or raises.
 
     A file that is there, and a folder, are prepared by another process, which ends with the context, and the reference
@@ -93,18 +93,18 @@ def preparing(
     """
     watcher = watcher_of(progress)
 
-    def here() -> Prepared:
+    def here() -> PreparedModel:
         phases = Phases(watcher)
-        source = _opened(model, Storage.MEMORY, phases, say)
-        prepared = prepare(source, options, device, phases=phases)
-        whole = prepared.model.whole()
-        prepared.model.weights.check_files()
-        if prepared.exact is None:
-            return Prepared(whole, phases.seconds)
+        source = _open(model, Storage.MEMORY, phases, say)
+        preparation = prepare(source, options, device, phases=phases)
+        whole = preparation.model.whole()
+        preparation.model.weights.check_files()
+        if preparation.exact is None:
+            return PreparedModel(whole, phases.seconds)
         metadata = parse_metadata(metadata_of(whole), "the rewritten model")
-        chosen = choose_profile(metadata, options.profile)
-        reference = partial(compute_reference, prepared.exact, metadata, chosen)
-        return Prepared(whole, phases.seconds, reference=reference)
+        profile_choice = choose_profile(metadata, options.profile)
+        reference = partial(compute_reference, preparation.exact, metadata, profile_choice)
+        return PreparedModel(whole, phases.seconds, reference=reference)
 
     if not _is_for_another_process(model):
         yield here
@@ -115,20 +115,22 @@ def preparing(
         tempfile.TemporaryDirectory(prefix="padfree-build-") as scratch,
         _shared_file() as answer,
         _shared_file() as reference,
-        _pipe() as (told, tells),
+        _pipe() as (from_child, tells),
     ):
         kept_open = {"told": tells.fileno(), "reference": reference.fileno()}
         source = {"folder": model.to_dict()} if isinstance(model, FolderModel) else {"model": os.fspath(model)}
         request = json.dumps({**source, "since": time.time(), "options": options.to_dict(), **kept_open})
         command = [sys.executable, "-c", _CHILD, request, *paths]
 
-        def wait() -> Prepared:
-            prepared = _answer(child, answer, model, partial(heard, told, watcher, say))
+        def wait() -> PreparedModel:
+            preparation = _answer(child, answer, model, partial(relay, from_child, watcher, say))
             return (
-                replace(prepared, reference=partial(_read_reference, child, reference)) if options.verify else prepared
+                replace(preparation, reference=partial(_read_reference, child, reference))
+                if options.verify
+                else preparation
             )
 
-        with _started(command, answer, scratch, tuple(kept_open.values())) as child:
+        with _start(command, answer, scratch, tuple(kept_open.values())) as child:
             tells.close()  # that process has it now, and tells by its end, too
             try:
                 _tell(child, device())
@@ -143,15 +145,13 @@ def _is_for_another_process(model: Source) -> TypeGuard[str | Path | FolderModel
     return isinstance(model, FolderModel) or Path(model).is_file()
 
 
-def _opened(model: Source, storage: Storage, phases: Phases, say: Say) -> Model:
+def _open(model: Source, storage: Storage, phases: Phases, say: Say) -> Model:
     if isinstance(model, onnx.ModelProto):
         return Model.of(model)
     return model.make(storage, phases, say) if isinstance(model, FolderModel) else open_model(model, storage)
 
 
-def _started(
-    command: list[str], answer: IO[bytes], scratch: str, kept_open: tuple[int, ...]
-) -> subprocess.Popen[bytes]:
+def _start(command: list[str], answer: IO[bytes], scratch: str, kept_open: tuple[int, ...]) -> subprocess.Popen[bytes]:
     # In a session of its own: Ctrl-C at a terminal goes to all processes of one. This process hears it, and ends that.
     environment = {**os.environ, **_ENVIRONMENT, "TMPDIR": scratch}
     return subprocess.Popen(
@@ -186,12 +186,12 @@ def _answer(
     answer: IO[bytes],
     model: str | Path | FolderModel,
     hear: Callable[[], int | None],
-) -> Prepared:
+) -> PreparedModel:
     """What the process made of the model."""
     early = hear()
     code = child.wait() if early is None else early
     answer.seek(0)
-    if code == _FAILED:
+    if code == _FAILURE:
         error: Exception = pickle.load(answer)
         raise error
     if code not in (0, _IN_FILE):
@@ -206,8 +206,8 @@ def _answer(
     message, phases = onnx.load_model_from_string(bytes(graph)), json.loads(bytes(seconds))
     if code == _IN_FILE:
         file = Path(bytes(content).decode())
-        return Prepared(message, phases, file=file, drop=partial(remove_model, file))
-    return Prepared(message, phases, content, drop=partial(_empty, answer))
+        return PreparedModel(message, phases, file=file, drop=partial(remove_model, file))
+    return PreparedModel(message, phases, content, drop=partial(_empty, answer))
 
 
 def _empty(answer: IO[bytes]) -> None:
@@ -253,9 +253,9 @@ def serve(request: str, answer: int) -> NoReturn:
     with os.fdopen(answer, "wb") as file:
         try:
             model_or_folder = FolderModel.of(asked["folder"]) if "folder" in asked else asked["model"]
-            source = _opened(model_or_folder, Storage.MAP, phases, teller.said)
-            prepared = prepare(source, options, _read_device, phases=phases)
-            model = prepared.model
+            source = _open(model_or_folder, Storage.MAP, phases, teller.said)
+            preparation = prepare(source, options, _read_device, phases=phases)
+            model = preparation.model
             content = serialized(model)
             if content is None:
                 code, content = _IN_FILE, iter((str(write_aside(model)).encode(),))
@@ -265,14 +265,14 @@ def serve(request: str, answer: int) -> NoReturn:
             file.writelines(content)
             model.weights.check_files()
         except Exception as error:
-            code = _FAILED
+            code = _FAILURE
             file.seek(0)
             file.truncate()
             pickle.dump(error, file)
-    if code != _FAILED and prepared.exact is not None:
+    if code != _FAILURE and preparation.exact is not None:
         teller.ended(code)
-        exact, metadata = prepared.exact, parse_metadata(metadata_of(prepared.model.proto), "the rewritten model")
-        del prepared, model, content  # the weights that TensorRT gets; TensorRT takes memory of its own now
+        exact, metadata = preparation.exact, parse_metadata(metadata_of(preparation.model.proto), "the rewritten model")
+        del preparation, model, content  # the weights that TensorRT gets; TensorRT takes memory of its own now
         with contextlib.suppress(OSError):
             os.nice(_NICENESS)
         with os.fdopen(reference, "wb") as file:

@@ -95,8 +95,8 @@ def _max_seq_len(metadata: Metadata, options: ProfileOptions) -> int:
                 f"profile max {options.max_seq_len} > model limit {limit} for '{name}'; pass --max-seq-len {limit}"
             )
         return options.max_seq_len
-    chosen = limit or DEFAULT_MAX_SEQ_LEN
-    return min(chosen, options.max_tokens) if options.max_tokens else chosen
+    max_seq_len = limit or DEFAULT_MAX_SEQ_LEN
+    return min(max_seq_len, options.max_tokens) if options.max_tokens else max_seq_len
 
 
 def _shape_range(interface: str, item: InputInfo, profile: Profile) -> ShapeRange:

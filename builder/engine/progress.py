@@ -43,7 +43,7 @@ class StageProgress(Progress):
     without it there are none.
     """
 
-    def __init__(self, console: Console, said: Callable[[str], object] | None, *, quiet: bool) -> None:
+    def __init__(self, console: Console, say: Callable[[str], object] | None, *, quiet: bool) -> None:
         super().__init__(
             SpinnerColumn(finished_text=" "),
             TextColumn("{task.description}", markup=False),  # names of layers have brackets
@@ -54,7 +54,7 @@ class StageProgress(Progress):
             transient=True,
             disable=quiet or not console.is_terminal,
         )
-        self._said = None if quiet or console.is_terminal else said
+        self._said = None if quiet or console.is_terminal else say
         self._line_s = time.monotonic()
         self._stage: TaskID | None = None
 
@@ -106,10 +106,10 @@ def watcher_of(progress: Progress | None) -> StageProgress | None:
 
 
 def make_progress(
-    console: Console, said: Callable[[str], object] | None = None, *, quiet: bool = False
+    console: Console, say: Callable[[str], object] | None = None, *, quiet: bool = False
 ) -> StageProgress:
-    """Bars for a terminal; where there is none, `said` gets lines; with `quiet` neither."""
-    return StageProgress(console, said, quiet=quiet)
+    """Bars for a terminal; where there is none, `say` gets lines; with `quiet` neither."""
+    return StageProgress(console, say, quiet=quiet)
 
 
 class PhaseBars:

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from ..errors import BuildError
 from .engine_builder import EngineBuilder, TacticOptions
 
-Started = EngineBuilder | SessionError | BuildError
+Start = EngineBuilder | SessionError | BuildError
 
 
 class SharedBuilder:
@@ -22,18 +22,18 @@ class SharedBuilder:
     """
 
     def __init__(self) -> None:
-        self._started: Started | None = None
+        self._start: Start | None = None
 
-    def get(self, device: int, options: TacticOptions, progress: Progress | None) -> Started:
+    def get(self, device: int, options: TacticOptions, progress: Progress | None) -> Start:
         """The builder, or why there is none: errors of the model come first."""
-        if isinstance(self._started, EngineBuilder):
-            self._started.begin(progress)
-        elif self._started is None:
-            self._started = start(device, options, progress)
-        return self._started
+        if isinstance(self._start, EngineBuilder):
+            self._start.begin(progress)
+        elif self._start is None:
+            self._start = start(device, options, progress)
+        return self._start
 
 
-def start(device: int, options: TacticOptions, progress: Progress | None) -> Started:
+def start(device: int, options: TacticOptions, progress: Progress | None) -> Start:
     """Starts TensorRT's builder, with plugins loaded if any are there; or says why it is none."""
     try:
         builder = EngineBuilder(device, options, progress)

@@ -22,7 +22,7 @@ def default_path(tensorrt_version: str, gpu_name: str, compute_capability: str) 
     return base / "padfree" / f"timing-tensorrt{tensorrt_version}-{gpu}-sm{compute_capability}.cache"
 
 
-def attach(config: Any, path: Path, *, named: bool = False) -> bool:
+def attach(config: Any, path: Path, *, is_named: bool = False) -> bool:
     """Gives a builder configuration the cache in `path`, or an empty one.
 
     A file that cannot be read or that TensorRT refuses is dropped with a warning: the build takes longer, no more.
@@ -39,9 +39,9 @@ def attach(config: Any, path: Path, *, named: bool = False) -> bool:
     except OSError as error:
         _log.warning("timing cache %s: cannot be read (%s); building without it", path, error)
     if content and not _set(config, content):
-        advice = "left as it is: name a new file" if named else "dropped, built anew"
+        advice = "left as it is: name a new file" if is_named else "dropped, built anew"
         _log.warning("timing cache %s: damaged or from another TensorRT or GPU; %s", path, advice)
-        content, ours = b"", not named
+        content, ours = b"", not is_named
     if not content and not _set(config, b""):
         raise BuildError("TensorRT refused an empty timing cache; pass --no-timing-cache")
     return ours

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Repeated:
+class Repetition:
     """One output of one batch beside what is kept of it.
 
     relative: of the numbers that are kept, the length of the difference in parts of their length; of whole numbers the
@@ -35,7 +35,7 @@ class Repeated:
     is_right: bool
 
 
-def repeat_check(backend: Backend, metadata: Metadata, source: str) -> Iterator[Repeated]:
+def repeat_check(backend: Backend, metadata: Metadata, source: str) -> Iterator[Repetition]:
     """Runs the batches that a plan keeps.
 
     Args:
@@ -58,7 +58,7 @@ def repeat_check(backend: Backend, metadata: Metadata, source: str) -> Iterator[
             outputs = backend.run(batch.inputs(metadata))
             for name, answers in described["answers"].items():
                 rows = token_rows(np.asarray(outputs[name]), entries[name], batch, is_packed=metadata.is_packed)
-                yield _compared(batch.name, name, answers, rows, check["outputs"][name]["allowed"])
+                yield _compare(batch.name, name, answers, rows, check["outputs"][name]["allowed"])
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, (BuildError, SessionError)):
             raise
@@ -67,44 +67,44 @@ def repeat_check(backend: Backend, metadata: Metadata, source: str) -> Iterator[
         ) from error
 
 
-def _compared(
-    batch: str, output: str, answers: Mapping[str, Any], rows: Array | None, allowed: Mapping[str, float]
-) -> Repeated:
+def _compare(
+    batch: str, output: str, answers: Mapping[str, Any], rows: Array | None, allowance: Mapping[str, float]
+) -> Repetition:
     if rows is None or list(rows.shape) != answers["shape"]:
-        return Repeated(batch, output, float("inf"), False, False)
+        return Repetition(batch, output, float("inf"), False, False)
     right = np.asarray([float(number) for number in answers["right"].split()])
-    sampled = rows.reshape(-1)[sample_indices(rows.size)].astype(np.float64)
+    samples = rows.reshape(-1)[sample_indices(rows.size)].astype(np.float64)
     same = answer_digest(rows) == answers["engine_sha256"]
     if rows.dtype.kind in "iub":
-        differ = float((right != sampled).mean()) if right.size else 0.0
-        return Repeated(batch, output, differ, same, differ <= 1 - allowed["equal"])
+        differ = float((right != samples).mean()) if right.size else 0.0
+        return Repetition(batch, output, differ, same, differ <= 1 - allowance["equal"])
     with np.errstate(invalid="ignore"):
-        both = np.isfinite(right) | np.isfinite(sampled)  # what is infinite in both is right
-        error = float(np.linalg.norm((right - sampled)[both]) / (np.linalg.norm(right[np.isfinite(right)]) or 1.0))
-    return Repeated(batch, output, error, same, error <= allowed["relative"])
+        both = np.isfinite(right) | np.isfinite(samples)  # what is infinite in both is right
+        error = float(np.linalg.norm((right - samples)[both]) / (np.linalg.norm(right[np.isfinite(right)]) or 1.0))
+    return Repetition(batch, output, error, same, error <= allowance["relative"])
 
 
-def _read(described: Mapping[str, Any], metadata: Metadata, source: str) -> CheckedBatch:
+def _read(entry: Mapping[str, Any], metadata: Metadata, source: str) -> CheckedBatch:
     """A batch as it was written."""
-    lengths = np.asarray(described["seq_lens"])
-    if "slots" in described:
-        mask = np.asarray([[int(slot) for slot in row] for row in described["slots"]], np.bool_)
+    lengths = np.asarray(entry["seq_lens"])
+    if "slots" in entry:
+        mask = np.asarray([[int(slot) for slot in row] for row in entry["slots"]], np.bool_)
     else:
         mask = np.asarray(np.arange(max(1, int(lengths.max(initial=0)))) < lengths[:, None])
     feeds, filler = dict[str, Array](), dict[str, Array]()
     for item in metadata.token_inputs():
-        if item.name not in described["tokens"]:
+        if item.name not in entry["tokens"]:
             raise BuildError(
                 f"{source}: keeps no values of '{item.name}', as embeddings are too many numbers; compare the plan "
                 "with its original instead: padfree compare"
             )
-        values = _numbers(described["tokens"][item.name], item)
-        count = len(values) - described["filler_tokens"]
+        values = _numbers(entry["tokens"][item.name], item)
+        count = len(values) - entry["filler_tokens"]
         grid = np.zeros((*mask.shape, *item.trailing_shape), values.dtype)
         grid[mask] = values[:count]
         feeds[item.name], filler[item.name] = grid, values[count:]
-    rows = {item.name: _numbers(described["of_sequences"][item.name], item) for item in metadata.sequence_inputs()}
-    return CheckedBatch(described["name"], feeds, mask, filler, rows)
+    rows = {item.name: _numbers(entry["of_sequences"][item.name], item) for item in metadata.sequence_inputs()}
+    return CheckedBatch(entry["name"], feeds, mask, filler, rows)
 
 
 def _numbers(text: str, item: InputInfo) -> Array:

@@ -165,8 +165,8 @@ def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Gene
         return rng.standard_normal(shape).astype(np.float32)
     rule = metadata.mask
     own = item.name == rule.input
-    refused = (*item.excluded, *(rule.masked if own else ()))
-    allowed = np.setdiff1d(np.arange(item.limit or UNKNOWN_LIMIT), refused)
+    refused_ids = (*item.excluded, *(rule.masked if own else ()))
+    allowed = np.setdiff1d(np.arange(item.limit or UNKNOWN_LIMIT), refused_ids)
     if own and item.limit is None:
         allowed = np.asarray(rule.kept)
     values = rng.choice(allowed, shape)

@@ -52,10 +52,10 @@ class EngineCheck:
             "seconds": self.seconds,
             "outputs": {
                 item.output: {
-                    "relative": _rounded(item.relative),
-                    "absolute": _rounded(item.absolute),
+                    "relative": _round(item.relative),
+                    "absolute": _round(item.absolute),
                     "cosine": None if item.cosine is None else round(item.cosine, 7),
-                    "equal": _rounded(item.equal),
+                    "equal": _round(item.equal),
                     "batch": item.batch,
                     "allowed": asdict(item.bound),
                 }
@@ -63,7 +63,7 @@ class EngineCheck:
             },
             "not_compared": list(self.not_compared),
             "batches": [
-                {**_described(batch), "answers": answers}
+                {**_describe(batch), "answers": answers}
                 for batch, answers in zip(self.reference.batches, self.answers, strict=True)
             ],
         }
@@ -104,17 +104,17 @@ def check_engine(
         answers = _answers(open_engine(plan, content, metadata, device), metadata, reference.batches)
     except SessionError as error:
         raise BuildError(
-            f"the engine does not run on the GPU that it was built on: {_refused(plan, str(error), compare)}"
+            f"the engine does not run on the GPU that it was built on: {_refusal(plan, str(error), compare)}"
         ) from error
-    check = _compared(metadata, reference, answers, start)
+    check = _compare(metadata, reference, answers, start)
     if check.problem:
         raise BuildError(
-            f"the engine gives other answers than {reference.made_by}: {_refused(plan, check.problem, compare)}"
+            f"the engine gives other answers than {reference.made_by}: {_refusal(plan, check.problem, compare)}"
         )
     return check
 
 
-def _refused(plan: Path, problem: str, compare: Callable[[], str]) -> str:
+def _refusal(plan: Path, problem: str, compare: Callable[[], str]) -> str:
     return f"{problem}; {plan} was not written. Find what differs first: {compare()}; --no-verify skips this check"
 
 
@@ -138,7 +138,7 @@ def _run(backend: Backend, batch: CheckedBatch, metadata: Metadata) -> dict[str,
         raise SessionError(f"on the batch '{batch.name}' (lengths {lengths}): {error}") from error
 
 
-def _compared(
+def _compare(
     metadata: Metadata, reference: Reference, engine_answers: Sequence[Mapping[str, Array]], start: float
 ) -> EngineCheck:
     batches = reference.batches
@@ -150,26 +150,28 @@ def _compared(
             others.append(item.name)
             continue
         pairs = [
-            tuple(token_rows(side[item.name], entry, batch, is_packed=metadata.is_packed) for side in (wanted, actual))
-            for batch, wanted, actual in zip(batches, reference.answers, engine_answers, strict=True)
+            tuple(
+                token_rows(side[item.name], entry, batch, is_packed=metadata.is_packed) for side in (expected, actual)
+            )
+            for batch, expected, actual in zip(batches, reference.answers, engine_answers, strict=True)
         ]
-        outputs.append(_checked(entry, batches, pairs, bound_of(metadata, item.name)))
-        for at, (wanted, actual) in enumerate(pairs):
-            if wanted is not None and actual is not None:
-                answers[at][item.name] = _sample(wanted, actual)
+        outputs.append(_check(entry, batches, pairs, bound_of(metadata, item.name)))
+        for at, (expected, actual) in enumerate(pairs):
+            if expected is not None and actual is not None:
+                answers[at][item.name] = _sample(expected, actual)
     return EngineCheck(reference, tuple(outputs), tuple(others), tuple(answers), round(time.monotonic() - start, 2))
 
 
-def _checked(
+def _check(
     entry: Mapping[str, Any],
     batches: Sequence[CheckedBatch],
     pairs: Sequence[tuple[Array | None, ...]],
     bound: Bound,
 ) -> OutputCheck:
-    used, right, actual_rows = list[CheckedBatch](), list[Array](), list[Array]()
-    for batch, (wanted, actual) in zip(batches, pairs, strict=True):
-        if wanted is None or actual is None or wanted.shape != actual.shape:
-            sizes = [None if side is None else list(side.shape) for side in (actual, wanted)]
+    used_batches, right, actual_rows = list[CheckedBatch](), list[Array](), list[Array]()
+    for batch, (expected, actual) in zip(batches, pairs, strict=True):
+        if expected is None or actual is None or expected.shape != actual.shape:
+            sizes = [None if side is None else list(side.shape) for side in (actual, expected)]
             return OutputCheck(
                 entry["name"],
                 bound,
@@ -180,17 +182,17 @@ def _checked(
                 batch.name,
                 f"numbers of {sizes[0]}, expected are {sizes[1]}",
             )
-        if wanted.size:
-            used, right, actual_rows = [*used, batch], [*right, wanted], [*actual_rows, actual]
-    if not used:
+        if expected.size:
+            used_batches, right, actual_rows = [*used_batches, batch], [*right, expected], [*actual_rows, actual]
+    if not used_batches:
         return OutputCheck(entry["name"], bound, None, None, None, None, "")
-    return check_output(entry, used, right, actual_rows, bound)
+    return check_output(entry, used_batches, right, actual_rows, bound)
 
 
-def _sample(wanted: Array, actual: Array) -> dict[str, Any]:
+def _sample(expected: Array, actual: Array) -> dict[str, Any]:
     """Some of the right numbers, the shape of all, and a digest of the engine's: are those of another run the same?"""
-    right = wanted.reshape(-1)[sample_indices(wanted.size)]
-    return {"shape": list(wanted.shape), "right": _text(right), "engine_sha256": answer_digest(actual)}
+    right = expected.reshape(-1)[sample_indices(expected.size)]
+    return {"shape": list(expected.shape), "right": _text(right), "engine_sha256": answer_digest(actual)}
 
 
 def sample_indices(size: int) -> npt.NDArray[np.int64]:
@@ -203,9 +205,9 @@ def answer_digest(rows: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()[:16]
 
 
-def _described(batch: CheckedBatch) -> dict[str, Any]:
+def _describe(batch: CheckedBatch) -> dict[str, Any]:
     """A batch with its tokens and filler; lists of numbers are texts, which take one line in a file."""
-    described = {
+    entry = {
         "name": batch.name,
         "seq_lens": batch.seq_lens.tolist(),
         "filler_tokens": batch.filler_tokens,
@@ -216,16 +218,16 @@ def _described(batch: CheckedBatch) -> dict[str, Any]:
         },
     }
     if batch.of_sequences:
-        described["of_sequences"] = {name: _text(values) for name, values in batch.of_sequences.items()}
+        entry["of_sequences"] = {name: _text(values) for name, values in batch.of_sequences.items()}
     if batch.kind != PREFIX:
-        described["slots"] = ["".join(map(str, row)) for row in batch.mask.astype(np.int8).tolist()]
-    return described
+        entry["slots"] = ["".join(map(str, row)) for row in batch.mask.astype(np.int8).tolist()]
+    return entry
 
 
 def _text(values: Array) -> str:
     return " ".join(f"{value:.6g}" if isinstance(value, float) else str(value) for value in values.reshape(-1).tolist())
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     """Three digits; what JSON has no number for is None."""
     return float(f"{value:.3g}") if value is not None and np.isfinite(value) else None

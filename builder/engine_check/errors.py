@@ -100,8 +100,10 @@ def bound_of(metadata: Metadata, output: str) -> Bound:
     bound = BOUNDS[kind]
     if kind not in rounded.values() or metadata.precision == "fp32":
         return bound
-    measured = metadata.raw.get("verification", {}).get("half_precision", {}).get("errors", {}).get(output)
-    relative = UNMEASURED * bound.relative if measured is None else max(bound.relative, ROUNDING * measured)
+    errors_by_output = metadata.raw.get("verification", {}).get("half_precision", {}).get("errors", {}).get(output)
+    relative = (
+        UNMEASURED * bound.relative if errors_by_output is None else max(bound.relative, ROUNDING * errors_by_output)
+    )
     usual = metadata.raw.get("verification", {}).get("half_precision", {}).get("typical", {}).get(output)
     typical = None if usual is None else float(f"{max(LEAST_TYPICAL[kind], TYPICAL[kind] * usual):.2g}")
     return replace(bound, relative=float(f"{min(MOST_RELATIVE, relative):.2g}"), typical=typical)
@@ -125,7 +127,7 @@ def token_rows(array: Array, output: Mapping[str, Any], batch: CheckedBatch, *, 
 def check_output(
     output: Mapping[str, Any],
     batches: Sequence[CheckedBatch],
-    wanted: Sequence[Array],
+    expected: Sequence[Array],
     actual: Sequence[Array],
     bound: Bound,
 ) -> OutputCheck:
@@ -134,14 +136,14 @@ def check_output(
     Args:
         output: its entry in the metadata.
         batches: what was run.
-        wanted: onnxruntime's numbers of each batch, [R, C].
+        expected: onnxruntime's numbers of each batch, [R, C].
         actual: the engine's, of the same shapes.
         bound: what is allowed.
     """
     name = str(output["name"])
-    if all(array.dtype.kind in "iub" for array in wanted):
-        return _check_integers(name, batches, wanted, actual, bound)
-    rows = [array.astype(np.float64) for array in wanted]
+    if all(array.dtype.kind in "iub" for array in expected):
+        return _check_integers(name, batches, expected, actual, bound)
+    rows = [array.astype(np.float64) for array in expected]
     dims: Dims = padded_dims(output) or ()
     scale = measure(rows)
     errors = output_errors(name, batches, rows, actual, scale, dims)
@@ -161,16 +163,16 @@ def check_output(
 
 
 def _beyond_typical(
-    batches: Sequence[CheckedBatch], wanted: Sequence[Array], actual: Sequence[Array], scale: Scale, bound: Bound
+    batches: Sequence[CheckedBatch], expected: Sequence[Array], actual: Sequence[Array], scale: Scale, bound: Bound
 ) -> tuple[str, str] | None:
     """The batch whose median row is off by more than rounding costs, and that in words; None where there is none."""
-    for batch, a, b in zip(batches, wanted, actual, strict=True):
+    for batch, a, b in zip(batches, expected, actual, strict=True):
         if bound.typical is None or len(a) < SOME_ROWS:
             continue
         is_long = int(batch.seq_lens.max(initial=0)) > MIXED
-        error, allowed = typical_row_error(a, b, scale), bound.typical * (OTHER_LENGTH if is_long else 1)
-        if not error <= allowed:
-            return batch.name, f"a relative error of {error:.2g} in half of its rows, allowed is {allowed:.2g}"
+        error, tolerance = typical_row_error(a, b, scale), bound.typical * (OTHER_LENGTH if is_long else 1)
+        if not error <= tolerance:
+            return batch.name, f"a relative error of {error:.2g} in half of its rows, allowed is {tolerance:.2g}"
     return None
 
 
@@ -179,9 +181,9 @@ def _position(position: int | None) -> str:
 
 
 def _check_integers(
-    name: str, batches: Sequence[CheckedBatch], wanted: Sequence[Array], actual: Sequence[Array], bound: Bound
+    name: str, batches: Sequence[CheckedBatch], expected: Sequence[Array], actual: Sequence[Array], bound: Bound
 ) -> OutputCheck:
-    same = [np.asarray(a == b) for a, b in zip(wanted, actual, strict=True)]
+    same = [np.asarray(a == b) for a, b in zip(expected, actual, strict=True)]
     equal = float(np.concatenate([item.reshape(-1) for item in same]).mean())
     worst = min(range(len(same)), key=lambda at: same[at].mean() if same[at].size else math.inf)
     problem = (

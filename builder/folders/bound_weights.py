@@ -25,8 +25,8 @@ class UnknownInputError(ValueError):
 
 def weights_of(module: Any) -> dict[str, Array]:
     """The parameters and buffers of a torch.nn.Module, by all of their names, in the memory that they have there."""
-    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return {name: tensor.detach().contiguous().numpy() for name, tensor in named}
+    weights_by_name = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: tensor.detach().contiguous().numpy() for name, tensor in weights_by_name}
 
 
 def bind_weights(graph: ModelProto, inputs: Collection[str], weights: Mapping[str, Array]) -> Model:
@@ -48,11 +48,11 @@ def bind_weights(graph: ModelProto, inputs: Collection[str], weights: Mapping[st
     inputs_left = [item for item in proto.input if item.name in inputs]
     del proto.input[:]
     proto.input.extend(inputs_left)
-    values = {name: weights[name] for name in names} | _transposed(graph, weights, set(names))
-    read = {name for node in proto.node for name in node.input} | {item.name for item in proto.output}
+    values = {name: weights[name] for name in names} | _drop_transposes(graph, weights, set(names))
+    names_read = {name for node in proto.node for name in node.input} | {item.name for item in proto.output}
     result = Model(graph)
     for name, array in values.items():
-        if name not in read:
+        if name not in names_read:
             continue
         if array.nbytes >= LARGE_BYTES:
             result.weights.hold_array(proto.initializer.add(name=name), array)
@@ -61,17 +61,17 @@ def bind_weights(graph: ModelProto, inputs: Collection[str], weights: Mapping[st
     return result
 
 
-def _transposed(graph: ModelProto, weights: Mapping[str, Array], names: Collection[str]) -> dict[str, Array]:
+def _drop_transposes(graph: ModelProto, weights: Mapping[str, Array], names: Collection[str]) -> dict[str, Array]:
     """Takes the nodes away that transpose a matrix of weights, as those of linear layers are; gives their results."""
     outputs = {item.name for item in graph.graph.output}
     sources: dict[str, Array] = {}
-    left: list[NodeProto] = []
+    nodes: list[NodeProto] = []
     for node in graph.graph.node:
         if _transposes(node, weights, names) and node.output[0] not in outputs:
             sources[node.output[0]] = weights[node.input[0]]
         else:
-            left.append(node)
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in left]
+            nodes.append(node)
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.graph.node[:]
     graph.graph.node.extend(copies)
     with ThreadPoolExecutor() as pool:

@@ -114,8 +114,8 @@ def _pad_id(entries: Entries) -> int | None:
 
 def _problem(entries: Entries) -> str:
     """What a classifier's classes are; "" where nothing that is known is said."""
-    said = entries.text("problem_type") or ""
-    return said if said in PROBLEMS else ""
+    problem_type = entries.text("problem_type") or ""
+    return problem_type if problem_type in PROBLEMS else ""
 
 
 def _labels(entries: Entries) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ _COUNT = re.compile(
     r"(num|n)_\w+|\w*(sizes?|dims?|width|layers|heads|labels|buckets|groups|experts|positions|embeddings|rank)"
 )
 _POSITIONS = re.compile(r"\w*(position|positions|position_embeddings|sequence_length|ctx|distance)")
-_NESTED = re.compile(r"\w+_config")
+_CONFIG_KEY = re.compile(r"\w+_config")
 
 
 def check_counts(weights: Sequence[Path], config: Path) -> None:
@@ -41,20 +41,20 @@ def check_counts(weights: Sequence[Path], config: Path) -> None:
     entries = [entry for file in weights for entry in read_header(file).values()]
     raw = Entries(config).raw
     for name in LAYERS:
-        said = raw.get(name)
-        if isinstance(said, int) and said > max(len(entries), SHARED_LAYERS):
-            raise _of_another(config, name, said, f"{len(entries)} tensors")
+        number = raw.get(name)
+        if isinstance(number, int) and number > max(len(entries), SHARED_LAYERS):
+            raise _of_another(config, name, number, f"{len(entries)} tensors")
     largest = max((_largest(entry) for entry in entries), default=0)
-    for name, said in _counts(raw):
+    for name, number in _counts(raw):
         most = max(largest, MOST_POSITIONS if _POSITIONS.fullmatch(name.rpartition(".")[2]) else LEAST)
-        if said > most:
-            raise _of_another(config, name, said, f"no dimension beyond {largest}")
+        if number > most:
+            raise _of_another(config, name, number, f"no dimension beyond {largest}")
 
 
 def _counts(raw: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
     """Names and numbers of all that is counted, those of parts of the model too."""
     for name, value in raw.items():
-        if isinstance(value, Mapping) and _NESTED.fullmatch(name):
+        if isinstance(value, Mapping) and _CONFIG_KEY.fullmatch(name):
             yield from _counts(value, f"{path}{name}.")
         values = value if isinstance(value, list) else [value]
         if _COUNT.fullmatch(name) or _POSITIONS.fullmatch(name):
@@ -66,8 +66,8 @@ def _largest(entry: Entry) -> int:
     return min(max(entry.shape, default=0), 2 * (entry.end - entry.begin))
 
 
-def _of_another(config: Path, name: str, said: int, weights: str) -> BuildError:
+def _of_another(config: Path, name: str, number: int, weights: str) -> BuildError:
     return BuildError(
-        f"{config}: says {name} {said}, the weights have {weights}: it belongs to another model; download the folder "
+        f"{config}: says {name} {number}, the weights have {weights}: it belongs to another model; download the folder "
         "again"
     )

@@ -44,7 +44,7 @@ _CLASSES: Mapping[str, str] = MappingProxyType(
 _ENCODERS: Mapping[str, str] = MappingProxyType(
     {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 )
-_UNUSED = ("pooler", "position_ids")  # of rows of tokens
+_WITHOUT_USE = ("pooler", "position_ids")  # of rows of tokens
 _COMPUTED = ("inv_freq", "masked_bias", "attn.bias")
 """Parts of names of tables that old files have, and that follow from config.json."""
 
@@ -93,7 +93,7 @@ def export(folder: Folder) -> Model:
     with without_prints():
         model = load_by_transformers(folder)
         try:
-            return _exported(model, folder)
+            return _export(model, folder)
         except Exception as error:
             raise BuildError(
                 f"{folder.path}: torch cannot export this model ({_first_line(error)}); export it with optimum-cli "
@@ -127,13 +127,13 @@ def load_by_transformers(folder: Folder) -> Any:
             f"{folder.path}: transformers {transformers.__version__} cannot load it as {name} ({_first_line(error)}); "
             "check config.json against the weights, or install the release that the model was made with"
         ) from error
-    absent = sorted(key for key in info["missing_keys"] if not any(part in key for part in _UNUSED))
+    absent = sorted(key for key in info["missing_keys"] if not any(part in key for part in _WITHOUT_USE))
     if absent:
         raise BuildError(
             f"{folder.path}: the weights lack {', '.join(absent[:3])} ({len(absent)} in all), which config.json asks "
             f"for ({name}): they belong to different models, or only a part was downloaded; download the folder again"
         )
-    known = (*_UNUSED, *_COMPUTED, *HEADS)
+    known = (*_WITHOUT_USE, *_COMPUTED, *HEADS)
     unused = sorted(key for key in info["unexpected_keys"] if not any(part in key for part in known))
     if unused:
         raise BuildError(
@@ -144,7 +144,7 @@ def load_by_transformers(folder: Folder) -> Any:
     return model.eval()
 
 
-def _exported(model: Any, folder: Folder) -> Model:
+def _export(model: Any, folder: Folder) -> Model:
     import torch
 
     names = inputs_of(model, folder)
@@ -166,21 +166,21 @@ def _exported(model: Any, folder: Folder) -> Model:
     batch["attention_mask"][1, 4:] = 0
     axes = {0: "batch", 1: "sequence"}
     inputs = tuple(batch[name] for name in names)
-    wanted = {"opset_version": _OPSET, "input_names": list(names), "output_names": list(outputs)}
+    export_options = {"opset_version": _OPSET, "input_names": list(names), "output_names": list(outputs)}
     plain = Plain().eval()
     with torch.no_grad():
         try:
             variable = dict.fromkeys((*names, *outputs), axes)
             graph = io.BytesIO()
             alone = {"export_params": False, "do_constant_folding": False}
-            torch.onnx.export(plain, inputs, graph, dynamo=False, dynamic_axes=variable, **alone, **wanted)
+            torch.onnx.export(plain, inputs, graph, dynamo=False, dynamic_axes=variable, **alone, **export_options)
             return bind_weights(ModelProto.FromString(graph.getvalue()), names, weights_of(plain))
         except Exception:  # some models have what TorchScript cannot trace
             sizes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("sequence", min=2)}
             shapes = ((sizes,) * len(inputs),)
             with tempfile.TemporaryDirectory(prefix="padfree-export-") as scratch:
                 file = Path(scratch) / "exported.onnx"
-                torch.onnx.export(plain, inputs, str(file), dynamo=True, dynamic_shapes=shapes, **wanted)
+                torch.onnx.export(plain, inputs, str(file), dynamo=True, dynamic_shapes=shapes, **export_options)
                 return open_model(file)
 
 

@@ -74,13 +74,13 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
     if not path.is_dir():
         raise BuildError(f"{path}: no such folder; name a model's folder, or an .onnx file")
     onnx = find_onnx(path)
-    chain = read_modules(path, code_allowed=onnx.chosen is not None or _has_adapters(path))
+    chain = read_modules(path, code_allowed=onnx.choice is not None or _has_adapters(path))
     encoder = chain.encoder
-    onnx = onnx if onnx.chosen is not None else find_onnx(path, encoder)
+    onnx = onnx if onnx.choice is not None else find_onnx(path, encoder)
     config, settings = read_config(encoder), Entries(path / OWN_SETTINGS)
     scorer = _scorer(path, config, chain, settings, options)
     onnx = onnx if scorer is None or not weight_files(encoder) else OnnxFiles(None, (), ())
-    weights = () if onnx.chosen is not None else tuple(weight_files(encoder))
+    weights = () if onnx.choice is not None else tuple(weight_files(encoder))
     _check_usable(path, config, chain, onnx, weights, is_scorer=scorer is not None)
     for file in weights:
         _check_config(file, config)
@@ -95,8 +95,10 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
     notes += [] if scorer is None else scorer.notes
     if task == FEATURES and not chained:
         notes.append(f"has no {MODULES}, which would say how vectors of texts are made: it gives rows of tokens")
-    if not chained and (unread := sorted(_OF_CHAINS & set(settings.raw))):
-        notes.append(f"{OWN_SETTINGS} has no say in {', '.join(unread)} without {MODULES}, as in sentence-transformers")
+    if not chained and (unread_settings := sorted(_OF_CHAINS & set(settings.raw))):
+        notes.append(
+            f"{OWN_SETTINGS} has no say in {', '.join(unread_settings)} without {MODULES}, as in sentence-transformers"
+        )
     text_info = _text(encoder, config, chain, settings if chained and scorer is None else None)
     template = template_for_pairs(path, encoder, config, options) if scorer is None else scorer.template
     return Folder(
@@ -108,7 +110,7 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
         onnx=onnx,
         weights=weights,
         tokenizer=tokenizer,
-        text=replace(described(text_info, task, head), template=template),
+        text=replace(describe(text_info, task, head), template=template),
         lower_case=chain.lower_case,
         notes=tuple(notes),
     )
@@ -118,7 +120,7 @@ def _scorer(path: Path, config: ModelConfig, chain: Chain, settings: Entries, op
     """What makes a reranker of a model that generates text; None where it makes none, or something pools its rows."""
     if not config.generates or chain.head is not None:
         return None
-    said = (settings.text("activation_fn") if chain.answers else None) or config.activation
+    activation_name = (settings.text("activation_fn") if chain.answers else None) or config.activation
     prompts, default = settings.object("prompts"), settings.text("default_prompt_name")
     prompt = prompts.get(default) if chain.answers and default is not None else ""
     return scorer_of(
@@ -127,7 +129,7 @@ def _scorer(path: Path, config: ModelConfig, chain: Chain, settings: Entries, op
         config,
         options,
         answers=chain.answers,
-        activation=activation_of(said, settings.file) if said else "",
+        activation=activation_of(activation_name, settings.file) if activation_name else "",
         prompt=prompt if isinstance(prompt, str) else "",
     )
 
@@ -137,7 +139,7 @@ def _has_adapters(path: Path) -> bool:
     return bool(Entries(path / CONFIG).raw.get("lora_adaptations"))
 
 
-def described(text: TextInfo, task: str, head: Head) -> TextInfo:
+def describe(text: TextInfo, task: str, head: Head) -> TextInfo:
     """What is said of texts where this head follows an encoder that was trained for this task."""
     if head.scores:
         task = PAIRS
@@ -166,7 +168,7 @@ def _check_usable(
             "padfree takes encoders: feature extraction, sentence vectors, cross-encoders, classification; "
             f"{advice()}"
         )
-    if onnx.chosen is not None:
+    if onnx.choice is not None:
         return
     if weights:
         return
@@ -193,15 +195,15 @@ def _check_config(file: Path, config: ModelConfig) -> None:
     for name, entry in read_header(file).items():
         if not name.endswith(_EMBEDDINGS) or len(entry.shape) != 2:
             continue
-        for what, size, said in (
+        for what, size, stated_size in (
             ("vocab_size", entry.shape[0], config.vocab_size),
             ("hidden_size", entry.shape[1], config.hidden_size),
         ):
             # Some have narrower embeddings than layers (ALBERT, ELECTRA), and say so (_EMBEDDING_WIDTHS).
-            if said is not None and size != said and (what != "hidden_size" or _is_plain(config)):
+            if stated_size is not None and size != stated_size and (what != "hidden_size" or _is_plain(config)):
                 raise BuildError(
-                    f"{config.file}: says {what} {said}, the weights ({file.name}, {name}) have {size}: it belongs to "
-                    "another model; download the folder again"
+                    f"{config.file}: says {what} {stated_size}, the weights ({file.name}, {name}) have {size}: it "
+                    "belongs to another model; download the folder again"
                 )
 
 
@@ -212,7 +214,7 @@ def _is_plain(config: ModelConfig) -> bool:
 def _head(path: Path, config: ModelConfig, chain: Chain, settings: Entries, *, chained: bool) -> tuple[Head, str]:
     """What follows the encoder, and the task; of settings without a chain of modules only the kind of model counts."""
     if chain.head is not None:
-        return _truncated(chain.head, settings), SPARSE if chain.head.splade else SENTENCES
+        return _truncate(chain.head, settings), SPARSE if chain.head.splade else SENTENCES
     task = PAIRS if config.task == CLASSES and settings.text("model_type") == "CrossEncoder" else config.task
     if task != PAIRS:
         return Head(), task
@@ -223,7 +225,7 @@ def _head(path: Path, config: ModelConfig, chain: Chain, settings: Entries, *, c
     return Head(scores=activation_of(name, file)), PAIRS
 
 
-def _truncated(head: Head, settings: Entries) -> Head:
+def _truncate(head: Head, settings: Entries) -> Head:
     """The head with the folder's truncate_dim as its last step; sentence-transformers has none for sparse encoders."""
     size = settings.integer("truncate_dim")
     if size is None or not head.pooling:
@@ -234,16 +236,16 @@ def _truncated(head: Head, settings: Entries) -> Head:
 
 
 def _onnx_notes(path: Path, onnx: OnnxFiles) -> list[str]:
-    if onnx.chosen is None:
-        left = [str(file.relative_to(path)) for file in onnx.quantized]
-        return [f"exports the weights, as {', '.join(left)} are quantised"] if left else []
+    if onnx.choice is None:
+        quantized_files = [str(file.relative_to(path)) for file in onnx.quantized]
+        return [f"exports the weights, as {', '.join(quantized_files)} are quantised"] if quantized_files else []
     others = [str(file.relative_to(path)) for file in (*onnx.others, *onnx.quantized)]
-    return [f"takes {onnx.chosen.relative_to(path)}" + (f", not {', '.join(others)}" if others else "")]
+    return [f"takes {onnx.choice.relative_to(path)}" + (f", not {', '.join(others)}" if others else "")]
 
 
 def _adapter_notes(config: ModelConfig, onnx: OnnxFiles) -> list[str]:
     names = Entries(config.file).texts("lora_adaptations")
-    if not names or onnx.chosen is not None:
+    if not names or onnx.choice is not None:
         return []
     return [f"has adapters, of which none is taken unless --adapter names it: {', '.join(names)}"]
 

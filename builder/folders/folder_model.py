@@ -22,9 +22,9 @@ from padfree.runtime.text import TokenizerFile
 
 from ..definitions.errors import NotDefinedError
 from ..errors import BuildError
-from .defined import write_defined
+from .definition import write_defined
 from .export import check_exportable, export
-from .folder import Folder, described, read_folder
+from .folder import Folder, describe, read_folder
 from .graph import add_head
 from .head import Head, HeadOptions
 from .onnx_files import quantized_operator
@@ -66,15 +66,15 @@ class FolderModel:
         """
         folder = read_folder(self.folder, self.options)
         head = head_of(self.folder, self.options, folder.head)
-        if folder.onnx.chosen is None:
+        if folder.onnx.choice is None:
             model = self._of_weights(folder, head, storage, phases, say)
         else:
-            model = open_model(folder.onnx.chosen, storage)
+            model = open_model(folder.onnx.choice, storage)
             _check_file(model.proto, folder)
         if self.fixed:
             model = Model.of(bind_inputs(model.whole(), self.fixed))
         add_head(model.proto, head, self.options.outputs, mask=self.mask)
-        text = replace(described(folder.text, folder.task, head), **self.kept)
+        text = replace(describe(folder.text, folder.task, head), **self.kept)
         if not head.pools_prompt and not any(item.name == PROMPT_LENGTH for item in model.proto.graph.input):
             say(
                 f"{self.folder}: its pooling leaves out the tokens of prompts, and the ONNX file's takes all: no "
@@ -92,19 +92,19 @@ class FolderModel:
         pooled = bool(head.pooling and (self.options.pooling or head.scores))
         try:
             with phases.measured(EXPORTING):
-                written = write_defined(folder, pooled=pooled, adapter=self.options.adapter)
-                own = " (own definition)" if written.is_own else ""
-                say(f"{self.folder}: reading its weights by padfree's definition of {written.name}{own}")
-                model = written.model(storage)
-                entry = json.dumps({"name": written.name, "own": written.is_own})
+                definition = write_defined(folder, pooled=pooled, adapter=self.options.adapter)
+                own = " (own definition)" if definition.is_own else ""
+                say(f"{self.folder}: reading its weights by padfree's definition of {definition.name}{own}")
+                model = definition.model(storage)
+                entry = json.dumps({"name": definition.name, "own": definition.is_own})
                 model.proto.metadata_props.add(key=DEFINITION_METADATA_KEY, value=entry)
                 return model
         except NotDefinedError as error:
             check_exportable(folder, str(error))
             say(f"{self.folder}: exporting its weights with torch ({error})")
-        return self._exported(replace(folder, task=SENTENCES) if pooled else folder, phases)
+        return self._export(replace(folder, task=SENTENCES) if pooled else folder, phases)
 
-    def _exported(self, folder: Folder, phases: Phases) -> Model:
+    def _export(self, folder: Folder, phases: Phases) -> Model:
         with phases.measured(IMPORTS):
             for name in ("torch", "transformers", "transformers.modeling_utils"):  # the last takes longest
                 importlib.import_module(name)
@@ -139,9 +139,9 @@ def kept_of(tokenizer: TokenizerFile) -> dict[str, Any]:
     }
 
 
-def head_of(path: Path, options: HeadOptions, said: Head) -> Head:
+def head_of(path: Path, options: HeadOptions, folder_head: Head) -> Head:
     """What follows the encoder; an error where vectors are to be normalised, or not, and there are none."""
-    head = options.applied(said)
+    head = options.apply(folder_head)
     if options.normalize is not None and not head.pooling and head.splade is None:
         raise BuildError(
             f"{path}: --{'' if options.normalize else 'no-'}normalize is for vectors of texts, which --pooling makes, "
@@ -153,17 +153,17 @@ def head_of(path: Path, options: HeadOptions, said: Head) -> Head:
 
 def _check_file(model: ModelProto, folder: Folder) -> None:
     """Refuses a quantised file, and one that is not the model of config.json."""
-    file, rows = folder.onnx.chosen, _table_rows(model)
+    file, rows = folder.onnx.choice, _table_rows(model)
     operator = quantized_operator(model)
     if operator is not None:
         raise BuildError(
             f"{file}: is quantised ({operator}), and padfree does not pack integer GEMMs; download "
             "model.safetensors or the float onnx/model.onnx of the model, too"
         )
-    said = folder.config.vocab_size
-    if rows is not None and said is not None and rows != said:
+    vocab_size = folder.config.vocab_size
+    if rows is not None and vocab_size is not None and rows != vocab_size:
         raise BuildError(
-            f"{folder.config.file}: says vocab_size {said}, the table in {file} has {rows} rows: they belong to "
+            f"{folder.config.file}: says vocab_size {vocab_size}, the table in {file} has {rows} rows: they belong to "
             "different models; download the folder again"
         )
 

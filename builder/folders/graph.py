@@ -38,16 +38,16 @@ def add_head(model: ModelProto, head: Head, outputs: Sequence[str] = (), *, mask
     """
     pooled = None if head.is_empty else _pooled_output(model, head, mask or _MASK)
     graph = model.graph
-    known = {item.name: item for item in graph.output}
+    outputs_by_name = {item.name: item for item in graph.output}
     if pooled is not None:
-        known[pooled.name] = pooled
-    wanted = list(outputs) or ([pooled.name] if pooled is not None else list(known))
-    for name in wanted:
-        if name not in known and (inner := _inner(model, name)) is not None:
-            known[name] = inner
-        if name not in known:
-            raise BuildError(f"--outputs {name}: the model has {', '.join(known)}; choose of these")
-    outputs_left = [known[name] for name in wanted]
+        outputs_by_name[pooled.name] = pooled
+    wanted_names = list(outputs) or ([pooled.name] if pooled is not None else list(outputs_by_name))
+    for name in wanted_names:
+        if name not in outputs_by_name and (inner := _inner(model, name)) is not None:
+            outputs_by_name[name] = inner
+        if name not in outputs_by_name:
+            raise BuildError(f"--outputs {name}: the model has {', '.join(outputs_by_name)}; choose of these")
+    outputs_left = [outputs_by_name[name] for name in wanted_names]
     del graph.output[:]
     graph.output.extend(outputs_left)
     if outputs:
@@ -76,16 +76,16 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     if head.scores and not head.pooling:
         logits = _output(model, _LOGITS, 2)
         row = nodes.activation(head.scores, nodes.to_float(logits.name))
-        return _described(nodes, row, name, _width(logits))
+        return _describe(nodes, row, name, _width(logits))
     if head.splade is not None:
         logits = _output(model, _LOGITS, 3)
         row = _splade(nodes, head.splade, nodes.to_float(logits.name), _weights(model, nodes, mask))
-        return _described(nodes, row, name, _width(logits))
+        return _describe(nodes, row, name, _width(logits))
     rows = _output(model, _ROWS, 3)
     x, weights = nodes.to_float(rows.name), _weights(model, nodes, mask)
     if not head.pools_prompt:
         weights = _without_prompts(model, nodes, x, weights, mask)
-    parts = [_pooled(nodes, mode, x, weights) for mode in head.pooling]
+    parts = [_pool(nodes, mode, x, weights) for mode in head.pooling]
     vector = parts[0] if len(parts) == 1 else nodes.node("Concat", *parts, axis=-1)
     width = _width(rows)
     size = width * len(parts) if isinstance(width, int) else "width"
@@ -93,7 +93,7 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
         vector, size = _stepped(nodes, step, vector, size)
     if head.scores:
         vector = nodes.activation(head.scores, vector)
-    return _described(nodes, vector, name, size)
+    return _describe(nodes, vector, name, size)
 
 
 def _cut(model: ModelProto, there: ValueInfoProto, head: Head) -> ValueInfoProto:
@@ -107,25 +107,25 @@ def _cut(model: ModelProto, there: ValueInfoProto, head: Head) -> ValueInfoProto
                 names[index] = whole if name == VECTORS else name
     nodes = Nodes(model)
     vector, size = _stepped(nodes, head.steps[-1], whole, _width(there))
-    return _described(nodes, vector, VECTORS, size)
+    return _describe(nodes, vector, VECTORS, size)
 
 
 def _output(model: ModelProto, names: Sequence[str], rank: int) -> ValueInfoProto:
     """The output with one of these names, or the first of floating-point numbers with this rank."""
     outputs = list(model.graph.output)
-    named: list[ValueInfoProto] = [item for name in names for item in outputs if item.name == name]
+    named_outputs: list[ValueInfoProto] = [item for name in names for item in outputs if item.name == name]
     fitting: list[ValueInfoProto] = [
         item
         for item in outputs
         if len(item.type.tensor_type.shape.dim) == rank and item.type.tensor_type.elem_type in _FLOATS
     ]
-    if not named and not fitting:
+    if not named_outputs and not fitting:
         kinds = {2: "scores [B,N]", 3: "rows of tokens [B,S,E]"}
         raise BuildError(
             f"the model's outputs are {', '.join(item.name for item in outputs)}, and none has {kinds[rank]}, which "
             f"the head needs; export it with {names[0]}, or pass --pooling none"
         )
-    return (named or fitting)[0]
+    return (named_outputs or fitting)[0]
 
 
 def _width(output: ValueInfoProto) -> int | str:
@@ -133,7 +133,7 @@ def _width(output: ValueInfoProto) -> int | str:
     return (dims[-1].dim_value or "width") if dims else "width"
 
 
-def _described(nodes: Nodes, tensor: str, name: str, width: int | str) -> ValueInfoProto:
+def _describe(nodes: Nodes, tensor: str, name: str, width: int | str) -> ValueInfoProto:
     nodes.node("Identity", tensor, output=name)
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
 
@@ -161,7 +161,7 @@ def _without_prompts(model: ModelProto, nodes: Nodes, x: str, weights: str, mask
     return nodes.node("Mul", weights, nodes.along("Unsqueeze", is_text, [2]))
 
 
-def _pooled(nodes: Nodes, mode: str, x: str, weights: str) -> str:
+def _pool(nodes: Nodes, mode: str, x: str, weights: str) -> str:
     """Rows [B,S,E] and weights [B,S,1] to [B,E], as sentence-transformers' Pooling."""
     if mode == "cls":
         return _first(nodes, x, weights)
@@ -214,7 +214,7 @@ def _splade(nodes: Nodes, splade: Splade, logits: str, weights: str) -> str:
         value = nodes.log1p(value)
     if splade.strategy == "sum":
         return nodes.along("ReduceSum", nodes.node("Mul", value, weights), [1], keepdims=0)
-    return _pooled(nodes, "max", value, weights)
+    return _pool(nodes, "max", value, weights)
 
 
 def _stepped(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, int | str]:
@@ -223,7 +223,7 @@ def _stepped(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, in
         norm = nodes.at_least(nodes.along("ReduceL2", x, [-1], keepdims=1), _NORM_EPSILON)
         return nodes.node("Div", x, norm), size
     if isinstance(step, VectorNorm):
-        return _normed(nodes, step, x), size
+        return _norm(nodes, step, x), size
     if isinstance(step, Truncate):
         is_token = nodes.node("Slice", x, *_range(nodes, 0, step.size), nodes.constant([-1], np.int64))
         return is_token, min(size, step.size) if isinstance(size, int) else size
@@ -238,7 +238,7 @@ def _stepped(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, in
     return outputs, step.weight.shape[0]
 
 
-def _normed(nodes: Nodes, step: VectorNorm, x: str) -> str:
+def _norm(nodes: Nodes, step: VectorNorm, x: str) -> str:
     centred = nodes.node("Sub", x, nodes.along("ReduceMean", x, [-1], keepdims=1))
     variance = nodes.along("ReduceMean", nodes.node("Mul", centred, centred), [-1], keepdims=1)
     spread = nodes.node("Sqrt", nodes.node("Add", variance, nodes.constant(step.epsilon)))
@@ -246,9 +246,9 @@ def _normed(nodes: Nodes, step: VectorNorm, x: str) -> str:
     return nodes.node("Add", scaled, nodes.constant(step.bias))
 
 
-def _check_width(needed: int, size: int | str, what: str) -> None:
-    if isinstance(size, int) and size != needed:
+def _check_width(needed_width: int, size: int | str, what: str) -> None:
+    if isinstance(size, int) and size != needed_width:
         raise BuildError(
-            f"the module {what} takes vectors of {needed}, the model's have {size}: they belong to different models, "
-            "or --pooling is another one than the folder's; correct it"
+            f"the module {what} takes vectors of {needed_width}, the model's have {size}: they belong to different "
+            "models, or --pooling is another one than the folder's; correct it"
         )

@@ -124,7 +124,7 @@ class HeadOptions:
         """Whether nothing was asked for."""
         return self == HeadOptions()
 
-    def applied(self, head: Head) -> Head:
+    def apply(self, head: Head) -> Head:
         """A head with what was asked for instead of what the folder says."""
         if self.pooling == (NO_POOLING,):
             return Head()

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import BuildError
-from .defined import reason_without
+from .definition import reason_without
 from .folder import read_folder
 from .hub_files import module_files, onnx_of, pickles_of, settings_of, weights_of
 from .hub_refusals import at, reason, refusal
@@ -22,7 +22,7 @@ from .objects import Entries
 from .weights import INDEX
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_LISTED = 3
+_NAMES_SHOWN = 3
 _MISTAKES = (AttributeError, NameError, TypeError)
 """Not what a hub answers, but calls that a release of huggingface_hub does not have."""
 _MB = 1_000_000
@@ -40,14 +40,14 @@ class HubRepository:
 
     Attributes:
         name: owner and name.
-        asked: the branch, tag or commit that was asked for; "" for none.
+        revision_asked: the branch, tag or commit that was asked for; "" for none.
         folder: of the commit, whose name is the commit's hash.
         sizes: its files, and how many bytes they have, None where that is not known.
         is_reached: whether the hub said so; otherwise these are the files that the cache has.
     """
 
     name: str
-    asked: str
+    revision_asked: str
     folder: Path
     sizes: Mapping[str, int | None]
     is_reached: bool = True
@@ -97,12 +97,12 @@ def download(name: str, revision: str = "", say: Callable[[str], object] = lambd
     return folder
 
 
-def _fetch_weights(hub: Any, repository: HubRepository, wanted: Collection[str], say: Callable[[str], object]) -> None:
-    missing = [item for item in wanted if not (repository.folder / item).is_file()]
+def _fetch_weights(hub: Any, repository: HubRepository, names: Collection[str], say: Callable[[str], object]) -> None:
+    missing = [item for item in names if not (repository.folder / item).is_file()]
     if missing:
         total = sum(repository.sizes[item] or 0 for item in missing) / _MB
-        listed = f"{', '.join(missing[:_LISTED])}{' ...' if len(missing) > _LISTED else ''}"
-        say(f"{repository.name}: fetches {listed} ({total:.3g} MB) of commit {repository.folder.name}")
+        names_text = f"{', '.join(missing[:_NAMES_SHOWN])}{' ...' if len(missing) > _NAMES_SHOWN else ''}"
+        say(f"{repository.name}: fetches {names_text} ({total:.3g} MB) of commit {repository.folder.name}")
         _fetch(hub, repository, missing)
 
 
@@ -123,14 +123,14 @@ def _looked_up(hub: Any, name: str, revision: str, say: Callable[[str], object])
     except _MISTAKES:
         raise
     except Exception as error:  # its errors share no public base
-        refused = refusal(name, revision, error)
-        raise refused or BuildError(
+        failure = refusal(name, revision, error)
+        raise failure or BuildError(
             f"{name}: no such file or folder here, huggingface_hub's cache does not have it{at(revision)}, and the "
             f"Hugging Face Hub is not reached ({reason(error)}); connect, or download the repository elsewhere, and "
             "give its folder"
         ) from error
     try:
-        found = hub.HfApi().model_info(name, revision=folder.name, files_metadata=True)
+        info = hub.HfApi().model_info(name, revision=folder.name, files_metadata=True)
     except _MISTAKES:
         raise
     except Exception as error:
@@ -138,13 +138,13 @@ def _looked_up(hub: Any, name: str, revision: str, say: Callable[[str], object])
         files = [path for path in folder.rglob("*") if path.is_file()]
         there = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
         return HubRepository(name, revision, folder, there, is_reached=False)
-    sizes = {item.rfilename: getattr(item, "size", None) for item in found.siblings or ()}
+    sizes = {item.rfilename: getattr(item, "size", None) for item in info.siblings or ()}
     return HubRepository(name, revision, folder, sizes)
 
 
-def _fetch(hub: Any, repository: HubRepository, wanted: Collection[str]) -> None:
+def _fetch(hub: Any, repository: HubRepository, names: Collection[str]) -> None:
     """Makes these files of the repository be in its folder."""
-    missing = [item for item in wanted if not (repository.folder / item).is_file()]
+    missing = [item for item in names if not (repository.folder / item).is_file()]
     if not missing:
         return
     try:
@@ -153,7 +153,7 @@ def _fetch(hub: Any, repository: HubRepository, wanted: Collection[str]) -> None
     except _MISTAKES:
         raise
     except Exception as error:
-        raise refusal(repository.name, repository.asked, error) or BuildError(
+        raise refusal(repository.name, repository.revision_asked, error) or BuildError(
             f"{repository.name}: the Hugging Face Hub did not give all of it ({reason(error)}); try again, which goes "
             "on where this ended, or download the repository elsewhere, and give its folder"
         ) from error
@@ -176,8 +176,8 @@ def _listed_modules(folder: Path) -> list[str]:
     """Where modules.json says that modules lie; that it is no list is said elsewhere."""
     file = folder / MODULES
     try:
-        listed = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-        paths = [str(item.get("path", "")) for item in listed]
+        module_entries = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+        paths = [str(item.get("path", "")) for item in module_entries]
     except (OSError, ValueError, AttributeError, TypeError):
         return []
     return [path.strip("/") for path in paths]
@@ -185,8 +185,8 @@ def _listed_modules(folder: Path) -> list[str]:
 
 def _index(encoder: Path) -> Mapping[str, str]:
     """Which part every tensor is in."""
-    found = Entries(encoder / INDEX).object("weight_map")
-    return {name: part for name, part in found.items() if isinstance(part, str) and not _leads_out(part)}
+    weight_map = Entries(encoder / INDEX).object("weight_map")
+    return {name: part for name, part in weight_map.items() if isinstance(part, str) and not _leads_out(part)}
 
 
 def _leads_out(part: str) -> bool:
@@ -200,21 +200,24 @@ def _check_weights(repository: HubRepository, weights: Sequence[str]) -> None:
         return
     name = repository.name
     if missing:
-        listed = f"lacks {', '.join(missing[:_LISTED])} ({len(missing)} in all) of its weights"
+        problem_text = f"lacks {', '.join(missing[:_NAMES_SHOWN])} ({len(missing)} in all) of its weights"
         if not repository.is_reached:
-            raise BuildError(f"{name}: {repository.folder} {listed}, and the Hugging Face Hub is not reached; connect")
-        raise BuildError(f"{name}: {listed}{at(repository.asked)}; name another --revision")
+            raise BuildError(
+                f"{name}: {repository.folder} {problem_text}, and the Hugging Face Hub is not reached; connect"
+            )
+        raise BuildError(f"{name}: {problem_text}{at(repository.revision_asked)}; name another --revision")
     if not repository.is_reached:
         raise BuildError(
             f"{name}: {repository.folder} has none of its weights, and the Hugging Face Hub is not reached; connect"
         )
     if pickles := pickles_of(repository.sizes):
         raise BuildError(
-            f"{name}: has pickled weights alone ({', '.join(pickles[:_LISTED])}), and loading a pickle may run code; "
+            f"{name}: has pickled weights alone ({', '.join(pickles[:_NAMES_SHOWN])}), and loading a pickle may run "
+            "code; "
             "where you trust them, load the model with transformers, write it again with save_pretrained, which makes "
             "model.safetensors, and give that folder"
         )
     raise BuildError(
-        f"{name}: has neither weights (model.safetensors) nor an ONNX file (onnx/model.onnx){at(repository.asked)}; "
-        "check the name, or name another --revision"
+        f"{name}: has neither weights (model.safetensors) nor an ONNX file "
+        f"(onnx/model.onnx){at(repository.revision_asked)}; check the name, or name another --revision"
     )

@@ -54,12 +54,14 @@ def onnx_of(names: Collection[str], folder: str) -> list[str]:
     """The ONNX file to take of those in an encoder's folder, or beside it, with its external data; [] for none."""
     encoder = PurePosixPath(folder)
     inside = [PurePosixPath(name) for name in sorted(names)]
-    chosen = choose_onnx(
+    onnx_path = choose_onnx(
         [path for path in inside if path.parent in (encoder, encoder / "onnx", PurePosixPath("onnx"))]
     )[0]
-    if not chosen:
+    if not onnx_path:
         return []
-    return [str(path) for path in inside if path.parent == chosen[0].parent and path.name.startswith(chosen[0].name)]
+    return [
+        str(path) for path in inside if path.parent == onnx_path[0].parent and path.name.startswith(onnx_path[0].name)
+    ]
 
 
 def pickles_of(names: Collection[str]) -> list[str]:

@@ -16,7 +16,7 @@ _FILES = (ONNX_SUFFIX, ".plan")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 _DATA = (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".npz", ".npy", ".md")
 _CONFIG = "config.json"
-WANTED = "give a model's folder, an .onnx file or a plan"
+WHAT_TO_GIVE = "give a model's folder, an .onnx file or a plan"
 
 
 def located(source: str | Path, say: Callable[[str], object] = lambda _: None, *, revision: str = "") -> Path:
@@ -47,8 +47,8 @@ def located(source: str | Path, say: Callable[[str], object] = lambda _: None, *
     if path.suffix.lower() in _FILES:
         return path
     raise BuildError(
-        f"{source}: no such file or folder here; {WANTED}, or the whole name of a repository on the Hugging Face Hub, "
-        "such as sentence-transformers/all-MiniLM-L6-v2"
+        f"{source}: no such file or folder here; {WHAT_TO_GIVE}, or the whole name of a repository on the Hugging Face "
+        "Hub, such as sentence-transformers/all-MiniLM-L6-v2"
     )
 
 
@@ -62,11 +62,11 @@ def check_no_part(path: Path) -> None:
     if not path.is_file() or sidecar_path(path).exists():  # plans may have any name
         return
     if suffix in _DATA:
-        raise BuildError(f"{path}: is no model, but data for one; {WANTED}")
+        raise BuildError(f"{path}: is no model, but data for one; {WHAT_TO_GIVE}")
     if suffix in _WEIGHTS or (suffix == ".json" and beside.exists()):
         if beside.exists():
             raise BuildError(f"{path}: is a part of a model's folder; give the folder: {path.parent}")
         raise BuildError(
-            f"{path}: holds weights and does not say of which model; {WANTED}, which has {_CONFIG} and the tokenizer "
-            "beside the weights"
+            f"{path}: holds weights and does not say of which model; {WHAT_TO_GIVE}, which has {_CONFIG} and the "
+            "tokenizer beside the weights"
         )

@@ -52,24 +52,24 @@ class Entries:
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts; one alone may stand for it; empty where there is none."""
         value = self.raw.get(name)
-        listed = [] if value is None else [value] if isinstance(value, str) else value
-        if not isinstance(listed, list) or any(not isinstance(item, str) for item in listed):
+        items = [] if value is None else [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or any(not isinstance(item, str) for item in items):
             raise self.wrong(name, "a list of texts")
-        return tuple(listed)
+        return tuple(items)
 
     def object(self, name: str) -> dict[str, Any]:
         """An object; an empty one where there is none."""
         return self._of(name, dict, "an object") or {}
 
-    def wrong(self, name: str, allowed: str) -> BuildError:
+    def wrong(self, name: str, allowed_text: str) -> BuildError:
         """The error for an entry."""
-        shown = ascii(self.raw.get(name))[:60]
+        value_text = ascii(self.raw.get(name))[:60]
         return BuildError(
-            f"{self.file}: '{name}' is {shown}, allowed: {allowed}; correct the file, or download it again"
+            f"{self.file}: '{name}' is {value_text}, allowed: {allowed_text}; correct the file, or download it again"
         )
 
-    def _of(self, name: str, kind: type, allowed: str, fits: Any = lambda _: True) -> Any:
+    def _of(self, name: str, kind: type, allowed_text: str, fits: Any = lambda _: True) -> Any:
         value = self.raw.get(name)
         if value is not None and (type(value) is not kind or not fits(value)):
-            raise self.wrong(name, allowed)
+            raise self.wrong(name, allowed_text)
         return value

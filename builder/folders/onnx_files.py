@@ -26,7 +26,7 @@ AnyPath = TypeVar("AnyPath", bound=PurePath)
 class OnnxFiles:
     """What a folder has: the file to take, None where there is none; others; and those that are quantised."""
 
-    chosen: Path | None
+    choice: Path | None
     others: tuple[Path, ...]
     quantized: tuple[Path, ...]
 

@@ -10,7 +10,7 @@ import numpy as np
 from padfree.onnx_tools.files import Storage, open_session
 
 from ..errors import BuildError
-from .defined import write_defined
+from .definition import write_defined
 from .export import inputs_of, is_known, load_by_transformers, outputs_of, without_prints
 from .folder import Folder
 
@@ -71,16 +71,16 @@ def _difference(folder: Folder) -> float:
     model = write_defined(folder).model(Storage.MAP)
     session, worst = open_session(model), 0.0
     words = folder.config.vocab_size or max(theirs.get_input_embeddings().weight.shape)
-    wanted, names = outputs_of(folder), inputs_of(theirs, folder)
+    output_names, names = outputs_of(folder), inputs_of(theirs, folder)
     for length in _LENGTHS:
         ids = rng.integers(min(_LOWEST_ID, words - 1), words, (1, length))
         feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-        given = {name: torch.from_numpy(feeds[name]) for name in names}
+        torch_inputs = {name: torch.from_numpy(feeds[name]) for name in names}
         with torch.no_grad():
-            right = theirs(**given)
-        taken = {item.name: feeds[item.name] for item in session.get_inputs()}
-        for name, found in zip(wanted, session.run(list(wanted), taken), strict=True):
+            right = theirs(**torch_inputs)
+        session_feeds = {item.name: feeds[item.name] for item in session.get_inputs()}
+        for name, result in zip(output_names, session.run(list(output_names), session_feeds), strict=True):
             answer = right[name].numpy()
-            worst = max(worst, float(np.linalg.norm(found - answer) / np.linalg.norm(answer)))
+            worst = max(worst, float(np.linalg.norm(result - answer) / np.linalg.norm(answer)))
     model.weights.check_files()
     return worst

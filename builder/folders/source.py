@@ -16,7 +16,7 @@ from padfree.onnx_tools.importing import bind_inputs
 from padfree.runtime.texts import tokenizer_path
 
 from ..errors import BuildError
-from .defined import reason_without
+from .definition import reason_without
 from .export import check_exportable
 from .folder import Folder, read_folder
 from .folder_model import FolderModel, head_of, kept_of
@@ -53,7 +53,7 @@ def opened(
     options: HeadOptions = AS_THE_FOLDER_SAYS,
     *,
     mask: str | None = None,
-    fixed: Mapping[str, int | float] | None = None,
+    bindings: Mapping[str, int | float] | None = None,
     revision: str = "",
     say: Say = lambda _: None,
     before_export: Callable[[], object] = lambda: None,
@@ -68,7 +68,7 @@ def opened(
         model_or_folder: an .onnx file or a plan, a model's folder, or a repository of the Hugging Face Hub.
         options: pooling, normalisation and outputs, where the user asks for others than the folder's.
         mask: the input that is the padding mask, for pooling, where it is not attention_mask.
-        fixed: inputs that are bound to numbers.
+        bindings: inputs that are bound to numbers.
         revision: as for `located`.
         say: gets what was chosen and what is being done, a line each.
         before_export: is called before weights are exported, which takes a minute; raises where that would be in vain.
@@ -79,16 +79,21 @@ def opened(
         BuildError: the folder cannot be used, or the options do not fit the file; the message says why.
         RewriteError: an input cannot be bound.
     """
-    path, numbers = located(model_or_folder, say, revision=revision), fixed or {}
+    path, numbers = located(model_or_folder, say, revision=revision), bindings or {}
     if not path.is_dir() and options.is_empty and not numbers:
         yield Source(path)
         return
     with tempfile.TemporaryDirectory(prefix="padfree-folder-") as scratch:
         if path.is_dir():
-            read = _read(path, options, mask, numbers, say, before_export, Path(scratch))
-            if with_second_opinion and not read[0].exports and read[1].onnx.chosen is None and not options.adapter:
-                compare_with_transformers(read[1], say)
-            source = _of_folder(*read, say, lazily=lazily)
+            source_model = _read(path, options, mask, numbers, say, before_export, Path(scratch))
+            if (
+                with_second_opinion
+                and not source_model[0].exports
+                and source_model[1].onnx.choice is None
+                and not options.adapter
+            ):
+                compare_with_transformers(source_model[1], say)
+            source = _of_folder(*source_model, say, lazily=lazily)
         else:
             source = Source(_of_file(path, options, mask, numbers, Path(scratch)))
         try:
@@ -120,17 +125,17 @@ def _read(
     path: Path,
     options: HeadOptions,
     mask: str | None,
-    fixed: Mapping[str, int | float],
+    bindings: Mapping[str, int | float],
     say: Say,
     before_export: Callable[[], object],
     scratch: Path,
 ) -> tuple[FolderModel, Folder, bytes | None]:
     """A folder, with its tokenizer: what is wrong with it is said before it takes time."""
     folder = read_folder(path, options)
-    adapter, has_onnx = options.adapter, folder.onnx.chosen is not None
+    adapter, has_onnx = options.adapter, folder.onnx.choice is not None
     reason = "" if has_onnx else reason_without(folder, adapter)
     if adapter and (has_onnx or reason):
-        why = f"the model is taken from {folder.onnx.chosen}" if has_onnx else reason
+        why = f"the model is taken from {folder.onnx.choice}" if has_onnx else reason
         raise BuildError(f"--adapter {adapter}: is for weights that padfree reads itself, and {why}; leave it out")
     if reason:
         before_export()
@@ -145,12 +150,12 @@ def _read(
     head_of(path, options, folder.head)
     file = scratch / f"{path.resolve().name or 'model'}{ONNX_SUFFIX}"
     tokenizer_files = {} if tokenizer is None else kept_of(tokenizer)
-    unmade = FolderModel(path, file, options, mask, fixed, tokenizer_files, exports=bool(reason))
+    unmade = FolderModel(path, file, options, mask, bindings, tokenizer_files, exports=bool(reason))
     return unmade, folder, None if tokenizer is None else tokenizer.content
 
 
 def _of_file(
-    path: Path, options: HeadOptions, mask: str | None, fixed: Mapping[str, int | float], scratch: Path
+    path: Path, options: HeadOptions, mask: str | None, bindings: Mapping[str, int | float], scratch: Path
 ) -> Path:
     if path.suffix != ONNX_SUFFIX:
         raise BuildError(
@@ -167,7 +172,7 @@ def _of_file(
             f"{path}: is rewritten already; --pooling, --normalize, --outputs and --fix are for folders and exported "
             "models: give the exported one"
         )
-    model = bind_inputs(model, fixed) if fixed else model
+    model = bind_inputs(model, bindings) if bindings else model
     if not options.is_empty:
         add_head(model, head_of(path, options, Head()), options.outputs, mask=mask)
     file = scratch / path.name

@@ -30,7 +30,7 @@ def folder_tokenizer(folder: Folder) -> TokenizerFile | None:
     """
     try:
         source = (
-            _converted(folder)
+            _convert(folder)
             if folder.tokenizer is None
             else read_tokenizer_file(folder.tokenizer, folder.encoder, folder.config.vocab_size)
         )
@@ -64,7 +64,7 @@ def _vocabularies(folder: Folder) -> list[str]:
     return [name for name in _VOCABULARIES if (folder.encoder / name).is_file()]
 
 
-def _converted(folder: Folder) -> TokenizerFile | None:
+def _convert(folder: Folder) -> TokenizerFile | None:
     """The tokenizer that transformers makes of other files; None where it is not installed, or makes none."""
     if not _vocabularies(folder) or importlib.util.find_spec("transformers") is None:
         return None
@@ -99,8 +99,8 @@ def _check(tokenizer: Tokenizer, folder: Folder) -> None:
 
 def _pad_id(tokenizer: Tokenizer, folder: Folder) -> int | None:
     """The id of the token that tokenizer_config.json calls the padding token."""
-    named = Entries(folder.encoder / TOKENIZER_CONFIG).raw.get("pad_token")
-    name = named.get("content") if isinstance(named, dict) else named
+    token_name = Entries(folder.encoder / TOKENIZER_CONFIG).raw.get("pad_token")
+    name = token_name.get("content") if isinstance(token_name, dict) else token_name
     pad_id: int | None = tokenizer.token_to_id(name) if isinstance(name, str) else None
     return pad_id
 

@@ -42,7 +42,7 @@ def read_header(file: Path) -> dict[str, Entry]:
     Raises:
         BuildError: it is no safetensors file, or its end is missing.
     """
-    broken = BuildError(f"{file}: not a whole safetensors file; download the model again")
+    damage = BuildError(f"{file}: not a whole safetensors file; download the model again")
     try:
         with file.open("rb") as stream:
             size = file.stat().st_size
@@ -51,16 +51,16 @@ def read_header(file: Path) -> dict[str, Entry]:
             stream.seek(0)
             (length,) = _HEAD.unpack(stream.read(_HEAD.size))
             if length > min(_MOST_HEADER_BYTES, size):
-                raise broken
+                raise damage
             raw = json.loads(stream.read(length))
             start = _HEAD.size + length
             entries = {name: _entry(item, start) for name, item in raw.items() if name != "__metadata__"}
     except OSError as error:
         raise BuildError(f"{file}: cannot be read ({error.strerror}); check its permissions") from error
     except (ValueError, struct.error, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise broken from error
+        raise damage from error
     if any(not start <= entry.begin <= entry.end <= size for entry in entries.values()):
-        raise broken
+        raise damage
     return entries
 
 

@@ -221,7 +221,7 @@ def attention(
     attributes |= {"quantized": 1, "y_scale": Y_SCALE} if kind == FP8 else {}
     outputs = graph.node("PadfreeAttention", inputs, **attributes)
     if kind == FP8:
-        _widened(graph, outputs["y"], width)
+        _widen(graph, outputs["y"], width)
     else:
         graph.output(outputs["y"])
     return graph
@@ -249,15 +249,15 @@ def _linear() -> Iterator[Case]:
         yield Case("PadfreeLinear", "residual", kind, _bound(linear, kind, has_residual=1), flops)
         yield Case("PadfreeLinear", "gated, SiLU", kind, _bound(linear, kind, activation="silu", gated=1), flops)
         yield Case("PadfreeLinear", "rotary", kind, _bound(linear, kind, rotary_features=WIDTH), flops)
-        yield Case("PadfreeLinear", "norms folded", kind, _bound(folded, kind), 2 * flops)
+        yield Case("PadfreeLinear", "norms folded", kind, _bound(folded_norms, kind), 2 * flops)
 
 
 def linear(kind: str, **attributes: Any) -> CaseGraph:
     """A GEMM and what follows it."""
     graph = CaseGraph(kind)
-    scheduled = graph.schedule(has_positions=1, num_heads=1) if attributes.get("rotary_features") else {}
+    schedule = graph.schedule(has_positions=1, num_heads=1) if attributes.get("rotary_features") else {}
     _lengths(graph)
-    inputs = {"x": graph.rows("x", WIDTH), **_operands(graph, WIDTH, FEATURES, ""), **scheduled}
+    inputs = {"x": graph.rows("x", WIDTH), **_operands(graph, WIDTH, FEATURES, ""), **schedule}
     if attributes.get("has_residual"):
         inputs["residual"] = graph.rows("residual", FEATURES)
     if attributes.get("rotary_features"):
@@ -266,7 +266,7 @@ def linear(kind: str, **attributes: Any) -> CaseGraph:
     return graph
 
 
-def folded(kind: str) -> CaseGraph:
+def folded_norms(kind: str) -> CaseGraph:
     """Two GEMMs: the second one norms its input with the moments that the first one gives."""
     graph = CaseGraph(kind)
     _lengths(graph)
@@ -325,12 +325,12 @@ def _results(kind: str) -> dict[str, Any]:
 def _add_outputs(graph: CaseGraph, outputs: dict[str, str]) -> None:
     """Gives out rows of norms, whatever their type."""
     if graph.kind == FP8:
-        _widened(graph, outputs["y_e4m3"], WIDTH)
+        _widen(graph, outputs["y_e4m3"], WIDTH)
     else:
         graph.output(outputs["y"])
 
 
-def _widened(graph: CaseGraph, rows: str, width: int) -> None:
+def _widen(graph: CaseGraph, rows: str, width: int) -> None:
     """Gives out rows in e4m3: an engine cannot, so that a GEMM with 1 makes fp16 of them."""
     inputs = {
         "x": rows,

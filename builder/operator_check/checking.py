@@ -19,7 +19,7 @@ from .cases import Case
 from .engines import Ran
 from .graphs import CaseGraph
 from .peaks import Peaks
-from .reference import ALLOWED, Right, difference, right_results
+from .reference import LARGEST_ERRORS, Right, difference, right_results
 
 ResultState = Literal["right", "wrong", "failed", "not here"]
 
@@ -68,10 +68,10 @@ def check_cases(cases: Iterable[Case], runner: Runner, device: Device, peaks: Pe
     """
     cases = list(cases)
     with ThreadPoolExecutor(1) as pool:
-        ahead = [pool.submit(_prepared, case) for case in cases[:1]]
+        ahead = [pool.submit(_prepare, case) for case in cases[:1]]
         for at, case in enumerate(cases):
             graph, model, right = ahead.pop().result()
-            ahead += [pool.submit(_prepared, other) for other in cases[at + 1 : at + 2]]
+            ahead += [pool.submit(_prepare, other) for other in cases[at + 1 : at + 2]]
             problem = fp8_problem(device) if case.kind == FP8 else ""
             if problem:
                 yield CaseResult(case.operator, case.variant, case.kind, "not here", detail=problem)
@@ -84,16 +84,16 @@ def check_cases(cases: Iterable[Case], runner: Runner, device: Device, peaks: Pe
             except SessionError as error:
                 result = CaseResult(case.operator, case.variant, case.kind, "failed", detail=str(error))
                 raise RunFailedError(result) from error
-            yield _judged(case, graph, right, ran, peaks)
+            yield _judge(case, graph, right, ran, peaks)
 
 
-def _prepared(case: Case) -> tuple[CaseGraph, onnx.ModelProto, Right]:
+def _prepare(case: Case) -> tuple[CaseGraph, onnx.ModelProto, Right]:
     graph = case.make()
     model = graph.model()
     return graph, model, right_results(graph, model)
 
 
-def _judged(case: Case, graph: CaseGraph, right: Right, ran: Ran, peaks: Peaks) -> CaseResult:
+def _judge(case: Case, graph: CaseGraph, right: Right, ran: Ran, peaks: Peaks) -> CaseResult:
     comparison = difference(graph, right.outputs, ran.outputs)
     floor_us, floor_by = peaks.floor_us(case.operator, case.kind, right.moved_bytes, case.flops)
     return CaseResult(
@@ -102,7 +102,7 @@ def _judged(case: Case, graph: CaseGraph, right: Right, ran: Ran, peaks: Peaks) 
         case.kind,
         "wrong" if comparison.problem else "right",
         comparison.relative,
-        ALLOWED[graph.kind],
+        LARGEST_ERRORS[graph.kind],
         ran.time_us,
         floor_us,
         floor_by,

@@ -58,22 +58,22 @@ class EngineRunner:
         from padfree.runtime.gpu.tensorrt_backend import TensorRTBackend
 
         self._builder.begin(None)
-        built = self._builder.build(model, _ranges(graph))
+        engine = self._builder.build(model, _ranges(graph))
         profile = Profile(1, graph.tokens, graph.tokens, len(graph.lengths), max(graph.lengths))
-        described = describe_plan(built, graph.metadata(), profile, self._builder, {})
+        description = describe_plan(engine, graph.metadata(), profile, self._builder, {})
         backend = TensorRTBackend(
             Path("check.plan"),
-            parse_metadata(described, "check.plan"),
+            parse_metadata(description, "check.plan"),
             device=self.device.index,
             options=RunOptions(cuda_graphs=False, contexts=1),
-            content=built.plan,
+            content=engine.plan,
         )
         times: dict[str, list[float]] = defaultdict(list)
         try:
-            prepared = backend.prepare(graph.feeds)
-            prepared.enqueue()
-            outputs = {name: np.array(value) for name, value in prepared.download().items()}
-            prepared.profile(_profiler(times), TIMED_RUNS)
+            runner = backend.prepare(graph.feeds)
+            runner.enqueue()
+            outputs = {name: np.array(value) for name, value in runner.download().items()}
+            runner.profile(_profiler(times), TIMED_RUNS)
         except SessionError:
             with contextlib.suppress(SessionError):  # the first error is the one to tell
                 backend.close()

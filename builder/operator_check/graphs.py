@@ -29,7 +29,7 @@ _HALVES: Mapping[str, Any] = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedOutput:
     """One output of a graph: `tokens` is the axis of tokens, of which filler is left out; None: there is none."""
 
     name: str
@@ -52,7 +52,7 @@ class CaseGraph:
     lengths: Sequence[int] = LENGTHS
     interface: str = "packed"
     feeds: dict[str, Array] = field(default_factory=dict)
-    outputs: list[Checked] = field(default_factory=list)
+    outputs: list[CheckedOutput] = field(default_factory=list)
     subjects: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -153,11 +153,11 @@ class CaseGraph:
                 for index, output_name in enumerate(node.output):
                     if output_name == tensor:
                         node.output[index] = name
-                for index, read in enumerate(node.input):
-                    if read == tensor:
+                for index, tensor_name in enumerate(node.input):
+                    if tensor_name == tensor:
                         node.input[index] = name
         self._results.append(helper.make_tensor_value_info(name, wide, None))
-        self.outputs.append(Checked(name, tokens))
+        self.outputs.append(CheckedOutput(name, tokens))
 
     def model(self) -> onnx.ModelProto:
         """The graph, without bodies."""
@@ -186,13 +186,13 @@ class CaseGraph:
             "plugins": {name: plugins.count(name) for name in plugins},
         }
 
-    def _add_input(self, name: str, values: Array, shape: Sequence[int | str], **described: Any) -> None:
+    def _add_input(self, name: str, values: Array, shape: Sequence[int | str], **tensor_attributes: Any) -> None:
         if name in self.feeds:
             return
         self.feeds[name] = values
         kind = helper.np_dtype_to_tensor_dtype(values.dtype)
         self._values.append(helper.make_tensor_value_info(name, kind, list(shape)))
-        self._inputs.append({"name": name, "limit": None, "dtype": str(values.dtype), **described})
+        self._inputs.append({"name": name, "limit": None, "dtype": str(values.dtype), **tensor_attributes})
 
     def _as_act(self, name: str) -> str:
         if self.act == TensorProto.FLOAT:

@@ -26,7 +26,9 @@ Array = npt.NDArray[Any]
 # attention that are rounded before they multiply, and the rounding of results to 11 and 8 bits (half a unit: 5e-4 and
 # 4e-3 at most). These are ten times that, and a tenth of what a wrong row, column or factor gives. In e4m3 two numbers
 # that differ in their last bit now and then round to neighbours, which are 6 to 12 % apart.
-ALLOWED: Mapping[str, float] = MappingProxyType({"fp32": 1e-4, "fp16": 5e-3, "bf16": 4e-2, FP8: 6e-2, "int32": 0.0})
+LARGEST_ERRORS: Mapping[str, float] = MappingProxyType(
+    {"fp32": 1e-4, "fp16": 5e-3, "bf16": 4e-2, FP8: 6e-2, "int32": 0.0}
+)
 _ACT_BYTES = MappingProxyType({"fp32": 4, "fp16": 2, "bf16": 2, FP8: 2})
 _TYPE_BYTES = MappingProxyType({"int32": 4, "float32": 4, "fp8": 1})
 
@@ -57,9 +59,9 @@ def right_results(graph: CaseGraph, model: onnx.ModelProto) -> Right:
     right = dict(zip(output_names, open_session(runs.with_proto(more)).run(output_names, graph.feeds), strict=True))
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
     sizes |= {name: int(values.size) for name, values in {**graph.feeds, **right}.items()}
-    moved = sum(sizes[name] * width for name, width in inner.items())
-    moved += sum(sizes[name] * width for name, width in _constants(graph, model).items())
-    return Right({name: np.asarray(right[name]) for name in names}, moved)
+    bytes_moved = sum(sizes[name] * width for name, width in inner.items())
+    bytes_moved += sum(sizes[name] * width for name, width in _constants(graph, model).items())
+    return Right({name: np.asarray(right[name]) for name in names}, bytes_moved)
 
 
 def _widths(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, int]:
@@ -119,5 +121,7 @@ def difference(graph: CaseGraph, right: Mapping[str, Array], actual: Mapping[str
         lengths = np.linalg.norm(rows[0], axis=1)
         usual = float(np.sqrt(np.mean(np.square(lengths)))) or 1.0
         worst = max(worst, float((np.linalg.norm(rows[1] - rows[0], axis=1) / np.maximum(lengths, usual)).max()))
-    allowed = ALLOWED[graph.kind]
-    return Difference(worst, "" if worst <= allowed else f"a row is off by {worst:.2g}, allowed is {allowed:g}")
+    largest_error = LARGEST_ERRORS[graph.kind]
+    return Difference(
+        worst, "" if worst <= largest_error else f"a row is off by {worst:.2g}, allowed is {largest_error:g}"
+    )

@@ -34,8 +34,8 @@ def serve(request: str) -> None:
     peaks = measure_peaks(runner.device)
     _tell({"gpu": {"name": runner.device.name, **asdict(peaks)}, "tensorrt": runner.tensorrt_version})
     cases = all_cases()
-    chosen = [cases[number] for number in job["cases"]]
-    results = check_cases(chosen, runner, runner.device, peaks)
+    chosen_cases = [cases[number] for number in job["cases"]]
+    results = check_cases(chosen_cases, runner, runner.device, peaks)
     try:
         for number in job["cases"]:
             _tell({"begins": number})
@@ -61,12 +61,12 @@ def check_all(device: int, environment: dict[str, Any]) -> Iterator[CaseResult]:
         BuildError: the check cannot begin on this machine.
     """
     cases = all_cases()
-    left = list(range(len(cases)))
-    while left:
-        done, under_way, said = 0, False, ""
-        for line in _lines(device, left):
+    remaining = list(range(len(cases)))
+    while remaining:
+        done, under_way, last_line = 0, False, ""
+        for line in _lines(device, remaining):
             if "said" in line:
-                said = line["said"]
+                last_line = line["said"]
             elif "begins" in line:
                 under_way = True
             elif "result" in line:
@@ -75,12 +75,14 @@ def check_all(device: int, environment: dict[str, Any]) -> Iterator[CaseResult]:
             else:
                 environment.update(line)
         if not done and not under_way:
-            raise BuildError(f"operators cannot be checked here: {said}; run `padfree doctor` to see what is missing")
+            raise BuildError(
+                f"operators cannot be checked here: {last_line}; run `padfree doctor` to see what is missing"
+            )
         if under_way:
-            case = cases[left[done]]
-            yield CaseResult(case.operator, case.variant, case.kind, "failed", detail=f"the process ended: {said}")
+            case = cases[remaining[done]]
+            yield CaseResult(case.operator, case.variant, case.kind, "failed", detail=f"the process ended: {last_line}")
             done += 1
-        left = left[done:]
+        remaining = remaining[done:]
 
 
 def _lines(device: int, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:

@@ -39,7 +39,7 @@ class MeasuredBatch:
         """B x S."""
         return len(self.seq_lens) * self.seq_len
 
-    def padded(self, metadata: Metadata) -> dict[str, Array]:
+    def pad(self, metadata: Metadata) -> dict[str, Array]:
         """Inputs [B, S] of a model with the padded interface."""
         return padded_feeds(self.ragged, metadata, self.seq_len)
 
@@ -48,10 +48,10 @@ def draw_lengths(lengths: Lengths, seed: int = 0) -> list[int]:
     """Lengths of the distribution that Lengths describes, its quantiles at B even steps, in random order."""
     steps = (np.arange(lengths.batch) + 0.5) / lengths.batch
     if 2 * lengths.mean >= lengths.maximum:
-        drawn = lengths.maximum - 2 * (lengths.maximum - lengths.mean) * (1 - steps)
+        lengths_drawn = lengths.maximum - 2 * (lengths.maximum - lengths.mean) * (1 - steps)
     else:
-        drawn = lengths.maximum * steps ** (lengths.maximum / lengths.mean - 1)
-    rounded = np.clip(np.round(drawn), 1, lengths.maximum).astype(int)
+        lengths_drawn = lengths.maximum * steps ** (lengths.maximum / lengths.mean - 1)
+    rounded = np.clip(np.round(lengths_drawn), 1, lengths.maximum).astype(int)
     return [int(length) for length in np.random.default_rng(seed).permutation(rounded)]
 
 
@@ -87,5 +87,5 @@ def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: in
 def _values(item: InputInfo, count: int, generator: np.random.Generator) -> Array:
     if item.holds_floats:
         return generator.standard_normal((count, *item.trailing_shape), dtype=np.float32)
-    allowed = np.arange(item.limit or UNLIMITED_IDS, dtype=np.int32)
-    return generator.choice(np.setdiff1d(allowed, item.excluded), (count, *item.trailing_shape))
+    ids = np.arange(item.limit or UNLIMITED_IDS, dtype=np.int32)
+    return generator.choice(np.setdiff1d(ids, item.excluded), (count, *item.trailing_shape))

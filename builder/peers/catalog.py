@@ -22,8 +22,8 @@ class Peer:
 
 LIMIT = "limit"
 GPU_PEERS: Mapping[str, Peer] = {
-    "tensorrt": Peer("TensorRT padded, weakly typed", partial(engines.padded, typing="weak")),
-    "tensorrt-strong": Peer("TensorRT padded, strongly typed", partial(engines.padded, typing="strong")),
+    "tensorrt": Peer("TensorRT padded, weakly typed", partial(engines.padded_contender, typing="weak")),
+    "tensorrt-strong": Peer("TensorRT padded, strongly typed", partial(engines.padded_contender, typing="strong")),
     "tensorrt-fp8": Peer("TensorRT padded, products in e4m3", partial(engines.padded_e4m3, attention=False)),
     "tensorrt-fp8-attention": Peer(
         "TensorRT padded, products and attention in e4m3", partial(engines.padded_e4m3, attention=True)

@@ -55,15 +55,15 @@ def relative_error(answers: Answers, truth: Answers) -> float:
     Raises:
         UnavailableError: they have no output in common, or rows of other shapes.
     """
-    shared = [name for name in truth if name in answers]
-    if not shared:
+    shared_names = [name for name in truth if name in answers]
+    if not shared_names:
         raise UnavailableError(f"gives {', '.join(answers) or 'nothing'}, the original {', '.join(truth)}")
     worst = 0.0
-    for name in shared:
-        ours, wanted = rows_of(answers[name]), rows_of(truth[name])
-        if ours.shape != wanted.shape:
-            raise UnavailableError(f"output '{name}' has rows of shape {ours.shape}, the original's {wanted.shape}")
-        worst = max(worst, largest_column_error(wanted, ours))
+    for name in shared_names:
+        ours, expected = rows_of(answers[name]), rows_of(truth[name])
+        if ours.shape != expected.shape:
+            raise UnavailableError(f"output '{name}' has rows of shape {ours.shape}, the original's {expected.shape}")
+        worst = max(worst, largest_column_error(expected, ours))
     return worst
 
 

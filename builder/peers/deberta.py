@@ -42,8 +42,8 @@ def disentangled_flash(setup: Setup) -> Contender:
 
     @torch.compile(dynamic=False)  # type: ignore[untyped-decorator]
     def behind_attention(layer: Any, attended: Any, x: Any) -> Any:
-        added = layer.attention.output(attended, x)
-        return layer.output(layer.intermediate(added), added)
+        residual = layer.attention.output(attended, x)
+        return layer.output(layer.intermediate(residual), residual)
 
     def run() -> Any:
         with torch.inference_mode():

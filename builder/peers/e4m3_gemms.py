@@ -67,9 +67,9 @@ def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> Mo
     raise_opset(result, OPSET)
     constants, changes = _constants(result), _Changes(result)
     nodes = list[NodeProto]()
-    chosen = {node.output[0] for node in _matmuls(result, constants, attention)}
+    chosen_names = {node.output[0] for node in _matmuls(result, constants, attention)}
     for node in result.graph.node:
-        if node.output[0] in chosen:
+        if node.output[0] in chosen_names:
             for position, name in enumerate(node.input):
                 if name in constants:
                     node.input[position] = changes.weight(name, numpy_helper.to_array(constants[name]))
@@ -82,10 +82,10 @@ def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> Mo
                     )
             nodes += changes.take_nodes()
         nodes.append(node)
-    read = {name for node in nodes for name in node.input}
+    names_read = {name for node in nodes for name in node.input}
     del result.graph.node[:]
     result.graph.node.extend(nodes)
-    initializers = [item for item in result.graph.initializer if item.name in read]
+    initializers = [item for item in result.graph.initializer if item.name in names_read]
     del result.graph.initializer[:]
     result.graph.initializer.extend(initializers)
     return result
@@ -109,9 +109,11 @@ class _Changes:
         if name not in self._names:
             scale_name = self._constant(f"{name}_scale", np.asarray(scale, np.float16))
             zero = self._e4m3(f"{name}_zero", np.zeros((), np.uint8))
-            stored = f"{_STEM}/{name}_stored"
-            self._node("QuantizeLinear", [name, scale_name, zero], stored)
-            self._names[name] = self._node("DequantizeLinear", [stored, scale_name, zero], f"{_STEM}/{name}_rounded")
+            stored_name = f"{_STEM}/{name}_stored"
+            self._node("QuantizeLinear", [name, scale_name, zero], stored_name)
+            self._names[name] = self._node(
+                "DequantizeLinear", [stored_name, scale_name, zero], f"{_STEM}/{name}_rounded"
+            )
         return self._names[name]
 
     def weight(self, name: str, values: npt.NDArray[Any]) -> str:
@@ -120,10 +122,10 @@ class _Changes:
             rows = np.ascontiguousarray(values.astype(np.float32).T)
             scale = _row_scales(rows)
             scaled = (rows / scale[:, np.newaxis]).astype(np.float32)
-            stored = self._e4m3(f"{name}_stored", narrow(scaled))
+            stored_name = self._e4m3(f"{name}_stored", narrow(scaled))
             scale_name = self._constant(f"{name}_scale", scale)
             zeros = self._e4m3(f"{name}_zero", np.zeros(len(scale), np.uint8))
-            wide = self._node("DequantizeLinear", [stored, scale_name, zeros], f"{_STEM}/{name}_rows", axis=0)
+            wide = self._node("DequantizeLinear", [stored_name, scale_name, zeros], f"{_STEM}/{name}_rows", axis=0)
             self._names[name] = self._node("Transpose", [wide], f"{_STEM}/{name}_rounded", perm=[1, 0])
         return self._names[name]
 

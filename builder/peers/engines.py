@@ -27,7 +27,7 @@ from .setup import PeerModel, Setup
 PLAIN, GRAPH = "plain", "CUDA graph"
 
 
-def packed(setup: Setup) -> Contender:
+def packed_contender(setup: Setup) -> Contender:
     """The rewritten model's engine, tuned for the batch's tokens, or of the setup's profile."""
     options, name = _tuned(setup), "packed"
     if setup.profile is not None:
@@ -70,12 +70,12 @@ def padded_e4m3(setup: Setup, *, attention: bool) -> Contender:
     convert = partial(e4m3_of_padded, setup=setup, attention=attention)
     make = partial(build_padded_engine, setup.model.original, typing="strong", convert=convert, **setup.shape)
     name = f"padded_e4m3{'_attention' if attention else ''}"
-    return _contender(setup, name, make, setup.batch.padded(setup.model.original_metadata))
+    return _contender(setup, name, make, setup.batch.pad(setup.model.original_metadata))
 
 
 def e4m3_of_padded(original: onnx.ModelProto, setup: Setup, *, attention: bool) -> onnx.ModelProto:
     """The original, of standard operators, in fp16 with Q/DQ around its GEMMs; sequences go one by one."""
-    grids = setup.batch.padded(setup.model.original_metadata)
+    grids = setup.batch.pad(setup.model.original_metadata)
     batches = [{name: grid[at : at + 1] for name, grid in grids.items()} for at, _ in enumerate(setup.batch.seq_lens)]
     scales = activation_scales(original, "fp32", batches, attention=attention)
     return with_e4m3_gemms(to_fp16(original), scales, attention=attention)
@@ -86,13 +86,13 @@ def _require_fp8(setup: Setup) -> None:
         raise UnavailableError(f"has GEMMs in e4m3, this is a comparison in {setup.model.precision}")
 
 
-def padded(setup: Setup, typing: Typing) -> Contender:
+def padded_contender(setup: Setup, typing: Typing) -> Contender:
     """The original's engine, tuned for B x S; it stays in the folder for other batches of that shape."""
     if setup.model.half != "fp16":
         raise UnavailableError(f"is built in fp16, this is a comparison in {setup.model.precision}")
     make = partial(build_padded_engine, setup.model.original, typing=typing, **setup.shape)
     name = padded_name(setup.model, typing, len(setup.batch.seq_lens), setup.batch.seq_len)
-    return _contender(setup, name, make, setup.batch.padded(setup.model.original_metadata), keep=True)
+    return _contender(setup, name, make, setup.batch.pad(setup.model.original_metadata), keep=True)
 
 
 def padded_name(model: PeerModel, typing: Typing, batch: int, seq_len: int) -> str:
@@ -106,7 +106,7 @@ def padded_interface(setup: Setup) -> Contender:
     make = partial(
         build_engine, setup.model.original, interface="padded", precision=precision, verify=False, **setup.shape
     )
-    return _contender(setup, "padded_interface", make, setup.batch.padded(setup.model.original_metadata))
+    return _contender(setup, "padded_interface", make, setup.batch.pad(setup.model.original_metadata))
 
 
 def _contender(
@@ -129,12 +129,12 @@ def _contender(
     session = Session(plan, device=setup.device)
     backend: Any = session.backend
     ragged = setup.batch.ragged
-    prepared = backend.prepare(feeds if feeds is not None else session.feeds(ragged))
-    prepared.enqueue()
-    outputs = prepared.download()
-    ways: dict[str, Way] = {PLAIN: prepared.time_ms}
+    runner = backend.prepare(feeds if feeds is not None else session.feeds(ragged))
+    runner.enqueue()
+    outputs = runner.download()
+    ways: dict[str, Way] = {PLAIN: runner.time_ms}
     if backend.can_capture:
-        ways[GRAPH] = partial(prepared.time_ms, graph=prepared.capture())
+        ways[GRAPH] = partial(runner.time_ms, graph=runner.capture())
 
     def close() -> None:
         session.close()

@@ -22,7 +22,7 @@ ERRORS_ONLY = 3
 def original_on_cpu(setup: Setup) -> Contender:
     """The exported model, padded to S."""
     session = _session(setup, setup.model.original, CPU)
-    feeds, names = setup.batch.padded(setup.model.original_metadata), _names(setup)
+    feeds, names = setup.batch.pad(setup.model.original_metadata), _names(setup)
     answers = _answers(setup, session.run(names, feeds))
     return Contender(answers, {"plain": partial(wall_ms, partial(session.run, names, feeds))})
 
@@ -53,7 +53,7 @@ def original_on_gpu(setup: Setup) -> Contender:
     if CUDA not in session.get_providers():
         raise UnavailableError(f"onnxruntime could not start its {CUDA} and fell back to the CPU")
     names, binding = _names(setup), session.io_binding()
-    for name, array in setup.batch.padded(setup.model.original_metadata).items():
+    for name, array in setup.batch.pad(setup.model.original_metadata).items():
         binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda", setup.device))
     for name in names:
         binding.bind_output(name, "cuda", setup.device)
@@ -81,5 +81,5 @@ def _names(setup: Setup) -> list[str]:
 
 
 def _answers(setup: Setup, outputs: list[Any]) -> Answers:
-    named = dict(zip(_names(setup), outputs, strict=True))
-    return split_outputs(named, setup.batch.ragged, setup.model.original_metadata)
+    outputs_by_name = dict(zip(_names(setup), outputs, strict=True))
+    return split_outputs(outputs_by_name, setup.batch.ragged, setup.model.original_metadata)

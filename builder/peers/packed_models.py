@@ -37,7 +37,7 @@ def packed_bert(torch: Any, attend: Attend, model: Any) -> Forward:
     layers = []
     for layer in model.encoder.layer:
         three = [getattr(layer.attention.self, name) for name in ("query", "key", "value")]
-        layers.append((layer, joined(torch, three), torch.cat([item.bias for item in three]).detach()))
+        layers.append((layer, join(torch, three), torch.cat([item.bias for item in three]).detach()))
     heads, attend_to_all = model.config.num_attention_heads, attend(WHOLE)
 
     def forward(tokens: Tokens) -> tuple[Any, Any]:
@@ -67,7 +67,7 @@ def packed_modernbert(torch: Any, attend: Attend, model: Any) -> Forward:
         }
         for layer in model.layers:
             q, k, v = layer.attn.Wqkv(layer.attn_norm(x)).view(len(x), 3, heads, -1).unbind(1)
-            q, k = (rotated(torch, item, *angles[layer.attention_type]) for item in (q, k))
+            q, k = (rotate(torch, item, *angles[layer.attention_type]) for item in (q, k))
             x = x + layer.attn.Wo(attention[layer.attention_type](q, k, v).flatten(1))
             x = x + layer.mlp(layer.mlp_norm(x))
         return model.final_norm(x), None
@@ -81,8 +81,8 @@ def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
     layers = []
     for layer in model.layers:
         attention, mlp = layer.self_attn, layer.mlp
-        qkv = joined(torch, (attention.q_proj, attention.k_proj, attention.v_proj))
-        layers.append((layer, qkv, joined(torch, (mlp.gate_proj, mlp.up_proj))))
+        qkv = join(torch, (attention.q_proj, attention.k_proj, attention.v_proj))
+        layers.append((layer, qkv, join(torch, (mlp.gate_proj, mlp.up_proj))))
     heads, attend_to_all = model.config.num_attention_heads, attend(WHOLE)
 
     def forward(tokens: Tokens) -> tuple[Any, None]:
@@ -90,7 +90,7 @@ def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
         angles = [item[0, :, None] for item in model.rotary_emb(x, tokens.positions[None])]
         for layer, qkv, halves in layers:
             q, k, v = functional.linear(x, qkv).view(len(x), 3, heads, -1).unbind(1)
-            q, k = (rotated(torch, item, *angles) for item in (q, k))
+            q, k = (rotate(torch, item, *angles) for item in (q, k))
             context = attend_to_all(q, k, v).flatten(1)
             x = layer.post_attention_layernorm(x + layer.self_attn.o_proj(context))
             gate, up = functional.linear(x, halves).chunk(2, -1)
@@ -100,12 +100,12 @@ def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
     return forward
 
 
-def joined(torch: Any, linears: Sequence[Any]) -> Any:
+def join(torch: Any, linears: Sequence[Any]) -> Any:
     """The weights of some GEMMs of the same rows as one."""
     return torch.cat([item.weight for item in linears]).detach()
 
 
-def rotated(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
+def rotate(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
     """Rotary embedding of x [T, H, D] by angles [T, 1, D], pairs half a head apart, in fp32."""
     first, second = x.float().chunk(2, -1)
     return (x.float() * cos + torch.cat((-second, first), -1) * sin).to(x.dtype)

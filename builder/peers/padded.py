@@ -30,9 +30,9 @@ def to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with weights and activations in fp16 and the original's input and output types."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
-    converted: onnx.ModelProto = convert_float_to_float16(copied, keep_io_types=True)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    converted: onnx.ModelProto = convert_float_to_float16(copy, keep_io_types=True)
     return converted
 
 
@@ -79,15 +79,15 @@ def build_padded_engine(
     builder = EngineBuilder(device, TacticOptions(timing_cache=timing_cache), progress)
     ranges = shape_ranges(metadata, profile)
     if typing == "strong":
-        built = builder.build(convert(original), ranges)
+        engine = builder.build(convert(original), ranges)
     elif builder.has_flag(FP16_FLAG):
-        built = builder.build(original, ranges, strongly_typed=False, builder_flags=(FP16_FLAG,))
+        engine = builder.build(original, ranges, strongly_typed=False, builder_flags=(FP16_FLAG,))
     else:
         raise BuildError(
             f"typing 'weak' needs TensorRT 10, this is {builder.tensorrt_version}, which knows strongly typed networks "
             "only; pass typing='strong'"
         )
-    return write_plan(path, built, raw, profile, builder, {"linear": TENSORRT, "norms": SEPARATE})
+    return write_plan(path, engine, raw, profile, builder, {"linear": TENSORRT, "norms": SEPARATE})
 
 
 def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = Non
     """
     inputs: list[dict[str, Any]] = []
     sequence_axes: set[str] = set()
-    rows, shared = sequence_inputs_of(model), shared_inputs_of(model)
+    rows, shared_names = sequence_inputs_of(model), shared_inputs_of(model)
     for value in model.graph.input:
         if value.name in {initializer.name for initializer in model.graph.initializer}:
             continue
@@ -111,19 +111,19 @@ def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = Non
             item = {"name": value.name, "role": "seq_lens" if lengths else PER_SEQUENCE, "limit": None, "dtype": dtype}
             inputs.append({**item, "width": rows[value.name][0]} if rows[value.name] else item)
             continue
-        if value.name in shared:
+        if value.name in shared_names:
             item = {"name": value.name, "role": PER_SEQUENCE, "limit": None, "dtype": dtype, "shared": True}
-            inputs.append({**item, "width": shared[value.name][0]} if shared[value.name] else item)
+            inputs.append({**item, "width": shared_names[value.name][0]} if shared_names[value.name] else item)
             continue
-        named = "mask" in value.name if mask is None else mask["plain"] and mask["input"] == value.name
-        allowed = ("int32", "int64", "bool", "float32") if named else ("int32", "int64")
-        if len(tensor.shape.dim) != 2 or dtype not in allowed:
+        is_mask = "mask" in value.name if mask is None else mask["plain"] and mask["input"] == value.name
+        dtypes = ("int32", "int64", "bool", "float32") if is_mask else ("int32", "int64")
+        if len(tensor.shape.dim) != 2 or dtype not in dtypes:
             raise BuildError(
                 f"input '{value.name}' is {dtype} of rank {len(tensor.shape.dim)}, allowed: integer grids [B, S]; "
                 "export the encoder with ids and attention mask as its inputs"
             )
         sequence_axes.add(tensor.shape.dim[1].dim_param)
-        role = "mask" if named else "tokens"
+        role = "mask" if is_mask else "tokens"
         inputs.append({"name": value.name, "role": role, "limit": None, "dtype": dtype})
     if mask is None and not any(item["role"] == "mask" for item in inputs):
         raise BuildError("the model has no mask input; export it with attention_mask, padding cannot be told otherwise")

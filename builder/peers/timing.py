@@ -60,7 +60,7 @@ class GraphReplay:
         self.graph.replay()
 
 
-def captured(work: Callable[[], object]) -> GraphReplay:
+def capture(work: Callable[[], object]) -> GraphReplay:
     """A CUDA graph of the work, after some plain runs of it on a stream beside."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -50,7 +50,7 @@ def load(setup: Setup, precision: str | None = None) -> Any:
 def inputs(setup: Setup) -> dict[str, Any]:
     """The padded batch on the GPU, under the names of the original's inputs."""
     torch = torch_module()
-    grids = setup.batch.padded(setup.model.original_metadata)
+    grids = setup.batch.pad(setup.model.original_metadata)
     return {name: torch.from_numpy(grid).long().cuda() for name, grid in grids.items()}
 
 
@@ -104,14 +104,14 @@ def padded_run(setup: Setup, model: Any) -> Callable[[], Any]:
 
 def ways_of(run: Callable[[], object], *, graph: bool = True) -> dict[str, Way]:
     """Plain and, where it can be captured, in a CUDA graph."""
-    from .timing import captured, each_ms  # imports PyTorch
+    from .timing import capture, each_ms  # imports PyTorch
 
     torch = torch_module()
     ways: dict[str, Way] = {"plain": partial(each_ms, run)}
     if not graph:
         return ways
     try:
-        ways["CUDA graph"] = partial(each_ms, captured(run))
+        ways["CUDA graph"] = partial(each_ms, capture(run))
     except RuntimeError:  # a model whose forward synchronises cannot be captured
         torch.cuda.synchronize()
     return ways

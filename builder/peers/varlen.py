@@ -16,12 +16,12 @@ from .torch_peers import load, torch_module, ways_of
 
 def varlen(setup: Setup) -> Contender:
     """With variable-length FlashAttention, plain and in a CUDA graph."""
-    return _packed(setup, varlen_attention)
+    return _packed_contender(setup, varlen_attention)
 
 
 def flex(setup: Setup) -> Contender:
     """With flex_attention, whose block masks are made beforehand, plain and in a CUDA graph."""
-    return _packed(setup, flex_attention)
+    return _packed_contender(setup, flex_attention)
 
 
 def varlen_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
@@ -68,7 +68,7 @@ def flex_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
     return attend
 
 
-def _packed(setup: Setup, attention: Callable[[Any, Sequence[int], str], Attend]) -> Contender:
+def _packed_contender(setup: Setup, attention: Callable[[Any, Sequence[int], str], Attend]) -> Contender:
     torch, seq_lens = torch_module(), setup.batch.seq_lens
     if setup.model.half == "fp32":
         raise UnavailableError("its attention runs fp16 and bf16, this is a comparison in fp32")

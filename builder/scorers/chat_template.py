@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from ..errors import BuildError
 from ..folders.objects import Entries
 from . import rendering_process
-from .known import ASKED, BETWEEN, SYSTEM
+from .known_scorers import BETWEEN, DEFAULT_INSTRUCTION, SYSTEM
 
 FILE, SETTINGS, _KEY = "chat_template.jinja", "tokenizer_config.json", "chat_template"
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -66,31 +66,31 @@ class ChatTemplate:
         pieces = self._split(plain, first)
         if pieces != self._split(other, second):
             raise BuildError(f"{self.source}: makes other words of other texts around them; {_ADVICE}")
-        return Template((tuple(self._trimmed(pieces, self._split(around, first))),))
+        return Template((tuple(self._trim(pieces, self._split(around, first))),))
 
     def _texts(self, prompt: str) -> Sequence[str]:
         """The texts that it makes of both pairs of marks, and of the first with blanks around them."""
         first, second = _MARKS
         blanks = (_BLANKS[0] + first[0] + _BLANKS[1], _BLANKS[0] + first[1] + _BLANKS[1])
         error = ""
-        for listed in (False, True) if self.names_both else (False,):  # contents may have to be lists of parts
-            cases = [self._case(*marks, prompt, listed=listed) for marks in (first, second, blanks)]
+        for as_list in (False, True) if self.names_both else (False,):  # contents may have to be lists of parts
+            cases = [self._case(*marks, prompt, as_list=as_list) for marks in (first, second, blanks)]
             answer = self._rendered(cases)
             texts = [text for text in answer["texts"] if text is not None]
-            if len(texts) == len(cases) and (listed or not self.names_both or all(mark in texts[0] for mark in first)):
+            if len(texts) == len(cases) and (as_list or not self.names_both or all(mark in texts[0] for mark in first)):
                 return texts
             error = error or answer["error"]
         if not error:
             return texts
         raise BuildError(f"{self.source}: cannot be rendered ({ascii(error)[1:-1][:200]}); {_ADVICE}")
 
-    def _case(self, query: str, document: str, prompt: str, *, listed: bool = False) -> dict[str, Any]:
+    def _case(self, query: str, document: str, prompt: str, *, as_list: bool = False) -> dict[str, Any]:
         if self.names_both:
             said = [(name, text) for name, text in (("system", prompt), (QUERY, query), (DOCUMENT, document)) if text]
         else:
-            said = [("system", SYSTEM), ("user", f"{ASKED}{query}{BETWEEN}{document}")]
+            said = [("system", SYSTEM), ("user", f"{DEFAULT_INSTRUCTION}{query}{BETWEEN}{document}")]
         messages = [
-            {"role": role, "content": [{"type": "text", "text": text}] if listed else text} for role, text in said
+            {"role": role, "content": [{"type": "text", "text": text}] if as_list else text} for role, text in said
         ]
         both = {"messages": messages, QUERY: query, DOCUMENT: document}
         return {**self.specials, **both, "add_generation_prompt": True, "enable_thinking": False, "tools": None}
@@ -116,22 +116,22 @@ class ChatTemplate:
         parts = template.split("\0")
         return [Piece(field=item) if at % 2 else Piece(item) for at, item in enumerate(parts)]
 
-    def _trimmed(self, pieces: Sequence[Piece], around: Sequence[Piece]) -> list[Piece]:
+    def _trim(self, pieces: Sequence[Piece], around: Sequence[Piece]) -> list[Piece]:
         """The pieces, with fields that lose blanks at an end marked so."""
-        lost: dict[int, list[str]] = {at: [] for at, piece in enumerate(pieces) if piece.field}
+        losses: dict[int, list[str]] = {at: [] for at, piece in enumerate(pieces) if piece.field}
         for at in range(0, len(pieces), 2):
             ends = ("", _BLANKS[1]) if at else ("",)
             begins = ("", _BLANKS[0]) if at + 1 < len(pieces) else ("",)
-            text, found = pieces[at].text, around[at].text
-            kept = [(end, begin) for end in ends for begin in begins if end + text + begin == found]
-            if not kept:
+            text, bare = pieces[at].text, around[at].text
+            separators = [(end, begin) for end in ends for begin in begins if end + text + begin == bare]
+            if not separators:
                 raise BuildError(f"{self.source}: makes other words of blanks around texts; {_ADVICE}")
-            end, begin = kept[0]
+            end, begin = separators[0]
             if at and not end:
-                lost[at - 1].append("right")
+                losses[at - 1].append("right")
             if at + 1 < len(pieces) and not begin:
-                lost[at + 1].append("left")
-        fields = {at: Piece(field=pieces[at].field, trims=tuple(sorted(sides))) for at, sides in lost.items()}
+                losses[at + 1].append("left")
+        fields = {at: Piece(field=pieces[at].field, trims=tuple(sorted(sides))) for at, sides in losses.items()}
         return [fields.get(at, piece) for at, piece in enumerate(pieces) if piece.field or piece.text]
 
 
@@ -145,23 +145,23 @@ def chat_template(folder: Path) -> ChatTemplate | None:
     if file.is_file():
         return ChatTemplate(_read(file), str(file), specials)
     entries = Entries(folder / SETTINGS)
-    said = entries.raw.get(_KEY)
-    if isinstance(said, list):  # several, by their names
-        named = {item.get("name"): item.get("template") for item in said if isinstance(item, dict)}
-        said = named.get("default")
-    if said is None:
+    template = entries.raw.get(_KEY)
+    if isinstance(template, list):  # several, by their names
+        templates = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = templates.get("default")
+    if template is None:
         return None
-    if not isinstance(said, str):
+    if not isinstance(template, str):
         raise entries.wrong(_KEY, "a template")
-    return ChatTemplate(said, f"{entries.file}, '{_KEY}'", specials)
+    return ChatTemplate(template, f"{entries.file}, '{_KEY}'", specials)
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
     """The tokenizer's own tokens, by their names in tokenizer_config.json."""
     raw = Entries(folder / SETTINGS).raw
     tokens = {name: raw.get(name) for name in _SPECIALS}
-    named = {name: item.get("content") if isinstance(item, dict) else item for name, item in tokens.items()}
-    return {name: item for name, item in named.items() if isinstance(item, str)}
+    contents = {name: item.get("content") if isinstance(item, dict) else item for name, item in tokens.items()}
+    return {name: item for name, item in contents.items() if isinstance(item, str)}
 
 
 def given_template(text: str, folder: Path, tokenizer: Tokenizer) -> Template:

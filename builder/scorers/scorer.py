@@ -19,7 +19,7 @@ from ..folders.config import ModelConfig
 from ..folders.head import Dense, Head, HeadOptions
 from ..folders.objects import Entries
 from .chat_template import chat_template, given_template, special_tokens
-from .known import KNOWN, KnownScorer, known_scorer
+from .known_scorers import KNOWN_SCORERS, KnownScorer, known_scorer
 
 _PLAIN = ("gemma", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
 """Architectures whose words' scores are products of the last hidden state and rows of lm_head, and nothing else."""
@@ -33,14 +33,14 @@ class Scorer:
 
     Attributes:
         answers: ids of the token whose score counts, and of the one that it is held against, if there is one.
-        shown: both as texts, for messages.
+        answer_names: both as texts, for messages.
         template: what stands around pairs.
         activation: what the difference of both goes through.
         notes: what to tell the user.
     """
 
     answers: tuple[int, ...]
-    shown: tuple[str, ...]
+    answer_names: tuple[str, ...]
     template: Template
     activation: str
     notes: tuple[str, ...] = ()
@@ -77,8 +77,8 @@ def scorer_of(
         BuildError: no such token, no template, or one without a place for a text; or a model whose last layer is not
             known.
     """
-    known = KNOWN.get(options.template) or known_scorer(path, Entries(config.file).raw)
-    names = options.scores or (known.scores if known is not None and not answers else ())
+    known_scorer_entry = KNOWN_SCORERS.get(options.template) or known_scorer(path, Entries(config.file).raw)
+    names = options.scores or (known_scorer_entry.scores if known_scorer_entry is not None and not answers else ())
     if not names and not answers:
         return None
     if config.model_type not in _PLAIN:
@@ -96,38 +96,45 @@ def scorer_of(
         raise BuildError(
             f"{path}: an answer's token is {max(ids)}, and the model has {size}; download the folder again"
         )
-    shown = names or tuple(str(tokenizer.id_to_token(item)) for item in ids)
-    template, notes = _template(path, encoder, tokenizer, options, known, prompt)
-    held = f" against {shown[1]!a}" if len(shown) > 1 else ""
-    notes = (f"is a reranker: the last token's score of {shown[0]!a}{held}", *notes)
-    return Scorer(ids, shown, template, activation or ("sigmoid" if len(ids) > 1 else "identity"), notes)
+    answer_names = names or tuple(str(tokenizer.id_to_token(item)) for item in ids)
+    template, notes = _template(path, encoder, tokenizer, options, known_scorer_entry, prompt)
+    against = f" against {answer_names[1]!a}" if len(answer_names) > 1 else ""
+    notes = (f"is a reranker: the last token's score of {answer_names[0]!a}{against}", *notes)
+    return Scorer(ids, answer_names, template, activation or ("sigmoid" if len(ids) > 1 else "identity"), notes)
 
 
 def _template(
-    path: Path, encoder: Path, tokenizer: Tokenizer, options: HeadOptions, known: KnownScorer | None, prompt: str
+    path: Path,
+    encoder: Path,
+    tokenizer: Tokenizer,
+    options: HeadOptions,
+    known_scorer_entry: KnownScorer | None,
+    prompt: str,
 ) -> tuple[Template, tuple[str, ...]]:
     """What stands around pairs, and what to tell of it."""
-    if options.template and options.template not in KNOWN:
+    if options.template and options.template not in KNOWN_SCORERS:
         return given_template(options.template, encoder, tokenizer), ()
     own = chat_template(encoder)
-    if known is not None and (options.template or own is None or not known.own_first):
-        return known.template_of(special_tokens(encoder)), (f"its template is that of {known.name}'s card",)
+    if known_scorer_entry is not None and (options.template or own is None or not known_scorer_entry.own_first):
+        return known_scorer_entry.template_of(special_tokens(encoder)), (
+            f"its template is that of {known_scorer_entry.name}'s card",
+        )
     if own is None:
         raise BuildError(
             f"{path}: has no chat template, which would say what stands around query and document; pass --template "
             "with a text that has {query} and {document}"
         )
-    told = "" if own.names_both else ", which is told to judge as Qwen3-Reranker is (--template for other words)"
-    return own.template(prompt), (f"its template is the folder's own chat template{told}",)
+    advice = "" if own.names_both else ", which is told to judge as Qwen3-Reranker is (--template for other words)"
+    return own.template(prompt), (f"its template is the folder's own chat template{advice}",)
 
 
 def template_for_pairs(path: Path, encoder: Path, config: ModelConfig, options: HeadOptions) -> Template | None:
     """What --template says for a model with a head for pairs; None: it is not asked for."""
     if not options.template:
         return None
-    known = KNOWN.get(options.template)
-    if known is not None:
-        return known.template_of(special_tokens(encoder))
+    known_scorer_entry = KNOWN_SCORERS.get(options.template)
+    if known_scorer_entry is not None:
+        return known_scorer_entry.template_of(special_tokens(encoder))
     return given_template(options.template, encoder, _tokenizer(path, encoder, config))
 
 
@@ -171,11 +178,11 @@ def _id_of(name: str, tokenizer: Tokenizer, asked: str) -> int:
         encoding = tokenizer.encode(name, add_special_tokens=False)
     except Exception:  # the library raises plain Exception; of tokenizers without a token for unknown words
         encoding = None
-    found: int | None = tokenizer.token_to_id(name)
+    token_id: int | None = tokenizer.token_to_id(name)
     if encoding is not None and len(encoding.ids) == 1 and _is_known(encoding.ids[0], tokenizer, name):
         return int(encoding.ids[0])
-    if found is not None:
-        return int(found)
+    if token_id is not None:
+        return int(token_id)
     parts = [] if encoding is None else encoding.tokens
     splits = f"splits it into {', '.join(map(ascii, parts[:6]))}" if len(parts) > 1 else "does not have it"
     raise BuildError(

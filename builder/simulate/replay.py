@@ -26,7 +26,7 @@ class Replay:
     """What became of a trace: its runs, and the requests that none took."""
 
     runs: list[Run] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
+    refusal_times: list[int] = field(default_factory=list)
     too_late: list[int] = field(default_factory=list)
 
 
@@ -53,7 +53,7 @@ def replay(trace: Sequence[Waiting], policy: Policy, costs: CostTable, *, max_wa
         if not waiting:
             now_s = max(now_s, trace[next_arrival].arrived_s)
         while next_arrival < len(trace) and trace[next_arrival].arrived_s <= now_s:
-            (waiting if len(waiting) < max_waiting else done.refused).append(next_arrival)
+            (waiting if len(waiting) < max_waiting else done.refusal_times).append(next_arrival)
             next_arrival += 1
         if has_deadlines:
             late = {at for at in waiting if latest_start_s(trace[at], policy.costs) < now_s}

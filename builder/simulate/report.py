@@ -82,24 +82,24 @@ def contenders(
 
 def summarise(contender: SimulatedServer, trace: Sequence[Waiting], done: Replay) -> Summary:
     """Figures of one replay."""
-    answered = [(at, run.end_s) for run in done.runs for at in run.requests]
-    latency_ms = [1e3 * (end_s - trace[at].arrived_s) for at, end_s in answered]
+    answer_times = [(at, run.end_s) for run in done.runs for at in run.requests]
+    latency_ms = [1e3 * (end_s - trace[at].arrived_s) for at, end_s in answer_times]
     first_s = trace[0].arrived_s
     span_s = max(trace[-1].arrived_s, max((run.end_s for run in done.runs), default=0.0)) - first_s
-    tokens = sum(trace[at].length for at, _ in answered)
+    tokens = sum(trace[at].length for at, _ in answer_times)
     slots = sum(_slots([trace[at].length for at in run.requests], contender.costs) for run in done.runs)
     p50_ms, p99_ms = np.percentile(latency_ms, (50, 99)).tolist() if latency_ms else (None, None)
     return Summary(
         contender=contender.name,
         offered_rps=rate_of(trace),
-        answered_rps=len(answered) / (span_s + 1 / rate_of(trace)) if answered else 0.0,
-        refused=len(done.refused) / len(trace),
+        answered_rps=len(answer_times) / (span_s + 1 / rate_of(trace)) if answer_times else 0.0,
+        refused=len(done.refusal_times) / len(trace),
         too_late=len(done.too_late) / len(trace),
         p50_ms=p50_ms,
         p99_ms=p99_ms,
         padding=1 - tokens / slots if slots else 0.0,
-        run_requests=len(answered) / max(len(done.runs), 1),
-        busy=sum(run.end_s - run.start_s for run in done.runs) / span_s if answered else 0.0,
+        run_requests=len(answer_times) / max(len(done.runs), 1),
+        busy=sum(run.end_s - run.start_s for run in done.runs) / span_s if answer_times else 0.0,
     )
 
 

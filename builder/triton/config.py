@@ -12,7 +12,7 @@ from padfree.contract.installation import install_command
 from padfree.contract.metadata import Metadata
 from padfree.runtime.triton.items import SEQ_LENS
 
-from .serving import Served
+from .serving import ServedModel
 from .tensors import set_dims
 
 CONFIG_FILE = "config.pbtxt"
@@ -96,13 +96,13 @@ def add_output(config: Any, name: str, data_type: int, dims: list[int]) -> None:
     set_dims(item, dims)
 
 
-def add_batching(config: Any, served: Served, *, delays: bool = True) -> None:
+def add_batching(config: Any, served_model: ServedModel, *, delays: bool = True) -> None:
     """The dynamic batcher, with its queue and, unless requests wait in another model of theirs, its delay."""
     batching = config.dynamic_batching
     batching.SetInParent()
-    batching.max_queue_delay_microseconds = served.options.max_queue_delay_us if delays else 0
-    if served.options.max_queue_size:
-        batching.default_queue_policy.max_queue_size = served.options.max_queue_size
+    batching.max_queue_delay_microseconds = served_model.options.max_queue_delay_us if delays else 0
+    if served_model.options.max_queue_size:
+        batching.default_queue_policy.max_queue_size = served_model.options.max_queue_size
 
 
 def add_instances(config: Any, count: int, *, on_gpu: bool, gpus: Sequence[int] | None = None) -> None:

@@ -112,24 +112,24 @@ def digest_of(content: Path | bytes) -> str:
 
 
 def check_replaceable(
-    folder: Path, new: Mapping[str, bytes], known: Mapping[str, str], *, overwrite: bool
+    folder: Path, new: Mapping[str, bytes], ours: Mapping[str, str], *, overwrite: bool
 ) -> tuple[list[str], list[str]]:
-    """Which files of `new` are to be written, and which that padfree wrote before (`known`) are in use no more.
+    """Which files of `new` are to be written, and which that padfree wrote before (`ours`) are in use no more.
 
     Raises:
         BuildError: one that would be replaced or removed was changed since, or is somebody else's.
     """
-    written = [name for name, content in new.items() if not _holds(folder / name, digest_of(content))]
-    unused = [name for name in known if name not in new and (folder / name).is_file()]
-    for name in [*written, *unused]:
+    changed_names = [name for name, content in new.items() if not _holds(folder / name, digest_of(content))]
+    unused_names = [name for name in ours if name not in new and (folder / name).is_file()]
+    for name in [*changed_names, *unused_names]:
         path = folder / name
         if not path.exists() and not path.is_symlink():
             continue
         if not path.is_file():
             raise BuildError(f"{path} is no file, and would be replaced; choose another folder")
-        if overwrite or _holds(path, known.get(name, "")):
+        if overwrite or _holds(path, ours.get(name, "")):
             continue
-        if name not in known:
+        if name not in ours:
             raise BuildError(
                 f"{path} is a file that padfree triton did not write, and would be replaced; choose another folder, or "
                 "pass --overwrite to lose it"
@@ -137,7 +137,7 @@ def check_replaceable(
         raise BuildError(
             f"{path} was changed since padfree triton wrote it; choose another folder, or pass --overwrite to lose that"
         )
-    return written, unused
+    return changed_names, unused_names
 
 
 def _holds(path: Path, digest: str) -> bool:

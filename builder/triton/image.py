@@ -22,7 +22,7 @@ from padfree.runtime.gpu import device_code, plugin_library
 from . import kubernetes, libraries
 from .folder import MANIFEST
 from .releases import Server
-from .serving import BACKENDS, NATIVE, Served, printable
+from .serving import BACKENDS, NATIVE, ServedModel, printable
 from .text import tokenizer_name
 
 DOCKERFILE = "Dockerfile"
@@ -89,18 +89,18 @@ class Needs:
         return needs
 
 
-def needs_of(served: Served, server: Server) -> Needs:
+def needs_of(served_model: ServedModel, server: Server) -> Needs:
     """What a model wants that is about to be written."""
-    engine = served.metadata.engine
+    engine = served_model.metadata.engine
     return Needs(
-        model=served.options.name,
+        model=served_model.options.name,
         release=server.release,
         server_tensorrt=server.tensorrt,
         engine_tensorrt=None if engine is None else engine.tensorrt,
         gpu=None if engine is None else f"{engine.gpu_name} (compute capability {engine.compute_capability})",
-        backend=served.backend,
-        texts=served.options.tokenizer is not None,
-        gpus=1 + max(served.options.gpus or (0,)),
+        backend=served_model.backend,
+        texts=served_model.options.tokenizer is not None,
+        gpus=1 + max(served_model.options.gpus or (0,)),
     )
 
 
@@ -286,8 +286,8 @@ def _library_for(models: Sequence[Needs]) -> Path:
     """
     library = plugin_library.find()
     for needs in models:
-        named = GPU.fullmatch(needs.gpu or "")
-        if named is not None and (problem := device_code.problem(named[1], named[2], library)):
+        gpu = GPU.fullmatch(needs.gpu or "")
+        if gpu is not None and (problem := device_code.problem(gpu[1], gpu[2], library)):
             raise BuildError(f"the plan of model {needs.model} cannot run with the library here: {problem}")
     return library
 

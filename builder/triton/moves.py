@@ -24,27 +24,27 @@ class Moves:
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
         self._aside: list[Path] = []
-        self._created: list[Path] = []
+        self._new_folders: list[Path] = []
 
     def folder(self, path: Path) -> None:
         """Makes a folder, unless it is there."""
         if not path.is_dir():
-            self._created.append(path)
+            self._new_folders.append(path)
             path.mkdir(exist_ok=True)
 
     def aside(self, path: Path) -> Path:
         """A hidden name beside `path`, for what is to be moved there; what is left of it goes at the end."""
-        staged = partial_path(path)
-        self._aside.append(staged)
-        return staged
+        aside_path = partial_path(path)
+        self._aside.append(aside_path)
+        return aside_path
 
     def file(self, path: Path, content: bytes) -> Callable[[], None]:
         """Stages a file; the function that it returns moves it into place."""
-        staged = stage(path, lambda stream: stream.write(content))
-        self._aside.append(staged)
-        return partial(self.into, staged, path)
+        stage_path = stage(path, lambda stream: stream.write(content))
+        self._aside.append(stage_path)
+        return partial(self.into, stage_path, path)
 
-    def into(self, staged: Path, path: Path) -> None:
+    def into(self, stage_path: Path, path: Path) -> None:
         """Moves what was staged into its place."""
         if path.is_dir() and not path.is_symlink():
             self.away(path)
@@ -52,10 +52,10 @@ class Moves:
             backup = self.aside(path)
             shutil.copy2(path, backup, follow_symlinks=False)
             self._undo.append(partial(backup.replace, path))
-            staged.replace(path)
+            stage_path.replace(path)
             return
-        self._undo.append(partial(_back, path, staged))
-        staged.rename(path)
+        self._undo.append(partial(_back, path, stage_path))
+        stage_path.rename(path)
 
     def away(self, path: Path) -> None:
         """Takes a file or folder away."""
@@ -75,7 +75,7 @@ class Moves:
                     undo()
         for path in self._aside:
             remove(path)
-        for path in reversed(self._created) if kind is not None else ():
+        for path in reversed(self._new_folders) if kind is not None else ():
             with contextlib.suppress(OSError):
                 path.rmdir()  # unless somebody put something there meanwhile
 

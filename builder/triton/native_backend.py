@@ -14,39 +14,39 @@ from padfree.runtime.request import ZERO_WHEN_MISSING
 
 from . import config as configs
 from .folder import ENCODER, ModelFolder, copy_of
-from .serving import NATIVE, Served
+from .serving import NATIVE, ServedModel
 from .tensors import VARIABLE, data_type, output_dims
 from .warmup import add_warmup
 
 PLAN_FILE = "model.plan"
 
 
-def model_folder(served: Served) -> ModelFolder:
+def model_folder(served_model: ServedModel) -> ModelFolder:
     """The model's folder.
 
     Raises:
         BuildError: an output that has no row of one size for every token or every sequence.
     """
-    config = configs.new_config(served.options.name, served.max_batch)
+    config = configs.new_config(served_model.options.name, served_model.max_batch)
     config.backend, config.default_model_filename = NATIVE, PLAN_FILE
-    for item in served.metadata.token_inputs():
+    for item in served_model.metadata.token_inputs():
         kind = "TYPE_FP32" if item.holds_floats else "TYPE_INT32"
         dims = [VARIABLE, *item.trailing_shape]
         configs.add_input(config, item.name, kind, dims, ragged=True, optional=item.name in ZERO_WHEN_MISSING)
-    configs.add_sequence_inputs(config, served.metadata)
+    configs.add_sequence_inputs(config, served_model.metadata)
     configs.add_seq_lens(config)
-    for output in served.metadata.outputs:
+    for output in served_model.metadata.outputs:
         check_output(output)
         configs.add_output(config, output.name, data_type(configs.protobuf(), output.dtype), output_dims(output))
-    configs.add_batching(config, served)
-    configs.add_instances(config, served.options.instances, on_gpu=True, gpus=served.options.gpus)
-    warmup = add_warmup(config, served)
+    configs.add_batching(config, served_model)
+    configs.add_instances(config, served_model.options.instances, on_gpu=True, gpus=served_model.options.gpus)
+    warmup = add_warmup(config, served_model)
     return ModelFolder(
-        version={PLAN_FILE: copy_of(served.path), f"{PLAN_FILE}.json": copy_of(sidecar_path(served.path))},
+        version={PLAN_FILE: copy_of(served_model.path), f"{PLAN_FILE}.json": copy_of(sidecar_path(served_model.path))},
         beside=warmup,
         config=configs.to_text(config),
         part=ENCODER,
-        family=served.options.name,
+        family=served_model.options.name,
     )
 
 

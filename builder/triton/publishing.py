@@ -42,8 +42,8 @@ class _Target:
     folder: Path
     model: ModelFolder
     before: Manifest | None
-    written: tuple[str, ...]
-    unused: tuple[str, ...]
+    new_names: tuple[str, ...]
+    unused_names: tuple[str, ...]
 
 
 def check_repository(folder: Path) -> None:
@@ -65,7 +65,7 @@ def check_repository(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def opened(repository: Path) -> Iterator[None]:
+def open_repository(repository: Path) -> Iterator[None]:
     """The repository, made if need be, for one process at a time: its models share files.
 
     A folder that was made for it goes again where nothing was put there.
@@ -109,7 +109,7 @@ def manifests(repository: Path) -> dict[str, Manifest]:
 def publish(
     repository: Path,
     models: Mapping[str, ModelFolder],
-    shared: Mapping[str, bytes],
+    shared_files: Mapping[str, bytes],
     *,
     version: int | None = None,
     overwrite: bool = False,
@@ -120,9 +120,9 @@ def publish(
     Other versions, other models and other files stay.
 
     Args:
-        repository: a folder that `opened` holds.
+        repository: a folder that `open_repository` holds.
         models: name -> what goes to its folder. The last one's configuration is the last file that changes.
-        shared: files of the repository; without any it keeps what it has.
+        shared_files: files of the repository; without any it keeps what it has.
         version: number of the version; one that is there with other files is replaced with `overwrite` alone.
         overwrite: also replace files that were changed since they were written.
 
@@ -134,7 +134,7 @@ def publish(
             nothing has changed then.
     """
     try:
-        return _publish(repository, models, shared, version, overwrite=overwrite)
+        return _publish(repository, models, shared_files, version, overwrite=overwrite)
     except OSError as error:
         raise _unwritable(repository, error) from error
 
@@ -142,32 +142,32 @@ def publish(
 def _publish(
     repository: Path,
     models: Mapping[str, ModelFolder],
-    shared: Mapping[str, bytes],
+    shared_files: Mapping[str, bytes],
     version: int | None,
     *,
     overwrite: bool,
 ) -> tuple[int, bool]:
     indices = [_target(repository / name, model, overwrite=overwrite) for name, model in models.items()]
     before = read_manifest(repository)
-    known = before.files if before else {}
-    ours = {name: known[name] for name in shared if name in known}
-    written, _ = check_replaceable(repository, shared, ours, overwrite=overwrite)
-    _remove_left(repository, [*shared, MANIFEST])
+    files_before = before.files if before else {}
+    ours = {name: files_before[name] for name in shared_files if name in files_before}
+    new_names, _ = check_replaceable(repository, shared_files, ours, overwrite=overwrite)
+    _remove_left(repository, [*shared_files, MANIFEST])
     with Moves() as moves:
-        staged = []
+        stages = []
         for index in indices:
             moves.folder(index.folder)
             _remove_left(index.folder)
-            staged.append(moves.aside(index.folder / NEW))
-            write_version(staged[-1], index.model.version)
-        digests = [digests_in(folder) for folder in staged]
+            stages.append(moves.aside(index.folder / NEW))
+            write_version(stages[-1], index.model.version)
+        digests = [digests_in(folder) for folder in stages]
         number, there = _choose([index.folder for index in indices], digests, version, overwrite=overwrite)
-        files = [moves.file(repository / name, shared[name]) for name in written]
-        if shared:
-            digest = {name: digest_of(content) for name, content in shared.items()}
-            manifest = Manifest("", "", None, {**known, **digest}, {})
+        files = [moves.file(repository / name, shared_files[name]) for name in new_names]
+        if shared_files:
+            digest = {name: digest_of(content) for name, content in shared_files.items()}
+            manifest = Manifest("", "", None, {**files_before, **digest}, {})
             files += _changed(moves, repository / MANIFEST, manifest.to_json())
-        for index, folder, content in zip(indices, staged, digests, strict=True):
+        for index, folder, content in zip(indices, stages, digests, strict=True):
             target = index.folder / str(number)
             if not target.is_dir() or digests_in(target) != content:
                 files.append(partial(moves.into, folder, target))
@@ -195,12 +195,12 @@ def _target(folder: Path, model: ModelFolder, *, overwrite: bool) -> _Target:
             f"'{model.family}'; choose another --name"
         )
     new = {**model.beside, CONFIG_FILE: model.config}
-    written, unused = check_replaceable(folder, new, before.files if before else {}, overwrite=overwrite)
-    return _Target(folder, model, before, tuple(written), tuple(unused))
+    new_names, unused_names = check_replaceable(folder, new, before.files if before else {}, overwrite=overwrite)
+    return _Target(folder, model, before, tuple(new_names), tuple(unused_names))
 
 
 def _choose(
-    folders: list[Path], digests: list[dict[str, str]], wanted: int | None, *, overwrite: bool
+    folders: list[Path], digests: list[dict[str, str]], asked_version: int | None, *, overwrite: bool
 ) -> tuple[int, bool]:
     """The version's number, and whether the folders have it with these files already."""
     newest = [max(_versions(folder), default=0) for folder in folders]
@@ -211,7 +211,7 @@ def _choose(
         if number
     )
     unasked = top if same and top else top + 1
-    number = unasked if wanted is None else wanted
+    number = unasked if asked_version is None else asked_version
     if not 1 <= number <= MAX_VERSION:
         raise BuildError(f"version {number}, allowed: 1 to {MAX_VERSION}; pass --version {max(1, top)}")
     if number < top:
@@ -239,10 +239,10 @@ def _versions(folder: Path) -> list[int]:
 def _beside(moves: Moves, target: _Target, number: int, content: Mapping[str, str]) -> Iterator[Callable[[], None]]:
     """Stages what lies beside the versions; gives the moves, the configuration's last."""
     model, folder = target.model, target.folder
-    for name in target.written:
+    for name in target.new_names:
         moves.folder((folder / name).parent)
     new = {**model.beside, CONFIG_FILE: model.config}
-    files = {name: moves.file(folder / name, new[name]) for name in target.written}
+    files = {name: moves.file(folder / name, new[name]) for name in target.new_names}
     versions = dict(target.before.versions) if target.before else {}
     older = {name: digests for name, digests in versions.items() if (folder / name).is_dir()}
     manifest = Manifest(
@@ -254,7 +254,7 @@ def _beside(moves: Moves, target: _Target, number: int, content: Mapping[str, st
     )
     last = files.pop(CONFIG_FILE, None)
     yield from files.values()
-    yield from (partial(moves.away, folder / name) for name in target.unused)
+    yield from (partial(moves.away, folder / name) for name in target.unused_names)
     yield from _changed(moves, folder / MANIFEST, manifest.to_json())
     if last is not None:
         yield last
@@ -266,7 +266,7 @@ def _changed(moves: Moves, path: Path, content: bytes) -> list[Callable[[], None
 
 
 def _remove_left(folder: Path, names: Collection[str] | None = None) -> None:
-    """Removes what a killed process left in a folder, staged for files of these names; `opened` keeps others away."""
+    """Removes what a killed process left in a folder, staged for files of these names; `open_repository` locks it."""
     for path in list(folder.iterdir()):
         name = staged_for(path)
         if name and (names is None or name in names):

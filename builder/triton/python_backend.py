@@ -14,7 +14,7 @@ from padfree.runtime.triton import EncoderParameters
 
 from . import config as configs
 from .folder import ENCODER, Files, ModelFolder, copy_of
-from .serving import Served
+from .serving import ServedModel
 from .tensors import VARIABLE, data_type, output_dims
 from .warmup import add_warmup
 
@@ -29,47 +29,51 @@ __all__ = ["TritonPythonModel"]
 SHOWN_TYPES = {"bfloat16": "float32"}  # what NumPy lacks leaves the session wider
 
 
-def model_folder(served: Served) -> ModelFolder:
+def model_folder(served_model: ServedModel) -> ModelFolder:
     """The model's folder: configuration, model.py, the model file (a plan with its metadata), warm-up data.
 
     Raises:
         BuildError: an output whose type or shape cannot be served, or costs of another kind of model.
         padfree.runtime.SessionError: no table of costs.
     """
-    file = "model.plan" if served.is_plan else "model.onnx"
-    config = new_config(served.options.name, served.max_batch)
-    for item in served.metadata.token_inputs():
+    file = "model.plan" if served_model.is_plan else "model.onnx"
+    config = new_config(served_model.options.name, served_model.max_batch)
+    for item in served_model.metadata.token_inputs():
         optional = item.name in ZERO_WHEN_MISSING
         configs.add_input(config, item.name, "TYPE_INT32", [VARIABLE], ragged=True, optional=optional)
-    configs.add_sequence_inputs(config, served.metadata)
+    configs.add_sequence_inputs(config, served_model.metadata)
     configs.add_seq_lens(config)
-    for output in served.metadata.outputs:
+    for output in served_model.metadata.outputs:
         dtype = SHOWN_TYPES.get(output.dtype, output.dtype)
         configs.add_output(config, output.name, data_type(configs.protobuf(), dtype), output_dims(output))
-    configs.add_batching(config, served)
-    configs.add_instances(config, served.options.instances, on_gpu=served.is_plan, gpus=served.options.gpus)
-    costs = served.options.costs
-    parameters = EncoderParameters(model=file, costs=COSTS_FILE if costs else "", fair_share=served.options.fair_share)
+    configs.add_batching(config, served_model)
+    configs.add_instances(
+        config, served_model.options.instances, on_gpu=served_model.is_plan, gpus=served_model.options.gpus
+    )
+    costs = served_model.options.costs
+    parameters = EncoderParameters(
+        model=file, costs=COSTS_FILE if costs else "", fair_share=served_model.options.fair_share
+    )
     configs.add_parameters(config, parameters.to_strings())
-    warmup = add_warmup(config, served)
+    warmup = add_warmup(config, served_model)
     files: Files = {MODEL_FILE: MODEL.format(module="encoder", name="EncoderModel").encode()}
     if costs is not None:
-        files[COSTS_FILE] = _cost_table(costs, served)
-    if served.is_plan:
-        files[file] = copy_of(served.path)
-        files[f"{file}.json"] = copy_of(sidecar_path(served.path))
+        files[COSTS_FILE] = _cost_table(costs, served_model)
+    if served_model.is_plan:
+        files[file] = copy_of(served_model.path)
+        files[f"{file}.json"] = copy_of(sidecar_path(served_model.path))
     else:
-        model = load_model(served.path)  # brings weights along that lie in files of their own
+        model = load_model(served_model.path)  # brings weights along that lie in files of their own
         files[file] = lambda path: save_model(model, path)
-    return ModelFolder(files, warmup, configs.to_text(config), ENCODER, served.options.name)
+    return ModelFolder(files, warmup, configs.to_text(config), ENCODER, served_model.options.name)
 
 
-def _cost_table(file: Path, served: Served) -> bytes:
-    table, interface = read_costs(file), served.metadata.interface
+def _cost_table(file: Path, served_model: ServedModel) -> bytes:
+    table, interface = read_costs(file), served_model.metadata.interface
     if table.interface != interface:
         raise BuildError(
             f"{file}: costs of a {table.interface} model, this one is {interface}; measure its own: padfree costs "
-            f"{served.path} -o {file}"
+            f"{served_model.path} -o {file}"
         )
     return table.to_json().encode()
 

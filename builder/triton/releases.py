@@ -95,26 +95,27 @@ def server_for_plan(release: str | None, tensorrt: str | None, plan_tensorrt: st
             f"the plan was built with TensorRT {plan_tensorrt}, and the server needs the same: say which server it is "
             f"for, with --server RELEASE or --server-tensorrt VERSION; {fits} fits"
         )
-    known = None if release is None else RELEASES.get(release)
-    if known is not None and tensorrt is not None and not _same(known, tensorrt):
+    release_server = None if release is None else RELEASES.get(release)
+    if release_server is not None and tensorrt is not None and not _same(release_server, tensorrt):
         raise BuildError(
-            f"--server {release} has TensorRT {known}, but --server-tensorrt says {tensorrt}; leave --server-tensorrt "
-            "out, or leave --server out for a server that is no NGC image"
+            f"--server {release} has TensorRT {release_server}, but --server-tensorrt says {tensorrt}; leave "
+            "--server-tensorrt out, or leave --server out for a server that is no NGC image"
         )
-    served = tensorrt or known
-    if served is None:
+    server = tensorrt or release_server
+    if server is None:
         raise BuildError(
             f"--server {release} is not in the table of NGC releases ({', '.join(RELEASES)}); add its TensorRT with "
             "--server-tensorrt, from NVIDIA's support matrix"
         )
-    if not _same(served, plan_tensorrt):
-        named = f"the server (NGC {release})" if release else "the server"
+    if not _same(server, plan_tensorrt):
+        server_text = f"the server (NGC {release})" if release else "the server"
         raise BuildError(
-            f"the plan was built with TensorRT {plan_tensorrt}, {named} has {served}: it would not load. Build the "
-            f"plan again with TensorRT {served} (pip install 'tensorrt=={served}.*'), or take another server: {fits}; "
+            f"the plan was built with TensorRT {plan_tensorrt}, {server_text} has {server}: it would not load. Build "
+            "the "
+            f"plan again with TensorRT {server} (pip install 'tensorrt=={server}.*'), or take another server: {fits}; "
             f"or use --backend python, whose image gets TensorRT {plan_tensorrt} of its own"
         )
-    return Server(release or (fitting[-1] if fitting else None), _patch(served))
+    return Server(release or (fitting[-1] if fitting else None), _patch(server))
 
 
 def server_for_python(release: str | None, tensorrt: str | None, plan_tensorrt: str | None) -> Server:

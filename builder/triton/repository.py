@@ -10,9 +10,9 @@ from pathlib import Path
 from . import native_backend, python_backend, tensorrt_backend
 from .folder import ModelFolder
 from .image import Needs, check_together, image_files, needs_of, server_arguments
-from .publishing import check_repository, check_texts, manifests, opened, publish
+from .publishing import check_repository, check_texts, manifests, open_repository, publish
 from .releases import Server, server_for_plan, server_for_python
-from .serving import NATIVE, Served, ServingOptions, choose
+from .serving import NATIVE, ServedModel, ServingOptions, choose
 from .text import ensemble_folder, ensemble_name, tokenizer_folder, tokenizer_name
 
 
@@ -32,7 +32,7 @@ class Repository:
     """
 
     folder: Path
-    served: Served
+    served: ServedModel
     server: Server
     models: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -67,24 +67,24 @@ def write_repository(
     """
     destination = Path(folder)
     check_repository(destination)
-    served = choose(Path(model), options)
-    with opened(destination):
+    served_model = choose(Path(model), options)
+    with open_repository(destination):
         earlier = manifests(destination)
         others = [
             Needs.from_dict(item.needs, destination / name)
             for name, item in earlier.items()
             if item.needs is not None and name != options.name
         ]
-        server = _server(served, others)
-        needs = needs_of(served, server)
-        models = _models(served, needs)
+        server = _server(served_model, others)
+        needs = needs_of(served_model, server)
+        models = _models(served_model, needs)
         check_texts(earlier, options.name, models)
         check_together(others, needs)
         every = sorted([*others, needs], key=lambda item: item.model)
         number, there = publish(destination, models, image_files(every), version=version, overwrite=overwrite)
     return Repository(
         folder=destination,
-        served=served,
+        served=served_model,
         server=server,
         models=tuple(models),
         arguments=tuple(server_arguments(every)),
@@ -94,28 +94,28 @@ def write_repository(
     )
 
 
-def _server(served: Served, others: Sequence[Needs]) -> Server:
+def _server(served_model: ServedModel, others: Sequence[Needs]) -> Server:
     """The server that the user names, else that of the models which are there."""
-    options, engine = served.options, served.metadata.engine
+    options, engine = served_model.options, served_model.metadata.engine
     release = options.server
     if release is None and options.server_tensorrt is None and others:
         release = others[0].release
-    if served.backend in ("tensorrt", NATIVE) and engine is not None:
+    if served_model.backend in ("tensorrt", NATIVE) and engine is not None:
         return server_for_plan(release, options.server_tensorrt, engine.tensorrt)
     return server_for_python(release, options.server_tensorrt, engine.tensorrt if engine else None)
 
 
-def _models(served: Served, needs: Needs) -> dict[str, ModelFolder]:
+def _models(served_model: ServedModel, needs: Needs) -> dict[str, ModelFolder]:
     """The encoder, and with a tokenizer the text model's other parts, the ensemble last: it waits for both."""
-    options, engine = served.options, served.metadata.engine
-    if served.backend == "tensorrt" and engine is not None:
-        encoder = tensorrt_backend.model_folder(served, engine.profile)
-    elif served.backend == NATIVE:
-        encoder = native_backend.model_folder(served)
+    options, engine = served_model.options, served_model.metadata.engine
+    if served_model.backend == "tensorrt" and engine is not None:
+        encoder = tensorrt_backend.model_folder(served_model, engine.profile)
+    elif served_model.backend == NATIVE:
+        encoder = native_backend.model_folder(served_model)
     else:
-        encoder = python_backend.model_folder(served)
+        encoder = python_backend.model_folder(served_model)
     models = {options.name: replace(encoder, needs=needs.to_dict())}
     if options.tokenizer is not None:
-        models[tokenizer_name(options.name)] = tokenizer_folder(served, options.tokenizer)
-        models[ensemble_name(served)] = ensemble_folder(served)
+        models[tokenizer_name(options.name)] = tokenizer_folder(served_model, options.tokenizer)
+        models[ensemble_name(served_model)] = ensemble_folder(served_model)
     return models

@@ -97,7 +97,7 @@ def printable(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model and how it is served.
 
     Attributes:
@@ -125,7 +125,7 @@ class Served:
         return self.metadata.longest
 
 
-def choose(path: Path, options: ServingOptions) -> Served:
+def choose(path: Path, options: ServingOptions) -> ServedModel:
     """Reads a model file and settles backend and batch size.
 
     Raises:
@@ -150,7 +150,7 @@ def choose(path: Path, options: ServingOptions) -> Served:
             "leave it out, or build an engine"
         )
     max_batch = _max_batch(metadata, backend, options.max_batch)
-    return Served(path, metadata, backend, max_batch, _with_kept_tokenizer(path, metadata, options))
+    return ServedModel(path, metadata, backend, max_batch, _with_kept_tokenizer(path, metadata, options))
 
 
 def _check_packed(path: Path, metadata: Metadata, backend: str, options: ServingOptions) -> None:
@@ -187,19 +187,19 @@ def _with_kept_tokenizer(path: Path, metadata: Metadata, options: ServingOptions
     return replace(options, tokenizer=file, max_length=options.max_length or min(limits, default=None))
 
 
-def _max_batch(metadata: Metadata, backend: str, wanted: int | None) -> int:
+def _max_batch(metadata: Metadata, backend: str, asked_batch: int | None) -> int:
     if metadata.engine is None:
-        return wanted or ONNX_MAX_BATCH
+        return asked_batch or ONNX_MAX_BATCH
     profile = metadata.engine.profile
     # The backend takes the smallest first dimension of all inputs for the engine's batch size, and tokens are one
     # (tensorrt_backend/src/model_state.cc, GetProfileMaxBatchSize).
     most = min(profile.max_batch, profile.max_tokens)
-    if backend == "tensorrt" and wanted is not None and wanted > most:
+    if backend == "tensorrt" and asked_batch is not None and asked_batch > most:
         raise BuildError(
-            f"--max-batch {wanted}, the plan takes {most} sequences; pass --max-batch {most}, or build it with "
-            f"--max-batch {wanted}"
+            f"--max-batch {asked_batch}, the plan takes {most} sequences; pass --max-batch {most}, or build it with "
+            f"--max-batch {asked_batch}"
         )
-    return wanted or most
+    return asked_batch or most
 
 
 def _read(path: Path) -> Metadata:

@@ -11,7 +11,7 @@ from padfree.runtime import Profile, sidecar_path
 from . import config as configs
 from . import libraries
 from .folder import ENCODER, ModelFolder, copy_of
-from .serving import Served
+from .serving import ServedModel
 from .tensors import VARIABLE, data_type, output_dims
 from .warmup import add_warmup
 
@@ -27,17 +27,17 @@ BATCH_INPUTS: Mapping[str, str] = MappingProxyType(
 """Role of an engine's input -> how the server makes it from the requests of a batch."""
 
 
-def model_folder(served: Served, profile: Profile) -> ModelFolder:
+def model_folder(served_model: ServedModel, profile: Profile) -> ModelFolder:
     """The model's folder: configuration, plan with metadata, warm-up data, the library that keeps the token budget.
 
     Raises:
         BuildError: an output that Triton cannot cut, or the library is missing.
     """
     pb = configs.protobuf()
-    config = configs.new_config(served.options.name, served.max_batch)
+    config = configs.new_config(served_model.options.name, served_model.max_batch)
     config.backend, config.default_model_filename = "tensorrt", PLAN_FILE
-    ids = served.metadata.ids_input().name
-    for item in served.metadata.inputs:
+    ids = served_model.metadata.ids_input().name
+    for item in served_model.metadata.inputs:
         if item.role == "tokens":
             configs.add_input(config, item.name, "TYPE_INT32", [VARIABLE], ragged=True)
         elif item.role in BATCH_INPUTS:
@@ -45,21 +45,21 @@ def model_folder(served: Served, profile: Profile) -> ModelFolder:
             config.batch_input.add(
                 kind=kind, target_name=[item.name], data_type=pb.DataType.TYPE_INT32, source_input=[ids]
             )
-    configs.add_sequence_inputs(config, served.metadata, as_the_engine=True)
-    for output in served.metadata.outputs:
+    configs.add_sequence_inputs(config, served_model.metadata, as_the_engine=True)
+    for output in served_model.metadata.outputs:
         configs.add_output(config, output.name, data_type(pb, output.dtype), output_dims(output))
         if output.layout == "packed":
             # One entry a tensor: the backends read the first target's shape alone.
             scatter = pb.BatchOutput.BATCH_SCATTER_WITH_INPUT_SHAPE
             config.batch_output.add(kind=scatter, target_name=[output.name], source_input=[ids])
-    configs.add_batching(config, served)
-    configs.add_instances(config, served.options.instances, on_gpu=True, gpus=served.options.gpus)
+    configs.add_batching(config, served_model)
+    configs.add_instances(config, served_model.options.instances, on_gpu=True, gpus=served_model.options.gpus)
     configs.add_parameters(config, {MAX_TOKENS_PARAMETER: str(profile.max_tokens)})
-    warmup = add_warmup(config, served)
+    warmup = add_warmup(config, served_model)
     return ModelFolder(
-        version={PLAN_FILE: copy_of(served.path), f"{PLAN_FILE}.json": copy_of(sidecar_path(served.path))},
+        version={PLAN_FILE: copy_of(served_model.path), f"{PLAN_FILE}.json": copy_of(sidecar_path(served_model.path))},
         beside={BATCHING_FILE: libraries.find(libraries.BATCHING).read_bytes(), **warmup},
         config=configs.to_text(config),
         part=ENCODER,
-        family=served.options.name,
+        family=served_model.options.name,
     )

@@ -19,7 +19,7 @@ from padfree.runtime.triton.texts import TEXT, TEXT_PAIR, TRUNCATE, TRUNCATED
 from . import config as configs
 from .folder import ENSEMBLE, TOKENIZER, ModelFolder
 from .python_backend import MODEL, MODEL_FILE, SHOWN_TYPES, new_config
-from .serving import Served
+from .serving import ServedModel
 from .tensors import VARIABLE, data_type, output_dims
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -32,37 +32,37 @@ def tokenizer_name(model: str) -> str:
     return f"{model}_tokenizer"
 
 
-def ensemble_name(served: Served) -> str:
+def ensemble_name(served_model: ServedModel) -> str:
     """The ensemble's name in the server."""
-    return f"{served.options.name}_text"
+    return f"{served_model.options.name}_text"
 
 
-def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
+def tokenizer_folder(served_model: ServedModel, tokenizer: Path) -> ModelFolder:
     """The tokenizer's folder: configuration, model.py, tokenizer.json.
 
     Raises:
         BuildError: no tokenizer there, an input that texts do not give, or a length that the model does not take.
     """
     file = tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer
-    source = _source(served, file)
-    max_length = _max_length(served, source)
-    inputs = _inputs(served)
-    config: Any = new_config(tokenizer_name(served.options.name), served.max_batch)
+    source = _source(served_model, file)
+    max_length = _max_length(served_model, source)
+    inputs = _inputs(served_model)
+    config: Any = new_config(tokenizer_name(served_model.options.name), served_model.max_batch)
     _add_text_inputs(config)
     int32 = configs.protobuf().DataType.TYPE_INT32
-    of_tokens = {item.name for item in served.metadata.token_inputs()}
+    of_tokens = {item.name for item in served_model.metadata.token_inputs()}
     for name in inputs.own_names:
         configs.add_output(config, name, int32, [VARIABLE if name in of_tokens else 1])
     configs.add_output(config, SEQ_LENS, int32, [1])
     configs.add_output(config, TRUNCATED, configs.protobuf().DataType.TYPE_BOOL, [1])
-    configs.add_batching(config, served, delays=False)
-    configs.add_instances(config, served.options.instances, on_gpu=False)
-    metadata, text = served.metadata, served.metadata.text
+    configs.add_batching(config, served_model, delays=False)
+    configs.add_instances(config, served_model.options.instances, on_gpu=False)
+    metadata, text = served_model.metadata, served_model.metadata.text
     types, positions = metadata.types_input(), metadata.positions_input()
     usual = TokenizerParameters(max_length)
     parameters = TokenizerParameters(
         max_length=max_length,
-        long_texts=served.options.long_texts,
+        long_texts=served_model.options.long_texts,
         vocabulary=metadata.ids_input().limit or 0,
         truncation_side=source.truncation_side,
         token_types=bool(source.token_types),
@@ -82,34 +82,34 @@ def tokenizer_folder(served: Served, tokenizer: Path) -> ModelFolder:
         beside={},
         config=configs.to_text(config),
         part=TOKENIZER,
-        family=served.options.name,
+        family=served_model.options.name,
     )
 
 
-def ensemble_folder(served: Served) -> ModelFolder:
+def ensemble_folder(served_model: ServedModel) -> ModelFolder:
     """The ensemble's folder: text in, the encoder's outputs out."""
     pb = configs.protobuf()
     # The tokenizer pads the texts of one request to its longest and gives their lengths. The tensorrt backend takes no
     # lengths, every row of a request is a sequence: one text a request, and the encoder batches those of many requests.
-    rows_differ = served.backend != "tensorrt"
-    config = configs.new_config(ensemble_name(served), served.max_batch if rows_differ else 1)
+    rows_differ = served_model.backend != "tensorrt"
+    config = configs.new_config(ensemble_name(served_model), served_model.max_batch if rows_differ else 1)
     config.platform = "ensemble"
     _add_text_inputs(config)
-    inputs = _inputs(served)
-    configs.add_sequence_inputs(config, served.metadata, inputs.unfilled)
+    inputs = _inputs(served_model)
+    configs.add_sequence_inputs(config, served_model.metadata, inputs.unfilled)
     outputs = []
-    for output in served.metadata.outputs:
-        dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served.backend == "python" else output.dtype
+    for output in served_model.metadata.outputs:
+        dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served_model.backend == "python" else output.dtype
         configs.add_output(config, output.name, data_type(pb, dtype), output_dims(output))
         outputs.append(output.name)
     between = [*inputs.own_names, *([SEQ_LENS] if rows_differ else [])]
-    if rows_differ and any(output.layout != "per_sequence" for output in served.metadata.outputs):
+    if rows_differ and any(output.layout != "per_sequence" for output in served_model.metadata.outputs):
         configs.add_output(config, SEQ_LENS, pb.DataType.TYPE_INT32, [1])  # which rows of an answer are a text's
     configs.add_output(config, TRUNCATED, pb.DataType.TYPE_BOOL, [1])
     steps = config.ensemble_scheduling.step
-    _add_step(steps, tokenizer_name(served.options.name), (TEXT, TEXT_PAIR, TRUNCATE), [*between, TRUNCATED])
-    _add_step(steps, served.options.name, [*between, *inputs.unfilled], outputs)
-    return ModelFolder({EMPTY_FILE: b""}, {}, configs.to_text(config), ENSEMBLE, served.options.name)
+    _add_step(steps, tokenizer_name(served_model.options.name), (TEXT, TEXT_PAIR, TRUNCATE), [*between, TRUNCATED])
+    _add_step(steps, served_model.options.name, [*between, *inputs.unfilled], outputs)
+    return ModelFolder({EMPTY_FILE: b""}, {}, configs.to_text(config), ENSEMBLE, served_model.options.name)
 
 
 def _add_text_inputs(config: Any) -> None:
@@ -125,37 +125,37 @@ def _add_step(steps: Any, model: str, inputs: Iterable[str], outputs: Iterable[s
     step.output_map.update({name: name for name in outputs})
 
 
-def _source(served: Served, file: Path) -> TokenizerFile:
+def _source(served_model: ServedModel, file: Path) -> TokenizerFile:
     """The tokenizer, checked: the one that the model keeps, with what its folder said, or another one."""
-    if file != tokenizer_path(served.path):
-        return load_tokenizer(file, served.metadata, pairs=True)
+    if file != tokenizer_path(served_model.path):
+        return load_tokenizer(file, served_model.metadata, pairs=True)
     try:
-        return text_source(served.path, served.metadata)
+        return text_source(served_model.path, served_model.metadata)
     except SessionError as error:
         raise BuildError(str(error)) from error
 
 
-def _inputs(served: Served) -> TextInputs:
+def _inputs(served_model: ServedModel) -> TextInputs:
     """What texts give the model."""
     try:
-        return TextInputs(served.metadata, "--tokenizer")
+        return TextInputs(served_model.metadata, "--tokenizer")
     except SessionError as error:
         raise BuildError(f"{error}, and leave --tokenizer out") from error
 
 
-def _max_length(served: Served, source: TokenizerFile) -> int:
-    wanted, longest = served.options.max_length, served.longest
-    if longest is not None and (wanted or longest) > longest:
+def _max_length(served_model: ServedModel, source: TokenizerFile) -> int:
+    asked_length, longest = served_model.options.max_length, served_model.longest
+    if longest is not None and (asked_length or longest) > longest:
         raise BuildError(
-            f"--max-length {wanted}, the model takes {longest} tokens; pass --max-length {longest} or less"
+            f"--max-length {asked_length}, the model takes {longest} tokens; pass --max-length {longest} or less"
         )
-    chosen = wanted or longest
-    if chosen is None:
+    length = asked_length or longest
+    if length is None:
         raise BuildError("--tokenizer: the model sets no limit to a text's length; pass --max-length 512")
     specials = source.least_tokens()
-    if chosen <= specials:
+    if length <= specials:
         raise BuildError(
-            f"--max-length {chosen}: the tokenizer puts {specials} tokens of its own around a text; pass "
+            f"--max-length {length}: the tokenizer puts {specials} tokens of its own around a text; pass "
             f"--max-length {specials + 1} or more"
         )
-    return chosen
+    return length

@@ -14,23 +14,23 @@ import numpy as np
 from padfree.contract.metadata import InputInfo
 
 from .config import protobuf
-from .serving import Served
+from .serving import ServedModel
 
 WARMUP_FOLDER = "warmup"  # the server looks for input_data_file here
 SHORT = 8  # tokens
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
 
 
-def add_warmup(config: Any, served: Served) -> dict[str, bytes]:
+def add_warmup(config: Any, served_model: ServedModel) -> dict[str, bytes]:
     """Adds a short request, and for a plan the fullest batch of its profile.
 
     Returns:
         The data files that the requests read, by their path in the model's folder.
     """
     files: dict[str, bytes] = {}
-    for name, sequences, length in samples(served):
+    for name, sequences, length in samples(served_model):
         sample = config.model_warmup.add(name=name, batch_size=sequences)
-        for number, item in enumerate(served.metadata.token_inputs()):
+        for number, item in enumerate(served_model.metadata.token_inputs()):
             values = sample.inputs[item.name]
             values.data_type = getattr(protobuf().DataType, "TYPE_FP32" if item.holds_floats else "TYPE_INT32")
             values.dims.extend([length, *item.trailing_shape])
@@ -41,7 +41,7 @@ def add_warmup(config: Any, served: Served) -> dict[str, bytes]:
                 values.input_data_file = f"{_as_file(item.name, number)}_{length}"
                 data = np.full(length, value, np.dtype("<i4")).tobytes()
                 files[f"{WARMUP_FOLDER}/{values.input_data_file}"] = data
-        for item in served.metadata.sequence_inputs():
+        for item in served_model.metadata.sequence_inputs():
             values = sample.inputs[item.name]
             values.data_type = getattr(protobuf().DataType, "TYPE_FP32" if item.holds_floats else "TYPE_INT32")
             values.dims.append(item.width or 1)
@@ -54,13 +54,13 @@ def _as_file(name: str, number: int) -> str:
     return name if PLAIN_NAME.fullmatch(name) else f"input-{number}"
 
 
-def samples(served: Served) -> list[tuple[str, int, int]]:
+def samples(served_model: ServedModel) -> list[tuple[str, int, int]]:
     """(name, sequences, tokens each) of every warm-up batch."""
-    longest = SHORT if served.longest is None else served.longest
+    longest = SHORT if served_model.longest is None else served_model.longest
     all_samples = [("one short sequence", 1, min(SHORT, longest))]
-    if served.metadata.engine is not None:
-        profile = served.metadata.engine.profile
-        sequences = min(served.max_batch, profile.max_batch, profile.max_tokens)
+    if served_model.metadata.engine is not None:
+        profile = served_model.metadata.engine.profile
+        sequences = min(served_model.max_batch, profile.max_batch, profile.max_tokens)
         all_samples.append(("the fullest batch", sequences, min(longest, profile.max_tokens // sequences)))
     return all_samples
 

@@ -64,18 +64,18 @@ class CheckedFile:
         shown: what the user calls it.
     """
 
-    def __init__(self, stream: Any, shown: str) -> None:
-        self._stream, self._shown = stream, shown
+    def __init__(self, stream: Any, shown_path: str) -> None:
+        self._stream, self._shown_path = stream, shown_path
         self._at = 0
-        self._known: list[tuple[Range, str]] = []
+        self._known_ranges: list[tuple[Range, str]] = []
         self._buffer: tuple[Range, bytes] | None = None
         self.closed = False
 
     def expect(self, ranges: Sequence[Range], digests: Sequence[str]) -> None:
         """What the ranges have to hold from now on; those of another row group are forgotten."""
         if digests and len(ranges) != len(digests):
-            raise changed(self._shown)
-        self._known = list(zip(ranges, digests, strict=True)) if digests else []
+            raise changed(self._shown_path)
+        self._known_ranges = list(zip(ranges, digests, strict=True)) if digests else []
         self._buffer = None
 
     def read(self, size: int = -1) -> bytes:
@@ -114,13 +114,13 @@ class CheckedFile:
         """The bytes, those of ranges checked."""
         end = at + size
         while at < end:
-            known = next((item for item in self._known if item[0].start <= at < item[0].stop), None)
-            if known is None:
-                stop = min([end, *(one.start for one, _ in self._known if one.start > at)])
+            known_range = next((item for item in self._known_ranges if item[0].start <= at < item[0].stop), None)
+            if known_range is None:
+                stop = min([end, *(one.start for one, _ in self._known_ranges if one.start > at)])
                 content = bytes(self._stream.read_at(stop - at, at))
             else:
-                whole = self._content(*known)
-                content = whole[at - known[0].start : end - known[0].start]
+                whole = self._content(*known_range)
+                content = whole[at - known_range[0].start : end - known_range[0].start]
             if not content:
                 return
             yield content
@@ -130,14 +130,14 @@ class CheckedFile:
         if self._buffer is None or self._buffer[0] != one:
             content = bytes(self._stream.read_at(one.stop - one.start, one.start))
             if hashlib.sha256(content).hexdigest() != digest:
-                raise changed(self._shown)
+                raise changed(self._shown_path)
             self._buffer = one, content
         return self._buffer[1]
 
 
-def changed(shown: str) -> BulkError:
+def changed(shown_path: str) -> BulkError:
     """The error for an input that is no longer what the manifest says."""
     return BulkError(
-        f"{shown}: the input has another content than when the manifest was made; put it back, and run the command "
-        "again, or start in another output folder"
+        f"{shown_path}: the input has another content than when the manifest was made; put it back, and run the "
+        "command again, or start in another output folder"
     )

@@ -53,7 +53,7 @@ def find(sources: Sequence[str]) -> list[SourceFile]:
         if info.type == FileType.Directory:
             inside = list(_in_folder(root, location))
             if not inside:
-                raise BulkError(f"{name}: no files with {_known()} in this folder; pass one that holds some")
+                raise BulkError(f"{name}: no files with {_known_formats()} in this folder; pass one that holds some")
             files += inside
         elif info.type == FileType.File:
             files.append(_one(root, location, info))
@@ -77,22 +77,26 @@ def identity(file: SourceFile, rows: int, columns: tuple[str, ...]) -> InputFile
     return InputFile(file.root, file.location.path, file.format, file.size, file.mtime_ns, etag, digest, rows, columns)
 
 
-def check_unchanged(known: InputFile) -> None:
+def check_unchanged(recorded_file: InputFile) -> None:
     """Refuses an input that is no longer what the manifest says; a copy with another time and the same bits is.
 
     Raises:
         BulkError: it is gone, or another one.
     """
-    location = known.location()
+    location = recorded_file.location()
     info = location.info()
     reason = ""
     if info.type != FileType.File:
         reason = "is gone"
-    elif info.size != known.size:
-        reason = f"had {known.size} bytes and has {info.size} now"
-    elif known.etag and location.etag() != known.etag:
+    elif info.size != recorded_file.size:
+        reason = f"had {recorded_file.size} bytes and has {info.size} now"
+    elif recorded_file.etag and location.etag() != recorded_file.etag:
         reason = "is another object in the store now"
-    elif known.digest and mtime_ns(info) != known.mtime_ns and content_digest(location, known.format) != known.digest:
+    elif (
+        recorded_file.digest
+        and mtime_ns(info) != recorded_file.mtime_ns
+        and content_digest(location, recorded_file.format) != recorded_file.digest
+    ):
         reason = "has another content now"
     if reason:
         raise BulkError(
@@ -141,7 +145,7 @@ def _one(root: str, location: Location, info: object) -> SourceFile:
     if not kind:
         packed = location.path.endswith((".gz", ".zst", ".bz2"))
         advice = "unpack it first, for its rows could not be shared out" if packed else "rename or convert it"
-        raise BulkError(f"{location.shown}: unknown kind of file, allowed: {_known()}; {advice}")
+        raise BulkError(f"{location.shown}: unknown kind of file, allowed: {_known_formats()}; {advice}")
     size = int(info.size)  # type: ignore[attr-defined]
     return SourceFile(root, location, kind, size, mtime_ns(info))
 
@@ -150,5 +154,5 @@ def _format(path: str) -> str:
     return next((kind for suffix, kind in SUFFIXES.items() if path.lower().endswith(suffix)), "")
 
 
-def _known() -> str:
+def _known_formats() -> str:
     return ", ".join(SUFFIXES)

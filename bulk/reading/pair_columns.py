@@ -42,8 +42,8 @@ def _names(file: SourceFile) -> Sequence[str]:
         ends = Ends(quoted=True).positions(head)
         return csv_columns(head[: int(ends[0]) if ends.size else len(head)].rstrip(b"\r\n"), file.location.shown)
     if file.format == "jsonl":
-        read = reader_of(file.format, ())
+        reader = reader_of(file.format, ())
         for line in head.split(b"\n"):
             with suppress(RecordError):
-                return list(read(line))
+                return list(reader(line))
     return ()

@@ -38,8 +38,8 @@ def make_manifest(sources: Sequence[str], options: Options, model: Model) -> Man
         looked = list(pool.map(partial(_look, options=options), source_files))
     kinds = {kind: file for file, (of_file, _, kind) in zip(source_files, looked, strict=True) if of_file.rows}
     if len(kinds) > 1:
-        shown = ", ".join(f"{kind} in {file.location.shown}" for kind, file in kinds.items())
-        raise BulkError(f"--id {options.id_column}: ids are {shown}; convert them to one type")
+        files_text = ", ".join(f"{kind} in {file.location.shown}" for kind, file in kinds.items())
+        raise BulkError(f"--id {options.id_column}: ids are {files_text}; convert them to one type")
     pieces = [replace(piece, file=at) for at, (_, of_file, _) in enumerate(looked) for piece in of_file if piece.rows]
     if not pieces:
         raise BulkError(f"{', '.join(sources)}: there are no rows; check the inputs")
@@ -76,10 +76,12 @@ def _look(file: SourceFile, options: Options) -> tuple[InputFile, list[Piece], s
 def _parquet(file: SourceFile, options: Options) -> tuple[list[Piece], str]:
     """A row group is a piece; those that are much larger than a shard are several."""
     try:
-        with file.location.open() as stream, parquet.ParquetFile(stream) as opened:
-            schema = opened.schema_arrow
-            groups = [opened.metadata.row_group(at).num_rows for at in range(opened.metadata.num_row_groups)]
-            digests = _digests(stream, opened.metadata, options)
+        with file.location.open() as stream, parquet.ParquetFile(stream) as parquet_file:
+            schema = parquet_file.schema_arrow
+            groups = [
+                parquet_file.metadata.row_group(at).num_rows for at in range(parquet_file.metadata.num_row_groups)
+            ]
+            digests = _digests(stream, parquet_file.metadata, options)
     except (pa.ArrowInvalid, OSError) as error:
         raise BulkError(f"{file.location.shown}: not a whole parquet file ({error}); copy it again") from error
     for column in options.columns:
@@ -158,19 +160,19 @@ def _cut(file: SourceFile, begin: int, shard_rows: int) -> Iterator[Piece]:
     digest = hashlib.sha256()
     with file.location.open() as stream:
         for block in blocks(stream, begin, file.size - begin):
-            hashed, opened = 0, ends.open
+            hash_state, open_ends = 0, ends.open
             count = ends.count(block)
             if rows + count >= shard_rows:
-                ends.open = opened
+                ends.open = open_ends
                 for end in ends.positions(block).tolist()[shard_rows - rows - 1 :: shard_rows]:
-                    digest.update(block[hashed:end])
+                    digest.update(block[hash_state:end])
                     yield Piece(0, start, at + end - start, first, shard_rows, (digest.hexdigest(),))
-                    hashed, digest = end, hashlib.sha256()
+                    hash_state, digest = end, hashlib.sha256()
                     start, first = at + end, first + shard_rows
                 rows = (rows + count) % shard_rows
             else:
                 rows += count
-            digest.update(block[hashed:])
+            digest.update(block[hash_state:])
             at += len(block)
             last = block[-1:]
     if ends.open:
@@ -206,12 +208,12 @@ def _first_objects(file: SourceFile, pieces: Sequence[Piece], options: Options) 
     Raises:
         BulkError: none of them has a column of texts.
     """
-    read, objects = reader_of(file.format, ()), list[Mapping[str, Any]]()
+    reader, objects = reader_of(file.format, ()), list[Mapping[str, Any]]()
     with file.location.open() as stream:
         stream.seek(pieces[0].at)
         for line in bytes(stream.read(min(pieces[0].size, _MOST_HEAD))).split(b"\n"):
             with suppress(RecordError):  # a bad row says nothing of the others
-                objects.append(read(line))
+                objects.append(reader(line))
     names = tuple(dict.fromkeys(name for row in objects for name in row))
     for column in options.columns if objects else ():
         _require(file, column, names)
@@ -220,8 +222,8 @@ def _first_objects(file: SourceFile, pieces: Sequence[Piece], options: Options) 
 
 def _require(file: SourceFile, column: str, columns: Sequence[str]) -> None:
     if column not in columns:
-        shown = ", ".join(columns[:20])
-        raise BulkError(f"{file.location.shown}: no column '{column}', there are {shown}; choose one of them")
+        columns_text = ", ".join(columns[:20])
+        raise BulkError(f"{file.location.shown}: no column '{column}', there are {columns_text}; choose one of them")
 
 
 def _is_text(kind: Any) -> bool:

@@ -78,7 +78,7 @@ def csv_fields(record: bytes) -> list[str]:
     if len(record) > csv.field_size_limit():
         csv.field_size_limit(len(record))  # how large texts may be is checked elsewhere, with a message of its own
     try:
-        rows = list(csv.reader(io.StringIO(decoded(record), newline=""), strict=True))
+        rows = list(csv.reader(io.StringIO(decode_text(record), newline=""), strict=True))
     except csv.Error as error:
         raise RecordError(f"not CSV: {error}") from error
     if len(rows) > 1:
@@ -86,7 +86,7 @@ def csv_fields(record: bytes) -> list[str]:
     return rows[0] if rows else []
 
 
-def csv_columns(head: bytes, shown: str) -> tuple[str, ...]:
+def csv_columns(head: bytes, shown_path: str) -> tuple[str, ...]:
     """The names in a file's first record.
 
     Raises:
@@ -95,13 +95,13 @@ def csv_columns(head: bytes, shown: str) -> tuple[str, ...]:
     try:
         names = csv_fields(head.removeprefix(BOM))
     except RecordError as error:
-        raise BulkError(f"{shown}: the first line names no columns ({error}); write a header of names") from error
+        raise BulkError(f"{shown_path}: the first line names no columns ({error}); write a header of names") from error
     if not any(names) or len(set(names)) < len(names):
-        raise BulkError(f"{shown}: the first line names no columns, or one of them twice: {names[:8]}; correct it")
+        raise BulkError(f"{shown_path}: the first line names no columns, or one of them twice: {names[:8]}; correct it")
     return tuple(names)
 
 
-def decoded(value: bytes) -> str:
+def decode_text(value: bytes) -> str:
     """A text.
 
     Raises:
@@ -138,7 +138,7 @@ def reader_of(kind: str, columns: Sequence[str]) -> Reader:
 
 def _json_object(record: bytes) -> Mapping[str, Any]:
     try:
-        value = decode(decoded(record))
+        value = decode(decode_text(record))
     except RecordError:
         raise
     except ValueError as error:

@@ -42,27 +42,27 @@ class RowGroups:
         try:
             if self._group != (piece.file, piece.at) or self._next > piece.size:
                 self._begin(manifest, piece)
-            wanted, end = piece.size, piece.size + piece.rows
-            while wanted < end:
+            rows_wanted, end = piece.size, piece.size + piece.rows
+            while rows_wanted < end:
                 is_rest = self._rest is not None
                 batch, self._rest = self._rest if is_rest else next(self._batches, None), None
                 if batch is None:
                     self.close()
                     return
-                skip = min(wanted - self._next, batch.num_rows)
-                part = batch.slice(skip, end - wanted)
-                used = skip + part.num_rows
-                self._rest = batch.slice(used) if used < batch.num_rows else None
-                self._next += used
-                wanted += part.num_rows
+                skip = min(rows_wanted - self._next, batch.num_rows)
+                part = batch.slice(skip, end - rows_wanted)
+                rows_used = skip + part.num_rows
+                self._rest = batch.slice(rows_used) if rows_used < batch.num_rows else None
+                self._next += rows_used
+                rows_wanted += part.num_rows
                 if part.num_rows:
                     is_part = is_rest or part.num_rows < batch.num_rows
                     # A slice would take the whole batch along to another process.
                     yield pa.table(part).combine_chunks() if is_part else pa.table(part)
         except (pa.ArrowInvalid, OSError) as error:
             self.close()
-            shown = manifest.inputs[piece.file].location().shown
-            raise BulkError(f"{shown}: not a whole parquet file ({error}); copy it again") from error
+            shown_path = manifest.inputs[piece.file].location().shown
+            raise BulkError(f"{shown_path}: not a whole parquet file ({error}); copy it again") from error
 
     def close(self) -> None:
         """Closes the file that is open."""
@@ -72,20 +72,22 @@ class RowGroups:
     def _begin(self, manifest: Manifest, piece: Piece) -> None:
         """Goes to the first row of the piece's group."""
         names = column_names(manifest.options)
-        opened, checked = self._opened(manifest, piece.file)
+        parquet_file, checked_file = self._open_file(manifest, piece.file)
         self._batches, self._rest, self._group, self._next = iter(()), None, (piece.file, piece.at), 0
-        if piece.at < opened.num_row_groups:
-            checked.expect(column_ranges(opened.metadata, piece.at, names), piece.digests)
-            self._batches = opened.iter_batches(CHUNK_ROWS, row_groups=[piece.at], columns=names, use_threads=False)
+        if piece.at < parquet_file.num_row_groups:
+            checked_file.expect(column_ranges(parquet_file.metadata, piece.at, names), piece.digests)
+            self._batches = parquet_file.iter_batches(
+                CHUNK_ROWS, row_groups=[piece.at], columns=names, use_threads=False
+            )
 
-    def _opened(self, manifest: Manifest, file: int) -> tuple[Any, CheckedFile]:
+    def _open_file(self, manifest: Manifest, file: int) -> tuple[Any, CheckedFile]:
         """The file, which stays open until another one is wanted."""
         if self._file is None or self._file[0] != file:
             self.close()
             location = manifest.inputs[file].location()
-            checked = CheckedFile(self._open.enter_context(location.open()), location.shown)
-            source = pa.PythonFile(checked, mode="r")
-            self._file = file, self._open.enter_context(parquet.ParquetFile(source)), checked
+            checked_file = CheckedFile(self._open.enter_context(location.open()), location.shown)
+            source = pa.PythonFile(checked_file, mode="r")
+            self._file = file, self._open.enter_context(parquet.ParquetFile(source)), checked_file
         return self._file[1:]
 
 

@@ -15,7 +15,7 @@ from ..errors import BulkError
 from ..locations import Location
 from ..manifest import PARQUET, Manifest, Options, Piece, Shard
 from .checked_file import changed
-from .records import Reader, RecordError, blocks, decoded, reader_of, split, whole_records
+from .records import Reader, RecordError, blocks, decode_text, reader_of, split, whole_records
 from .row_groups import RowGroups
 
 CHUNK_BYTES = 1 << 18
@@ -56,7 +56,7 @@ class BadRow:
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedRows:
     """A chunk's rows: ids and texts of all of them, None at bad ones, which are named.
 
     `values` are those of the columns in Options.values, by row; none where there are no such columns.
@@ -118,7 +118,7 @@ def _record_chunks(manifest: Manifest, piece: Piece, location: Location) -> Iter
             first += rows
 
 
-def parse(chunk: Chunk, manifest: Manifest) -> Parsed:
+def parse(chunk: Chunk, manifest: Manifest) -> ParsedRows:
     """Ids and texts of a chunk; rows that have none are named, and the others go on."""
     file, options = manifest.inputs[chunk.file], manifest.options
     if file.format == PARQUET:
@@ -127,10 +127,10 @@ def parse(chunk: Chunk, manifest: Manifest) -> Parsed:
             dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
         ]
     else:
-        read = reader_of(file.format, file.columns or options.columns)
-        rows = [_attempt(read, record) for record in split(chunk.data, file.format)]
+        reader = reader_of(file.format, file.columns or options.columns)
+        rows = [_attempt(reader, record) for record in split(chunk.data, file.format)]
     offset = manifest.first_rows[chunk.file] + chunk.first
-    parsed = Parsed([], [])
+    parsed = ParsedRows([], [])
     for at, row in enumerate(rows):
         identifier: int | str | None = None
         text: Text | None = None
@@ -151,16 +151,16 @@ def parse(chunk: Chunk, manifest: Manifest) -> Parsed:
     return parsed
 
 
-def _attempt(read: Reader, record: bytes) -> Mapping[str, Any] | RecordError:
+def _attempt(reader: Reader, record: bytes) -> Mapping[str, Any] | RecordError:
     try:
-        return read(record)
+        return reader(record)
     except RecordError as error:
         return error
 
 
 def _id(value: Any, kind: str) -> int | str:
     if isinstance(value, bytes):
-        value = decoded(value)
+        value = decode_text(value)
     if kind == "int64" and type(value) is int and -(2**63) <= value < 2**63:
         return value
     if kind == "string" and isinstance(value, str):
@@ -182,7 +182,7 @@ def _one_text(value: Any, column: str, most: int) -> str:
     raw = _utf8(value) if isinstance(value, str) else value
     if len(raw) > most:
         raise RecordError(f"too large: '{column}' has {len(raw)} bytes, allowed: {most}")
-    return value if isinstance(value, str) else decoded(value)
+    return value if isinstance(value, str) else decode_text(value)
 
 
 def _utf8(value: str) -> bytes:

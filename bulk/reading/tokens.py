@@ -19,13 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from padfree.runtime import SessionError, read_values
 from padfree.runtime.request import ZERO_WHEN_MISSING
-from padfree.runtime.text import Encoded, Text, TextError, TextInputs, prompted
+from padfree.runtime.text import EncodedTexts, Text, TextError, TextInputs, prompted
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
 from ..models import checked_tokenizer
 from ..processes import die_with_parent
-from .rows import BadRow, Chunk, Parsed, parse
+from .rows import BadRow, Chunk, ParsedRows, parse
 
 Array = npt.NDArray[Any]
 CHUNKS_A_PROCESS = 3
@@ -82,10 +82,10 @@ class TextTokens:
             BadRow(chunk.file, chunk.first + row, "value", reason, parsed.ids[row]) for row, reason in unfit.items()
         ]
         good = [(row, text) for row, text in good if row not in unfit]
-        good, encoded, failed = self._encoded(good)
+        good, encoded, failures = self._encode(good)
         bad += [
             BadRow(chunk.file, chunk.first + row, "no tokens", reason, parsed.ids[row])
-            for row, reason in failed.items()
+            for row, reason in failures.items()
         ]
         for (row, _), count in zip(good, encoded.seq_lens.tolist(), strict=True):
             if not count:
@@ -103,7 +103,7 @@ class TextTokens:
             ids, nonempty.seq_lens, columns, tuple(sorted(bad, key=lambda row: row.row)), int(encoded.cut.sum())
         )
 
-    def _encoded(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], Encoded, dict[int, str]]:
+    def _encode(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], EncodedTexts, dict[int, str]]:
         """Texts with their rows that have tokens, those tokens, and why others have none, by row."""
         prompt = self._manifest.options.prompt
         texts = [prompted(text, prompt) if prompt else text for _, text in good]
@@ -111,26 +111,26 @@ class TextTokens:
             return good, self._encoder.encode(texts), {}
         except TextError:
             parts = [self._alone(text) for text in texts]
-        failed = {row: part for (row, _), part in zip(good, parts, strict=True) if isinstance(part, str)}
-        good_parts = [part for part in parts if isinstance(part, Encoded)]
-        encoded = Encoded.join(good_parts) if good_parts else self._encoder.encode([])
-        return [item for item in good if item[0] not in failed], encoded, failed
+        failures = {row: part for (row, _), part in zip(good, parts, strict=True) if isinstance(part, str)}
+        good_parts = [part for part in parts if isinstance(part, EncodedTexts)]
+        encoded = EncodedTexts.join(good_parts) if good_parts else self._encoder.encode([])
+        return [item for item in good if item[0] not in failures], encoded, failures
 
-    def _alone(self, text: Text) -> Encoded | str:
+    def _alone(self, text: Text) -> EncodedTexts | str:
         try:
             return self._encoder.encode([text])
         except TextError as error:
             return error.reason
 
-    def _values(self, parsed: Parsed, rows: Sequence[int]) -> tuple[dict[int, dict[str, Array]], dict[int, str]]:
+    def _values(self, parsed: ParsedRows, rows: Sequence[int]) -> tuple[dict[int, dict[str, Array]], dict[int, str]]:
         """What the model reads of rows beside tokens, by row and input; and of others, why it does not take them."""
         values, unfit = dict[int, dict[str, Array]](), dict[int, str]()
         for row in rows if self._inputs.others else ():
-            read = self._read(parsed.values[row])
-            if isinstance(read, str):
-                unfit[row] = f"value: {read}"
+            value = self._read(parsed.values[row])
+            if isinstance(value, str):
+                unfit[row] = f"value: {value}"
             else:
-                values[row] = read
+                values[row] = value
         return values, unfit
 
     def _read(self, values: Sequence[Any]) -> dict[str, Array] | str:

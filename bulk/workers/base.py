@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from .worker import Done
+from .worker import FinishedShard
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class ShardFinish:
     """A shard is on the disk."""
 
     worker: int
-    done: Done
+    done: FinishedShard
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Refused:
+class Refusal:
     """A worker met something that trying again would not change; the message says what."""
 
     worker: int
@@ -36,14 +36,14 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Lost:
+class Loss:
     """A worker has ended by itself, with all that it had under way."""
 
     worker: int
     why: str
 
 
-Event = ShardFinish | Ran | Refused | Lost
+Event = ShardFinish | Ran | Refusal | Loss
 
 
 class Workers(Protocol):

@@ -45,25 +45,25 @@ class Countdown:
 
     def __init__(self, count: int, then: Any, future: Future[Any]) -> None:
         self._lock = threading.Lock()
-        self._left, self._then, self._future = count, then, future
-        self._failed = False
+        self._count_left, self._then, self._future = count, then, future
+        self._has_failed = False
 
     def count(self, work: Any, *arguments: Any) -> None:
         """Does one piece."""
         error: BaseException | None = None
-        if not self._failed:
+        if not self._has_failed:
             try:
                 work(*arguments)
             except BaseException as cause:
                 error = cause
         with self._lock:
-            self._left -= 1
-            last, first_failure = not self._left, error is not None and not self._failed
-            self._failed |= error is not None
-            failed = self._failed
+            self._count_left -= 1
+            last, first_failure = not self._count_left, error is not None and not self._has_failed
+            self._has_failed |= error is not None
+            has_failed = self._has_failed
         if first_failure:
             self._future.set_exception(error)
-        elif last and not failed:
+        elif last and not has_failed:
             self.start()
 
     def start(self) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 from ..errors import IncompleteError
 from ..processes import INCOMPLETE, die_with_parent
-from .base import Event, Lost, Ran, Refused, ShardFinish
-from .worker import Done, Worker, WorkerSpec
+from .base import Event, Loss, Ran, Refusal, ShardFinish
+from .worker import FinishedShard, Worker, WorkerSpec
 
 END_S = 30.0
 """How long a worker may take to end in good order."""
@@ -79,16 +79,16 @@ class LocalWorkers:
         events: list[Event] = []
         ready = connection.wait(list(self._pipes.values()), timeout_s)
         for worker, pipe in [item for item in self._pipes.items() if item[1] in ready]:
-            event = _received(pipe)
-            events.append(self._lost(worker) if event is None else event)
+            event = _receive(pipe)
+            events.append(self._loss(worker) if event is None else event)
         return events
 
-    def _lost(self, worker: int) -> Lost:
+    def _loss(self, worker: int) -> Loss:
         process = self._processes[worker]
         del self._pipes[worker]
         process.join()
         why = " (a process that made tokens was gone)" if process.exitcode == INCOMPLETE else ""
-        return Lost(worker, f"ended with code {process.exitcode}{why}")
+        return Loss(worker, f"ended with code {process.exitcode}{why}")
 
     def close(self, *, kill: bool) -> None:
         """As Workers."""
@@ -105,7 +105,7 @@ class LocalWorkers:
             process.join()
 
 
-def _received(pipe: Any) -> Event | None:
+def _receive(pipe: Any) -> Event | None:
     """What a worker tells; None where it is gone."""
     try:
         event: Event = pipe.recv()
@@ -126,16 +126,16 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
 
     reporter = _Reporter(number, tell)
 
-    def answer(future: Future[Done]) -> None:
+    def answer(future: Future[FinishedShard]) -> None:
         error = future.exception()
         if isinstance(error, IncompleteError):
             os._exit(INCOMPLETE)
-        tell(ShardFinish(number, future.result()) if error is None else Refused(number, message_of(error)))
+        tell(ShardFinish(number, future.result()) if error is None else Refusal(number, message_of(error)))
 
     try:
         worker = Worker(spec, reporter.add)
     except Exception as error:
-        tell(Refused(number, message_of(error)))
+        tell(Refusal(number, message_of(error)))
         return
     with suppress(EOFError):
         while (shard := pipe.recv()) is not None:

@@ -13,9 +13,9 @@ import ray
 
 from ..errors import BulkError, IncompleteError
 from ..processes import INCOMPLETE
-from .base import Event, Lost, Refused, ShardFinish
+from .base import Event, Loss, Refusal, ShardFinish
 from .local import message_of
-from .worker import AHEAD, Done, Worker, WorkerSpec
+from .worker import AHEAD, FinishedShard, Worker, WorkerSpec
 
 CONNECT_S = 5.0
 
@@ -100,9 +100,9 @@ class RayWorkers:
                 answer = ray.get(reference)
             except ray.exceptions.RayError as error:  # the actor, or its machine, is gone
                 self._answers = {other: at for other, at in self._answers.items() if at != worker}
-                events.append(Lost(worker, f"is gone ({type(error).__name__})"))
+                events.append(Loss(worker, f"is gone ({type(error).__name__})"))
                 continue
-            events.append(Refused(worker, answer) if isinstance(answer, str) else ShardFinish(worker, answer))
+            events.append(Refusal(worker, answer) if isinstance(answer, str) else ShardFinish(worker, answer))
         return events
 
     def close(self, *, kill: bool) -> None:
@@ -161,7 +161,7 @@ class _Actor:
     def start(self) -> None:
         """Returns as soon as the actor is somewhere."""
 
-    def run(self, shard: int) -> Done | str:
+    def run(self, shard: int) -> FinishedShard | str:
         """Does a shard; a text says why not."""
         try:
             with self._lock:

@@ -67,7 +67,7 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedShard:
     """A shard that is on the disk.
 
     Attributes:
@@ -82,7 +82,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _PreparedShard:
     """A shard whose batches can run."""
 
     shard: int
@@ -130,21 +130,23 @@ class Worker:
         self._runs = ThreadPoolExecutor(spec.runs, "padfree-runs")
         self._writers = ThreadPoolExecutor(WRITERS, "padfree-writers")
         self._room = threading.BoundedSemaphore(AHEAD)
-        self._wanted: queue.SimpleQueue[tuple[int, Future[Done]] | None] = queue.SimpleQueue()
-        self._read: queue.SimpleQueue[tuple[int, Future[Done], list[Future[Tokens]]] | None] = queue.SimpleQueue()
+        self._wanted_shards: queue.SimpleQueue[tuple[int, Future[FinishedShard]] | None] = queue.SimpleQueue()
+        self._read_shards: queue.SimpleQueue[tuple[int, Future[FinishedShard], list[Future[Tokens]]] | None] = (
+            queue.SimpleQueue()
+        )
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._feed, self._prepare)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, shard: int) -> Future[Done]:
+    def submit(self, shard: int) -> Future[FinishedShard]:
         """Takes a shard; the future is done when its part is on the disk, or has what went wrong."""
-        future: Future[Done] = Future()
-        self._wanted.put((shard, future))
+        future: Future[FinishedShard] = Future()
+        self._wanted_shards.put((shard, future))
         return future
 
     def close(self) -> None:
         """Finishes what was taken, and frees everything."""
-        self._wanted.put(None)
+        self._wanted_shards.put(None)
         for thread in self._threads:
             thread.join()
         self._runs.shutdown()
@@ -155,104 +157,104 @@ class Worker:
     def _feed(self) -> None:
         """The first thread: reads shards and hands their rows to the processes that make tokens."""
         groups = RowGroups()
-        while (wanted := self._wanted.get()) is not None:
-            shard, future = wanted
+        while (shard_request := self._wanted_shards.get()) is not None:
+            shard, future = shard_request
             self._room.acquire()
             future.add_done_callback(lambda _: self._room.release())
             try:
                 rows = read_chunks(self._manifest, self._manifest.shards[shard], groups)
                 chunks = [self._pool.submit(chunk) for chunk in rows]
-                self._read.put((shard, future, chunks))
+                self._read_shards.put((shard, future, chunks))
             except BaseException as error:
                 future.set_exception(error)
         groups.close()
-        self._read.put(None)
+        self._read_shards.put(None)
 
     def _prepare(self) -> None:
         """The second thread: sorts what has tokens, and starts its batches."""
-        while (read := self._read.get()) is not None:
-            shard, future, chunks = read
+        while (read_shard := self._read_shards.get()) is not None:
+            shard, future, chunks = read_shard
             try:
-                self._start(self._sorted(shard, [chunk.result() for chunk in chunks]), future)
+                self._start(self._prepare_shard(shard, [chunk.result() for chunk in chunks]), future)
             except BaseException as error:
                 future.set_exception(error)
 
-    def _sorted(self, shard: int, chunks: Sequence[Tokens]) -> _Prepared:
+    def _prepare_shard(self, shard: int, chunks: Sequence[Tokens]) -> _PreparedShard:
         """A shard's sequences, the longest first: checked, and their tokens in the order of the batches."""
         seq_lens = np.concatenate([np.zeros(0, np.int32), *(chunk.seq_lens for chunk in chunks)])
         columns = {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
         metadata = self._session.metadata
-        checked = read_packed(columns, seq_lens, metadata)
-        order = np.argsort(-checked.seq_lens, kind="stable")
-        lens = checked.seq_lens[order].astype(np.int64)
-        starts = (np.cumsum(checked.seq_lens, dtype=np.int64) - checked.seq_lens)[order]
+        packed_rows = read_packed(columns, seq_lens, metadata)
+        order = np.argsort(-packed_rows.seq_lens, kind="stable")
+        lens = packed_rows.seq_lens[order].astype(np.int64)
+        starts = (np.cumsum(packed_rows.seq_lens, dtype=np.int64) - packed_rows.seq_lens)[order]
         at = np.repeat(starts - (np.cumsum(lens) - lens), lens) + np.arange(int(lens.sum()))
-        tokens = {name: values[at] for name, values in checked.tokens.items()}
-        return _Prepared(
+        tokens = {name: values[at] for name, values in packed_rows.tokens.items()}
+        return _PreparedShard(
             shard=shard,
             ids=pa.concat_arrays([chunk.ids for chunk in chunks]),
-            sequences=Ragged(tokens, checked.seq_lens[order], _take_rows(checked.of_sequences, order)),
+            sequences=Ragged(tokens, packed_rows.seq_lens[order], _take_rows(packed_rows.of_sequences, order)),
             order=order,
             bad=tuple(row for chunk in chunks for row in chunk.bad),
             cut=sum(chunk.cut for chunk in chunks),
-            head=make_head(self._manifest.options, metadata, checked.seq_lens),
+            head=make_head(self._manifest.options, metadata, packed_rows.seq_lens),
         )
 
-    def _start(self, prepared: _Prepared, future: Future[Done]) -> None:
+    def _start(self, shard: _PreparedShard, future: Future[FinishedShard]) -> None:
         """Starts the batches; the last one that ends hands the shard to a writer."""
-        lens = prepared.sequences.seq_lens
+        lens = shard.sequences.seq_lens
         ends = np.concatenate([[0], np.cumsum(lens, dtype=np.int64)])
         runs = list(cut(lens.tolist(), self._budget))
-        countdown = Countdown(len(runs), lambda: self._writers.submit(self._write, prepared, future), future)
+        countdown = Countdown(len(runs), lambda: self._writers.submit(self._write, shard, future), future)
         for run in runs:
             part = slice(int(ends[run.start]), int(ends[run.stop]))
-            tokens = {name: values[part] for name, values in prepared.sequences.tokens.items()}
-            ragged = Ragged(tokens, lens[run], _take_rows(prepared.sequences.of_sequences, run))
-            self._runs.submit(countdown.count, self._run, prepared, run, ragged)
+            tokens = {name: values[part] for name, values in shard.sequences.tokens.items()}
+            ragged = Ragged(tokens, lens[run], _take_rows(shard.sequences.of_sequences, run))
+            self._runs.submit(countdown.count, self._run, shard, run, ragged)
         if not runs:
             countdown.start()
 
-    def _run(self, prepared: _Prepared, run: slice, ragged: Ragged) -> None:
+    def _run(self, shard: _PreparedShard, run: slice, ragged: Ragged) -> None:
         for group in groups_of_shared(ragged, self._session.metadata):
             part = ragged if len(group) == ragged.seq_lens.size else ragged.take(group)
             with self._clock:
                 outputs = self._session.backend.run(self._session.feeds(part))
-            prepared.head.add(prepared.order[run][group], outputs, part)
-            self._on_batch(prepared.shard, part.seq_lens.size, int(part.seq_lens.sum(dtype=np.int64)))
+            shard.head.add(shard.order[run][group], outputs, part)
+            self._on_batch(shard.shard, part.seq_lens.size, int(part.seq_lens.sum(dtype=np.int64)))
 
-    def _write(self, prepared: _Prepared, future: Future[Done]) -> None:
+    def _write(self, shard: _PreparedShard, future: Future[FinishedShard]) -> None:
         """A writer's work; rows whose results are no numbers join the bad ones."""
         try:
-            good, bad = self._divided(prepared)
-            lens = np.empty_like(prepared.sequences.seq_lens)
-            lens[prepared.order] = prepared.sequences.seq_lens
+            good, bad = self._divide(shard)
+            lens = np.empty_like(shard.sequences.seq_lens)
+            lens[shard.order] = shard.sequences.seq_lens
             tokens = int(lens[good].sum(dtype=np.int64))
-            part = part_of(self._manifest, self._digest, prepared.shard, tokens, prepared.cut, bad)
-            ids, columns = prepared.ids.take(pa.array(good)), prepared.head.columns(good)
+            part = part_of(self._manifest, self._digest, shard.shard, tokens, shard.cut, bad)
+            ids, columns = shard.ids.take(pa.array(good)), shard.head.columns(good)
             write_part(self._output, part, ids, columns, bad, self._manifest)
-            future.set_result(Done(part, *self._clock.seconds()))
+            future.set_result(FinishedShard(part, *self._clock.seconds()))
         except BaseException as error:
             future.set_exception(error)
 
-    def _divided(self, prepared: _Prepared) -> tuple[Array, list[BadRow]]:
+    def _divide(self, shard: _PreparedShard) -> tuple[Array, list[BadRow]]:
         """Rows with numbers, and the bad ones of the shard in the order of the inputs."""
-        finite = prepared.head.finite()
+        finite = shard.head.finite()
         good = np.flatnonzero(finite)
         if len(good) == len(finite):
-            return good, list(prepared.bad)
-        named = {(row.file, row.row) for row in prepared.bad}
+            return good, list(shard.bad)
+        bad_rows = {(row.file, row.row) for row in shard.bad}
         rows = [
             (piece.file, row)
-            for piece in self._manifest.shards[prepared.shard]
+            for piece in self._manifest.shards[shard.shard]
             for row in range(piece.first, piece.first + piece.rows)
-            if (piece.file, row) not in named
+            if (piece.file, row) not in bad_rows
         ]
         reason = f"not finite: the model gave NaN, or more than {self._manifest.options.dtype} holds"
         bad = []
         for at in np.flatnonzero(~finite).tolist():
             file, row = rows[at]
-            bad.append(BadRow(file, row, "not finite", reason, prepared.ids[at].as_py()))
-        return good, sorted([*prepared.bad, *bad], key=lambda row: (row.file, row.row))
+            bad.append(BadRow(file, row, "not finite", reason, shard.ids[at].as_py()))
+        return good, sorted([*shard.bad, *bad], key=lambda row: (row.file, row.row))
 
 
 def _take_rows(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:

@@ -42,8 +42,8 @@ def main() -> int:
         worst = 0.0
         for item in session.metadata.outputs:
             wide = item.dtype == "bfloat16"  # of which NumPy knows nothing: its bits are those of float32's first half
-            found = np.fromfile(Path(folder) / f"{item.name}.bin", np.uint16 if wide else item.dtype)
-            values = (found.astype(np.uint32) << 16).view(np.float32) if wide else found
+            array = np.fromfile(Path(folder) / f"{item.name}.bin", np.uint16 if wide else item.dtype)
+            values = (array.astype(np.uint32) << 16).view(np.float32) if wide else array
             difference = np.abs(values.astype(np.float64) - expected[item.name].astype(np.float64).ravel()).max()
             print(f"{item.name}: largest difference {difference:.1e}")
             worst = max(worst, float(difference))

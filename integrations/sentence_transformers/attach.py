@@ -132,13 +132,13 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
             f"model.max_seq_length = {longest} before"
         )
     if output is None:
-        wanted = chain[0].modality_config["text"]["method_output_name"]
-        if wanted not in {item.name for item in metadata.outputs}:
+        output_name = chain[0].modality_config["text"]["method_output_name"]
+        if output_name not in {item.name for item in metadata.outputs}:
             outputs = ", ".join(item.name for item in metadata.outputs)
             raise SessionError(
-                f"{plan}: gives {outputs}, the model's modules read {wanted}; build it of this model's folder"
+                f"{plan}: gives {outputs}, the model's modules read {output_name}; build it of this model's folder"
             )
-        width = config.hidden_size if wanted == "last_hidden_state" else None
+        width = config.hidden_size if output_name == "last_hidden_state" else None
     else:
         is_vector = isinstance(chain, (sentence_transformers.SentenceTransformer, sentence_transformers.SparseEncoder))
         if is_vector != (output == "sentence_embedding"):
@@ -153,15 +153,16 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
                     f"{plan}: has scores that went through {ours}, and the model's activation is {theirs}; build it of "
                     "this model's folder, or with --outputs logits, which leaves the activation to the model"
                 )
-        wanted = output
-    dims = next(item.dims for item in metadata.outputs if item.name == wanted)
+        output_name = output
+    dims = next(item.dims for item in metadata.outputs if item.name == output_name)
     if width is not None and dims and isinstance(dims[-1], int) and dims[-1] != width:
-        raise _other_model(plan, f"'{wanted}' of {dims[-1]} numbers", f"gives {width}")
+        raise _other_model(plan, f"'{output_name}' of {dims[-1]} numbers", f"gives {width}")
 
 
-def _other_model(plan: str, actual: str, wanted: str) -> SessionError:
+def _other_model(plan: str, actual: str, expectation: str) -> SessionError:
     return SessionError(
-        f"{plan}: has {actual}, and the model {wanted}: it is another model's plan; build one of this model's folder"
+        f"{plan}: has {actual}, and the model {expectation}: it is another model's plan; build one of this model's "
+        "folder"
     )
 
 
@@ -206,8 +207,8 @@ def _text_tokens(chain: Any, texts: Any) -> TextTokens | None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     metadata = chain[0].model.metadata
     types = metadata.types_input()
-    known = {IDS, *([types.original_name] if types is not None else [])}
-    if backend is None or not {item.original_name for item in metadata.token_inputs()} <= known:
+    known_names = {IDS, *([types.original_name] if types is not None else [])}
+    if backend is None or not {item.original_name for item in metadata.token_inputs()} <= known_names:
         return None
     # Without the settings that the library leaves there of the call before.
     with_types = TYPES in tokenizer.model_input_names

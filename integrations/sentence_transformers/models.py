@@ -20,14 +20,14 @@ from padfree.runtime import SessionError
 from padfree.runtime.text import Text
 from padfree.torch import Module
 
-from .tokens import Packed, TextTokens
+from .tokens import PackedTexts, TextTokens
 
 TEXTS = "padfree_texts"
 """The feature that holds texts which are not yet tokens."""
 _ONLY = "sentence_embedding"
 
 
-class _Attached:
+class _Attachment:
     """What the three classes share; stands before a class of sentence-transformers."""
 
     TASKS: tuple[str, ...] = ()
@@ -77,17 +77,19 @@ class _Attached:
         """Raises SessionError: the encoder's weights are not there any more."""
         raise SessionError("the encoder is a plan, and its weights were dropped; save the model before attach")
 
-    def _answer(self, packed: Packed, shared: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _answer(
+        self, packed: PackedTexts, shared_values: Mapping[str, Any], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
         module: Module = self[0].model  # type: ignore[index]
         if self.padfree_output is not None:
-            length = shared.get("prompt_length") if self._plan_leaves_out_prompts() else None
+            length = shared_values.get("prompt_length") if self._plan_leaves_out_prompts() else None
             inputs: dict[str, Any] = dict(packed.inputs)
             if length is not None:
                 inputs[PROMPT_LENGTH] = np.full(len(packed.seq_lens), int(length), np.int32)
             return {self.padfree_output: module.run(inputs, packed.seq_lens)[self.padfree_output]}
         starts = np.concatenate(([0], np.cumsum(packed.seq_lens, dtype=np.int64)))
         features = {name: torch.from_numpy(value)[None] for name, value in packed.inputs.items()}
-        features |= {name: value for name, value in shared.items() if name != TEXTS}
+        features |= {name: value for name, value in shared_values.items() if name != TEXTS}
         features |= {"seq_lens": packed.seq_lens, "cu_seq_lens_q": torch.from_numpy(starts).to(module.device)}
         return super().forward(features, **kwargs)  # type: ignore[misc,no-any-return]
 
@@ -124,7 +126,7 @@ class _Attached:
             options["batch_size"] = max(options.get("batch_size", 1), self.MOST_TEXTS)
 
 
-class _Encoding(_Attached):
+class _Encoding(_Attachment):
     """Models whose `encode` gives vectors."""
 
     def encode(self, *args: Any, output_value: str | None = _ONLY, **kwargs: Any) -> Any:
@@ -159,7 +161,7 @@ class AttachedSparseEncoder(_Encoding, sentence_transformers.SparseEncoder):  # 
     MOST_TEXTS = 1 << 8  # vectors are as wide as the vocabulary
 
 
-class AttachedCrossEncoder(_Attached, sentence_transformers.CrossEncoder):  # type: ignore[misc]
+class AttachedCrossEncoder(_Attachment, sentence_transformers.CrossEncoder):  # type: ignore[misc]
     """A CrossEncoder whose encoder is a plan."""
 
     TASKS = ("text-classification", "cross-encoder")
@@ -171,10 +173,10 @@ class AttachedCrossEncoder(_Attached, sentence_transformers.CrossEncoder):  # ty
             SessionError: an activation that is not the one which the plan's scores went through.
         """
         if self.padfree_output is not None:
-            wanted = self.activation_fn if activation_fn is None else activation_fn
-            if activation_name(wanted) != self.padfree_activation:
+            activation = self.activation_fn if activation_fn is None else activation_fn
+            if activation_name(activation) != self.padfree_activation:
                 raise SessionError(
-                    f"activation {activation_name(wanted)}, and the plan's scores went through "
+                    f"activation {activation_name(activation)}, and the plan's scores went through "
                     f"{self.padfree_activation}; build it with --outputs logits for others"
                 )
             activation_fn = torch.nn.Identity()

@@ -18,7 +18,7 @@ CHARACTERS_A_RUN = 1 << 15
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedTexts:
     """Tokens of some texts one after the other: `inputs` are the names and values [T] of a model's call."""
 
     inputs: dict[str, npt.NDArray[np.int32]]
@@ -41,15 +41,15 @@ class TextTokens:
         tokenizer.no_padding()
         self._encoder = TextEncoder(tokenizer, None, side=side, token_types=with_types)
 
-    def read(self, texts: Sequence[Text], most: int | None) -> Packed:
+    def read(self, texts: Sequence[Text], most: int | None) -> PackedTexts:
         """Tokens of texts, or of pairs of texts, cut to `most` with special tokens."""
         if most != self._encoder.most:
             self._encoder.cut_to(most)
         encoded = self._encoder.encode(texts)
         inputs = {IDS: encoded.ids, **({TYPES: encoded.types} if self._with_types else {})}
-        return Packed(inputs, encoded.seq_lens.tolist())
+        return PackedTexts(inputs, encoded.seq_lens.tolist())
 
-    def parts(self, texts: Sequence[Text], most: int | None) -> Iterator[Packed]:
+    def parts(self, texts: Sequence[Text], most: int | None) -> Iterator[PackedTexts]:
         """As `read`, in parts of which each fills a run."""
         start = characters = 0
         for stop, text in enumerate(texts, start=1):

@@ -27,15 +27,15 @@ def library() -> ctypes.CDLL:
     """
     path = plugin_library.find()
     try:
-        opened = open_library(path)
+        library_path = open_library(path)
     except (OSError, AttributeError) as error:
         raise SessionError(f"{path}: holds no C interface ({error}); install padfree again") from error
-    version = opened.padfree_api_version()
+    version = library_path.padfree_api_version()
     if version < API_VERSION:
         raise SessionError(
             f"{path}: version {version} of the C interface, needed: {API_VERSION}; install padfree again"
         )
-    return opened
+    return library_path
 
 
 @cache

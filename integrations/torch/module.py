@@ -16,8 +16,8 @@ from padfree.runtime import Session, SessionError, check_no_folder, cut
 
 IDS, TYPES = "input_ids", "token_type_ids"
 LAYOUTS = ("packed", "per_sequence")
-_UNUSED = {"use_cache": (None, False), "output_attentions": (None, False), "output_hidden_states": (None, False)}
-_UNUSED["return_dict"] = (None, True)
+_WITHOUT_USE = {"use_cache": (None, False), "output_attentions": (None, False), "output_hidden_states": (None, False)}
+_WITHOUT_USE["return_dict"] = (None, True)
 """Arguments of transformers' models, and the values with which they ask for nothing that a plan lacks."""
 
 
@@ -139,7 +139,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         """
         session = self.session
         starts = np.concatenate(([0], np.cumsum(seq_lens, dtype=np.int64)))
-        columns = {name: self._prepared(value) for name, value in inputs.items()}
+        columns = {name: self._prepare(value) for name, value in inputs.items()}
         types = session.metadata.types_input()
         if TYPES in columns and types is not None:
             columns[types.name] = columns.pop(TYPES)
@@ -166,7 +166,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         else:
             tensors = {name: torch.from_numpy(value) for name, value in self.session.run_packed(inputs, lens).items()}
         return {
-            item.name: self._finished(tensors[item.name][: rows[item.layout]])
+            item.name: self._finish(tensors[item.name][: rows[item.layout]])
             for item in self.metadata.outputs
             if item.layout in LAYOUTS
         }
@@ -175,7 +175,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
     def _on_gpu(self) -> bool:
         return self.path.suffix != ONNX_SUFFIX
 
-    def _prepared(self, value: Any) -> Any:
+    def _prepare(self, value: Any) -> Any:
         """What run_packed takes: tensors on the GPU are read there by plans, all others become NumPy arrays."""
         if not isinstance(value, torch.Tensor):
             return value
@@ -183,7 +183,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
             return value.to(torch.int32).contiguous()
         return value.cpu().numpy()
 
-    def _finished(self, value: torch.Tensor) -> torch.Tensor:
+    def _finish(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self.device, self.dtype if value.is_floating_point() else None)
 
     def _open(self) -> Session:
@@ -226,8 +226,8 @@ def _token_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     columns = {}
     for name, value in inputs.items():
-        if name in _UNUSED:
-            if value not in _UNUSED[name]:
+        if name in _WITHOUT_USE:
+            if value not in _WITHOUT_USE[name]:
                 raise SessionError(f"{name}={value!r}: plans give the outputs that they were built with; leave it out")
         elif value is not None:
             columns[name] = value

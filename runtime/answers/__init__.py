@@ -2,7 +2,7 @@
 """From texts to answers in a program: vectors, scores in order, labels, and words with labels."""
 
 from .scores import Classified, Floats, class_scores, classified, label_name, normalized, sigmoid
-from .tags import Tagged, joined, words_of
+from .tags import Tagged, join, words_of
 from .text_model import CLASSIFY, ENCODE, SCORE, TAG, Ranked, TextModel, TokenRows
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "TokenRows",
     "class_scores",
     "classified",
-    "joined",
+    "join",
     "label_name",
     "normalized",
     "sigmoid",

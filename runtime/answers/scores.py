@@ -49,9 +49,11 @@ def classified(values: npt.NDArray[Any], info: TextInfo) -> list[Classified]:
     results = []
     for row in shares:
         order = np.argsort(-row, kind="stable").tolist()
-        chosen = [at for at in order if row[at] >= LEAST_SHARE] if info.problem == SEVERAL_LABELS else order[:1]
+        chosen_classes = [at for at in order if row[at] >= LEAST_SHARE] if info.problem == SEVERAL_LABELS else order[:1]
         scores = {name: float(score) for name, score in zip(names, row, strict=True)}
-        results.append(Classified(names[order[0]], float(row[order[0]]), tuple(names[at] for at in chosen), scores))
+        results.append(
+            Classified(names[order[0]], float(row[order[0]]), tuple(names[at] for at in chosen_classes), scores)
+        )
     return results
 
 

@@ -66,7 +66,7 @@ def words_of(text: str, encoding: Encoding, rows: npt.NDArray[Any], labels: Sequ
     return [word for word in words if word.text]  # tokens of spaces alone
 
 
-def joined(text: str, words: Sequence[Tagged]) -> list[Tagged]:
+def join(text: str, words: Sequence[Tagged]) -> list[Tagged]:
     """What words name together: neighbours of one kind, up to the next "B-"; those that are nothing are left out."""
     groups = list[list[Tagged]]()
     last = ""

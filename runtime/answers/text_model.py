@@ -21,7 +21,7 @@ from ..text.encoder import Text
 from ..texts import PackedTexts, TextReader
 from ..windows import Ran, windows
 from .scores import Classified, Floats, classified, normalized
-from .tags import Tagged, joined, words_of
+from .tags import Tagged, join, words_of
 
 Array = npt.NDArray[Any]
 Values = Mapping[str, Any]
@@ -86,13 +86,13 @@ class TextModel:
         path: Path,
         tokenizer: Path | None = None,
         *,
-        shown: str | None = None,
+        shown_path: str | None = None,
         truncate: bool = True,
         ran: Ran = lambda _texts, _tokens: None,
     ) -> None:
         self._session = session
         self._reader = TextReader(path, session.metadata, tokenizer, truncate=truncate)
-        self._shown = shown or str(path)
+        self._shown_path = shown_path or str(path)
         self._ran = ran
         self._outputs = {item.name: item for item in session.metadata.outputs}
 
@@ -135,15 +135,15 @@ class TextModel:
         """
         output = self._outputs.get(VECTORS)
         if output is None:
-            raise SessionError(f"{self._shown}: gives no vectors of texts, {self._what_it_gives()}")
+            raise SessionError(f"{self._shown_path}: gives no vectors of texts, {self._what_it_gives()}")
         if normalize is False and self.info.normalize:
             raise SessionError(
-                f"{self._shown}: its vectors have length 1, and no other numbers are left of them; make the model "
+                f"{self._shown_path}: its vectors have length 1, and no other numbers are left of them; make the model "
                 "without (--no-normalize; padfree.Model(..., normalize=False) of a folder)"
             )
-        many = _listed(texts)
+        many = _as_list(texts)
         tokens = self._reader.read_packed(many, prompt_name=prompt_name, prompt=prompt)
-        vectors = self._stacked(output, self._rows(output, tokens, inputs))
+        vectors = self._stack(output, self._rows(output, tokens, inputs))
         vectors = normalized(vectors) if normalize else vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
@@ -172,8 +172,8 @@ class TextModel:
         """
         output = self._scores()
         if output is None or not output.shape or output.shape[-1] not in (1, None):
-            raise SessionError(f"{self._shown}: gives no score of a pair of texts, {self._what_it_gives()}")
-        values = self._stacked(output, self._rows(output, self._reader.read_packed(texts), inputs))
+            raise SessionError(f"{self._shown_path}: gives no score of a pair of texts, {self._what_it_gives()}")
+        values = self._stack(output, self._rows(output, self._reader.read_packed(texts), inputs))
         return values.reshape(len(texts))
 
     @overload
@@ -194,10 +194,10 @@ class TextModel:
         """
         output = self._scores()
         if output is None:
-            raise SessionError(f"{self._shown}: gives no scores of labels, {self._what_it_gives()}")
+            raise SessionError(f"{self._shown_path}: gives no scores of labels, {self._what_it_gives()}")
         single = isinstance(texts, str) or _is_pair(texts)
         many: Any = [texts] if single else list(texts)
-        values = self._stacked(output, self._rows(output, self._reader.read_packed(many), inputs))
+        values = self._stack(output, self._rows(output, self._reader.read_packed(many), inputs))
         results: list[Classified] = classified(values, self.info) if many else []
         return results[0] if single else results
 
@@ -223,13 +223,13 @@ class TextModel:
         """
         output = self._outputs.get(LOGITS)
         if output is None or not output.has_token_rows:
-            raise SessionError(f"{self._shown}: gives no labels of words, {self._what_it_gives()}")
-        many = _listed(texts)
+            raise SessionError(f"{self._shown_path}: gives no labels of words, {self._what_it_gives()}")
+        many = _as_list(texts)
         rows = self._rows(output, self._reader.read_packed(many, prompt=""), inputs)
         results = []
         for text, encoding, values in zip(many, self._reader.encodings(many), rows, strict=True):
             tagged = words_of(text, encoding, values, self.info.labels)
-            results.append(tagged if words else joined(text, tagged))
+            results.append(tagged if words else join(text, tagged))
         return results[0] if isinstance(texts, str) else results
 
     @overload
@@ -245,7 +245,7 @@ class TextModel:
             texts: any number of them, without a prompt.
             inputs: other inputs of the model with a row per text, by name.
         """
-        many = _listed(texts)
+        many = _as_list(texts)
         output = next((item for item in self._outputs.values() if item.has_token_rows), None)
         tokens = self._reader.read_packed(many, prompt="")
         rows = [None] * len(many) if output is None else self._rows(output, tokens, inputs)
@@ -278,29 +278,29 @@ class TextModel:
         ragged = read_packed({**tokens.columns, **inputs}, tokens.seq_lens, self._session.metadata)
         order = np.argsort(-ragged.seq_lens, kind="stable")
         for window in windows(self._session, ragged.seq_lens[order].tolist()):
-            chosen = order[window].tolist()
-            rows = self._session.run_ragged(_take(ragged, chosen))[output.name]
-            self._ran(len(chosen), int(ragged.seq_lens[chosen].sum()))
-            for at, row in zip(chosen, rows, strict=True):
+            chosen_rows = order[window].tolist()
+            rows = self._session.run_ragged(_take(ragged, chosen_rows))[output.name]
+            self._ran(len(chosen_rows), int(ragged.seq_lens[chosen_rows].sum()))
+            for at, row in zip(chosen_rows, rows, strict=True):
                 rows_in_order[at] = row
         return rows_in_order
 
-    def _stacked(self, output: OutputInfo, rows: Sequence[Array]) -> Floats:
+    def _stack(self, output: OutputInfo, rows: Sequence[Array]) -> Floats:
         """Rows of texts as one array, finite numbers alone."""
         width = [size or 0 for size in (output.shape or ())[1:]]
         values = np.stack(rows).astype(np.float32) if rows else np.zeros((0, *width), np.float32)
         if not np.isfinite(values).all():
             raise SessionError(
-                f"{self._shown}: gave values that are not finite; look at its precision with padfree compare"
+                f"{self._shown_path}: gave values that are not finite; look at its precision with padfree compare"
             )
         return values
 
 
-def _take(ragged: Ragged, chosen: list[int]) -> Ragged:
-    return ragged if chosen == list(range(ragged.seq_lens.size)) else ragged.take(chosen)
+def _take(ragged: Ragged, chosen_rows: list[int]) -> Ragged:
+    return ragged if chosen_rows == list(range(ragged.seq_lens.size)) else ragged.take(chosen_rows)
 
 
-def _listed(texts: str | Sequence[str]) -> list[str]:
+def _as_list(texts: str | Sequence[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
 
 

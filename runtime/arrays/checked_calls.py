@@ -41,21 +41,21 @@ class CheckedCalls:
         self._ids = metadata.ids_input().name
         self._lens = names.get("seq_lens", "")
         self._count = len(metadata.inputs)
-        self._known: dict[tuple[Any, ...], None] = {}
+        self._checked_keys: dict[tuple[Any, ...], None] = {}
 
     def read(self, inputs: Any, seq_lens: Any) -> Call | None:
         """The call, if all inputs are given as arrays on the GPU that their library describes in C; otherwise None."""
         if not self._is_for:
             return None
         is_mapping = type(inputs) is dict or isinstance(inputs, Mapping)  # the latter takes 0.3 us
-        named = self._metadata.own_names(inputs) if is_mapping else {self._ids: inputs}
-        if len(named) + 1 != self._count or self._lens in named:
+        columns = self._metadata.own_names(inputs) if is_mapping else {self._ids: inputs}
+        if len(columns) + 1 != self._count or self._lens in columns:
             return None
-        named[self._lens] = seq_lens
+        columns[self._lens] = seq_lens
         feeds: dict[str, DeviceInput] = {}
         key: list[Any] = []
         producers: dict[tuple[Any, int], int] = {}
-        for name, value in named.items():
+        for name, value in columns.items():
             exchange = exchange_of(value)
             description = None if exchange is None else exchange.describe_bare(value)
             if exchange is None or description is None:
@@ -72,11 +72,11 @@ class CheckedCalls:
 
     def is_known(self, call: Call) -> bool:
         """Whether a call of this description has passed all checks."""
-        return call.key in self._known
+        return call.key in self._checked_keys
 
     def remember(self, call: Call) -> None:
         """Says that it has; without tokens or sequences a call is made otherwise, and is not kept."""
         if all(feed.nbytes for feed in call.feeds.values()):
-            if len(self._known) >= MOST_KEPT:
-                self._known.clear()
-            self._known[call.key] = None
+            if len(self._checked_keys) >= MOST_KEPT:
+                self._checked_keys.clear()
+            self._checked_keys[call.key] = None

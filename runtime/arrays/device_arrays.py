@@ -221,10 +221,10 @@ class DeviceArray:
     def __getitem__(self, at: int | slice | tuple[int | slice, ...]) -> DeviceArray:
         """A part: one row, or a slice without a step, of the first dimension, or of every one that is named."""
         offset, shape, strides = 0, list[int](), list[int]()
-        chosen = at if isinstance(at, tuple) else (at,)
-        if len(chosen) > len(self.shape):
-            raise IndexError(f"{len(chosen)} indices, the array has {len(self.shape)} dimensions")
-        for item, size, step in zip(chosen, self.shape, self._strides, strict=False):
+        index = at if isinstance(at, tuple) else (at,)
+        if len(index) > len(self.shape):
+            raise IndexError(f"{len(index)} indices, the array has {len(self.shape)} dimensions")
+        for item, size, step in zip(index, self.shape, self._strides, strict=False):
             if isinstance(item, slice):
                 start, stop, stride = item.indices(size)
                 if stride != 1:
@@ -236,7 +236,7 @@ class DeviceArray:
                 offset += item % size * step
             else:
                 raise IndexError(f"row {item} of {size}")
-        rest = len(chosen)
+        rest = len(index)
         return DeviceArray(
             self._memory, self._address + offset * self._itemsize, (*shape, *self.shape[rest:]), self.dtype,
             (*strides, *self._strides[rest:]),
@@ -276,8 +276,8 @@ class DeviceArray:
             return np.zeros(self.shape, np.float32 if self.dtype == "bfloat16" else self.dtype)
         steps = tuple(step * self._itemsize for step in self._strides)
         span = sum((size - 1) * step for size, step in zip(self.shape, steps, strict=True)) + self._itemsize
-        stored = np.dtype(np.uint16) if self.dtype == "bfloat16" else np.dtype(self.dtype)
-        values = np.ndarray(self.shape, stored, self._memory.read(self._address, span), strides=steps)
+        storage_dtype = np.dtype(np.uint16) if self.dtype == "bfloat16" else np.dtype(self.dtype)
+        values = np.ndarray(self.shape, storage_dtype, self._memory.read(self._address, span), strides=steps)
         return widen_bfloat16(values) if self.dtype == "bfloat16" else np.asarray(values, order="C")
 
 
@@ -291,11 +291,11 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _has_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether steps differ from a contiguous array's; steps along one element or none do not count."""
-    wanted = contiguous_strides(shape)
-    if strides == wanted:
+    gapless = contiguous_strides(shape)
+    if strides == gapless:
         return False
     return math.prod(shape) > 0 and any(
-        size > 1 and step != other for size, step, other in zip(shape, strides, wanted, strict=True)
+        size > 1 and step != other for size, step, other in zip(shape, strides, gapless, strict=True)
     )
 
 

@@ -114,9 +114,9 @@ class _Holder:
         ndim = len(tensor.shape)
         self.shape = (ctypes.c_int64 * ndim)(*tensor.shape)
         self.strides = (ctypes.c_int64 * ndim)(*tensor.strides) if tensor.strides is not None else None
-        self.managed = _ManagedTensor()
+        self.tensor = _ManagedTensor()
         name = tensor.dtype.rstrip("0123456789")
-        described = self.managed.tensor
+        described = self.tensor.tensor
         described.data = tensor.address
         described.device = _DLDevice(tensor.device_kind, tensor.device_index)
         described.ndim = ndim
@@ -124,12 +124,12 @@ class _Holder:
         described.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))
         if self.strides is not None:
             described.strides = ctypes.cast(self.strides, ctypes.POINTER(ctypes.c_int64))
-        self.managed.deleter = _release_callback
+        self.tensor.deleter = _release_callback
 
 
 def make(tensor: Tensor, owner: Any) -> Any:
     """A capsule for a consumer; `owner` lives until the consumer lets go of it, or the capsule goes unused."""
     holder = _Holder(tensor, owner)
-    holder.managed.context = id(holder)
+    holder.tensor.context = id(holder)
     _count_up(id(holder))
-    return _new_capsule(ctypes.addressof(holder.managed), CAPSULE, ctypes.cast(_drop_callback, ctypes.c_void_p))
+    return _new_capsule(ctypes.addressof(holder.tensor), CAPSULE, ctypes.cast(_drop_callback, ctypes.c_void_p))

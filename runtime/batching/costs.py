@@ -62,11 +62,11 @@ class CostTable:
     @cached_property
     def _grid(self) -> FloatArray:
         """Seconds, complete and monotone."""
-        filled = _filled(self)
-        grid = _monotone(filled)
-        moved = float(np.max(np.abs(grid - filled) / filled))
-        if moved > NOISE:
-            _log.warning("cost table: larger runs measured faster, cells moved by %.0f %%; repeat more", 100 * moved)
+        full = _fill(self)
+        grid = _monotone(full)
+        change = float(np.max(np.abs(grid - full) / full))
+        if change > NOISE:
+            _log.warning("cost table: larger runs measured faster, cells moved by %.0f %%; repeat more", 100 * change)
         return grid / 1e3
 
     def seconds(self, length: npt.ArrayLike, batch: npt.ArrayLike) -> FloatArray:
@@ -153,24 +153,26 @@ def _check(table: CostTable) -> None:
 
 
 def _check_row(length: int, row: Sequence[float | None]) -> None:
-    measured = [cost for cost in row if cost is not None]
-    if not measured or row[: len(measured)] != tuple(measured):
+    measured_costs = [cost for cost in row if cost is not None]
+    if not measured_costs or row[: len(measured_costs)] != tuple(measured_costs):
         raise SessionError(
             f"cost_ms of length {length} is {list(row)}, allowed: numbers, then null for runs beyond the model's "
             "limits; measure again"
         )
-    for cost in measured:
+    for cost in measured_costs:
         if not isinstance(cost, (int, float)) or isinstance(cost, bool) or not 0 < cost < math.inf:
             raise SessionError(f"cost_ms of length {length} has {cost!r}, allowed: numbers above 0; measure again")
 
 
-def _filled(table: CostTable) -> FloatArray:
+def _fill(table: CostTable) -> FloatArray:
     """The measured grid; cells beyond the model's limits, which no run needs but interpolation does, in proportion."""
     grid = np.empty((len(table.lengths), len(table.batches)))
     for at, row in enumerate(table.cost_ms):
-        known = [cost for cost in row if cost is not None]
-        beyond = [known[-1] * batch / table.batches[len(known) - 1] for batch in table.batches[len(known) :]]
-        grid[at] = known + beyond
+        known_costs = [cost for cost in row if cost is not None]
+        beyond = [
+            known_costs[-1] * batch / table.batches[len(known_costs) - 1] for batch in table.batches[len(known_costs) :]
+        ]
+        grid[at] = known_costs + beyond
     return grid
 
 

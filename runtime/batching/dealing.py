@@ -77,14 +77,14 @@ def even_out(shares: Sequence[IntArray], lengths: npt.ArrayLike) -> list[IntArra
         gap = int(sums[most] - sums[least])
         if gap * ALIKE * len(evened) <= int(sums.sum()) or not evened[least].size:
             break
-        moved = work[evened[most]][:, None] - work[evened[least]]
-        left = np.abs(gap - 2 * moved)
-        at = int(left.argmin())
-        if int(left.flat[at]) >= gap:
+        work_moved = work[evened[most]][:, None] - work[evened[least]]
+        gap_left = np.abs(gap - 2 * work_moved)
+        at = int(gap_left.argmin())
+        if int(gap_left.flat[at]) >= gap:
             break
         one, other = divmod(at, evened[least].size)
-        sums[most] -= moved.flat[at]
-        sums[least] += moved.flat[at]
+        sums[most] -= work_moved.flat[at]
+        sums[least] += work_moved.flat[at]
         evened[most][one], evened[least][other] = evened[least][other], evened[most][one]
     return evened
 

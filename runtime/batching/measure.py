@@ -99,8 +99,8 @@ def _values(item: InputInfo, shape: tuple[int, ...], rng: np.random.Generator) -
     """Values that the input may have; which ones does not matter to the time."""
     if item.holds_floats:
         return rng.standard_normal((*shape, *item.trailing_shape), dtype=np.float32)
-    allowed = np.setdiff1d(np.arange(item.limit or 2), item.excluded)
-    return rng.choice(allowed, size=(*shape, *item.trailing_shape)).astype(np.int32)
+    ids = np.setdiff1d(np.arange(item.limit or 2), item.excluded)
+    return rng.choice(ids, size=(*shape, *item.trailing_shape)).astype(np.int32)
 
 
 def _facts(metadata: Metadata) -> dict[str, Any]:

@@ -34,11 +34,11 @@ class Pace:
         """A run has ended; `more`: others wait, so that the model has no pause."""
         now_s = time.monotonic() if now_s is None else now_s
         with self._lock:
-            passed = now_s - self._last_s
-            decay = math.exp(-passed / MEMORY_S)
+            elapsed_s = now_s - self._last_s
+            decay = math.exp(-elapsed_s / MEMORY_S)
             self._tokens, self._seconds = decay * self._tokens, decay * self._seconds
             if self._was_busy:
-                self._tokens, self._seconds = self._tokens + tokens, self._seconds + passed
+                self._tokens, self._seconds = self._tokens + tokens, self._seconds + elapsed_s
             self._last_s, self._was_busy = now_s, more
 
     def tokens_a_second(self, now_s: float | None = None) -> float | None:

@@ -102,8 +102,8 @@ def _packed_endings(lengths: IntArray, widest: int, costs: CostTable, budget: Bu
         table = costs.mixed_seconds(members, tokens, squares_before[ends] - squares_before[starts])
         fits = np.full(tokens.shape, True) if budget.max_tokens is None else tokens <= budget.max_tokens
         # Larger runs hold more tokens, so those that fit stand at the end of a row.
-        for row, allowed in zip(table.tolist(), np.maximum(fits.sum(axis=1), 1).tolist(), strict=True):
-            yield row[-allowed:]
+        for row, limit in zip(table.tolist(), np.maximum(fits.sum(axis=1), 1).tolist(), strict=True):
+            yield row[-limit:]
 
 
 def _sums(values: IntArray) -> IntArray:

@@ -22,7 +22,7 @@ class Whole(LightFuture):
     def __init__(self, parts: Sequence[Future[Any]]) -> None:
         super().__init__()
         self._parts = parts
-        self._left = len(parts)
+        self._parts_left = len(parts)
         self._lock = threading.Lock()
         for part in parts:
             part.add_done_callback(self._part_done)
@@ -42,8 +42,8 @@ class Whole(LightFuture):
 
     def _part_done(self, part: Future[Any]) -> None:
         with self._lock:
-            self._left -= 1
-            last = not self._left
+            self._parts_left -= 1
+            last = not self._parts_left
         if self.done() or (part.cancelled() and not last):
             return
         with suppress(InvalidStateError):  # cancelled, or failed, at this moment

@@ -117,14 +117,14 @@ class RequestQueue(Generic[RequestT]):
             )
         more, rate = sum(part.length for part in parts), self._pace.tokens_a_second()
         first = parts[0]
-        most = self._shared(math.inf if self._max_tokens is None else self._max_tokens, first, more)
+        most = self._share(math.inf if self._max_tokens is None else self._max_tokens, first, more)
         if tokens + more > most:
             raise QueueFullError(
                 f"{tokens} tokens wait and the request has {more}, allowed: {most:.0f} in all; try again later, send "
                 "less, or raise max_waiting_tokens",
                 (tokens + more - most) / rate if rate else None,
             )
-        most = self._shared(room(rate, first.deadline_s - first.arrived_s) / LARGE, first, more)
+        most = self._share(room(rate, first.deadline_s - first.arrived_s) / LARGE, first, more)
         if rate is not None and tokens + more > most:
             raise QueueFullError(
                 f"{tokens} tokens wait and the request has {more}, which take {(tokens + more) / rate:.1f} s, allowed: "
@@ -132,7 +132,7 @@ class RequestQueue(Generic[RequestT]):
                 (tokens + more - most) / rate,
             )
 
-    def _shared(self, most: float, request: Waiting, tokens: int) -> float:
+    def _share(self, most: float, request: Waiting, tokens: int) -> float:
         """What may wait: all of it for those who ask for little, so that who asks for much leaves room for them."""
         if self._turns is None or self._turns.is_modest(request, tokens, most):
             return most
@@ -217,21 +217,21 @@ class RequestQueue(Generic[RequestT]):
 
     def _remove(self, entries: Iterable[RequestT], *, to_run: bool = False) -> list[RequestT]:
         """Takes those out that are still there (others were cancelled meanwhile), and returns them."""
-        removed = []
+        removed_requests = []
         for entry in entries:
             if self._line.remove(entry):
-                removed.append(entry)
+                removed_requests.append(entry)
                 if self._turns is not None:
                     leave = self._turns.run if to_run else self._turns.discard
                     leave(entry.waiting.client, entry.waiting.length)
             elif entry in self._late:
                 self._late_tokens -= self._late.pop(entry).length
-                removed.append(entry)
-        if removed:
+                removed_requests.append(entry)
+        if removed_requests:
             if self._closed:
                 self._sooner.notify_all()  # perhaps that was the last one with a deadline
             self._notify()
-        return removed
+        return removed_requests
 
     def _notify(self) -> None:
         self._version += 1

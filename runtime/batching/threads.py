@@ -36,11 +36,14 @@ class Threads:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._exiting = False
-        named = [*((f"padfree-batcher-{at}", server.serve) for at in range(runs)), ("padfree-deadlines", server.expire)]
-        self._threads = [
-            threading.Thread(target=self._work, args=(work,), name=name, daemon=True) for name, work in named
+        thread_names = [
+            *((f"padfree-batcher-{at}", server.serve) for at in range(runs)),
+            ("padfree-deadlines", server.expire),
         ]
-        self._alive = len(named)
+        self._threads = [
+            threading.Thread(target=self._work, args=(work,), name=name, daemon=True) for name, work in thread_names
+        ]
+        self._alive = len(thread_names)
         atexit.register(self._at_exit)
         try:
             for thread in self._threads:

@@ -30,7 +30,7 @@ class Arena:
         self.stream = Stream()
         self.block = open_block(device)
         self.crossing = Event()  # orders this stream with those of callers
-        self._staged = Event()  # the last copy out of the staging buffer that nobody waited for
+        self._staging_done = Event()  # the last copy out of the staging buffer that nobody waited for
         self._copying = False
         self._staging = PinnedMemory(SMALLEST_STAGING_BYTES)
         self._bytes = self._staging.bytes
@@ -38,7 +38,7 @@ class Arena:
     def reserve_staging(self, size_bytes: int) -> Bytes:
         """The staging buffer, at least this large, when earlier copies out of it are done."""
         if self._copying:
-            self._staged.synchronize()
+            self._staging_done.synchronize()
             self._copying = False
         if size_bytes > self._bytes.size:
             self._staging.close()
@@ -50,7 +50,7 @@ class Arena:
         """Copies a piece of the staging buffer to the device; `stays`: nobody waits for the run before the next one."""
         self.stream.copy(address, self._staging.address + start, size_bytes)
         if stays:
-            self._staged.record(self.stream.handle)
+            self._staging_done.record(self.stream.handle)
             self._copying = True
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Arena:
         self.stream.synchronize()
         self.block.close()
         self._staging.close()
-        self._staged.close()
+        self._staging_done.close()
         self.crossing.close()
         self.stream.close()
 

@@ -77,6 +77,6 @@ class Buckets:
         """The part of an output that belongs to a run of these sizes; `shape` is what its graph gives."""
         if output.rows_of is not None:
             return (sizes.tokens if output.rows_of == "T" else sizes.sequences, *shape[1:])
-        known = {"T": sizes.tokens, "B": sizes.sequences, "S": sizes.slots}
-        leading = tuple(known.get(str(size), there) for size, there in zip(output.sizes, shape, strict=False))
+        sizes_by_letter = {"T": sizes.tokens, "B": sizes.sequences, "S": sizes.slots}
+        leading = tuple(sizes_by_letter.get(str(size), there) for size, there in zip(output.sizes, shape, strict=False))
         return (*leading, *shape[len(leading) :])

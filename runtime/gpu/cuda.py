@@ -80,7 +80,7 @@ class CurrentDevice:
         if self._before != self._index:
             check(runtime.cudaSetDevice(self._index))
 
-    def __exit__(self, *_raised: object) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._before != self._index:
             # Unchecked: where that GPU has broken down meanwhile, its own users learn it, not who used another one.
             runtime.cudaSetDevice(self._before)

@@ -43,8 +43,8 @@ def _architectures(library: Path, _modified_ns: int, size: int) -> tuple[str, ..
                 if end:
                     return tuple(text.decode("ascii", "replace").split(",")) if text else ()
     try:
-        listed = json.loads(library.with_name(plugin_library.BUILD_INFO_NAME).read_text(encoding="utf-8"))
-        return tuple(map(str, listed["architectures"]))
+        built_for = json.loads(library.with_name(plugin_library.BUILD_INFO_NAME).read_text(encoding="utf-8"))
+        return tuple(map(str, built_for["architectures"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -63,8 +63,8 @@ def problem(gpu: str, compute_capability: str, library: Path) -> str:
     reason = code_problem(gpu, compute_capability, compiled)
     if not reason or architecture_for(compute_capability) is None:
         return reason
-    named = os.environ.get(plugin_library.ENVIRONMENT_VARIABLE)
-    unset = f", and unset {plugin_library.ENVIRONMENT_VARIABLE}" if named else ""
+    path = os.environ.get(plugin_library.ENVIRONMENT_VARIABLE)
+    unset = f", and unset {plugin_library.ENVIRONMENT_VARIABLE}" if path else ""
     command = install_command(compute_capability, compiled)
     return f"{reason} ({library}); in a checkout of padfree run: {command}{unset}; or install padfree's wheel"
 

@@ -127,11 +127,11 @@ class Engine:
     def _check_names(self) -> None:
         names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
         inputs = {name for name in names if self._engine.get_tensor_mode(name) == self._trt.TensorIOMode.INPUT}
-        described = {item.name for item in self.metadata.inputs}
+        input_names = {item.name for item in self.metadata.inputs}
         outputs = {item.name for item in self.metadata.outputs}
-        if inputs != described or set(names) - inputs != outputs:
+        if inputs != input_names or set(names) - inputs != outputs:
             raise SessionError(
-                f"the engine's tensors {sorted(names)} are not those of its metadata {sorted(described | outputs)}; "
+                f"the engine's tensors {sorted(names)} are not those of its metadata {sorted(input_names | outputs)}; "
                 "the metadata belongs to another plan: build the plan again"
             )
 
@@ -173,9 +173,9 @@ class Context:
         """
         placement = self._placement
         assert placement is not None  # arrange comes first
-        moved = inputs_at or {}
+        moved_inputs = inputs_at or {}
         for name, allocation in placement.inputs.items():
-            self._set_address(name, moved.get(name, base + allocation.offset))
+            self._set_address(name, moved_inputs.get(name, base + allocation.offset))
         shift = base if outputs_at is None else outputs_at - placement.outputs_start
         for name, allocation in placement.outputs.items():
             self._set_address(name, shift + allocation.offset)

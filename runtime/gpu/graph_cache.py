@@ -13,7 +13,7 @@ IDLE_RUNS_A_GRAPH = 32
 costs as much as hundreds of runs save: where more sizes come than graphs are kept, replacing them would cost more."""
 
 
-class Kept(Protocol):
+class Entry(Protocol):
     """What the cache holds: memory that it takes, and a way to free it."""
 
     @property
@@ -25,7 +25,7 @@ class Kept(Protocol):
 
 
 KeyT = TypeVar("KeyT", bound=Hashable)
-KeptT = TypeVar("KeptT", bound=Kept)
+KeptT = TypeVar("KeptT", bound=Entry)
 
 
 class GraphCache(Generic[KeyT, KeptT]):
@@ -46,7 +46,7 @@ class GraphCache(Generic[KeyT, KeptT]):
         self._graphs: OrderedDict[KeyT, KeptT] = OrderedDict()
         self._seen: OrderedDict[KeyT, int] = OrderedDict()  # how often they came; the most recent ones
         self._runs = 0
-        self._used: dict[KeyT, int] = {}  # the run that used a graph last
+        self._last_use: dict[KeyT, int] = {}  # the run that used a graph last
         self._full = False
 
     def __len__(self) -> int:
@@ -63,12 +63,12 @@ class GraphCache(Generic[KeyT, KeptT]):
         graph = self._graphs.get(key)
         if graph is not None:
             self._graphs.move_to_end(key)
-            self._used[key] = self._runs
+            self._last_use[key] = self._runs
         return graph
 
     def returns(self, key: KeyT) -> bool:
         """Whether a graph for this key is worth a capture: it was asked for before, and there is room for it."""
-        if self._full and self._runs - self._used[next(iter(self._graphs))] <= IDLE_RUNS_A_GRAPH * self._max_graphs:
+        if self._full and self._runs - self._last_use[next(iter(self._graphs))] <= IDLE_RUNS_A_GRAPH * self._max_graphs:
             return False  # the least recently used graph is still in use
         self._seen[key] = count = self._seen.get(key, 0) + 1
         self._seen.move_to_end(key)
@@ -79,11 +79,11 @@ class GraphCache(Generic[KeyT, KeptT]):
     def put(self, key: KeyT, graph: KeptT) -> None:
         """Keeps a graph, and closes the least recently used ones until number and memory are in bounds again."""
         self._graphs[key] = graph
-        self._used[key] = self._runs
+        self._last_use[key] = self._runs
         self._seen.pop(key, None)
         while len(self._graphs) > 1 and (len(self._graphs) > self._max_graphs or self.size_bytes > self._max_bytes):
             oldest, idle = self._graphs.popitem(last=False)
-            del self._used[oldest]
+            del self._last_use[oldest]
             idle.close()
             self._full = True
         self._full |= len(self._graphs) == self._max_graphs

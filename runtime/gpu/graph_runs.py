@@ -59,7 +59,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedGraph:
     """A graph, the context that it was captured from, and the addresses that it reads and writes."""
 
     graph: Graph
@@ -80,8 +80,8 @@ class GraphRuns:
         self._arena = arena
         self._switch = switch
         # Those that read all inputs in the block, and those that read some where a caller has them.
-        self._graphs = GraphCache[Sizes, Captured](options.max_graphs, options.max_graph_bytes)
-        self._in_place = GraphCache[GraphKey, Captured](
+        self._graphs = GraphCache[Sizes, CapturedGraph](options.max_graphs, options.max_graph_bytes)
+        self._in_place = GraphCache[GraphKey, CapturedGraph](
             -(-options.max_graphs // IN_PLACE_SHARE), options.max_graph_bytes // IN_PLACE_SHARE, IN_PLACE_COMES
         )
         self._buckets = Buckets(engine.metadata) if switch.on and arena.block.keeps_address else None
@@ -100,13 +100,13 @@ class GraphRuns:
             return None
         sizes = buckets.sizes(shapes)
         rounded = buckets.round_up(sizes)
-        captured = self._graphs.get(rounded)
-        if captured is not None:
-            ready = self._replay(captured, rounded, feeds, on_device, stays)
+        entry = self._graphs.get(rounded)
+        if entry is not None:
+            ready = self._replay(entry, rounded, feeds, on_device, stays)
         elif self._graphs.returns(rounded):
-            ready, captured = self._run_and_capture(buckets.input_shapes(rounded), feeds, {})
-            if captured is not None:
-                self._graphs.put(rounded, captured)
+            ready, entry = self._run_and_capture(buckets.input_shapes(rounded), feeds, {})
+            if entry is not None:
+                self._graphs.put(rounded, entry)
         else:
             return None
         return ready, whole if sizes == rounded else lambda output, shape: buckets.trim(output, shape, sizes)
@@ -117,16 +117,16 @@ class GraphRuns:
         self._in_place.close()
 
     def _replay(
-        self, captured: Captured, sizes: Sizes, feeds: DeviceFeeds, on_device: DeviceInputs, stays: bool
+        self, entry: CapturedGraph, sizes: Sizes, feeds: DeviceFeeds, on_device: DeviceInputs, stays: bool
     ) -> Ready:
         """Runs the graph that reads inputs where they are, if there is one for their addresses; otherwise the other."""
-        allocations = captured.ready.placement.inputs
+        allocations = entry.ready.placement.inputs
         inputs_at = in_place(on_device, allocations) if on_device else {}
         if inputs_at:
             key = sizes, tuple(inputs_at.items())
             reader = self._in_place.get(key)
             if reader is not None:
-                captured = reader
+                entry = reader
             elif self._in_place.returns(key):
                 shapes = {name: allocation.shape for name, allocation in allocations.items()}
                 ready, reader = self._run_and_capture(shapes, feeds, inputs_at)
@@ -136,13 +136,13 @@ class GraphRuns:
             else:
                 inputs_at = {}
         if len(inputs_at) < len(feeds):
-            captured.ready.staging.upload(feeds, stays=stays, but=inputs_at)
-        captured.graph.launch()
-        return captured.ready
+            entry.ready.staging.upload(feeds, stays=stays, but=inputs_at)
+        entry.graph.launch()
+        return entry.ready
 
     def _run_and_capture(
         self, shapes: Mapping[str, Shape], feeds: DeviceFeeds, inputs_at: Mapping[str, int]
-    ) -> tuple[Ready, Captured | None]:
+    ) -> tuple[Ready, CapturedGraph | None]:
         """Serves a run by the plain one that comes before a capture, and gives the graph for the runs that follow."""
         stream = self._arena.stream
         free_before = free_bytes()
@@ -161,4 +161,4 @@ class GraphRuns:
             self._switch.turn_off(error)
             return ready, None
         graph_bytes = context_bytes + free_before - free_bytes()  # as far as other threads leave the figure alone
-        return ready, Captured(graph, context, ready, max(0, graph_bytes))
+        return ready, CapturedGraph(graph, context, ready, max(0, graph_bytes))

@@ -24,12 +24,12 @@ def find() -> Path:
     Raises:
         SessionError: there is none; the message names every folder that was looked at.
     """
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
-    if named:
-        if Path(named).is_file():
-            return Path(named).resolve()
+    path = os.environ.get(ENVIRONMENT_VARIABLE)
+    if path:
+        if Path(path).is_file():
+            return Path(path).resolve()
         raise SessionError(
-            f"{ENVIRONMENT_VARIABLE}={named} is no file; set it to the path of {LIBRARY_NAME}, or unset it"
+            f"{ENVIRONMENT_VARIABLE}={path} is no file; set it to the path of {LIBRARY_NAME}, or unset it"
         )
     looked_at = library_folders()
     for folder in looked_at:

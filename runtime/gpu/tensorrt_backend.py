@@ -20,7 +20,7 @@ from .cuda import current_device, device_of, kept_device
 from .engine import Engine
 from .graph_runs import GraphSwitch
 from .lane import Lane
-from .prepared import PreparedRun
+from .prepared_run import PreparedRun
 from .results import HostResults
 from .staging import DeviceFeeds
 
@@ -75,7 +75,7 @@ class TensorRTBackend:
         self._results = HostResults(self._device)
         self._switch = GraphSwitch(self._options.cuda_graphs and self.can_capture and metadata.interface == "packed")
         self._lanes: dict[int, Lane] = {}
-        self._prepared: list[PreparedRun] = []
+        self._prepared_runs: list[PreparedRun] = []
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
         self._runs = 0
@@ -151,9 +151,9 @@ class TensorRTBackend:
         try:
             with current_device(self._device):
                 lane = self._new_lane(Arena(0, self._device), GraphSwitch(False))
-                prepared = PreparedRun(lane, feeds, device=self._device, can_capture=self.can_capture)
-                self._prepared.append(prepared)
-                return prepared
+                run = PreparedRun(lane, feeds, device=self._device, can_capture=self.can_capture)
+                self._prepared_runs.append(run)
+                return run
         finally:
             self._leave()
 
@@ -166,9 +166,9 @@ class TensorRTBackend:
             while self._runs:
                 self._idle.wait()
         with current_device(self._device):
-            for prepared in self._prepared:
-                prepared.close()
-            self._prepared.clear()
+            for run in self._prepared_runs:
+                run.close()
+            self._prepared_runs.clear()
             for lane in self._lanes.values():
                 lane.close()
             self._lanes.clear()

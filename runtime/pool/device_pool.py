@@ -104,10 +104,10 @@ class DevicePool:
             )
         numbers = machine_devices() if devices is None else tuple(devices)
         check_devices(numbers)
-        opened: dict[str, Session] = {}
+        sessions: dict[str, Session] = {}
         try:
             for number in numbers:
-                opened[f"GPU {number}"] = Session(
+                sessions[f"GPU {number}"] = Session(
                     path,
                     device=number,
                     allow_other_gpu=allow_other_gpu,
@@ -115,9 +115,9 @@ class DevicePool:
                     contexts=contexts,
                     max_graphs=max_graphs,
                 )
-            return cls(opened, costs=costs, contexts=contexts)
+            return cls(sessions, costs=costs, contexts=contexts)
         except BaseException:
-            for session in opened.values():
+            for session in sessions.values():
                 session.close()
             raise
 
@@ -250,10 +250,10 @@ def _in_order(
     results: Sequence[dict[str, list[Any]]], parts: Sequence[npt.NDArray[np.int64]], sequences: int
 ) -> dict[str, list[Any]]:
     """The rows of all parts, in the caller's order."""
-    ordered: dict[str, list[Any]] = {name: [None] * sequences for name in results[0]}
+    rows_in_order: dict[str, list[Any]] = {name: [None] * sequences for name in results[0]}
     for part, result in zip(parts, results, strict=True):
         for name, rows in result.items():
-            row_of = ordered[name]
+            row_of = rows_in_order[name]
             for at, row in zip(part.tolist(), rows, strict=True):
                 row_of[at] = row
-    return ordered
+    return rows_in_order

@@ -129,21 +129,21 @@ class Members:
         Raises:
             SessionError: it failed on every device in use. With one device alone its own error is passed on.
         """
-        failed: dict[str, Exception] = {}
+        failures: dict[str, Exception] = {}
         while True:
-            with self._borrowed(cost_s, failed) as member:
+            with self._borrowed(cost_s, failures) as member:
                 if member is None:
-                    raise _failed_everywhere(failed)
+                    raise _failed_everywhere(failures)
                 try:
                     result = work(member.session)
                 except Exception as error:
-                    failed[member.name] = error
+                    failures[member.name] = error
                     continue
                 with self._lock:
                     member.runs += 1
                     member.tokens += tokens
-            if failed:
-                self._take_out(failed)
+            if failures:
+                self._take_out(failures)
             return result
 
     def close(self) -> None:
@@ -158,15 +158,15 @@ class Members:
             raise wrong[0]
 
     @contextmanager
-    def _borrowed(self, cost_s: float, tried: Collection[str]) -> Iterator[Member | None]:
+    def _borrowed(self, cost_s: float, names_tried: Collection[str]) -> Iterator[Member | None]:
         """The member that ends this work first of those that have not tried it; None where all have."""
         with self._lock:
-            left = [member for member in self._members if not member.failure and member.name not in tried]
-            if not left:
+            members_left = [member for member in self._members if not member.failure and member.name not in names_tried]
+            if not members_left:
                 member = None
             else:
                 # All would take the same time for it, so whoever has least to do ends first.
-                member = min(left, key=lambda one: (one.backlog_s, one.under_way, one.runs))
+                member = min(members_left, key=lambda one: (one.backlog_s, one.under_way, one.runs))
                 member.busy_since = member.busy_since if member.under_way else time.perf_counter()
                 member.under_way += 1
                 member.backlog_s += cost_s
@@ -180,16 +180,16 @@ class Members:
                     member.backlog_s = member.backlog_s - cost_s if member.under_way else 0.0
                     member.busy_s += 0.0 if member.under_way else time.perf_counter() - member.busy_since
 
-    def _take_out(self, failed: Mapping[str, Exception]) -> None:
+    def _take_out(self, failures: Mapping[str, Exception]) -> None:
         """Takes out those on which work failed that another one did; the last one in use stays."""
         for member in self._members:
-            if member.name not in failed:
+            if member.name not in failures:
                 continue
             with self._lock:
                 in_use = sum(not one.failure for one in self._members)
                 if member.failure or in_use == 1:
                     continue
-                member.failure = str(failed[member.name]) or repr(failed[member.name])
+                member.failure = str(failures[member.name]) or repr(failures[member.name])
             _log.error("%s is taken out, another device did what failed on it: %s", member.name, member.failure)
 
 
@@ -204,8 +204,8 @@ def _closing(member: Member) -> Exception | None:
     return None
 
 
-def _failed_everywhere(failed: Mapping[str, Exception]) -> Exception:
-    if len(failed) == 1:
-        return next(iter(failed.values()))
-    reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
-    return SessionError(f"the run failed on all {len(failed)} devices in use ({reasons}); see what ails them")
+def _failed_everywhere(failures: Mapping[str, Exception]) -> Exception:
+    if len(failures) == 1:
+        return next(iter(failures.values()))
+    reasons = "; ".join(f"{name}: {error}" for name, error in failures.items())
+    return SessionError(f"the run failed on all {len(failures)} devices in use ({reasons}); see what ails them")

@@ -7,11 +7,11 @@ texts, and `inputs` names the model's inputs that these fill.
 
 from .apart import TextError
 from .checks import largest_id
-from .encoder import Encoded, Text, TextEncoder
+from .encoder import EncodedTexts, Text, TextEncoder
 from .inputs import TextInputs, as_columns, column_count, of_columns
-from .pairs import SHOWN, pair_names, prompted
+from .pairs import SPELLINGS_TEXT, pair_names, prompted
 from .source import text_source, tokenizer_path
-from .tasks import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TAG, TOKENS, Choices, Served, describe
+from .tasks import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TAG, TOKENS, Choices, ServedModel, describe
 from .tokenizer_file import TYPES, TokenizerFile, read_tokenizer_file
 
 __all__ = [
@@ -19,14 +19,14 @@ __all__ = [
     "CLASSIFY",
     "EMBED",
     "RERANK",
-    "SHOWN",
     "SPARSE",
+    "SPELLINGS_TEXT",
     "TAG",
     "TOKENS",
     "TYPES",
     "Choices",
-    "Encoded",
-    "Served",
+    "EncodedTexts",
+    "ServedModel",
     "Text",
     "TextEncoder",
     "TextError",

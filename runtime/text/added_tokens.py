@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .families.parts import ALL, NAMED
+from .families.parts import ALL, NAMES
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -33,7 +33,7 @@ class AddedTokens:
     def __init__(
         self,
         settings: Mapping[str, Any],
-        saved: Mapping[str, Any],
+        tokenizer_json: Mapping[str, Any],
         file: Mapping[str, Any],
         *,
         defaults: Mapping[str, Any],
@@ -42,16 +42,16 @@ class AddedTokens:
         plain: str = "",
         wrong: Callable[[str, str], Exception],
     ) -> None:
-        self._settings, self._saved, self._file, self._wrong = settings, saved, file, wrong
+        self._settings, self._tokenizer_json, self._file, self._wrong = settings, tokenizer_json, file, wrong
         self._defaults, self._extra, self._adds, self._plain = defaults, extra, adds, plain
 
     def add_to(self, tokenizer: Tokenizer, rows: int | None) -> None:
         """Adds them, but for those that a table of so many rows has none for; None: it has one for all."""
         size = tokenizer.get_vocab_size(with_added_tokens=True)
-        known = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
+        known_tokens = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
         for token in self._tokens():
             new = tokenizer.token_to_id(token.content) is None
-            if repr(token) not in known and not (new and rows is not None and size >= rows):
+            if repr(token) not in known_tokens and not (new and rows is not None and size >= rows):
                 tokenizer.add_tokens([token])
                 size += new
         for token in self._added_again():
@@ -62,7 +62,7 @@ class AddedTokens:
         """Special tokens whose spaces beside them are not what other files say."""
         from tokenizers import AddedToken
 
-        contents = {self._settings.get(name) for name in NAMED if isinstance(self._settings.get(name), str)}
+        contents = {self._settings.get(name) for name in NAMES if isinstance(self._settings.get(name), str)}
         for value in self._special() if self._plain else ():
             token = _token(value)
             if token is not None and self._plain == ALL:
@@ -75,10 +75,10 @@ class AddedTokens:
 
         by_id = sorted(dict(self._decoder()).items())
         yield from (token for _, token in by_id)
-        known, pairs = {token.content for _, token in by_id}, set[tuple[str, bool]]()
+        contents, pairs = {token.content for _, token in by_id}, set[tuple[str, bool]]()
         for value in self._special():
             token, plain = _token(value), isinstance(value, str)  # one that comes as either is added twice
-            if token is not None and token.content not in known and (token.content, plain) not in pairs:
+            if token is not None and token.content not in contents and (token.content, plain) not in pairs:
                 pairs.add((token.content, plain))
                 yield AddedToken(token.content, **{name: getattr(token, name) for name in _FLAGS}, special=True)
 
@@ -86,25 +86,25 @@ class AddedTokens:
         """Special tokens that settings name, or the class does."""
         yield from self._usual()
         extra = self._settings.get(EXTRA[0])
-        own = [value for name, value in self._settings.items() if name.endswith("_token") and name not in NAMED]
+        own = [value for name, value in self._settings.items() if name.endswith("_token") and name not in NAMES]
         own += list(extra.values()) if isinstance(extra, dict) else []
-        own += [value for name, value in self._defaults.items() if name not in NAMED]
+        own += [value for name, value in self._defaults.items() if name not in NAMES]
         yield from (value for value in own if isinstance(value, (str, dict)))
-        yield from self._listed()
+        yield from self._special_tokens()
 
     def _usual(self) -> Iterator[Any]:
-        for name in NAMED:
+        for name in NAMES:
             usual = self._defaults.get(name)
             value = self._settings.get(name, usual)
             yield {**usual, "content": value} if isinstance(usual, dict) and isinstance(value, str) else value
 
-    def _listed(self) -> Sequence[Any]:
+    def _special_tokens(self) -> Sequence[Any]:
         """Special tokens without a name."""
         first, second = (self._settings.get(name) for name in EXTRA)
         if (isinstance(first, dict) and first) or self._adds:
             return self._extra(second or ())
-        listed = first if isinstance(first, list) and first else second
-        return self._extra(()) if listed is None else listed
+        tokens = first if isinstance(first, list) and first else second
+        return self._extra(()) if tokens is None else tokens
 
     def _decoder(self) -> Iterator[tuple[int, AddedToken]]:
         """Tokens by their ids: those of tokenizer_config.json, or else those of other files."""
@@ -119,13 +119,13 @@ class AddedTokens:
                 yield int(at), token
             return
         named = self._settings.get(EXTRA[0])  # an object: then older settings' list makes no token of the file special
-        listed = () if isinstance(named, dict) and named else self._listed()
-        special = {token.content for value in (*self._usual(), *listed) if (token := _token(value))}
+        tokens = () if isinstance(named, dict) and named else self._special_tokens()
+        special = {token.content for value in (*self._usual(), *tokens) if (token := _token(value))}
         for content, at in self._file.items():
             token = _token({"content": content, "normalized": content not in special}, special=content in special)
             if token is not None and isinstance(at, int):
                 yield at, token
-        for item in self._saved.get("added_tokens", ()):
+        for item in self._tokenizer_json.get("added_tokens", ()):
             token = _token(item, special=False)
             if token is not None:
                 yield int(item["id"]), token

@@ -44,9 +44,9 @@ def _read(source: BinaryIO, length: int) -> bytes:
 def write_message(target: BinaryIO, content: Any) -> None:
     """Sends a message."""
     message = json.dumps(content).encode()
-    left = memoryview(LENGTH.pack(len(message)) + message)
-    while left:
-        left = left[target.write(left) :]
+    rest = memoryview(LENGTH.pack(len(message)) + message)
+    while rest:
+        rest = rest[target.write(rest) :]
     target.flush()
 
 
@@ -57,9 +57,9 @@ def seconds_for(characters: int) -> int:
 
 def _bound(characters: int, memory: int) -> None:
     """Lets the process die where a text takes more than its share."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    soft = math.ceil(used.ru_utime + used.ru_stime) + seconds_for(characters)
+    soft = math.ceil(usage.ru_utime + usage.ru_stime) + seconds_for(characters)
     resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
     most = memory + MEMORY + MEMORY_A_CHARACTER * characters
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))

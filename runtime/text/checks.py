@@ -69,9 +69,9 @@ def check_tokenizer(
     usual = [number for number in map(tokenizer.token_to_id, _PADDING) if number is not None]
     paddings = usual if pad_id is None else [pad_id]  # a vocabulary may have several of the usual ones, as MPNet's
     if ids.excluded and paddings and not set(paddings) & set(ids.excluded):
-        shown = ", ".join(map(str, ids.excluded[:3]))
+        ids_text = ", ".join(map(str, ids.excluded[:3]))
         pads = " or ".join(map(str, paddings))
-        raise SessionError(f"{file}: the tokenizer pads with {pads}, the model takes {shown} for padding; {_ADVICE}")
+        raise SessionError(f"{file}: the tokenizer pads with {pads}, the model takes {ids_text} for padding; {_ADVICE}")
     types = metadata.types_input() if token_types else None
     highest_type = max((value for encoding in encodings for value in encoding.type_ids), default=0)
     if types is not None and types.limit is not None and highest_type >= types.limit:

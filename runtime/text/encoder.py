@@ -27,7 +27,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedTexts:
     """Tokens of some texts, one text after the other.
 
     Attributes:
@@ -48,31 +48,35 @@ class Encoded:
         return np.split(values, ends[:-1]) if self.seq_lens.size else []
 
     @classmethod
-    def of_ids(cls, rows: Sequence[Sequence[int]]) -> Encoded:
+    def of_ids(cls, rows: Sequence[Sequence[int]]) -> EncodedTexts:
         """Of ids that the caller has; OverflowError where one has more than 32 bits."""
         seq_lens = np.fromiter(map(len, rows), np.int32, len(rows))
         ids = np.fromiter(chain.from_iterable(rows), np.int32, int(seq_lens.sum()))
         return cls(ids, np.zeros_like(ids), seq_lens, np.zeros(len(rows), np.bool_))
 
     @classmethod
-    def join(cls, parts: Sequence[Encoded]) -> Encoded:
+    def join(cls, parts: Sequence[EncodedTexts]) -> EncodedTexts:
         """The texts of several, one or more, in their order."""
         columns = ([getattr(part, name) for part in parts] for name in ("ids", "types", "seq_lens", "cut"))
         return cls(*(np.concatenate(column) for column in columns))
 
-    def without_empty(self) -> Encoded:
+    def without_empty(self) -> EncodedTexts:
         """Without the texts that have no tokens."""
         has_tokens = self.seq_lens > 0
         return (
-            self if has_tokens.all() else Encoded(self.ids, self.types, self.seq_lens[has_tokens], self.cut[has_tokens])
+            self
+            if has_tokens.all()
+            else EncodedTexts(self.ids, self.types, self.seq_lens[has_tokens], self.cut[has_tokens])
         )
 
-    def split(self, sizes: Sequence[int]) -> Iterator[Encoded]:
+    def split(self, sizes: Sequence[int]) -> Iterator[EncodedTexts]:
         """The texts of several callers, so many each."""
         texts = np.cumsum([0, *sizes])
         tokens = np.concatenate([[0], np.cumsum(self.seq_lens, dtype=np.int64)])[texts]
         for (first, last), (start, stop) in zip(pairwise(texts.tolist()), pairwise(tokens.tolist()), strict=True):
-            yield Encoded(self.ids[start:stop], self.types[start:stop], self.seq_lens[first:last], self.cut[first:last])
+            yield EncodedTexts(
+                self.ids[start:stop], self.types[start:stop], self.seq_lens[first:last], self.cut[first:last]
+            )
 
 
 class TextEncoder:
@@ -121,12 +125,12 @@ class TextEncoder:
         """Whether all token types are 0: of single texts, or of pairs."""
         return not self._token_types or (not pairs and not any(self._tokenizer.encode("a").type_ids))
 
-    def look_up(self, texts: Sequence[Text]) -> Encoded | None:
+    def look_up(self, texts: Sequence[Text]) -> EncodedTexts | None:
         """Tokens of plain texts, so quickly that an event loop may wait; None where `encode` has to make them."""
         looked_up = self._looked_up(texts)
-        return None if looked_up is None or looked_up[0].left else self._encoded(*looked_up)
+        return None if looked_up is None or looked_up[0].rows_left else self._encode_rows(*looked_up)
 
-    def encode(self, texts: Sequence[Text]) -> Encoded:
+    def encode(self, texts: Sequence[Text]) -> EncodedTexts:
         """Tokens of texts, or of pairs of texts, in their order.
 
         Raises:
@@ -135,20 +139,20 @@ class TextEncoder:
         """
         looked_up = self._looked_up(texts)
         looked, cut = looked_up or (Looked.of_rows([None] * len(texts)), np.zeros(len(texts), np.bool_))
-        if left := looked.left:
+        if rows_left := looked.rows_left:
             try:
-                rows = self._encode([texts[at] for at in left])
+                rows = self._encode([texts[at] for at in rows_left])
             except TextError as error:
-                raise TextError(left[error.text], error.reason) from None
+                raise TextError(rows_left[error.text], error.reason) from None
             except TypeError:
-                unfit = next((at for at in left if not _is_unicode(texts[at])), None)
+                unfit = next((at for at in rows_left if not _is_unicode(texts[at])), None)
                 if unfit is None:
                     raise
                 reason = "holds half of a character (a lone surrogate, U+D800 to U+DFFF); send whole characters"
                 raise TextError(unfit, reason) from None
-            cut[left] = [is_cut for *_, is_cut in rows]
+            cut[rows_left] = [is_cut for *_, is_cut in rows]
             looked = looked.completed([(ids, types) for ids, types, _ in rows])
-        return self._encoded(looked, cut)
+        return self._encode_rows(looked, cut)
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
         """What the tokenizers library makes of single texts that `encode` has taken: words and places of tokens too."""
@@ -200,9 +204,9 @@ class TextEncoder:
             cut[full] = self._words.look_up([texts[at] for at in full], self.most + 1).counts > self.most
         return looked, cut
 
-    def _encoded(self, looked: Looked, cut: Flags) -> Encoded:
+    def _encode_rows(self, looked: Looked, cut: Flags) -> EncodedTexts:
         types = looked.types if self._token_types else np.zeros_like(looked.ids)
-        return Encoded(looked.ids, types, looked.counts, cut)
+        return EncodedTexts(looked.ids, types, looked.counts, cut)
 
 
 def _pairs(texts: Sequence[Text]) -> list[tuple[str, str]]:

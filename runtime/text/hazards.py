@@ -20,7 +20,7 @@ _LONGEST_WORD = 1000
 _CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _NUMBERS = (r"\p{N}", r"\p{N}{1,3}", r"\p{N}+")
-KNOWN = frozenset(
+HAZARDS = frozenset(
     {
         rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+",
         *(rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{number}|{_REST}" for number in _NUMBERS),
@@ -56,7 +56,7 @@ def slow_pattern(tokenizer: Tokenizer) -> str | None:
     for step in (*_steps(_state(tokenizer.normalizer)), *_steps(_state(tokenizer.pre_tokenizer))):
         pattern = step.get("pattern")
         if isinstance(pattern, dict) and "Regex" in pattern and not _is_linear(str(pattern["Regex"])):
-            return f"the pattern {_shown(str(pattern['Regex']))}"
+            return f"the pattern {_pattern_text(str(pattern['Regex']))}"
     longest = _state(tokenizer.model).get("max_input_chars_per_word") or 0 if _is_word_piece(tokenizer) else 0
     return f"words of {longest} characters (max_input_chars_per_word)" if longest > _LONGEST_WORD else None
 
@@ -95,7 +95,7 @@ def _is_linear(pattern: str) -> bool:
     Known patterns do, and alternatives without groups: in each of these nothing but the last item repeats without an
     end, so that no character is read more often than there are alternatives.
     """
-    return pattern in KNOWN or all(_ends_where_it_repeats(branch) for branch in _branches(pattern))
+    return pattern in HAZARDS or all(_ends_where_it_repeats(branch) for branch in _branches(pattern))
 
 
 def _branches(pattern: str) -> list[str]:
@@ -123,5 +123,5 @@ def _ends_where_it_repeats(branch: str) -> bool:
     return True
 
 
-def _shown(pattern: str) -> str:
+def _pattern_text(pattern: str) -> str:
     return ascii(pattern if len(pattern) <= 60 else f"{pattern[:57]}...")

@@ -12,7 +12,7 @@ from padfree.contract.metadata import InputInfo, Metadata
 from padfree.contract.text_inputs import PROMPT_LENGTH
 
 from ..errors import SessionError
-from .encoder import Encoded
+from .encoder import EncodedTexts
 
 Array = npt.NDArray[Any]
 
@@ -35,24 +35,25 @@ class TextInputs:
         SessionError: the model reads something of tokens that texts do not give.
     """
 
-    def __init__(self, metadata: Metadata, shown: str) -> None:
+    def __init__(self, metadata: Metadata, shown_path: str) -> None:
         self.template = None if metadata.text is None else metadata.text.template
         self._ids, self._types = metadata.ids_input(), metadata.types_input()
         self._positions = metadata.positions_input()
         if self._ids.holds_embeddings or self._ids.width is not None:
             raise SessionError(
-                f"{shown}: has no input of token ids, only '{self._ids.name}'; export the model with input_ids"
+                f"{shown_path}: has no input of token ids, only '{self._ids.name}'; export the model with input_ids"
             )
-        known = (self._ids, self._types, self._positions)
-        strange = next((item for item in metadata.token_inputs() if item not in known), None)
+        names = (self._ids, self._types, self._positions)
+        strange = next((item for item in metadata.token_inputs() if item not in names), None)
         if strange is not None:
             raise SessionError(
-                f"{shown}: texts do not give the model's input '{strange.original_name}', only ids, token types and "
-                "positions; export the model without it, or run it on token ids"
+                f"{shown_path}: texts do not give the model's input '{strange.original_name}', only ids, token types "
+                "and positions; export the model without it, or run it on token ids"
             )
         if self._positions is not None and _begin_later(self._positions.limit):
             raise SessionError(
-                f"{shown}: the table of '{self._positions.original_name}' has {self._positions.limit} rows, as that of "
+                f"{shown_path}: the table of '{self._positions.original_name}' has {self._positions.limit} rows, as "
+                "that of "
                 "RoBERTa, whose positions begin at 2: texts do not tell where they begin; export the model without "
                 "that input, so that it counts positions itself, or run it on token ids with their positions"
             )
@@ -75,7 +76,7 @@ class TextInputs:
         """The name in the original model of the input of token types."""
         return None if self._types is None else self._types.original_name
 
-    def token_columns(self, encoded: Encoded) -> dict[str, Array]:
+    def token_columns(self, encoded: EncodedTexts) -> dict[str, Array]:
         """Input name in the original model -> int32 [T], in the model's order where that matters."""
         columns = {self._ids.original_name: encoded.ids}
         if self._types is not None:
@@ -101,7 +102,7 @@ class TextInputs:
         """Names in the original model of the inputs with a number per sequence, as `columns` gives them."""
         return () if self._prompts is None else (self._prompts.original_name,)
 
-    def columns(self, encoded: Encoded, prompt_tokens: int = 0) -> dict[str, Array]:
+    def columns(self, encoded: EncodedTexts, prompt_tokens: int = 0) -> dict[str, Array]:
         """As token_columns, and int32 [B] for inputs of sequences.
 
         Args:
@@ -113,7 +114,7 @@ class TextInputs:
             columns[self._prompts.original_name] = np.full(encoded.seq_lens.size, prompt_tokens, np.int32)
         return columns
 
-    def rows(self, encoded: Encoded, prompt_tokens: int = 0) -> dict[str, list[Any]]:
+    def rows(self, encoded: EncodedTexts, prompt_tokens: int = 0) -> dict[str, list[Any]]:
         """As `columns`, with a list of integers per text, as `Session.run` takes them."""
         lists: dict[str, list[Any]] = {
             name: [row.tolist() for row in encoded.rows(values)] for name, values in self.token_columns(encoded).items()

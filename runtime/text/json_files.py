@@ -11,7 +11,7 @@ from padfree.contract.fields import decode
 
 from ..errors import SessionError
 
-WANTED = "the file that is wanted is the tokenizer.json that was saved with the model"
+WHAT_TO_GIVE = "the file that is wanted is the tokenizer.json that was saved with the model"
 
 
 def read_bytes(path: Path) -> bytes:
@@ -21,7 +21,7 @@ def read_bytes(path: Path) -> bytes:
         SessionError: there is no such file, or it cannot be read.
     """
     if not path.is_file():
-        raise SessionError(f"{path}: no such tokenizer; {WANTED}")
+        raise SessionError(f"{path}: no such tokenizer; {WHAT_TO_GIVE}")
     try:
         return path.read_bytes()
     except OSError as error:
@@ -37,9 +37,9 @@ def saved_object(content: bytes, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise SessionError(f"{path}: not a tokenizer file ({error}); {WANTED}") from error
+        raise SessionError(f"{path}: not a tokenizer file ({error}); {WHAT_TO_GIVE}") from error
     if not isinstance(value, dict):
-        raise SessionError(f"{path}: not a tokenizer file, it holds a {type(value).__name__}; {WANTED}")
+        raise SessionError(f"{path}: not a tokenizer file, it holds a {type(value).__name__}; {WHAT_TO_GIVE}")
     return value
 
 

@@ -13,7 +13,7 @@ SPELLINGS = (
     ("premise", "hypothesis"), ("text1", "text2"), ("text_1", "text_2"), ("text_a", "text_b"), ("anchor", "positive"),
 )  # fmt: skip
 """Names of first and second texts; where a row has several, the one that comes first here counts."""
-SHOWN = ", ".join("/".join(names) for names in SPELLINGS[:3])
+SPELLINGS_TEXT = ", ".join("/".join(names) for names in SPELLINGS[:3])
 
 
 def prompted(text: Text, prompt: str) -> Text:

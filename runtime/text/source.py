@@ -12,7 +12,7 @@ from padfree.contract.metadata import Metadata
 from ..errors import SessionError
 from .checks import check_tokenizer
 from .json_files import read_bytes
-from .tokenizer_file import TokenizerFile, parsed, plain, read_tokenizer_file
+from .tokenizer_file import TokenizerFile, parse, plain, read_tokenizer_file
 
 TOKENIZER_SUFFIX = ".tokenizer.json"
 
@@ -40,13 +40,13 @@ def text_source(
     if tokenizer is None:
         file, content = tokenizer_path(model), kept_content(model, metadata)
         assert info is not None  # kept_content refuses models without it
-        plain(parsed(content, file))
+        plain(parse(content, file))
         return TokenizerFile(file, content, info.truncation_side, info.token_types, template=info.template)
     tokenizer_file = read_tokenizer_file(tokenizer, rows=metadata.ids_input().limit)
     if tokenizer_file.token_types is None:  # nothing lies beside it, and what the model's folder said holds
         side = tokenizer_file.truncation_side if info is None else info.truncation_side
         tokenizer_file = replace(tokenizer_file, truncation_side=side, token_types=info is None or info.token_types)
-    tokenizer_object = parsed(tokenizer_file.content, tokenizer)
+    tokenizer_object = parse(tokenizer_file.content, tokenizer)
     padding = tokenizer_object.padding
     check_tokenizer(
         plain(tokenizer_object),

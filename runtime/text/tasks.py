@@ -57,7 +57,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model as those know it who send it texts.
 
     Attributes:
@@ -129,7 +129,7 @@ class Served:
         return next((name for name in names if name in self.prompts), None)
 
 
-def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
+def describe(model: Path, metadata: Metadata, choices: Choices) -> ServedModel:
     """What a model file and the user's choices say together.
 
     Raises:
@@ -146,7 +146,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> Served:
     inputs = TextInputs(metadata, str(model))
     task = _task_of_tokens(choices) if output.layout != "per_sequence" else _task(model, output, info, choices.task)
     source = text_source(model, metadata, choices.tokenizer, pairs=task == RERANK or info.takes_pairs)
-    return Served(
+    return ServedModel(
         name=choices.name or model.stem,
         task=task,
         output=output.name,

@@ -72,7 +72,7 @@ class TemplateEncoder:
             pairs: queries and documents.
             most: tokens of a pair; None: any number.
         """
-        filled = [self._filled(*pair) for pair in pairs]
+        filled = [self._fill(*pair) for pair in pairs]
         texts = [part.text for parts in filled for part in parts]
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         rows, at = list[TemplateRow](), 0
@@ -83,13 +83,13 @@ class TemplateEncoder:
             at += len(parts)
         return rows
 
-    def _filled(self, query: str, document: str) -> list[_FieldText]:
+    def _fill(self, query: str, document: str) -> list[_FieldText]:
         texts, parts = {QUERY: query, DOCUMENT: document}, []
         for pieces in self._template.parts:
             text, spans = "", Spans()
             for piece in pieces:
                 begin = len(text)
-                text += piece.filled(texts)
+                text += piece.fill(texts)
                 if piece.field:
                     spans[piece.field] = begin, len(text)
             parts.append(_FieldText(text, spans))
@@ -98,18 +98,18 @@ class TemplateEncoder:
     def _cut(self, parts: Sequence[_FieldText], encodings: Sequence[Encoding], most: int | None) -> list[int]:
         """The ids of all parts, without what is too many."""
         over = 0 if most is None else sum(map(len, encodings)) - most
-        gone = [set[int]() for _ in parts]
+        removed_by_part = [set[int]() for _ in parts]
         for field in (DOCUMENT, QUERY):
-            for part, encoding, lost in zip(parts, encodings, gone, strict=True):
+            for part, encoding, removed in zip(parts, encodings, removed_by_part, strict=True):
                 if over > 0 and field in part.spans:
                     begin, end = part.spans[field]
                     own = [at for at, (_, last) in enumerate(encoding.offsets) if begin < last <= end]
-                    chosen = own[-over:] if self._side == RIGHT else own[:over]
-                    lost.update(chosen)
-                    over -= len(chosen)
+                    removed_tokens = own[-over:] if self._side == RIGHT else own[:over]
+                    removed.update(removed_tokens)
+                    over -= len(removed_tokens)
         return [
             item
-            for encoding, lost in zip(encodings, gone, strict=True)
+            for encoding, removed in zip(encodings, removed_by_part, strict=True)
             for at, item in enumerate(encoding.ids)
-            if at not in lost
+            if at not in removed
         ]

@@ -14,19 +14,19 @@ from padfree.contract.texts import RIGHT, SIDES
 from ..errors import SessionError
 from .added_tokens import EXTRA, AddedTokens
 from .encoder import TextEncoder
-from .families.classes import BERT_FRAME, FOLLOWED, PLAIN, class_of
-from .families.parts import NO_FRAME, Family, Frame, Saved, Settings
-from .families.rebuilt import FAMILIES, rebuilt
+from .families.classes import BERT_FRAME, LIBRARY_FOLLOWED, PLAIN, class_of
+from .families.parts import NO_FRAME, Family, Frame, Settings, TokenizerJson
+from .families.rebuilding import FAMILIES, rebuild
 from .families.word_pieces import bert_frame
 from .hazards import MOST_GROWTH, growth
-from .json_files import WANTED, read_bytes, read_object, saved_object
+from .json_files import WHAT_TO_GIVE, read_bytes, read_object, saved_object
 from .templates import TemplateEncoder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 NAME, SETTINGS, MODEL = "tokenizer.json", "tokenizer_config.json", "config.json"
-_SPECIALS, _ADDED = "special_tokens_map.json", "added_tokens.json"
+_SPECIALS, _ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 _BY_BYTES = "LlamaTokenizer"
 """The class that is none of its own where tokenizer.json cuts texts into bytes, as that of Llama 3."""
 TYPES = "token_type_ids"
@@ -56,7 +56,7 @@ class TokenizerFile:
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, which pads nothing and cuts nothing."""
-        return plain(parsed(self.content, self.path))
+        return plain(parse(self.content, self.path))
 
     def encoder(self, most: int | None) -> TextEncoder:
         """What makes tokens of texts with it, at most so many of each."""
@@ -91,7 +91,7 @@ def read_tokenizer_file(path: Path, settings: Path | None = None, rows: int | No
     return _Reading(path, content, folder, config, model, rows).result()
 
 
-def parsed(content: bytes, source: Path) -> Tokenizer:
+def parse(content: bytes, source: Path) -> Tokenizer:
     """The tokenizer in what a tokenizer.json holds; `source` is named in messages.
 
     Raises:
@@ -102,10 +102,10 @@ def parsed(content: bytes, source: Path) -> Tokenizer:
     try:
         tokenizer: Tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises plain Exception
-        raise SessionError(f"{source}: not a tokenizer file ({error}); {WANTED}") from error
+        raise SessionError(f"{source}: not a tokenizer file ({error}); {WHAT_TO_GIVE}") from error
     if (most := growth(tokenizer)) > MOST_GROWTH:
         raise SessionError(
-            f"{source}: its normalizers may make {most:,} characters of one, allowed: {MOST_GROWTH:,}; {WANTED}"
+            f"{source}: its normalizers may make {most:,} characters of one, allowed: {MOST_GROWTH:,}; {WHAT_TO_GIVE}"
         )
     return tokenizer
 
@@ -130,7 +130,7 @@ class _Reading:
         rows: int | None,
     ) -> None:
         self._path, self._content, self._folder, self._rows = path, content, folder, rows
-        self._saved = Saved(saved_object(content, path))
+        self._tokenizer_json = TokenizerJson(saved_object(content, path))
         self._adds_extra = False
         if "added_tokens_decoder" not in config:  # what older versions wrote in files of their own
             older = read_object(folder / _SPECIALS)
@@ -139,11 +139,13 @@ class _Reading:
             self._adds_extra = EXTRA[1] in older
             config |= older
         self._config = config
-        named = config.get("tokenizer_class") or model.get("tokenizer_class")
+        class_name = config.get("tokenizer_class") or model.get("tokenizer_class")
         model_type = model.get("model_type")
-        kind = class_of(model_type if isinstance(model_type, str) else None, named if isinstance(named, str) else None)
-        self._kind = PLAIN if kind.name == _BY_BYTES and named and b'"ByteLevel"' in content else kind
-        self._settings = Settings(config, self._kind.defaults, self._kind.fixed, self._wrong)
+        kind = class_of(
+            model_type if isinstance(model_type, str) else None, class_name if isinstance(class_name, str) else None
+        )
+        self._kind = PLAIN if kind.name == _BY_BYTES and class_name and b'"ByteLevel"' in content else kind
+        self._settings = Settings(config, self._kind.defaults, self._kind.constants, self._wrong)
 
     def result(self) -> TokenizerFile:
         if self._settings.truth("split_special_tokens", False):
@@ -156,7 +158,8 @@ class _Reading:
         types, of_types = self._types(), list[str]()
         if not types and "model_input_names" not in self._config and any(tokenizer.encode("", "").type_ids):
             of_types.append(
-                f"its tokenizer ({self._kind.name}) gives no token types, as in {FOLLOWED} (4 gave them): a model that "
+                f"its tokenizer ({self._kind.name}) gives no token types, as in {LIBRARY_FOLLOWED} (4 gave them): a "
+                "model that "
                 "reads them gets zeros; for types, name token_type_ids in model_input_names of tokenizer_config.json"
             )
         if self._config.get("padding_side") == "left":
@@ -165,23 +168,23 @@ class _Reading:
                 "and gives what the model gives for each text alone"
             )
         text = plain(tokenizer).to_str()
-        changed = text != plain(parsed(self._content, self._path)).to_str()
+        changed = text != plain(parse(self._content, self._path)).to_str()
         content = text.encode() if changed else self._content
         return TokenizerFile(self._path, content, self._side(), types, tuple(notes), tuple(of_types))
 
     def _build(self) -> Tokenizer:
         """The tokenizer as its class makes it, with added tokens."""
-        tokenizer = parsed(self._content, self._path)
+        tokenizer = parse(self._content, self._path)
         family = self._family()
         saved_frame, frame = tokenizer.post_processor, None
         if family is not None:
-            tokenizer, frame = rebuilt(family, self._settings, self._saved)
+            tokenizer, frame = rebuild(family, self._settings, self._tokenizer_json)
         elif self._kind.family == BERT_FRAME:
             frame = self._bert_frame()
         AddedTokens(
             self._config,
-            self._saved.content,
-            read_object(self._folder / _ADDED),
+            self._tokenizer_json.content,
+            read_object(self._folder / _ADDED_TOKENS),
             defaults=self._kind.defaults,
             extra=lambda listed: family.extra(self._settings, listed) if family else listed,
             adds=self._adds_extra,
@@ -203,21 +206,25 @@ class _Reading:
         """
         name = self._kind.name
         if difference := self._kind.difference():
-            raise self._other_ids(f"{name}, which {difference} in {FOLLOWED}, and which padfree does not follow")
+            raise self._other_ids(
+                f"{name}, which {difference} in {LIBRARY_FOLLOWED}, and which padfree does not follow"
+            )
         family = FAMILIES.get(self._kind.family)
-        if family is not None and not family.fits(self._settings, self._saved):
-            wanted = " and ".join(
+        if family is not None and not family.fits(self._settings, self._tokenizer_json):
+            files_text = " and ".join(
                 [f"a {family.vocabulary} vocabulary", *map(ascii, map(self._settings.token, family.around))]
             )
-            raise self._other_ids(f"{name}, which {FOLLOWED} builds of {wanted}, and {NAME} does not hold that")
+            raise self._other_ids(
+                f"{name}, which {LIBRARY_FOLLOWED} builds of {files_text}, and {NAME} does not hold that"
+            )
         return family
 
     def _bert_frame(self) -> Frame:
         """What stands around texts, where that alone is the class's own."""
         for name in ("cls_token", "sep_token"):
-            if self._settings.token(name) not in self._saved.known:
-                shown = ascii(self._settings.token(name))
-                raise self._other_ids(f"{self._kind.name}, which puts {shown} around texts, and {NAME} has none")
+            if self._settings.token(name) not in self._tokenizer_json.known_tokens:
+                token_text = ascii(self._settings.token(name))
+                raise self._other_ids(f"{self._kind.name}, which puts {token_text} around texts, and {NAME} has none")
         return bert_frame(self._settings)
 
     def _other_ids(self, what: str) -> SessionError:
@@ -228,8 +235,8 @@ class _Reading:
         )
 
     def _side(self) -> str:
-        saved = str((self._saved.content.get("truncation") or {}).get("direction", RIGHT)).lower()
-        side = self._config.get("truncation_side", saved)
+        direction = str((self._tokenizer_json.content.get("truncation") or {}).get("direction", RIGHT)).lower()
+        side = self._config.get("truncation_side", direction)
         if side not in SIDES:
             raise self._wrong("truncation_side", ", ".join(SIDES))
         return str(side)
@@ -251,12 +258,12 @@ class _Reading:
             if not ids or ids[index] != tokenizer.token_to_id(self._settings.token(name)):
                 yield (
                     f"{SETTINGS} says {key}, and {NAME} puts no {self._settings.token(name)!a} there: {NAME} counts, "
-                    f"as in {FOLLOWED}"
+                    f"as in {LIBRARY_FOLLOWED}"
                 )
 
-    def _wrong(self, name: str, allowed: str) -> SessionError:
-        shown = ascii(self._config.get(name))[:60]
+    def _wrong(self, name: str, allowed_text: str) -> SessionError:
+        value_text = ascii(self._config.get(name))[:60]
         return SessionError(
-            f"{self._folder / SETTINGS}: '{name}' is {shown}, allowed: {allowed}; correct the file, or download it "
-            "again"
+            f"{self._folder / SETTINGS}: '{name}' is {value_text}, allowed: {allowed_text}; correct the file, or "
+            "download it again"
         )

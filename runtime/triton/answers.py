@@ -33,7 +33,7 @@ class TritonRequest:
     """Input name -> array, the names of the outputs that the caller wants, and whether it waits no longer."""
 
     tensors: Mapping[str, Array]
-    wanted: Iterable[str]
+    output_names: Iterable[str]
     is_cancelled: Callable[[], bool] = never
 
 
@@ -43,20 +43,20 @@ class Failure:
 
     Attributes:
         message: for its caller.
-        refused: the request is at fault, not the run.
+        is_refusal: the request is at fault, not the run.
         busy: nobody is: there is too much to do, and the same request may be answered later.
         cancelled: nobody is, and nobody waits for the answer.
     """
 
     message: str
-    refused: bool
+    is_refusal: bool
     busy: bool = False
     cancelled: bool = False
 
 
-CANCELLED = Failure("the request was cancelled while it ran", refused=False, cancelled=True)
+CANCELLED = Failure("the request was cancelled while it ran", is_refusal=False, cancelled=True)
 Reply = dict[str, Array] | Failure
-Plan = Callable[[list[int]], Iterable[Sequence[int]]]
+ChooseRuns = Callable[[list[int]], Iterable[Sequence[int]]]
 """From the lengths of a call's sequences to runs of their indexes; each index once."""
 OnRun = Callable[[Ragged], None]
 T = TypeVar("T")
@@ -64,12 +64,12 @@ T = TypeVar("T")
 NO_ROW: Array = np.empty(0)
 
 
-def first_come(budget: Budget) -> Plan:
+def first_come(budget: Budget) -> ChooseRuns:
     """Runs in the order in which sequences came, each as large as the budget allows."""
     return lambda lengths: (range(run.start, run.stop) for run in cut(lengths, budget))
 
 
-def cheapest(costs: CostTable, budget: Budget) -> Plan:
+def cheapest(costs: CostTable, budget: Budget) -> ChooseRuns:
     """The runs whose measured costs add up to the least: what padded engines want.
 
     Raises:
@@ -84,7 +84,7 @@ def attempt(make: Callable[..., T], *arguments: Any) -> T | Failure:
     try:
         return make(*arguments)
     except SessionError as error:
-        return Failure(str(error), refused=True)
+        return Failure(str(error), is_refusal=True)
 
 
 class Answerer:
@@ -94,14 +94,14 @@ class Answerer:
 
     Args:
         session: runs the model.
-        plan: which sequences share a run.
+        choose_runs: which sequences share a run.
         on_run: is told every batch that has run.
     """
 
-    def __init__(self, session: Session, plan: Plan, on_run: OnRun) -> None:
+    def __init__(self, session: Session, choose_runs: ChooseRuns, on_run: OnRun) -> None:
         self._session = session
         self._metadata = session.metadata
-        self._plan = plan
+        self._choose_runs = choose_runs
         self._on_run = on_run
         self._outputs = {item.name: item for item in self._metadata.outputs}
 
@@ -139,9 +139,9 @@ class Answerer:
     def _run(self, batch: Ragged, owners: Sequence[TritonRequest]) -> _Results:
         rows = {name: [NO_ROW] * batch.seq_lens.size for name in self._outputs}
         failures: dict[int, Failure] = {}
-        begun: set[int] = set()
-        for planned in self._planned(batch):
-            run = self._wanted(planned, owners, begun, failures)
+        begun_owners: set[int] = set()
+        for planned in self._runs_of(batch):
+            run = self._still_wanted(planned, owners, begun_owners, failures)
             if not run:
                 continue
             part = batch.take(run)
@@ -149,7 +149,7 @@ class Answerer:
                 outputs = self._session.backend.run(self._session.feeds(part))
                 parts = split_outputs(outputs, part, self._metadata)
             except SessionError as error:
-                failures.update(dict.fromkeys(run, Failure(str(error), refused=False)))
+                failures.update(dict.fromkeys(run, Failure(str(error), is_refusal=False)))
                 continue
             for name, results in parts.items():
                 for sequence, row in zip(run, results, strict=True):
@@ -157,28 +157,30 @@ class Answerer:
             self._on_run(part)
         return _Results(rows, failures)
 
-    def _planned(self, batch: Ragged) -> list[Sequence[int]]:
+    def _runs_of(self, batch: Ragged) -> list[Sequence[int]]:
         """The runs of a batch; what the model has once for a run is the same for its sequences."""
         groups = groups_of_shared(batch, self._metadata)
         if len(groups) == 1:
-            return list(self._plan(batch.seq_lens.tolist()))
-        return [[group[at] for at in run] for group in groups for run in self._plan(batch.seq_lens[group].tolist())]
+            return list(self._choose_runs(batch.seq_lens.tolist()))
+        return [
+            [group[at] for at in run] for group in groups for run in self._choose_runs(batch.seq_lens[group].tolist())
+        ]
 
-    def _wanted(
-        self, run: Sequence[int], owners: Sequence[TritonRequest], begun: set[int], failures: dict[int, Failure]
+    def _still_wanted(
+        self, run: Sequence[int], owners: Sequence[TritonRequest], begun_owners: set[int], failures: dict[int, Failure]
     ) -> Sequence[int]:
         """The sequences of a run that somebody waits for.
 
         To ask takes a round trip to the server: only requests are asked that have been in a run before, for those are
         large.
         """
-        again = {id(owners[at]): owners[at] for at in run if id(owners[at]) in begun}
-        begun.update(id(owners[at]) for at in run)
+        again = {id(owners[at]): owners[at] for at in run if id(owners[at]) in begun_owners}
+        begun_owners.update(id(owners[at]) for at in run)
         cancelled_keys = {key for key, request in again.items() if request.is_cancelled()}
         if not cancelled_keys:
             return run
-        left = [at for at in run if id(owners[at]) in cancelled_keys]
-        failures.update(dict.fromkeys(left, CANCELLED))
+        positions = [at for at in run if id(owners[at]) in cancelled_keys]
+        failures.update(dict.fromkeys(positions, CANCELLED))
         return [at for at in run if id(owners[at]) not in cancelled_keys]
 
     def _one(self, request: TritonRequest, item: Item, results: _Results, sequences: range) -> Reply:
@@ -188,7 +190,7 @@ class Answerer:
                     return results.failures[sequence]
         return {
             name: stack(results.rows[name][sequences.start : sequences.stop], item, self._outputs[name])
-            for name in request.wanted
+            for name in request.output_names
         }
 
 

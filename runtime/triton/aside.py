@@ -38,7 +38,7 @@ class Aside:
                 f"{self._waiting_bytes} bytes of long texts wait, allowed: {BACKLOG_BYTES}; try again later, or send "
                 "shorter texts"
             )
-            send(Failure(message, refused=False, busy=True))
+            send(Failure(message, is_refusal=False, busy=True))
         else:
             self._pool.submit(self._answer, texts, send)
 
@@ -51,7 +51,7 @@ class Aside:
             answer = self._tokenizer.answer_aside(texts)
         except BaseException as error:
             # A request without an answer is never over: its caller waits, and the model can never be unloaded.
-            answer = Failure(f"the texts could not be tokenised: {error!r}", refused=False)
+            answer = Failure(f"the texts could not be tokenised: {error!r}", is_refusal=False)
         finally:
             with self._lock:
                 self._waiting_bytes -= texts.size_bytes

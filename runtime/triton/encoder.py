@@ -38,7 +38,7 @@ from .sharing import RUNS, Caller, Sharing
 
 TOO_OLD = Failure(
     f"'{PREFIX}fair_share' needs a server from 24.06 on; take it out of config.pbtxt, or update the server",
-    refused=False,
+    is_refusal=False,
 )
 
 
@@ -85,19 +85,19 @@ class EncoderModel:
         )
         check_outputs(config, [item.name for item in self._session.metadata.outputs])
         self._metrics = Metrics(args)
-        budget = narrowed(self._session.budget, parameters)
+        budget = narrow(self._session.budget, parameters)
         plan = cheapest(read_costs(folder / parameters.costs), budget) if parameters.costs else first_come(budget)
         self._answerer = Answerer(self._session, plan, self._metrics.ran)
         self._client = parameters.client
         self._sharing: Sharing | None = None
         if parameters.fair_share:
-            ran, answered = self._metrics.ran, self._metrics.called
+            ran, count_answers = self._metrics.ran, self._metrics.count_call
             self._sharing = Sharing(
                 self._session,
                 budget,
                 parameters.max_waiting_tokens,
                 ran,
-                lambda answer, seconds: answered([answer], seconds),
+                lambda answer, seconds: count_answers([answer], seconds),
             )
         self._metrics.start()
 
@@ -107,16 +107,16 @@ class EncoderModel:
             return self._share(self._sharing, requests)
         begin = time.perf_counter()
         answers = self._answerer.answer(read_requests(requests))
-        self._metrics.called(answers, time.perf_counter() - begin)
+        self._metrics.count_call(answers, time.perf_counter() - begin)
         return write_responses(answers)
 
     def _share(self, sharing: Sharing, requests: Sequence[Any]) -> list[Any] | None:
         senders = response_senders(requests)
         if senders is None:
             return write_responses([TOO_OLD] * len(requests))
-        for request, read, sender in zip(requests, read_requests(requests), senders, strict=True):
+        for request, message, sender in zip(requests, read_requests(requests), senders, strict=True):
             client = client_of(request, self._client)
-            sharing.submit(read, Caller(client, partial(send_response, sender), sender.is_cancelled))
+            sharing.submit(message, Caller(client, partial(send_response, sender), sender.is_cancelled))
         return None
 
     def finalize(self) -> None:
@@ -127,7 +127,7 @@ class EncoderModel:
         self._metrics.close()
 
 
-def narrowed(budget: Budget, parameters: EncoderParameters) -> Budget:
+def narrow(budget: Budget, parameters: EncoderParameters) -> Budget:
     """The session's budget, made smaller by the parameters.
 
     Raises:
@@ -135,11 +135,11 @@ def narrowed(budget: Budget, parameters: EncoderParameters) -> Budget:
     """
     limits: dict[str, int | None] = {}
     for name in ("max_tokens", "max_sequences"):
-        wanted, allowed = getattr(parameters, name), getattr(budget, name)
-        if allowed is not None and wanted > allowed:
+        parameter, limit = getattr(parameters, name), getattr(budget, name)
+        if limit is not None and parameter > limit:
             raise SessionError(
-                f"'{PREFIX}{name}' is {wanted}, allowed: at most {allowed}, which one run of this model takes; correct "
-                "config.pbtxt, or build the engine for more"
+                f"'{PREFIX}{name}' is {parameter}, allowed: at most {limit}, which one run of this model takes; "
+                "correct config.pbtxt, or build the engine for more"
             )
-        limits[name] = wanted or allowed
+        limits[name] = parameter or limit
     return Budget(**limits, counts_padding=budget.counts_padding)

@@ -82,11 +82,11 @@ class Counters:
         with self._lock:
             self._counts[name] += value
 
-    def answered(self, answers: Sequence[Reply]) -> None:
+    def count_answers(self, answers: Sequence[Reply]) -> None:
         """Counts the errors among answers."""
         for answer in answers:
             if isinstance(answer, Failure) and not answer.cancelled:
-                self.add(f"padfree_{'refused' if answer.refused else 'failed'}_requests_total", 1)
+                self.add(f"padfree_{'refused' if answer.is_refusal else 'failed'}_requests_total", 1)
 
     def close(self) -> None:
         """Reports what is left and takes the instance's metrics off the page."""
@@ -132,7 +132,7 @@ class Metrics(Counters):
         bucket = self._family(BUCKETS, "Requests whose call took no longer than le seconds", "COUNTER")
         self._buckets = [bucket(le=str(bound)) for bound in BOUNDS_S] + [bucket(le="+Inf")]
         self._in_bucket = [0] * len(self._buckets)
-        self._shown = (0.0, 0.0, 0.0)  # by the gauges; new ones begin so
+        self._last_totals = (0.0, 0.0, 0.0)  # by the gauges; new ones begin so
 
     def ran(self, batch: Ragged) -> None:
         """Counts one run."""
@@ -143,9 +143,9 @@ class Metrics(Counters):
             self._counts["padfree_tokens_total"] += int(batch.seq_lens.sum())
             self._counts["padfree_padded_tokens_total"] += sequences * int(batch.seq_lens.max())
 
-    def called(self, answers: Sequence[Reply], seconds: float) -> None:
+    def count_call(self, answers: Sequence[Reply], seconds: float) -> None:
         """Counts a call of the server and its answers."""
-        self.answered(answers)
+        self.count_answers(answers)
         with self._lock:
             self._counts["padfree_call_seconds_sum"] += seconds * len(answers)
             self._counts["padfree_call_seconds_count"] += len(answers)
@@ -161,13 +161,13 @@ class Metrics(Counters):
         counts = super()._report()
         self._report_buckets()
         runs, tokens = counts["padfree_runs_total"], counts["padfree_tokens_total"]
-        shown = (0.0, 0.0, 0.0)
+        totals = (0.0, 0.0, 0.0)
         if runs:
             padded = counts["padfree_padded_tokens_total"]
-            shown = (counts["padfree_sequences_total"] / runs, tokens / runs, padded / tokens if tokens else 0.0)
-        if shown != self._shown:
-            self._shown = shown
-            for gauge, value in zip(self._gauges.values(), shown, strict=True):
+            totals = (counts["padfree_sequences_total"] / runs, tokens / runs, padded / tokens if tokens else 0.0)
+        if totals != self._last_totals:
+            self._last_totals = totals
+            for gauge, value in zip(self._gauges.values(), totals, strict=True):
                 gauge.set(value)
         return counts
 

@@ -48,20 +48,21 @@ class _Parameters:
             for name, entry in config.get("parameters", {}).items()
             if name.startswith(PREFIX)
         }
-        known = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
+        fields_by_name = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
         for name in strings:
-            if name not in known:
+            if name not in fields_by_name:
                 raise SessionError(
-                    f"unknown parameter '{PREFIX}{name}', allowed: {', '.join(PREFIX + item for item in known)}; "
+                    f"unknown parameter '{PREFIX}{name}', allowed: "
+                    f"{', '.join(PREFIX + item for item in fields_by_name)}; "
                     "correct config.pbtxt, or write the repository again with padfree triton"
                 )
-        for name, item in known.items():
+        for name, item in fields_by_name.items():
             if name not in strings and item.default is MISSING:
                 raise SessionError(
                     f"parameter '{PREFIX}{name}' is missing; add it to config.pbtxt, or write the repository again "
                     "with padfree triton"
                 )
-        return cls(**{name: _parse(known[name].type, name, value) for name, value in strings.items()})
+        return cls(**{name: _parse(fields_by_name[name].type, name, value) for name, value in strings.items()})
 
 
 @dataclass(frozen=True)
@@ -155,11 +156,11 @@ class TokenizerParameters(_Parameters):
             raise SessionError(
                 f"'{PREFIX}max_length' is {self.max_length}, allowed: 1 or more; use the model's positions"
             )
-        for name, allowed in (("long_texts", LONG_TEXTS), ("truncation_side", SIDES)):
+        for name, choices in (("long_texts", LONG_TEXTS), ("truncation_side", SIDES)):
             value = getattr(self, name)
-            if value not in allowed:
+            if value not in choices:
                 raise SessionError(
-                    f"'{PREFIX}{name}' is {value!r}, allowed: {', '.join(allowed)}; correct config.pbtxt"
+                    f"'{PREFIX}{name}' is {value!r}, allowed: {', '.join(choices)}; correct config.pbtxt"
                 )
 
 

@@ -52,25 +52,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--live", action="store_true", help="a server that refuses requests for now is healthy")
     arguments = parser.parse_args(argv)
-    failed = False
-    for left in reversed(range(arguments.attempts)):
+    has_failed = False
+    for attempts_left in reversed(range(arguments.attempts)):
         try:
             for model in arguments.models:
                 check(arguments.url, model, arguments.timeout)
             return 0
         except Unhealthy as error:
-            failed, reason = True, str(error)
+            has_failed, reason = True, str(error)
         except Busy as error:
             if arguments.live:
                 return 0
-            failed, reason = False, str(error)
+            has_failed, reason = False, str(error)
         except (OSError, ValueError, KeyError) as error:
             # The server starts, ends or is busy: no reason to end it.
-            failed, reason = False, f"{arguments.url}: {error}"
+            has_failed, reason = False, f"{arguments.url}: {error}"
         sys.stderr.write(f"unhealthy: {reason}\n")
-        if left:
+        if attempts_left:
             time.sleep(arguments.pause)
-    if failed and arguments.end is not None:
+    if has_failed and arguments.end is not None:
         os.kill(arguments.end, signal.SIGTERM)
     return 1
 

@@ -31,12 +31,12 @@ def write_responses(answers: Sequence[Reply]) -> list[Any]:
     return [_response(answer) for answer in answers]
 
 
-def check_outputs(config: Mapping[str, Any], known: Collection[str]) -> None:
+def check_outputs(config: Mapping[str, Any], names: Collection[str]) -> None:
     """Raises SessionError when the configuration lists an output that the model does not have."""
     for output in config["output"]:
-        if output["name"] not in known:
+        if output["name"] not in names:
             raise SessionError(
-                f"config.pbtxt lists output '{output['name']}', allowed: {', '.join(known)}; correct it, or write the "
+                f"config.pbtxt lists output '{output['name']}', allowed: {', '.join(names)}; correct it, or write the "
                 "repository again with padfree triton"
             )
 
@@ -50,9 +50,9 @@ def check_numpy() -> None:
     Raises:
         SessionError: the arrays do not come back as they were.
     """
-    sent = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
-    back = pb_utils.Tensor.from_dlpack("back", pb_utils.Tensor("sent", sent).to_dlpack()).as_numpy()
-    if not np.array_equal(sent, back):
+    array = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+    back = pb_utils.Tensor.from_dlpack("back", pb_utils.Tensor("sent", array).to_dlpack()).as_numpy()
+    if not np.array_equal(array, back):
         raise SessionError(
             f"this server's Python backend cannot read arrays of NumPy {np.__version__}, with which every answer would "
             "be wrong; install one that it was compiled for into its Python: pip3 install 'numpy>=1.26,<2'"
@@ -74,8 +74,8 @@ def send_response(sender: Any, answer: Reply) -> None:
 
 def client_of(request: Any, parameter: str) -> Hashable:
     """Who sent a request: the value of its parameter, else its correlation id; None where it has neither."""
-    named = json.loads(request.parameters() or "{}").get(parameter)
-    return named or request.correlation_id() or None
+    client_name = json.loads(request.parameters() or "{}").get(parameter)
+    return client_name or request.correlation_id() or None
 
 
 def check_response_cache(config: Mapping[str, Any]) -> None:
@@ -95,7 +95,7 @@ def check_response_cache(config: Mapping[str, Any]) -> None:
 
 def _response(answer: Reply) -> Any:
     if isinstance(answer, Failure):
-        code = pb_utils.TritonError.INVALID_ARG if answer.refused else pb_utils.TritonError.INTERNAL
+        code = pb_utils.TritonError.INVALID_ARG if answer.is_refusal else pb_utils.TritonError.INTERNAL
         if answer.busy:
             code = pb_utils.TritonError.UNAVAILABLE
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(answer.message, code))

@@ -58,18 +58,18 @@ class Caller:
         self.client = client
         self._send, self._is_cancelled = send, is_cancelled
         self._lock = threading.Lock()
-        self._answered = False
+        self._has_answered = False
 
     def send(self, answer: Reply) -> None:
         """Answers the request, which is over then."""
         with self._lock:
-            self._answered = True
+            self._has_answered = True
             self._send(answer)
 
     def has_gone(self) -> bool:
         """Asks whether anybody waits. What is over is not asked about: the server would look into freed memory."""
         with self._lock:
-            return not self._answered and self._is_cancelled()
+            return not self._has_answered and self._is_cancelled()
 
 
 class Sharing:
@@ -102,7 +102,7 @@ class Sharing:
             run.counts_padding,
         )
         self._batcher = Batcher(
-            _Told(session, on_run),
+            _Request(session, on_run),
             FairShare(run),
             runs=RUNS,
             max_waiting=MOST_REQUESTS,
@@ -124,7 +124,7 @@ class Sharing:
             return
         assert isinstance(item, Item)
         self._waiting[ticket] = caller, came
-        ticket.add_done_callback(partial(self._done, request.wanted, item))
+        ticket.add_done_callback(partial(self._done, request.output_names, item))
 
     def close(self) -> None:
         """Answers what waits, and ends the threads."""
@@ -138,19 +138,19 @@ class Sharing:
         try:
             return self._batcher.submit_group(columns, seq_lens=item.seq_lens, client=client, part=self._part)
         except QueueFullError as error:
-            return Failure(str(error), refused=False, busy=True)
+            return Failure(str(error), is_refusal=False, busy=True)
         except SessionError as error:
-            return Failure(str(error), refused=True)
+            return Failure(str(error), is_refusal=True)
 
-    def _done(self, wanted: Any, item: Item, done: Future[Any]) -> None:
+    def _done(self, request: Any, item: Item, done: Future[Any]) -> None:
         caller, came = self._waiting.pop(done)
         try:
             rows = done.result()
-            answer: Reply = {name: stack(rows[name], item, self._outputs[name]) for name in wanted}
+            answer: Reply = {name: stack(rows[name], item, self._outputs[name]) for name in request}
         except CancelledError:
             answer = CANCELLED
         except Exception as error:  # whatever it is: a request without an answer is never over
-            answer = Failure(str(error) or repr(error), refused=False)
+            answer = Failure(str(error) or repr(error), is_refusal=False)
         self._send(answer, caller, came)
 
     def _send(self, answer: Reply, caller: Caller, came: float) -> None:
@@ -169,7 +169,7 @@ class Sharing:
             pause = max(ASK_AFTER_S, (time.monotonic() - begin) * (1 - ASK_SHARE) / ASK_SHARE)
 
 
-class _Told:
+class _Request:
     """The session as a Batcher's model, which tells what it has run."""
 
     def __init__(self, session: Session, on_run: OnRun) -> None:

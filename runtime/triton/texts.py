@@ -16,7 +16,7 @@ from padfree.contract.templates import Template, parse_template
 from ..errors import SessionError
 from ..text.apart import TextError
 from ..text.checks import largest_id
-from ..text.encoder import Encoded, Text
+from ..text.encoder import EncodedTexts, Text
 from ..text.inputs import positions_of
 from ..text.json_files import read_bytes
 from ..text.pairs import prompted
@@ -43,7 +43,7 @@ class Texts:
 
     rows: list[Text]
     cut: list[bool]
-    wanted: Sequence[str]
+    output_names: Sequence[str]
     size_bytes: int
 
 
@@ -97,12 +97,12 @@ class TextTokenizer:
 
     def answer_aside(self, texts: Texts) -> Reply:
         """The answer to one request, its texts one after the other: other requests find threads of the library free."""
-        return attempt(self._one, Encoded.join([self._encoder.encode([text]) for text in texts.rows]), texts)
+        return attempt(self._one, EncodedTexts.join([self._encoder.encode([text]) for text in texts.rows]), texts)
 
     def _alone(self, texts: Texts) -> dict[str, Array]:
         return self._one(self._encoder.encode(texts.rows), texts)
 
-    def _one(self, encoded: Encoded, texts: Texts) -> dict[str, Array]:
+    def _one(self, encoded: EncodedTexts, texts: Texts) -> dict[str, Array]:
         for at in np.flatnonzero(encoded.cut & ~np.array(texts.cut)).tolist():
             raise SessionError(
                 f"text {at} has {self._encoder.full_length(texts.rows[at])} tokens, allowed: "
@@ -120,7 +120,7 @@ class TextTokenizer:
             SEQ_LENS: lambda: encoded.seq_lens[:, None],
             TRUNCATED: lambda: encoded.cut[:, None],
         }
-        return {name: makes[name]() for name in texts.wanted}
+        return {name: makes[name]() for name in texts.output_names}
 
 
 def _template(parameters: TokenizerParameters) -> Template | None:
@@ -135,7 +135,7 @@ def _template(parameters: TokenizerParameters) -> Template | None:
     return parse_template(Fields(raw, name, error=SessionError))
 
 
-def _grid(encoded: Encoded, values: Array) -> Array:
+def _grid(encoded: EncodedTexts, values: Array) -> Array:
     """Values [T] as rows with zeros after their ends."""
     is_token = np.arange(encoded.seq_lens.max()) < encoded.seq_lens[:, None]
     grid = np.zeros(is_token.shape, np.int32)
@@ -167,10 +167,10 @@ def read_texts(request: TritonRequest, limits: TokenizerParameters) -> Texts:
             f"the request has {size_bytes} bytes of text, allowed: {limits.max_request_bytes}; send fewer texts "
             f"per request, or serve with a larger {PREFIX}max_request_bytes"
         )
-    decoded = [_decoded(column, name, limits) for name, column in zip(names, columns, strict=True)]
+    decoded = [_decode(column, name, limits) for name, column in zip(names, columns, strict=True)]
     texts: Sequence[Text] = decoded[0] if len(decoded) == 1 else list(zip(*decoded, strict=True))
     rows = [prompted(text, limits.prompt) for text in texts]
-    return Texts(rows, _cut(request.tensors, len(rows), limits), tuple(request.wanted), size_bytes)
+    return Texts(rows, _cut(request.tensors, len(rows), limits), tuple(request.output_names), size_bytes)
 
 
 def _cut(tensors: Mapping[str, Array], texts: int, limits: TokenizerParameters) -> list[bool]:
@@ -194,7 +194,7 @@ def _column(tensors: Mapping[str, Array], name: str) -> list[bytes]:
     return texts
 
 
-def _decoded(texts: list[bytes], name: str, limits: TokenizerParameters) -> list[str]:
+def _decode(texts: list[bytes], name: str, limits: TokenizerParameters) -> list[str]:
     largest = max(map(len, texts))
     if largest > limits.max_text_bytes:
         at = next(at for at, text in enumerate(texts) if len(text) == largest)

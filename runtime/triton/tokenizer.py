@@ -68,7 +68,7 @@ class TokenizerModel:
         senders = response_senders(requests) if large else None
         if senders is None:
             answers = self._tokenizer.answer(read_texts)
-            self._counters.answered(answers)
+            self._counters.count_answers(answers)
             return write_responses(answers)
         # Senders cost a round trip each, and all requests of a call have to take the same way.
         small = [at for at in range(len(read_texts)) if at not in large]
@@ -81,14 +81,14 @@ class TokenizerModel:
         return None
 
     def _send(self, sender: Any, answer: Reply) -> None:
-        self._counters.answered([answer])
+        self._counters.count_answers([answer])
         send_response(sender, answer)
 
     def _answers(self, read_texts: list[Texts | Failure]) -> list[Reply]:
         try:
             return self._tokenizer.answer(read_texts)
         except Exception as error:  # who has a sender must be answered through it
-            return [Failure(f"the texts could not be tokenised: {error!r}", refused=False)] * len(read_texts)
+            return [Failure(f"the texts could not be tokenised: {error!r}", is_refusal=False)] * len(read_texts)
 
     def finalize(self) -> None:
         """Answers what is left, and takes the metrics off the server's page."""

@@ -58,13 +58,13 @@ class Body:
         """A text; None where there is none, or null."""
         return None if self._fields.get(name) is None else self.text(name)
 
-    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """One of some texts; the first where there is none, or null."""
         value = self._fields.get(name)
         if value is None:
-            return allowed[0]
-        if value not in allowed:
-            raise malformed(f"'{name}' is {value!r:.60}, allowed: {', '.join(allowed)}")
+            return choices[0]
+        if value not in choices:
+            raise malformed(f"'{name}' is {value!r:.60}, allowed: {', '.join(choices)}")
         return str(value)
 
     def part(self, name: str) -> Body:

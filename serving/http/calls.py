@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import orjson
-from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served, Text
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel, Text
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..errors import TOO_SLOW, UNAUTHORIZED, VALIDATION, ApiError, busy, failed
+from ..errors import TOO_SLOW, UNAUTHORIZED, VALIDATION, ApiError, busy, failure
 from ..metrics import Row
 from ..options import ServeOptions
 from ..summary import TASK_ROUTES
@@ -27,7 +27,7 @@ from .connection import Connection
 from .cuts import CutLog
 from .link import Link
 from .reading import read_body
-from .requests import Noted, noted
+from .requests import Note, note_of
 from .texts import Answer, Ids, Texts
 from .values import values_of_texts
 
@@ -87,20 +87,20 @@ class Calls:
     """Makes endpoints.
 
     Args:
-        served: the model.
+        served_model: the model.
         options: keys and limits.
         texts: answers texts.
         link: where surprises are told.
         row: the numbers of this process.
     """
 
-    def __init__(self, served: Served, options: ServeOptions, texts: Texts, link: Link, row: Row) -> None:
-        self.served, self.options = served, options
+    def __init__(self, served_model: ServedModel, options: ServeOptions, texts: Texts, link: Link, row: Row) -> None:
+        self.served_model, self.options = served_model, options
         self._texts, self._link, self._row = texts, link, row
         self._open = 0
-        self._cuts = CutLog(served, link.log)
+        self._cuts = CutLog(served_model, link.log)
         self.row_bytes = 0  # bytes of rows that answers are still made of, as fast as they are read
-        self.unread = 0  # bytes of answers that nobody has taken yet; the process counts them now and then
+        self.unread_bytes = 0  # bytes of answers that nobody has taken yet; the process counts them now and then
 
     def endpoint(self, work: Work, style: Style) -> Endpoint:
         """An endpoint that answers a JSON body with what `work` returns, in JSON."""
@@ -110,14 +110,17 @@ class Calls:
         """Answers a request; it is under way until its answer is read."""
         start = time.perf_counter()
         is_open = False
-        says = noted(request.scope)
+        says = note_of(request.scope)
         try:
             call: Call | None = None
             try:
                 key = self.check_key(request)
                 says.key = key or None
                 client = key or self._client(connection)
-                if self._open >= self.options.limits.concurrency or self.unread + self.row_bytes > MOST_UNREAD_BYTES:
+                if (
+                    self._open >= self.options.limits.concurrency
+                    or self.unread_bytes + self.row_bytes > MOST_UNREAD_BYTES
+                ):
                     raise busy("the model is overloaded: too many requests are under way; try again later", RETRY_S)
                 self._open += 1
                 is_open = True
@@ -131,11 +134,11 @@ class Calls:
                 return
             except Exception as error:  # a defect: its caller gets an answer all the same
                 self._link.log(f"a request failed with {error!r} ({says.id})")
-                response = self._refuse(call, failed(f"the server failed: {error!r}"), "internal", style, INTERNAL)
+                response = self._refuse(call, failure(f"the server failed: {error!r}"), "internal", style, INTERNAL)
                 says.error = "internal"
             _note(call, says)
             await response(request.scope, request.receive, send)
-            await connection.drained()
+            await connection.drain()
         finally:
             self._open -= is_open
 
@@ -167,7 +170,7 @@ class Calls:
             raise ApiError(UNAUTHORIZED, VALIDATION, "no API key, or a wrong one", "unauthorized")
         return 1 + matches.index(True) if len(keys) > 1 else 0
 
-    def gone(self) -> None:
+    def count_gone(self) -> None:
         """Counts a caller who did not wait."""
         self._row.add("padfree_gone_total")
 
@@ -175,12 +178,12 @@ class Calls:
         connection.sharer = connection.sharer or self._link.new_client()
         return connection.sharer
 
-    def check_task(self, *wanted: str) -> None:
+    def check_task(self, *tasks: str) -> None:
         """Raises ApiError where the model has none of these tasks; it begins as TEI has it for the first of them."""
-        task = self.served.task
-        if task not in wanted:
-            raise failed(
-                f"model is not {MODELS[wanted[0]]}, it is {MODELS[task]} and answers {', '.join(TASK_ROUTES[task])}",
+        task = self.served_model.task
+        if task not in tasks:
+            raise failure(
+                f"model is not {MODELS[tasks[0]]}, it is {MODELS[task]} and answers {', '.join(TASK_ROUTES[task])}",
                 "model_type",
             )
 
@@ -191,7 +194,7 @@ class Calls:
         call.kind, call.texts = kind, len(texts) or len(ids)
         call.characters = sum(len(text) if isinstance(text, str) else len(text[0]) + len(text[1]) for text in texts)
         self._count(call, "count")
-        values = values_of_texts(call.body, self.served.inputs, call.texts)
+        values = values_of_texts(call.body, self.served_model.inputs, call.texts)
         call.answer = await self._texts.rows(
             texts, truncate=truncate, until=call.until, client=call.client, ids=ids, prompt=prompt, values=values
         )
@@ -214,7 +217,7 @@ class Calls:
         return Response(orjson.dumps(style(error)), status or error.status, headers, media_type=JSON)
 
 
-def _note(call: Call | None, says: Noted) -> None:
+def _note(call: Call | None, says: Note) -> None:
     """What the access log says of a call."""
     if call is not None:
         says.texts = call.texts or None
@@ -237,9 +240,9 @@ class Endpoint:
         try:
             await self._calls.serve(Request(scope, receive), connection, self._work, self._style, send)
         except asyncio.CancelledError:
-            if not connection.gone:
+            if not connection.count_gone:
                 raise
-            self._calls.gone()
+            self._calls.count_gone()
         finally:
             connection.end(task)
 

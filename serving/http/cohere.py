@@ -41,7 +41,7 @@ class Cohere:
             query, documents = body.text("query"), _documents(body.raw("documents"), self._calls.options)
             check_texts([query], "query", self._calls.options)
             most = body.optional_count("top_n")
-            wanted = body.truth("return_documents", False)
+            with_documents = body.truth("return_documents", False)
             truncate = self._calls.options.long_texts == "truncate"
             ranks = await ranked(self._calls, call, query, documents, truncate=truncate, raw=False)
             return {
@@ -50,7 +50,7 @@ class Cohere:
                     {
                         "index": at,
                         "relevance_score": score,
-                        **({"document": {"text": documents[at]}} if wanted else {}),
+                        **({"document": {"text": documents[at]}} if with_documents else {}),
                     }
                     for at, score in ranks[:most]
                 ],

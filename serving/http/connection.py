@@ -40,22 +40,22 @@ class Connection(_Protocol):  # type: ignore[misc]
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
-        self.gone = False
+        self.count_gone = False
         self.sharer = 0
         self._work: set[asyncio.Task[Any]] = set()
         self._in_head = hasattr(_Protocol, "on_headers_complete")  # h11 has limits of its own
         self._head_bytes = 0
         self._head_since = 0.0
         self._refused = False
-        self._unread = 0
+        self._unread_bytes = 0
         self._unread_since = 0.0
-        self._drained: asyncio.Future[None] | None = None
+        self._drain_future: asyncio.Future[None] | None = None
         self._sends_no_more = False
 
     @property
-    def unread(self) -> int:
+    def unread_bytes(self) -> int:
         """Bytes of answers that the other end has not taken yet."""
-        return 0 if self.gone else int(self.transport.get_write_buffer_size())
+        return 0 if self.count_gone else int(self.transport.get_write_buffer_size())
 
     def begin(self, work: asyncio.Task[Any]) -> None:
         """A task that is to be cancelled when nobody waits for it any more."""
@@ -65,28 +65,28 @@ class Connection(_Protocol):  # type: ignore[misc]
         """The task has done its work."""
         self._work.discard(work)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Waits until the answer is on its way, or nobody takes it; the request counts as under way until then."""
-        if self.unread:
+        if self.unread_bytes:
             # The next request of a caller who does not wait for answers may wait here, too.
-            self._drained = self._drained or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._drained)
+            self._drain_future = self._drain_future or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drain_future)
 
     def look(self, *, ending: bool) -> int:
         """Ends the connection where it is too slow; returns its unread bytes. Called now and then."""
         self._end_if_reset()
         self._find_end()
-        now, unread = time.monotonic(), self.unread
-        if unread != self._unread or not unread:
-            self._unread, self._unread_since = unread, now
+        now, unread_bytes = time.monotonic(), self.unread_bytes
+        if unread_bytes != self._unread_bytes or not unread_bytes:
+            self._unread_bytes, self._unread_since = unread_bytes, now
         elif now - self._unread_since > (ENDING_S if ending else HEAD_S):
             self.transport.abort()
             return 0
-        if self._drained is not None and not unread:
+        if self._drain_future is not None and not unread_bytes:
             self._settle()
         if self._head_bytes and self._in_head and now - self._head_since > HEAD_S and not self._refused:
             self._refuse(408, "Request Timeout", _TOO_SLOW)
-        return unread
+        return unread_bytes
 
     def eof_received(self) -> bool:
         """The other end sends no more: it waits for answers to what it has sent, or has gone; true keeps it open.
@@ -120,14 +120,14 @@ class Connection(_Protocol):  # type: ignore[misc]
 
     def _end_if_reset(self) -> None:
         """Ends a connection that is not read from any more, where the other end has reset it."""
-        if self._sends_no_more and not self.gone and not self.transport.is_closing():
+        if self._sends_no_more and not self.count_gone and not self.transport.is_closing():
             own = self.transport.get_extra_info("socket")
             if own.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits any more."""
-        self.gone = True
+        self.count_gone = True
         self._settle()
         for work in self._work:
             work.cancel()
@@ -181,6 +181,6 @@ class Connection(_Protocol):  # type: ignore[misc]
         transport.close()
 
     def _settle(self) -> None:
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
+        drain_future, self._drain_future = self._drain_future, None
+        if drain_future is not None and not drain_future.done():
+            drain_future.set_result(None)

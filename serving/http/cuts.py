@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from padfree.contract.texts import RIGHT
-from padfree.runtime.text import Served
+from padfree.runtime.text import ServedModel
 
 BETWEEN_LINES_S = 1.0
 
@@ -20,8 +20,8 @@ class CutLog:
         log: writes a line.
     """
 
-    def __init__(self, served: Served, log: Callable[[str], object]) -> None:
-        self._served, self._log = served, log
+    def __init__(self, served_model: ServedModel, log: Callable[[str], object]) -> None:
+        self._served_model, self._log = served_model, log
         self._texts = 0
         self._quiet: asyncio.TimerHandle | None = None
 
@@ -35,10 +35,10 @@ class CutLog:
         self._quiet = None
         if not self._texts:
             return
-        end = "ends" if self._served.truncation_side == RIGHT else "beginnings"
+        end = "ends" if self._served_model.truncation_side == RIGHT else "beginnings"
         self._log(
-            f"texts of more than {self._served.max_length} tokens that lost their {end}: {self._texts}; callers find "
-            "'truncated' in the answer, or x-truncated-texts in its headers"
+            f"texts of more than {self._served_model.max_length} tokens that lost their {end}: {self._texts}; callers "
+            "find 'truncated' in the answer, or x-truncated-texts in its headers"
         )
         self._texts = 0
         self._quiet = asyncio.get_running_loop().call_later(BETWEEN_LINES_S, self._tell)

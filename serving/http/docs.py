@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 import orjson
-from padfree.runtime.text import Served
+from padfree.runtime.text import ServedModel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -68,9 +68,9 @@ class Docs:
         options: limits, and whether there are keys.
     """
 
-    def __init__(self, served: Served, options: ServeOptions) -> None:
+    def __init__(self, served_model: ServedModel, options: ServeOptions) -> None:
         self._has_docs = options.docs
-        document = description(served, options) if options.docs else {}
+        document = description(served_model, options) if options.docs else {}
         self._json = orjson.dumps(document)
         self._page = page(document) if options.docs else ""
 
@@ -111,8 +111,8 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[st
         example = json.dumps(content["example"], ensure_ascii=False, indent=1)
         yield "<h3>Body</h3><table><tr><th>field</th><th>takes</th></tr>"
         for name, schema in content["schema"]["properties"].items():
-            needed = " (required)" if name in content["schema"]["required"] else ""
-            yield f"<tr><td><code>{escape(name)}</code>{needed}</td><td>{escape(_explained(schema))}</td></tr>"
+            required_text = " (required)" if name in content["schema"]["required"] else ""
+            yield f"<tr><td><code>{escape(name)}</code>{required_text}</td><td>{escape(_explain(schema))}</td></tr>"
         yield "</table>"
     yield "<h3>Answers</h3><table><tr><th>status</th><th>when</th></tr>"
     for status, response in operation["responses"].items():
@@ -125,7 +125,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[st
     yield "<button>Send</button><pre hidden></pre></form></details>"
 
 
-def _explained(schema: dict[str, Any]) -> str:
+def _explain(schema: dict[str, Any]) -> str:
     return takes(schema) + (f": {schema['description']}" if "description" in schema else "")
 
 
@@ -143,5 +143,5 @@ def takes(schema: dict[str, Any]) -> str:
         fields = schema.get("properties", {})
         return "an object" + (f" with {', '.join(fields)}" if fields else "")
     names = {"string": "a text", "number": "a number", "integer": "a whole number", "boolean": "true or false"}
-    shown = names.get(kind, "a whole number or null") if isinstance(kind, str) else "a whole number or null"
-    return shown + (f" (default {json.dumps(schema['default'])})" if "default" in schema else "")
+    type_text = names.get(kind, "a whole number or null") if isinstance(kind, str) else "a whole number or null"
+    return type_text + (f" (default {json.dumps(schema['default'])})" if "default" in schema else "")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from padfree.runtime import Budget
 
 from .. import wire
-from ..errors import DOWN, UNHEALTHY, ApiError, busy, failed, not_tokenized
+from ..errors import DOWN, UNHEALTHY, ApiError, busy, failure, not_tokenized
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +72,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """Nobody answers any more."""
         self._transport = None
-        groups = [*self._unsent, *(group for sent in self._waiting.values() for group in sent)]
+        groups = [*self._unsent, *(group for sent_groups in self._waiting.values() for group in sent_groups)]
         self._unsent.clear()
         self._waiting.clear()
         for group in groups:
@@ -132,7 +132,7 @@ class Link(asyncio.Protocol):
         as with dozens of its sequences. Cancelling the future takes a request back, and a group when all of it is.
         """
         group = _Group(seq_lens, columns, until, client, self._loop.create_future())
-        group.future.add_done_callback(lambda done: self._left(group) if done.cancelled() else None)
+        group.future.add_done_callback(lambda done: self._leave(group) if done.cancelled() else None)
         if self._transport is None or self.is_silent:
             group.settle(_lost_engine() if self._transport is None else _silent())
             return group.future
@@ -157,10 +157,10 @@ class Link(asyncio.Protocol):
         if groups:
             self._send(groups[start:])
 
-    def _left(self, group: _Group) -> None:
+    def _leave(self, group: _Group) -> None:
         """Nobody waits for it any more."""
-        sent = self._waiting.get(group.ticket, ())
-        if sent and all(one.future.done() for one in sent):
+        sent_groups = self._waiting.get(group.ticket, ())
+        if sent_groups and all(one.future.done() for one in sent_groups):
             del self._waiting[group.ticket]
             self._cancel(group.ticket)
 
@@ -227,7 +227,7 @@ def _error(frame: wire.Frame) -> ApiError:
     if frame.kind == wire.BUSY:
         return busy(*wire.unpack_busy(frame.payload))
     message = bytes(frame.payload).decode()
-    return not_tokenized(message) if frame.kind == wire.REFUSED else failed(f"inference failed: {message}")
+    return not_tokenized(message) if frame.kind == wire.REFUSED else failure(f"inference failed: {message}")
 
 
 def _silent() -> ApiError:
@@ -236,4 +236,4 @@ def _silent() -> ApiError:
 
 
 def _lost_engine() -> ApiError:
-    return failed("the process with the model has ended; send the request again to another server, or later")
+    return failure("the process with the model has ended; send the request again to another server, or later")

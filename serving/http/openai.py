@@ -16,7 +16,7 @@ from starlette.routing import Route
 from ..errors import ApiError, malformed
 from .body import Body, read_inputs
 from .calls import Call, Calls
-from .vectors import Floats, floats, shortened
+from .vectors import Floats, floats, shorten
 
 FORMATS = ("float", "base64")
 KINDS = ("query", "search_query", "document", "passage", "search_document")
@@ -45,7 +45,7 @@ class OpenAI:
         ]
 
     async def _embeddings(self, call: Call) -> Any:
-        served, options, body = self._calls.served, self._calls.options, call.body
+        served_model, options, body = self._calls.served_model, self._calls.options, call.body
         texts, ids, single = read_inputs(body.raw("input"), "input", options)
         call.method = "single" if single else "batch"
         self._calls.check_task(EMBED)
@@ -55,16 +55,16 @@ class OpenAI:
         prompted = [prompt + text for text in texts] if prompt else texts
         truncate = options.long_texts == "truncate"
         rows = floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids, prompt=prompt))
-        vectors = normalized(shortened(rows, dimensions))
+        vectors = normalized(shorten(rows, dimensions))
         assert call.answer is not None
         tokens = call.answer.tokens
         return {
             "object": "list",
             "data": [
                 {"object": "embedding", "index": at, "embedding": vector}
-                for at, vector in enumerate(encoded(vectors, kind))
+                for at, vector in enumerate(encode(vectors, kind))
             ],
-            "model": served.name,
+            "model": served_model.name,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             **call.truncated,
         }
@@ -74,16 +74,16 @@ class OpenAI:
             self._calls.check_key(request)
         except ApiError as error:
             return JSONResponse(error_body(error), error.status)
-        model = {"id": self._calls.served.name, "object": "model", "created": 0, "owned_by": "padfree"}
-        wanted = request.path_params.get("name")
-        if wanted is None:
+        model = {"id": self._calls.served_model.name, "object": "model", "created": 0, "owned_by": "padfree"}
+        model_name = request.path_params.get("name")
+        if model_name is None:
             return JSONResponse({"object": "list", "data": [model]})
-        if wanted != self._calls.served.name:
-            return JSONResponse(error_body(ApiError(404, "Validation", f"no model '{wanted}' is served")), 404)
+        if model_name != self._calls.served_model.name:
+            return JSONResponse(error_body(ApiError(404, "Validation", f"no model '{model_name}' is served")), 404)
         return JSONResponse(model)
 
 
-def encoded(vectors: Floats, kind: str) -> list[Any]:
+def encode(vectors: Floats, kind: str) -> list[Any]:
     """Vectors as JSON gets them: numbers, or the bytes of little-endian float32 in base64."""
     if kind == "base64":
         return [b64encode(vector.astype("<f4", copy=False)).decode("ascii") for vector in vectors]
@@ -92,12 +92,12 @@ def encoded(vectors: Floats, kind: str) -> list[Any]:
 
 def prompt_text(calls: Calls, body: Body) -> str:
     """The prompt that a request asks for: by its name (`prompt_name`), or as a query or a document (`input_type`)."""
-    served = calls.served
+    served_model = calls.served_model
     name = body.optional_text("prompt_name")
     if name is None and body.optional_text("input_type") is not None:
-        name = served.prompt_for(body.choice("input_type", KINDS))
+        name = served_model.prompt_for(body.choice("input_type", KINDS))
     try:
-        return served.prompt(name)
+        return served_model.prompt(name)
     except KeyError as error:
         assert name is not None  # the default is one of them
-        raise malformed(f"'prompt_name': {unknown_prompt(name, served.prompts)}") from error
+        raise malformed(f"'prompt_name': {unknown_prompt(name, served_model.prompts)}") from error

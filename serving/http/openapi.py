@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import padfree
-from padfree.runtime.text import Served
+from padfree.runtime.text import ServedModel
 
 from ..options import ServeOptions
 from .operations import Operation, operations
@@ -25,11 +25,11 @@ ERRORS = {
 }
 
 
-def description(served: Served, options: ServeOptions) -> dict[str, Any]:
+def description(served_model: ServedModel, options: ServeOptions) -> dict[str, Any]:
     """The document at /openapi.json."""
-    described = operations(served, options)
+    operations_by_path = operations(served_model, options)
     paths: dict[str, Any] = {
-        path: {"post": _post(path, operation, served, options)} for path, operation in described.items()
+        path: {"post": _post(path, operation, served_model, options)} for path, operation in operations_by_path.items()
     }
     for path, (summary, schema, media, has_key) in _GETS.items():
         responses = {"200": _response(summary, schema, media)}
@@ -49,9 +49,9 @@ def description(served: Served, options: ServeOptions) -> dict[str, Any]:
     return {
         "openapi": VERSION,
         "info": {
-            "title": f"{served.name} (padfree serve)",
+            "title": f"{served_model.name} (padfree serve)",
             "version": padfree.__version__,
-            "description": f"Texts have up to {served.max_length} tokens; a request has up to "
+            "description": f"Texts have up to {served_model.max_length} tokens; a request has up to "
             f"{options.limits.texts} texts and {options.limits.body_bytes} bytes. Every answer has the header "
             "x-request-id: the caller's own, or a new one.",
         },
@@ -79,10 +79,10 @@ _GETS: Mapping[str, tuple[str, Schema | None, str, bool]] = {
 }
 
 
-def _values(served: Served) -> tuple[dict[str, Schema], dict[str, Any]]:
+def _values(served_model: ServedModel) -> tuple[dict[str, Schema], dict[str, Any]]:
     """Fields of inputs with a row per text, and examples of them."""
     fields, examples = dict[str, Schema](), dict[str, Any]()
-    for item in served.inputs.others:
+    for item in served_model.inputs.others:
         one = NUMBER if item.width is None else {"type": "array", "items": NUMBER}
         fields[item.original_name] = {
             **one_of(NUMBER, {"type": "array", "items": one_of(NUMBER, one)}),
@@ -92,8 +92,8 @@ def _values(served: Served) -> tuple[dict[str, Schema], dict[str, Any]]:
     return fields, examples
 
 
-def _post(path: str, operation: Operation, served: Served, options: ServeOptions) -> dict[str, Any]:
-    values, examples = _values(served) if path != "/tokenize" else ({}, {})
+def _post(path: str, operation: Operation, served_model: ServedModel, options: ServeOptions) -> dict[str, Any]:
+    values, examples = _values(served_model) if path != "/tokenize" else ({}, {})
     body = {
         "type": "object",
         "properties": {**operation.fields, **values},

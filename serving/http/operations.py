@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel
 
 from ..options import ServeOptions
 from .schemas import (
@@ -50,13 +50,13 @@ class Operation:
     error: Schema
 
 
-def operations(served: Served, options: ServeOptions) -> dict[str, Operation]:
+def operations(served_model: ServedModel, options: ServeOptions) -> dict[str, Operation]:
     """POST routes that fit the model, by path."""
     texts = texts_or_one(options.limits.texts, ids=options.accept_token_ids)
     truncate = {"truncate": optional(BOOLEAN, options.long_texts == "truncate")}
-    prompts = _prompts(served)
+    prompts = _prompts(served_model)
     operations_by_name: dict[str, Operation] = {}
-    if served.task == EMBED:
+    if served_model.task == EMBED:
         operations_by_name["/v1/embeddings"] = _openai(texts, prompts)
         operations_by_name["/embed"] = Operation(
             "Vectors of texts, as text-embeddings-inference gives them",
@@ -66,7 +66,7 @@ def operations(served: Served, options: ServeOptions) -> dict[str, Operation]:
             {"inputs": [TEXT, OTHER_TEXT]},
             ERROR,
         )
-    elif served.task == SPARSE:
+    elif served_model.task == SPARSE:
         entry = objects({"index": count(0), "value": NUMBER})
         operations_by_name["/embed_sparse"] = Operation(
             "Sparse vectors of texts: every number that is not zero",
@@ -76,13 +76,13 @@ def operations(served: Served, options: ServeOptions) -> dict[str, Operation]:
             {"inputs": [TEXT]},
             ERROR,
         )
-    elif served.task == RERANK:
+    elif served_model.task == RERANK:
         operations_by_name.update(_rerank(options, truncate))
-        operations_by_name["/predict"] = _predict(served, truncate)
-    elif served.task == CLASSIFY:
-        operations_by_name["/predict"] = _predict(served, truncate)
+        operations_by_name["/predict"] = _predict(served_model, truncate)
+    elif served_model.task == CLASSIFY:
+        operations_by_name["/predict"] = _predict(served_model, truncate)
     else:
-        assert served.task == TAG
+        assert served_model.task == TAG
         operations_by_name["/tag"] = _tag(options, truncate)
     token = objects(
         {
@@ -161,10 +161,10 @@ def _rerank(options: ServeOptions, truncate: Mapping[str, Schema]) -> dict[str, 
     return {"/v1/rerank": cohere, "/v2/rerank": cohere, "/rerank": tei}
 
 
-def _predict(served: Served, truncate: Mapping[str, Schema]) -> Operation:
+def _predict(served_model: ServedModel, truncate: Mapping[str, Schema]) -> Operation:
     single = {"type": "array", "items": STRING, "minItems": 1, "maxItems": 2}
     scores = {"type": "array", "items": objects({"score": NUMBER, "label": STRING})}
-    pairs = served.takes_pairs or served.task == RERANK
+    pairs = served_model.takes_pairs or served_model.task == RERANK
     return Operation(
         "Scores of labels, the best first, as text-embeddings-inference gives them",
         {
@@ -196,8 +196,8 @@ def _tag(options: ServeOptions, truncate: Mapping[str, Schema]) -> Operation:
     )
 
 
-def _prompts(served: Served) -> dict[str, Schema]:
-    if not served.prompts:
+def _prompts(served_model: ServedModel) -> dict[str, Schema]:
+    if not served_model.prompts:
         return {}
     kinds = choice("query", "search_query", "document", "passage", "search_document")
-    return {"prompt_name": choice(*served.prompts), "input_type": kinds}
+    return {"prompt_name": choice(*served_model.prompts), "input_type": kinds}

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 from padfree.runtime import Budget
-from padfree.runtime.text import Served
+from padfree.runtime.text import ServedModel
 from padfree.runtime.texts import parse_tokenizer
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -56,7 +56,7 @@ class FrontEnd:
     """What a front-end is told: all that it needs, for files may be others when it is started again.
 
     Attributes:
-        served: the model, and what its tokenizer's file held.
+        served_model: the model, and what its tokenizer's file held.
         options: limits and keys.
         max_batch_tokens: what one run of the model takes.
         group: the most that small requests of one moment make together.
@@ -64,7 +64,7 @@ class FrontEnd:
         threads: of the tokenizers library.
     """
 
-    served: Served
+    served_model: ServedModel
     options: ServeOptions
     max_batch_tokens: int | None
     group: Budget
@@ -96,9 +96,9 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
     # Read by the library when it first has work.
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if front_end.threads > 1 else "false"
     os.environ["RAYON_NUM_THREADS"] = str(front_end.threads)
-    served = front_end.served
+    served_model = front_end.served_model
     try:
-        whole_tokenizer = parse_tokenizer(served.tokenizer_json, served.tokenizer)
+        whole_tokenizer = parse_tokenizer(served_model.tokenizer_json, served_model.tokenizer)
     except Exception as error:  # nobody reads this process's own output
         channel.sendall(wire.pack(wire.LOG, 0, f"front-end {front_end.at} cannot start: {error!r}".encode()))
         raise SystemExit(CANNOT_START) from error
@@ -109,18 +109,18 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         def end() -> None:
             server.should_exit = True
 
-        link = Link(front_end.at, front_end.group, on_drain=end, on_end=end, token_rows=served.has_token_rows)
+        link = Link(front_end.at, front_end.group, on_drain=end, on_end=end, token_rows=served_model.has_token_rows)
         await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
         row = Row(numbers, front_end.at)
-        texts = Texts(front_end.served, link, row, front_end.options.limits.waiting_tokens)
-        calls = Calls(front_end.served, front_end.options, texts, link, row)
+        texts = Texts(front_end.served_model, link, row, front_end.options.limits.waiting_tokens)
+        calls = Calls(front_end.served_model, front_end.options, texts, link, row)
         for part in (
             OpenAI(calls),
             Cohere(calls),
             Tei(calls, texts, whole_tokenizer),
             Tags(calls, texts),
             Status(calls, texts, row, front_end.max_batch_tokens, link),
-            Docs(front_end.served, front_end.options),
+            Docs(front_end.served_model, front_end.options),
         ):
             app.router.routes.extend(part.routes())
         app.router.redirect_slashes = False  # to the Host that the caller names, whichever that is
@@ -173,4 +173,4 @@ async def _look(link: Link, calls: Calls, requests: Requests, server: uvicorn.Se
         if requests.log is not None:
             requests.log.tell_lost()
         connections: list[Any] = list(server.server_state.connections)
-        calls.unread = sum(one.look(ending=server.should_exit) for one in connections)
+        calls.unread_bytes = sum(one.look(ending=server.should_exit) for one in connections)

@@ -20,13 +20,13 @@ async def ranked(
         ApiError: the model does not compare texts.
     """
     calls.check_task(RERANK)
-    prompt = calls.served.prompt(None)
+    prompt = calls.served_model.prompt(None)
     pairs = [prompted((query, text), prompt) for text in texts]
     rows = floats(await calls.rows(call, pairs, kind="predict", truncate=truncate, ids=[]))
-    scores = scored(calls, rows.reshape(len(texts), -1), raw)[:, 0]
+    scores = score(calls, rows.reshape(len(texts), -1), raw)[:, 0]
     return [(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")]
 
 
-def scored(calls: Calls, logits: Floats, raw: bool) -> Floats:
+def score(calls: Calls, logits: Floats, raw: bool) -> Floats:
     """Scores of one class: what the model gives, or, where these are logits and are not asked for as such, shares."""
-    return logits if raw or calls.served.activated else sigmoid(logits)
+    return logits if raw or calls.served_model.activated else sigmoid(logits)

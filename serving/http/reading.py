@@ -33,10 +33,10 @@ async def read_body(request: Request, most: int, until: float) -> bytes:
 
     def expire() -> None:
         nonlocal late, timer
-        allowed = start + BODY_S + sum(map(len, parts)) / BODY_BYTES_A_SECOND
-        left = min(until, allowed) - time.perf_counter()
-        if left > 0:
-            timer = loop.call_later(left, expire)
+        deadline = start + BODY_S + sum(map(len, parts)) / BODY_BYTES_A_SECOND
+        seconds_left = min(until, deadline) - time.perf_counter()
+        if seconds_left > 0:
+            timer = loop.call_later(seconds_left, expire)
             return
         late = True
         task.cancel()
@@ -55,8 +55,8 @@ async def read_body(request: Request, most: int, until: float) -> bytes:
 
 async def _read(request: Request, most: int, parts: list[bytes]) -> bytes:
     """The body, as large as it may be."""
-    declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared) > most:
+    length_header = request.headers.get("content-length", "0")
+    if not length_header.isdecimal() or int(length_header) > most:
         raise _body_too_large(most)
     size, more = 0, True
     while more:

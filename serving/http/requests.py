@@ -25,7 +25,7 @@ MOST_PATH = 200
 
 
 @dataclass(eq=False)
-class Noted:
+class Note:
     """What a route says of a request for the access log.
 
     Attributes:
@@ -45,9 +45,9 @@ class Noted:
     error: str | None = None
 
 
-def noted(scope: Scope) -> Noted:
+def note_of(scope: Scope) -> Note:
     """What is said of a request; routes add to it."""
-    entry: Noted = scope["state"]["noted"]
+    entry: Note = scope["state"]["noted"]
     return entry
 
 
@@ -73,7 +73,7 @@ class Requests:
             await self._app(scope, receive, send)
             return
         request_id = _id(scope)
-        says = scope["state"]["noted"] = Noted(request_id)
+        says = scope["state"]["noted"] = Note(request_id)
         start, status, size = time.perf_counter(), HUNG_UP, 0
 
         async def send_with_id(message: Message) -> None:
@@ -103,10 +103,10 @@ def _id(scope: Scope) -> str:
     return uuid4().hex
 
 
-def _line(scope: Scope, says: Noted, status: int, size: int, seconds: float) -> bytes:
+def _line(scope: Scope, says: Note, status: int, size: int, seconds: float) -> bytes:
     """Neither texts nor keys are in it."""
     client = scope.get("client")
-    shown: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         "id": says.id,
         "client": client[0] if client else None,
@@ -121,4 +121,4 @@ def _line(scope: Scope, says: Noted, status: int, size: int, seconds: float) -> 
         "key": says.key,
         "error": says.error,
     }
-    return orjson.dumps({name: value for name, value in shown.items() if value is not None})
+    return orjson.dumps({name: value for name, value in entry.items() if value is not None})

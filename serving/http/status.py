@@ -10,7 +10,7 @@ from typing import Any
 import padfree
 from padfree.runtime import sample_values
 from padfree.runtime.answers import label_name
-from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, Served
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -44,7 +44,7 @@ class Status:
         self._link, self._client = link, link.new_client()
         self._calls, self._texts, self._row = calls, texts, row
         self._max_batch_tokens = max_batch_tokens
-        self._values = sample_values(calls.served.inputs.others, 1)
+        self._values = sample_values(calls.served_model.inputs.others, 1)
         self._well = -FRESH_S
         self._check: asyncio.Task[bool] | None = None
 
@@ -80,7 +80,7 @@ class Status:
             self._calls.check_key(request)
         except ApiError as error:
             return JSONResponse(error_body(error), error.status)
-        return JSONResponse(info(self._calls.served, self._calls.options, self._max_batch_tokens))
+        return JSONResponse(info(self._calls.served_model, self._calls.options, self._max_batch_tokens))
 
     async def _metrics(self, request: Request) -> Response:
         try:
@@ -90,16 +90,16 @@ class Status:
         return PlainTextResponse(self._row.page(), media_type="text/plain; version=0.0.4")
 
 
-def info(served: Served, options: ServeOptions, max_batch_tokens: int | None) -> dict[str, Any]:
+def info(served_model: ServedModel, options: ServeOptions, max_batch_tokens: int | None) -> dict[str, Any]:
     """The body of /info."""
     limits = options.limits
     return {
-        "model_id": served.name,
+        "model_id": served_model.name,
         "model_sha": None,
-        "model_dtype": {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[served.precision],
-        "model_type": _model_type(served),
+        "model_dtype": {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[served_model.precision],
+        "model_type": _model_type(served_model),
         "max_concurrent_requests": limits.concurrency * options.front_ends,
-        "max_input_length": served.max_length,
+        "max_input_length": served_model.max_length,
         "max_batch_tokens": max_batch_tokens,
         "max_batch_requests": None,
         "max_client_batch_size": limits.texts,
@@ -111,10 +111,12 @@ def info(served: Served, options: ServeOptions, max_batch_tokens: int | None) ->
     }
 
 
-def _model_type(served: Served) -> dict[str, Any]:
-    if served.task in (EMBED, SPARSE):
-        return {"embedding": {"pooling": "splade" if served.task == SPARSE else served.pooling or "unknown"}}
-    kind = {RERANK: "reranker", CLASSIFY: "classifier", TAG: "token_classifier"}[served.task]
-    names = {str(at): label_name(served.labels, at) for at in range(max(1, len(served.labels)))}
+def _model_type(served_model: ServedModel) -> dict[str, Any]:
+    if served_model.task in (EMBED, SPARSE):
+        return {
+            "embedding": {"pooling": "splade" if served_model.task == SPARSE else served_model.pooling or "unknown"}
+        }
+    kind = {RERANK: "reranker", CLASSIFY: "classifier", TAG: "token_classifier"}[served_model.task]
+    names = {str(at): label_name(served_model.labels, at) for at in range(max(1, len(served_model.labels)))}
     classes = {"id2label": names, "label2id": {name: int(at) for at, name in names.items()}}
     return {kind: classes}

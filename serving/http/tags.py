@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 from padfree.runtime import Budget, cut
-from padfree.runtime.answers import Tagged, joined, words_of
+from padfree.runtime.answers import Tagged, join, words_of
 from padfree.runtime.text import TAG
 from starlette.routing import Route
 
@@ -25,7 +25,7 @@ from .vectors import Floats, floats
 STRATEGIES = ("simple", "none")
 """Of Hugging Face's `aggregation_strategy`: words that belong together are one, or every word is by itself."""
 
-Shown = Callable[[Tagged], dict[str, Any]]
+ToJson = Callable[[Tagged], dict[str, Any]]
 
 
 class Tags:
@@ -42,20 +42,20 @@ class Tags:
     def routes(self) -> list[Route]:
         """Paths and endpoints; the root is that of Hugging Face's clients, where the model has labels of words."""
         works = {"/tag": self._tag}
-        if self._calls.served.task == TAG:
+        if self._calls.served_model.task == TAG:
             works["/"] = self._token_classification
         return [Route(path, self._calls.endpoint(work, error_body), methods=["POST"]) for path, work in works.items()]
 
     async def _tag(self, call: Call) -> Any:
-        return await self._answer(call, every_word=call.body.truth("words", False), shown=asdict)
+        return await self._answer(call, every_word=call.body.truth("words", False), to_json=asdict)
 
     async def _token_classification(self, call: Call) -> Any:
         """As the `token-classification` pipeline of transformers answers."""
         every_word = call.body.part("parameters").choice("aggregation_strategy", STRATEGIES) == "none"
         key = "entity" if every_word else "entity_group"
-        return await self._answer(call, every_word=every_word, shown=partial(_as_pipeline, key))
+        return await self._answer(call, every_word=every_word, to_json=partial(_as_pipeline, key))
 
-    async def _answer(self, call: Call, *, every_word: bool, shown: Shown) -> AsyncIterator[bytes]:
+    async def _answer(self, call: Call, *, every_word: bool, to_json: ToJson) -> AsyncIterator[bytes]:
         texts, single = _read(call.body, self._calls)
         call.method = "single" if single else "batch"
         self._calls.check_task(TAG)
@@ -64,7 +64,7 @@ class Tags:
         )
         assert call.answer is not None
         ends = list(accumulate(call.answer.seq_lens.tolist()))
-        tag = partial(self._json, every_word=every_word, shown=shown)
+        tag = partial(self._json, every_word=every_word, to_json=to_json)
         return self._parts(texts, rows, ends, tag, single)
 
     async def _parts(
@@ -85,14 +85,14 @@ class Tags:
             yield b"]"
 
     def _json(
-        self, texts: Sequence[str], rows: Floats, bounds: Sequence[int], *, every_word: bool, shown: Shown
+        self, texts: Sequence[str], rows: Floats, bounds: Sequence[int], *, every_word: bool, to_json: ToJson
     ) -> bytes:
         """Words of some texts, whose tokens' rows lie between the bounds, without the brackets around all of them."""
         items = []
         encodings = self._texts.encodings(texts)
         for text, encoding, start, stop in zip(texts, encodings, bounds[:-1], bounds[1:], strict=True):
-            words = words_of(text, encoding, rows[start:stop], self._calls.served.labels)
-            items.append([shown(word) for word in (words if every_word else joined(text, words))])
+            words = words_of(text, encoding, rows[start:stop], self._calls.served_model.labels)
+            items.append([to_json(word) for word in (words if every_word else join(text, words))])
         return orjson.dumps(items)[1:-1]
 
 

@@ -22,7 +22,7 @@ from .calls import Call, Calls
 from .openai import prompt_text
 from .ranks import ranked
 from .texts import BATCH_CHARACTERS, Texts
-from .vectors import floats, shortened
+from .vectors import floats, shorten
 
 
 def error_body(error: ApiError) -> Any:
@@ -54,8 +54,8 @@ class Tei:
         }
         # Hugging Face's clients post to the root, which is the route of the model's task.
         tasks = {EMBED: self._embed, SPARSE: self._embed_sparse, RERANK: self._rerank, CLASSIFY: self._predict}
-        if self._calls.served.task in tasks:
-            works["/"] = tasks[self._calls.served.task]
+        if self._calls.served_model.task in tasks:
+            works["/"] = tasks[self._calls.served_model.task]
         return [Route(path, self._calls.endpoint(work, error_body), methods=["POST"]) for path, work in works.items()]
 
     async def _rows(self, call: Call, task: str) -> Any:
@@ -69,7 +69,7 @@ class Tei:
 
     async def _embed(self, call: Call) -> Any:
         normalize, dimensions = call.body.truth("normalize", True), call.body.optional_count("dimensions")
-        vectors = shortened(await self._rows(call, EMBED), dimensions)
+        vectors = shorten(await self._rows(call, EMBED), dimensions)
         return normalized(vectors) if normalize else vectors
 
     async def _embed_sparse(self, call: Call) -> Any:
@@ -87,27 +87,31 @@ class Tei:
     async def _rerank(self, call: Call) -> Any:
         body = call.body
         query, texts = body.text("query"), read_texts(body.raw("texts"), "texts", self._calls.options)
-        raw, shown = body.truth("raw_scores", False), body.truth("return_text", False)
+        raw, with_texts = body.truth("raw_scores", False), body.truth("return_text", False)
         check_texts([query], "query", self._calls.options)
         ranks = await ranked(self._calls, call, query, texts, truncate=truncates(self._calls, body), raw=raw)
-        return [{"index": at, "score": score, **({"text": texts[at]} if shown else {})} for at, score in ranks]
+        return [{"index": at, "score": score, **({"text": texts[at]} if with_texts else {})} for at, score in ranks]
 
     async def _predict(self, call: Call) -> Any:
-        body, served = call.body, self._calls.served
+        body, served_model = call.body, self._calls.served_model
         pairs, single = read_pairs(body.raw("inputs"), "inputs", self._calls.options)
         call.method = "single" if single else "batch"
         raw = body.truth("raw_scores", False)
         self._calls.check_task(CLASSIFY, RERANK)
-        if served.takes_pairs and served.problem != REGRESSION and any(isinstance(item, str) for item in pairs):
+        if (
+            served_model.takes_pairs
+            and served_model.problem != REGRESSION
+            and any(isinstance(item, str) for item in pairs)
+        ):
             raise malformed("'inputs' has a text by itself, and the model scores pairs; send [query, text]")
-        prompt = served.prompt(None)
+        prompt = served_model.prompt(None)
         pairs = [item if isinstance(item, str) else prompted(item, prompt) for item in pairs]
         rows = await self._calls.rows(call, pairs, kind="predict", truncate=truncates(self._calls, body), ids=[])
         logits = floats(rows).reshape(len(pairs), -1)
-        scores = logits if raw else class_scores(logits, served.problem, activated=served.activated)
+        scores = logits if raw else class_scores(logits, served_model.problem, activated=served_model.activated)
         answers = [
             [
-                {"score": float(row[at]), "label": label_name(served.labels, int(at))}
+                {"score": float(row[at]), "label": label_name(served_model.labels, int(at))}
                 for at in np.argsort(-row, kind="stable")
             ]
             for row in scores
@@ -121,9 +125,9 @@ class Tei:
         special = call.body.truth("add_special_tokens", True)
         prompted = [prompt + text for text in texts]
         self._texts.check_backlog(sum(map(len, prompted)))
-        return self._encoded(prompted, special)
+        return self._encoding_parts(prompted, special)
 
-    async def _encoded(self, texts: list[str], special: bool) -> AsyncIterator[bytes]:
+    async def _encoding_parts(self, texts: list[str], special: bool) -> AsyncIterator[bytes]:
         """The answer in parts, each made when the one before is on its way: it is much larger than the texts."""
         mark = b"["
         for part in cut(map(len, texts), Budget(max_tokens=BATCH_CHARACTERS)):
@@ -154,6 +158,6 @@ class Tei:
 
 def truncates(calls: Calls, body: Body) -> bool:
     """Whether long texts are cut, at the end that the tokenizer's settings say: who asks for another is told."""
-    side = calls.served.truncation_side
+    side = calls.served_model.truncation_side
     body.choice("truncation_direction", (side, side.capitalize()))
     return body.truth("truncate", calls.options.long_texts == "truncate")

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from padfree.runtime import Budget, cut
 from padfree.runtime.batching.pace import room
 from padfree.runtime.batching.queue import LARGE
-from padfree.runtime.text import Encoded, Served, Text, TextError, as_columns
+from padfree.runtime.text import EncodedTexts, ServedModel, Text, TextError, as_columns
 
-from ..errors import ApiError, busy, failed, not_tokenized, too_large
+from ..errors import ApiError, busy, failure, not_tokenized, too_large
 from ..metrics import Row
 from .link import Link
 
@@ -70,7 +70,7 @@ class _Job:
     ids: Sequence[Ids]
     truncate: bool
     characters: int
-    done: asyncio.Future[Encoded]
+    done: asyncio.Future[EncodedTexts]
 
 
 class Texts:
@@ -83,9 +83,9 @@ class Texts:
         waiting_tokens: the most that may wait for the model.
     """
 
-    def __init__(self, served: Served, link: Link, row: Row, waiting_tokens: int) -> None:
-        self._served = served
-        self._encoder = served.encoder()
+    def __init__(self, served_model: ServedModel, link: Link, row: Row, waiting_tokens: int) -> None:
+        self._served_model = served_model
+        self._encoder = served_model.encoder()
         self._waiting_tokens = waiting_tokens
         self._tokens_a_character = 0.0  # of requests lately; 0 before any came
         self._link = link
@@ -145,8 +145,8 @@ class Texts:
         if characters:
             share = tokens.seq_lens.sum() / characters
             self._tokens_a_character += (share - self._tokens_a_character) * (0.1 if self._tokens_a_character else 1.0)
-        prompt_tokens = self._encoder.prompt_tokens(prompt) if self._served.inputs.leaves_out_prompts else 0
-        inputs = self._served.inputs
+        prompt_tokens = self._encoder.prompt_tokens(prompt) if self._served_model.inputs.leaves_out_prompts else 0
+        inputs = self._served_model.inputs
         columns = [*inputs.columns(tokens, prompt_tokens).values(), *as_columns(inputs.others, values)]
         result = await self._link.infer(tokens.seq_lens, columns, until, client)
         self._row.observe("te_request_queue_duration", [result.queue_s])
@@ -201,13 +201,13 @@ class Texts:
         future = self._loop.run_in_executor(pool, self._tokenize, jobs)
         future.add_done_callback(lambda done: self._tokenized(jobs, done, pool is self._small))
 
-    def _tokenized(self, jobs: list[_Job], done: asyncio.Future[list[Encoded | ApiError]], small: bool) -> None:
+    def _tokenized(self, jobs: list[_Job], done: asyncio.Future[list[EncodedTexts | ApiError]], small: bool) -> None:
         if small:
             self._tokenizing = False
             self._next_batch()
         error = None if done.cancelled() else done.exception()
-        results: Sequence[Encoded | ApiError] = (
-            [failed(f"the texts could not be tokenised: {error!r}")] * len(jobs)
+        results: Sequence[EncodedTexts | ApiError] = (
+            [failure(f"the texts could not be tokenised: {error!r}")] * len(jobs)
             if done.cancelled() or error is not None
             else done.result()
         )
@@ -219,10 +219,10 @@ class Texts:
             else:
                 job.done.set_result(result)
 
-    def _tokenize(self, jobs: list[_Job]) -> list[Encoded | ApiError]:
+    def _tokenize(self, jobs: list[_Job]) -> list[EncodedTexts | ApiError]:
         """A thread's work."""
         if all(job.done.done() for job in jobs):
-            return [failed("the caller has gone")] * len(jobs)
+            return [failure("the caller has gone")] * len(jobs)
         try:
             encoded = self._encoder.encode([text for job in jobs for text in job.texts])
         except TextError as error:
@@ -232,18 +232,18 @@ class Texts:
         parts = encoded.split([len(job.texts) for job in jobs])
         return [_attempt(partial(self._tokens, job, part)) for job, part in zip(jobs, parts, strict=True)]
 
-    def _looked_up(self, job: _Job) -> Encoded | None:
+    def _looked_up(self, job: _Job) -> EncodedTexts | None:
         """Tokens of plain texts; None where the library has to make them."""
         looked = None if job.ids else self._encoder.look_up(job.texts)
         return None if looked is None else self._tokens(job, looked)
 
-    def _tokens(self, job: _Job, encoded: Encoded) -> Encoded:
+    def _tokens(self, job: _Job, encoded: EncodedTexts) -> EncodedTexts:
         """A job's tokens, which the model takes; an ApiError where it does not."""
-        encoded = Encoded.of_ids(job.ids) if job.ids else encoded
+        encoded = EncodedTexts.of_ids(job.ids) if job.ids else encoded
         seq_lens = encoded.seq_lens
         if encoded.cut.any() and not job.truncate:
             raise self._too_long(int(encoded.cut.argmax()))
-        if seq_lens.max() > self._served.max_length:
+        if seq_lens.max() > self._served_model.max_length:
             raise self._too_long(int(seq_lens.argmax()))
         if not seq_lens.all():
             raise not_tokenized(f"text {int(np.flatnonzero(seq_lens == 0)[0])} has no tokens; send one that has some")
@@ -251,8 +251,8 @@ class Texts:
 
     def _too_long(self, at: int) -> ApiError:
         return too_large(
-            f"text {at} has more than {self._served.max_length} tokens, the most that the model takes; send a shorter "
-            "text, or ask for truncation"
+            f"text {at} has more than {self._served_model.max_length} tokens, the most that the model takes; send a "
+            "shorter text, or ask for truncation"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import failed, malformed
+from ..errors import failure, malformed
 
 Floats = npt.NDArray[np.float32]
 
@@ -17,11 +17,11 @@ def floats(values: npt.NDArray[Any]) -> Floats:
     """The rows as float32; an ApiError where they hold what is no number."""
     numbers = np.ascontiguousarray(values, np.float32)
     if not np.isfinite(numbers).all():
-        raise failed("the model gave values that are not finite; look at its precision with padfree compare")
+        raise failure("the model gave values that are not finite; look at its precision with padfree compare")
     return numbers
 
 
-def shortened(vectors: Floats, dimensions: int | None) -> Floats:
+def shorten(vectors: Floats, dimensions: int | None) -> Floats:
     """The first dimensions of vectors; an ApiError where they have fewer."""
     if dimensions is None:
         return vectors

@@ -15,14 +15,14 @@ pytest.importorskip("pyarrow")
 
 from padfree.bulk import Progress
 
-from benchmarks.bulk.measured import EDGE_S, GpuUse, Steady, cpu_seconds, gpu_use
+from benchmarks.bulk.measurement import EDGE_S, GpuUse, Steady, cpu_seconds, gpu_use
 from benchmarks.pages import scale_tables
 
 
 def test_rates_are_those_while_every_worker_has_work(monkeypatch: pytest.MonkeyPatch) -> None:
     times, cores = iter([10.0, 11.0, 14.0, 30.0]), iter([5.0, 8.0, 17.0, 18.0])
-    monkeypatch.setattr("benchmarks.bulk.measured.time.perf_counter", lambda: next(times))
-    monkeypatch.setattr("benchmarks.bulk.measured.cpu_seconds", lambda _: next(cores))
+    monkeypatch.setattr("benchmarks.bulk.measurement.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("benchmarks.bulk.measurement.cpu_seconds", lambda _: next(cores))
     steady = Steady()
     looks = [(0, 0), (50, 0), (90, 10), (90, 10), (90, 210), (290, 610), (310, 610), (310, 610)]
     for tokens in looks:  # only what is new is looked at, from where both have done something

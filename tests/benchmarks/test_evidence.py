@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import evidence
-from benchmarks.evidence import ROOT, digest, entries, imported, sources
+from benchmarks.evidence import ROOT, digest, entries, imports_of, sources
 
 
 def names(files: list[Path] | set[Path]) -> set[str]:
@@ -28,10 +28,10 @@ def test_a_command_begins_with_files() -> None:
 
 
 def test_kernels_do_not_depend_on_the_rewriter_and_engines_do() -> None:
-    kernels = names(imported(entries(("tests/kernels/test_rows.py",))))
+    kernels = names(imports_of(entries(("tests/kernels/test_rows.py",))))
     assert "tests/support/launchers.py" in kernels
     assert not any(name.startswith(("onnx_tools/", "builder/", "runtime/")) for name in kernels)
-    engines = names(imported(entries(("tests/gpu/test_engine.py",))))
+    engines = names(imports_of(entries(("tests/gpu/test_engine.py",))))
     assert engines >= {"onnx_tools/rewrite.py", "builder/engine/build.py", "runtime/session.py", "contract/names.py"}
 
 
@@ -46,7 +46,7 @@ def test_nothing_is_missed_that_python_imports(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     file = evidence._file(module)
     assert file is not None
-    results = {evidence._name(path) for path in imported([file])}
+    results = {evidence._name(path) for path in imports_of([file])}
     loaded = set(done.stdout.split())
     assert len(loaded) > 5
     assert loaded <= results

@@ -24,7 +24,7 @@ pytest.importorskip("tritonclient.http")
 from padfree.builder.demo.demo import DEMO_DATA
 
 from benchmarks.load import openai_client, report
-from benchmarks.load.client import Answered, Outcome, Target, judge, judge_request
+from benchmarks.load.client import Answer, Outcome, Target, judge, judge_request
 from benchmarks.load.fleet import Fleet, percentiles, summary
 from benchmarks.load.limit import find_limit
 from benchmarks.load.memory import family, host_mib
@@ -57,7 +57,7 @@ class Delayed:
         if ticket not in self._never:
             self._under_way.append((ticket, time.perf_counter() + self._seconds))
 
-    def wait(self, seconds: float) -> list[Answered]:
+    def wait(self, seconds: float) -> list[Answer]:
         now, until = time.perf_counter(), time.perf_counter() + seconds
         if self._under_way:
             until = min(until, self._under_way[0][1])
@@ -65,7 +65,7 @@ class Delayed:
         came = []
         while self._under_way and self._under_way[0][1] <= time.perf_counter():
             ticket, at = self._under_way.popleft()
-            came.append(Answered(ticket, at, Outcome.RIGHT))
+            came.append(Answer(ticket, at, Outcome.RIGHT))
         return came
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
 MOST_FILES = 20
 
 
-def imported(file: Path) -> Iterator[str]:
+def imports_of(file: Path) -> Iterator[str]:
     """Full names of the modules that a file imports from this repository; `from . import x` names x."""
     package = file.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
@@ -38,7 +38,7 @@ def module_of(file: Path) -> str:
 
 
 def test_modules_import_each_other_in_one_direction() -> None:
-    modules = {module_of(file): {*imported(file)} - {module_of(file)} for file in FILES}
+    modules = {module_of(file): {*imports_of(file)} - {module_of(file)} for file in FILES}
     assert modules["benchmarks.attention.peers"] >= {"benchmarks.attention.problem", "tests.support.launchers"}
     TopologicalSorter(modules).prepare()  # raises CycleError
 
@@ -46,7 +46,7 @@ def test_modules_import_each_other_in_one_direction() -> None:
 def test_packages_import_each_other_in_one_direction() -> None:
     packages: dict[str, set[str]] = {}
     for file in FILES:
-        parts = {".".join(name.split(".")[:2]) for name in imported(file)}
+        parts = {".".join(name.split(".")[:2]) for name in imports_of(file)}
         own = ".".join(module_of(file).split(".")[:2])
         packages.setdefault(own, set()).update(parts - {own})
     assert "benchmarks.attention" in packages["benchmarks.pages"]
@@ -54,7 +54,7 @@ def test_packages_import_each_other_in_one_direction() -> None:
 
 
 def test_of_the_tests_only_what_they_share_is_imported() -> None:
-    results = {name for file in FILES for name in imported(file) if name.startswith("tests")}
+    results = {name for file in FILES for name in imports_of(file) if name.startswith("tests")}
     assert results
     assert all(name.startswith("tests.support.") for name in results)
 

@@ -55,7 +55,7 @@ def spelling(action: argparse.Action) -> str:
     return ", ".join(f"`{name}`" for name in [*action.option_strings[:-1], *shown]).replace("|", "\\|")
 
 
-def described(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+def describe(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     """The help, with its defaults filled in."""
     if action.help is None or action.help == argparse.SUPPRESS:
         return ""
@@ -67,7 +67,7 @@ def rows(parser: argparse.ArgumentParser) -> Iterator[str]:
     for group in parser._action_groups:
         for action in group._group_actions:
             if action.help != argparse.SUPPRESS and "--help" not in action.option_strings:
-                yield f"| {spelling(action)} | {described(parser, action)} |"
+                yield f"| {spelling(action)} | {describe(parser, action)} |"
 
 
 def first_sentence(text: str) -> str:

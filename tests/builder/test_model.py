@@ -21,12 +21,12 @@ from padfree.builder import model as model_module
 from padfree.builder.folders import location
 from padfree.runtime import SessionError
 from padfree.runtime.answers.scores import Classified
-from padfree.runtime.answers.tags import Tagged, joined, words_of
+from padfree.runtime.answers.tags import Tagged, join, words_of
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tests.support.classifiers import OPTIMUM, logits_of, small_folder
 from tests.support.folders import ENCODER, TOKENIZER, WIDTH, write_folder
-from tests.support.served_models import expected as sums
+from tests.support.served_models import expected_rows as sums
 from tests.support.served_models import write_reranker
 from tests.support.torch_folders import write_torch_folder
 
@@ -212,7 +212,7 @@ def test_neighbours_of_one_kind_are_one_up_to_the_next_that_begins() -> None:
         Tagged(text[at : at + 2], at, at + 2, label, 0.5 + at / 100)
         for at, label in zip(range(0, 24, 3), labels, strict=True)
     ]
-    actual = joined(text, words)
+    actual = join(text, words)
     assert [(item.text, item.label) for item in actual] == [
         ("ab cd", "PER"),
         ("gh", "LOC"),

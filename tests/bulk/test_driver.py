@@ -12,8 +12,8 @@ from padfree.bulk.driver import MOST_LOSSES, deal
 from padfree.bulk.manifest import InputFile, Manifest, Model, Options, Piece
 from padfree.bulk.parts import part_of
 from padfree.bulk.report import report_of
-from padfree.bulk.workers.base import Event, Lost, Ran, Refused, ShardFinish
-from padfree.bulk.workers.worker import AHEAD, Done
+from padfree.bulk.workers.base import Event, Loss, Ran, Refusal, ShardFinish
+from padfree.bulk.workers.worker import AHEAD, FinishedShard
 
 ROWS = 10
 
@@ -60,11 +60,11 @@ class Played:
             shard = queue.popleft()
             if self.lose(shard, self.given.count(shard)):
                 queue.clear()
-                events.append(Lost(worker, "ended with code -9"))
+                events.append(Loss(worker, "ended with code -9"))
                 continue
             self.done.append(shard)
             part = part_of(self.job, self.job.digest, shard, 100, 0, ())
-            events.append(ShardFinish(worker, Done(part, float(len(self.done)), 2.0 * len(self.done))))
+            events.append(ShardFinish(worker, FinishedShard(part, float(len(self.done)), 2.0 * len(self.done))))
         return events
 
     def restart(self, worker: int) -> None:
@@ -99,8 +99,8 @@ def test_batches_count_as_they_run_and_no_longer_where_their_worker_is_lost() ->
     turns: list[list[Event]] = [
         [Ran(0, 0, 3, 30), Ran(0, 1, 1, 10)],
         [Ran(0, 0, 7, 70)],
-        [ShardFinish(0, Done(part, 1.0, 1.0))],
-        [Lost(0, "ended with code -9")],
+        [ShardFinish(0, FinishedShard(part, 1.0, 1.0))],
+        [Loss(0, "ended with code -9")],
     ]
     played = workers.wait
 
@@ -160,15 +160,15 @@ def test_a_shard_that_ends_every_worker_is_named() -> None:
 def test_what_a_worker_refuses_and_a_lost_lock_end_the_work() -> None:
     job = manifest(4)
     workers = Played(job, 1)
-    workers.wait = lambda _timeout_s: [Refused(0, "the disk is full")]  # type: ignore[method-assign]
+    workers.wait = lambda _timeout_s: [Refusal(0, "the disk is full")]  # type: ignore[method-assign]
     with pytest.raises(BulkError, match="w0: the disk is full"):
         deal(job, {}, workers, lambda _: None)
     assert workers.closed is True
 
-    def taken() -> None:
+    def take() -> None:
         raise BulkError("another driver has taken the folder over")
 
     workers = Played(job, 1)
     with pytest.raises(BulkError, match="taken the folder over"):
-        deal(job, {}, workers, lambda _: None, taken)
+        deal(job, {}, workers, lambda _: None, take)
     assert (workers.given, workers.closed) == ([], True)

@@ -13,7 +13,7 @@ from padfree.bulk import BulkError, LocalWorkers, Request, Running, WorkerSpec, 
 from pyarrow import parquet
 
 from tests.support.bulk_jobs import Command, parts_of, result_files, run_here, texts, wait_until_steady, write_lines
-from tests.support.served_models import expected
+from tests.support.served_models import expected_rows
 
 TEXTS, SHARD_ROWS, KILLS = 20_000, 10, 10
 """Small shards: a fast machine does hundreds of them a second, and all kills have to fall into the work."""
@@ -56,7 +56,7 @@ def test_workers_and_drivers_that_are_killed_cost_nothing_but_time(tmp_path: Pat
     assert ids == [f"x{at}" for at in range(TEXTS)]
     assert result_files(output) == result_files(alone)
     sample = list(range(0, TEXTS, 997))
-    np.testing.assert_allclose(actual[sample], expected([some[at] for at in sample]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual[sample], expected_rows([some[at] for at in sample]), rtol=1e-4, atol=1e-4)
     assert not [path for path in output.iterdir() if path.name.endswith(".partial")]
 
 
@@ -99,7 +99,7 @@ def test_an_output_folder_that_is_swapped_for_a_link_gets_nothing_elsewhere(tmp_
     arguments += ["--shard-rows", str(SHARD_ROWS), "--workers", "1", "--tokenizers", "1"]
     command = Command(*arguments)
     assert command.wait_for_parts(output, 2)
-    with command.stopped():  # no worker may meet the moment without a folder
+    with command.pause():  # no worker may meet the moment without a folder
         wait_until_steady(output)
         output.rename(tmp_path / "moved")
         output.symlink_to(trap)

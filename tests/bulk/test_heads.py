@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from tests.support.bulk_jobs import DIGEST, run_here, texts, write_lines
 from tests.support.folders import WIDTH, write_folder
-from tests.support.served_models import expected, write_model
+from tests.support.served_models import expected_rows, write_model
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -34,7 +34,7 @@ def test_dense_vectors(tmp_path: Path, embedder: Path, dtype: str) -> None:
     assert table.schema.field("embedding").type == pa.list_(kind, 8)
     assert table.column("id").to_pylist() == list(range(50))
     tolerance = {"float16": 2e-2, "float32": 1e-4}[dtype]  # sums up to some tens
-    np.testing.assert_allclose(table.column("embedding").to_pylist(), expected(some), rtol=1e-3, atol=tolerance)
+    np.testing.assert_allclose(table.column("embedding").to_pylist(), expected_rows(some), rtol=1e-3, atol=tolerance)
 
 
 def test_prompts_stand_in_front(tmp_path: Path, embedder: Path) -> None:
@@ -42,7 +42,7 @@ def test_prompts_stand_in_front(tmp_path: Path, embedder: Path) -> None:
     write_lines(tmp_path / "in.jsonl", [{"text": text} for text in some])
     run_here(Request([str(tmp_path / "in.jsonl")], str(tmp_path / "out"), embedder, prompt="query"))
     actual = parquet.read_table(tmp_path / "out").column("embedding").to_pylist()
-    np.testing.assert_allclose(actual, expected([f"query: {text}" for text in some]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual, expected_rows([f"query: {text}" for text in some]), rtol=1e-4, atol=1e-4)
 
 
 def test_vectors_of_tokens(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_sparse_encoder(tmp_path: Path) -> None:
     run_here(Request([str(tmp_path / "in.txt")], str(tmp_path / "out"), model))
     table = parquet.read_table(tmp_path / "out")
     assert table.column_names == ["id", "indices", "values"]
-    np.testing.assert_allclose(table.column("values").to_pylist(), expected(some), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(table.column("values").to_pylist(), expected_rows(some), rtol=1e-4, atol=1e-4)
 
 
 def test_scores_of_pairs(tmp_path: Path, reranker: Path) -> None:
@@ -93,7 +93,7 @@ def test_scores_of_pairs(tmp_path: Path, reranker: Path) -> None:
     table = parquet.read_table(tmp_path / "out")
     assert table.schema.field("score").type == pa.float32()
     assert table.column("id").to_pylist() == list(range(40))
-    wanted = expected(list(zip(first, second, strict=True)), 1)[:, 0]
+    wanted = expected_rows(list(zip(first, second, strict=True)), 1)[:, 0]
     np.testing.assert_allclose(table.column("score").to_numpy(), wanted, rtol=1e-4, atol=1e-4)
     report = json.loads((tmp_path / "out" / "_report.json").read_text())
     assert report["bad"] == {"null": 1}
@@ -109,7 +109,7 @@ def test_labels_of_texts(problem: str, tmp_path: Path) -> None:
     arguments = ["--input", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out"), "--engine", str(model)]
     assert main(["embed", *arguments, "--verify"]) == 0
     table = parquet.read_table(tmp_path / "out")
-    logits = expected(some, 3).astype(np.float64)
+    logits = expected_rows(some, 3).astype(np.float64)
     shares = 1 / (1 + np.exp(-logits))
     if not problem:
         exponentials = np.exp(logits - logits.max(1, keepdims=True))
@@ -129,4 +129,4 @@ def test_scores_of_classes(tmp_path: Path) -> None:
     write_lines(tmp_path / "in.jsonl", [{"a": "a cat", "b": "my dog"}])
     run_here(Request([str(tmp_path / "in.jsonl")], str(tmp_path / "out"), model, ("a", "b")))
     (actual,) = parquet.read_table(tmp_path / "out").column("scores").to_pylist()
-    np.testing.assert_allclose(actual, expected([("a cat", "my dog")], 3)[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual, expected_rows([("a cat", "my dog")], 3)[0], rtol=1e-4, atol=1e-4)

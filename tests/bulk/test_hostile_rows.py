@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from tests.support.bulk_jobs import run_here
 from tests.support.folders import VOCABULARY
-from tests.support.served_models import expected, fault
+from tests.support.served_models import expected_rows, fault
 
 HUGE = "a " * (1 << 19)
 GOOD = {0: "a cat", 9: 'says "no",\nand goes', 10: "café"}
@@ -92,7 +92,7 @@ def test_they_are_named(tmp_path: Path, embedder: Path, name: str, write: Callab
     good = [at for at in GOOD if key(at) in results]
     assert good == ([0] if name == "in.txt" else list(GOOD))
     vectors = [results[key(at)] for at in good]
-    np.testing.assert_allclose(vectors, expected([GOOD[at] for at in good]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(vectors, expected_rows([GOOD[at] for at in good]), rtol=1e-4, atol=1e-4)
 
 
 def test_a_limit_of_bytes_can_be_raised_and_what_is_cut_is_counted(tmp_path: Path, embedder: Path) -> None:

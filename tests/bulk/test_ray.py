@@ -74,7 +74,7 @@ def test_actors_nodes_and_drivers_that_are_killed_cost_nothing_but_time(
             assert ended <= GIVEN_AGAIN, command.end()[1]
             command = Command(*arguments)
         if kill == 5:
-            with command.stopped():  # a node takes seconds, in which the other one would do everything
+            with command.pause():  # a node takes seconds, in which the other one would do everything
                 cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
                 cluster.add_node(num_cpus=CORES)
         elif kill in (2, 8):

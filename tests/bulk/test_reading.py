@@ -73,12 +73,12 @@ def test_a_row_group_is_read_once_by_who_goes_on(tmp_path: Path, monkeypatch: py
     manifest, seen = plan([tmp_path], shard_rows=3000), list[int]()
     whole = parquet.ParquetFile.iter_batches
 
-    def counted(self: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+    def count(self: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
         for batch in whole(self, *arguments, **options):
             seen.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", count)
     groups = RowGroups()
     rows = [chunk.data.num_rows for shard in manifest.shards for chunk in read_chunks(manifest, shard, groups)]
     assert sum(rows) == sum(seen) == 50_000

@@ -35,7 +35,7 @@ def request_(tmp_path: Path, embedder: Path) -> Request:
     return asked
 
 
-def refused(request: Request, match: str) -> None:
+def check_refusal(request: Request, match: str) -> None:
     output = Path(request.output)
     before = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file() and path.name != "_lock"}
     with pytest.raises((BulkError, SessionError), match=match):
@@ -48,14 +48,14 @@ def test_a_changed_input(request_: Request, tmp_path: Path) -> None:
     file = tmp_path / "in" / "b.txt"
     content = file.read_text("utf-8")
     file.write_text(content[:-2] + "x\n", encoding="utf-8")  # of the same size
-    refused(request_, "b.txt: the input has another content now")
+    check_refusal(request_, "b.txt: the input has another content now")
     file.write_text(content + "more\n", encoding="utf-8")
-    refused(request_, r"b.txt: the input had \d+ bytes and has \d+ now")
+    check_refusal(request_, r"b.txt: the input had \d+ bytes and has \d+ now")
     file.unlink()
-    refused(request_, r"the input .*b.txt is not among them now")
+    check_refusal(request_, r"the input .*b.txt is not among them now")
     file.write_text(content, encoding="utf-8")  # another time, the same bits
     (tmp_path / "in" / "d.txt").write_text("new\n", encoding="utf-8")
-    refused(request_, r"the input .*d.txt is new")
+    check_refusal(request_, r"the input .*d.txt is new")
     (tmp_path / "in" / "d.txt").unlink()
     assert run_here(request_).report.shards_found == 2
 
@@ -95,38 +95,38 @@ def test_other_options_and_another_model(request_: Request, tmp_path: Path, embe
         ({"max_tokens": 100}, "--max-tokens was 16384 and is 100 now"),
     ]
     for changed, message in options:
-        refused(replace(request_, **changed), message)
+        check_refusal(replace(request_, **changed), message)
     other = tmp_path / "other.onnx"
     content = embedder.read_bytes()
     at = content.rindex(b"sums")  # the graph's name
     other.write_bytes(content[:at] + b"Sums" + content[at + 4 :])
     tokenizer = embedder.with_name(embedder.name + ".tokenizer.json")
     other.with_name(other.name + ".tokenizer.json").write_bytes(tokenizer.read_bytes())
-    refused(replace(request_, model=other), r"the model was embedder.onnx \(.*\) and is other.onnx \(.*\) now")
+    check_refusal(replace(request_, model=other), r"the model was embedder.onnx \(.*\) and is other.onnx \(.*\) now")
 
 
 def test_a_second_driver(request_: Request) -> None:
     with only_driver(Location.of(request_.output)):
-        refused(request_, rf"another driver is at work there \(process {os.getpid()} on ")
+        check_refusal(request_, rf"another driver is at work there \(process {os.getpid()} on ")
     assert run_here(request_).report.texts == 60
 
 
 def test_a_folder_of_others(request_: Request, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years", encoding="utf-8")
-    refused(replace(request_, output=str(tmp_path / "mine")), "holds thesis.txt and no manifest")
-    refused(replace(request_, inputs=[str(tmp_path)]), "lie in each other")
+    check_refusal(replace(request_, output=str(tmp_path / "mine")), "holds thesis.txt and no manifest")
+    check_refusal(replace(request_, inputs=[str(tmp_path)]), "lie in each other")
     for name in (MANIFEST, "part-000000.parquet"):
         content = (tmp_path / "out" / name).read_bytes()
         (tmp_path / "mine" / name).write_bytes(content)
     (tmp_path / "mine" / "thesis.txt").rename(tmp_path / "mine" / "part-000007.parquet")
-    refused(replace(request_, output=str(tmp_path / "mine")), "part-000007.parquet: no part of this result")
+    check_refusal(replace(request_, output=str(tmp_path / "mine")), "part-000007.parquet: no part of this result")
 
 
 def test_parts_of_another_result(request_: Request, tmp_path: Path) -> None:
     run_here(replace(request_, output=str(tmp_path / "two"), shard_rows=30))
     (tmp_path / "two" / "part-000001.parquet").rename(tmp_path / "out" / "part-000001.parquet")
-    refused(request_, r"part-000001.parquet: shard 1 of manifest \w+\.\.\., expected shard 1 of \w+")
+    check_refusal(request_, r"part-000001.parquet: shard 1 of manifest \w+\.\.\., expected shard 1 of \w+")
 
 
 def test_a_damaged_manifest(request_: Request, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_damaged_manifest(request_: Request, tmp_path: Path) -> None:
         ("{", "", "not JSON"),
     ):
         file.write_text(content.replace(before, after, 1), encoding="utf-8")
-        refused(request_, match)
+        check_refusal(request_, match)
 
 
 def test_inputs_that_cannot_be_read(tmp_path: Path, embedder: Path) -> None:

@@ -42,7 +42,7 @@ def vectors(tmp_path: Path) -> dict[int, np.ndarray]:
     return dict(zip(table["id"].to_pylist(), map(np.asarray, table[name].to_pylist()), strict=True))
 
 
-def wanted() -> list[np.ndarray]:
+def expected_rows() -> list[np.ndarray]:
     ids = [np.asarray([ord(letter) - ord("a") for letter in text.split()]) for text in TEXTS]
     return [row["vector"] for row in alone(with_rows(), ids, ROWS)]
 
@@ -59,7 +59,7 @@ def test_columns_reach_the_model(kind: str, model: Path, tmp_path: Path) -> None
     assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("a b").ids == [0, 1]
     assert main([*command, "--verify"]) == 0
     actual = vectors(tmp_path)
-    for at, row in enumerate(wanted()):
+    for at, row in enumerate(expected_rows()):
         np.testing.assert_allclose(actual[at], row, atol=2e-5)
 
 
@@ -75,7 +75,7 @@ def test_rows_whose_values_do_not_fit_are_bad_rows(
     assert "rows without a result: 2 (value)" in capsys.readouterr().out
     actual = vectors(tmp_path)
     assert actual.keys() == set(range(COUNT)) - {3, 4}
-    np.testing.assert_allclose(actual[5], wanted()[5], atol=2e-5)
+    np.testing.assert_allclose(actual[5], expected_rows()[5], atol=2e-5)
 
 
 def test_plain_texts_have_no_columns(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("contract", "onnx_tools", "builder", "runtime", "serving", "training", "bulk", "integrations", "package")
 
 
-class Noted:
+class Distribution:
     """A distribution with what pip noted of its origin."""
 
     def __init__(self, origin: object) -> None:
@@ -29,7 +29,7 @@ class Noted:
 
 
 def installed_from(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
-    monkeypatch.setattr(metadata, "distribution", lambda _name: Noted(origin))
+    monkeypatch.setattr(metadata, "distribution", lambda _name: Distribution(origin))
 
 
 def folder_origin(path: Path, **dir_info: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def block(language: str, at: int = 0) -> str:
     return str(re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[at])
 
 
-def parsed(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
+def parse(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     actual = cli.make_parser().parse_args(["serve"])
@@ -49,7 +49,7 @@ def unit() -> dict[str, str]:
 def test_the_unit_s_settings_are_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     actual = unit()
     stop_s = int(actual.pop("stop"))
-    arguments = parsed(actual, monkeypatch)
+    arguments = parse(actual, monkeypatch)
     assert stop_s > arguments.drain_seconds + arguments.grace_seconds + ENDING_S
     assert arguments.access_log.startswith("/var/log/padfree/")
     assert str(arguments.api_key_file) == "%d/keys"
@@ -86,7 +86,7 @@ def test_the_manifest_s_settings_and_times_fit(monkeypatch: pytest.MonkeyPatch) 
     pod = manifest()["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     image = dict(word.split("=", 1) for word in re.findall(r"PADFREE_\w+=\S+", block("dockerfile")))
-    arguments = parsed({**image, **{item["name"]: item["value"] for item in container["env"]}}, monkeypatch)
+    arguments = parse({**image, **{item["name"]: item["value"] for item in container["env"]}}, monkeypatch)
     assert pod["terminationGracePeriodSeconds"] > arguments.drain_seconds + arguments.grace_seconds + ENDING_S
     assert arguments.drain_seconds >= 2 * container["readinessProbe"]["periodSeconds"]
     assert (arguments.host, arguments.port) == ("0.0.0.0", container["ports"][0]["containerPort"])

@@ -101,7 +101,7 @@ class Model:
         return "scores" if self.kind.pairs else "sentence_embedding"
 
 
-def exported(kind: Kind, path: Path) -> Path:
+def export(kind: Kind, path: Path) -> Path:
     """The model, with its token types under the kind's name, and in its order."""
     model = onnx.load(str(CLASSIFIER if kind.pairs else ENCODER))
     rename_input(model, "token_type_ids", kind.types)
@@ -118,7 +118,7 @@ def exported(kind: Kind, path: Path) -> Path:
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A kind's folder, packed."""
     kind, scratch = request.param, tmp_path_factory.mktemp("door")
-    made = exported(kind, scratch / "exported.onnx")
+    made = export(kind, scratch / "exported.onnx")
     tokenizer = write_small_tokenizer(scratch / "small.json", 64) if kind.pairs else TOKENIZER
     prompts = {"prompts": {"query": kind.prompt, "none": ""}, "default_prompt_name": "query"} if kind.prompt else {}
     if kind.pairs:
@@ -149,7 +149,7 @@ def tokens_of(model: Model, text: Text) -> tuple[list[int], list[int], int]:
     return found.ids, found.type_ids if kind.has_types else [0] * len(found), prompt
 
 
-def expected(model: Model, texts: Sequence[Text]) -> Array:
+def expected_rows(model: Model, texts: Sequence[Text]) -> Array:
     """What the model as it was exported gives for every text, alone."""
     session = ort.InferenceSession(str(model.exported), providers=["CPUExecutionProvider"])
     answers = []
@@ -282,14 +282,14 @@ DOORS = [
 
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_gives_the_same_answers(model: Model, door: Door, tmp_path: Path) -> None:
-    wanted = expected(model, model.texts)
+    wanted = expected_rows(model, model.texts)
     found = door(model, model.texts, tmp_path)
     np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
 
 
 def test_python_gives_the_same_answers(model: Model) -> None:
     """padfree.Model, whose scores of classes are shares."""
-    wanted = expected(model, model.texts)
+    wanted = expected_rows(model, model.texts)
     with padfree.Model(model.packed) as opened:
         if model.kind.pairs:
             found = np.array([list(one.scores.values()) for one in opened.classify(list(PAIRS))])
@@ -302,7 +302,7 @@ def test_python_gives_the_same_answers(model: Model) -> None:
 @pytest.mark.parametrize("door", DOORS)
 def test_an_empty_text_is_its_special_tokens(model: Model, door: Door, tmp_path: Path) -> None:
     texts: list[Text] = [(EMPTY, "word1"), ("word1", EMPTY)] if model.kind.pairs else [EMPTY, "a"]
-    np.testing.assert_allclose(door(model, texts, tmp_path), expected(model, texts), atol=TOLERANCE)
+    np.testing.assert_allclose(door(model, texts, tmp_path), expected_rows(model, texts), atol=TOLERANCE)
 
 
 def test_inputs_are_told_apart_by_their_tables(model: Model) -> None:

@@ -104,7 +104,7 @@ def _sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def loaded(path: Path) -> ModelProto:
+def load(path: Path) -> ModelProto:
     """A committed model; those that are compressed have weights drawn from a seed."""
     if path.suffix != ".gz":
         return load_model(path)
@@ -114,31 +114,31 @@ def loaded(path: Path) -> ModelProto:
 def lines() -> Iterator[str]:
     """One for every model, interface, precision and length: what is built, and its two digests or why there is none."""
     for name in MODELS:
-        original = loaded(FIXTURES / name)
+        original = load(FIXTURES / name)
         for interface, precision in itertools.product(INTERFACES, PRECISIONS):
             what = f"{name} {interface} {precision}"
             try:
-                model = _rewritten(original, interface, precision)
+                model = _rewrite(original, interface, precision)
             except RewriteError as error:
                 yield f"{what} any {_refusal(error)}"
                 continue
             for length in LENGTHS if precision == "fp16" else LENGTHS[-1:]:
-                yield f"{what} {length} {_lowered(model, precision, length)}"
+                yield f"{what} {length} {_lower(model, precision, length)}"
     for name in IN_FP8:
-        model = _rewritten(loaded(FIXTURES / name), "packed", "fp16")
+        model = _rewrite(load(FIXTURES / name), "packed", "fp16")
         tokens = np.arange(3, 3 + sum(CALIBRATED), dtype=np.int32)
         batch = {value.name: tokens % 7 % 2 for value in model.proto.graph.input}
         batch |= {"input_ids": tokens, "seq_lens": np.array(CALIBRATED, np.int32)}
         narrow = quantize_gemms(model, [batch], verify=False)
-        yield f"{name} packed fp8 {LENGTHS[-1]} {_lowered(narrow, 'fp16', LENGTHS[-1])}"
+        yield f"{name} packed fp8 {LENGTHS[-1]} {_lower(narrow, 'fp16', LENGTHS[-1])}"
 
 
-def _rewritten(original: ModelProto, interface: str, precision: str) -> Model:
+def _rewrite(original: ModelProto, interface: str, precision: str) -> Model:
     model = Model.of(original)
     return rewrite_model(model, RewriteOptions(interface, precision, verify=False)).model
 
 
-def _lowered(model: Model, precision: str, length: int) -> str:
+def _lower(model: Model, precision: str, length: int) -> str:
     """The digests of a rewritten model as a build with sequences up to this length lowers it, or why it refuses."""
     try:
         products = apply_linear(choose_linear(AUTO, model.proto, precision, HOPPER), model, norms=FOLDED)
@@ -154,7 +154,7 @@ def _refusal(error: Exception) -> str:
 
 def rewriting_seconds() -> tuple[int, float]:
     """How many committed files there are, and the CPU's seconds that rewriting all of them took, each unverified."""
-    models = [loaded(path) for path in sorted((*FIXTURES.rglob("*.onnx"), *FIXTURES.rglob("*.onnx.gz")))]
+    models = [load(path) for path in sorted((*FIXTURES.rglob("*.onnx"), *FIXTURES.rglob("*.onnx.gz")))]
     begun = time.process_time()
     for model in models:
         with contextlib.suppress(RewriteError):

@@ -49,7 +49,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
-def exported(module: ast.Module) -> list[str]:
+def exports_of(module: ast.Module) -> list[str]:
     """What `__all__` lists."""
     for node in module.body:
         if isinstance(node, ast.Assign) and any(ast.unparse(target) == "__all__" for target in node.targets):
@@ -109,7 +109,7 @@ def members(node: ast.stmt) -> Iterator[str]:
 def names(root: Path) -> Iterator[str]:
     """`__all__` of every module, with what callers may write of what it lists."""
     for module, path in modules(root).items():
-        for name in exported(tree(path)):
+        for name in exports_of(tree(path)):
             yield f"{module}:{name}"
             node = definition(module, name, root)
             yield from (f"{module}:{name}{member}" for member in (members(node) if node else ()))

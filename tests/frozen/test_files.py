@@ -22,7 +22,7 @@ from .make_fixtures import FILES, HALF_DONE, KEPT_PARTS, LENGTHS, ROWS, SHARD_RO
 from .surface import ROOT, importable
 
 
-def unpacked(path: Path, folder: Path) -> Path:
+def unpack(path: Path, folder: Path) -> Path:
     """A model, which is kept compressed, in a folder."""
     model = folder / path.name
     model.write_bytes(gzip.decompress(path.with_name(f"{path.name}.gz").read_bytes()))
@@ -46,7 +46,7 @@ def test_a_plan_is_described_by_its_metadata(tmp_path: Path) -> None:
 
 def test_a_packed_file_gives_what_it_gave(tmp_path: Path) -> None:
     ids = [np.arange(1, 1 + length, dtype=np.int32) for length in LENGTHS]
-    results = Session(unpacked(FILES / "packed.onnx", tmp_path)).run(
+    results = Session(unpack(FILES / "packed.onnx", tmp_path)).run(
         {"input_ids": ids, "token_type_ids": [np.zeros_like(row) for row in ids]}
     )
     with np.load(FILES / "packed.npz") as expected:
@@ -83,7 +83,7 @@ def test_a_half_done_bulk_job_is_resumed(tmp_path: Path) -> None:
 
     folder, fresh = tmp_path / "resumed", tmp_path / "fresh"
     shutil.copytree(FILES / "bulk", folder)
-    unpacked(folder / "model.onnx", folder)
+    unpack(folder / "model.onnx", folder)
     output = folder / "out"
     manifest = output / "_manifest.json"
     manifest.write_text(manifest.read_text("utf-8").replace(str(HALF_DONE), str(folder)), "utf-8")
@@ -118,7 +118,7 @@ def test_models_of_a_triton_repository_import_what_there_is() -> None:
 
 def test_a_triton_repository_takes_a_second_model(tmp_path: Path) -> None:
     pytest.importorskip("tritonclient.grpc")
-    folder, model = tmp_path / "triton", unpacked(FILES / "packed.onnx", tmp_path)
+    folder, model = tmp_path / "triton", unpack(FILES / "packed.onnx", tmp_path)
     shutil.copytree(FILES / "triton", folder)
     known = {path: path.read_bytes() for path in (FILES / "triton").glob("bert*/**/*") if path.is_file()}
     written = write_repository(model, folder, ServingOptions("second"), overwrite=True)

@@ -131,7 +131,7 @@ class Memory:
         self._taken.append((name, start, start + size))
         return whole[start : start + size].view(kind).view(shape)
 
-    def filled(self, name: str, values: Any, dtype: str) -> torch.Tensor:
+    def fill(self, name: str, values: Any, dtype: str) -> torch.Tensor:
         """A tensor of these values."""
         source = self._torch.as_tensor(np.asarray(values))
         result = self.empty(name, tuple(source.shape), dtype)
@@ -193,15 +193,15 @@ def _rows(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]]:
     batch, tokens, extent, kind = len(case["seq_lens"]), len(case["ids"]), case["extent"], case["type"]
     heads, size = case["heads"], case["head_size"]
     width, slots = heads * size, Int64(batch * extent)
-    ints = {name: m.filled(name, case[name], "int32") for name in DAMAGED}
-    x = m.filled("x", _numbers(tokens, width), kind)
-    padded = m.filled("padded", _numbers(batch * extent, width), kind)
+    ints = {name: m.fill(name, case[name], "int32") for name in DAMAGED}
+    x = m.fill("x", _numbers(tokens, width), kind)
+    padded = m.fill("padded", _numbers(batch * extent, width), kind)
     y, back = m.empty("y", (tokens, width), kind), m.empty("back", (batch * extent, width), kind)
     row = Int64(width * x.element_size())
     yield "pack", lambda: call("padfreePack", padded, ints["token_index"], y, tokens, slots, row)
     yield "unpack", lambda: call("padfreeUnpack", x, ints["token_index"], back, tokens, slots, row)
     mask = np.resize([*case["ids"], *case["seq_lens"]], batch * extent)
-    index = [m.filled("mask", mask, "int32"), m.empty("index", (batch * extent,), "int32")]
+    index = [m.fill("mask", mask, "int32"), m.empty("index", (batch * extent,), "int32")]
     index += [m.empty("lengths", (batch,), "int32"), m.empty("num_tokens", (1,), "int32")]
     yield "index", lambda: call("padfreeIndex", *index, batch, extent)
     starts, positions = m.empty("starts", (batch + 1,), "int32"), m.empty("counted", (tokens,), "int32")
@@ -210,7 +210,7 @@ def _rows(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]]:
         "schedule",
         lambda: schedule(ints["seq_lens"], starts, tokens, token_index=slot, padded_length=extent, positions=positions),
     )
-    tables = [m.filled("table", _numbers(rows, width), kind) for rows in (VOCABULARY, POSITIONS, KINDS, 1)]
+    tables = [m.fill("table", _numbers(rows, width), kind) for rows in (VOCABULARY, POSITIONS, KINDS, 1)]
     for inputs in (None, ints["positions"]):
         arguments = (ints["ids"], ints["types"], inputs, ints["cu_seqlens"], *tables, None, y, tokens, batch, width)
         sizes = (VOCABULARY, POSITIONS, KINDS, 3, Float(1e-5), DATA_TYPES[x.dtype])
@@ -219,7 +219,7 @@ def _rows(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]]:
     for mode, number in POOL_MODES.items():
         arguments = (x, ints["cu_seqlens"], pooled, tokens, batch, width, number, 1, DATA_TYPES[x.dtype])
         yield f"pool {mode}", functools.partial(call, "padfreePool", *arguments)
-    frequencies = m.filled("frequencies", np.linspace(0.1, 1, size // 2), "float32")
+    frequencies = m.fill("frequencies", np.linspace(0.1, 1, size // 2), "float32")
     yield "rotary", lambda: rotary(x, ints["positions"], frequencies, y, heads=heads, head_size=size)
 
 
@@ -229,16 +229,16 @@ def _attention(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]
 
     batch, tokens, kind = len(case["seq_lens"]), len(case["ids"]), case["type"]
     heads, kv_heads, size = case["heads"], case["kv_heads"], case["head_size"]
-    lengths = m.filled("seq_lens", case["seq_lens"], "int32")
-    inputs, result = m.filled("cu_seqlens", case["cu_seqlens"], "int32"), m.empty("starts", (batch + 1,), "int32")
+    lengths = m.fill("seq_lens", case["seq_lens"], "int32")
+    inputs, result = m.fill("cu_seqlens", case["cu_seqlens"], "int32"), m.empty("starts", (batch + 1,), "int32")
     tasks = m.empty("tasks", (task_list_entries(tokens, batch, heads), 4), "int32")
     yield "schedule of tasks", lambda: schedule(lengths, result, tokens, tasks=tasks, heads=heads)
-    operands = [m.filled("qkv"[i], _numbers(tokens, n, size), kind) for i, n in enumerate((heads, kv_heads, kv_heads))]
+    operands = [m.fill("qkv"[i], _numbers(tokens, n, size), kind) for i, n in enumerate((heads, kv_heads, kv_heads))]
     y = m.empty("y", (tokens, heads * size), kind)
     table = 2 * BIAS_RANGE + 1
-    slopes = m.filled("slopes", np.linspace(0.1, 1, heads), "float32")
-    distances = m.filled("distances", _numbers(heads, table), "float32")
-    tables = [m.filled("table", _numbers(table, heads * size), kind) for _ in range(2)]
+    slopes = m.fill("slopes", np.linspace(0.1, 1, heads), "float32")
+    distances = m.fill("distances", _numbers(heads, table), "float32")
+    tables = [m.fill("table", _numbers(table, heads * size), kind) for _ in range(2)]
     window = tuple(case["window"])
     biases = {
         "plain": Positions(window),
@@ -277,10 +277,10 @@ def _products(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]]
     if case["type"] == "float32":
         return
     tokens, width, kind = len(case["ids"]), WIDTH_OF_LINEAR, case["type"]
-    x, y = m.filled("x", _numbers(tokens, width), kind), m.empty("y", (tokens, width), kind)
-    weight = m.filled("weight", _numbers(width, width), kind)
-    positions = m.filled("positions", case["positions"], "int32")
-    rotation = Rotation(positions, m.filled("frequencies", np.linspace(0.1, 1, 32), "float32"))
+    x, y = m.fill("x", _numbers(tokens, width), kind), m.empty("y", (tokens, width), kind)
+    weight = m.fill("weight", _numbers(width, width), kind)
+    positions = m.fill("positions", case["positions"], "int32")
+    rotation = Rotation(positions, m.fill("frequencies", np.linspace(0.1, 1, 32), "float32"))
     yield "linear with rotation", lambda: linear(x, weight, y, rotation=rotation)
 
 

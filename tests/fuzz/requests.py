@@ -100,7 +100,7 @@ def damage_arrays(data: bytes, rng: np.random.Generator) -> bytes:
     return damaged_document(json.dumps(value).encode(), rng)
 
 
-def written(data: bytes, path: Path) -> bool:
+def write(data: bytes, path: Path) -> bool:
     """Writes the arrays as a file for `padfree run`; False where the JSON tells of none."""
     inputs = json.loads(data)
     results = {}

@@ -89,7 +89,7 @@ def _read_model(data: bytes, folder: Path) -> None:
 
 
 @functools.cache
-def _rewritten() -> Mapping[str, bytes]:
+def _rewrite() -> Mapping[str, bytes]:
     results = {}
     for interface in ("packed", "padded"):
         builder, hidden = one_layer()
@@ -145,14 +145,14 @@ def _read_sidecar(data: bytes, folder: Path) -> None:
 def _read_arrays(data: bytes, folder: Path) -> None:
     path, batch = folder / "packed.onnx", folder / "batch.npz"
     path.write_bytes(requests.packed_model())
-    if requests.written(data, batch):
+    if requests.write(data, batch):
         command(folder, "run", str(path), "--input", str(batch), "-o", str(folder / "out.npz"))
 
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "models": Target(_models, damaged_model, _read_model),
-        "rewritten": Target(_rewritten, damaged_model, _read_rewritten),
+        "rewritten": Target(_rewrite, damaged_model, _read_rewritten),
         "sidecars": Target(_sidecars, functools.partial(damaged_document, as_bytes=0.2), _read_sidecar),
         "bodies": Target(
             requests.bodies,

@@ -77,10 +77,10 @@ def test_damage_is_damage() -> None:
 def test_an_error_that_nobody_foresaw_is_a_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from padfree.builder.cli import inspect
 
-    def broken(_: object) -> int:
+    def fail(_: object) -> int:
         raise KeyError("x")
 
-    monkeypatch.setattr(inspect, "run", broken)
+    monkeypatch.setattr(inspect, "run", fail)
     folder = tmp_path / "input"
     folder.mkdir()
     with pytest.raises(FindError, match="KeyError"):
@@ -105,7 +105,7 @@ OUTSIDE = """
 from tests.fuzz import lengths
 from tests.support.launchers import Int64, call
 memory = lengths.Memory()
-x, index = memory.filled("x", [[1.0] * 8] * 4, "float16"), memory.filled("index", [0] * 4, "int32")
+x, index = memory.fill("x", [[1.0] * 8] * 4, "float16"), memory.fill("index", [0] * 4, "int32")
 y = memory.empty("y", (4, 8), "float16")
 lengths._run("pack", lambda: call("padfreePack", x, index, y, {tokens}, Int64(4), Int64(16)))
 """

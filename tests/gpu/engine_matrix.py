@@ -98,7 +98,7 @@ def read(results: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
 
 
-def known(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def known_statuses(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What records say of this commit: an engine's key -> its status."""
     return {Entry.of(item).key: item["status"] for item in records if item["commit"] == commit()}
 
@@ -138,7 +138,7 @@ def main() -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     prepare(arguments.folder, arguments.only)
     records, machine = read(arguments.results), {"judges": digest(under(JUDGES)), **environment()}
-    statuses, proved = known(records), proved_by(records, machine)
+    statuses, proved = known_statuses(records), proved_by(records, machine)
     wanted = [
         item for item in entries(arguments.folder) if any(fnmatch.fnmatchcase(item.key, at) for at in arguments.only)
     ]

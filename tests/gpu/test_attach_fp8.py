@@ -19,7 +19,7 @@ MOST = 64
 TEXTS = (DEMO_DATA / "texts.txt").read_text("utf-8").splitlines()
 
 
-def saved(folder: Path, seed: int) -> Path:
+def save(folder: Path, seed: int) -> Path:
     """A folder of sentence-transformers with random weights."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(seed)
@@ -35,7 +35,7 @@ def test_an_engine_in_fp8_is_attached(tmp_path: Path) -> None:
     st: Any = pytest.importorskip("sentence_transformers")
     from padfree.sentence_transformers import attach
 
-    folder, other, plan = saved(tmp_path / "one", 0), saved(tmp_path / "other", 1), tmp_path / "fp8.plan"
+    folder, other, plan = save(tmp_path / "one", 0), save(tmp_path / "other", 1), tmp_path / "fp8.plan"
     fp8 = ["--precision", "fp8", "--calibrate", str(DEMO_DATA / "texts.txt"), "--largest-loss", "1"]
     engine = ["--max-batch", "64", "--max-seq-len", str(MOST)]
     assert main(["build", str(folder), "-o", str(plan), *fp8, *engine]) == 0

@@ -13,15 +13,15 @@ ELEMENTS = 16 << 20  # of 4 bytes: a segment of their own, which the allocator g
 
 
 def test_replays_after_the_allocator_gave_back_what_is_free() -> None:
-    from padfree.builder.peers.timing import captured
+    from padfree.builder.peers.timing import capture
 
     total = torch.zeros((), device="cuda")
 
-    def capture() -> object:
+    def record() -> object:
         ones = torch.ones(ELEMENTS, device="cuda")
-        return captured(lambda: torch.sum(ones, 0, out=total))
+        return capture(lambda: torch.sum(ones, 0, out=total))
 
-    replay = capture()
+    replay = record()
     torch.cuda.empty_cache()  # as the next capture does
     others = torch.zeros(ELEMENTS, device="cuda")
     total.zero_()

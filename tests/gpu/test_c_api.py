@@ -46,7 +46,7 @@ def check(library: ctypes.CDLL, status: int) -> None:
     assert status == Status.OK, library.padfree_last_error().decode()
 
 
-def scheduled(library: ctypes.CDLL, tokens: int, heads: int, stream: Any) -> dict[str, Any]:
+def schedule(library: ctypes.CDLL, tokens: int, heads: int, stream: Any) -> dict[str, Any]:
     """The outputs of padfree_schedule for LENGTHS."""
     count = len(LENGTHS)
     lengths = torch.tensor(LENGTHS, dtype=torch.int32, device="cuda")
@@ -61,7 +61,7 @@ def scheduled(library: ctypes.CDLL, tokens: int, heads: int, stream: Any) -> dic
     return made
 
 
-def expected(q: Any, k: Any, v: Any, *, window: tuple[int, int], slopes: Any = None) -> Any:
+def expected_rows(q: Any, k: Any, v: Any, *, window: tuple[int, int], slopes: Any = None) -> Any:
     """float64 attention of [T, H, D] over LENGTHS, as [T, H * D]."""
     ratio = q.shape[1] // k.shape[1]
     q, k, v = q.double(), k.double().repeat_interleave(ratio, 1), v.double().repeat_interleave(ratio, 1)
@@ -105,7 +105,7 @@ def test_attention(
     for tensor in (q, k, v):
         tensor[-FILLER:] = float("nan")
     slope = torch.rand(heads, device="cuda", generator=random)
-    made = scheduled(library, tokens, heads, stream)
+    made = schedule(library, tokens, heads, stream)
     y = torch.full((tokens, heads * head_size), float("nan"), device="cuda", dtype=dtype)
     operands = [Operand(item.data_ptr(), None, item.stride(0), item.stride(1)) for item in (q, k, v)]
     args = attention_args(*operands, heads=heads, head_size=head_size, tokens=tokens, sequences=len(LENGTHS))
@@ -117,14 +117,14 @@ def test_attention(
     if slopes:
         args.bias, args.slopes = 1, slope.data_ptr()
     check(library, library.padfree_attention(ctypes.byref(args), stream))
-    truth = expected(q[:-FILLER], k[:-FILLER], v[:-FILLER], window=window, slopes=slope if slopes else None)
+    truth = expected_rows(q[:-FILLER], k[:-FILLER], v[:-FILLER], window=window, slopes=slope if slopes else None)
     assert bool((y[-FILLER:] == 0).all())
     assert float((y[:-FILLER].double() - truth).norm() / truth.norm()) < tolerance
 
 
 def test_the_schedule_and_the_way_back(library: ctypes.CDLL, stream: Any) -> None:
     tokens, longest, width = sum(LENGTHS) + FILLER, max(LENGTHS), 24
-    made = scheduled(library, tokens, 4, stream)
+    made = schedule(library, tokens, 4, stream)
     ends = torch.tensor([0, *LENGTHS]).cumsum(0)
     assert made["cu_seqlens"].tolist() == ends.tolist()
     places = [place for length in LENGTHS for place in range(length)]
@@ -149,7 +149,7 @@ def test_attention_in_a_graph_gives_the_same_bits(library: ctypes.CDLL) -> None:
     heads, head_size, tokens = 12, 64, sum(LENGTHS)
     qkv = torch.randn(tokens, 3, heads, head_size, device="cuda", dtype=torch.float16)
     y = torch.empty(tokens, heads * head_size, device="cuda", dtype=torch.float16)
-    made = scheduled(library, tokens, heads, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+    made = schedule(library, tokens, heads, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
 
     def run() -> None:
         operands = [Operand(qkv[:, part].data_ptr(), None, qkv.stride(0), qkv.stride(2)) for part in range(3)]

@@ -105,7 +105,7 @@ def test_opening_and_running_leave_the_thread_on_its_gpu(plan: Path) -> None:
     assert check(runtime.cudaGetDevice()) == 0
 
 
-def broken(plan: Path, victim: int, how: str) -> dict[str, Any]:
+def break_pool(plan: Path, victim: int, how: str) -> dict[str, Any]:
     """What a process tells that broke a GPU under its pool."""
     command = [sys.executable, str(BREAKING), str(plan), str(victim), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -118,7 +118,7 @@ def broken(plan: Path, victim: int, how: str) -> dict[str, Any]:
 def test_a_gpu_without_memory_is_taken_out_and_the_others_answer(plan: Path, victim: int) -> None:
     if len(machine_devices()) == 1:
         pytest.skip("there is only one GPU")
-    told = broken(plan, victim, "memory")
+    told = break_pool(plan, victim, "memory")
     assert told["right"] == told["runs"], told
     assert list(told["failures"]) == [f"GPU {victim}"], told
     assert "memory" in told["failures"][f"GPU {victim}"].lower(), told
@@ -127,7 +127,7 @@ def test_a_gpu_without_memory_is_taken_out_and_the_others_answer(plan: Path, vic
 
 def test_where_cuda_fails_for_the_whole_process_every_run_says_so(plan: Path) -> None:
     """After a kernel that traps, CUDA gives its error for every GPU of the process: nobody is at fault alone."""
-    told = broken(plan, 0, "trap")
+    told = break_pool(plan, 0, "trap")
     assert told["right"] == 0, told
     assert told["failures"] == {}, told
     assert len(told["errors"]) == told["runs"]

@@ -46,14 +46,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def hidden(path: Path) -> list[Array]:
+def hidden_states(path: Path) -> list[Array]:
     with Session(path) as session:
         return [np.asarray(row, np.float64) for row in session.run(requests(LENGTHS, 1))["last_hidden_state"]]
 
 
 @pytest.mark.parametrize("plan", ["file.plan", "model.plan"])
 def test_engines_compute_what_the_file_does(files: dict[str, Path], plan: str) -> None:
-    for wanted, found in zip(hidden(files["fp8.onnx"]), hidden(files[plan]), strict=True):
+    for wanted, found in zip(hidden_states(files["fp8.onnx"]), hidden_states(files[plan]), strict=True):
         cosine = (wanted * found).sum() / np.linalg.norm(wanted) / np.linalg.norm(found)
         assert cosine >= LEAST_COSINE, (len(wanted), cosine)
 

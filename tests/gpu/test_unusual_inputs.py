@@ -29,7 +29,7 @@ ROUNDS = 24
 """A plain run, the one that is captured, and replays of the graph, with other values each: enough to see a race."""
 
 
-def built(model: ModelProto, interface: str, folder: Path) -> Path:
+def build(model: ModelProto, interface: str, folder: Path) -> Path:
     """A plan in fp32; the build compares its answers with the original's, too."""
     save_model(model, folder / "model.onnx")
     plan = folder / "model.plan"
@@ -53,7 +53,7 @@ def assert_same(session: Session, model: ModelProto, ids: list[np.ndarray], rows
 def test_rows_of_sequences(interface: str, tmp_path: Path) -> None:
     """[B], [B,1], floats [B,3], and ids that go through, in plain runs and in CUDA graphs of rounded batches."""
     model = with_rows()
-    with Session(built(model, interface, tmp_path)) as session:
+    with Session(build(model, interface, tmp_path)) as session:
         for seed in range(ROUNDS):
             assert_same(session, model, ids_of(seed), rows_of(len(LENGTHS), seed))
         with pytest.raises(SessionError, match="'language' is 5 for sequence 0"):
@@ -69,7 +69,7 @@ def test_rows_of_sequences(interface: str, tmp_path: Path) -> None:
 def test_values_of_a_whole_batch(interface: str, tmp_path: Path) -> None:
     """[], [1], [3] and a bool, of which sequences with equal values run together, in plain runs and in CUDA graphs."""
     model, count = with_shared(), len(LENGTHS)
-    with Session(built(model, interface, tmp_path)) as session:
+    with Session(build(model, interface, tmp_path)) as session:
         for seed in range(ROUNDS):
             rng, ids = np.random.default_rng(seed), ids_of(seed)
             shared = {
@@ -89,7 +89,7 @@ def test_values_of_a_whole_batch(interface: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.FLOAT])
 def test_lengths_in_the_place_of_a_mask(kind: int, interface: str, tmp_path: Path) -> None:
     model = lengths_model(kind=kind, mean=True)
-    with Session(built(model, interface, tmp_path)) as session:
+    with Session(build(model, interface, tmp_path)) as session:
         for seed in range(ROUNDS):
             ids, dtype = ids_of(seed), np.float32 if kind == TensorProto.FLOAT else np.int64
             found = session.run(ids)["y"]
@@ -113,7 +113,7 @@ def _alone_by_length(model: ModelProto, row: np.ndarray, dtype: type[np.generic]
 def test_other_graphs(make: Callable[[], ModelProto], interface: str, tmp_path: Path) -> None:
     """A causal encoder's grouped attention, a model that reads padding, and one with an input that was bound."""
     model = make()
-    with Session(built(model, interface, tmp_path)) as session:
+    with Session(build(model, interface, tmp_path)) as session:
         for seed in range(ROUNDS):
             assert_same(session, model, ids_of(seed), {})
 
@@ -121,7 +121,7 @@ def test_other_graphs(make: Callable[[], ModelProto], interface: str, tmp_path: 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_mask_of_entities(interface: str, tmp_path: Path) -> None:
     model = with_entities()
-    with Session(built(model, interface, tmp_path)) as session:
+    with Session(build(model, interface, tmp_path)) as session:
         ids = ids_of(0)
         marks = [np.arange(len(row)) % 2 for row in ids]
         found = session.run({"input_ids": ids, "entity_mask": marks})["y"]
@@ -135,7 +135,7 @@ def test_an_input_that_nothing_reads(interface: str, tmp_path: Path) -> None:
     """Every slot counts as a token in the padded interface: sequences have one length there."""
     model = without_mask()
     lengths = LENGTHS if interface == "packed" else (7, 7, 7)
-    with Session(built(model, interface, tmp_path)) as session:
+    with Session(build(model, interface, tmp_path)) as session:
         for seed in range(ROUNDS):
             assert_same(session, model, ids_of(seed, lengths), {})
 
@@ -144,7 +144,7 @@ def test_other_ids_in_padding_are_refused(tmp_path: Path) -> None:
     mask = np.asarray([[1, 1, 1], [1, 0, 0]])
     feeds = {"input_ids": np.asarray([[3, 4, 5], [6, 1, 9]]), "attention_mask": mask}
     with (
-        Session(built(trigrams(1), "padded", tmp_path)) as session,
+        Session(build(trigrams(1), "padded", tmp_path)) as session,
         pytest.raises(SessionError, match="holds 9 in the padding of sequence 1"),
     ):
         session.backend.run(feeds)

@@ -17,7 +17,7 @@ from contextlib import suppress
 import numpy as np
 
 from tests.serving.test_flood import Question, judge, questions
-from tests.support.served_models import Array, expected, unit
+from tests.support.served_models import Array, expected_rows, unit
 
 from .calls import GONE, Streams, ask, post
 from .disturbances import Disturber
@@ -217,4 +217,4 @@ class Attack:
 def _bunch(count: int) -> tuple[list[str], Array]:
     """Texts and their vectors."""
     texts = [f"{at} {TEXT}" for at in range(count)]
-    return texts, unit(expected(texts))
+    return texts, unit(expected_rows(texts))

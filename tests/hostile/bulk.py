@@ -140,7 +140,7 @@ class Bulk:
             cluster.add_node(num_cpus=2)
             command = self._command(output, "--ray", cluster.address)
             command.wait_at_random(output, self._rng)
-            with command.stopped():
+            with command.pause():
                 cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
                 cluster.add_node(num_cpus=2)
             code, _ = command.end()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.served_models import Array, expected, unit
+from tests.support.served_models import Array, expected_rows, unit
 
 TEXT = "the cat sat on the mat"
 PAUSE_S, AGAIN_S = 0.02, 0.1
@@ -51,7 +51,7 @@ def _ask(address: tuple[str, int], pipe: Connection) -> None:
     outcomes: Counter[str] = Counter()
     latencies: list[float] = []
     wrong: list[str] = []
-    wanted = unit(expected([TEXT]))
+    wanted = unit(expected_rows([TEXT]))
     connection = HTTPConnection(*address, timeout=PATIENCE_S)
     while not pipe.poll(PAUSE_S):
         start = time.monotonic()

@@ -31,7 +31,7 @@ PAIRS = [(a, b) for a, b in zip(TEXTS, reversed(TEXTS), strict=True)]
 PLANS = ((), ("--pooling", "none"))
 
 
-def attached(model: Any, plan: Path, **options: Any) -> Any:
+def attach_plan(model: Any, plan: Path, **options: Any) -> Any:
     from padfree.sentence_transformers import attach
 
     return attach(model, plan, **options)
@@ -48,7 +48,7 @@ def largest(actual: Any, expected: Any) -> float:
 @pytest.mark.parametrize("options", PLANS, ids=["vectors", "rows"])
 def test_vectors_are_those_of_the_model(saved: Any, packed: Any, options: tuple[str, ...]) -> None:
     folder = saved()
-    original, model = bi_encoder(folder), attached(bi_encoder(folder), packed(folder, *options))
+    original, model = bi_encoder(folder), attach_plan(bi_encoder(folder), packed(folder, *options))
     assert model.padfree_tokens is not None
     for asked in (
         {},
@@ -77,7 +77,7 @@ def test_vectors_are_those_of_the_model(saved: Any, packed: Any, options: tuple[
 
 def test_shorter_texts_follow_the_model(saved: Any, packed: Any) -> None:
     folder = saved()
-    original, model = bi_encoder(folder), attached(bi_encoder(folder), packed(folder))
+    original, model = bi_encoder(folder), attach_plan(bi_encoder(folder), packed(folder))
     for one in (original, model):
         one.max_seq_length = 10
     assert largest(model.encode(TEXTS), original.encode(TEXTS)) < CLOSE
@@ -85,17 +85,17 @@ def test_shorter_texts_follow_the_model(saved: Any, packed: Any) -> None:
 
 def test_rows_of_tokens(saved: Any, packed: Any) -> None:
     folder = saved()
-    original, model = bi_encoder(folder), attached(bi_encoder(folder), packed(folder, "--pooling", "none"))
+    original, model = bi_encoder(folder), attach_plan(bi_encoder(folder), packed(folder, "--pooling", "none"))
     actual, expected = (one.encode(TEXTS, output_value="token_embeddings") for one in (model, original))
     assert max(largest(a, b) for a, b in zip(actual, expected, strict=True)) < CLOSE
     with pytest.raises(SessionError, match="--pooling none"):
-        attached(bi_encoder(folder), packed(folder)).encode(TEXTS, output_value="token_embeddings")
+        attach_plan(bi_encoder(folder), packed(folder)).encode(TEXTS, output_value="token_embeddings")
 
 
 def test_prompts_that_pooling_leaves_out(saved: Any, packed: Any) -> None:
     folder = saved()
-    original, model = bi_encoder(folder), attached(bi_encoder(folder), packed(folder, "--pooling", "none"))
-    pooled = attached(bi_encoder(folder), packed(folder))
+    original, model = bi_encoder(folder), attach_plan(bi_encoder(folder), packed(folder, "--pooling", "none"))
+    pooled = attach_plan(bi_encoder(folder), packed(folder))
     for one in (original, model, pooled):
         one.set_pooling_include_prompt(False)
     actual, expected = (one.encode(TEXTS, prompt_name="query") for one in (model, original))
@@ -104,7 +104,7 @@ def test_prompts_that_pooling_leaves_out(saved: Any, packed: Any) -> None:
         pooled.encode(TEXTS, prompt_name="query")
     settings = {"pooling_mode": "mean", "embedding_dimension": 64, "include_prompt": False}
     folder = saved(modules=[("Pooling", settings), ("Normalize", {})])
-    original, pooled = bi_encoder(folder), attached(bi_encoder(folder), packed(folder))
+    original, pooled = bi_encoder(folder), attach_plan(bi_encoder(folder), packed(folder))
     actual, expected = (one.encode(TEXTS, prompt_name="query") for one in (pooled, original))
     assert largest(actual, expected) < CLOSE
     assert largest(actual, pooled.encode([f"query: {text}" for text in TEXTS])) > 100 * CLOSE
@@ -118,7 +118,7 @@ def test_cross_encoders(saved: Any, packed: Any, labels: int, options: tuple[str
     original = st.CrossEncoder(str(folder), device="cpu", max_length=64)
     if labels == 3 and not options:
         options = ("--outputs", "logits")
-    model = attached(st.CrossEncoder(str(folder), device="cpu", max_length=64), packed(folder, *options))
+    model = attach_plan(st.CrossEncoder(str(folder), device="cpu", max_length=64), packed(folder, *options))
     assert model.padfree_tokens is not None
     for asked in ({}, {"apply_softmax": True}, {"convert_to_tensor": True}, {"prompt": "query: "}):
         assert largest(model.predict(PAIRS, **asked), original.predict(PAIRS, **asked)) < CLOSE
@@ -148,7 +148,7 @@ def test_token_types_by_another_name(options: tuple[str, ...], tmp_path: Path) -
     plan = tmp_path / "packed.onnx"
     assert cli.main(["optimize", str(source), "-o", str(plan), *options]) == 0
     expected = st.CrossEncoder(str(folder), device="cpu").predict(pairs)
-    model = attached(st.CrossEncoder(str(folder), device="cpu"), plan)
+    model = attach_plan(st.CrossEncoder(str(folder), device="cpu"), plan)
     assert model.padfree_tokens is not None
     assert largest(model.predict(pairs), expected) < 5 * CLOSE
     model.padfree_tokens = None  # the way of sentence-transformers, which pads
@@ -159,7 +159,7 @@ def test_token_types_by_another_name(options: tuple[str, ...], tmp_path: Path) -
 def test_sparse_encoders(saved: Any, packed: Any, options: tuple[str, ...]) -> None:
     folder = saved("BertForMaskedLM")
     original = st.SparseEncoder(str(folder), device="cpu")
-    model = attached(st.SparseEncoder(str(folder), device="cpu"), packed(folder, *options))
+    model = attach_plan(st.SparseEncoder(str(folder), device="cpu"), packed(folder, *options))
     for asked in ({}, {"max_active_dims": 10}, {"convert_to_sparse_tensor": False}):
         actual, expected = (one.encode(TEXTS, **asked).to_dense() for one in (model, original))
         assert largest(actual, expected) < CLOSE
@@ -168,7 +168,7 @@ def test_sparse_encoders(saved: Any, packed: Any, options: tuple[str, ...]) -> N
 @pytest.mark.slow
 def test_processes_of_a_pool_open_the_plan_themselves(saved: Any, packed: Any) -> None:
     folder = saved()
-    model = attached(bi_encoder(folder), packed(folder, "--pooling", "none"))
+    model = attach_plan(bi_encoder(folder), packed(folder, "--pooling", "none"))
     expected = model.encode(TEXTS)
     assert largest(pickle.loads(pickle.dumps(model)).encode(TEXTS), expected) < CLOSE
     pool = model.start_multi_process_pool(["cpu", "cpu"])
@@ -186,19 +186,19 @@ def test_plans_of_other_models_are_refused(saved: Any, packed: Any) -> None:
     model = bi_encoder(folder)
     kind, encoder = type(model), model[0].model
     with pytest.raises(SessionError, match="other weights"):
-        attached(model, packed(other))
+        attach_plan(model, packed(other))
     assert type(model) is kind
     assert model[0].model is encoder
     with pytest.raises(SessionError, match="another pooling"):
-        attached(model, packed(folder, "--pooling", "cls"))
+        attach_plan(model, packed(folder, "--pooling", "cls"))
     with pytest.raises(SessionError, match="64 numbers, and the model gives 32: it is another model's plan"):
-        attached(bi_encoder(saved(hidden_size=32, modules=[])), packed(saved(modules=[]), "--pooling", "none"))
+        attach_plan(bi_encoder(saved(hidden_size=32, modules=[])), packed(saved(modules=[]), "--pooling", "none"))
     with pytest.raises(SessionError, match="padded interface"):
-        attached(model, packed(folder, "--interface", "padded"))
+        attach_plan(model, packed(folder, "--interface", "padded"))
     with pytest.raises(SessionError, match=r"call \.to"):
-        attached(model, folder / "model.plan")
+        attach_plan(model, folder / "model.plan")
     with pytest.raises(SessionError, match="the output 'scores', and the model is a SentenceTransformer"):
-        attached(model, packed(saved("BertForSequenceClassification", num_labels=1)))
+        attach_plan(model, packed(saved("BertForSequenceClassification", num_labels=1)))
 
 
 def fp8_plan(folder: Path, output: Path, *options: str) -> Path:
@@ -228,13 +228,13 @@ def test_what_e4m3_leaves_of_vectors_is_close_enough() -> None:
 def test_plans_in_fp8_are_compared_by_cosine(saved: Any, tmp_path: Path) -> None:
     folder, other = saved(), saved(seed=1)
     plan = fp8_plan(folder, tmp_path / "fp8.onnx")
-    original, model = bi_encoder(folder), attached(bi_encoder(folder), plan)
+    original, model = bi_encoder(folder), attach_plan(bi_encoder(folder), plan)
     actual, expected = model.encode(TEXTS), original.encode(TEXTS)
     assert (actual * expected).sum(1).min() > 0.97
     with pytest.raises(SessionError, match=r"vectors with a cosine of .* to the model's \(fp8: 0.97\): other weights"):
-        attached(bi_encoder(other), plan)
+        attach_plan(bi_encoder(other), plan)
     with pytest.raises(SessionError, match="vectors with a cosine"):
-        attached(bi_encoder(folder), fp8_plan(folder, tmp_path / "cls.onnx", "--pooling", "cls"))
+        attach_plan(bi_encoder(folder), fp8_plan(folder, tmp_path / "cls.onnx", "--pooling", "cls"))
 
 
 def test_other_versions_and_models_are_refused(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_folders_and_second_plans_are_refused_with_what_to_do(saved: Any, packed
     folder = saved()
     model = bi_encoder(folder)
     with pytest.raises(SessionError, match=r"is a folder, .* for the CPU: padfree optimize .* -o .*\.onnx"):
-        attached(model, folder)
-    model = attached(model, packed(folder))
+        attach_plan(model, folder)
+    model = attach_plan(model, packed(folder))
     with pytest.raises(SessionError, match=r"the model runs a plan already, .* load the model again"):
-        attached(model, packed(folder))
+        attach_plan(model, packed(folder))

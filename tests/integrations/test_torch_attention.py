@@ -44,7 +44,7 @@ def options_of(asked: dict[str, Any], heads: int, device: str = "cpu") -> dict[s
     return {**asked, "slopes": torch.linspace(0.1, 1, heads, device=device)}
 
 
-def expected(q: Any, k: Any, v: Any, ends: Any, asked: dict[str, Any]) -> Any:
+def expected_rows(q: Any, k: Any, v: Any, ends: Any, asked: dict[str, Any]) -> Any:
     """By scaled_dot_product_attention in float64, one sequence at a time."""
     result = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
     left, right = asked.get("window", (-1, -1))
@@ -72,7 +72,7 @@ def test_on_the_cpu(heads: tuple[int, int], asked: dict[str, Any]) -> None:
     q, k, v, ends = operands(*heads, 16)
     asked = options_of(asked, heads[0])
     actual = varlen_attention(q, k, v, ends, max(LENGTHS), **asked)
-    assert torch.allclose(actual.double(), expected(q, k, v, ends, asked), atol=1e-5)
+    assert torch.allclose(actual.double(), expected_rows(q, k, v, ends, asked), atol=1e-5)
     assert not actual[sum(LENGTHS) :].any()
 
 
@@ -124,7 +124,9 @@ def test_on_the_gpu(heads: tuple[int, int], asked: dict[str, Any], dtype: str) -
     q, k, v, ends = operands(*heads, 64, "cuda", dtype)
     asked = options_of(asked, heads[0], "cuda")
     actual = varlen_attention(q, k, v, ends, max(LENGTHS), **asked)
-    assert torch.allclose(actual.double(), expected(q, k, v, ends, asked), atol=GPU_CLOSE[dtype], rtol=GPU_CLOSE[dtype])
+    assert torch.allclose(
+        actual.double(), expected_rows(q, k, v, ends, asked), atol=GPU_CLOSE[dtype], rtol=GPU_CLOSE[dtype]
+    )
     assert not actual[sum(LENGTHS) :].any()
 
 

@@ -35,7 +35,7 @@ class NormOperands:
     rms: bool
 
     @staticmethod
-    def drawn(rows: int, width: int, dtype: torch.dtype, options: str) -> NormOperands:
+    def draw(rows: int, width: int, dtype: torch.dtype, options: str) -> NormOperands:
         """With the parts that the options name: bias, residual, beta, rms."""
         return NormOperands(
             normal(rows, width, dtype=dtype, seed=1) * 3 + 1,

@@ -67,14 +67,14 @@ def check(
     torch.cuda.synchronize()
     assert_guards(buffer)
 
-    def computed(dtype: torch.dtype) -> torch.Tensor:
+    def compute(dtype: torch.dtype) -> torch.Tensor:
         gemm = x.to(dtype) @ weight.to(dtype)
         if bias is not None:
             gemm = gemm + bias.to(dtype)
         result = activate(gemm, activation)
         return result if residual is None else result + residual.to(dtype)
 
-    assert_accurate(y, computed(dtype), computed(torch.float64))
+    assert_accurate(y, compute(dtype), compute(torch.float64))
     return y
 
 

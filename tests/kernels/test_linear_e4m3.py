@@ -11,8 +11,8 @@ from tests.support.launchers import E4m3, Moments, Rotation, linear, measured_ti
 
 from .cases import DEVICE, FLOOR, GUARD, assert_guards, generator, if_compiled, needs_tilings, poisoned
 from .test_linear import ACTIVATIONS, AUTO, CLUSTERS, TYPES, activate
-from .test_linear_norms import EPSILON, GROUP, floats, moments_of, normed, rows
-from .test_linear_pairs import frequencies, gate, positions_of, turned
+from .test_linear_norms import EPSILON, GROUP, floats, moments_of, norm, rows
+from .test_linear_pairs import frequencies, gate, positions_of, rotate
 
 pytestmark = needs_tilings
 
@@ -178,14 +178,12 @@ def check(
     if gated:
         truth = gate(truth, activation)
     elif rotation is not None:
-        truth = turned(truth, rotation)
+        truth = rotate(truth, rotation)
     else:
         truth = activate(truth, activation)
     if residual is not None:
         added = residual.double()
-        truth = truth + (
-            normed(residual, torch.float64, rms) * residual_scale.double() if "residual" in norms else added
-        )
+        truth = truth + (norm(residual, torch.float64, rms) * residual_scale.double() if "residual" in norms else added)
     if "y" in results:
         assert_close(y, truth, LONG_SUM_ERROR if depth > 1024 or kind != "plain" else SUM_ERROR)
     else:

@@ -46,20 +46,20 @@ def moments_of(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([mean, (groups - mean[..., None]).square().sum(2)], 2).transpose(0, 1).contiguous()
 
 
-def normed(x: torch.Tensor, dtype: torch.dtype, rms: bool = False) -> torch.Tensor:
+def norm(x: torch.Tensor, dtype: torch.dtype, rms: bool = False) -> torch.Tensor:
     """Layer norm or RMS norm of rows without scale and shift, computed in the type."""
     if rms:
         return torch.nn.functional.rms_norm(x.to(dtype), x.shape[1:], eps=EPSILON)
     return torch.nn.functional.layer_norm(x.to(dtype), x.shape[1:], eps=EPSILON)
 
 
-def divided(x: torch.Tensor, dtype: torch.dtype, rms: bool = False) -> torch.Tensor:
+def divide(x: torch.Tensor, dtype: torch.dtype, rms: bool = False) -> torch.Tensor:
     """Rows divided as a layer norm or RMS norm divides them, computed in the type; their mean stays."""
     squares = x.double().square().mean(1, keepdim=True) if rms else x.double().var(1, correction=0, keepdim=True)
     return x.to(dtype) / (squares + EPSILON).sqrt().to(dtype)
 
 
-def centred(weight: torch.Tensor) -> torch.Tensor:
+def centre(weight: torch.Tensor) -> torch.Tensor:
     """[K,N] less the mean of each column."""
     return (weight.float() - weight.float().mean(0)).to(weight.dtype)
 
@@ -104,16 +104,16 @@ def check(
     assert_guards(buffer)
     assert_guards(out_buffer)
 
-    def computed(dtype: torch.dtype) -> torch.Tensor:
-        result = (divided(x, dtype, rms) if "x" in norms else x.to(dtype)) @ weight.to(dtype) + bias.to(dtype)
+    def compute(dtype: torch.dtype) -> torch.Tensor:
+        result = (divide(x, dtype, rms) if "x" in norms else x.to(dtype)) @ weight.to(dtype) + bias.to(dtype)
         if activation == "gelu":
             result = torch.nn.functional.gelu(result)
         if residual is not None and "residual" in norms:
-            return result + normed(residual, dtype, rms) * scale.to(dtype)
+            return result + norm(residual, dtype, rms) * scale.to(dtype)
         return result if residual is None else result + residual.to(dtype)
 
-    truth = computed(torch.float64)
-    assert_accurate(y, computed(dtype), truth)
+    truth = compute(torch.float64)
+    assert_accurate(y, compute(dtype), truth)
     if "y" not in norms:
         assert bool(out.isnan().all())
         return y, None
@@ -191,7 +191,7 @@ def test_moments_feed_the_next_product() -> None:
     """Two products with the norm between them gone, in a graph, against the norm by PyTorch in float64."""
     x = normal(700, 768, seed=1).half()
     residual = normal(700, 768, seed=2).half()
-    first, second = (centred((normal(768, 768, seed=seed) / 28).half()) for seed in (3, 4))
+    first, second = (centre((normal(768, 768, seed=seed) / 28).half()) for seed in (3, 4))
     z, y = (poisoned((700, 768), torch.float16)[0] for _ in range(2))
     moments, _ = poisoned((12, 700, 2), torch.float32)
 
@@ -202,8 +202,8 @@ def test_moments_feed_the_next_product() -> None:
     run()
     torch.cuda.synchronize()
     between = x.double() @ first.double() + residual.double()
-    plain = normed((x @ first + residual), torch.float16) @ second
-    assert_accurate(y, plain, normed(between, torch.float64) @ second.double())
+    plain = norm((x @ first + residual), torch.float16) @ second
+    assert_accurate(y, plain, norm(between, torch.float64) @ second.double())
     eager = y.clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -8,7 +8,7 @@ from tests.support.launchers import ACTIVATIONS, Moments, Rotation, linear, meas
 
 from .cases import DEVICE, assert_accurate, assert_guards, generator, if_compiled, needs_tilings, poisoned
 from .test_linear import AUTO, CLUSTERS, TYPES, activate, inside_poison
-from .test_linear_norms import divided, floats, moments_of
+from .test_linear_norms import divide, floats, moments_of
 
 pytestmark = needs_tilings
 
@@ -49,7 +49,7 @@ def gate(columns: torch.Tensor, activation: str) -> torch.Tensor:
     return (activate(split[:, :, 0], activation) * split[:, :, 1]).flatten(1)
 
 
-def turned(columns: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+def rotate(columns: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """As transformers computes it: angles in float32, their cosines and sines in the columns' type."""
     angle = rotation.positions[:, None].float() * rotation.frequencies
     cosine, sine = ((of(angle.double())).to(columns.dtype).view(len(columns), -1, 8) for of in (torch.cos, torch.sin))
@@ -88,16 +88,16 @@ def check(
     torch.cuda.synchronize()
     assert_guards(buffer)
 
-    def computed(dtype: torch.dtype) -> torch.Tensor:
-        rows = divided(x, dtype, norm == "rms") if norm else x.to(dtype)
+    def compute(dtype: torch.dtype) -> torch.Tensor:
+        rows = divide(x, dtype, norm == "rms") if norm else x.to(dtype)
         gemm = rows @ weight.to(dtype)
         if bias is not None:
             gemm = gemm + bias.to(dtype)
         if rotation is not None:
-            return turned(gemm, rotation)
+            return rotate(gemm, rotation)
         return gate(gemm, str(activation))
 
-    assert_accurate(y, computed(dtype), computed(torch.float64))
+    assert_accurate(y, compute(dtype), compute(torch.float64))
     return y
 
 

@@ -77,15 +77,15 @@ def test_layer_norm(tokens: int, width: int) -> None:
         DATA_TYPES[HALF],
     )  # fmt: skip
 
-    def added(part: slice, dtype: torch.dtype) -> torch.Tensor:
+    def add(part: slice, dtype: torch.dtype) -> torch.Tensor:
         return x[part].to(dtype) + residual[part].to(dtype)
 
-    def normed(part: slice, dtype: torch.dtype) -> torch.Tensor:
-        rows = added(part, torch.float64 if dtype == torch.float64 else torch.float32)
+    def norm(part: slice, dtype: torch.dtype) -> torch.Tensor:
+        rows = add(part, torch.float64 if dtype == torch.float64 else torch.float32)
         return torch.nn.functional.layer_norm(rows, (width,), gamma.to(rows.dtype), beta.to(rows.dtype), 1e-5)
 
-    check(total, total_buffer, added)
-    check(y, buffer, normed)
+    check(total, total_buffer, add)
+    check(y, buffer, norm)
 
 
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)
@@ -123,14 +123,14 @@ def test_rotary(tokens: int, width: int) -> None:
     heads = width // (2 * half)
     rotary(x, positions, frequencies, y, heads=heads, head_size=2 * half)
 
-    def turned(part: slice, dtype: torch.dtype) -> torch.Tensor:
+    def rotate(part: slice, dtype: torch.dtype) -> torch.Tensor:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         angles = (positions[part].float()[:, None] * frequencies).to(wide)[:, None]
         low, high = x[part].to(wide).view(-1, heads, 2, half).unbind(2)
         cosine, sine = angles.cos(), angles.sin()
         return torch.stack([low * cosine - high * sine, high * cosine + low * sine], 2).view(-1, width)
 
-    check(y, buffer, turned)
+    check(y, buffer, rotate)
 
 
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)
@@ -161,7 +161,7 @@ def test_pool(mode: str, length: int) -> None:
     y, buffer = poisoned((len(starts) - 1, width), HALF)
     call("padfreePool", x, starts, y, tokens, len(y), width, POOL_MODES[mode], 0, DATA_TYPES[HALF])
 
-    def pooled(part: slice, dtype: torch.dtype) -> torch.Tensor:
+    def pool(part: slice, dtype: torch.dtype) -> torch.Tensor:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         rows = x[part.start * length : part.stop * length].view(-1, length, width)
         return {
@@ -175,7 +175,7 @@ def test_pool(mode: str, length: int) -> None:
     step = PART // width // length
     for start in range(0, len(y), step):
         part = slice(start, min(start + step, len(y)))
-        assert_accurate(y[part], pooled(part, HALF).half(), pooled(part, torch.float64))
+        assert_accurate(y[part], pool(part, HALF).half(), pool(part, torch.float64))
     assert_guards(buffer)
 
 

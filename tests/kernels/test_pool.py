@@ -18,7 +18,7 @@ WITHIN = 1e-5
 """How far results in float32 may be from the truth in float64, beside its largest number: sums of rows round."""
 
 
-def pooled(rows: torch.Tensor, lengths: list[int], mode: str, normalize: bool) -> torch.Tensor:
+def pool(rows: torch.Tensor, lengths: list[int], mode: str, normalize: bool) -> torch.Tensor:
     """The truth, in the type of the rows."""
     results, start = [torch.zeros(0, rows.shape[1], dtype=rows.dtype, device=DEVICE)], 0
     for length in lengths:
@@ -47,7 +47,7 @@ def test_rows_are_normed_first(dtype: torch.dtype, width: int, mode: str, normal
         truth = norm_rows(
             x[:tokens].double(), gamma.double(), None if beta is None else beta.double(), options == "rms", EPS
         )
-        truth = pooled(truth, lengths, mode, bool(normalize))
+        truth = pool(truth, lengths, mode, bool(normalize))
         (wide, wide_buffer), (again, _) = (poisoned((len(lengths), width), torch.float32) for _ in range(2))
         rounded, buffer = poisoned((len(lengths), width), dtype)
         for y, y_fp32 in ((None, wide), (None, again), (rounded, None)):

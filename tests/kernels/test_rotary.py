@@ -12,7 +12,7 @@ TYPES = [torch.float16, torch.bfloat16, torch.float32]
 LONGEST = 8192
 
 
-def turned(
+def rotate(
     x: torch.Tensor, angle: torch.Tensor, heads: int, head_size: int, *, interleaved: bool, dtype: torch.dtype
 ) -> torch.Tensor:
     """In the type; cosines and sines are rounded to it as transformers rounds them."""
@@ -44,7 +44,7 @@ def test_rotary(dtype: torch.dtype, interleaved: bool, heads: int, head_size: in
         assert_guards(buffer)
         angle = positions[:, None].float() * frequencies
         plain, truth = (
-            turned(x, angle, heads, head_size, interleaved=interleaved, dtype=item) for item in (dtype, torch.float64)
+            rotate(x, angle, heads, head_size, interleaved=interleaved, dtype=item) for item in (dtype, torch.float64)
         )
         assert_accurate(y, plain, truth)
         assert torch.equal(y[:, heads * head_size :], x[:, heads * head_size :])
@@ -57,7 +57,7 @@ def test_many_tokens_give_the_same_bits_again() -> None:
     first, again = (poisoned(x.shape, x.dtype)[0] for _ in range(2))
     for y in (first, again):
         rotary(x, positions, frequencies, y, heads=24, head_size=64)
-    truth = turned(x, positions[:, None].float() * frequencies, 24, 64, interleaved=False, dtype=torch.float64)
+    truth = rotate(x, positions[:, None].float() * frequencies, 24, 64, interleaved=False, dtype=torch.float64)
     assert_accurate(first, truth.half(), truth)
     assert torch.equal(first, again)
 

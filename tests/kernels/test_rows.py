@@ -29,7 +29,7 @@ WIDTHS = [8, 64, 100, 384, 512, 768, 1024, 2048, 5000]
 )
 def test_layer_norm(dtype: torch.dtype, width: int, options: str) -> None:
     rows, eps = 133, 1e-5
-    operands = NormOperands.drawn(rows, width, dtype, options)
+    operands = NormOperands.draw(rows, width, dtype, options)
     y, buffer = poisoned((rows, width), dtype)
     total, total_buffer = poisoned((rows, width), dtype)
     sum_out = total if "sum" in options else None

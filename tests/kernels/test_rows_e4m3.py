@@ -68,7 +68,7 @@ def check_truth(actual: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype, y
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("rows", [0, 1, 133])
 def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> None:
-    operands, sums = NormOperands.drawn(rows, width, dtype, options), []
+    operands, sums = NormOperands.draw(rows, width, dtype, options), []
 
     def launch(y: torch.Tensor | None, narrow: torch.Tensor | None, factor: float) -> None:
         total, buffer = poisoned((rows, width), dtype)

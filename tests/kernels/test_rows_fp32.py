@@ -30,7 +30,7 @@ def offsets(rows: int) -> torch.Tensor:
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("rows", [0, 1, 133])
 def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> None:
-    operands, buffers, sums = NormOperands.drawn(rows, width, dtype, options), [], []
+    operands, buffers, sums = NormOperands.draw(rows, width, dtype, options), [], []
     cu_seqlens = offsets(rows)
     starts, ends = cu_seqlens[:-1], cu_seqlens[1:]
 
@@ -74,7 +74,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
 def test_pooler(dtype: torch.dtype, width: int, columns: int, options: str, batch: list[int]) -> None:
     """Beside the rows, or behind them where their width has no kernel for both."""
     rows, B = sum(batch) + 3, len(batch)
-    operands = NormOperands.drawn(rows, width, dtype, options)
+    operands = NormOperands.draw(rows, width, dtype, options)
     weight = normal(columns, width, dtype=dtype, seed=6) / width**0.5
     bias = normal(columns, dtype=dtype, seed=7)
     cu_seqlens = torch.tensor([0, *batch], device=DEVICE).cumsum(0).int()

@@ -26,7 +26,7 @@ Inputs = Iterator[Array]
 Attributes = Mapping[str, Any]
 
 
-def _given(inputs: Inputs, attributes: Attributes, name: str) -> Array | None:
+def _next_input(inputs: Inputs, attributes: Attributes, name: str) -> Array | None:
     """The next input where the attribute says that it is there."""
     return next(inputs) if attributes[name] else None
 
@@ -45,7 +45,7 @@ def _index(inputs: Inputs, _: Attributes) -> tuple[Array, ...]:
 
 def _schedule(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     seq_lens, tokens = next(inputs), next(inputs)
-    extent = _given(inputs, attributes, "has_extent")
+    extent = _next_input(inputs, attributes, "has_extent")
     cu_seqlens, slots = ref.schedule(seq_lens, len(tokens), None if extent is None else extent.shape[-1])
     results = (cu_seqlens,) if slots is None else (cu_seqlens, slots)
     if attributes["has_positions"]:
@@ -55,10 +55,10 @@ def _schedule(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 def _embedding(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     ids = next(inputs)
-    types, positions = (_given(inputs, attributes, name) for name in ("has_token_types", "has_positions"))
+    types, positions = (_next_input(inputs, attributes, name) for name in ("has_token_types", "has_positions"))
     cu_seqlens, words = next(inputs), next(inputs)
-    rows, kinds = (_given(inputs, attributes, name) for name in ("has_position_table", "has_token_types"))
-    gamma, beta = next(inputs), _given(inputs, attributes, "has_beta")
+    rows, kinds = (_next_input(inputs, attributes, name) for name in ("has_position_table", "has_token_types"))
+    gamma, beta = next(inputs), _next_input(inputs, attributes, "has_beta")
     result = ref.embedding(
         ids, cu_seqlens, words, gamma, beta, epsilon=attributes["epsilon"], token_types=types, type_table=kinds,
         positions=positions, position_table=rows, position_offset=attributes["position_offset"],
@@ -74,9 +74,9 @@ def _attention(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
         q, k, v = ref.split_qkv(next(inputs), heads, size, qkv_layout, attributes["num_kv_heads"])
     assert not attributes["has_qkv_bias"]
     cu_seqlens = next(inputs)
-    _given(inputs, attributes, "has_tasks")
+    _next_input(inputs, attributes, "has_tasks")
     table = next(inputs) if attributes["bias"] in ("slope", "distance") else None
-    k_position, q_position = (_given(inputs, attributes, name) for name in ("has_k_position", "has_q_position"))
+    k_position, q_position = (_next_input(inputs, attributes, name) for name in ("has_k_position", "has_q_position"))
     result = ref.attention(
         q, k, v, cu_seqlens, num_heads=heads, head_size=size, scale=attributes["scale"],
         window=(attributes["window_left"], attributes["window_right"]),
@@ -94,8 +94,8 @@ def _rotary(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 def _layer_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x = next(inputs)
-    bias, residual = (_given(inputs, attributes, name) for name in ("has_bias", "has_residual"))
-    gamma, beta = next(inputs), _given(inputs, attributes, "has_beta")
+    bias, residual = (_next_input(inputs, attributes, name) for name in ("has_bias", "has_residual"))
+    gamma, beta = next(inputs), _next_input(inputs, attributes, "has_beta")
     result, total = ref.layer_norm(
         x, gamma, beta, epsilon=attributes["epsilon"], bias=bias, residual=residual, rms=bool(attributes["rms"])
     )

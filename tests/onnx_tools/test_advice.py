@@ -107,7 +107,7 @@ def test_an_axis_that_is_taken_by_its_place_or_left_packs(column: bool, interfac
     assert report.outputs["y"] == "per_sequence"
 
 
-def traced() -> ModelProto:
+def trace() -> ModelProto:
     """Positions are a constant of 13 rows, whatever the axes of the inputs say."""
     b = EncoderBuilder()
     words = b.op("Gather", b.weight(POSITIONS, HIDDEN), "input_ids")
@@ -118,9 +118,9 @@ def traced() -> ModelProto:
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_the_traced_length_is_named_and_made_dynamic(interface: str, tmp_path: Path) -> None:
     with pytest.raises(RewriteError, match=r"reads a constant of 13 rows; the file was traced with 13 tokens") as error:
-        rewrite(traced(), interface=interface)
+        rewrite(trace(), interface=interface)
     source, fixed = tmp_path / "model.onnx", tmp_path / "fixed.onnx"
-    save_model(traced(), source)
+    save_model(trace(), source)
     command = str(error.value).partition("python -m ")[2].replace("SEQUENCE_AXIS", "sequence")
     words = command.replace("model.onnx", str(source)).replace("fixed.onnx", str(fixed)).split()
     subprocess.run([sys.executable, "-m", *words], check=True, capture_output=True)

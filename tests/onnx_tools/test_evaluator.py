@@ -22,7 +22,7 @@ def test_it_gives_what_onnx_gives(number: int) -> None:
     steps, outputs, pooling, _ = case(5, number)
     graph = RandomGraph()
     graph.run(steps)
-    model = graph.finished(outputs, pooling)
+    model = graph.finish(outputs, pooling)
     feeds = feeds_for(model, masks("padded")["holes"], 20)
     with np.errstate(all="ignore"):
         wanted = ReferenceEvaluator(model).run(None, feeds)

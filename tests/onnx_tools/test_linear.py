@@ -80,7 +80,7 @@ def model_with(form: Form, *, inner: int = INNER, norm: bool = True) -> ModelPro
     return e.model({"y": ["batch", "sequence", HIDDEN]}, opset=20)
 
 
-def used(model: ModelProto, precision: str = "fp32") -> RewriteResult:
+def use_linear(model: ModelProto, precision: str = "fp32") -> RewriteResult:
     result = rewrite(model, precision=precision, strict=True, verify=False)
     return RewriteResult(with_linear(result.model), result.report)
 
@@ -102,7 +102,7 @@ def layer(activation: str = "none", bias: int = 1, residual: int = 0) -> dict[st
     return {"activation": activation.encode(), "has_bias": bias, "has_residual": residual}
 
 
-def missed(model: ModelProto) -> list[str]:
+def miss_reasons(model: ModelProto) -> list[str]:
     entry = next(item for item in metadata(model)["coverage"]["passes"] if item["name"] == "linear")
     return [item["reason"] for item in entry["missed"]]
 
@@ -112,14 +112,14 @@ def missed(model: ModelProto) -> list[str]:
 def test_every_way_to_write_an_activation(form: str, precision: str) -> None:
     write, kind = FORMS[form]
     model = model_with(write)
-    result = used(model, precision)
+    result = use_linear(model, precision)
     operators = [node.op_type for node in result.model.graph.node]
     assert operators == [
         "PadfreeSchedule", "PadfreeEmbedding", "PadfreeLinear", "PadfreeAttention", "PadfreeLinear", "PadfreeLayerNorm",
         "PadfreeLinear", "PadfreeLinear", "PadfreeLayerNorm", *(["Cast"] if precision != "fp32" else []),
     ]  # fmt: skip
     assert linear_layers(result.model) == [layer(), layer(), layer(kind), layer()]
-    assert missed(result.model) == []
+    assert miss_reasons(result.model) == []
     if precision == "fp32":
         assert_agree(model, result)
 
@@ -131,7 +131,7 @@ def test_products_keep_their_names() -> None:
 
 
 def test_the_norm_keeps_the_residual_and_gives_the_bias_away() -> None:
-    result = used(model_with(silu))
+    result = use_linear(model_with(silu))
     for node in result.model.graph.node:
         if node.op_type == "PadfreeLayerNorm":
             flags = {item.name: item.i for item in node.attribute}
@@ -142,7 +142,7 @@ def test_the_norm_keeps_the_residual_and_gives_the_bias_away() -> None:
 
 def test_a_residual_that_no_norm_adds() -> None:
     model = model_with(silu, norm=False)
-    result = used(model)
+    result = use_linear(model)
     assert linear_layers(result.model)[-1] == layer(residual=1)
     assert "Add" not in [node.op_type for node in result.model.graph.node]
     assert_agree(model, result)
@@ -198,9 +198,9 @@ def test_the_given_model_stays_as_it_is() -> None:
 
 def test_another_activation_stays_outside() -> None:
     model = model_with(quick_gelu)
-    result = used(model)
+    result = use_linear(model)
     assert linear_layers(result.model) == [layer(), layer(), layer(), layer()]
-    (reason,) = missed(result.model)
+    (reason,) = miss_reasons(result.model)
     assert "(Sigmoid) does not lead to one of gelu, gelu_tanh, relu, sigmoid, silu in float32 alone" in reason
     assert_agree(model, result)
 
@@ -212,17 +212,17 @@ def test_what_else_is_read_stays_outside() -> None:
     e.op("Identity", up, output="up")
     e.op("Identity", e.norm(e.op("Add", e.linear(silu(e, up), INNER, HIDDEN), hidden)), output="y")
     model = e.model({"up": ["batch", "sequence", INNER], "y": ["batch", "sequence", HIDDEN]})
-    result = used(model)
+    result = use_linear(model)
     assert linear_layers(result.model) == [layer(), layer(), layer(), layer()]
-    assert "does not lead to one of" in missed(result.model)[0]
+    assert "does not lead to one of" in miss_reasons(result.model)[0]
     assert_agree(model, result)
 
 
 def test_sizes_that_are_no_multiples_of_8() -> None:
     model = model_with(silu, inner=20)
-    result = used(model)
+    result = use_linear(model)
     assert linear_layers(result.model) == [layer(), layer()]
-    reasons = missed(result.model)
+    reasons = miss_reasons(result.model)
     assert len(reasons) == 2
     assert "multiplies by [16,20], whose sizes are not multiples of 8" in reasons[0]
     assert "multiplies by [20,16], whose sizes are not multiples of 8" in reasons[1]
@@ -240,7 +240,7 @@ def test_products_that_fp16_cannot_hold_are_left_alone(precision: str) -> None:
     result = with_linear(plain)
     kept = [node.name for node in result.graph.node if node.op_type == "MatMul"]
     assert len(kept) == (1 if precision == "fp16" else 0)
-    assert missed(result) == [
+    assert miss_reasons(result) == [
         f"'{name}' multiplies numbers that fp16 cannot hold, in float32; bf16 can" for name in kept
     ]
     assert len(linear_layers(result)) == 4 - len(kept)
@@ -251,7 +251,7 @@ def test_a_bias_of_one_number_stays_an_add() -> None:
     e, hidden = one_layer()
     e.op("Add", e.op("MatMul", hidden, e.weight(HIDDEN, 8)), number(e, 0.3), output="y")
     model = e.model({"y": ["batch", "sequence", 8]})
-    result = used(model)
+    result = use_linear(model)
     assert linear_layers(result.model)[-1] == layer(bias=0)
     assert [node.op_type for node in result.model.graph.node][-1] == "Add"
     assert_agree(model, result)
@@ -263,7 +263,7 @@ def test_products_of_a_head_are_left_alone() -> None:
     first = e.op("Gather", hidden, e.constant(0, np.int64), axis=1)
     e.op("Identity", e.linear(first, HIDDEN, 8), output="y")
     model = e.model({"y": ["batch", 8]})
-    result = used(model)
+    result = use_linear(model)
     assert linear_layers(result.model) == [layer(), layer()]
     operators = [node.op_type for node in result.model.graph.node]
     assert operators.count("MatMul") == 1

@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 from padfree.builder.cli import main
 from padfree.builder.cli.coverage import verdict
-from padfree.builder.cli.summary import packed
+from padfree.builder.cli.summary import packed_text
 from padfree.builder.coverage import report
 from padfree.onnx_tools import RewriteError, rewrite, save_model
 from padfree.onnx_tools.cost import Lengths
@@ -59,7 +59,7 @@ def test_a_mask_that_nothing_reads_comes_first() -> None:
     )
     assert metadata_of(result)["unread"] == ["attention_mask"]
     assert "nothing computes padding" not in verdict(result.report.to_dict())
-    assert "no padding is computed" not in packed(result.report.to_dict())
+    assert "no padding is computed" not in packed_text(result.report.to_dict())
     costs = report(result.report.to_dict(), Lengths(4, 10.0, 40))["costs"]
     assert costs["flop_ratio"] == pytest.approx(1.0)
 

@@ -57,7 +57,7 @@ def test_families(case: Case, interface: str, rewritings: Rewritings) -> None:
         pytest.skip(f"refused: {error}")
 
 
-def picked(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
+def pick(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
     """One token a sequence, by a formula: the last but one."""
     counts = b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=1)
     index = b.op("Max", b.op("Sub", counts, b.constant(2, np.int64)), b.constant(0, np.int64))
@@ -77,18 +77,18 @@ def first_columns(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
 
 
 @both
-@pytest.mark.parametrize("tail", [picked, highest], ids=lambda item: item.__name__)
+@pytest.mark.parametrize("tail", [pick, highest], ids=lambda item: item.__name__)
 def test_what_reads_padded_tokens_is_an_island(
     tail: Callable[[EncoderBuilder, str], tuple[str, list[object]]], interface: str
 ) -> None:
     builder, hidden = one_layer()
-    model = with_output(*_swapped(builder, tail(builder, hidden)))
+    model = with_output(*_swap(builder, tail(builder, hidden)))
     report = check(model, interface)
     if "PadfreeUnpack" in report.plugins and tail is highest:
         assert any("CumSum" in item.reason for item in report.islands), str(report)
 
 
-def _swapped(builder: EncoderBuilder, tail: tuple[str, list[object]]) -> tuple[str, EncoderBuilder, list[object]]:
+def _swap(builder: EncoderBuilder, tail: tuple[str, list[object]]) -> tuple[str, EncoderBuilder, list[object]]:
     return tail[0], builder, tail[1]
 
 

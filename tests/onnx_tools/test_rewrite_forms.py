@@ -198,26 +198,26 @@ def _softmax(builder: EncoderBuilder, x: str) -> str:
     return builder.op("Softmax", x, axis=2)
 
 
-def _turned(builder: EncoderBuilder, x: str) -> str:
+def _transpose(builder: EncoderBuilder, x: str) -> str:
     return builder.op("Transpose", builder.op("Relu", builder.op("Transpose", x, perm=[2, 1, 0])), perm=[2, 1, 0])
 
 
-def _merged(builder: EncoderBuilder, x: str) -> str:
+def _merge(builder: EncoderBuilder, x: str) -> str:
     flat = builder.op("Reshape", x, builder.axes(-1, HIDDEN))
     return builder.op("Reshape", builder.op("Tanh", flat), builder.op("Shape", x))
 
 
-def _masked(builder: EncoderBuilder, x: str) -> str:
+def _mask(builder: EncoderBuilder, x: str) -> str:
     mask = builder.op("Cast", builder.op("Unsqueeze", "attention_mask", builder.axes(2)), to=1)
     return builder.op("Mul", x, mask)
 
 
-def _centred(builder: EncoderBuilder, x: str) -> str:
-    total = builder.op("ReduceSum", _masked(builder, x), builder.axes(1), keepdims=1)
+def _centre(builder: EncoderBuilder, x: str) -> str:
+    total = builder.op("ReduceSum", _mask(builder, x), builder.axes(1), keepdims=1)
     return builder.op("Sub", x, total)
 
 
-def _scaled(builder: EncoderBuilder, x: str) -> str:
+def _scale(builder: EncoderBuilder, x: str) -> str:
     return builder.op("Add", builder.op("Mul", x, builder.weight(HIDDEN)), builder.weight(1, 1, HIDDEN))
 
 
@@ -227,7 +227,7 @@ def _halves(builder: EncoderBuilder, x: str) -> str:
     return builder.op("Concat", second, first, axis=-1)
 
 
-def _grouped(builder: EncoderBuilder, x: str) -> str:
+def _group(builder: EncoderBuilder, x: str) -> str:
     groups = builder.op("Reshape", x, builder.axes(0, 0, 4, HIDDEN // 4))
     largest = builder.op("ReduceMax", groups, axes=[3], keepdims=1)
     return builder.op("Reshape", builder.op("Sub", groups, largest), builder.axes(0, 0, HIDDEN))
@@ -238,7 +238,7 @@ def _from_first(builder: EncoderBuilder, x: str) -> str:
 
 
 TAILS: tuple[Callable[[EncoderBuilder, str], str], ...] = (
-    _cumulative, _softmax, _turned, _merged, _masked, _centred, _scaled, _halves, _grouped,
+    _cumulative, _softmax, _transpose, _merge, _mask, _centre, _scale, _halves, _group,
 )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def whole(builder: EncoderBuilder, x: str) -> str:
     return builder.op("ConcatFromSequence", "list", axis=2)
 
 
-def built(builder: EncoderBuilder, x: str) -> str:
+def build(builder: EncoderBuilder, x: str) -> str:
     node(builder, "SequenceConstruct", [x, builder.op("Relu", x)], ["list"])
     stacked = builder.op("ConcatFromSequence", "list", axis=3, new_axis=1)
     return builder.op(
@@ -68,7 +68,7 @@ def built(builder: EncoderBuilder, x: str) -> str:
     )
 
 
-def chosen(op: str) -> Tail:
+def choose(op: str) -> Tail:
     """By the width of the tokens, which is known."""
 
     def tail(builder: EncoderBuilder, x: str) -> str:
@@ -79,14 +79,14 @@ def chosen(op: str) -> Tail:
     return tail
 
 
-def nested(builder: EncoderBuilder, x: str) -> str:
+def nest(builder: EncoderBuilder, x: str) -> str:
     yes = builder.constant(True, np.bool_)
     inner = helper.make_node("If", [yes], ["inside"], then_branch=branch("Relu", x), else_branch=branch("Neg", x))
     outer = helper.make_graph([inner], "outer", [], [helper.make_tensor_value_info("inside", 1, None)])
     return node(builder, "If", [yes], ["y0"], then_branch=outer, else_branch=branch("Identity", x))
 
 
-def dropped(builder: EncoderBuilder, x: str) -> str:
+def drop(builder: EncoderBuilder, x: str) -> str:
     return builder.op("Dropout", x, builder.constant(0.5), builder.constant(False, np.bool_))
 
 
@@ -97,15 +97,15 @@ TAILS: dict[str, Tail] = {
     "SplitToSequence, ones": split(2, None, (3, -1)),
     "SplitToSequence, columns": split(2, None, (3, -1), keepdims=0),
     "split and joined": whole,
-    "SequenceConstruct": built,
+    "SequenceConstruct": build,
     "Optional": lambda b, x: b.op("OptionalGetElement", b.op("Optional", x)),
-    "If, Equal": chosen("Equal"),
-    "If, Less": chosen("Less"),
-    "If in If": nested,
+    "If, Equal": choose("Equal"),
+    "If, Less": choose("Less"),
+    "If in If": nest,
     "If that gives out what it reads": lambda b, x: node(
         b, "If", [b.constant(True, np.bool_)], ["y0"], then_branch=branch("Identity", x), else_branch=branch("Neg", x)
     ),
-    "Dropout, not training": dropped,
+    "Dropout, not training": drop,
 }
 
 

@@ -195,11 +195,11 @@ def test_what_passed_is_not_run_again(suite: Path) -> None:
 def test_reasons_say_what_to_install() -> None:
     assert skips.without("json", "os") is None
     assert skips.without("json", "nobody.has_it") == "needs nobody.has_it: pip install nobody.has_it"
-    assert skips.described("Skipped: could not import 'torch': No module named 'torch'") == (
+    assert skips.shown_reason("Skipped: could not import 'torch': No module named 'torch'") == (
         "needs torch: pip install '.[export]'"
     )
     own = "could not import 'padfree.serving': No module named 'uvicorn'"
-    assert skips.described(own) == "needs uvicorn: pip install '.[serve]'"
+    assert skips.shown_reason(own) == "needs uvicorn: pip install '.[serve]'"
     assert skips.summary(["a", "b", "a"]) == ["     2  a", "     1  b"]
 
 

@@ -72,7 +72,7 @@ def driver_of(folder: Path, *gpus: Gpu) -> dict[str, str]:
     return {**kept, "LD_LIBRARY_PATH": str(folder)}
 
 
-def chosen(cmake: Any, folder: Path, environment: dict[str, str], *defines: str) -> tuple[list[str] | None, str]:
+def choose(cmake: Any, folder: Path, environment: dict[str, str], *defines: str) -> tuple[list[str] | None, str]:
     """The architectures, None after an error, and what CMake said."""
     (folder / "CMakeLists.txt").write_text(PROJECT.replace("@ROOT@", str(ROOT)), encoding="utf-8")
     switches = [f"-D{define}" for define in (f"Python_EXECUTABLE={sys.executable}", *defines)]
@@ -97,7 +97,7 @@ def chosen(cmake: Any, folder: Path, environment: dict[str, str], *defines: str)
 def test_the_gpus_of_this_machine_are_the_default(
     cmake: Any, tmp_path: Path, gpus: list[Gpu], architectures: list[str]
 ) -> None:
-    actual, output = chosen(cmake, tmp_path, driver_of(tmp_path, *gpus))
+    actual, output = choose(cmake, tmp_path, driver_of(tmp_path, *gpus))
     assert actual == architectures
     for gpu in gpus:
         assert f"GPU: {gpu.name} (compute capability {gpu.major}.{gpu.minor})" in output
@@ -105,7 +105,7 @@ def test_the_gpus_of_this_machine_are_the_default(
 
 
 def test_a_gpu_without_kernels_is_named(cmake: Any, tmp_path: Path) -> None:
-    actual, output = chosen(cmake, tmp_path, driver_of(tmp_path, T4, L4))
+    actual, output = choose(cmake, tmp_path, driver_of(tmp_path, T4, L4))
     assert actual == ["80"]
     assert "Tesla T4 (compute capability 7.5) is no GPU that padfree has kernels for" in output
 
@@ -129,12 +129,12 @@ def test_the_environment_variable_goes_before_the_define(
     if variable is not None:
         environment["PADFREE_CUDA_ARCHITECTURES"] = variable
     defines = [] if define is None else [f"PADFREE_CUDA_ARCHITECTURES={define}"]
-    assert chosen(cmake, tmp_path, environment, *defines)[0] == architectures
+    assert choose(cmake, tmp_path, environment, *defines)[0] == architectures
 
 
 @pytest.mark.parametrize("wanted", ["75", "sm_90", "hopper", "80;no"])
 def test_anything_else_is_refused(cmake: Any, tmp_path: Path, wanted: str) -> None:
-    actual, output = chosen(cmake, tmp_path, {**os.environ, "PADFREE_CUDA_ARCHITECTURES": wanted})
+    actual, output = choose(cmake, tmp_path, {**os.environ, "PADFREE_CUDA_ARCHITECTURES": wanted})
     assert actual is None
     assert f"PADFREE_CUDA_ARCHITECTURES is '{wanted}'; allowed: native" in output
 

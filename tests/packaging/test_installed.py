@@ -55,7 +55,7 @@ def readelf(*arguments: str) -> str:
     return subprocess.run([program, "-W", *arguments], capture_output=True, text=True, check=True).stdout
 
 
-def exported(path: Path) -> set[str]:
+def exports_of(path: Path) -> set[str]:
     """Names that a library defines for others."""
     columns = [line.split() for line in readelf("--dyn-syms", str(path)).splitlines()]
     symbols = [row for row in columns if len(row) > 7 and re.fullmatch(r"\d+:", row[0])]
@@ -118,11 +118,11 @@ def test_the_library_needs_system_libraries_alone(name: str) -> None:
 def test_the_library_exports_what_tensorrt_the_builder_and_callers_of_c_ask_for_alone() -> None:
     of_builder = {"padfreeLinearTables", "padfreeTakeLinearTables"}
     of_header = set(re.findall(r"\b(padfree_\w+)\(", (ROOT / "include/padfree.h").read_text("utf-8")))
-    assert exported(library("libpadfree.so")) == {"getCreators", "setLoggerFinder"} | of_builder | of_header
+    assert exports_of(library("libpadfree.so")) == {"getCreators", "setLoggerFinder"} | of_builder | of_header
 
 
 def test_the_registering_library_exports_nothing() -> None:
-    assert exported(library("libpadfree_register.so")) == set()
+    assert exports_of(library("libpadfree_register.so")) == set()
 
 
 def test_the_engine_library_exports_its_interface_alone() -> None:
@@ -132,15 +132,15 @@ def test_the_engine_library_exports_its_interface_alone() -> None:
 def test_the_batching_library_exports_what_triton_asks_for_alone() -> None:
     names = ("ModelBatcherInitialize", "ModelBatcherFinalize", "ModelBatchInitialize", "ModelBatchIncludeRequest")
     expected = {f"TRITONBACKEND_{name}" for name in (*names, "ModelBatchFinalize")}
-    assert exported(library("libpadfree_triton_batching.so")) == expected
+    assert exports_of(library("libpadfree_triton_batching.so")) == expected
 
 
 def test_the_native_backend_exports_what_triton_asks_for_alone() -> None:
     names = ("Initialize", "Finalize", "ModelInitialize", "ModelFinalize", "ModelInstanceInitialize")
     expected = {f"TRITONBACKEND_{name}" for name in (*names, "ModelInstanceFinalize", "ModelInstanceExecute")}
-    assert exported(library("libtriton_padfree.so")) == expected
+    assert exports_of(library("libtriton_padfree.so")) == expected
 
 
 def test_the_table_of_words_exports_what_the_runtime_calls_alone() -> None:
     expected = {f"padfree_words_{name}" for name in ("create", "destroy", "add", "clear", "look_up")}
-    assert exported(library("libpadfree_text.so")) == expected
+    assert exports_of(library("libpadfree_text.so")) == expected

@@ -48,7 +48,7 @@ class Barrier:
         self.bytes -= count
         self._end_phase()
 
-    def passed(self, parity: int) -> bool:
+    def is_over(self, parity: int) -> bool:
         """Whether the phase of this parity is over."""
         return self.phase & 1 != parity
 

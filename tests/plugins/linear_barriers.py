@@ -97,10 +97,10 @@ class Cluster(Blocks):
         for _ in range(play.tiles):
             for of_tile in range(play.depth + GROUPS * play.residual):
                 index, parity = number % play.ring, number // play.ring & 1
-                while not block.empty[index].passed(parity ^ 1):
+                while not block.empty[index].is_over(parity ^ 1):
                     yield False
                 if of_tile < play.depth:
-                    while play.paced and 2 <= number < play.ring and not block.full[index - 2].passed(0):
+                    while play.paced and 2 <= number < play.ring and not block.full[index - 2].is_over(0):
                         yield False
                     block.full[index].arrive(len(to))
                     self.messages += [self.copy(c, index, (what, b), number) for c in to]
@@ -110,7 +110,7 @@ class Cluster(Blocks):
                 number += 1
                 yield True
         for last in range(number, number + play.ring if play.stays and what == "W" else number):
-            while not block.empty[last % play.ring].passed(last // play.ring & 1 ^ 1):
+            while not block.empty[last % play.ring].is_over(last // play.ring & 1 ^ 1):
                 yield False
 
     def copy(self, b: int, index: int, piece: Piece, number: int) -> Message:
@@ -145,7 +145,7 @@ class Cluster(Blocks):
         play, block = self.play, self.blocks[b]
         for number in range(play.tiles * (play.depth + GROUPS * play.residual)):
             index, parity = number % play.ring, number // play.ring & 1
-            while seen[0] < number or not block.full[index].passed(parity):
+            while seen[0] < number or not block.full[index].is_over(parity):
                 yield False
             seen[1] = number + 1
             yield True
@@ -162,7 +162,7 @@ class Cluster(Blocks):
 
         def take(wanted: list[Piece], *, together: bool) -> Iterator[bool]:
             index, parity = number % play.ring, number // play.ring & 1
-            while not block.full[index].passed(parity):
+            while not block.full[index].is_over(parity):
                 yield False
             seen[0] = number + 1
             while together and seen[1] <= number:

@@ -58,19 +58,19 @@ def _operator(spec: OperatorSpec) -> list[str]:
         f"inline OperatorSchema {_function(spec)}Schema() {{",
         "  return {",
         f'      "{spec.name}",',
-        *_listed([*map(_field, spec.attributes), *measured]),
-        *_listed(map(_tensor, spec.inputs)),
-        *_listed(map(_tensor, spec.outputs)),
-        *_listed(f"{{{_condition(first)}, {_condition(second)}}}" for first, second in spec.requires),
-        *_listed(map(_condition, spec.in_half)),
-        *_listed(f'{{"{letter}", "{name}"}}' for letter, name in letters),
+        *_list([*map(_field, spec.attributes), *measured]),
+        *_list(map(_tensor, spec.inputs)),
+        *_list(map(_tensor, spec.outputs)),
+        *_list(f"{{{_condition(first)}, {_condition(second)}}}" for first, second in spec.requires),
+        *_list(map(_condition, spec.in_half)),
+        *_list(f'{{"{letter}", "{name}"}}' for letter, name in letters),
         "  };",
         "}",
         "",
     ]
 
 
-def _listed(items: Iterable[str]) -> list[str]:
+def _list(items: Iterable[str]) -> list[str]:
     lines = [f"          {item}," for item in items]
     return ["      {", *lines, "      },"] if lines else ["      {},"]
 

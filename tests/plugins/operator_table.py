@@ -41,7 +41,7 @@ def _precisions(spec: OperatorSpec) -> str:
     return f" The plugin takes only {' and '.join(name.upper() for name in spec.plugin_precisions)}."
 
 
-def _filled(text: str, indent: str = "", first: str = "") -> str:
+def _fill(text: str, indent: str = "", first: str = "") -> str:
     return textwrap.fill(
         text,
         _LINE,
@@ -55,7 +55,7 @@ def _filled(text: str, indent: str = "", first: str = "") -> str:
 def _sentences(text: str) -> list[str]:
     """The first sentence as a paragraph, the others as a list."""
     first, *others = re.split(r"(?<=\.) ", text)
-    return [_filled(first), *([""] if others else []), *(_filled(other, "  ", "- ") for other in others)]
+    return [_fill(first), *([""] if others else []), *(_fill(other, "  ", "- ") for other in others)]
 
 
 def _operator(spec: OperatorSpec) -> list[str]:
@@ -78,7 +78,7 @@ def render() -> str:
     return "\n".join(line for spec in OPERATORS.values() for line in _operator(spec))
 
 
-def written() -> str:
+def write() -> str:
     """What stands between the marker lines."""
     text = DOCUMENT.read_text(encoding="utf-8")
     return text.split(BEGIN + "\n")[1].split(END)[0]

@@ -107,7 +107,7 @@ class Cluster(Blocks):
         stages = sum(self.ranges(b)) * play.depth
         for number in range(stages + play.ring if play.stays else stages):
             index, parity = number % play.ring, number // play.ring & 1
-            while not block.empty[index].passed(parity ^ 1):
+            while not block.empty[index].is_over(parity ^ 1):
                 yield False
             if number >= stages:
                 continue
@@ -121,7 +121,7 @@ class Cluster(Blocks):
         count = len(self.ranges(b))
         for number in range(count + 1 if play.stays else count):
             for index in range(play.depth):
-                while not block.input_empty[index].passed(number & 1 ^ 1):
+                while not block.input_empty[index].is_over(number & 1 ^ 1):
                     yield False
                 if number == count:
                     continue
@@ -167,7 +167,7 @@ class Cluster(Blocks):
             parity = of_range & 1
             if tiles == 1 and turn != group:
                 for location in range(play.depth):
-                    while play.waits_to_leave and not block.input_full[location].passed(parity):
+                    while play.waits_to_leave and not block.input_full[location].is_over(parity):
                         yield False
                     self.messages += [self.arrival(c, "x", location) for c in self.same_tokens[b]]
                     yield True
@@ -183,10 +183,10 @@ class Cluster(Blocks):
                 is_first_of_all = False
                 is_last = tile + GROUPS >= tiles
                 for location in range(play.depth):
-                    while not block.input_full[location].passed(parity) and tile < GROUPS:
+                    while not block.input_full[location].is_over(parity) and tile < GROUPS:
                         yield False
                     ring_place, ring_parity = number % play.ring, number // play.ring & 1
-                    while not block.full[ring_place].passed(ring_parity):
+                    while not block.full[ring_place].is_over(ring_parity):
                         yield False
                     block.readers["W", ring_place, group, warp] = number
                     block.readers["x", location, group, warp] = of_range

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from . import operator_schemas
-from .operator_table import render, written
+from .operator_table import render, write
 
 
 def test_operators_in_the_document_are_those_of_the_description() -> None:
-    assert written() == render(), "run: python -m tests.plugins.operator_table"
+    assert write() == render(), "run: python -m tests.plugins.operator_table"
 
 
 def test_the_header_is_that_of_the_description() -> None:

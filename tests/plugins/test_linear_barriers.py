@@ -73,10 +73,10 @@ def test_a_barrier_that_counts_wrong_is_found() -> None:
     barrier = Barrier(2)
     barrier.arrive(1)
     barrier.arrive()
-    assert not barrier.passed(0)
+    assert not barrier.is_over(0)
     with pytest.raises(WrongError, match="more arrivals than it counts"):
         barrier.arrive()
     barrier = Barrier(1)
     barrier.complete(1)  # before they were announced
     barrier.arrive(1)
-    assert barrier.passed(0)
+    assert barrier.is_over(0)

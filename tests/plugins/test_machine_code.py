@@ -50,7 +50,7 @@ def nvcc(tools: Path) -> str:
     return actual or pytest.skip("needs nvcc: pip install nvidia-cuda-nvcc")
 
 
-def built(nvcc: str, path: Path, **changes: str) -> Path:
+def build(nvcc: str, path: Path, **changes: str) -> Path:
     """An object file of SOURCE, with other words in place of its own."""
     text = SOURCE
     for old, new in {**AS_IT_WAS, **changes}.items():
@@ -62,8 +62,8 @@ def built(nvcc: str, path: Path, **changes: str) -> Path:
 
 
 def test_names_of_kernels_types_and_files_do_not_matter(nvcc: str, tmp_path: Path) -> None:
-    before = built(nvcc, tmp_path / "before.o")
-    after = built(nvcc, tmp_path / "somewhere_else.o", first="another", second="and_another", Tag="Label", table="list")
+    before = build(nvcc, tmp_path / "before.o")
+    after = build(nvcc, tmp_path / "somewhere_else.o", first="another", second="and_another", Tag="Label", table="list")
     names = [{kernel.symbol for kernel in kernels(path)} for path in (before, after)]
     assert len(names[0]) == 2
     assert not names[0] & names[1]
@@ -83,7 +83,7 @@ def test_names_of_kernels_types_and_files_do_not_matter(nvcc: str, tmp_path: Pat
 def test_everything_else_does(
     nvcc: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, str], changed: set[str]
 ) -> None:
-    before, after = built(nvcc, tmp_path / "before.o"), built(nvcc, tmp_path / "after.o", **change)
+    before, after = build(nvcc, tmp_path / "before.o"), build(nvcc, tmp_path / "after.o", **change)
     difference = compare(kernels(before), kernels(after))
     assert {name for name in ("first", "second") if any(name in line for line in difference.changed)} == changed
     assert len(difference.changed) == len(changed)
@@ -93,8 +93,8 @@ def test_everything_else_does(
 
 
 def test_a_folder_is_all_of_its_object_files(nvcc: str, tmp_path: Path) -> None:
-    one = built(nvcc, tmp_path / "one.o")
-    two = built(nvcc, tmp_path / "two.o", first="third", second="fourth", FACTOR="3.f")
+    one = build(nvcc, tmp_path / "one.o")
+    two = build(nvcc, tmp_path / "two.o", first="third", second="fourth", FACTOR="3.f")
     assert compare(kernels(tmp_path), [*kernels(one), *kernels(two)]) == Difference(4, (), (), ())
     assert main([str(tmp_path), str(one)]) == 1
     assert main(["--part", str(tmp_path), str(one)]) == 0

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session, cpu_runs
-from padfree.runtime.cpu_runs import FEW_SLOTS, SLOTS_A_TOKEN, grouped
+from padfree.runtime.cpu_runs import FEW_SLOTS, SLOTS_A_TOKEN, in_groups
 from padfree.runtime.onnx_backend import OnnxBackend
 
 from tests.support.folders import ENCODER, VOCABULARY
@@ -26,7 +26,7 @@ SKEWED = [5, 40, 0, 3, 90, 7, 1, 0, 12, 40, 2]
 @settings(deadline=None)
 @given(lengths=st.lists(st.integers(0, 300), max_size=40), most=st.integers(1, 4000))
 def test_groups_hold_every_sequence_once_and_little_padding(lengths: list[int], most: int) -> None:
-    groups = grouped(lengths, most)
+    groups = in_groups(lengths, most)
     assert sorted(at for group in groups for at in group) == list(range(len(lengths)))
     for group in groups:
         slots = len(group) * max(1, *(lengths[at] for at in group))
@@ -45,11 +45,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
     seen: list[Mapping[str, Any]] = []
     once = OnnxBackend._once
 
-    def watched(self: OnnxBackend, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def watch(self: OnnxBackend, feeds: Mapping[str, Any]) -> dict[str, Any]:
         seen.append(feeds)
         return once(self, feeds)
 
-    monkeypatch.setattr(OnnxBackend, "_once", watched)
+    monkeypatch.setattr(OnnxBackend, "_once", watch)
     return seen
 
 

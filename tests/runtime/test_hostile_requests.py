@@ -52,7 +52,7 @@ def test_tensors_of_a_server(tensors: dict[str, npt.NDArray[Any]], first: bool) 
     good = read_item({"input_ids": np.array([[5, 6]], np.int32)}, metadata())
     item = attempt(read_item, tensors, metadata())
     if isinstance(item, Failure):
-        assert item.refused
+        assert item.is_refusal
         assert "; " in item.message, "no next step"
         return
     batch = attempt(join, [good, item] if first else [item, good], metadata())
@@ -97,7 +97,7 @@ def test_texts(requests: list[dict[str, npt.NDArray[Any]]]) -> None:
     results = [TOKENIZER.read(TritonRequest(tensors, OUTPUTS)) for tensors in requests]
     for answer, tensors in zip(TOKENIZER.answer(results), requests, strict=True):
         if isinstance(answer, Failure):
-            assert answer.refused
+            assert answer.is_refusal
         else:
             assert answer["input_ids"].shape == (len(tensors["text"]), answer["seq_lens"].max())
             assert answer["seq_lens"].max() <= 8

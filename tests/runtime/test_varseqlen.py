@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto
 from padfree.builder.cli import main
 from padfree.builder.engine.lowering import for_parser
-from padfree.builder.engine.preparation import rewritten
+from padfree.builder.engine.preparation import rewrite_once
 from padfree.builder.engine.profile import ProfileOptions, choose_profile, shape_ranges
 from padfree.builder.errors import BuildError
 from padfree.builder.triton.serving import ServingOptions, choose
@@ -38,7 +38,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def made(name: str, **options: Any) -> RewriteResult:
+def rewrite_fixture(name: str, **options: Any) -> RewriteResult:
     return rewrite(FOLDER / f"{name}.onnx", interface="varseqlen", **options)
 
 
@@ -46,7 +46,7 @@ def typed(result: RewriteResult) -> Metadata:
     return parse_metadata(dict(metadata_of(result)), "the model")
 
 
-def drawn(name: str) -> list[dict[str, np.ndarray]]:
+def draw(name: str) -> list[dict[str, np.ndarray]]:
     """Sequences for the original of this name, by its inputs' names."""
     rng = np.random.default_rng(5)
     inputs = [value.name for value in load_model(FOLDER / f"{name}.onnx").graph.input]
@@ -71,13 +71,13 @@ def as_callers_give_it(requests: list[dict[str, np.ndarray]], filler: int = 0) -
     }
 
 
-def wanted(name: str, requests: list[dict[str, np.ndarray]], outputs: list[str]) -> list[list[np.ndarray]]:
+def expected_rows(name: str, requests: list[dict[str, np.ndarray]], outputs: list[str]) -> list[list[np.ndarray]]:
     return truth(load_model(FOLDER / f"{name}.onnx"), requests, outputs)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_callers_of_nvidias_engines_get_the_originals_numbers(name: str) -> None:
-    result, requests = made(name), drawn(name)
+    result, requests = rewrite_fixture(name), draw(name)
     graph = result.model.graph
     assert [value.name for value in graph.input] == INPUTS
     for value in graph.input:
@@ -88,7 +88,7 @@ def test_callers_of_nvidias_engines_get_the_originals_numbers(name: str) -> None
     outputs = [item.name for item in metadata.outputs]
     for filler in (0, 7):
         actual = session(result.model).run(outputs, as_callers_give_it(requests, filler))
-        for sequence, rows in enumerate(wanted(name, requests, outputs)):
+        for sequence, rows in enumerate(expected_rows(name, requests, outputs)):
             begin, end = sum(LENGTHS[:sequence]), sum(LENGTHS[: sequence + 1])
             for item, whole, one in zip(metadata.outputs, actual, rows, strict=True):
                 own = whole[begin:end] if item.layout == "packed" else whole[sequence]
@@ -97,8 +97,8 @@ def test_callers_of_nvidias_engines_get_the_originals_numbers(name: str) -> None
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_session_takes_the_names_of_both(name: str, tmp_path: Path) -> None:
-    path, source = tmp_path / "model.onnx", drawn(name)
-    save_model(made(name, verify=False).model, path)
+    path, source = tmp_path / "model.onnx", draw(name)
+    save_model(rewrite_fixture(name, verify=False).model, path)
     keys = [key for key in source[0] if "mask" not in key]
     with Session(path) as opened:
         outputs = [item.name for item in opened.metadata.outputs]
@@ -112,7 +112,7 @@ def test_a_session_takes_the_names_of_both(name: str, tmp_path: Path) -> None:
         assert opened.run([[]])[outputs[0]][0].shape[-1] == first[outputs[0]][0].shape[-1]
         with pytest.raises(SessionError, match="unknown input 'cu_seqlens'"):
             opened.run({"input_ids": [[5]], "cu_seqlens": [[0, 1]]})
-    for sequence, rows in enumerate(wanted(name, source, outputs)):
+    for sequence, rows in enumerate(expected_rows(name, source, outputs)):
         for key, one in zip(outputs, rows, strict=True):
             np.testing.assert_allclose(first[key][sequence], one[0], atol=5e-5, rtol=1e-4)
             np.testing.assert_array_equal(first[key][sequence], second[key][sequence])
@@ -120,7 +120,7 @@ def test_a_session_takes_the_names_of_both(name: str, tmp_path: Path) -> None:
 
 
 def test_metadata_and_profile() -> None:
-    metadata = typed(made("bert_dynamo_eager", verify=False))
+    metadata = typed(rewrite_fixture("bert_dynamo_eager", verify=False))
     assert (metadata.interface, metadata.is_packed) == ("varseqlen", True)
     assert [(item.name, item.role, item.original) for item in metadata.inputs] == [
         ("input_ids", "tokens", None), ("segment_ids", "tokens", "token_type_ids"),
@@ -136,7 +136,7 @@ def test_metadata_and_profile() -> None:
 
 
 def test_ids_that_may_not_occur_are_still_refused(tmp_path: Path) -> None:
-    save_model(made("roberta_torchscript_sdpa", verify=False).model, path := tmp_path / "model.onnx")
+    save_model(rewrite_fixture("roberta_torchscript_sdpa", verify=False).model, path := tmp_path / "model.onnx")
     with Session(path) as opened:
         excluded = opened.metadata.ids_input().excluded
         assert excluded
@@ -145,7 +145,7 @@ def test_ids_that_may_not_occur_are_still_refused(tmp_path: Path) -> None:
 
 
 def test_without_token_types_segment_ids_are_there_and_not_read() -> None:
-    result, requests = made("distilbert_torchscript_sdpa", verify=False), drawn("distilbert_torchscript_sdpa")
+    result, requests = rewrite_fixture("distilbert_torchscript_sdpa", verify=False), draw("distilbert_torchscript_sdpa")
     feeds = as_callers_give_it(requests)
     opened = session(result.model)
     zeros = opened.run(None, feeds)[0]
@@ -155,7 +155,7 @@ def test_without_token_types_segment_ids_are_there_and_not_read() -> None:
 
 @pytest.mark.parametrize("name", ["bert_dynamo_eager", "distilbert_torchscript_sdpa", "mpnet_torchscript_eager"])
 def test_the_parser_gets_all_four_inputs(name: str) -> None:
-    model = for_parser(made(name, verify=False).model, 32)
+    model = for_parser(rewrite_fixture(name, verify=False).model, 32)
     assert [value.name for value in model.graph.input] == INPUTS
 
 
@@ -200,15 +200,15 @@ def test_tensors_inside_and_ids_may_have_any_names() -> None:
 
 
 def test_a_rewritten_model_keeps_its_interface() -> None:
-    model = Model.of(made("bert_dynamo_eager", verify=False).model)
+    model = Model.of(rewrite_fixture("bert_dynamo_eager", verify=False).model)
     options = {"precision": None, "strict": False, "verify": False}
-    assert rewritten(model, interface="varseqlen", **options) is model
+    assert rewrite_once(model, interface="varseqlen", **options) is model
     with pytest.raises(BuildError, match="rewritten with interface varseqlen, packed was asked for"):
-        rewritten(model, interface="packed", **options)
+        rewrite_once(model, interface="packed", **options)
 
 
 def test_triton_serves_it_with_the_python_backend(tmp_path: Path) -> None:
-    save_model(made("bert_dynamo_eager", verify=False).model, path := tmp_path / "model.onnx")
+    save_model(rewrite_fixture("bert_dynamo_eager", verify=False).model, path := tmp_path / "model.onnx")
     assert choose(path, ServingOptions(name="bert")).backend == "python"
 
 

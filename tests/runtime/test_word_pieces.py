@@ -138,7 +138,7 @@ def looked_up(
     if most is not None:
         library.enable_truncation(most)
     actual = pieces.look_up(texts, most)
-    left = [library.encode(*([texts[at]] if isinstance(texts[at], str) else texts[at])) for at in actual.left]
+    left = [library.encode(*([texts[at]] if isinstance(texts[at], str) else texts[at])) for at in actual.rows_left]
     whole = actual.completed([(encoding.ids, encoding.type_ids) for encoding in left])
     ends = np.cumsum(whole.counts)[:-1]
     return (
@@ -179,7 +179,7 @@ def test_texts_beside_pairs(many: tuple[Tokenizer, WordPieces]) -> None:
 def test_real_texts_are_looked_up_whole(many: tuple[Tokenizer, WordPieces]) -> None:
     library, pieces = many
     actual = pieces.look_up(TEXTS * 30)
-    assert actual.left == []
+    assert actual.rows_left == []
     assert actual.ids.tolist() == [item for text in TEXTS * 30 for item in library.encode(text).ids]
 
 
@@ -198,10 +198,10 @@ def test_threads_share_a_table() -> None:
     wanted = [item for text in TEXTS for item in library.encode(text).ids]
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda _: pieces.look_up(TEXTS), range(40)))
-    assert all(one.left == [] and one.ids.tolist() == wanted for one in results)
+    assert all(one.rows_left == [] and one.ids.tolist() == wanted for one in results)
 
 
-def added(actual: Tokenizer, **flags: bool) -> Tokenizer:
+def add(actual: Tokenizer, **flags: bool) -> Tokenizer:
     actual.add_tokens([AddedToken("newword", **flags)])
     return actual
 
@@ -213,8 +213,8 @@ def added(actual: Tokenizer, **flags: bool) -> Tokenizer:
         lambda: tokenizer(normalizer=normalizers.BertNormalizer(clean_text=False)),
         lambda: tokenizer(pre_tokenizer=pre_tokenizers.Whitespace()),
         lambda: tokenizer(model=models.BPE()),
-        lambda: added(tokenizer(), normalized=True),
-        lambda: added(tokenizer(), normalized=False, single_word=True),
+        lambda: add(tokenizer(), normalized=True),
+        lambda: add(tokenizer(), normalized=False, single_word=True),
         lambda: tokenizer(post_processor=processors.TemplateProcessing("$A $A", "$A $B")),
     ],
 )

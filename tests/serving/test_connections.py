@@ -34,7 +34,7 @@ def connect(server: Server) -> socket.socket:
     return socket.create_connection(server.address, timeout=PATIENCE_S)
 
 
-def ended(held: socket.socket) -> bytes:
+def read_to_end(held: socket.socket) -> bytes:
     """What comes until the other end hangs up."""
     found = b""
     with suppress(ConnectionError):
@@ -68,7 +68,7 @@ def test_large_heads_are_refused_before_anything_looks_at_them(two: Server, name
     with connect(two) as held:
         with suppress(ConnectionError):  # it has heard enough
             held.sendall(HEADS[name])
-        answer = ended(held)
+        answer = read_to_end(held)
     assert answer.startswith(b"HTTP/1.1 431") or (not answer and len(HEADS[name]) > MIB)
     assert resident(pid) < before + 16 * MIB
     assert get(two, "/health")[0] == 200
@@ -78,7 +78,7 @@ def test_a_large_head_that_is_small_enough_is_read(two: Server) -> None:
     with connect(two) as held:
         head = b"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n" + b"x: " + b"a" * 50_000 + b"\r\n\r\n"
         held.sendall(head)
-        assert ended(held).startswith(b"HTTP/1.1 200")
+        assert read_to_end(held).startswith(b"HTTP/1.1 200")
 
 
 def test_slow_heads_bodies_and_readers_are_ended(two: Server) -> None:
@@ -86,8 +86,8 @@ def test_slow_heads_bodies_and_readers_are_ended(two: Server) -> None:
     head, body = connect(two), connect(two)
     head.sendall(b"POST /embed HTTP/1.1\r\nhost:")
     body.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n{")
-    assert ended(body).startswith(b"HTTP/1.1 408")
-    assert ended(head).startswith(b"HTTP/1.1 408")
+    assert read_to_end(body).startswith(b"HTTP/1.1 408")
+    assert read_to_end(head).startswith(b"HTTP/1.1 408")
     assert HEAD_S / 2 < time.monotonic() - start < 3 * HEAD_S + SLACK_S
     content = json.dumps({"inputs": ["a b c d e f " * 5000] * 30}).encode()
     request = b"POST /tokenize HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(content) + content
@@ -131,12 +131,12 @@ def test_other_spellings_of_bearer_and_no_redirects(embedder_file: Path) -> None
             with connect(server) as held:
                 head = f"POST /embed HTTP/1.1\r\nhost: a\r\nauthorization: {spelling} k\r\nconnection: close\r\n"
                 held.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-                assert ended(held).startswith(f"HTTP/1.1 {status}".encode())
+                assert read_to_end(held).startswith(f"HTTP/1.1 {status}".encode())
         with connect(server) as held:
             held.sendall(
                 b"POST /embed/ HTTP/1.1\r\nhost: evil.example\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             )
-            answer = ended(held)
+            answer = read_to_end(held)
         assert answer.startswith(b"HTTP/1.1 404")
         assert b"location" not in answer.lower()
 
@@ -148,7 +148,7 @@ def test_callers_who_do_not_wait_for_answers_get_all_of_them(two: Server) -> Non
         held.sendall(4 * request)
         time.sleep(1.0)
         held.sendall(b"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-        assert ended(held).count(b"HTTP/1.1 200") == 5
+        assert read_to_end(held).count(b"HTTP/1.1 200") == 5
     assert post(two, "/embed", inputs="a")[0] == 200
     with connect(two) as gone:
         gone.sendall(4 * request)
@@ -177,7 +177,7 @@ def test_who_sends_no_more_is_answered(two: Server, requests: int) -> None:
         for _ in range(requests):
             held.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
         held.shutdown(socket.SHUT_WR)
-        answers = final_answers(ended(held))
+        answers = final_answers(read_to_end(held))
     assert [status for status, _ in answers] == [200] * requests
     assert all(json.loads(content) == wanted for _, content in answers)
 
@@ -186,5 +186,5 @@ def test_who_sends_half_a_body_and_no_more_is_hung_up_on(two: Server) -> None:
     with connect(two) as held:
         held.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\n{")
         held.shutdown(socket.SHUT_WR)
-        assert ended(held) == b""
+        assert read_to_end(held) == b""
     assert get(two, "/health")[0] == 200

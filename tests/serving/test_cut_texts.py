@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from tests.support.folders import TOKENIZER
 from tests.support.http_requests import PATIENCE_S, post
-from tests.support.served_models import Server, expected, unit, write_model
+from tests.support.served_models import Server, expected_rows, unit, write_model
 
 DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
 MOST = 8
@@ -63,8 +63,8 @@ def test_the_beginnings_are_cut_where_the_tokenizer_says_so(cut_left: Server) ->
     tokenizer.enable_truncation(MOST, direction="left")
     kept = tokenizer.decode(tokenizer.encode(LONG).ids)
     found = np.array(post(cut_left, "/embed", inputs=[LONG])[1])
-    np.testing.assert_allclose(found, unit(expected([kept])), atol=TOLERANCE)
-    assert not np.allclose(found, unit(expected([" ".join(LONG.split()[: MOST - 2])])), atol=TOLERANCE)
+    np.testing.assert_allclose(found, unit(expected_rows([kept])), atol=TOLERANCE)
+    assert not np.allclose(found, unit(expected_rows([" ".join(LONG.split()[: MOST - 2])])), atol=TOLERANCE)
     status, answer = post(cut_left, "/embed", inputs=LONG, truncation_direction="right")
     assert (status, answer["error"]) == (422, "'truncation_direction' is 'right', allowed: left, Left")
 

@@ -49,7 +49,7 @@ def server(request: pytest.FixtureRequest) -> Server:
     return found
 
 
-def described(server: Server) -> dict[str, Any]:
+def description(server: Server) -> dict[str, Any]:
     status, document = get(server, "/openapi.json")
     assert status == 200
     return dict(document)
@@ -67,12 +67,12 @@ def content(response: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 def test_it_is_valid(server: Server) -> None:
     validator = pytest.importorskip("openapi_spec_validator", reason="pip install openapi-spec-validator judges it")
-    validator.validate(described(server))
+    validator.validate(description(server))
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 def test_its_paths_are_the_routes_that_the_model_answers(server: Server, request: pytest.FixtureRequest) -> None:
-    paths = set(described(server)["paths"])
+    paths = set(description(server)["paths"])
     assert paths == OWN[request.node.callspec.params["server"]] | OF_ALL
     known = get(server, "/no-such-route")[1]["error"].split("there are ")[1].split(", ")
     for path in set(known) - paths - ALIASES:
@@ -81,7 +81,7 @@ def test_its_paths_are_the_routes_that_the_model_answers(server: Server, request
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 def test_examples_are_answered_as_it_says(server: Server) -> None:
-    for path, methods in described(server)["paths"].items():
+    for path, methods in description(server)["paths"].items():
         for method, operation in methods.items():
             if method == "get":
                 status, answer = get(server, path)
@@ -104,7 +104,7 @@ def test_examples_are_answered_as_it_says(server: Server) -> None:
 def test_fields_are_those_that_the_server_reads(embedder: Server) -> None:
     """A value of another type is refused for each field, but for those of OpenAI's that nobody reads."""
     for path in ("/v1/embeddings", "/embed", "/tokenize"):
-        body = described(embedder)["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        body = description(embedder)["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         for name in set(body["schema"]["properties"]) - {"model"}:
             assert post(embedder, path, **{**body["example"], name: {"an": "object"}})[0] == 422, (path, name)
 
@@ -112,7 +112,7 @@ def test_fields_are_those_that_the_server_reads(embedder: Server) -> None:
 def test_limits_keys_and_ids_are_the_servers(embedder_file: Path) -> None:
     options = ["--max-texts", "3", "--api-key", KEY, "--accept-token-ids", "--processes", "1"]
     with Server(embedder_file, *options) as server:
-        document = described(server)  # without a key
+        document = description(server)  # without a key
         inputs = document["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]["schema"]
         for value, fits in (([[5, 6]], True), (["a"] * 3, True), (["a"] * 4, False)):
             assert jsonschema.Draft202012Validator(inputs).is_valid({"inputs": value}) is fits
@@ -169,7 +169,9 @@ def test_the_page_shows_every_route_and_needs_nothing_from_elsewhere(server: Ser
     assert f"script-src 'sha256-{allowed}'" in policy
     assert "default-src 'none'" in policy
     forms = re.findall(r'<form data-method="(\w+)" data-path="([^"]+)">', page)
-    wanted = [(method.upper(), path[1:]) for path, methods in described(server)["paths"].items() for method in methods]
+    wanted = [
+        (method.upper(), path[1:]) for path, methods in description(server)["paths"].items() for method in methods
+    ]
     assert forms == wanted
 
 
@@ -179,7 +181,7 @@ def test_a_browser_sends_every_example(embedder_file: Path, tmp_path: Path) -> N
     if browser is None:
         pytest.skip(f"no browser here, looked for {', '.join(BROWSERS)}; install Debian's chromium")
     with Server(embedder_file, "--api-key", KEY, "--processes", "1") as server:
-        routes = sum(map(len, described(server)["paths"].values()))
+        routes = sum(map(len, description(server)["paths"].values()))
         page = get(server, "/docs")[1].replace("<head>", f'<head><base href="{server.url}/">')
         press = "document.querySelectorAll('details').forEach(one => one.open = true);"
         press += f"document.querySelector('#key').value = '{KEY}';"
@@ -202,7 +204,7 @@ def test_a_browser_sends_every_example(embedder_file: Path, tmp_path: Path) -> N
 def test_the_descriptions_show_no_prompt_s_text(embedder_file: Path) -> None:
     secret = "as our lawyers search:"
     with Server(embedder_file, "--query-prompt", secret, "--processes", "1") as server:
-        shown = get(server, "/docs")[1] + json.dumps(described(server))
+        shown = get(server, "/docs")[1] + json.dumps(description(server))
     assert "prompt_name" in shown
     assert secret not in shown
 
@@ -213,7 +215,7 @@ def test_names_cannot_write_into_the_page(embedder_file: Path) -> None:
         page = get(server, "/docs")[1]
         assert "<script>alert" not in page
         assert "&lt;script&gt;alert" in page
-        assert described(server)["info"]["title"].startswith(name)
+        assert description(server)["info"]["title"].startswith(name)
 
 
 def test_it_may_be_left_out(embedder_file: Path) -> None:

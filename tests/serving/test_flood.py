@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tests.support.folders import DEMO_DATA
-from tests.support.served_models import Array, Server, expected, fault, unit
+from tests.support.served_models import Array, Server, expected_rows, fault, unit
 
 CONNECTIONS = 24
 POOL = 300
@@ -59,7 +59,7 @@ def questions(rng: random.Random) -> list[Question]:
         if what == "body":
             body = body[:-1]
         head = f"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-        vectors = unit(expected(texts)) if what in ("none", "hang up") else None
+        vectors = unit(expected_rows(texts)) if what in ("none", "hang up") else None
         found.append(Question(head + body, {"run": 424, "ids": 422, "body": 422}.get(what, 200), vectors, what))
     return found
 

@@ -46,11 +46,11 @@ def test_groups_go_to_all_devices_and_a_failing_one_is_counted_out(
             found: list[float] = wire.unpack_rows(answer.payload).values[0].tolist()
             return found
 
-        def expected(ids: list[int]) -> list[float]:
+        def expected_rows(ids: list[int]) -> list[float]:
             return table(8)[ids].sum(0).tolist()
 
         for ids in ([3, 4], [5], [6, 7, 8]):
-            assert ask(ids) == pytest.approx(expected(ids), rel=1e-5)
+            assert ask(ids) == pytest.approx(expected_rows(ids), rel=1e-5)
         assert [one.runs > 0 for one in pool.stats.values()] == [True, True]
 
         def fail(*_: Any, **__: Any) -> Any:
@@ -58,7 +58,7 @@ def test_groups_go_to_all_devices_and_a_failing_one_is_counted_out(
 
         monkeypatch.setattr(sessions["one"].backend, "run", fail)
         for ids in ([3, 4], [5], [6, 7, 8]):
-            assert ask(ids) == pytest.approx(expected(ids), rel=1e-5)
+            assert ask(ids) == pytest.approx(expected_rows(ids), rel=1e-5)
         assert row.total("padfree_devices") == 1
         assert list(pool.failures) == ["one"]
         engine.close()

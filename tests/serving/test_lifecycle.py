@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 
 from tests.support.folders import TOKENIZER, write_folder
 from tests.support.http_requests import get, post
-from tests.support.served_models import MOST_END_S, Server, expected, unit, wait_until, write_model
+from tests.support.served_models import MOST_END_S, Server, expected_rows, unit, wait_until, write_model
 
 from .conftest import EMBEDDER
 
@@ -41,7 +41,7 @@ TOLERANCE = 1e-5
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_requests_under_way_are_answered_before_the_end(embedder_file: Path, number: int) -> None:
-    wanted = unit(expected(TEXTS))
+    wanted = unit(expected_rows(TEXTS))
     with Server(embedder_file, "--processes", "2") as server:
         answered, refused, wrong = [0] * 8, [0] * 8, []
 
@@ -215,7 +215,7 @@ def test_a_front_end_that_is_started_again_has_the_tokenizer_that_was_checked(
     tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     model = write_model(tmp_path / "model.onnx", text=EMBEDDER.to_dict())
-    wanted = unit(expected(TEXTS))
+    wanted = unit(expected_rows(TEXTS))
     with Server(model, "--processes", "1") as server:
         (pid,) = server.front_ends
         change(tokenizer_path(model))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.served_models import WIDTH, Server, expected, unit
+from tests.support.served_models import WIDTH, Server, expected_rows, unit
 
 TEXTS = ["the cat sat on the mat", "a", "rain, rain, and more of it"]
 TOLERANCE = 1e-5  # of vectors of length 1: sums of a few dozen numbers in another order
@@ -23,7 +23,7 @@ def client(embedder: Server) -> Any:
 def test_texts_become_their_vectors(client: Any) -> None:
     answer = client.embeddings.create(model="embedder", input=TEXTS)  # the client asks for base64
     vectors = np.array([item.embedding for item in answer.data])
-    np.testing.assert_allclose(vectors, unit(expected(TEXTS)), atol=TOLERANCE)
+    np.testing.assert_allclose(vectors, unit(expected_rows(TEXTS)), atol=TOLERANCE)
     assert [item.index for item in answer.data] == [0, 1, 2]
     assert (answer.model, answer.object) == ("embedder", "list")
 
@@ -37,7 +37,7 @@ def test_numbers_are_those_of_base64(client: Any) -> None:
 def test_fewer_dimensions_have_length_one_again(client: Any) -> None:
     answer = client.embeddings.create(model="embedder", input=TEXTS, dimensions=3)
     vectors = np.array([item.embedding for item in answer.data])
-    np.testing.assert_allclose(vectors, unit(expected(TEXTS)[:, :3]), atol=TOLERANCE)
+    np.testing.assert_allclose(vectors, unit(expected_rows(TEXTS)[:, :3]), atol=TOLERANCE)
 
 
 def test_usage_counts_tokens(client: Any) -> None:
@@ -57,7 +57,7 @@ def test_usage_counts_tokens(client: Any) -> None:
 )
 def test_prompts_stand_in_front(client: Any, asked: dict[str, str], prompt: str) -> None:
     answer = client.embeddings.create(model="embedder", input=TEXTS, extra_body=asked)
-    wanted = unit(expected([prompt + text for text in TEXTS]))
+    wanted = unit(expected_rows([prompt + text for text in TEXTS]))
     np.testing.assert_allclose([item.embedding for item in answer.data], wanted, atol=TOLERANCE)
 
 
@@ -101,5 +101,5 @@ def test_langchain_gets_the_vectors(embedder: Server) -> None:
     embeddings = langchain.OpenAIEmbeddings(
         base_url=f"{embedder.url}/v1", api_key="none", model="embedder", check_embedding_ctx_length=False
     )
-    np.testing.assert_allclose(embeddings.embed_documents(TEXTS), unit(expected(TEXTS)), atol=TOLERANCE)
-    np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), unit(expected(TEXTS[:1]))[0], atol=TOLERANCE)
+    np.testing.assert_allclose(embeddings.embed_documents(TEXTS), unit(expected_rows(TEXTS)), atol=TOLERANCE)
+    np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), unit(expected_rows(TEXTS[:1]))[0], atol=TOLERANCE)

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from tests.support.http_requests import PATIENCE_S, get, post
-from tests.support.served_models import Server, expected, unit, wait_until, write_model
+from tests.support.served_models import Server, expected_rows, unit, wait_until, write_model
 
 from .conftest import EMBEDDER
 
@@ -59,7 +59,7 @@ def number(server: Server, name: str) -> float:
     return float(found[1])
 
 
-def computed(server: Server) -> float:
+def computed_count(server: Server) -> float:
     return number(server, "padfree_tokens_total")
 
 
@@ -122,7 +122,7 @@ class Wait:
 def waits(server: Server, count: int) -> list[Wait]:
     """Of one text, on one connection."""
     connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
-    wanted, found = unit(expected([TEXT])), []
+    wanted, found = unit(expected_rows([TEXT])), []
     for _ in range(count):
         start = time.monotonic()
         connection.request("POST", "/embed", json.dumps({"inputs": TEXT}))
@@ -146,7 +146,7 @@ def p90(values: Iterable[float]) -> float:
 def test_nobody_is_computed_for_who_has_hung_up(patient: Server, more_bytes: int, requests: int) -> None:
     """Nor where a body is larger than what is read of a connection at once, or where a second request waits."""
     texts = 4 * many(patient)
-    of_all, before = 5 * texts * tokens(patient), computed(patient)
+    of_all, before = 5 * texts * tokens(patient), computed_count(patient)
     body = json.dumps({"inputs": [TEXT] * texts, "unknown": "a" * more_bytes}).encode()
     held = [socket.create_connection(patient.address) for _ in range(5)]
     for connection in held:
@@ -160,19 +160,19 @@ def test_nobody_is_computed_for_who_has_hung_up(patient: Server, more_bytes: int
     wait_until(lambda: number(patient, "padfree_waiting_tokens") == 0)
     (one,) = waits(patient, 1)
     assert one.queue_s < 2 * BULK_S
-    assert computed(patient) - before < of_all / 4
+    assert computed_count(patient) - before < of_all / 4
 
 
 @pytest.mark.parametrize("clients", [2, 32])
 def test_what_is_computed_is_answered_whatever_is_asked_for(slow: Server, clients: int) -> None:
     texts = many(slow)
-    each, before = texts * tokens(slow), computed(slow)
+    each, before = texts * tokens(slow), computed_count(slow)
     bulk = [Bulk(slow, texts, time.monotonic() + REQUEST_S, wait_s=0.05) for _ in range(clients)]
     for one in bulk:
         one.join()
     answered = sum(one.answered for one in bulk)
     assert answered > 0
-    assert answered * each >= 0.9 * (computed(slow) - before)
+    assert answered * each >= 0.9 * (computed_count(slow) - before)
     if clients > 2:
         refused = [wait for one in bulk for wait in one.waits]
         assert refused
@@ -195,7 +195,7 @@ def test_one_text_waits_for_a_run_and_not_for_all_who_wait(slow: Server) -> None
 
 def test_requests_that_are_read_at_the_same_time_are_answered_whole(slow: Server) -> None:
     texts = [f"{at} {TEXT}"[: 20 + at] for at in range(90)]
-    wanted = unit(expected(texts))
+    wanted = unit(expected_rows(texts))
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda _: post(slow, "/embed", inputs=texts), range(6)))
     for status, vectors in found:

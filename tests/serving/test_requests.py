@@ -28,7 +28,7 @@ SOON_S = 10.0
 ID = "from-a.proxy:7"
 
 
-def answered(server: Server, path: str, body: str | None = None, **headers: str) -> tuple[int, dict[str, str]]:
+def answer(server: Server, path: str, body: str | None = None, **headers: str) -> tuple[int, dict[str, str]]:
     """Status and headers."""
     connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
     connection.request("GET" if body is None else "POST", path, body, headers)
@@ -45,15 +45,15 @@ def lines(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/health", "/metrics", "/nowhere", "/tokenize"])
 def test_every_answer_has_an_id(embedder: Server, path: str) -> None:
     body = json.dumps({"inputs": "a", "input": "a"}) if path in ("/embed", "/v1/embeddings", "/tokenize") else None
-    assert answered(embedder, path, body, **{"x-request-id": ID})[1]["x-request-id"] == ID
-    made = [answered(embedder, path, body)[1]["x-request-id"] for _ in range(3)]
+    assert answer(embedder, path, body, **{"x-request-id": ID})[1]["x-request-id"] == ID
+    made = [answer(embedder, path, body)[1]["x-request-id"] for _ in range(3)]
     assert len(set(made)) == 3
     assert all(len(one) == 32 for one in made)
 
 
 @pytest.mark.parametrize("bad", ["a b", "x" * 129, "a\tb", "ä", '"}'])
 def test_ids_that_do_not_belong_in_a_log_are_replaced(embedder: Server, bad: str) -> None:
-    found = answered(embedder, "/embed", '{"inputs": "a"}', **{"x-request-id": bad})[1]["x-request-id"]
+    found = answer(embedder, "/embed", '{"inputs": "a"}', **{"x-request-id": bad})[1]["x-request-id"]
     assert len(found) == 32
     assert found.isalnum()
 
@@ -64,13 +64,13 @@ def test_lines_say_what_came_and_no_text_or_key(embedder_file: Path, tmp_path: P
     with Server(embedder_file, *options) as server:
         key = {"Authorization": f"Bearer {OTHER}"}
         begin = datetime.now(timezone.utc).timestamp()
-        told = answered(server, "/embed", '{"inputs": ["the zebra sat", "rain"]}', **key, **{"x-request-id": ID})[1]
-        answered(server, "/embed", json.dumps({"inputs": "zebra " * 500}), **key)
-        answered(server, "/tokenize", '{"inputs": "the zebra sat"}', **key)
-        answered(server, "/embed", '{"inputs": []}', **key)
-        answered(server, "/embed", '{"inputs": "zebra"}', Authorization="Bearer wrong")
-        answered(server, "/nowhere?zebra=rain")
-        answered(server, "/health")
+        told = answer(server, "/embed", '{"inputs": ["the zebra sat", "rain"]}', **key, **{"x-request-id": ID})[1]
+        answer(server, "/embed", json.dumps({"inputs": "zebra " * 500}), **key)
+        answer(server, "/tokenize", '{"inputs": "the zebra sat"}', **key)
+        answer(server, "/embed", '{"inputs": []}', **key)
+        answer(server, "/embed", '{"inputs": "zebra"}', Authorization="Bearer wrong")
+        answer(server, "/nowhere?zebra=rain")
+        answer(server, "/health")
         wait_until(lambda: len(lines(log)) == 7, SOON_S)
     text = log.read_text("utf-8")
     assert not [word for word in ("zebra", "rain", KEY, OTHER, "wrong", "Bearer") if word in text]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.served_models import Array, Server, expected
+from tests.support.served_models import Array, Server, expected_rows
 
 QUERY = "where is the cat"
 TEXTS = ["the cat sat on the mat", "rain", "it rained the whole day", "a"]
@@ -17,7 +17,7 @@ TOLERANCE = 1e-5
 
 def shares() -> Array:
     """What Cohere calls relevance, of every text."""
-    logits = expected([(QUERY, text) for text in TEXTS], 1)[:, 0]
+    logits = expected_rows([(QUERY, text) for text in TEXTS], 1)[:, 0]
     return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))))
 
 

@@ -35,7 +35,7 @@ def server(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield running
 
 
-def wanted(tokenizer: Path, rows: dict[str, np.ndarray]) -> np.ndarray:
+def expected_rows(tokenizer: Path, rows: dict[str, np.ndarray]) -> np.ndarray:
     read = Tokenizer.from_file(str(tokenizer))
     ids = [np.asarray(read.encode(text).ids) for text in TEXTS]
     return unit(np.stack([row["vector"] for row in alone(with_rows(), ids, rows)]))
@@ -44,7 +44,7 @@ def wanted(tokenizer: Path, rows: dict[str, np.ndarray]) -> np.ndarray:
 def test_a_list_has_one_for_every_text(server: Server, tokenizer: Path) -> None:
     fields = {name: values.tolist() for name, values in ROWS.items()}
     _, answer = post(server, "/embed", inputs=TEXTS, **fields)
-    np.testing.assert_allclose(answer, wanted(tokenizer, ROWS), atol=1e-5)
+    np.testing.assert_allclose(answer, expected_rows(tokenizer, ROWS), atol=1e-5)
 
 
 def test_one_for_all_texts(server: Server, tokenizer: Path) -> None:
@@ -53,7 +53,7 @@ def test_one_for_all_texts(server: Server, tokenizer: Path) -> None:
     rows |= {"source": rows["source"][:, None], "features": rows["features"].astype(np.float32)}
     _, answer = post(server, "/v1/embeddings", input=TEXTS, model="m", **one)
     found = [item["embedding"] for item in answer["data"]]
-    np.testing.assert_allclose(found, wanted(tokenizer, rows), atol=1e-5)
+    np.testing.assert_allclose(found, expected_rows(tokenizer, rows), atol=1e-5)
 
 
 @pytest.mark.parametrize(

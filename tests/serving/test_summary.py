@@ -18,7 +18,7 @@ LAST = "processes"
 SOON_S = 10.0
 
 
-def said(server: Server) -> dict[str, str]:
+def summary_lines(server: Server) -> dict[str, str]:
     """The lines after the first, which has the address, up to the last one."""
     assert server.process.stdout is not None
     found = dict[str, str]()
@@ -33,7 +33,7 @@ def test_it_says_task_model_lengths_routes_and_limits(tmp_path: Path) -> None:
     model = write_embedder(tmp_path / "small.onnx")
     options = ["--processes", "1", "--max-length", "9", "--long-texts", "refuse", "--max-texts", "5"]
     with Server(model, *options, "--api-key", "secret", "--api-key", "another", "--request-seconds", "7") as server:
-        shown = said(server)
+        shown = summary_lines(server)
         info = get(server, "/info", key="secret")[1]
         assert shown["model"] == f"{info['model_id']}, fp32"
         assert shown["task"] == "embeddings of 8 numbers, pooling mean"
@@ -57,14 +57,14 @@ def body(path: str) -> dict[str, str]:
 def test_labels_of_taggers_are_named(tmp_path: Path) -> None:
     labels = ["O", *(f"B-KIND{at}" for at in range(10))]
     with Server(small_folder(tmp_path / "ner", "token", labels[:3]), "--processes", "1") as server:
-        shown = said(server)
+        shown = summary_lines(server)
     assert shown["task"] == f"labels of words: {', '.join(labels[:3])}"
     assert shown["routes"].startswith("/tag, ")
 
 
 def test_rerankers_and_no_key(tmp_path: Path) -> None:
     with Server(write_reranker(tmp_path / "small.onnx"), "--processes", "1", "--no-docs") as server:
-        shown = said(server)
+        shown = summary_lines(server)
     assert shown["task"] == "reranking: one score per pair of texts"
     assert shown["routes"].startswith("/v1/rerank, /v2/rerank, /rerank, /predict, ")
     assert "/docs" not in shown["routes"]

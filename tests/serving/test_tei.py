@@ -12,7 +12,7 @@ import pytest
 from padfree.contract.texts import TextInfo
 
 from tests.support.http_requests import get, post
-from tests.support.served_models import DIGEST, POSITIONS, Server, expected, fault, unit, write_model
+from tests.support.served_models import DIGEST, POSITIONS, Server, expected_rows, fault, unit, write_model
 
 TEXTS = ["the cat sat on the mat", "a", "rain, rain, and more of it"]
 TOLERANCE = 1e-5
@@ -36,13 +36,13 @@ INFO = {
 
 
 def test_embed_gives_vectors_of_length_one_unless_told_otherwise(embedder: Server) -> None:
-    wanted = expected(TEXTS)
+    wanted = expected_rows(TEXTS)
     np.testing.assert_allclose(post(embedder, "/embed", inputs=TEXTS)[1], unit(wanted), atol=TOLERANCE)
     np.testing.assert_allclose(post(embedder, "/embed", inputs=TEXTS[0])[1], unit(wanted[:1]), atol=TOLERANCE)
     plain = post(embedder, "/embed", inputs=TEXTS, normalize=False)[1]
     np.testing.assert_allclose(plain, wanted, rtol=TOLERANCE, atol=TOLERANCE)
     prompted = post(embedder, "/embed", inputs=TEXTS, prompt_name="query")[1]
-    np.testing.assert_allclose(prompted, unit(expected([f"query: {text}" for text in TEXTS])), atol=TOLERANCE)
+    np.testing.assert_allclose(prompted, unit(expected_rows([f"query: {text}" for text in TEXTS])), atol=TOLERANCE)
 
 
 def test_many_texts_are_several_groups_and_come_back_in_order(embedder: Server) -> None:
@@ -53,12 +53,14 @@ def test_many_texts_are_several_groups_and_come_back_in_order(embedder: Server) 
         (1500, " café"),
     ):  # ASCII is looked up, on the loop or not
         texts = [f"{TEXTS[at % 3]} {at}{more}" for at in range(count)]
-        np.testing.assert_allclose(post(embedder, "/embed", inputs=texts)[1], unit(expected(texts)), atol=TOLERANCE)
+        np.testing.assert_allclose(
+            post(embedder, "/embed", inputs=texts)[1], unit(expected_rows(texts)), atol=TOLERANCE
+        )
 
 
 @pytest.mark.parametrize("path", ["/embed_sparse", "/"])
 def test_embed_sparse_gives_what_is_not_zero(sparse_encoder: Server, path: str) -> None:
-    wanted = np.maximum(expected(TEXTS), 0)
+    wanted = np.maximum(expected_rows(TEXTS), 0)
     assert 0 < np.count_nonzero(wanted) < wanted.size
     for inputs, rows in ((TEXTS, wanted), (TEXTS[0], wanted[:1])):
         status, answer = post(sparse_encoder, path, inputs=inputs)
@@ -73,7 +75,7 @@ def test_embed_sparse_gives_what_is_not_zero(sparse_encoder: Server, path: str) 
 @pytest.mark.parametrize(("count", "more"), [(30, ""), (600, ""), (600, " café")])
 def test_many_pairs_are_ranked(reranker: Server, count: int, more: str) -> None:
     texts = [f"{TEXTS[at % 3]} {at}{more}" for at in range(count)]
-    logits = expected([("where is the cat", text) for text in texts], 1)[:, 0]
+    logits = expected_rows([("where is the cat", text) for text in texts], 1)[:, 0]
     ranks = post(reranker, "/rerank", query="where is the cat", texts=texts, raw_scores=True)[1]
     found = np.empty(count)
     found[[rank["index"] for rank in ranks]] = [rank["score"] for rank in ranks]
@@ -90,7 +92,7 @@ def test_long_texts_are_cut_or_refused(embedder: Server, reranker: Server) -> No
 
 
 def test_rerank_sorts(reranker: Server) -> None:
-    logits = expected([("where is the cat", text) for text in TEXTS], 1)[:, 0]
+    logits = expected_rows([("where is the cat", text) for text in TEXTS], 1)[:, 0]
     status, ranks = post(reranker, "/rerank", query="where is the cat", texts=TEXTS, raw_scores=True, return_text=True)
     assert status == 200
     order = np.argsort(-logits)
@@ -102,7 +104,7 @@ def test_rerank_sorts(reranker: Server) -> None:
 
 
 def test_predict_takes_texts_pairs_and_lists_of_both(classifier: Server) -> None:
-    logits = expected([("a", "rain"), "a"], 3)
+    logits = expected_rows([("a", "rain"), "a"], 3)
     wanted = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     for inputs, rows in (("a", wanted[1:]), (["a", "rain"], wanted[:1]), ([["a", "rain"], ["a"]], wanted)):
         status, answer = post(classifier, "/predict", inputs=inputs)
@@ -120,7 +122,7 @@ def test_predict_takes_texts_pairs_and_lists_of_both(classifier: Server) -> None
 def test_predict_gives_what_the_folder_says_of_classes(problem: str, tmp_path: Path) -> None:
     text = TextInfo("text-classification", DIGEST, labels=("no", "maybe", "yes"), problem=problem)
     model = write_model(tmp_path / "classes.onnx", "logits", 3, text.to_dict())
-    logits = expected(TEXTS, 3)
+    logits = expected_rows(TEXTS, 3)
     wanted = 1 / (1 + np.exp(-logits)) if problem.startswith("multi") else logits
     with Server(model, "--processes", "1") as server:
         answers = post(server, "/predict", inputs=[[text] for text in TEXTS])[1]
@@ -202,7 +204,7 @@ def test_health_and_metrics_count_all_processes(embedder: Server) -> None:
 def test_hugging_faces_client_speaks_to_it(embedder: Server) -> None:
     hub = pytest.importorskip("huggingface_hub")
     vector = hub.InferenceClient(base_url=embedder.url).feature_extraction(TEXTS[0])
-    np.testing.assert_allclose(vector, unit(expected(TEXTS[:1])), atol=TOLERANCE)
+    np.testing.assert_allclose(vector, unit(expected_rows(TEXTS[:1])), atol=TOLERANCE)
 
 
 def test_long_texts_lose_their_ends_alone(embedder: Server) -> None:
@@ -249,11 +251,11 @@ def test_kinds_of_values_are_named(embedder: Server) -> None:
 def test_health_asks_the_model_once_a_second(embedder: Server) -> None:
     """Two processes, each once a second; one text has three tokens."""
 
-    def computed() -> float:
+    def computed_count() -> float:
         page = get(embedder, "/metrics")[1]
         return float(next(line.split()[-1] for line in page.splitlines() if line.startswith("padfree_tokens_total ")))
 
-    before, begin = computed(), time.monotonic()
+    before, begin = computed_count(), time.monotonic()
     assert {get(embedder, "/health")[0] for _ in range(60)} == {200}
-    asked = (computed() - before) / 3
+    asked = (computed_count() - before) / 3
     assert 1 <= asked <= 2 * (2 + time.monotonic() - begin)

@@ -27,7 +27,7 @@ class Task:
     groups: int
     splits: int
 
-    def packed(self) -> list[int]:
+    def pack(self) -> list[int]:
         """The four integers of an entry."""
         parts = self.head | self.heads << 16 | self.groups << 20 | self.splits << 24
         return [self.begin, self.length, self.first, parts]
@@ -92,7 +92,7 @@ def _cut(begin: int, length: int, heads: int, most: int, few: bool) -> Iterator[
 
 def entries_of(tasks: Sequence[Task]) -> list[list[int]]:
     """The list as it lies in memory, entry 0 included."""
-    return [[len(tasks), 0, 0, 0], *(task.packed() for task in tasks)]
+    return [[len(tasks), 0, 0, 0], *(task.pack() for task in tasks)]
 
 
 def most_entries(tokens: int, batch: int, heads: int) -> int:

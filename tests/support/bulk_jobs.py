@@ -103,7 +103,7 @@ class Command:
         return there
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Stops the driver for a while: workers end what they have, and get nothing more."""
         self.process.send_signal(signal.SIGSTOP)
         try:

@@ -76,7 +76,7 @@ def read(name: str) -> Reference:
     )
 
 
-def drawn(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """The numbers of a tensor: sums of products stay near 1, scales of norms too."""
     numbers = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
     if len(shape) > 1:
@@ -91,12 +91,12 @@ def write_reference(reference: Reference, folder: Path) -> Path:
     write_json(folder / "config.json", reference.config)
     inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if reference.takes_types else [])]
     write_json(folder / "tokenizer_config.json", {"model_input_names": inputs})
-    values = {name: drawn(name, shape).astype(DTYPES[reference.dtype]) for name, shape in reference.tensors.items()}
+    values = {name: draw(name, shape).astype(DTYPES[reference.dtype]) for name, shape in reference.tensors.items()}
     write_tensors(folder / "model.safetensors", values)
     return folder
 
 
-def padded(padding: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
+def pad(padding: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
     """All requests as one batch, with an id of padding behind each, or random ids."""
     longest = max(map(len, REQUESTS))
     ids = np.random.RandomState(0).randint(5, 60, (len(REQUESTS), longest)).astype(np.int64)

@@ -99,7 +99,7 @@ def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int
     """One dict of arrays [length], or [length,4] of boxes, a sequence."""
     rng = np.random.default_rng(seed)
 
-    def drawn(item: Input, length: int) -> np.ndarray:
+    def draw(item: Input, length: int) -> np.ndarray:
         if item.kind == "mask":
             return np.ones(length, np.int64)
         if item.kind == "inverted":
@@ -118,7 +118,7 @@ def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int
         ids = rng.choice([value for value in range(item.low, item.high) if value not in refused], length)
         return ids if item.last is None else np.append(ids[1:], item.last)
 
-    return [{item.name: drawn(item, length) for item in inputs} for length in lengths]
+    return [{item.name: draw(item, length) for item in inputs} for length in lengths]
 
 
 def session(model: ModelProto | Path) -> ort.InferenceSession:

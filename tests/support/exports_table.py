@@ -81,7 +81,7 @@ def _kinds(reasons: tuple[str, ...]) -> list[str]:
     return list(results.values())
 
 
-def expected() -> dict[str, dict[str, dict[str, Any]]]:
+def expected_table() -> dict[str, dict[str, dict[str, Any]]]:
     """The committed table."""
     actual: dict[str, dict[str, dict[str, Any]]] = json.loads(TABLE.read_text())
     return actual

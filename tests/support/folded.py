@@ -55,6 +55,6 @@ def layers_of(model: ModelProto) -> Layers:
     )
 
 
-def rewritten(name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
+def rewrite_fixture(name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
     """A file, rewritten with plain products and norms."""
     return rewrite(load(name), precision=precision, interface=interface, verify=False)

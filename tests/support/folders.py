@@ -119,7 +119,7 @@ def write_small_tokenizer(file: Path, size: int) -> Path:
     return file
 
 
-def pooled(rows: npt.NDArray[Any], mode: str, positions: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+def pool(rows: npt.NDArray[Any], mode: str, positions: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
     """What sentence-transformers makes of a text's rows [len, E]: [E]. Places count from 1, padding with them."""
     weights = (np.arange(1, len(rows) + 1) if positions is None else positions)[:, None]
     result: npt.NDArray[Any] = {

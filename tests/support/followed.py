@@ -36,11 +36,11 @@ def _listen(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         parser.parse_args = parse_args
         return parser
 
-    def checked(message: str) -> None:
+    def check(message: str) -> None:
         print_error(message)
         if given and given[0] in parsers():
             found = problems(message, given[0])
             assert not found, f"{message!r} of padfree {given[0]}: {found}"
 
     monkeypatch.setattr(cli, "make_parser", noting)
-    monkeypatch.setattr(cli, "print_error", checked)
+    monkeypatch.setattr(cli, "print_error", check)

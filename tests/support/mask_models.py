@@ -22,11 +22,11 @@ class Builder(EncoderBuilder):
     def number(self, value: int) -> str:
         return self.constant(value, np.int64)
 
-    def added(self, kept: str) -> str:
+    def add_mask(self, kept: str) -> str:
         """A bool [B,S] as what is added to the scores: 0, or float32's lowest."""
         return self.op("Where", self.key(kept), self.constant(0.0), self.constant(np.finfo(np.float32).min))
 
-    def finished(self, hidden: str, inputs: dict[str, int], rank: int = 3) -> ModelProto:
+    def finish(self, hidden: str, inputs: dict[str, int], rank: int = 3) -> ModelProto:
         """The model with an output [B,S,E] and inputs of these types."""
         result = self.op("Identity", hidden, output="result")
         graph = helper.make_graph(
@@ -55,4 +55,4 @@ def unproved(*, mixed: bool = False) -> ModelProto:
     kept = builder.key(builder.op("Cast", "attention_mask", to=FLOAT))
     gone = builder.op("Tanh", builder.op("Sub", builder.constant(1.0), kept))
     mask = builder.op("Mul", gone, builder.constant(-1e6))
-    return builder.finished(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
+    return builder.finish(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 from padfree.builder.folders.source import opened
 from padfree.contract.phases import Phases
@@ -39,7 +39,7 @@ def write_entry(entry: Mapping[str, Any], path: Path) -> Path:
     path = path / entry["folder"]
     if entry["config"] is not None:
         write_json(path / "config.json", entry["config"])
-    tensors = {name: defined.drawn(name, tuple(shape)) for name, shape in entry["tensors"].items()}
+    tensors = {name: defined.draw(name, tuple(shape)) for name, shape in entry["tensors"].items()}
     write_tensors(path / "model.safetensors", tensors)
     if "answers" in entry:
         words = {word: number for number, word in enumerate(["[UNK]", *entry["answers"]])}

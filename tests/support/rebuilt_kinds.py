@@ -18,7 +18,7 @@ _ENT = {
 }  # fmt: skip
 
 
-def merged(*specials: str, by_bytes: bool = True, more: tuple[str, ...] = ()) -> Tokenizer:
+def merges_of(*specials: str, by_bytes: bool = True, more: tuple[str, ...] = ()) -> Tokenizer:
     """SentencePiece's merges, in a file that says otherwise than any class: words are cut, and nothing goes before."""
     letters = [SPACE, *LETTERS, *LETTERS.upper(), *",.!()'\"-`<>/_|", "é", "ï"]
     merges = [("c", "a"), ("ca", "t"), (SPACE, "t"), (SPACE + "t", "h"), (SPACE + "th", "e"), (SPACE, "cat")]
@@ -38,7 +38,7 @@ def merged(*specials: str, by_bytes: bool = True, more: tuple[str, ...] = ()) ->
     return tokenizer
 
 
-def ended(*specials: str) -> Tokenizer:
+def merges_with_ends(*specials: str) -> Tokenizer:
     """Merges of words that end in a mark."""
     letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "é", "ï"]
     merges = [("c", "a"), ("ca", "t</w>"), ("t", "h"), ("th", "e</w>"), ("r", "a")]
@@ -65,28 +65,28 @@ def _bytes(*specials: str) -> Callable[[], Tokenizer]:
     return make
 
 
-def _weighted(*specials: str) -> Callable[[], Tokenizer]:
+def _weights(*specials: str) -> Callable[[], Tokenizer]:
     def make() -> Tokenizer:
         return pieces(specials, (f"{specials[0]} $A", "$A $B"), normalizer=normalizers.Lowercase())
 
     return make
 
 
-def _merged(*specials: str, **options: Any) -> Callable[[], Tokenizer]:
-    return lambda: merged(*specials, **options)
+def _merges(*specials: str, **options: Any) -> Callable[[], Tokenizer]:
+    return lambda: merges_of(*specials, **options)
 
 
 def _kind(name: str, make: Callable[[], Tokenizer], tokenizer: str, **settings: Any) -> Kind:
     return Kind(name, make, {"tokenizer_class": tokenizer, **settings})
 
 
-_LLAMA = _merged("<unk>", "<s>", "</s>")
-_GEMMA = _merged("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
-_NLLB = _merged("<s>", "<pad>", "</s>", "<unk>", "eng_Latn", "fra_Latn", "<mask>", by_bytes=False)
+_LLAMA = _merges("<unk>", "<s>", "</s>")
+_GEMMA = _merges("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
+_NLLB = _merges("<s>", "<pad>", "</s>", "<unk>", "eng_Latn", "fra_Latn", "<mask>", by_bytes=False)
 _QWEN = _bytes(_END, "<|im_start|>", "<|im_end|>")
 _COHERE = _bytes("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>")
-_MBART = _weighted("<s>", "<pad>", "</s>", "<unk>", "en_XX", "de_DE", "<mask>")
-_T5 = _weighted("<pad>", "</s>", "<unk>")
+_MBART = _weights("<s>", "<pad>", "</s>", "<unk>", "en_XX", "de_DE", "<mask>")
+_T5 = _weights("<pad>", "</s>", "<unk>")
 
 REBUILT_KINDS = (
     _kind("llama", _LLAMA, "LlamaTokenizer"),
@@ -99,8 +99,8 @@ REBUILT_KINDS = (
     _kind("siglip2", _GEMMA, "Siglip2Tokenizer"),
     _kind("nllb", _NLLB, "NllbTokenizer", src_lang="fra_Latn"),
     _kind("nllb_legacy", _NLLB, "NllbTokenizerFast", legacy_behaviour=True, extra_special_tokens=["fra_Latn"]),
-    _kind("reformer", _merged("<unk>", "</s>"), "ReformerTokenizer", eos_token="</s>"),
-    _kind("tipsv2", _merged("<pad>", "<unk>"), "Tipsv2Tokenizer", do_lower_case=False),
+    _kind("reformer", _merges("<unk>", "</s>"), "ReformerTokenizer", eos_token="</s>"),
+    _kind("tipsv2", _merges("<pad>", "<unk>"), "Tipsv2Tokenizer", do_lower_case=False),
     _kind("qwen2", _QWEN, "Qwen2Tokenizer", additional_special_tokens=["<|im_start|>"]),
     _kind("qwen2_prefix", _QWEN, "Qwen2TokenizerFast", add_prefix_space=True, mask_token=_ENT),
     Kind("qwen2_of_model_type", _QWEN, {"padding_side": "left"}, {"model_type": "qwen3"}),
@@ -111,15 +111,15 @@ REBUILT_KINDS = (
     _kind("blenderbot", _bytes("<s>", "<pad>", "</s>", "<unk>"), "BlenderbotTokenizer"),
     _kind("nougat", _bytes("<s>", "<pad>", "</s>", "<unk>"), "NougatTokenizer"),
     _kind("gpt2_ignores_merges_in_file", _bytes(_END), "GPT2Tokenizer"),
-    _kind("clip", lambda: ended("<|startoftext|>", _END), "CLIPTokenizer"),
-    _kind("herbert", lambda: ended("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "HerbertTokenizerFast"),
-    _kind("openai_gpt", lambda: ended("<unk>"), "OpenAIGPTTokenizer", model_input_names=["token_type_ids"]),
+    _kind("clip", lambda: merges_with_ends("<|startoftext|>", _END), "CLIPTokenizer"),
+    _kind("herbert", lambda: merges_with_ends("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "HerbertTokenizerFast"),
+    _kind("openai_gpt", lambda: merges_with_ends("<unk>"), "OpenAIGPTTokenizer", model_input_names=["token_type_ids"]),
     _kind("mbart", _MBART, "MBartTokenizer", src_lang="de_DE"),
     _kind("mbart_by_default", _MBART, "MBartTokenizerFast", additional_special_tokens=["<ent>"]),
     _kind("mbart50", _MBART, "MBart50Tokenizer", src_lang="de_DE", truncation_side="left"),
-    _kind("pegasus", _weighted("<pad>", "</s>", "<unk>", "<mask_2>"), "PegasusTokenizer", offset=5),
-    _kind("xglm", _weighted("<s>", "<pad>", "</s>", "<unk>"), "XGLMTokenizer", add_prefix_space=False),
-    _kind("lasr", _weighted("<pad>", "</s>", "<unk>", "<x>"), "LasrTokenizer", extra_ids=2),
+    _kind("pegasus", _weights("<pad>", "</s>", "<unk>", "<mask_2>"), "PegasusTokenizer", offset=5),
+    _kind("xglm", _weights("<s>", "<pad>", "</s>", "<unk>"), "XGLMTokenizer", add_prefix_space=False),
+    _kind("lasr", _weights("<pad>", "</s>", "<unk>", "<x>"), "LasrTokenizer", extra_ids=2),
     _kind("videoprism", _T5, "VideoPrismTokenizer", extra_ids=1),
     _kind("t5_extra_ids", _T5, "T5TokenizerFast", extra_ids=3),
     _kind("t5_other_end", _T5, "T5Tokenizer", eos_token="<unk>"),

@@ -180,7 +180,7 @@ def _angles(positions: Array, frequencies: Array) -> Floats:
     return f64(positions.astype(np.float32)[:, None] * frequencies.astype(np.float32))
 
 
-def _turned(x: Floats, y: Floats, angles: Floats) -> tuple[Floats, Floats]:
+def _rotate(x: Floats, y: Floats, angles: Floats) -> tuple[Floats, Floats]:
     cosine, sine = np.cos(angles), np.sin(angles)
     return x * cosine - y * sine, y * cosine + x * sine
 
@@ -192,7 +192,7 @@ def rotary(x: Array, positions: Array, frequencies: Array, *, head_size: int, nu
     for head in range(num_heads):
         columns = np.arange(head * head_size, (head + 1) * head_size)
         first, second = columns.reshape(2, -1) if pairing == "half" else columns.reshape(-1, 2).T
-        y[:, first], y[:, second] = _turned(f64(x[:, first]), f64(x[:, second]), angles)
+        y[:, first], y[:, second] = _rotate(f64(x[:, first]), f64(x[:, second]), angles)
     return y
 
 
@@ -262,7 +262,7 @@ def linear(
         count = len(frequencies) // 8
         blocks = total[:, : 16 * count].reshape(len(total), count, 2, 8)
         angles = _angles(positions, frequencies).reshape(len(total), count, 8)
-        turned = np.stack(_turned(blocks[:, :, 0], blocks[:, :, 1], angles), 2)
+        turned = np.stack(_rotate(blocks[:, :, 0], blocks[:, :, 1], angles), 2)
         total[:, : 16 * count] = turned.reshape(len(total), 16 * count)
     if gated:
         blocks = total.reshape(len(total), total.shape[1] // 16, 2, 8)

@@ -38,7 +38,9 @@ class Rewritings:
 
     def of_folded(self, name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
         """A wide encoder with plain products and norms, not verified. Raises RewriteError."""
-        return self.of(f"folded-{name}-{precision}-{interface}", lambda: folded.rewritten(name, precision, interface))
+        return self.of(
+            f"folded-{name}-{precision}-{interface}", lambda: folded.rewrite_fixture(name, precision, interface)
+        )
 
     def of_linear(self, name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
         """The same with products and norms of padfree."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from . import passed, skips, workers
+from . import pass_results, skips, workers
 
 SLOW = "slow: `pytest --slow` runs it too, as CI does"
 ONE_AT_A_TIME = ("gpu", "needs_tensorrt")
@@ -43,7 +43,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_configure(config: pytest.Config) -> None:
     """Notes what passes, where that is asked for; workers tell the first process."""
     if config.option.note_passed is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(passed.Passed(config.option.note_passed))
+        config.pluginmanager.register(pass_results.PassRun(config.option.note_passed))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
     _leave_slow_ones(config, items)
     if config.option.except_passed is not None:
-        passed.leave_out(items, config.option.except_passed, config)
+        pass_results.leave_out(items, config.option.except_passed, config)
 
 
 def _leave_slow_ones(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from .defined import drawn
+from .defined import draw
 from .safetensors_files import write_tensors
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "scorers"
@@ -72,5 +72,5 @@ def write_scorer(name: str, folder: Path) -> Path:
     """The folder of a fixture, with weights."""
     shutil.copytree(FOLDER / name, folder, ignore=shutil.ignore_patterns("answers.json"))
     shapes = json.loads((FOLDER / name / "answers.json").read_text("utf-8"))["tensors"]
-    write_tensors(folder / "model.safetensors", {key: drawn(key, tuple(shape)) for key, shape in shapes.items()})
+    write_tensors(folder / "model.safetensors", {key: draw(key, tuple(shape)) for key, shape in shapes.items()})
     return folder

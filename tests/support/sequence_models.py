@@ -20,7 +20,7 @@ LANGUAGES, SOURCES, FEATURES = 5, 4, 3
 INT64, FLOAT = TensorProto.INT64, TensorProto.FLOAT
 
 
-def finished(
+def finish(
     builder: EncoderBuilder, inputs: Mapping[str, tuple[int, Sequence[Any]]], outputs: Mapping[str, Any]
 ) -> ModelProto:
     """The model with ids, mask and these inputs; `inputs` and `outputs` are name -> (type, shape)."""
@@ -64,7 +64,7 @@ def with_rows() -> ModelProto:
         "vector": (FLOAT, ["batch", HIDDEN]),
         "row_id_out": (INT64, ["batch"]),
     }
-    return finished(b, inputs, outputs)
+    return finish(b, inputs, outputs)
 
 
 def with_page() -> ModelProto:
@@ -72,7 +72,7 @@ def with_page() -> ModelProto:
     b = EncoderBuilder()
     rows = b.op("ReduceSum", b.op("Gather", b.weight(7, HIDDEN), "page"), b.axes(1), keepdims=1)
     b.op("Identity", b.layer(b.op("Add", b.embedding(), rows), b.padding_mask()), output="hidden")
-    return finished(b, {"page": (INT64, ["batch", 4])}, {"hidden": (FLOAT, ["batch", "sequence", HIDDEN])})
+    return finish(b, {"page": (INT64, ["batch", 4])}, {"hidden": (FLOAT, ["batch", "sequence", HIDDEN])})
 
 
 def with_scalar(axes: int = 0) -> ModelProto:
@@ -83,7 +83,7 @@ def with_scalar(axes: int = 0) -> ModelProto:
     b = EncoderBuilder()
     task = b.op("Gather", b.weight(LANGUAGES, HIDDEN), b.op("Reshape", "task", b.axes()))
     b.op("Identity", b.layer(b.op("Add", b.embedding(), task), b.padding_mask()), output="hidden")
-    return finished(b, {"task": (INT64, [1] * axes)}, {"hidden": (FLOAT, ["batch", "sequence", HIDDEN])})
+    return finish(b, {"task": (INT64, [1] * axes)}, {"hidden": (FLOAT, ["batch", "sequence", HIDDEN])})
 
 
 def with_shared() -> ModelProto:
@@ -106,7 +106,7 @@ def with_shared() -> ModelProto:
         "turned": (TensorProto.BOOL, []),
     }
     outputs = {"hidden": (FLOAT, ["batch", "sequence", HIDDEN]), "vector": (FLOAT, ["batch", HIDDEN])}
-    return finished(b, inputs, outputs)
+    return finish(b, inputs, outputs)
 
 
 def rows_of(count: int, seed: int = 0) -> dict[str, np.ndarray]:

@@ -53,7 +53,7 @@ def fault() -> str:
     return str(Tokenizer.from_file(str(TOKENIZER)).id_to_token(VOCABULARY - 1))
 
 
-def expected(texts: Sequence[Text], width: int = WIDTH) -> Array:
+def expected_rows(texts: Sequence[Text], width: int = WIDTH) -> Array:
     """The vectors of texts, or pairs: [texts, width]."""
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     tokenizer.no_padding()

@@ -95,7 +95,7 @@ class _AllOfThem(pytest.Item):
         return self.path, 0, self.name
 
 
-def described(reason: str) -> str:
+def shown_reason(reason: str) -> str:
     """A reason as the summary shows it: what pytest.importorskip says becomes what to install."""
     text = " ".join(reason.removeprefix("Skipped: ").split())
     module = _NOT_IMPORTED.match(text)
@@ -110,5 +110,5 @@ def described(reason: str) -> str:
 
 def summary(reasons: Iterable[str]) -> list[str]:
     """One line per reason, the most frequent first, each with the number of tests or files."""
-    counted = Counter(described(reason) for reason in reasons)
+    counted = Counter(shown_reason(reason) for reason in reasons)
     return [f"{number:6,}  {reason}" for reason, number in counted.most_common()]

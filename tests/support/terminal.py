@@ -18,7 +18,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
-class Shown:
+class Screen:
     """What a terminal got, without colours and moves of the cursor, and the command's exit code."""
 
     text: str
@@ -32,7 +32,7 @@ class Shown:
 
 def padfree_in_terminal(
     arguments: Sequence[str], *, columns: int = 80, environment: Mapping[str, str] | None = None
-) -> Shown:
+) -> Screen:
     """`padfree` with these arguments, in a terminal that is so many columns wide."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
@@ -51,4 +51,4 @@ def padfree_in_terminal(
                 break
             content += part
     os.close(ours)
-    return Shown(_ESCAPE.sub("", content.decode()), process.returncode)
+    return Screen(_ESCAPE.sub("", content.decode()), process.returncode)

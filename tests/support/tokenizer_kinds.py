@@ -177,7 +177,7 @@ _DEBERTA = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 _FRAME = ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]")
 
 
-def _named(kind: str, **settings: Any) -> dict[str, Any]:
+def _kind(kind: str, **settings: Any) -> dict[str, Any]:
     return {"tokenizer_class": kind, **settings}
 
 
@@ -189,7 +189,7 @@ def _bert(name: str = "BertTokenizer", **settings: Any) -> dict[str, Any]:
         "cls_token": "[CLS]",
         "mask_token": "[MASK]",
     }
-    return _named(name, **{**tokens, **settings})
+    return _kind(name, **{**tokens, **settings})
 
 
 _ENT = {
@@ -221,7 +221,7 @@ KINDS = (
     Kind(
         "bert_specials_map",
         lambda: bert(added=False),
-        _named("BertTokenizer"),
+        _kind("BertTokenizer"),
         None,
         {"mask_token": {**_ENT, "content": "[MASK]", "lstrip": True}, "additional_special_tokens": ["<ent>"]},
     ),
@@ -239,7 +239,7 @@ KINDS = (
     Kind(
         "mpnet",
         bert,
-        _named(
+        _kind(
             "MPNetTokenizer",
             cls_token="[CLS]",
             sep_token="[SEP]",
@@ -253,7 +253,7 @@ KINDS = (
     Kind(
         "funnel",
         bert,
-        _named(
+        _kind(
             "FunnelTokenizer",
             **{name: f"[{name[:3].upper()}]" for name in ("cls_token", "sep_token", "pad_token", "unk_token")},
             mask_token="[MASK]",
@@ -272,55 +272,55 @@ KINDS = (
     Kind("words_add_bos", words, _bert(_GENERIC, add_bos_token=True, bos_token="[MASK]")),
     Kind("words_ent_normalized", words, _bert(_GENERIC, added_tokens_decoder={"150": {**_ENT, "lstrip": True}})),
     Kind("words_model_specific_token", words, _bert(_GENERIC, ent_token="<ent>")),
-    Kind("roberta", bytes_of, _named("RobertaTokenizer")),
-    Kind("roberta_prefix", bytes_of, _named("RobertaTokenizer", add_prefix_space=True)),
-    Kind("roberta_no_prefix_by_settings", lambda: bytes_of(prefix=True), _named("RobertaTokenizerFast")),
-    Kind("longformer", bytes_of, _named("LongformerTokenizer", truncation_side="left")),
-    Kind("roberta_generic", lambda: bytes_of(prefix=True), _named(_GENERIC, cls_token="<s>")),
+    Kind("roberta", bytes_of, _kind("RobertaTokenizer")),
+    Kind("roberta_prefix", bytes_of, _kind("RobertaTokenizer", add_prefix_space=True)),
+    Kind("roberta_no_prefix_by_settings", lambda: bytes_of(prefix=True), _kind("RobertaTokenizerFast")),
+    Kind("longformer", bytes_of, _kind("LongformerTokenizer", truncation_side="left")),
+    Kind("roberta_generic", lambda: bytes_of(prefix=True), _kind(_GENERIC, cls_token="<s>")),
     Kind(
-        "deberta", lambda: bytes_of(specials=("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")), _named("DebertaTokenizer")
+        "deberta", lambda: bytes_of(specials=("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")), _kind("DebertaTokenizer")
     ),
-    Kind("xlm_roberta", lambda: pieces(_XLM, _XLM_FRAME), _named("XLMRobertaTokenizer")),
+    Kind("xlm_roberta", lambda: pieces(_XLM, _XLM_FRAME), _kind("XLMRobertaTokenizer")),
     Kind(
         "xlm_roberta_lower_in_file",
         lambda: pieces(_XLM, _XLM_FRAME, normalizer=normalizers.Lowercase()),
-        _named("XLMRobertaTokenizer"),
+        _kind("XLMRobertaTokenizer"),
     ),
     Kind(
         "xlm_roberta_generic_lower",
         lambda: pieces(_XLM, _XLM_FRAME, normalizer=normalizers.Lowercase()),
-        _named(_GENERIC),
+        _kind(_GENERIC),
     ),
-    Kind("camembert", lambda: pieces(_XLM, _XLM_FRAME), _named("CamembertTokenizer")),
-    Kind("albert", lambda: pieces(_ALBERT, _FRAME), _named("AlbertTokenizer")),
+    Kind("camembert", lambda: pieces(_XLM, _XLM_FRAME), _kind("CamembertTokenizer")),
+    Kind("albert", lambda: pieces(_ALBERT, _FRAME), _kind("AlbertTokenizer")),
     Kind(
         "albert_cased_accents",
         lambda: pieces(_ALBERT, _FRAME),
-        _named("AlbertTokenizer", do_lower_case=False, keep_accents=True),
+        _kind("AlbertTokenizer", do_lower_case=False, keep_accents=True),
     ),
-    Kind("deberta_v2", lambda: pieces(_DEBERTA, _FRAME), _named("DebertaV2Tokenizer")),
+    Kind("deberta_v2", lambda: pieces(_DEBERTA, _FRAME), _kind("DebertaV2Tokenizer")),
     Kind(
         "deberta_v2_lower_marks",
         lambda: pieces(_DEBERTA, _FRAME),
-        _named("DebertaV2Tokenizer", do_lower_case=True, split_by_punct=True),
+        _kind("DebertaV2Tokenizer", do_lower_case=True, split_by_punct=True),
     ),
-    Kind("rembert", lambda: pieces(("<pad>", "[CLS]", "<unk>", "[SEP]", "[MASK]"), _FRAME), _named("RemBertTokenizer")),
+    Kind("rembert", lambda: pieces(("<pad>", "[CLS]", "<unk>", "[SEP]", "[MASK]"), _FRAME), _kind("RemBertTokenizer")),
     Kind(
         "xlnet",
         lambda: pieces(("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"), None),
-        _named("XLNetTokenizer"),
+        _kind("XLNetTokenizer"),
     ),
     Kind(
         "t5",
         lambda: pieces(("<pad>", "</s>", "<unk>"), ("$A </s>", "$A </s> $B </s>")),
-        _named("T5Tokenizer", extra_ids=0, additional_special_tokens=["<extra_id_0>"]),
+        _kind("T5Tokenizer", extra_ids=0, additional_special_tokens=["<extra_id_0>"]),
     ),
     Kind(
         "big_bird",
         lambda: pieces(("<pad>", "</s>", "<s>", "<unk>", "[SEP]", "[MASK]", "[CLS]"), None),
-        _named("BigBirdTokenizer"),
+        _kind("BigBirdTokenizer"),
     ),
-    Kind("barthez", lambda: pieces(_XLM, _XLM_FRAME), _named("BarthezTokenizer")),
+    Kind("barthez", lambda: pieces(_XLM, _XLM_FRAME), _kind("BarthezTokenizer")),
     Kind("convbert_as_saved", bert, _bert("ConvBertTokenizer", do_lower_case=False)),
     Kind("dpr_cased_by_settings", bert, _bert("DPRContextEncoderTokenizer", do_lower_case=False)),
     Kind("bert_added_and_listed", bert, _bert(additional_special_tokens=["<ent>"]), None, None, {"<ent>": 140}),
@@ -337,10 +337,10 @@ KINDS = (
     Kind("splinter_of_model_type", _splinter, None, {"model_type": "splinter"}),
     Kind("splinter_padding_left", _splinter, _bert("SplinterTokenizerFast", padding_side="left", do_lower_case=False)),
     Kind("splinter_types", _splinter, _bert("SplinterTokenizer", model_input_names=["input_ids", "token_type_ids"])),
-    Kind("fnet", lambda: pieces(_ALBERT, _FRAME), _named("FNetTokenizer")),
+    Kind("fnet", lambda: pieces(_ALBERT, _FRAME), _kind("FNetTokenizer")),
     Kind(
         "spaces_by_pattern",
         lambda: pieces(_XLM, _XLM_FRAME, normalizer=normalizers.Replace(Regex(" {2,}"), " ")),
-        _named(_GENERIC, model_input_names=["input_ids", "token_type_ids", "attention_mask"]),
+        _kind(_GENERIC, model_input_names=["input_ids", "token_type_ids", "attention_mask"]),
     ),
 )

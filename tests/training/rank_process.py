@@ -59,7 +59,7 @@ def epochs_of(how: str, rank: int) -> list[list[list[int]]]:
     return results
 
 
-def trained() -> dict[str, Any]:
+def train() -> dict[str, Any]:
     """Trains a model of sentence-transformers; which batches its loader has, and which epoch its sampler knows."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -76,7 +76,7 @@ def trained() -> dict[str, Any]:
     items = []
     hook = for_sentence_transformers(LENGTHS)
 
-    def remembered(*arguments: Any, **options: Any) -> BalancedBatchSampler:
+    def remember(*arguments: Any, **options: Any) -> BalancedBatchSampler:
         items.append(hook(*arguments, **options))
         return items[-1]
 
@@ -85,7 +85,7 @@ def trained() -> dict[str, Any]:
             output_dir=folder,
             per_device_train_batch_size=BATCH,
             num_train_epochs=EPOCHS,
-            batch_sampler=remembered,
+            batch_sampler=remember,
             use_cpu=True,
             save_strategy="no",
             report_to="none",
@@ -105,7 +105,7 @@ def main(how: str) -> None:
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
     try:
-        seen: Any = trained() if how == "trainer" else epochs_of(how, rank)
+        seen: Any = train() if how == "trainer" else epochs_of(how, rank)
     except SamplerError as error:
         seen = {"error": str(error)}
     everybody: list[Any] = [None, None]

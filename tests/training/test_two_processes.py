@@ -57,7 +57,7 @@ def run(how: str, needs: tuple[str, ...] = ()) -> list[Any]:
     return actual
 
 
-def expected(epoch: int) -> BalancedBatchSampler:
+def expected_sampler(epoch: int) -> BalancedBatchSampler:
     sampler = BalancedBatchSampler(LENGTHS, BATCH, replicas=RANKS, seed=SEED)
     sampler.set_epoch(epoch)
     return sampler
@@ -73,7 +73,7 @@ def test_every_row_goes_to_one_process(how: str) -> None:
         counts = Counter(chain.from_iterable(chain.from_iterable(batches)))
         assert set(counts) == set(range(ROWS))
         assert sum(counts.values()) == 104, "13 steps of 8 rows, one of them twice"
-        assert [list(shares) for shares in zip(*batches, strict=True)] == list(expected(epoch).shares())
+        assert [list(shares) for shares in zip(*batches, strict=True)] == list(expected_sampler(epoch).shares())
         assert imbalances(zip(*batches, strict=True), LENGTHS).mean() < 0.1
     assert ranks[0][0] != ranks[0][1], "another order in every epoch"
 

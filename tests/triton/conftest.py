@@ -17,7 +17,7 @@ from padfree.runtime import Session
 from tests.support.native_triton import backend_directory, write_model
 from tests.support.triton_server import TritonServer
 
-from .served import TOKENIZER, TRUNCATED_TO
+from .served_kinds import TOKENIZER, TRUNCATED_TO
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from padfree.runtime import Session
 from tests.support.triton_server import TritonServer
 
 from .calls import PROTOCOLS, Tensors, call, call_all, rows
-from .served import OUTPUTS, TOLERANCE, assert_right, random_sequences
+from .served_kinds import OUTPUTS, TOLERANCE, assert_right, random_sequences
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.parametrize("protocol", PROTOCOLS)]
 

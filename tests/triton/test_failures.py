@@ -17,7 +17,7 @@ from tests.support.triton_server import TritonServer
 
 from .calls import call_all, rows
 from .processes import wait_until
-from .served import OUTPUTS, assert_right
+from .served_kinds import OUTPUTS, assert_right
 
 pytestmark = pytest.mark.needs_triton
 
@@ -46,10 +46,10 @@ def test_failed_requests_are_counted(
         assert_right(answer, [good], session)
     assert isinstance(failed, Exception)
 
-    def counted(name: str) -> float:
+    def count(name: str) -> float:
         page = server.get("metrics", "metrics")
         return sum(map(float, re.findall(rf'^padfree_{name}\{{.*model="failing".*\}} (\S+)$', page, re.MULTILINE)))
 
-    wait_until(lambda: counted("failed_requests_total") == 1, "the failure on the page")
-    assert counted("refused_requests_total") == 0
+    wait_until(lambda: count("failed_requests_total") == 1, "the failure on the page")
+    assert count("refused_requests_total") == 0
     server.post("v2/repository/models/failing/unload")

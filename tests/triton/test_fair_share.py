@@ -22,7 +22,7 @@ from tests.support.triton_server import TritonServer
 
 from .calls import PROTOCOLS, call, call_all, rows, texts
 from .processes import processes_of, wait_until
-from .served import OUTPUTS, TOKENIZER, assert_right, random_sequences
+from .served_kinds import OUTPUTS, TOKENIZER, assert_right, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 
@@ -46,7 +46,7 @@ def shared(
     server.post(f"v2/repository/models/{TEXTS}/unload?unload_dependents=true")
 
 
-def counted(server: TritonServer, name: str) -> float:
+def count(server: TritonServer, name: str) -> float:
     time.sleep(2.0)  # the page is told once a second
     page = server.get("metrics", "metrics")
     return sum(map(float, re.findall(rf'^padfree_{name}\{{.*model="{MODEL}".*\}} (\S+)$', page, re.MULTILINE)))
@@ -144,11 +144,11 @@ async def _beside_a_flood_of_texts(server: TritonServer, names: dict[str, Any]) 
 
 
 def test_cancelled_requests_are_not_computed(shared: TritonServer) -> None:
-    before = counted(shared, "tokens_total")
+    before = count(shared, "tokens_total")
     asyncio.run(_cancel_a_flood(shared))
     wait_until(lambda: "pooler_output" in call(shared, "grpc", MODEL, rows([[1, 2]]), OUTPUTS), "an answer")
-    assert counted(shared, "tokens_total") - before < 0.8 * FLOOD * TOKENS  # some run before the first answer comes
-    assert counted(shared, "failed_requests_total") == 0
+    assert count(shared, "tokens_total") - before < 0.8 * FLOOD * TOKENS  # some run before the first answer comes
+    assert count(shared, "failed_requests_total") == 0
 
 
 async def _cancel_a_flood(server: TritonServer) -> None:

@@ -17,7 +17,7 @@ from tests.support.triton_server import TritonServer
 
 from .calls import PROTOCOLS, Answer, call, call_all, rows, texts
 from .processes import processes_of, wait_until
-from .served import OUTPUTS, assert_right, random_sequences
+from .served_kinds import OUTPUTS, assert_right, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 

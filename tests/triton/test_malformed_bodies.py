@@ -15,7 +15,7 @@ from padfree.runtime import Session
 from tests.support.triton_server import TritonServer
 
 from .calls import call_all, rows
-from .served import OUTPUTS, assert_right, random_sequences
+from .served_kinds import OUTPUTS, assert_right, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 

@@ -13,7 +13,7 @@ from tests.support.triton_server import TritonServer
 
 from .calls import call_all, rows, texts
 from .processes import wait_until
-from .served import OUTPUTS, random_sequences
+from .served_kinds import OUTPUTS, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 
@@ -41,20 +41,20 @@ def test_what_was_computed_is_counted(server: TritonServer) -> None:
     wait_until(lambda: series(server)["sequences_total"] > 0, "the warm-up on the page")
     before = series(server)
 
-    def grown(name: str) -> float:
+    def growth(name: str) -> float:
         return series(server)[name] - before[name]
 
     requests = [rows([row]) for row in sequences] + [{"input_ids": np.array([[-1]], np.int32)}]
     call_all(server, "grpc", "strict", requests, OUTPUTS)
-    wait_until(lambda: grown("sequences_total") == 50, "50 sequences on the page")
-    wait_until(lambda: grown("refused_requests_total") == 1, "1 refused request")
-    wait_until(lambda: grown("call_seconds_count") == 51, "51 requests in the histogram")
-    assert grown("call_seconds_sum") > 0
-    assert grown("failed_requests_total") == 0
+    wait_until(lambda: growth("sequences_total") == 50, "50 sequences on the page")
+    wait_until(lambda: growth("refused_requests_total") == 1, "1 refused request")
+    wait_until(lambda: growth("call_seconds_count") == 51, "51 requests in the histogram")
+    assert growth("call_seconds_sum") > 0
+    assert growth("failed_requests_total") == 0
     tokens = sum(map(len, sequences))
-    assert grown("tokens_total") == tokens
-    assert 1 <= grown("runs_total") <= 50
-    assert tokens <= grown("padded_tokens_total") <= 50 * 60
+    assert growth("tokens_total") == tokens
+    assert 1 <= growth("runs_total") <= 50
+    assert tokens <= growth("padded_tokens_total") <= 50 * 60
 
 
 def test_the_histogram_of_calls_is_one(server: TritonServer) -> None:
@@ -76,16 +76,16 @@ def test_the_histogram_of_calls_is_one(server: TritonServer) -> None:
 
 
 def test_texts_that_were_cut_are_counted(server: TritonServer) -> None:
-    def counted(name: str) -> float:
+    def count(name: str) -> float:
         page = server.get("metrics", "metrics")
         return sum(map(float, re.findall(rf'^padfree_{name}\{{.*model="strict_tokenizer".*\}} (\S+)$', page, re.M)))
 
     names = ("truncated_texts_total", "refused_requests_total")
-    truncated, refused = map(counted, names)
+    truncated, refused = map(count, names)
     long = texts("one " * 40)
     requests = [{"text": long, "truncate": np.array([[flag]])} for flag in (True, True, False)]
     call_all(server, "http", "strict_text", requests, OUTPUTS)
-    wait_until(lambda: [*map(counted, names)] == [truncated + 2, refused + 1], "two texts cut, and one refused")
+    wait_until(lambda: [*map(count, names)] == [truncated + 2, refused + 1], "two texts cut, and one refused")
 
 
 def test_gauges_speak_of_the_newest_second(server: TritonServer) -> None:

@@ -18,7 +18,7 @@ from tests.support.triton_server import TritonServer
 
 from .calls import call, call_all, texts
 from .native import OUTPUTS, assert_right, random_requests, tensors
-from .served import TOKENIZER
+from .served_kinds import TOKENIZER
 
 pytestmark = pytest.mark.needs_triton
 

@@ -14,7 +14,7 @@ from padfree.builder.triton import ServingOptions, write_repository
 
 from tests.support import triton_server
 
-from .served import TOKENIZER
+from .served_kinds import TOKENIZER
 
 pytestmark = pytest.mark.needs_triton
 

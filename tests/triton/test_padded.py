@@ -16,7 +16,7 @@ from padfree.runtime.batching import CostTable
 from tests.support.triton_server import TritonServer
 
 from .calls import PROTOCOLS, call_all, rows
-from .served import OUTPUTS, assert_right, random_sequences
+from .served_kinds import OUTPUTS, assert_right, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 

@@ -16,7 +16,7 @@ from padfree.runtime.triton import probe
 from tests.support.triton_server import TritonServer
 
 from .processes import processes_of, wait_until
-from .served import TOKENIZER
+from .served_kinds import TOKENIZER
 
 pytestmark = pytest.mark.needs_triton
 

@@ -19,7 +19,7 @@ from tests.support.triton_server import TritonServer
 
 from .calls import Answer, call, call_all, rows, texts
 from .processes import wait_until
-from .served import OUTPUTS, TOKENIZER, TOLERANCE, assert_right, random_sequences
+from .served_kinds import OUTPUTS, TOKENIZER, TOLERANCE, assert_right, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 

@@ -18,7 +18,7 @@ from tests.support.pages import text
 from tests.support.triton_server import TritonServer
 
 from .calls import call_all, rows
-from .served import TOKENIZER, TOLERANCE, random_sequences
+from .served_kinds import TOKENIZER, TOLERANCE, random_sequences
 
 pytestmark = pytest.mark.needs_triton
 

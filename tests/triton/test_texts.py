@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from tests.support.triton_server import TritonServer
 
 from .calls import PROTOCOLS, Answer, call, call_all, texts
-from .served import OUTPUTS, TOKENIZER, TRUNCATED_TO, assert_right
+from .served_kinds import OUTPUTS, TOKENIZER, TRUNCATED_TO, assert_right
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.parametrize("protocol", PROTOCOLS)]
 

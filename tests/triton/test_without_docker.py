@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tests.support.triton_server import TritonServer
 
 from .calls import call, texts
-from .served import OUTPUTS, TOKENIZER, assert_right
+from .served_kinds import OUTPUTS, TOKENIZER, assert_right
 
 pytestmark = pytest.mark.needs_triton
 

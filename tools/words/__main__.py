@@ -22,16 +22,16 @@ def apply(rows: Sequence[Rename], root: Path = ROOT) -> list[Path]:
     Raises:
         TableError: rows that cannot be applied, all of them; nothing has been written then, if they are no files.
     """
-    project, changed, refused = Project(root), set[Path](), list[str]()
+    project, changed, problems = Project(root), set[Path](), list[str]()
     first = list(takewhile(lambda row: row.kind == "file", rows))
     for row in first:
         changed.update(files.apply(row, project))
     definitions = Renaming(project)
     for row in rows:
         if row.kind != "file":
-            refused += _refused(row, definitions, changed)
-    if refused:
-        raise TableError("\n".join(refused))
+            problems += _refused(row, definitions, changed)
+    if problems:
+        raise TableError("\n".join(problems))
     changed.update(definitions.apply())
     project.write()
     for row in rows[len(first) :]:

@@ -38,8 +38,8 @@ def apply(row: Rename, project: Project) -> list[Path]:
     else:
         inside = [old] if old.is_file() else [path for path in sorted(old.rglob("*")) if path.is_file()]
         for path in inside:
-            moved = new / path.relative_to(old) if old.is_dir() else new
-            changed += cpp.rename_includes(str(path.relative_to(root)), str(moved.relative_to(root)), root)
+            destination = new / path.relative_to(old) if old.is_dir() else new
+            changed += cpp.rename_includes(str(path.relative_to(root)), str(destination.relative_to(root)), root)
         changed += _build_files(row, root)
     old.rename(new)
     project.__dict__.pop("files", None)
@@ -53,9 +53,9 @@ def _build_files(row: Rename, root: Path) -> list[Path]:
     changed = []
     for path in paths:
         text = path.read_text("utf-8")
-        written = re.sub(rf"(?<![\w]){re.escape(row.old)}(?!\w)", row.new, text)
-        if written != text:
-            path.write_text(written, "utf-8")
+        text_after = re.sub(rf"(?<![\w]){re.escape(row.old)}(?!\w)", row.new, text)
+        if text_after != text:
+            path.write_text(text_after, "utf-8")
             changed.append(path)
     return changed
 
@@ -65,20 +65,20 @@ def _reimport(project: Project, path: Path, old: str, new: str) -> bool:
     package, _, last = old.rpartition(".")
     if not re.search(rf"\b{last}\b", project.text(path)):
         return False
-    tree, edits, renamed = project.tree(path), Edits(), new.rpartition(".")[2]
+    tree, edits, new_last = project.tree(path), Edits(), new.rpartition(".")[2]
     index = Index(tree)
     for node in index.imports:
         module = project.resolve(path, node)
         if module == old or module.startswith(f"{old}."):
-            edits.rename(_component(node.module, module.count(".") - old.count(".")), renamed)
+            edits.rename(_component(node.module, module.count(".") - old.count(".")), new_last)
         elif module == package and not isinstance(node.names, cst.ImportStar):
             aliases = [alias for alias in node.names if alias.evaluated_name == last]
-            edits.rename((alias.name for alias in aliases if isinstance(alias.name, cst.Name)), renamed)
+            edits.rename((alias.name for alias in aliases if isinstance(alias.name, cst.Name)), new_last)
             if any(alias.asname is None for alias in aliases):
                 finder = Free(last)
                 tree.visit(finder)
-                edits.rename((item for item in finder.names if item.value == last), renamed)
-    edits.rename((name for base, name in index.attributes.get(last, ()) if base == package), renamed)
+                edits.rename((item for item in finder.names if item.value == last), new_last)
+    edits.rename((name for base, name in index.attributes.get(last, ()) if base == package), new_last)
     edits.patch(index.strings, old, new)
     if edits:
         project.replace(path, replaced(tree, edits))

@@ -90,8 +90,8 @@ class Index(cst.CSTVisitor):
         """Goes out."""
         self._path.pop()
 
-    def keywords(self, called: str, name: str) -> list[cst.Name]:
+    def keywords(self, callee: str, name: str) -> list[cst.Name]:
         """Where f(name=...) is written, and `case f(name=...)`."""
-        found = [arg.keyword for call in self.calls.get(called, ()) for arg in call.args if arg.keyword is not None]
-        found += [item.key for pattern in self.patterns.get(called, ()) for item in pattern.kwds]
+        found = [arg.keyword for call in self.calls.get(callee, ()) for arg in call.args if arg.keyword is not None]
+        found += [item.key for pattern in self.patterns.get(callee, ()) for item in pattern.kwds]
         return [keyword for keyword in found if keyword.value == name]

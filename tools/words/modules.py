@@ -86,14 +86,14 @@ class Project:
 
     def resolve(self, path: Path, node: cst.ImportFrom) -> str:
         """The full dotted name of the module that a statement imports from."""
-        named = dotted(node.module) if node.module is not None else ""
+        module = dotted(node.module) if node.module is not None else ""
         level = len(node.relative)
         if not level:
-            return named
+            return module
         parts = self.name_of(path).split(".")
         if path.name == "__init__.py":
             parts.append("")
-        return ".".join([*parts[: len(parts) - level], *([named] if named else [])])
+        return ".".join([*parts[: len(parts) - level], *([module] if module else [])])
 
 
 def dotted(node: cst.BaseExpression) -> str:

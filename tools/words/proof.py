@@ -59,11 +59,11 @@ def python_code(text: str) -> list[str]:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            kept = [item for item in body if not (isinstance(item, ast.Expr) and _is_text(item.value))]
-            imports = [item for item in kept if isinstance(item, ast.Import | ast.ImportFrom)]
+            statements = [item for item in body if not (isinstance(item, ast.Expr) and _is_text(item.value))]
+            imports = [item for item in statements if isinstance(item, ast.Import | ast.ImportFrom)]
             for item in imports:
                 item.names.sort(key=lambda alias: alias.name)
-            others = [item for item in kept if not isinstance(item, ast.Import | ast.ImportFrom)]
+            others = [item for item in statements if not isinstance(item, ast.Import | ast.ImportFrom)]
             node.body = [*sorted(imports, key=ast.unparse), *others]  # type: ignore[attr-defined]
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             node.value = ast.List([ast.Constant(name) for name in sorted(ast.literal_eval(node.value))], ast.Load())

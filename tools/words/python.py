@@ -77,18 +77,18 @@ class Renaming:
                 raise TableError(f"{row}: {row.within} has a {row.new} already")
             edits.rename((name for name in names if name.value == row.old and name is not function.name), row.new)
             inside = Index(cst.Module([function]))
-            for nested in (node for nodes in inside.definitions.values() for node in nodes):
-                if isinstance(nested, cst.FunctionDef) and row.old in parameters(nested):
-                    edits.rename(inside.keywords(nested.name.value, row.old), row.new)
+            for inner in (node for nodes in inside.definitions.values() for node in nodes):
+                if isinstance(inner, cst.FunctionDef) and row.old in parameters(inner):
+                    edits.rename(inside.keywords(inner.name.value, row.old), row.new)
             edits.mention(inside.docstrings, row)
             if row.old in parameters(function):
                 self._keywords(row, row.within.split(".")[-2 if row.within.endswith("__init__") else -1])
 
-    def _keywords(self, row: Rename, called: str) -> None:
-        for path in self._having(rf"\b{called}\b", rf"\b{row.old}="):
-            if called.startswith("_") and path != self.project.root / row.path:
+    def _keywords(self, row: Rename, callee: str) -> None:
+        for path in self._having(rf"\b{callee}\b", rf"\b{row.old}="):
+            if callee.startswith("_") and path != self.project.root / row.path:
                 continue  # another function of that name
-            self._edits[path].rename(self.index(path).keywords(called, row.old), row.new)
+            self._edits[path].rename(self.index(path).keywords(callee, row.old), row.new)
 
     def _global(self, row: Rename, path: Path) -> None:
         defining = self.project.name_of(path)
@@ -118,7 +118,7 @@ class Renaming:
         """Where a file imports the name, or reads it of the module; whether it then has the name itself."""
         index, edits, has_it = self.index(path), self._edits[path], False
         package, _, last = home.rpartition(".")
-        called = set()
+        module_names = set()
         for node in index.imports:
             if isinstance(node.names, cst.ImportStar):
                 continue
@@ -128,12 +128,12 @@ class Renaming:
                     edits.rename([alias.name], row.new)
                     has_it = has_it or alias.asname is None
                 elif module == package and alias.evaluated_name == last:
-                    called.add(alias.evaluated_alias or last)
+                    module_names.add(alias.evaluated_alias or last)
         for plain in index.modules:
-            called |= {alias.evaluated_alias or home for alias in plain.names if alias.evaluated_name == home}
-        edits.rename((name for base, name in index.attributes.get(row.old, ()) if base in called), row.new)
-        named = (item for item in _named_attributes(index, called) if item.evaluated_value == row.old)
-        edits.mention(named, row, whole=True)
+            module_names |= {alias.evaluated_alias or home for alias in plain.names if alias.evaluated_name == home}
+        edits.rename((name for base, name in index.attributes.get(row.old, ()) if base in module_names), row.new)
+        strings = (item for item in _named_attributes(index, module_names) if item.evaluated_value == row.old)
+        edits.mention(strings, row, whole=True)
         edits.patch(index.strings, f"{home}.{row.old}", f"{home}.{row.new}")
         return has_it
 
@@ -154,7 +154,7 @@ class Renaming:
                 continue
             index = self.index(reader)
             attributes = [name for _, name in index.attributes.get(row.old, ())]
-            keywords = [index.keywords(called, row.old) for called in (row.within.split(".")[-1], "replace", "cls")]
+            keywords = [index.keywords(callee, row.old) for callee in (row.within.split(".")[-1], "replace", "cls")]
             self._edits[reader].rename([*attributes, *(name for names in keywords for name in names)], row.new)
             count += len(attributes)
         if not count and not any(list(members_of(node, row.old)) for node in classes):

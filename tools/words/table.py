@@ -100,7 +100,7 @@ def _names(kind: str, words: dict[str, dict[str, str]]) -> Iterator[Rename]:
 def inverse(rows: Sequence[Rename]) -> list[Rename]:
     """The table from the new names back to the old ones: files first, definitions by what they are called now."""
     names = {(row.path, row.old): row.new for row in rows if row.kind in ("global", "member")}
-    moved = {row.old: row.new for row in rows if row.kind == "file"}
+    new_paths = {row.old: row.new for row in rows if row.kind == "file"}
 
     def now(row: Rename) -> Rename:
         if row.kind == "file":
@@ -109,7 +109,7 @@ def inverse(rows: Sequence[Rename]) -> list[Rename]:
         return Rename(row.kind, row.new, row.old, row.path, within, row.scope)
 
     back = [now(row) for row in reversed(rows)]
-    return sorted(back, key=lambda row: row.kind != "file") if moved else back
+    return sorted(back, key=lambda row: row.kind != "file") if new_paths else back
 
 
 def tables() -> list[Path]:

@@ -69,7 +69,13 @@ class Departure:
 
 
 def find_departure(
-    original: Original, inside: Inside, metadata: Metadata, batch: ComparedBatch, tolerance: Tolerance, *, passed: bool
+    original: Original,
+    inside: Inside,
+    metadata: Metadata,
+    batch: ComparedBatch,
+    tolerance: Tolerance,
+    *,
+    outcome_passed: bool,
 ) -> Departure:
     """Compares all intermediate tensors on one batch.
 
@@ -79,7 +85,7 @@ def find_departure(
         metadata: what it says about itself.
         batch: one on which outputs differ tells most.
         tolerance: for every tensor; as for outputs.
-        passed: the outputs agree. Then no tensor is accused: some are more sensitive than the outputs.
+        outcome_passed: the outputs agree. Then no tensor is accused: some are more sensitive than the outputs.
 
     Raises:
         BuildError: the two models have no tensor in common.
@@ -87,11 +93,11 @@ def find_departure(
     models = SideBySide(original, inside, metadata)
     trace = tuple(_tensor_error(values, batch) for values in models.run(batch))
     worst = max(trace, key=lambda item: item.errors.relative)
-    first = None if passed else next((item for item in trace if not item.within(tolerance)), None)
+    first = None if outcome_passed else next((item for item in trace if not item.within(tolerance)), None)
     if first is None:
         verdict = (
-            f"{'outputs agree' if passed else 'no tensor inside is over the tolerance'}; the largest relative error of "
-            f"{len(trace)} tensors is {worst.errors.relative:.2g}, at '{worst.tensor}' of {worst.operator} "
+            f"{'outputs agree' if outcome_passed else 'no tensor inside is over the tolerance'}; the largest relative "
+            f"error of {len(trace)} tensors is {worst.errors.relative:.2g}, at '{worst.tensor}' of {worst.operator} "
             f"'{worst.node}'{_largest_step(trace) if metadata.quantization else ''}"
         )
         return Departure(batch.name, None, "none", (), verdict, trace)
@@ -106,17 +112,23 @@ def _largest_step(trace: Sequence[TensorError]) -> str:
     steps = [(after.errors.mean_relative - before.errors.mean_relative, after) for before, after in pairwise(trace)]
     if not steps:
         return ""
-    grown, item = max(steps, key=lambda step: step[0])
-    return f"; on average it grows most, by {grown:.2g}, at '{item.tensor}' of {item.operator} '{item.node}'"
+    growth, item = max(steps, key=lambda step: step[0])
+    return f"; on average it grows most, by {growth:.2g}, at '{item.tensor}' of {item.operator} '{item.node}'"
 
 
 def _tensor_error(values: Values, batch: ComparedBatch) -> TensorError:
     name, node = values.pair.tensor, values.pair.node
-    dims = (BATCH, SLOTS) if len(values.wanted) == batch.mask.sum() else (BATCH,)
-    errors = output_errors(name, [batch], [values.wanted], [values.found], scale_of([values.wanted]), dims).total
+    dims = (BATCH, SLOTS) if len(values.expected) == batch.mask.sum() else (BATCH,)
+    errors = output_errors(name, [batch], [values.expected], [values.actual], scale_of([values.expected]), dims).total
     operator = str(node.op_type)
     return TensorError(
-        name, values.pair.origin, operator, str(node.name or name), errors, _range(values.wanted), _range(values.found)
+        name,
+        values.pair.origin,
+        operator,
+        str(node.name or name),
+        errors,
+        _range(values.expected),
+        _range(values.actual),
     )
 
 
@@ -179,12 +191,12 @@ def _verdict(first: TensorError, kind: str, since: tuple[str, ...], precision: s
     between = f"; between it and tensors that agree: {', '.join(since[:-1])}" if len(since) > 1 else ""
     return (
         f"the first tensor that differs is '{first.tensor}' of {first.operator} '{first.node}' (in the original "
-        f"'{first.origin}'): {reasons[kind]}. The original has {_shown(first.wanted)}, this model "
-        f"{_shown(first.found)}; errors {first.errors.absolute:.2g} absolute, {first.errors.relative:.2g} relative"
+        f"'{first.origin}'): {reasons[kind]}. The original has {_range_text(first.wanted)}, this model "
+        f"{_range_text(first.found)}; errors {first.errors.absolute:.2g} absolute, {first.errors.relative:.2g} relative"
         f"{between}"
     )
 
 
-def _shown(values: Range) -> str:
+def _range_text(values: Range) -> str:
     extra = f" and {values.not_finite} that are not finite" if values.not_finite else ""
     return f"numbers in [{values.low:.4g}, {values.high:.4g}]{extra}"

@@ -48,21 +48,21 @@ def _moved_outputs(original: Original, subject: Subject, outcome: Outcome) -> It
     for item in outcome.errors:
         if item.total.within(subject.tolerance):
             continue
-        actual = outcome.found[item.output]
-        for other, wanted in outcome.wanted.items():
-            if other != item.output and _agree(outcome, subject, wanted, actual):
+        actual = outcome.actual[item.output]
+        for other, expected in outcome.expected.items():
+            if other != item.output and _agree(outcome, subject, expected, actual):
                 yield f"outputs are swapped: '{item.output}' holds what the original gives for '{other}'"
         if not original.has_token_rows(item.output):
             continue
         for shift in (1, -1):
-            pairs = zip(outcome.wanted[item.output], actual, outcome.batches, strict=True)
-            cut = [(_shifted(a, batch, -shift), _shifted(b, batch, shift)) for a, b, batch in pairs]
+            pairs = zip(outcome.expected[item.output], actual, outcome.batches, strict=True)
+            cut = [(_shift(a, batch, -shift), _shift(b, batch, shift)) for a, b, batch in pairs]
             if any(len(a) for a, _ in cut) and _agree(outcome, subject, [a for a, _ in cut], [b for _, b in cut]):
                 side = "next" if shift == 1 else "previous"
                 yield f"rows are shifted: '{item.output}' has every token's row at the {side} token"
 
 
-def _shifted(rows: Array, batch: ComparedBatch, shift: int) -> Array:
+def _shift(rows: Array, batch: ComparedBatch, shift: int) -> Array:
     """The rows without each sequence's first (shift 1) or last (shift -1)."""
     parts = np.split(rows, np.cumsum(batch.seq_lens)[:-1])
     return np.concatenate([part[shift:] if shift > 0 else part[:shift] for part in parts]) if len(rows) else rows
@@ -101,8 +101,8 @@ def _by_running(original: Original, reference: ValidTokenRunner, subject: Subjec
 
 def _worst_requests(outcome: Outcome) -> tuple[ComparedBatch, list[int]]:
     """A right-padded batch (what its sequences are without padding is clear) and the sequences in it to try alone."""
-    named = {item.name: item for item in outcome.batches if item.kind == PREFIX}
-    batches = named or {item.name: item for item in outcome.batches}
+    batches_by_name = {item.name: item for item in outcome.batches if item.kind == PREFIX}
+    batches = batches_by_name or {item.name: item for item in outcome.batches}
     rows = sorted((row for item in outcome.errors for row in item.worst), key=lambda row: -row.relative)
     worst = next((row for row in rows if row.batch in batches), None)
     most_padded = max(batches.values(), key=lambda item: int((~item.mask).sum()))
@@ -132,18 +132,18 @@ def _matches(
     actual: Sequence[OutputArrays],
 ) -> bool:
     """Whether the original gives, on these batches, what was found."""
-    wanted = [reference.infer(dict(batch.feeds)) for batch in batches]
+    expected = [reference.infer(dict(batch.feeds)) for batch in batches]
     names = [name for name in original.layouts if all(is_compared(original, name, batch) for batch in batches)]
     return bool(names) and all(
-        _agree(outcome, subject, [item[name] for item in wanted], [item[name] for item in actual]) for name in names
+        _agree(outcome, subject, [item[name] for item in expected], [item[name] for item in actual]) for name in names
     )
 
 
-def _agree(outcome: Outcome, subject: Subject, wanted: Sequence[Array], actual: Sequence[Array]) -> bool:
-    if [item.shape for item in wanted] != [item.shape for item in actual]:
+def _agree(outcome: Outcome, subject: Subject, expected: Sequence[Array], actual: Sequence[Array]) -> bool:
+    if [item.shape for item in expected] != [item.shape for item in actual]:
         return False
-    scale = scale_of(wanted)
-    pairs = [(a.reshape(len(a), -1), b.reshape(len(b), -1)) for a, b in zip(wanted, actual, strict=True) if a.size]
+    scale = scale_of(expected)
+    pairs = [(a.reshape(len(a), -1), b.reshape(len(b), -1)) for a, b in zip(expected, actual, strict=True) if a.size]
     largest = [float(scale.differences(a, b).max()) for a, b in pairs]
-    allowed = min(subject.tolerance.absolute, LEFT_OVER * max(item.total.absolute for item in outcome.errors))
-    return bool(largest) and max(largest) <= allowed
+    tolerance = min(subject.tolerance.absolute, LEFT_OVER * max(item.total.absolute for item in outcome.errors))
+    return bool(largest) and max(largest) <= tolerance

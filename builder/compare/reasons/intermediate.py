@@ -37,8 +37,8 @@ class Values:
     """The valid rows of a pair on one batch, [R, ...] each."""
 
     pair: Pair
-    wanted: Array
-    found: Array
+    expected: Array
+    actual: Array
 
 
 class SideBySide:
@@ -67,8 +67,8 @@ class SideBySide:
             chunk = self.pairs[start : start + self._inside.chunk]
             actual = self._inside.fetch([pair.tensor for pair in chunk], feeds)
             run = partial(self._reference.run, [pair.origin for pair in chunk])
-            wanted = self.original.sizes.run(run, dict(batch.feeds), [(BATCH, SLOTS)] * len(chunk))
-            for pair, a, b in zip(chunk, wanted, actual, strict=True):
+            expected = self.original.sizes.run(run, dict(batch.feeds), [(BATCH, SLOTS)] * len(chunk))
+            for pair, a, b in zip(chunk, expected, actual, strict=True):
                 rows = _aligned(a, b, batch)
                 if rows is not None:
                     yield Values(pair, *rows)
@@ -97,20 +97,20 @@ def rewritten_feeds(batch: ComparedBatch, original: Original, metadata: Metadata
     return packed_feeds(ragged, metadata)
 
 
-def _aligned(wanted: Array, actual: Array, batch: ComparedBatch) -> tuple[Array, Array] | None:
+def _aligned(expected: Array, actual: Array, batch: ComparedBatch) -> tuple[Array, Array] | None:
     """The valid rows of both; None for tensors that are no numbers, or that have no row a token or a sequence."""
-    if wanted.dtype.kind != "f" or actual.dtype.kind != "f" or not wanted.ndim or not actual.ndim:
+    if expected.dtype.kind != "f" or actual.dtype.kind != "f" or not expected.ndim or not actual.ndim:
         return None
     B, S = batch.mask.shape
     T = int(batch.mask.sum())
-    if wanted.shape[:2] != (B, S) and wanted.shape[:1] == (B * S,) and actual.shape[:1] == (T,):
-        wanted = wanted.reshape(B, S, *wanted.shape[1:])
-    if wanted.shape[:2] == (B, S):
-        rows = wanted[batch.mask]
-        if actual.shape == wanted.shape:
+    if expected.shape[:2] != (B, S) and expected.shape[:1] == (B * S,) and actual.shape[:1] == (T,):
+        expected = expected.reshape(B, S, *expected.shape[1:])
+    if expected.shape[:2] == (B, S):
+        rows = expected[batch.mask]
+        if actual.shape == expected.shape:
             return rows, actual[batch.mask]
         return (rows, actual[: len(rows)]) if actual.shape[1:] == rows.shape[1:] and len(actual) >= T else None
-    if wanted.shape == actual.shape and wanted.shape[0] == B:
-        filled = np.flatnonzero(batch.seq_lens)
-        return wanted[filled], actual[filled]
+    if expected.shape == actual.shape and expected.shape[0] == B:
+        rows_with_tokens = np.flatnonzero(batch.seq_lens)
+        return expected[rows_with_tokens], actual[rows_with_tokens]
     return None

@@ -34,9 +34,9 @@ def find_rounding(original: Original, reference: ValidTokenRunner, batches: Sequ
         (outcome,) = compare_runners(original, reference, [Subject(runner, "fp32", True, TOLERANCES["fp32"])], batches)
     except BuildError as error:
         return (f"{what}; as it is, it does not run here: {error}",)
-    lost = sum(item.not_finite for item in outcome.errors)
-    if lost:
-        return (f"{what}; as it is, it gives {lost} numbers that are infinite or not a number",)
+    lost_count = sum(item.not_finite for item in outcome.errors)
+    if lost_count:
+        return (f"{what}; as it is, it gives {lost_count} numbers that are infinite or not a number",)
     worst = max(item.total.relative for item in outcome.errors)
     cosine = min(item.total.cosine for item in outcome.errors)
     return (f"{what}; as it is, it is up to {worst:.2g} relative off, with a smallest cosine of {cosine:.6f}",)

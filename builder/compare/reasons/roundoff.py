@@ -52,7 +52,7 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
 
         rounded = measure(with_rounding(model, item.metadata.precision).proto)
         plain = measure(widen(model).proto)
-    error = _largest_error(original, outcome, at, {name: rows[at] for name, rows in outcome.found.items()})
+    error = _largest_error(original, outcome, at, {name: rows[at] for name, rows in outcome.actual.items()})
     if item.metadata.quantization is None:
         facts = f"with every tensor rounded to {precision}, and {plain:.2g} with its weights alone"
     else:
@@ -71,8 +71,8 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
 def _most_lossy(quantization: QuantizationInfo) -> str:
     """Which GEMMs lost most on the calibration data, and what to do about it."""
     layers = sorted(quantization.layers, key=lambda layer: layer.loss, reverse=True)[:LAYERS_SHOWN]
-    shown = ", ".join(f"'{layer.name}' ({layer.loss:.3f} of its result)" for layer in layers)
-    return f"most of all {shown}, which --keep leaves in half precision"
+    layers_text = ", ".join(f"'{layer.name}' ({layer.loss:.3f} of its result)" for layer in layers)
+    return f"most of all {layers_text}, which --keep leaves in half precision"
 
 
 def _worst_batch(outcome: Outcome) -> int:
@@ -88,7 +88,7 @@ def _largest_error(original: Original, outcome: Outcome, at: int, actual: Mappin
             original,
             item.output,
             [batch],
-            [outcome.wanted[item.output][at]],
+            [outcome.expected[item.output][at]],
             [actual[item.output]],
             outcome.scales[item.output],
         ).total.relative

@@ -21,18 +21,18 @@ def find_changes(original: ModelProto, path: Path, metadata: Metadata) -> tuple[
     None where this version of padfree does not rewrite the original; nothing is found where it gives other names than
     the version that wrote the file.
     """
-    sampled = bool(metadata.raw.get("kept_float32"))  # verifying takes the sample data that chose those
+    was_sampled = bool(metadata.raw.get("kept_float32"))  # verifying takes the sample data that chose those
     try:
-        wanted = rewrite(
+        expected = rewrite(
             original,
             interface=metadata.interface,
             precision=metadata.precision,
-            verify=sampled,
+            verify=was_sampled,
             mask=metadata.mask.input if "mask" in metadata.raw else None,
         ).model
     except RewriteError:
         return None
-    a, b = without_functions(wanted), without_functions(load_model(path))
+    a, b = without_functions(expected), without_functions(load_model(path))
     return (*_first(_weights(a, b), "weights"), *_first(_nodes(a, b), "nodes"))
 
 
@@ -42,8 +42,8 @@ def _first(differences: Iterator[str], what: str) -> list[str]:
     return lines if rest <= 0 else [*lines[:MAX_NAMED], f"and {rest} more {what}"]
 
 
-def _weights(wanted: ModelProto, actual: ModelProto) -> Iterator[str]:
-    before = {tensor.name: tensor for tensor in wanted.graph.initializer}
+def _weights(expected: ModelProto, actual: ModelProto) -> Iterator[str]:
+    before = {tensor.name: tensor for tensor in expected.graph.initializer}
     for tensor in actual.graph.initializer:
         source = before.get(tensor.name)
         if source is None or (source.raw_data == tensor.raw_data and source.dims == tensor.dims):
@@ -58,8 +58,8 @@ def _weights(wanted: ModelProto, actual: ModelProto) -> Iterator[str]:
             yield f"weight '{tensor.name}' is changed: {number} of {a.size} numbers, by up to {largest:.3g}"
 
 
-def _nodes(wanted: ModelProto, actual: ModelProto) -> Iterator[str]:
-    before = {_name(node): node for node in wanted.graph.node}
+def _nodes(expected: ModelProto, actual: ModelProto) -> Iterator[str]:
+    before = {_name(node): node for node in expected.graph.node}
     after = {_name(node): node for node in actual.graph.node}
     for name, node in after.items():
         source = before.get(name)
@@ -79,10 +79,10 @@ def _attributes(source: NodeProto, node: NodeProto, name: str) -> Iterator[str]:
     for key in sorted(values[0].keys() | values[1].keys()):
         a, b = (side.get(key) for side in values)
         if a != b:
-            yield f"attribute {key} of {node.op_type} '{name}' is {_shown(b)}, should be {_shown(a)}"
+            yield f"attribute {key} of {node.op_type} '{name}' is {_attribute_text(b)}, should be {_attribute_text(a)}"
 
 
-def _shown(attribute: onnx.AttributeProto | None) -> str:
+def _attribute_text(attribute: onnx.AttributeProto | None) -> str:
     if attribute is None:
         return "absent"
     value = onnx.helper.get_attribute_value(attribute)

@@ -95,10 +95,10 @@ def _line(axes: _Axes, series: Series, colour: str, labels: Sequence[str]) -> st
             continue
         path.append(f"{pen}{axes.x(at):.1f} {axes.y(value):.1f}")
         pen = "L"
-    allowed = axes.y(series.tolerance)
+    tolerance_y = axes.y(series.tolerance)
     marks = [_mark(axes, at, v, colour, f"{series.name}, {labels[at]}: {v:.2e}") for at, v in points]
     return (
-        f'<line x1="{LEFT_MARGIN}" x2="{WIDTH - RIGHT_MARGIN}" y1="{allowed:.1f}" y2="{allowed:.1f}" '
+        f'<line x1="{LEFT_MARGIN}" x2="{WIDTH - RIGHT_MARGIN}" y1="{tolerance_y:.1f}" y2="{tolerance_y:.1f}" '
         f'style="stroke: {colour}" stroke-dasharray="6 4" opacity="0.7"/>'
         f'<path d="{"".join(path)}" fill="none" style="stroke: {colour}" stroke-width="1.6"/>{"".join(marks)}'
     )

@@ -65,10 +65,10 @@ class Report:
     environment: dict[str, str] = field(default_factory=dict)
     date: str = ""
 
-    def naming(self, file: Path, shown: Path) -> Report:
+    def naming(self, file: Path, name: Path) -> Report:
         """The same, with what the user gave in place of the temporary file that was made of it."""
-        renamed: Report = _renamed(self, {str(file): str(shown), file.name: shown.name or str(shown)})
-        return renamed
+        new_report: Report = _rename(self, {str(file): str(name), file.name: name.name or str(name)})
+        return new_report
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; numbers that are not finite become strings, which JSON can hold."""
@@ -80,17 +80,17 @@ def make_report(
     original: Path, runners: Sequence[RunnerReport], batches: Sequence[ComparedBatch], notes: Sequence[str] = ()
 ) -> Report:
     """Sums a comparison up."""
-    failed = [_difference(item) for item in runners if not item.passed]
+    failures = [_difference(item) for item in runners if not item.passed]
     verdict = (
-        "; ".join(failed)
-        if failed
+        "; ".join(failures)
+        if failures
         else f"the same model: {', '.join(item.name for item in runners)} "
         f"{'agree' if len(runners) > 1 else 'agrees'} with the original on every valid token"
     )
     facts = tuple(
         BatchFacts(item.name, item.kind, len(item.mask), int(item.mask.sum()), item.mask.size) for item in batches
     )
-    return Report(str(original), not failed, verdict, tuple(runners), facts, tuple(notes), environment(), _now())
+    return Report(str(original), not failures, verdict, tuple(runners), facts, tuple(notes), environment(), _now())
 
 
 def _now() -> str:
@@ -133,16 +133,16 @@ def environment() -> dict[str, str]:
     return facts | gpu_and_driver() | dict.fromkeys(PACKAGES, "not installed") | installed_versions(PACKAGES)
 
 
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+def _rename(value: Any, names: Mapping[str, str]) -> Any:
     """Strings in a report with other names, the longest first, and everything else as it is."""
     if isinstance(value, str):
         for name, other in names.items():
             value = value.replace(name, other)
         return value
     if isinstance(value, tuple):
-        return tuple(_renamed(item, names) for item in value)
+        return tuple(_rename(item, names) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        changed = {item.name: _renamed(getattr(value, item.name), names) for item in fields(value)}
+        changed = {item.name: _rename(getattr(value, item.name), names) for item in fields(value)}
         return replace(value, **changed)
     return value
 

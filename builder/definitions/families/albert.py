@@ -7,14 +7,14 @@ from ..attention import Projections, Scoring, mask
 from ..blocks import LayerSizes, PostNormLayer
 from ..heads import heads, masked_words, pooled_classes
 from ..layers import FeedForward, Linear, Norm, activation, add, position_rows
-from ..model import Definition, Encoded, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing
 from ..tensors import Tensors
 from . import bert
 
 _VOCABULARY = 30000
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph = writing.keys, writing.graph
     sizes = bert.sizes_of(keys, width=4096, heads=64, inner=16384, active="gelu_new")
     bert.check_keys(keys)
@@ -38,7 +38,7 @@ def _encode(writing: Writing) -> Encoded:
                 parts = tensors.below(f"{group}.{inside}.", there="attention.query.weight")
                 x = _layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("position_ids", "pooler.", "predictions.", "sop_classifier.")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
@@ -53,12 +53,12 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     )
 
 
-def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, head = writing.keys, writing.tensors.below("predictions.", there="dense.weight")
     narrow, epsilon = keys.size("embedding_size", default=128), keys.number("layer_norm_eps", default=1e-12)
     dense, norm = Linear.of(head, "dense", narrow, encoded.width), Norm.of(head, "LayerNorm", narrow, epsilon)
     active = activation(keys, "hidden_act", default="gelu_new")
-    last = bert.tied_words(writing, Encoded("", narrow, encoded.tensors), head, _VOCABULARY)
+    last = bert.tied_words(writing, EncoderRows("", narrow, encoded.tensors), head, _VOCABULARY)
     return masked_words(writing, encoded, dense, active, norm, last)
 
 
@@ -67,5 +67,5 @@ ALBERT = Definition(
     lambda keys, _: keys.raw.get("model_type") == "albert",
     _encode,
     bert.token_types,
-    heads(pooled_classes("pooler"), _masked),
+    heads(pooled_classes("pooler"), _mask_head),
 )

@@ -8,7 +8,7 @@ from ..blocks import LayerSizes, PostNormLayer, even_heads
 from ..heads import heads, masked_words, own_or_tied, pooled_classes
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, add, position_rows, types, words
-from ..model import Definition, Encoded, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing
 from ..tensors import Tensors
 
 _VOCABULARY = 30522
@@ -16,7 +16,7 @@ WORDS = "embeddings.word_embeddings.weight"
 """The table of words, in the files of many families."""
 
 
-def encode(writing: Writing) -> Encoded:
+def encode(writing: Writing) -> EncoderRows:
     """Word, type and position embeddings, a norm, and the layers."""
     keys, graph = writing.keys, writing.graph
     check_keys(keys)
@@ -27,7 +27,7 @@ def encode(writing: Writing) -> Encoded:
         x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
     x = layers(writing, tensors, x, sizes)
     tensors.ignore("position_ids", "pooler.", "cls.seq_relationship", "cls.predictions")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def check_keys(keys: Keys) -> None:
@@ -105,7 +105,7 @@ def token_types(keys: Keys) -> int:
     return keys.size("type_vocab_size", default=2)
 
 
-def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, width = writing.keys, encoded.width
     head = writing.tensors.below("cls.predictions.", there="transform.dense.weight")
     dense = Linear.of(head, "transform.dense", width, width)
@@ -114,7 +114,7 @@ def _masked(writing: Writing, encoded: Encoded) -> Outputs:
     return masked_words(writing, encoded, dense, active, norm, tied_words(writing, encoded, head, _VOCABULARY))
 
 
-def tied_words(writing: Writing, encoded: Encoded, head: Tensors, vocabulary: int) -> Linear:
+def tied_words(writing: Writing, encoded: EncoderRows, head: Tensors, vocabulary: int) -> Linear:
     """The layer from rows to words: its own weights where the file has them, otherwise the embeddings'."""
     keys, width = writing.keys, encoded.width
     count, is_tied = keys.size("vocab_size", default=vocabulary), keys.truth("tie_word_embeddings", default=True)
@@ -126,4 +126,4 @@ def _matches(keys: Keys, _names: frozenset[str]) -> bool:
     return keys.raw.get("model_type") == "bert" and keys.raw.get("position_embedding_type") != "alibi"
 
 
-BERT = Definition("BERT", _matches, encode, token_types, heads(pooled_classes(), _masked))
+BERT = Definition("BERT", _matches, encode, token_types, heads(pooled_classes(), _mask_head))

@@ -16,7 +16,7 @@ from ..graph import MASK, EncoderGraph
 from ..heads import LOGITS, first_token, heads
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, activation_of, add, position_rows, types, words
-from ..model import Definition, Encoded, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing
 from ..tensors import Tensors
 from . import bert
 
@@ -41,7 +41,7 @@ class Distances:
     scale: float
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph = writing.keys, writing.graph
     keys.ignore("pooler_dropout", "pooler_hidden_act", "legacy", "tie_word_embeddings", "padding_idx")
     keys.only(is_decoder=False, conv_groups=1)
@@ -60,13 +60,13 @@ def _encode(writing: Writing) -> Encoded:
         if number == 0 and keys.size("conv_kernel_size", default=0, least=0):
             x = _convolved(writing, tensors, sizes, embedded, x)
     tensors.ignore("position_ids", "lm_predictions.", "mask_predictions.", "pooler.", "lm_head.")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def terms_of(keys: Keys) -> tuple[str, ...]:
     """Which terms scores have besides the product of queries and keys."""
-    said = keys.raw.get("pos_att_type")
-    terms = tuple(item.strip() for item in said.lower().split("|")) if isinstance(said, str) else None
+    types = keys.raw.get("pos_att_type")
+    terms = tuple(item.strip() for item in types.lower().split("|")) if isinstance(types, str) else None
     terms = keys.texts("pos_att_type", ()) if terms is None else terms
     keys.ignore("pos_att_type")
     if not keys.truth("relative_attention", default=False) or not terms or not _TERMS.issuperset(terms):
@@ -129,27 +129,27 @@ def terms_by_distance(
     graph: EncoderGraph, distances: Distances, heads: Heads, layers: Mapping[str, Linear]
 ) -> Callable[[str, str], str]:
     """What adds the terms of queries and keys [B, H, S, D] with embeddings of distances: [B, H, S, S]."""
-    tables = {term: _transposed(graph, layer.apply(graph, distances.rows), heads) for term, layer in layers.items()}
+    tables = {term: _transpose(graph, layer.apply(graph, distances.rows), heads) for term, layer in layers.items()}
 
     def terms_of(q: str, k: str) -> str:
         terms = []
         if "c2p" in tables:
-            terms.append(_chosen(graph, q, tables["c2p"], distances.offsets))
+            terms.append(_choose(graph, q, tables["c2p"], distances.offsets))
         if "p2c" in tables:
-            chosen = _chosen(graph, k, tables["p2c"], distances.ahead)
-            terms.append(graph.op("Transpose", chosen, perm=[0, 1, 3, 2]))
+            bias = _choose(graph, k, tables["p2c"], distances.ahead)
+            terms.append(graph.op("Transpose", bias, perm=[0, 1, 3, 2]))
         return graph.op("Mul", add(graph, *terms), graph.constant(distances.scale))
 
     return terms_of
 
 
-def _transposed(graph: EncoderGraph, rows: str, sizes: Heads) -> str:
+def _transpose(graph: EncoderGraph, rows: str, sizes: Heads) -> str:
     """Rows [2 R, H * D] as [1, H, D, 2 R]."""
     heads_of_rows = split_heads(graph, graph.op("Unsqueeze", rows, graph.integers(0)), sizes.queries, sizes.size)
     return graph.op("Transpose", heads_of_rows, perm=[0, 1, 3, 2])
 
 
-def _chosen(graph: EncoderGraph, x: str, table: str, index: str) -> str:
+def _choose(graph: EncoderGraph, x: str, table: str, index: str) -> str:
     """Dot products of x [B, H, S, D] with the rows of the table that the index [S, S] names: [B, H, S, S]."""
     products = graph.op("MatMul", x, table)
     size = graph.op("Shape", products, start=0, end=3)
@@ -195,7 +195,7 @@ def _convolved(writing: Writing, tensors: Tensors, sizes: LayerSizes, embedded: 
         return graph.op("Mul", norm.apply(graph, add(graph, x, rows)), graph.op("Cast", is_kept, to=1))
 
 
-def classes(writing: Writing, encoded: Encoded) -> Outputs:
+def classes(writing: Writing, encoded: EncoderRows) -> Outputs:
     """The first token through the pooler, whose activation config.json names, and the classifier."""
     graph, active = writing.graph, activation(writing.keys, "pooler_hidden_act", default="gelu")
     dense = Linear.of(writing.tensors, "pooler.dense", encoded.width, encoded.width)

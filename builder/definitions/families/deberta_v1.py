@@ -11,7 +11,7 @@ from ..distances import by_distance
 from ..graph import MASK
 from ..heads import heads
 from ..layers import Linear
-from ..model import Definition, Encoded, Writing
+from ..model import Definition, EncoderRows, Writing
 from ..tensors import Tensors
 from . import bert
 from .deberta import Distances, classes, embedded_of, layer_of, terms_by_distance, terms_of, token_types
@@ -19,7 +19,7 @@ from .deberta import Distances, classes, embedded_of, layer_of, terms_by_distanc
 _VOCABULARY = 50265
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys, epsilon=1e-7)
     keys.ignore("pooler_dropout", "pooler_hidden_act", "legacy", "tie_word_embeddings", "padding_idx")
     keys.only(is_decoder=False, talking_head=False, pooler_hidden_size=sizes.width)
@@ -40,7 +40,7 @@ def _encode(writing: Writing) -> Encoded:
             more = terms_by_distance(graph, distances, sizes.heads, layers)
             x = _layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
     tensors.ignore("position_ids", "lm_predictions.", "mask_predictions.", "pooler.", "lm_head.", "cls.")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> Distances:

@@ -20,7 +20,7 @@ from ..graph import IDS, EncoderGraph
 from ..heads import LOGITS, own_or_tied, rows
 from ..keys import Keys
 from ..layers import Activation, FeedForward, Linear, Norm, activation, activation_of, words
-from ..model import Definition, Encoded, Outputs, WriteHead, Writing
+from ..model import Definition, EncoderRows, Outputs, WriteHead, Writing
 from ..rotary import Rotary, frequencies
 from ..tensors import Tensors
 
@@ -61,10 +61,10 @@ class Defaults:
     active: str = "silu"
 
 
-def encoder(defaults: Defaults) -> Callable[[Writing], Encoded]:
+def encoder(defaults: Defaults) -> Callable[[Writing], EncoderRows]:
     """What writes an encoder with these defaults."""
 
-    def encode(writing: Writing) -> Encoded:
+    def encode(writing: Writing) -> EncoderRows:
         keys, graph = writing.keys, writing.graph
         keys.only(pretraining_tp=1, use_mrope=False, is_encoder_decoder=False, add_cross_attention=False)
         keys.ignore("tie_word_embeddings", "classifier_pooling", "clf_pooling")
@@ -87,7 +87,7 @@ def encoder(defaults: Defaults) -> Callable[[Writing], Encoded]:
                 x = _layer(keys, parts, sizes, defaults).apply(graph, x, sizes.heads, scoring)
         x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon, plus=defaults.plus).apply(graph, x)
         tensors.ignore("rotary_emb.inv_freq")
-        return Encoded(x, sizes.width, tensors)
+        return EncoderRows(x, sizes.width, tensors)
 
     return encode
 
@@ -204,20 +204,20 @@ def _network_bias(keys: Keys) -> bool:
     return keys.raw.get("model_type") in ("llama", "eurobert") and keys.truth("mlp_bias", default=False)
 
 
-def _classes(writing: Writing, encoded: Encoded) -> Outputs:
+def _classes(writing: Writing, encoded: EncoderRows) -> Outputs:
     """A layer without bias on the last token of a text whose id is not that of padding, as transformers has it."""
     keys, graph = writing.keys, writing.graph
     padding = keys.size("pad_token_id", least=0)
     is_token = graph.op("Not", graph.op("Equal", IDS, graph.constant(padding, np.int64)))
-    numbered = graph.op("Mul", graph.op("Cast", is_token, to=7), graph.positions())
-    last_index = graph.op("ArgMax", graph.op("Cast", numbered, to=1), axis=1, keepdims=1)
+    slot_numbers = graph.op("Mul", graph.op("Cast", is_token, to=7), graph.positions())
+    last_index = graph.op("ArgMax", graph.op("Cast", slot_numbers, to=1), axis=1, keepdims=1)
     wide = graph.op("Expand", graph.op("Unsqueeze", last_index, graph.integers(2)), graph.integers(1, 1, encoded.width))
     row = graph.op("Squeeze", graph.op("GatherElements", encoded.rows, wide, axis=1), graph.integers(1))
     last = Linear.of(writing.tensors, "score", writing.labels, encoded.width, bias=False)
     return {LOGITS: (last.apply(graph, row), (writing.labels,))}
 
 
-def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     """A score for every word, by a layer without bias: EuroBERT's."""
     keys, tensors = writing.keys, writing.tensors
     count = keys.size("vocab_size", default=128256)
@@ -271,6 +271,6 @@ EUROBERT = _definition(
     "eurobert",
     Defaults(128256, 768, 3072, 12, 12, 8192, epsilon=1e-5, is_causal=False),
     frozenset({"EuroBertModel"}),
-    {MASKED: _masked, SPARSE: _masked},
+    {MASKED: _mask_head, SPARSE: _mask_head},
 )
 DECODERS = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, EUROBERT)

@@ -9,14 +9,14 @@ from ..graph import EncoderGraph
 from ..heads import dense_classes, heads, masked_words, own_or_tied
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, add, position_rows, words
-from ..model import Definition, Encoded, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing
 from ..tensors import Tensors
 
 _EPSILON = 1e-12
 _VOCABULARY = 30522
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, _sizes(writing.keys)
     keys.only(pruned_heads={}, is_encoder_decoder=False, is_decoder=False)
     keys.ignore("dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_",
@@ -34,7 +34,7 @@ def _encode(writing: Writing) -> Encoded:
             parts = tensors.below(f"transformer.layer.{number}.", there="attention.q_lin.weight")
             x = _layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("position_ids", "pre_classifier.", "vocab_")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _sizes(keys: Keys) -> LayerSizes:
@@ -62,7 +62,7 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     )
 
 
-def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, tensors, width = writing.keys, writing.tensors, encoded.width
     count, is_tied = keys.size("vocab_size", default=_VOCABULARY), keys.truth("tie_word_embeddings", default=True)
     names = "vocab_projector.weight", "embeddings.word_embeddings.weight"
@@ -82,5 +82,5 @@ DISTILBERT = Definition(
     lambda keys, _: keys.raw.get("model_type") == "distilbert",
     _encode,
     lambda _: 0,
-    heads(dense_classes("pre_classifier", "classifier", _relu), _masked),
+    heads(dense_classes("pre_classifier", "classifier", _relu), _mask_head),
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from ..heads import dense_classes, heads, masked_words, own_or_tied
 from ..layers import Linear, Norm, activation_of, add, position_rows
-from ..model import Definition, Encoded, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing
 from . import bert
 
 _VOCABULARY = 30522
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys, width=256, heads=4, inner=1024)
     bert.check_keys(keys)
     keys.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")  # multiple choice
@@ -26,10 +26,10 @@ def _encode(writing: Writing) -> Encoded:
             x = Linear.of(tensors, "embeddings_project", sizes.width, narrow).apply(graph, x)
     x = bert.layers(writing, tensors, x, sizes)
     tensors.ignore("position_ids", "discriminator_predictions.", "generator_")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
-def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, tensors = writing.keys, writing.tensors
     narrow, count = keys.size("embedding_size", default=128), keys.size("vocab_size", default=_VOCABULARY)
     is_tied, names = keys.truth("tie_word_embeddings", default=True), ("generator_lm_head.weight", bert.WORDS)
@@ -46,5 +46,5 @@ ELECTRA = Definition(
     lambda keys, _: keys.raw.get("model_type") == "electra",
     _encode,
     bert.token_types,
-    heads(dense_classes("classifier.dense", "classifier.out_proj", activation_of("gelu")), _masked),
+    heads(dense_classes("classifier.dense", "classifier.out_proj", activation_of("gelu")), _mask_head),
 )

@@ -14,13 +14,13 @@ from ..graph import EncoderGraph
 from ..heads import rows
 from ..keys import Keys
 from ..layers import Norm, activation, words
-from ..model import Definition, Encoded, Writing
-from ..rotary import Rotary, scaled
+from ..model import Definition, EncoderRows, Writing
+from ..rotary import Rotary, frequencies_of
 from ..tensors import Tensors
 from .decoders import gated_network, heads_of, projections, rotations_of
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph = writing.keys, writing.graph
     keys.only(attn_logit_softcapping=None, final_logit_softcapping=None, is_encoder_decoder=False)
     keys.ignore("tie_word_embeddings", "_sliding_window_pattern")
@@ -39,7 +39,7 @@ def _encode(writing: Writing) -> Encoded:
             scoring = Scoring(scale, masks[kind], rotate_queries=queries, rotate_keys=its_keys)
             x = _layer(keys, parts, sizes).apply(graph, x, sizes.heads, scoring)
     x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon, plus=1.0).apply(graph, x)
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _sizes(keys: Keys) -> LayerSizes:
@@ -73,7 +73,7 @@ def _rotary(keys: Keys, graph: EncoderGraph, size: int) -> dict[str, Rotary]:
         parameters.check_all_read()
     if scaling is not None:
         inner[FULL] = scaling
-    return {kind: Rotary.of(graph, scaled(inner[kind], size, base, positions)) for kind, base in bases.items()}
+    return {kind: Rotary.of(graph, frequencies_of(inner[kind], size, base, positions)) for kind, base in bases.items()}
 
 
 def _mask(keys: Keys, graph: EncoderGraph, kind: str) -> str:

@@ -13,7 +13,7 @@ from ..errors import NotDefinedError
 from ..heads import heads, pooled_classes
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation
-from ..model import Definition, Encoded, Writing
+from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
 from .flash import embedded, rotary_layers
@@ -24,7 +24,7 @@ _GTE, _NEW = "gte", "new"
 """The model_type of transformers, and that of the hub, whose defaults nobody has read."""
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys = writing.keys
     tensors = writing.tensors.below("", "new.", "gte.", there="embeddings.word_embeddings.weight")
     keys.only(position_embedding_type="rope", layer_norm_type="layer_norm", pack_qkv=True, logn_attention_scale=False)
@@ -48,7 +48,7 @@ def _encode(writing: Writing) -> Encoded:
     count = keys.size("num_hidden_layers", default=_default(keys, 12))
     x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
     tensors.ignore("pooler.", "lm_head.")
-    return Encoded(x, width, tensors)
+    return EncoderRows(x, width, tensors)
 
 
 def _frequencies(keys: Keys, size: int) -> Frequencies:

@@ -7,7 +7,7 @@ from ..attention import Scoring, mask
 from ..heads import dense_classes, heads
 from ..keys import Keys
 from ..layers import Norm, add, counted_positions
-from ..model import Definition, Encoded, Writing
+from ..model import Definition, EncoderRows, Writing
 from . import bert
 from .jina_v3 import layer_of
 from .roberta import tanh
@@ -16,7 +16,7 @@ _VOCABULARY = 250_002
 _CODE = frozenset({"XLMRobertaModel"})
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys)
     bert.check_keys(keys)
     keys.only(emb_pooler=None)
@@ -34,12 +34,12 @@ def _encode(writing: Writing) -> Encoded:
             parts = tensors.below(f"encoder.layers.{number}.", there="mixer.Wqkv.weight")
             x = layer_of(parts, sizes).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("pooler.", "lm_head.")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _matches(keys: Keys, names: frozenset[str]) -> bool:
-    named = keys.raw.get("auto_map")
-    code = str(named.get("AutoModel", "") if isinstance(named, dict) else "").rpartition(".")[2]
+    classes_by_task = keys.raw.get("auto_map")
+    code = str(classes_by_task.get("AutoModel", "") if isinstance(classes_by_task, dict) else "").rpartition(".")[2]
     is_jina = keys.raw.get("model_type") in (None, "xlm-roberta") and code in _CODE
     is_absolute = keys.raw.get("position_embedding_type") == "absolute"
     return is_jina and is_absolute and any("mixer.Wqkv" in name for name in names)

@@ -9,14 +9,14 @@ from ..distances import alibi
 from ..heads import heads, pooled_classes
 from ..keys import Keys
 from ..layers import Activation, FeedForward, Linear, Norm, activation_of, add
-from ..model import Definition, Encoded, Writing
+from ..model import Definition, EncoderRows, Writing
 from ..tensors import Tensors
 from . import bert
 
 _GATES = {"geglu": "gelu", "reglu": "relu"}
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys)
     keys.only(position_embedding_type="alibi", is_decoder=False, add_cross_attention=False, pruned_heads={})
     keys.ignore("emb_pooler", "hidden_act", "tie_word_embeddings", "max_position_embeddings")
@@ -31,7 +31,7 @@ def _encode(writing: Writing) -> Encoded:
             parts = tensors.below(f"encoder.layer.{number}.", there="attention.self.query.weight")
             x = _layer(parts, sizes, active).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("pooler.", "cls.")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _layer(parts: Tensors, sizes: LayerSizes, active: Activation) -> PostNormLayer:

@@ -11,7 +11,7 @@ from ..blocks import LayerSizes, PostNormLayer, even_heads
 from ..heads import rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation
-from ..model import Definition, Encoded, Writing
+from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
 from .flash import embedded, rotary_layers
@@ -20,7 +20,7 @@ _NATIVE = "jina_embeddings_v3"
 """The model_type of transformers; the hub's is that of XLM-RoBERTa."""
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys = writing.keys
     keys.only(position_embedding_type="rotary", is_decoder=False, add_cross_attention=False, truncate_dim=None)
     # How it was trained, how code computes, and what stands ahead of texts.
@@ -45,13 +45,13 @@ def _encode(writing: Writing) -> Encoded:
     count = keys.size("num_hidden_layers", default=24)
     x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
     tensors.ignore("pooler.")
-    return Encoded(x, width, tensors)
+    return EncoderRows(x, width, tensors)
 
 
-def _adapters(keys: Keys, chosen: str) -> Adapters:
+def _adapters(keys: Keys, name: str) -> Adapters:
     names = keys.texts("lora_adaptations", ())
     rank = keys.size("lora_rank", default=4)
-    adapters = Adapters(names, rank, keys.number("lora_alpha", default=1.0) / rank, chosen)
+    adapters = Adapters(names, rank, keys.number("lora_alpha", default=1.0) / rank, name)
     adapters.check()
     return adapters
 
@@ -68,7 +68,7 @@ def layer_of(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     width, inner = sizes.width, sizes.inner
     up, down = Linear.of(parts, "mlp.fc1", inner, width), Linear.of(parts, "mlp.fc2", width, inner)
     return PostNormLayer(
-        Projections.fused(parts, "mixer.Wqkv", "mixer.out_proj", sizes.heads, width, bias=True),
+        Projections.from_fused(parts, "mixer.Wqkv", "mixer.out_proj", sizes.heads, width, bias=True),
         Norm.of(parts, "norm1", width, sizes.epsilon),
         FeedForward(up, sizes.active, down),
         Norm.of(parts, "norm2", width, sizes.epsilon),

@@ -14,15 +14,15 @@ from ..graph import MASK, EncoderGraph
 from ..heads import LOGITS, first_token, own_or_tied, rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, words
-from ..model import Definition, Encoded, Outputs, Writing
-from ..rotary import Frequencies, Rotary, scaled
+from ..model import Definition, EncoderRows, Outputs, Writing
+from ..rotary import Frequencies, Rotary, frequencies_of
 from ..tensors import Tensors
 from . import bert
 
 _VOCABULARY = 50368
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph = writing.keys, writing.graph
     # Entries of the first releases, which code for other attentions read; it is hidden_activation that counts.
     keys.only(position_embedding_type="absolute")
@@ -46,7 +46,7 @@ def _encode(writing: Writing) -> Encoded:
             x = _layer(keys, parts, sizes, is_first=number == 0).apply(graph, x, sizes.heads, scorings[kind])
     x = Norm.of(tensors, "final_norm", sizes.width, sizes.epsilon, bias=bias).apply(graph, x)
     tensors.ignore("head.", "decoder.")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _kinds(keys: Keys, count: int) -> Sequence[str]:
@@ -78,7 +78,7 @@ def _frequencies(keys: Keys, size: int) -> dict[str, Frequencies]:
     inner = {kind: None if parameters is None else parameters.inner(kind) for kind in bases}
     if parameters is not None:
         parameters.check_all_read()
-    return {kind: scaled(inner[kind], size, base, positions) for kind, base in bases.items()}
+    return {kind: frequencies_of(inner[kind], size, base, positions) for kind, base in bases.items()}
 
 
 def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, *, is_first: bool) -> PreNormLayer:
@@ -88,14 +88,14 @@ def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, *, is_first: bool) -> 
     down = Linear.of(parts, "mlp.Wo", width, inner, bias=bias)
     attention_bias = keys.truth("attention_bias", default=False)
     return PreNormLayer(
-        Projections.fused(parts, "attn.Wqkv", "attn.Wo", sizes.heads, width, bias=attention_bias),
+        Projections.from_fused(parts, "attn.Wqkv", "attn.Wo", sizes.heads, width, bias=attention_bias),
         None if is_first else Norm.of(parts, "attn_norm", width, sizes.epsilon, bias=norm_bias),
         FeedForward(up, sizes.active, down, gate),
         Norm.of(parts, "mlp_norm", width, sizes.epsilon, bias=norm_bias),
     )
 
 
-def _head(writing: Writing, encoded: Encoded, x: str) -> str:
+def _head(writing: Writing, encoded: EncoderRows, x: str) -> str:
     """norm(activation(dense(x))), which stands ahead of all classifiers."""
     keys, width = writing.keys, encoded.width
     dense = Linear.of(writing.tensors, "head.dense", width, width, bias=keys.truth("classifier_bias", default=False))
@@ -105,7 +105,7 @@ def _head(writing: Writing, encoded: Encoded, x: str) -> str:
     return norm.apply(writing.graph, active(writing.graph, dense.apply(writing.graph, x)))
 
 
-def _classes(writing: Writing, encoded: Encoded) -> Outputs:
+def _classes(writing: Writing, encoded: EncoderRows) -> Outputs:
     graph, pooling = writing.graph, writing.keys.text("classifier_pooling", default="cls")
     if pooling not in ("cls", "mean"):
         raise NotDefinedError(f"'classifier_pooling' is '{pooling[:60]}', and cls and mean alone are known")
@@ -120,13 +120,13 @@ def _mean(graph: EncoderGraph, x: str) -> str:
     return graph.op("Div", total, graph.op("ReduceSum", is_token, graph.integers(1), keepdims=0))
 
 
-def _token_classes(writing: Writing, encoded: Encoded) -> Outputs:
+def _token_classes(writing: Writing, encoded: EncoderRows) -> Outputs:
     last = Linear.of(writing.tensors, "classifier", writing.labels, encoded.width)
     logits = last.apply(writing.graph, _head(writing, encoded, encoded.rows))
     return {LOGITS: (logits, ("sequence", writing.labels))}
 
 
-def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, count = writing.keys, writing.keys.size("vocab_size", default=_VOCABULARY)
     is_tied, shape = keys.truth("tie_word_embeddings", default=True), (count, encoded.width)
     names = "decoder.weight", "embeddings.tok_embeddings.weight"
@@ -141,6 +141,6 @@ MODERNBERT = Definition(
     lambda keys, _: keys.raw.get("model_type") == "modernbert",
     _encode,
     lambda _: 0,
-    {FEATURES: rows, SENTENCES: rows, PAIRS: _classes, CLASSES: _classes, TOKENS: _token_classes, MASKED: _masked,
-     SPARSE: _masked},
+    {FEATURES: rows, SENTENCES: rows, PAIRS: _classes, CLASSES: _classes, TOKENS: _token_classes, MASKED: _mask_head,
+     SPARSE: _mask_head},
 )  # fmt: skip

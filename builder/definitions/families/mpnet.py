@@ -8,7 +8,7 @@ from ..blocks import LayerSizes, PostNormLayer
 from ..distances import bucket_bias
 from ..heads import dense_classes, heads, masked_words
 from ..layers import FeedForward, Linear, Norm, activation_of, add, counted_positions, words
-from ..model import Definition, Encoded, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing
 from ..tensors import Tensors
 from . import bert
 from .roberta import tanh
@@ -18,7 +18,7 @@ _BUCKETS, _FURTHEST = 32, 128
 _VOCABULARY = 30527
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys)
     bert.check_keys(keys)
     keys.only(relative_attention_num_buckets=_BUCKETS, pad_token_id=_PADDING)
@@ -36,7 +36,7 @@ def _encode(writing: Writing) -> Encoded:
             parts = tensors.below(f"encoder.layer.{number}.", there="attention.attn.q.weight")
             x = _layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("position_ids", "pooler.", "lm_head.")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
@@ -50,7 +50,7 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     )
 
 
-def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     head, width = writing.tensors.below("lm_head.", there="dense.weight"), encoded.width
     dense = Linear.of(head, "dense", width, width)
     norm = Norm.of(head, "layer_norm", width, writing.keys.number("layer_norm_eps", default=1e-12))
@@ -63,5 +63,5 @@ MPNET = Definition(
     lambda keys, _: keys.raw.get("model_type") == "mpnet",
     _encode,
     lambda _: 0,
-    heads(dense_classes("classifier.dense", "classifier.out_proj", tanh), _masked),
+    heads(dense_classes("classifier.dense", "classifier.out_proj", tanh), _mask_head),
 )

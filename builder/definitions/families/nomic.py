@@ -18,8 +18,8 @@ from ..experts import Experts
 from ..heads import rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation_of
-from ..model import Definition, Encoded, Writing
-from ..rotary import Frequencies, scaled
+from ..model import Definition, EncoderRows, Writing
+from ..rotary import Frequencies, frequencies_of
 from ..tensors import Tensors
 from .flash import embedded, rotary_layers
 
@@ -34,7 +34,7 @@ _NEUTRAL = (
 )  # fmt: skip
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, tensors = writing.keys, writing.tensors.below("", "bert.", there="embeddings.word_embeddings.weight")
     keys.only(prenorm=False, parallel_block=False, parallel_block_tied_norm=False, causal=False, use_rms_norm=False)
     keys.only(rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None)
@@ -53,7 +53,7 @@ def _encode(writing: Writing) -> Encoded:
         return _layer(keys, parts, sizes, _network(keys, parts, sizes, number))
 
     count = keys.size("n_layer", "num_hidden_layers", default=12)
-    return Encoded(rotary_layers(writing, x, sizes, _frequencies(keys, heads.size), count, layer), width, tensors)
+    return EncoderRows(rotary_layers(writing, x, sizes, _frequencies(keys, heads.size), count, layer), width, tensors)
 
 
 def _epsilon(keys: Keys) -> float:
@@ -68,14 +68,14 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     if own is not None and theirs is not None and own != theirs:
         raise NotDefinedError(f"'rotary_emb_base' is {own!r}, and 'rope_parameters.rope_theta' {theirs!r}")
     base = keys.number("rotary_emb_base", "rope_theta", default=1000.0)
-    return scaled(parameters, size, base, positions)
+    return frequencies_of(parameters, size, base, positions)
 
 
 def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, network: Network) -> PostNormLayer:
     width, heads = sizes.width, sizes.heads
     bias = keys.truth("qkv_proj_bias", default="attn.Wqkv.bias" in parts)
     return PostNormLayer(
-        Projections.fused(parts, "attn.Wqkv", "attn.out_proj", heads, width, bias=bias),
+        Projections.from_fused(parts, "attn.Wqkv", "attn.out_proj", heads, width, bias=bias),
         Norm.of(parts, "norm1", width, sizes.epsilon),
         network,
         Norm.of(parts, "norm2", width, sizes.epsilon),
@@ -86,12 +86,12 @@ def _network(keys: Keys, parts: Tensors, sizes: LayerSizes, number: int) -> Netw
     """A feed-forward network; in every n-th layer a mixture of experts."""
     every, experts = keys.size("moe_every_n_layers", default=0, least=0), keys.size("num_experts", default=0, least=0)
     keys.only(num_shared_experts=0, expert_choice_router=False, moe_normalize_expert_weights=False, ffn_div=1)
-    chosen = keys.size("moe_top_k", default=1)
+    experts_per_token = keys.size("moe_top_k", default=1)
     keys.ignore("moe_resid_pdrop", "router_aux_loss_coef")
     if not every or number % every != 1:
         return _feed_forward(keys, parts, sizes)
-    if chosen > experts:
-        raise NotDefinedError(f"'moe_top_k' is {chosen} of {experts} experts")
+    if experts_per_token > experts:
+        raise NotDefinedError(f"'moe_top_k' is {experts_per_token} of {experts} experts")
     rows = experts * sizes.inner
     return Experts(
         parts.take("mlp.router.layer.weight", experts, sizes.width),
@@ -99,7 +99,7 @@ def _network(keys: Keys, parts: Tensors, sizes: LayerSizes, number: int) -> Netw
         activation_of(keys.text("activation_function", default="gelu")),
         parts.take("mlp.experts.mlp.w2", rows, sizes.width),
         parts.take("mlp.experts.bias", sizes.width),
-        chosen,
+        experts_per_token,
     )
 
 

@@ -7,14 +7,14 @@ from ..graph import EncoderGraph
 from ..heads import dense_classes, heads, masked_words
 from ..keys import Keys
 from ..layers import Linear, Norm, activation_of, add, counted_positions
-from ..model import Definition, Encoded, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing
 from . import bert
 
 _VOCABULARY = {"roberta": 50265, "xlm-roberta": 30522, "camembert": 30522}
 """By model_type, the vocabulary's size where config.json does not say it."""
 
 
-def encode(writing: Writing) -> Encoded:
+def encode(writing: Writing) -> EncoderRows:
     """Word, type and counted position embeddings, a norm, and BERT's layers."""
     keys, graph = writing.keys, writing.graph
     bert.check_keys(keys)
@@ -29,10 +29,10 @@ def encode(writing: Writing) -> Encoded:
         x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
     x = bert.layers(writing, tensors, x, sizes)
     tensors.ignore("position_ids", "pooler.", "lm_head.")
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
-def _masked(writing: Writing, encoded: Encoded) -> Outputs:
+def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, width = writing.keys, encoded.width
     head = writing.tensors.below("lm_head.", there="dense.weight")
     dense = Linear.of(head, "dense", width, width)
@@ -58,5 +58,5 @@ ROBERTA = Definition(
     _matches,
     encode,
     bert.token_types,
-    heads(dense_classes("classifier.dense", "classifier.out_proj", tanh), _masked),
+    heads(dense_classes("classifier.dense", "classifier.out_proj", tanh), _mask_head),
 )

@@ -15,7 +15,7 @@ from ..errors import NotDefinedError
 from ..heads import rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation_of, words
-from ..model import Definition, Encoded, Writing
+from ..model import Definition, EncoderRows, Writing
 from ..tensors import Tensors
 
 _TABLES = ("encoder.embed_tokens.weight", "shared.weight")
@@ -23,7 +23,7 @@ _GATED = "gated-"
 _OWN_BIASES = "umt5"
 
 
-def _encode(writing: Writing) -> Encoded:
+def _encode(writing: Writing) -> EncoderRows:
     keys, graph, tensors = writing.keys, writing.graph, writing.tensors
     # What decoders, training and translation read.
     keys.ignore("decoder_start_token_id", "dropout_rate", "is_encoder_decoder", "n_positions", "num_decoder_layers")
@@ -48,7 +48,7 @@ def _encode(writing: Writing) -> Encoded:
             x = _layer(parts, sizes, is_gated=is_gated).apply(graph, x, sizes.heads, scoring)
     x = Norm.rms(tensors, "encoder.final_layer_norm", sizes.width, sizes.epsilon).apply(graph, x)
     tensors.ignore("decoder.", "lm_head.", *_TABLES)
-    return Encoded(x, sizes.width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _sizes(keys: Keys, network: str) -> tuple[LayerSizes, bool]:

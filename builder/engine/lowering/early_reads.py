@@ -42,12 +42,12 @@ def mark_early_reads(model: onnx.ModelProto) -> None:
 
 
 def _are_early(
-    node: onnx.NodeProto, read: Sequence[str], later: Sequence[str], makers: Makers, inputs: set[str]
+    node: onnx.NodeProto, reads: Sequence[str], later: Sequence[str], makers: Makers, inputs: set[str]
 ) -> bool:
-    """Whether one of a node's inputs `later` depends on a kernel that depends on all that makes the inputs `read`."""
-    named = named_inputs(node)
-    made_by = {id(makers[named[name]]) for name in read if named.get(name) in makers}
-    kernels = _kernels([named[name] for name in later if name in named], makers)
+    """Whether one of a node's inputs `later` depends on a kernel that depends on all that makes the inputs `reads`."""
+    inputs_by_name = named_inputs(node)
+    made_by = {id(makers[inputs_by_name[name]]) for name in reads if inputs_by_name.get(name) in makers}
+    kernels = _kernels([inputs_by_name[name] for name in later if name in inputs_by_name], makers)
     return any(_depends(kernel, made_by, makers, inputs) for kernel in kernels)
 
 

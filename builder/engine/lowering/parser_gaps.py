@@ -58,8 +58,8 @@ def _identity_matrix(like: str, result: str, diagonal: int, kind: int) -> tuple[
 
     def indices(name: str, index: str, axis: str) -> str:
         size = op("Gather", [shape, names[index]], f"{result}_{name}_size")
-        counted = op("Range", [names["zero"], size, names["one"]], f"{result}_{name}_places")
-        return op("Unsqueeze", [counted, names[axis]], f"{result}_{name}")
+        indices = op("Range", [names["zero"], size, names["one"]], f"{result}_{name}_places")
+        return op("Unsqueeze", [indices, names[axis]], f"{result}_{name}")
 
     rows = op("Add", [indices("rows", "zero", "second_axis"), names["diagonal"]], f"{result}_ones")
     same = op("Equal", [rows, indices("columns", "one", "first_axis")], f"{result}_same")

@@ -27,8 +27,12 @@ def _can_merge(graph: onnx.GraphProto, schedule: onnx.NodeProto, embedding: onnx
     """Whether the schedule makes no more than an embedding can, and what that reads is there ahead of it."""
     if schedule.op_type != "PadfreeSchedule":
         return False
-    scheduled, wanted = node_attributes(schedule), node_attributes(embedding)
-    if scheduled["has_extent"] or scheduled["has_positions"] or wanted["has_positions"]:
+    schedule_attributes, embedding_attributes = node_attributes(schedule), node_attributes(embedding)
+    if (
+        schedule_attributes["has_extent"]
+        or schedule_attributes["has_positions"]
+        or embedding_attributes["has_positions"]
+    ):
         return False
     nodes = list(graph.node)
     late = {name for node in nodes[nodes.index(schedule) :] for name in node.output} - {offsets}

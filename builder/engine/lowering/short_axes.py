@@ -27,14 +27,14 @@ def lengthen_short_axes(model: ModelProto) -> None:
     shapes = _shapes(model)
     nodes: list[NodeProto] = []
     for node in model.graph.node:
-        lengthened = None
+        was_lengthened = None
         if node.op_type == "MatMul" and not node.domain and weights.isdisjoint(node.input):
-            lengthened = _matmul(node, shapes)
-        if lengthened is None:
+            was_lengthened = _matmul(node, shapes)
+        if was_lengthened is None:
             nodes.append(node)
         else:
-            nodes += lengthened.nodes
-            model.graph.initializer.extend(lengthened.numbers)
+            nodes += was_lengthened.nodes
+            model.graph.initializer.extend(was_lengthened.numbers)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
 
@@ -64,11 +64,11 @@ def _matmul(node: NodeProto, shapes: Mapping[str, Dims]) -> _NewNodes | None:
     if not (m or k or n):
         return None
     nodes = _NewNodes(f"{result}_lengthened")
-    left = nodes.longer(a, len(of_a), [axis for axis, varies in ((-2, m), (-1, k)) if varies], "left")
+    first = nodes.longer(a, len(of_a), [axis for axis, varies in ((-2, m), (-1, k)) if varies], "left")
     right = nodes.longer(b, len(of_b), [axis for axis, varies in ((-2, k), (-1, n)) if varies], "right")
     ends = {max(len(of_a), len(of_b)) + axis: nodes.size(tensor, rank, axis) for tensor, rank, axis, varies in
             ((a, len(of_a), -2, m), (b, len(of_b), -1, n)) if varies}  # fmt: skip
-    nodes.cut(node, [left, right], ends)
+    nodes.cut(node, [first, right], ends)
     return nodes
 
 

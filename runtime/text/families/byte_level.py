@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .parts import ALL, BPE, FIRST, NO_FRAME, SECOND, UNNAMED, Family, Frame, Parts, Saved, Settings, bpe
+from .parts import ALL, BPE, FIRST, NO_FRAME, SECOND, UNNAMED, Family, Frame, Parts, Settings, TokenizerJson, bpe
 
 if TYPE_CHECKING:
     from tokenizers import normalizers
@@ -25,7 +25,7 @@ _NOUGAT = r"[\(\)\[\]\{\}]|([!\"#\$%\&'\*\+,\-\./:;<=>\?\\\^_`\|\~])\1*"
 
 def _plain(
     settings: Settings,
-    saved: Saved,
+    tokenizer_json: TokenizerJson,
     frame: Frame | None,
     normalizer: normalizers.Normalizer | None = None,
     *,
@@ -37,41 +37,41 @@ def _plain(
     cutter: Any = pre_tokenizers.ByteLevel(add_prefix_space=settings.truth("add_prefix_space", prefix))
     if digits:
         cutter = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), cutter])
-    return Parts(bpe(saved, **_WORDS), normalizer, cutter, frame)
+    return Parts(bpe(tokenizer_json, **_WORDS), normalizer, cutter, frame)
 
 
-def _roberta(settings: Settings, saved: Saved) -> Parts:
+def _roberta(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
     frame = Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end))
-    return _plain(settings, saved, frame)
+    return _plain(settings, tokenizer_json, frame)
 
 
-def _deberta(settings: Settings, saved: Saved) -> Parts:
+def _deberta(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
-    return _plain(settings, saved, Frame((begin, FIRST, end), (begin, FIRST, end, end, SECOND, end)))
+    return _plain(settings, tokenizer_json, Frame((begin, FIRST, end), (begin, FIRST, end, end, SECOND, end)))
 
 
-def _gpt2(settings: Settings, saved: Saved) -> Parts:
-    return _plain(settings, saved, None)
+def _gpt2(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+    return _plain(settings, tokenizer_json, None)
 
 
-def _blenderbot(settings: Settings, saved: Saved) -> Parts:
-    return _plain(settings, saved, None, prefix=True)
+def _blenderbot(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+    return _plain(settings, tokenizer_json, None, prefix=True)
 
 
-def _gpt_neox(settings: Settings, saved: Saved) -> Parts:
+def _gpt_neox(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     from tokenizers import normalizers
 
-    return _plain(settings, saved, NO_FRAME, normalizers.NFC())
+    return _plain(settings, tokenizer_json, NO_FRAME, normalizers.NFC())
 
 
-def _cohere(settings: Settings, saved: Saved) -> Parts:
+def _cohere(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     from tokenizers import normalizers
 
-    return _plain(settings, saved, None, normalizers.NFC(), digits=True)
+    return _plain(settings, tokenizer_json, None, normalizers.NFC(), digits=True)
 
 
-def _qwen(settings: Settings, saved: Saved, pattern: str) -> Parts:
+def _qwen(settings: Settings, tokenizer_json: TokenizerJson, pattern: str) -> Parts:
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     prefix = settings.truth("add_prefix_space", False)
@@ -79,22 +79,22 @@ def _qwen(settings: Settings, saved: Saved, pattern: str) -> Parts:
         pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False),
         pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False),
     ]
-    return Parts(bpe(saved, **_WORDS), normalizers.NFC(), pre_tokenizers.Sequence(steps))
+    return Parts(bpe(tokenizer_json, **_WORDS), normalizers.NFC(), pre_tokenizers.Sequence(steps))
 
 
-def _qwen2(settings: Settings, saved: Saved) -> Parts:
-    return _qwen(settings, saved, _QWEN)
+def _qwen2(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+    return _qwen(settings, tokenizer_json, _QWEN)
 
 
-def _qwen3_5(settings: Settings, saved: Saved) -> Parts:
-    return _qwen(settings, saved, _QWEN_WITH_MARKS)
+def _qwen3_5(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+    return _qwen(settings, tokenizer_json, _QWEN_WITH_MARKS)
 
 
-def _clip(settings: Settings, saved: Saved) -> Parts:
+def _clip(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     unknown = settings.token("unk_token")
-    model = bpe(saved, unk_token=unknown, continuing_subword_prefix="", end_of_word_suffix="</w>")
+    model = bpe(tokenizer_json, unk_token=unknown, continuing_subword_prefix="", end_of_word_suffix="</w>")
     steps: list[Any] = [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     cutters: list[Any] = [
         pre_tokenizers.Split(Regex(_CLIP), behavior="removed", invert=True),
@@ -105,11 +105,11 @@ def _clip(settings: Settings, saved: Saved) -> Parts:
     return Parts(model, normalizers.Sequence(steps), pre_tokenizers.Sequence(cutters), frame)
 
 
-def _herbert(settings: Settings, saved: Saved) -> Parts:
+def _herbert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     """Its tokens around texts have the ids 0 and 2, whatever the vocabulary says."""
     from tokenizers import normalizers, pre_tokenizers
 
-    model = bpe(saved, unk_token=settings.token("unk_token"), end_of_word_suffix="</w>")
+    model = bpe(tokenizer_json, unk_token=settings.token("unk_token"), end_of_word_suffix="</w>")
     normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     begin, end = settings.token("cls_token"), settings.token("sep_token")
     pair = (begin, FIRST, end, f"{SECOND}:1", f"{end}:1")
@@ -117,15 +117,15 @@ def _herbert(settings: Settings, saved: Saved) -> Parts:
     return Parts(model, normalizer, pre_tokenizers.BertPreTokenizer(), frame)
 
 
-def _openai_gpt(settings: Settings, saved: Saved) -> Parts:
+def _openai_gpt(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     from tokenizers import normalizers, pre_tokenizers
 
     unknown = settings.token("unk_token")
-    model = bpe(saved, unk_token=unknown, continuing_subword_prefix="", end_of_word_suffix="</w>")
+    model = bpe(tokenizer_json, unk_token=unknown, continuing_subword_prefix="", end_of_word_suffix="</w>")
     return Parts(model, normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer())
 
 
-def _nougat(settings: Settings, saved: Saved) -> Parts:
+def _nougat(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     """Its pattern of marks is read as plain text, which hardly any text holds."""
     from tokenizers import normalizers, pre_tokenizers
 
@@ -138,7 +138,7 @@ def _nougat(settings: Settings, saved: Saved) -> Parts:
         pre_tokenizers.ByteLevel(add_prefix_space=False),
     ]
     frame = Frame((begin, FIRST, end), (FIRST, f"{SECOND}:1"))
-    return Parts(bpe(saved, **_WORDS), normalizers.NFKC(), pre_tokenizers.Sequence(steps), frame)
+    return Parts(bpe(tokenizer_json, **_WORDS), normalizers.NFKC(), pre_tokenizers.Sequence(steps), frame)
 
 
 FAMILIES = {

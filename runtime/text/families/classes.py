@@ -13,7 +13,7 @@ from typing import Any
 
 from .other_classes import BUILT_ANEW, FILE_UNREAD, SAVED_ALONE, WITH_TYPES
 
-FOLLOWED = "transformers 5"
+LIBRARY_FOLLOWED = "transformers 5"
 """The version whose classes these are (5.24)."""
 AS_SAVED = ""
 """The family of classes that take tokenizer.json as it is."""
@@ -30,14 +30,14 @@ class TokenizerClass:
         family: how its tokenizer is built, of `rebuilt.FAMILIES`; AS_SAVED: as tokenizer.json says.
         token_types: whether its texts have token types, unless `model_input_names` says otherwise.
         defaults: its special tokens.
-        fixed: settings that are what they are here, whatever tokenizer_config.json says.
+        constants: settings that are what they are here, whatever tokenizer_config.json says.
     """
 
     name: str
     family: str = AS_SAVED
     token_types: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    fixed: Mapping[str, bool] = field(default_factory=dict)
+    constants: Mapping[str, bool] = field(default_factory=dict)
 
     def difference(self) -> str:
         """How transformers' differs from tokenizer.json, in ways that are not followed; "" where it is followed."""
@@ -131,8 +131,8 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     ),
     "RobertaTokenizer": ("BartTokenizer", "LEDTokenizer", "LongformerTokenizer", "MvpTokenizer"),
 }  # fmt: skip
-_KNOWN = {item.name: item for item in _FAMILIES}
-_KNOWN |= {alias: _KNOWN[name] for name, aliases in _ALIASES.items() for alias in aliases}
+_FAMILY_BY_CLASS = {item.name: item for item in _FAMILIES}
+_FAMILY_BY_CLASS |= {alias: _FAMILY_BY_CLASS[name] for name, aliases in _ALIASES.items() for alias in aliases}
 _OF_MODELS: Mapping[str, tuple[str, ...]] = {
     "BertTokenizer": (
         "align", "bark", "bert", "blip", "bros", "chinese_clip", "convbert", "distilbert", "electra", "ernie", "flava",
@@ -184,15 +184,15 @@ _OF_MODEL = {model: name for name, models in _OF_MODELS.items() for model in mod
 _OF_MODEL |= {model: name for table in (BUILT_ANEW, FILE_UNREAD) for name, models in table.items() for model in models}
 
 
-def class_of(model_type: str | None, named: str | None) -> TokenizerClass:
+def class_of(model_type: str | None, class_name: str | None) -> TokenizerClass:
     """The class of a folder's tokenizer.
 
     Args:
         model_type: of config.json.
-        named: `tokenizer_class` of tokenizer_config.json, or else of config.json.
+        class_name: `tokenizer_class` of tokenizer_config.json, or else of config.json.
     """
     if model_type in SAVED_ALONE:
         return PLAIN
-    name = (named or _OF_MODEL.get(model_type or "", PLAIN.name)).removesuffix("Fast")
+    name = (class_name or _OF_MODEL.get(model_type or "", PLAIN.name)).removesuffix("Fast")
     plain = name.startswith(("PreTrained", "Tokenizers"))
-    return _KNOWN.get(name, PLAIN if plain else TokenizerClass(name, token_types=name in WITH_TYPES))
+    return _FAMILY_BY_CLASS.get(name, PLAIN if plain else TokenizerClass(name, token_types=name in WITH_TYPES))

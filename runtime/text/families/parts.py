@@ -19,7 +19,7 @@ SPACE = "\u2581"
 FIRST, SECOND = "$A", "$B"
 ALL, UNNAMED = "all", "unnamed"
 """Which special tokens keep no spaces beside them, whatever is said of them: all, or those that no setting names."""
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The settings with the usual special tokens, in the order in which they are added."""
 
 
@@ -37,10 +37,10 @@ class Settings:
         self,
         values: Mapping[str, Any],
         defaults: Mapping[str, Any],
-        fixed: Mapping[str, bool],
+        constants: Mapping[str, bool],
         wrong: Callable[[str, str], Exception],
     ) -> None:
-        self._values, self._defaults, self._fixed, self._wrong = values, defaults, fixed, wrong
+        self._values, self._defaults, self._constants, self._wrong = values, defaults, constants, wrong
 
     @property
     def pads_right(self) -> bool:
@@ -49,7 +49,7 @@ class Settings:
 
     def truth(self, name: str, default: bool) -> bool:
         """True or false."""
-        value = self._fixed.get(name, self._values.get(name))
+        value = self._constants.get(name, self._values.get(name))
         if value is not None and type(value) is not bool:
             raise self._wrong(name, "true or false")
         return default if value is None else bool(value)
@@ -76,7 +76,7 @@ class Settings:
         """The content of a special token; those that are one class's alone have other contents only as objects."""
         setting = self._values.get(name)
         token_setting = (
-            self._defaults.get(name) if not setting or (name not in NAMED and isinstance(setting, str)) else setting
+            self._defaults.get(name) if not setting or (name not in NAMES and isinstance(setting, str)) else setting
         )
         content = token_setting.get("content") if isinstance(token_setting, dict) else token_setting
         if not isinstance(content, str):
@@ -84,7 +84,7 @@ class Settings:
         return content
 
 
-class Saved:
+class TokenizerJson:
     """What a tokenizer.json holds.
 
     Args:
@@ -111,10 +111,10 @@ class Saved:
         return list(vocabulary) if isinstance(vocabulary, dict) else [str(piece) for piece, _ in vocabulary]
 
     @cached_property
-    def known(self) -> frozenset[str]:
+    def known_tokens(self) -> frozenset[str]:
         """The vocabulary and the added tokens."""
-        added = (str(token.get("content")) for token in self.content.get("added_tokens", ()))
-        return frozenset(self.pieces) | frozenset(added)
+        added_tokens = (str(token.get("content")) for token in self.content.get("added_tokens", ()))
+        return frozenset(self.pieces) | frozenset(added_tokens)
 
     def charsmap(self) -> list[normalizers.Normalizer]:
         """The table of characters that tokenizers of SentencePiece have; nothing where there is none."""
@@ -153,8 +153,8 @@ class Frame:
         texts = (FIRST, SECOND)
         names = dict.fromkeys(_content(item) for item in (*self.single, *self.pair) if _content(item) not in texts)
         unknown = None if self.unknown is None else tokenizer.token_to_id(self.unknown)
-        numbered = ((name, self.numbers.get(name, tokenizer.token_to_id(name))) for name in names)
-        tokens = [(name, unknown if number is None else number) for name, number in numbered]
+        numbers = ((name, self.numbers.get(name, tokenizer.token_to_id(name))) for name in names)
+        tokens = [(name, unknown if number is None else number) for name, number in numbers]
         return processors.TemplateProcessing(single=list(self.single), pair=list(self.pair), special_tokens=tokens)
 
 
@@ -198,34 +198,34 @@ class Family:
     """
 
     vocabulary: str
-    build: Callable[[Settings, Saved], Parts]
+    build: Callable[[Settings, TokenizerJson], Parts]
     around: Sequence[str] = field(default=())
     keeps_frame: bool = False
     extra: Callable[[Settings, Sequence[Any]], Sequence[Any]] = lambda _, listed: listed
     plain: str = ""
 
-    def fits(self, settings: Settings, saved: Saved) -> bool:
+    def fits(self, settings: Settings, tokenizer_json: TokenizerJson) -> bool:
         """Whether tokenizer.json holds what the class builds its tokenizer of."""
-        if any(settings.token(name) not in saved.known for name in self.around):
+        if any(settings.token(name) not in tokenizer_json.known_tokens for name in self.around):
             return False
         if self.vocabulary == WORD_PIECE:
-            vocabulary = saved.model.get("vocab")
+            vocabulary = tokenizer_json.model.get("vocab")
             return (
                 isinstance(vocabulary, dict)
-                and "merges" not in saved.model
+                and "merges" not in tokenizer_json.model
                 and settings.token("unk_token") in vocabulary
             )
-        return saved.kind == self.vocabulary
+        return tokenizer_json.kind == self.vocabulary
 
 
-def bpe(saved: Saved, **settings: Any) -> dict[str, Any]:
+def bpe(tokenizer_json: TokenizerJson, **settings: Any) -> dict[str, Any]:
     """A model of merges, of which nothing but vocabulary and merges is tokenizer.json's."""
     usual = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
     flags = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
-    model_parts = {"vocab": saved.model["vocab"], "merges": saved.model["merges"]}
+    model_parts = {"vocab": tokenizer_json.model["vocab"], "merges": tokenizer_json.model["merges"]}
     return {"type": BPE, **usual, **flags, **settings, **model_parts}
 
 
-def unigram(saved: Saved, unknown: int | None) -> dict[str, Any]:
+def unigram(tokenizer_json: TokenizerJson, unknown: int | None) -> dict[str, Any]:
     """A model of weights, with the index of the piece that unknown characters get."""
-    return {"type": UNIGRAM, "unk_id": unknown, "byte_fallback": False, "vocab": saved.model["vocab"]}
+    return {"type": UNIGRAM, "unk_id": unknown, "byte_fallback": False, "vocab": tokenizer_json.model["vocab"]}

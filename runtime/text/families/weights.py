@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .languages import OF_MBART, OF_MBART50
-from .parts import FIRST, SECOND, SPACE, UNIGRAM, Family, Frame, Parts, Saved, Settings, unigram
+from .parts import FIRST, SECOND, SPACE, UNIGRAM, Family, Frame, Parts, Settings, TokenizerJson, unigram
 from .word_pieces import bert_frame
 
 if TYPE_CHECKING:
@@ -43,15 +43,17 @@ def _sequence(*steps: Any) -> normalizers.Normalizer:
     return normalizers.Sequence(list(steps))
 
 
-def _as_table(saved: Saved) -> normalizers.Normalizer | None:
-    return next(iter(saved.charsmap()), None)
+def _as_table(tokenizer_json: TokenizerJson) -> normalizers.Normalizer | None:
+    return next(iter(tokenizer_json.charsmap()), None)
 
 
-def _position(settings: Settings, saved: Saved, otherwise: int, *, of_weight: float | None = None) -> int:
+def _position(
+    settings: Settings, tokenizer_json: TokenizerJson, otherwise: int, *, of_weight: float | None = None
+) -> int:
     """Where the unknown token stands in the vocabulary."""
-    name, pieces = settings.token("unk_token"), saved.pieces
+    name, pieces = settings.token("unk_token"), tokenizer_json.pieces
     at = pieces.index(name) if name in pieces else None
-    fits = at is not None and of_weight in (None, saved.model["vocab"][at][1])
+    fits = at is not None and of_weight in (None, tokenizer_json.model["vocab"][at][1])
     return at if at is not None and fits else otherwise
 
 
@@ -65,47 +67,49 @@ def _end(settings: Settings) -> Frame:
     return Frame((FIRST, end), (FIRST, end, SECOND, end))
 
 
-def _xlm_roberta(settings: Settings, saved: Saved) -> Parts:
+def _xlm_roberta(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     words = _between_spaces(_words(settings))
-    return Parts(unigram(saved, 3), _as_table(saved), words, _ends_twice(settings))
+    return Parts(unigram(tokenizer_json, 3), _as_table(tokenizer_json), words, _ends_twice(settings))
 
 
-def _camembert(settings: Settings, saved: Saved) -> Parts:
-    model, words = unigram(saved, _position(settings, saved, 0)), _between_spaces(_words(settings))
-    return Parts(model, _as_table(saved), words, _ends_twice(settings))
+def _camembert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+    model, words = unigram(tokenizer_json, _position(settings, tokenizer_json, 0)), _between_spaces(_words(settings))
+    return Parts(model, _as_table(tokenizer_json), words, _ends_twice(settings))
 
 
-def _quotes(settings: Settings, saved: Saved, *, keeps_accents: bool, lower: bool, spaces: bool = False) -> Any:
+def _quotes(
+    settings: Settings, tokenizer_json: TokenizerJson, *, keeps_accents: bool, lower: bool, spaces: bool = False
+) -> Any:
     from tokenizers import normalizers
 
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     steps += [_replace(" {2,}")] if spaces else []
     steps += [] if keeps_accents else [normalizers.NFKD(), normalizers.StripAccents()]
     steps += [normalizers.Lowercase()] if settings.truth("do_lower_case", lower) else []
-    return _sequence(*steps, *saved.charsmap())
+    return _sequence(*steps, *tokenizer_json.charsmap())
 
 
-def _albert(settings: Settings, saved: Saved) -> Parts:
+def _albert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     keeps_accents = settings.truth("keep_accents", False)
-    normalizer = _quotes(settings, saved, keeps_accents=keeps_accents, lower=True)
-    return Parts(unigram(saved, 1), normalizer, _between_spaces(_words(settings)), bert_frame(settings))
+    normalizer = _quotes(settings, tokenizer_json, keeps_accents=keeps_accents, lower=True)
+    return Parts(unigram(tokenizer_json, 1), normalizer, _between_spaces(_words(settings)), bert_frame(settings))
 
 
-def _rembert(settings: Settings, saved: Saved) -> Parts:
+def _rembert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     keeps_accents = settings.truth("keep_accents", True)
-    normalizer = _quotes(settings, saved, keeps_accents=keeps_accents, lower=False, spaces=True)
-    return Parts(unigram(saved, 2), normalizer, _words(settings), bert_frame(settings))
+    normalizer = _quotes(settings, tokenizer_json, keeps_accents=keeps_accents, lower=False, spaces=True)
+    return Parts(unigram(tokenizer_json, 2), normalizer, _words(settings), bert_frame(settings))
 
 
-def _xlnet(settings: Settings, saved: Saved) -> Parts:
+def _xlnet(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
     single = (f"{FIRST}:0", f"{end}:0")
     frame = Frame((*single, f"{begin}:2"), (*single, f"{SECOND}:1", f"{end}:1", f"{begin}:2"))
-    normalizer = _quotes(settings, saved, keeps_accents=False, lower=False)
-    return Parts(unigram(saved, 0), normalizer, _between_spaces(_words(settings, always=True)), frame)
+    normalizer = _quotes(settings, tokenizer_json, keeps_accents=False, lower=False)
+    return Parts(unigram(tokenizer_json, 0), normalizer, _between_spaces(_words(settings, always=True)), frame)
 
 
-def _deberta_v2(settings: Settings, saved: Saved) -> Parts:
+def _deberta_v2(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     from tokenizers import normalizers, pre_tokenizers
 
     steps: list[Any] = [normalizers.Lowercase()] if settings.truth("do_lower_case", False) else []
@@ -113,68 +117,81 @@ def _deberta_v2(settings: Settings, saved: Saved) -> Parts:
     cutters: list[Any] = [pre_tokenizers.Punctuation("isolated")] if settings.truth("split_by_punct", False) else []
     words = pre_tokenizers.Sequence([*cutters, _words(settings, otherwise="first")])
     return Parts(
-        unigram(saved, _position(settings, saved, 1, of_weight=0)), _sequence(*steps), words, bert_frame(settings)
+        unigram(tokenizer_json, _position(settings, tokenizer_json, 1, of_weight=0)),
+        _sequence(*steps),
+        words,
+        bert_frame(settings),
     )
 
 
-def _barthez(settings: Settings, saved: Saved) -> Parts:
+def _barthez(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     from tokenizers import normalizers
 
     steps = [_replace(_SPACES), normalizers.NFC(), normalizers.Strip(left=False, right=True)]
-    return Parts(unigram(saved, 3), _sequence(*steps), _words(settings))
+    return Parts(unigram(tokenizer_json, 3), _sequence(*steps), _words(settings))
 
 
-def _big_bird(settings: Settings, saved: Saved) -> Parts:
+def _big_bird(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     from tokenizers import normalizers
 
     steps = [normalizers.Strip(left=False, right=False), _replace(" {2,}", SPACE)]
-    model = unigram(saved, _position(settings, saved, 100, of_weight=0))
+    model = unigram(tokenizer_json, _position(settings, tokenizer_json, 100, of_weight=0))
     return Parts(model, _sequence(*steps), _words(settings), bert_frame(settings))
 
 
-def _t5(settings: Settings, saved: Saved) -> Parts:
-    return Parts(unigram(saved, 2), _as_table(saved), _between_spaces(_words(settings, always=True)), _end(settings))
+def _t5(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+    return Parts(
+        unigram(tokenizer_json, 2),
+        _as_table(tokenizer_json),
+        _between_spaces(_words(settings, always=True)),
+        _end(settings),
+    )
 
 
-def _lasr(settings: Settings, saved: Saved) -> Parts:
-    return Parts(unigram(saved, 3), _as_table(saved), _between_spaces(_words(settings, always=True)), _end(settings))
+def _lasr(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+    return Parts(
+        unigram(tokenizer_json, 3),
+        _as_table(tokenizer_json),
+        _between_spaces(_words(settings, always=True)),
+        _end(settings),
+    )
 
 
-def _video_prism(settings: Settings, saved: Saved) -> Parts:
-    return Parts(unigram(saved, 2), _as_table(saved), _between_spaces(_words(settings, always=True)))
+def _video_prism(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+    return Parts(unigram(tokenizer_json, 2), _as_table(tokenizer_json), _between_spaces(_words(settings, always=True)))
 
 
-def _mbart(settings: Settings, saved: Saved) -> Parts:
+def _mbart(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     ends = (settings.token("eos_token"), settings.text("src_lang", "en_XX"))
     frame = Frame((FIRST, *ends), (FIRST, SECOND, *ends), settings.token("unk_token"))
-    return Parts(unigram(saved, 3), None, _between_spaces(_words(settings, always=True)), frame)
+    return Parts(unigram(tokenizer_json, 3), None, _between_spaces(_words(settings, always=True)), frame)
 
 
-def _mbart50(settings: Settings, saved: Saved) -> Parts:
+def _mbart50(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     begin, end = settings.text("src_lang", "en_XX"), settings.token("eos_token")
     frame = Frame((begin, FIRST, end), (begin, FIRST, SECOND, end), settings.token("unk_token"))
-    normalizer = _sequence(*saved.charsmap(), _replace(" {2,}"))
-    return Parts(unigram(saved, 3), normalizer, _words(settings, always=True), frame)
+    normalizer = _sequence(*tokenizer_json.charsmap(), _replace(" {2,}"))
+    return Parts(unigram(tokenizer_json, 3), normalizer, _words(settings, always=True), frame)
 
 
-def _pegasus(settings: Settings, saved: Saved) -> Parts:
+def _pegasus(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     end = settings.token("eos_token")
-    normalizer = _sequence(*(saved.charsmap() or [_replace("\n")]), _replace(" {2,}"))
-    model, words = unigram(saved, _position(settings, saved, 0)), _words(settings, always=True)
+    normalizer = _sequence(*(tokenizer_json.charsmap() or [_replace("\n")]), _replace(" {2,}"))
+    model, words = unigram(tokenizer_json, _position(settings, tokenizer_json, 0)), _words(settings, always=True)
     return Parts(model, normalizer, words, Frame((FIRST, end), (FIRST, SECOND, end)))
 
 
-def _xglm(settings: Settings, saved: Saved) -> Parts:
+def _xglm(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     end = settings.token("eos_token")
-    normalizer = _sequence(*saved.charsmap(), _replace(" {2,}"))
+    normalizer = _sequence(*tokenizer_json.charsmap(), _replace(" {2,}"))
     frame = Frame((end, FIRST), (end, FIRST, end, end, SECOND))
-    return Parts(unigram(saved, 3), normalizer, _words(settings), frame)
+    return Parts(unigram(tokenizer_json, 3), normalizer, _words(settings), frame)
 
 
-def _sentinels(settings: Settings, listed: Sequence[Any]) -> Sequence[Any]:
-    if any("<extra_id_" in str(token) for token in listed):
-        return listed
-    return [*listed, *(f"<extra_id_{number}>" for number in range(settings.count("extra_ids", 100)))]
+def _sentinels(settings: Settings, tokens: Sequence[Any]) -> Sequence[Any]:
+    if any("<extra_id_" in str(token) for token in tokens):
+        return tokens
+    return [*tokens, *(f"<extra_id_{number}>" for number in range(settings.count("extra_ids", 100)))]
 
 
 def _masks(settings: Settings, _: Sequence[Any]) -> Sequence[Any]:
@@ -182,16 +199,16 @@ def _masks(settings: Settings, _: Sequence[Any]) -> Sequence[Any]:
     return ["<mask_1>", *(f"<unk_{number}>" for number in range(2, settings.count("offset", 103)))]
 
 
-def _made_up(_: Settings, listed: Sequence[Any]) -> Sequence[Any]:
-    return [*listed, *(word for word in _MADE_UP if word not in listed)]
+def _made_up(_: Settings, tokens: Sequence[Any]) -> Sequence[Any]:
+    return [*tokens, *(word for word in _MADE_UP if word not in tokens)]
 
 
-def _of_mbart(_: Settings, listed: Sequence[Any]) -> Sequence[Any]:
-    return [*OF_MBART, *(token for token in listed if token not in OF_MBART)]
+def _of_mbart(_: Settings, tokens: Sequence[Any]) -> Sequence[Any]:
+    return [*OF_MBART, *(token for token in tokens if token not in OF_MBART)]
 
 
-def _of_mbart50(_: Settings, listed: Sequence[Any]) -> Sequence[Any]:
-    return [*listed, *OF_MBART50]
+def _of_mbart50(_: Settings, tokens: Sequence[Any]) -> Sequence[Any]:
+    return [*tokens, *OF_MBART50]
 
 
 _BEGIN_END = ("bos_token", "eos_token")

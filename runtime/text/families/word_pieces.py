@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .parts import FIRST, SECOND, WORD_PIECE, Family, Frame, Parts, Saved, Settings
+from .parts import FIRST, SECOND, WORD_PIECE, Family, Frame, Parts, Settings, TokenizerJson
 
 _ENDS = ("cls_token", "sep_token")
 
 
-def _parts(settings: Settings, saved: Saved, frame: Frame, *, clean: bool = True) -> Parts:
+def _parts(settings: Settings, tokenizer_json: TokenizerJson, frame: Frame, *, clean: bool = True) -> Parts:
     from tokenizers import normalizers, pre_tokenizers
 
     model = {
         "type": WORD_PIECE, "unk_token": settings.token("unk_token"), "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": 100, "vocab": saved.model["vocab"],
+        "max_input_chars_per_word": 100, "vocab": tokenizer_json.model["vocab"],
     }  # fmt: skip
     normalizer = normalizers.BertNormalizer(
         clean_text=clean,
@@ -33,29 +33,29 @@ def bert_frame(settings: Settings, kind: int = 0) -> Frame:
     return Frame(single, (*single, f"{SECOND}:1", f"{end}:1"))
 
 
-def _bert(settings: Settings, saved: Saved) -> Parts:
-    return _parts(settings, saved, bert_frame(settings))
+def _bert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+    return _parts(settings, tokenizer_json, bert_frame(settings))
 
 
-def _mpnet(settings: Settings, saved: Saved) -> Parts:
+def _mpnet(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
-    return _parts(settings, saved, Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end)))
+    return _parts(settings, tokenizer_json, Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end)))
 
 
-def _funnel(settings: Settings, saved: Saved) -> Parts:
-    return _parts(settings, saved, bert_frame(settings, 2), clean=settings.truth("clean_text", True))
+def _funnel(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+    return _parts(settings, tokenizer_json, bert_frame(settings, 2), clean=settings.truth("clean_text", True))
 
 
-def _splinter(settings: Settings, saved: Saved) -> Parts:
+def _splinter(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
     question = (settings.token("question_token"), ".")
     first, second = (question, ()) if settings.pads_right else ((), question)
     pair = (f"{begin}:0", f"{FIRST}:0", *first, f"{end}:0", f"{SECOND}:1", *second, f"{end}:1")
     single = (f"{begin}:0", f"{FIRST}:0", f"{end}:0")
-    return _parts(settings, saved, Frame(single, pair, settings.token("unk_token")))
+    return _parts(settings, tokenizer_json, Frame(single, pair, settings.token("unk_token")))
 
 
-def _family(build: Callable[[Settings, Saved], Parts], *more: str) -> Family:
+def _family(build: Callable[[Settings, TokenizerJson], Parts], *more: str) -> Family:
     return Family(WORD_PIECE, build, (*_ENDS, *more))
 
 

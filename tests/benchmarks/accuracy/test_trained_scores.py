@@ -8,21 +8,21 @@ import pytest
 
 from benchmarks.accuracy.list_operations import Example
 from benchmarks.accuracy.retrieval import Pair
-from benchmarks.accuracy.scores import Found, HeldOut, differences, score, standard_error
+from benchmarks.accuracy.scores import FoundScores, HeldOut, differences, score, standard_error
 
 WORD = np.asarray([1], np.int32)
 
 
-def found(answers: list[int], depths: list[int], nearest: list[int]) -> Found:
+def found_of(answers: list[int], depths: list[int], nearest: list[int]) -> FoundScores:
     """A model's outputs with these choices."""
-    return Found(np.eye(10)[answers], np.eye(5)[depths], np.eye(2)[nearest], np.eye(2))
+    return FoundScores(np.eye(10)[answers], np.eye(5)[depths], np.eye(2)[nearest], np.eye(2))
 
 
 def test_scores_of_two_models() -> None:
     lists = [Example(np.zeros(size, np.int32), np.zeros(size, np.int32), 3) for size in (1, 3)]
     test = HeldOut(lists, [Pair(WORD, WORD)] * 2)
-    reference = found([3, 3], [0, 0, 0, 1], [0, 1])
-    other = found([3, 4], [0, 0, 0, 0], [1, 1])
+    reference = found_of([3, 3], [0, 0, 0, 1], [0, 1])
+    other = found_of([3, 4], [0, 0, 0, 0], [1, 1])
     item, base = (score(test, each, reference) for each in (other, reference))
     assert item["percent"] == {"answers": 50.0, "tags": 100.0, "retrieval": 50.0}
     assert item["changed_percent"] == {"answers": 50.0, "tags": 25.0, "retrieval": 50.0}

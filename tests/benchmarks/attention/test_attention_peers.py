@@ -47,8 +47,8 @@ def test_truth_is_attention_inside_each_sequence(problem: Problem) -> None:
 def test_padded_peer_gives_the_truth(problem: Problem) -> None:
     launch = attention_peers.padded_matmul(problem)
     truth = attention.plain_attention(problem, torch.float64)
-    assert attention.max_error(launch.packed(launch.run(0)), truth) < 2e-3
-    assert attention.max_error(launch.packed(launch.run(1)), truth) > 0.1  # another input set
+    assert attention.max_error(launch.pack(launch.run(0)), truth) < 2e-3
+    assert attention.max_error(launch.pack(launch.run(1)), truth) > 0.1  # another input set
 
 
 def test_padding_and_back_is_the_identity(problem: Problem) -> None:
@@ -77,7 +77,7 @@ def test_groups_of_like_lengths_give_the_truth(problem: Problem, monkeypatch: py
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     launch = attention_peers.grouped_streams(problem)
-    output = launch.packed(launch.run(0))
+    output = launch.pack(launch.run(0))
     torch.testing.assert_close(output, attention.plain_attention(problem, torch.float64))
     assert groups == [[5, 1, 8, 3], [12], [17], [30]]
 
@@ -104,10 +104,10 @@ def test_a_peer_that_fails_is_recorded_and_the_rest_goes_on(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     assert attention.attempt("flash-attn-4", missing) == "ModuleNotFoundError: No module named 'flash_attn'"
 
-    def broken() -> None:
+    def fail() -> None:
         raise RuntimeError("an illegal memory access was encountered")
 
-    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
     with pytest.raises(attention.BrokenContextError, match="flash-attn-4: ModuleNotFoundError"):
         attention.attempt("flash-attn-4", missing)
 
@@ -135,7 +135,7 @@ def test_one_case_end_to_end(problem: Problem, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(attention_peers, "attention", kernel)
     monkeypatch.setattr(attention_peers, "make_tasks", lambda *_: None)
-    monkeypatch.setattr(attention, "captured", lambda work: work)
+    monkeypatch.setattr(attention, "capture", lambda work: work)
     monkeypatch.setattr(attention, "mean_ms", lambda work, runs: (work(), 0.5 + 0.001 * runs)[1])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     cache = SimpleNamespace(L2_cache_size=10 * problem.case.bytes_moved)

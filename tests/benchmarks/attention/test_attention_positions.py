@@ -47,7 +47,7 @@ def test_flex_attention_gives_the_truth(places: Places, monkeypatch: pytest.Monk
     result = problem(places)
     launch = position_peers.flex(result)
     truth = measurement.plain_attention(result, torch.float64)
-    assert measurement.max_error(launch.packed(launch.run(0)), truth) < 3e-3
+    assert measurement.max_error(launch.pack(launch.run(0)), truth) < 3e-3
 
 
 def test_a_disentangled_bias_is_what_transformers_computes() -> None:

@@ -104,15 +104,15 @@ def test_a_row_of_the_page() -> None:
 
 
 def test_cases_are_those_that_missed_their_goal_or_that_a_pattern_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [case.name for case in attention_profile.chosen("of 8192 among")] == ["H 12, one of 8192 among 63 of 32"]
+    assert [case.name for case in attention_profile.choose("of 8192 among")] == ["H 12, one of 8192 among 63 of 32"]
     with pytest.raises(SystemExit, match="'nothing' finds no case"):
-        attention_profile.chosen("nothing")
+        attention_profile.choose("nothing")
     lines: list[dict[str, Any]] = [{"case": c.name, "targets": [{"met": c.name != CASE.name}]} for c in all_cases()]
     monkeypatch.setattr(attention_profile, "read", lambda _: [*lines, {"case": "without goals", "targets": []}])
-    assert attention_profile.chosen(None) == [CASE]
+    assert attention_profile.choose(None) == [CASE]
     monkeypatch.setattr(attention_profile, "read", lambda _: lines[1:])
     with pytest.raises(SystemExit, match="no goal is missed"):
-        attention_profile.chosen(None)
+        attention_profile.choose(None)
 
 
 @pytest.mark.parametrize(

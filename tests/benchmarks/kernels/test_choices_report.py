@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kernels.choices_report import chosen, kind_of, table
+from benchmarks.kernels.choices_report import choose, kind_of, table
 
 
 def choice(tokens: int, parts: int = 1) -> int:
@@ -26,7 +26,7 @@ def test_kinds() -> None:
 def test_a_build_takes_the_fastest_of_the_models_first_five() -> None:
     first = [choice(tokens) for tokens in (256, 240, 224, 208, 192, 176)]
     times = dict(zip(first, (9.0, 8.0, 10.0, 11.0, 12.0, 5.0), strict=True))
-    one = chosen(record(times, first))
+    one = choose(record(times, first))
     assert (one.finish, one.kind) == ("fp16 gelu norms x", "240")
     assert one.lost == pytest.approx(5 / 8 - 1)  # the sixth is faster, and no build tries it
 

@@ -38,7 +38,7 @@ def record(group: str, tokens: int, ours_ms: float, **changes: Any) -> dict[str,
 def test_the_documents_hold_what_the_records_say(name: str) -> None:
     text = (tables.ROOT / name).read_text("utf-8")
     assert "<!-- table: " in text
-    assert tables.filled(text, RESULTS) == text, "run: python -m benchmarks.pages.tables"
+    assert tables.fill(text, RESULTS) == text, "run: python -m benchmarks.pages.tables"
 
 
 def test_peers_of_an_earlier_run_stand_in_brackets(tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ def test_a_block_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
     lines = [record("targets", 4096, 3.0), record("targets", 4096, 2.0)]
     (tmp_path / "end_to_end.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = "a\n<!-- table: goals -->\nold\n<!-- end -->\nz\n"
-    result = tables.filled(text, tmp_path)
+    result = tables.fill(text, tmp_path)
     assert result.startswith("a\n<!-- table: goals -->\n\n| reached")
     assert result.endswith("|\n\nMeasured at commit abc: H200.\n\n<!-- end -->\nz\n")
     assert "| BERT-base, 16 x 512, 4096 tokens | 1.25 (1.18) | 2.50 (2.8) | 1.25 (1.25) |" in result
-    assert tables.filled(result, tmp_path) == result
+    assert tables.fill(result, tmp_path) == result
 
 
 def test_targets_have_ours_first_the_limit_last_and_dashes_for_what_is_missing() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import load_model
 
-from benchmarks import defined as measured
+from benchmarks import definitions as measured
 from benchmarks.sweep.cases import SETS
 from benchmarks.sweep.measurement import model_reader
 from tests.support import defined
@@ -38,7 +38,7 @@ def test_a_sweep_reads_them_without_torch(name: str, tmp_path: Path, monkeypatch
     assert model.gemms
     again = model_reader(tmp_path)(name, "fp16")
     assert load_model(again.path) == load_model(model.path)
-    weights = [measured.drawn(key, shape) for key, shape in measured.shapes_of(tiny).items()]
+    weights = [measured.draw(key, shape) for key, shape in measured.shapes_of(tiny).items()]
     assert all(np.all(array != 0) for array in weights)
 
 

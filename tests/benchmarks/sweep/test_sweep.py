@@ -30,7 +30,7 @@ def test_cases_have_names_of_their_own_and_known_peers() -> None:
     assert all(0 < case.mean <= case.seq_len for case in all_cases())
 
 
-def drawn(case: cases.SweepCase) -> list[int]:
+def draw(case: cases.SweepCase) -> list[int]:
     return draw_lengths(Lengths(case.batch, case.mean, case.seq_len))
 
 
@@ -39,9 +39,9 @@ def test_the_sets_cover_what_they_say() -> None:
     assert sorted(case.seq_len for case in length if case.batch == 1) == list(range(64, 1025, 64))
     assert len(length) == 32
     assert sum("torch-varlen" in case.peers for case in length) == 4
-    tokens = [sum(drawn(case)) for case in cases.SETS["tokens"]]
+    tokens = [sum(draw(case)) for case in cases.SETS["tokens"]]
     assert tokens == pytest.approx(cases.TOKENS, abs=2)
-    of_a_query = drawn(cases.SETS["small"][3])
+    of_a_query = draw(cases.SETS["small"][3])
     assert (len(of_a_query), min(of_a_query), max(of_a_query)) == (100, 31, 299)
     fills = sorted(case.mean / 512 for case in cases.SETS["fill"])
     assert fills == pytest.approx([tenth / 10 for tenth in range(1, 11)])
@@ -51,7 +51,7 @@ def test_measured_cases_of_this_commit_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "sweep.jsonl"
     first, second, *_ = cases.SETS["fill"]
     path.write_text("".join(json.dumps({"case": c.name, "commit": k}) + "\n" for c, k in ((first, "a"), (second, "b"))))
-    left = sweep.chosen(["fill"], sweep.done_cases(path), "a")
+    left = sweep.choose(["fill"], sweep.done_cases(path), "a")
     assert first not in left
     assert second in left
     assert sweep.done_cases(tmp_path / "none.jsonl") == set()
@@ -65,23 +65,23 @@ def test_a_shared_engine_takes_every_batch_that_it_serves() -> None:
         assert engine.max_seq_len is not None
         assert engine.max_tokens is not None
         assert case.batch <= engine.max_batch, case.name
-        assert max(drawn(case)) <= engine.max_seq_len, case.name
-        assert sum(drawn(case)) <= engine.max_tokens <= engine.max_batch * engine.max_seq_len, case.name
+        assert max(draw(case)) <= engine.max_seq_len, case.name
+        assert sum(draw(case)) <= engine.max_tokens <= engine.max_batch * engine.max_seq_len, case.name
     assert {case.seq_len for case in cases.SETS["length"] if case.engine is None} == {64, 128}
 
 
 def test_cases_and_peers_can_be_left_out() -> None:
-    left = sweep.chosen(["targets", "model"], set(), "a", "large|albert", ("limit", "torch-varlen"))
+    left = sweep.choose(["targets", "model"], set(), "a", "large|albert", ("limit", "torch-varlen"))
     assert [(case.set, case.model, case.peers) for case in left] == [
         ("targets", "bert-large", ("torch-varlen", "limit")),
         ("model", "bert-large", ("limit",)),
         ("model", "albert", ("limit",)),
     ]
-    assert sweep.chosen(["targets"], set(), "a") == list(cases.SETS["targets"])
+    assert sweep.choose(["targets"], set(), "a") == list(cases.SETS["targets"])
 
 
 def test_sets_follow_each_other() -> None:
-    assert sweep.chosen(["model", "fill"], set(), "a") == [*cases.SETS["model"], *cases.SETS["fill"]]
+    assert sweep.choose(["model", "fill"], set(), "a") == [*cases.SETS["model"], *cases.SETS["fill"]]
 
 
 RECORD: dict[str, Any] = {
@@ -104,7 +104,7 @@ RECORD: dict[str, Any] = {
     ],
 )
 def test_what_counts_as_passed(changes: dict[str, Any], passed: bool) -> None:
-    assert sweep.passed({**RECORD, **changes}) is passed
+    assert sweep.is_passed({**RECORD, **changes}) is passed
 
 
 def test_a_failing_case_does_not_stop_the_others(
@@ -142,12 +142,12 @@ def test_a_failing_case_does_not_stop_the_others(
 
 
 def test_an_error_while_closing_does_not_hide_the_first() -> None:
-    def broken() -> None:
+    def fail() -> None:
         try:
             raise RuntimeError("illegal address\nSearch for it")
         finally:
             raise OSError("cannot close")
 
     with pytest.raises(OSError, match="cannot close") as caught:
-        broken()
+        fail()
     assert sweep.explain(caught.value) == "OSError: cannot close; after RuntimeError: illegal address"

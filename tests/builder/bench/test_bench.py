@@ -67,7 +67,7 @@ def test_random_tokens_are_what_the_model_takes() -> None:
 
 
 def test_padded_peers_get_the_whole_rectangle(setup: Setup) -> None:
-    grids = setup.batch.padded(setup.model.original_metadata)
+    grids = setup.batch.pad(setup.model.original_metadata)
     assert {grid.shape for grid in grids.values()} == {(3, 24)}
     assert grids["attention_mask"].sum(1).tolist() == [3, 16, 9]
     kept = grids["attention_mask"] == 1
@@ -107,7 +107,7 @@ def fake(answer: float, log: list[str], name: str, time_ms: float = 20.0) -> Cal
     return lambda _: Contender({"y": [np.array([answer])]}, {"plain": way}, lambda: log.append(f"close {name}"))
 
 
-def broken(_: Setup) -> Contender:
+def fail(_: Setup) -> Contender:
     raise OSError("libsomething.so:\n cannot be found")
 
 
@@ -118,7 +118,7 @@ def test_peers_are_checked_then_timed_in_turns_and_failures_are_named(setup: Set
         "good": ("Good", fake(1.0005, log, "good", 40.0)),
         "wrong": ("Wrong", fake(1.5, log, "wrong")),
         "nan": ("NaN", fake(float("nan"), log, "nan")),
-        "broken": ("Broken", broken),
+        "broken": ("Broken", fail),
         "other": ("Other", lambda _: Contender({"z": []}, {}, lambda: log.append("close other"))),
         "limit": ("Limit", fake(9.0, log, "limit", 5.0)),
     }
@@ -173,8 +173,8 @@ def test_our_engine_is_tuned_for_the_batch_or_shared(setup: Setup, monkeypatch: 
 
     monkeypatch.setattr(engines, "build_engine", lambda *_, **options: built.append(options))
     monkeypatch.setattr(engines, "_contender", contender)
-    engines.packed(setup)
-    engines.packed(replace(setup, profile=ProfileOptions(max_batch=8, max_seq_len=32, max_tokens=200)))
+    engines.packed_contender(setup)
+    engines.packed_contender(replace(setup, profile=ProfileOptions(max_batch=8, max_seq_len=32, max_tokens=200)))
     keys = ("max_batch", "max_seq_len", "opt_tokens", "max_tokens")
     assert [[options[key] for key in keys] for options in built] == [[3, 24, 28, 72], [8, 32, None, 200]]
     assert kept == {"packed": False, "bert_tiny_packed_8_32_200_None": True}

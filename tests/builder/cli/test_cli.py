@@ -36,7 +36,7 @@ def batch(tmp_path: Path) -> Path:
     return path
 
 
-def refused(capsys: Capture, *arguments: object) -> str:
+def refusal(capsys: Capture, *arguments: object) -> str:
     """Runs a command that must fail and returns its error, after checking its form."""
     assert main([str(argument) for argument in arguments]) == 1
     error = capsys.readouterr().err
@@ -86,7 +86,7 @@ def test_run_reads_grids_for_padded_models(padded_model: ModelWriter, tmp_path: 
 def test_bad_requests_leave_no_file(packed_model: ModelWriter, tmp_path: Path, capsys: Capture) -> None:
     source, out = tmp_path / "batch.jsonl", tmp_path / "out.npz"
     source.write_text("[1, 2]\n[3, 200]\n")
-    error = refused(capsys, "run", packed_model(), "--input", source, "-o", out)
+    error = refusal(capsys, "run", packed_model(), "--input", source, "-o", out)
     assert "'input_ids' value 200 at sequence 1, position 1: allowed 0..99" in error
     assert not out.exists()
 
@@ -98,20 +98,20 @@ def test_a_full_disk(packed_model: ModelWriter, batch: Path, capsys: Capture, mo
     model = packed_model()
     monkeypatch.setattr(np, "savez", full)
     out = batch.with_name("out.npz")
-    assert "No space left on device" in refused(capsys, "run", model, "--input", batch, "-o", out)
+    assert "No space left on device" in refusal(capsys, "run", model, "--input", batch, "-o", out)
     assert sorted(path.name for path in batch.parent.iterdir()) == ["batch.jsonl", "packed.onnx"]
 
 
 def test_a_missing_folder_is_named_first(packed_model: ModelWriter, batch: Path, capsys: Capture) -> None:
     out = batch.parent / "nowhere" / "out.npz"
-    assert "mkdir -p" in refused(capsys, "run", packed_model(), "--input", batch, "-o", out)
+    assert "mkdir -p" in refusal(capsys, "run", packed_model(), "--input", batch, "-o", out)
 
 
 def test_a_plan_without_metadata(batch: Path, tmp_path: Path, capsys: Capture) -> None:
     plan = tmp_path / "model.plan"
     plan.write_bytes(b"plan")
     for command in (["inspect", plan], ["run", plan, "--input", batch, "-o", tmp_path / "out.npz"]):
-        assert "its metadata model.plan.json is missing" in refused(capsys, *command)
+        assert "its metadata model.plan.json is missing" in refusal(capsys, *command)
 
 
 def test_inspect_shows_everything(packed_model: ModelWriter, capsys: Capture) -> None:
@@ -150,7 +150,7 @@ def test_inspect_of_a_plan(packed_metadata: dict[str, Any], tmp_path: Path, caps
     assert "NVIDIA H200" in output
     assert "PadfreePool" in output
     plan.write_bytes(b"pla")
-    assert "3 bytes, its metadata says 4" in refused(capsys, "inspect", plan)
+    assert "3 bytes, its metadata says 4" in refusal(capsys, "inspect", plan)
 
 
 def test_doctor_names_a_next_step_for_everything_that_is_not_ok(capsys: Capture) -> None:
@@ -178,7 +178,7 @@ def test_doctor_fails_when_something_required_is_missing(capsys: Capture, monkey
     pretend("problem")
     assert main(["doctor"]) == 1
     capsys.readouterr()
-    assert "--require cuda: unknown" in refused(capsys, "doctor", "--require", "cuda")
+    assert "--require cuda: unknown" in refusal(capsys, "doctor", "--require", "cuda")
 
 
 def test_usage_errors_are_exit_code_2(capsys: Capture) -> None:
@@ -203,7 +203,7 @@ def test_unexpected_errors_say_how_to_see_more(
         raise RuntimeError("broken\nin two lines")
 
     monkeypatch.setattr(cli.inspect, "print_summary", fail)
-    error = refused(capsys, "inspect", packed_model())
+    error = refusal(capsys, "inspect", packed_model())
     assert "RuntimeError: broken in two lines; run again with PADFREE_DEBUG=1" in error
     monkeypatch.setenv("PADFREE_DEBUG", "1")
     with pytest.raises(RuntimeError, match="broken"):

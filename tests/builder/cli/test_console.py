@@ -115,4 +115,4 @@ def test_facts_and_counts_read_as_words() -> None:
         "count": "0",
         "similarity": "-",
     }
-    assert [console.counted(number, "text") for number in (0, 1, 2)] == ["0 texts", "1 text", "2 texts"]
+    assert [console.count_text(number, "text") for number in (0, 1, 2)] == ["0 texts", "1 text", "2 texts"]

@@ -28,7 +28,7 @@ def variable(action: argparse.Action) -> str:
     return f"PADFREE_{action.dest.upper()}"
 
 
-def parsed(*words: str) -> dict[str, Any]:
+def parse(*words: str) -> dict[str, Any]:
     return vars(cli.make_parser().parse_args(["serve", *words]))
 
 
@@ -41,10 +41,10 @@ def test_a_variable_is_as_good_as_the_option(action: argparse.Action, monkeypatc
     value = "yes" if is_switch else VALUES.get(action.dest, "7")
     words = [] if action.dest == "model" else ["model.plan"]
     option = [value] if not action.option_strings else [action.option_strings[-1], *([] if is_switch else [value])]
-    by_default, by_option = parsed("model.plan"), parsed(*words, *option)
+    by_default, by_option = parse("model.plan"), parse(*words, *option)
     del by_default["from_environment"]
     monkeypatch.setenv(variable(action), value)
-    by_variable = parsed(*words)
+    by_variable = parse(*words)
     assert by_variable.pop("from_environment") == {action.dest: variable(action)}
     assert by_option.pop("from_environment") == {}
     assert by_variable == by_option
@@ -59,7 +59,7 @@ def test_help_names_the_variable(action: argparse.Action) -> None:
 def test_the_command_line_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("PORT", "81"), ("MODEL", "other.plan"), ("LONG_TEXTS", "refuse"), ("GPUS", "all")):
         monkeypatch.setenv(f"PADFREE_{name}", value)
-    actual = parsed("model.plan", "--port", "80", "--long-texts", "truncate", "--device", "2")
+    actual = parse("model.plan", "--port", "80", "--long-texts", "truncate", "--device", "2")
     assert [actual[name] for name in ("model", "port", "long_texts", "device", "gpus")] == [
         Path("model.plan"),
         80,
@@ -71,13 +71,13 @@ def test_the_command_line_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_keys_of_both_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PADFREE_API_KEY", KEY)
-    assert set(parsed("model.plan", "--api-key", "another")["api_key"]) == {KEY, "another"}
-    assert set(parsed("model.plan")["api_key"]) == {KEY}
+    assert set(parse("model.plan", "--api-key", "another")["api_key"]) == {KEY, "another"}
+    assert set(parse("model.plan")["api_key"]) == {KEY}
 
 
 def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PADFREE_PORT", "")
-    assert parsed("model.plan")["port"] == 8080
+    assert parse("model.plan")["port"] == 8080
 
 
 def test_other_commands_take_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,14 +33,14 @@ def write_original(path: Path, change: Change | None = None, *, width: int = 32)
 
 
 @cache
-def _rewritten(original: Path, **options: str) -> ModelProto:
+def _rewrite(original: Path, **options: str) -> ModelProto:
     return rewrite(original, verify=False, **options).model
 
 
 def write_rewritten(original: Path, path: Path, change: Change | None = None, **options: str) -> Path:
     """What the original is rewritten to, with a change."""
     model = ModelProto()
-    model.CopyFrom(_rewritten(original, **options))
+    model.CopyFrom(_rewrite(original, **options))
     if change is not None:
         change(model)
         precision = options.get("precision", "fp32")

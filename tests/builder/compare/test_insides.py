@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def described(folder: Path, model: ModelProto) -> tuple[Original, Metadata, ComparedBatch]:
+def describe(folder: Path, model: ModelProto) -> tuple[Original, Metadata, ComparedBatch]:
     raw = json.loads(next(item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY))
     metadata = parse_metadata(raw, "the model")
     original = describe_original(folder / "original.onnx", [metadata], folder)
@@ -50,10 +50,10 @@ def departure(folder: Path, change: planted.Change | None, *, passed: bool) -> t
         save_model(marked, built[-1])
         return built[-1]
 
-    original, metadata, batch = described(folder, model)
+    original, metadata, batch = describe(folder, model)
     inside = EngineInside(model, "fp32", build, device=0)
     inside.chunk = CHUNK
-    return find_departure(original, inside, metadata, batch, TOLERANCES["fp32"], passed=passed), built
+    return find_departure(original, inside, metadata, batch, TOLERANCES["fp32"], outcome_passed=passed), built
 
 
 def test_every_tensor_that_claims_an_origin_agrees_with_it(folder: Path) -> None:
@@ -94,5 +94,5 @@ def test_marked_outputs_have_types(folder: Path) -> None:
     marked = with_outputs(model, dict.fromkeys(halves[:2], TensorProto.FLOAT16))
     wanted = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, None) for name in halves[:2]]
     assert list(marked.graph.output) == [*model.graph.output, *wanted]
-    _, metadata, _ = described(folder, marked)
+    _, metadata, _ = describe(folder, marked)
     assert [(item.name, item.dtype) for item in metadata.outputs[-2:]] == [(name, "float16") for name in halves[:2]]

@@ -15,7 +15,7 @@ from padfree.builder.folders.head import POOLINGS
 from padfree.runtime import Session
 
 from tests.support import defined
-from tests.support.folders import pooled, write_dense, write_json
+from tests.support.folders import pool, write_dense, write_json
 
 TOLERANCE = 1e-5
 WIDTH, DENSE = 16, 12
@@ -46,7 +46,7 @@ def vectors(folder: Path, packed: Path) -> list[npt.NDArray[np.float32]]:
 def test_poolings(name: str, mode: str, tmp_path: Path) -> None:
     actual = vectors(write_chain(name, tmp_path / "model", [("Pooling", {"pooling_mode": mode})]), tmp_path / "p.onnx")
     for vector, rows in zip(actual, defined.read(name).outputs["last_hidden_state"], strict=True):
-        np.testing.assert_allclose(vector, pooled(rows, mode), atol=TOLERANCE * max(1.0, float(np.abs(rows).max())))
+        np.testing.assert_allclose(vector, pool(rows, mode), atol=TOLERANCE * max(1.0, float(np.abs(rows).max())))
 
 
 def test_dense_and_normalize(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from padfree.builder import BuildError
 from padfree.builder.definitions.errors import NotDefinedError
 from padfree.builder.definitions.keys import Keys
 from padfree.builder.folders import source
-from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 from padfree.builder.folders.head import HeadOptions
 from padfree.contract.phases import Phases
@@ -33,7 +33,7 @@ def folder(path: Path, config: Mapping[str, Any], tensors: Mapping[str, tuple[in
     """A BERT's folder with other entries; None leaves one out."""
     result = {key: value for key, value in {**BERT.config, **config}.items() if value is not None}
     write_json(path / "config.json", result)
-    write_tensors(path / "model.safetensors", {name: defined.drawn(name, shape) for name, shape in tensors.items()})
+    write_tensors(path / "model.safetensors", {name: defined.draw(name, shape) for name, shape in tensors.items()})
     return path
 
 
@@ -115,7 +115,7 @@ def test_bytes_that_are_not_those_of_the_shape(tmp_path: Path) -> None:
 def test_numbers_of_another_type(tmp_path: Path) -> None:
     folder(tmp_path, {})
     name = "encoder.layer.0.output.dense.weight"
-    tensors = {key: defined.drawn(key, shape) for key, shape in BERT.tensors.items()}
+    tensors = {key: defined.draw(key, shape) for key, shape in BERT.tensors.items()}
     write_tensors(tmp_path / "model.safetensors", {**tensors, name: tensors[name].astype(np.float64)})
     with pytest.raises(NotDefinedError, match=f"'{re.escape(name)}' has the type F64, and F32, F16, BF16 alone"):
         write_defined(read_folder(tmp_path))
@@ -128,7 +128,7 @@ def shards(path: Path, count: int) -> list[Path]:
     listed = sorted(BERT.tensors)
     files = [path / f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
     for number, file in enumerate(files):
-        write_tensors(file, {name: defined.drawn(name, BERT.tensors[name]) for name in listed[number::count]})
+        write_tensors(file, {name: defined.draw(name, BERT.tensors[name]) for name in listed[number::count]})
     write_json(path / "model.safetensors.index.json", {"weight_map": {}})
     return files
 
@@ -210,7 +210,10 @@ def test_adapters_that_are_not_there(tmp_path: Path) -> None:
         source.opened(defined.write_reference(JINA, tmp_path / "jina"), options),
     ):
         pass
-    with pytest.raises(BuildError, match="BERT has no adapters"), source.opened(folder(tmp_path / "bert", {}), options):
+    with (
+        pytest.raises(BuildError, match="BERT has no adapters"),
+        source.opened(folder(tmp_path / "bert", {}), options),
+    ):
         pass
     with (
         pytest.raises(BuildError, match="and no definition is for the model_type"),

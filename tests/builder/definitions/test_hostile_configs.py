@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from padfree.builder import BuildError
 from padfree.builder.definitions.errors import NotDefinedError
-from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 
 from tests.support import defined
@@ -40,7 +40,7 @@ def changed(config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
     return result
 
 
-def reshaped(tensors: Mapping[str, tuple[int, ...]], rng: random.Random) -> dict[str, tuple[int, ...]]:
+def reshape(tensors: Mapping[str, tuple[int, ...]], rng: random.Random) -> dict[str, tuple[int, ...]]:
     """Sometimes a tensor is gone, turned, longer, of another rank, or called otherwise."""
     result = dict(tensors)
     if rng.random() < 0.5:
@@ -73,7 +73,7 @@ def test_changed_folders(family: str, tmp_path: Path) -> None:
     for number in range(ROUNDS):
         folder = tmp_path / str(number)
         write_json(folder / "config.json", changed(reference.config, rng))
-        tensors = {name: np.zeros(shape, np.float32) for name, shape in reshaped(reference.tensors, rng).items()}
+        tensors = {name: np.zeros(shape, np.float32) for name, shape in reshape(reference.tensors, rng).items()}
         write_tensors(folder / "model.safetensors", tensors)
         seen.add(outcome(folder))
     assert {"BuildError", "NotDefinedError"} & seen

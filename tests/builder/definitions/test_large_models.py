@@ -15,7 +15,7 @@ import pytest
 from onnx import ModelProto, TensorProto
 from padfree.builder.calibration import Calibration, fp8_model
 from padfree.builder.definitions import graph
-from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools.errors import VerificationError
 from padfree.onnx_tools.files import graph_io, staged_session
@@ -106,7 +106,7 @@ def test_files_are_those_of_small_models(
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", ["qwen3_bfloat16", "roberta"])
 def test_answers_are_those_of_one_session(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, feeds = model_of(name, tmp_path / "model"), defined.padded(None)
+    model, feeds = model_of(name, tmp_path / "model"), defined.pad(None)
     whole = open_session(Model.of(model.whole()), optimize=False)
     given = {item.name: feeds[item.name] for item in whole.get_inputs()}
     wanted = whole.run(None, given)
@@ -128,7 +128,7 @@ def test_rows_of_tables_alone_are_read(tmp_path: Path) -> None:
     assert isinstance(held, Deferred)
     read = list[str]()
     held.read = lambda: read.append("all") or np.zeros(0)
-    feeds = defined.padded(None)
+    feeds = defined.pad(None)
     session = open_session(model, optimize=False)
     session.run(None, {item.name: feeds[item.name] for item in session.get_inputs()})
     assert not read
@@ -137,7 +137,7 @@ def test_rows_of_tables_alone_are_read(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("large")
 def test_ids_that_a_table_lacks_are_refused(tmp_path: Path) -> None:
     session = open_session(model_of("qwen3", tmp_path / "model"), optimize=False)
-    feeds = defined.padded(None)
+    feeds = defined.pad(None)
     given = {item.name: feeds[item.name] for item in session.get_inputs()}
     given["input_ids"] = given["input_ids"] + 1000
     with pytest.raises(Exception, match="indices element out of data bounds"):

@@ -28,6 +28,6 @@ def test_prepared(name: str, tmp_path: Path) -> None:
     assert result.content is not None
     model = onnx.load_model_from_string(bytes(result.content))
     results = [numpy_helper.to_array(item) for item in model.graph.initializer]
-    table = defined.drawn("embeddings.word_embeddings.weight", (64, 16))
+    table = defined.draw("embeddings.word_embeddings.weight", (64, 16))
     table = table.astype(defined.DTYPES[defined.read(name).dtype]).astype(np.float32)
     assert any(array.shape == table.shape and np.array_equal(array, table) for array in results)

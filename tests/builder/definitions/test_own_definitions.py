@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from padfree.builder import cli
-from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools import load_model
 from padfree.onnx_tools.files import read_metadata

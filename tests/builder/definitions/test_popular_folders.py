@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from padfree.builder.definitions.errors import NotDefinedError
 from padfree.builder.errors import BuildError
-from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 
 from tests.builder.definitions import popular_table

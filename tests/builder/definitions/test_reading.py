@@ -31,9 +31,9 @@ def test_weights_keep_their_numbers(way: str, dtype: Any, tmp_path: Path) -> Non
     for name, values in stored.items():
         weight, right = tensors.take(name, *values.shape), values.astype(np.float32)
         if way == "transposed":
-            weight, right = weight.transposed(), right.T
+            weight, right = weight.transpose(), right.T
         elif way == "shifted":
-            weight, right = weight.transposed().shifted(1.0), right.T + np.float32(1)
+            weight, right = weight.transpose().shift(1.0), right.T + np.float32(1)
         elif way == "interleaved" and name == "turns":
             weight, right = weight.interleaved(2, 3, 1), np.concatenate([right[2:4], right[8:10]])
         found.append(weight.read({file: None}))
@@ -46,6 +46,6 @@ def test_an_end_that_is_missing(tmp_path: Path) -> None:
     file = write_tensors(tmp_path / "model.safetensors", {"w": np.ones((4, 4), np.float32)})
     weight = Tensors([file]).take("w", 4, 4)
     file.write_bytes(file.read_bytes()[:-8])
-    for way in (weight, weight.transposed()):
+    for way in (weight, weight.transpose()):
         with pytest.raises(BuildError, match="its end is missing; download the model again"):
             way.read({file: None})

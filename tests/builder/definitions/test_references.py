@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import ModelProto
-from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import save_model
@@ -38,7 +38,7 @@ def by_worth(names: Sequence[str]) -> list[Any]:
     return [pytest.param(name, marks=[] if first[family(name)] == name else [pytest.mark.slow]) for name in names]
 
 
-def written(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model:
+def write(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model:
     reference = defined.read(name)
     return write_defined(read_folder(defined.write_reference(reference, folder)), adapter=reference.adapter).model(
         storage
@@ -47,7 +47,7 @@ def written(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model
 
 def run_padded(model: ModelProto, padding: int | None = None) -> dict[str, Any]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    feeds = defined.padded(padding)
+    feeds = defined.pad(padding)
     outputs = [item.name for item in session.get_outputs()]
     return dict(zip(outputs, session.run(outputs, {item.name: feeds[item.name] for item in session.get_inputs()}),
                     strict=True))  # fmt: skip
@@ -60,7 +60,7 @@ def assert_same(actual: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("name", defined.names())
 def test_padded_graph(name: str, tmp_path: Path) -> None:
     reference = defined.read(name)
-    actual = run_padded(written(name, tmp_path).whole(), defined.padding_of(reference))
+    actual = run_padded(write(name, tmp_path).whole(), defined.padding_of(reference))
     assert set(actual) == set(reference.outputs)
     for output, rows in reference.outputs.items():
         for number, (ids, wanted) in enumerate(zip(defined.REQUESTS, rows, strict=True)):
@@ -72,7 +72,7 @@ def test_padded_graph(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", by_worth(defined.names()))
 def test_packed(name: str, tmp_path: Path) -> None:
     reference = defined.read(name)
-    original = written(name, tmp_path / "model")
+    original = write(name, tmp_path / "model")
     by_id = defined.padding_of(reference) is not None  # looks for ids of padding, in a part that stays padded
     rewritten = rewrite_model(original, RewriteOptions(strict=not by_id, verify=by_id))
     save_model(finish(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
@@ -90,7 +90,7 @@ def test_packed(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "longest"), [("llama_longrope", 12), ("llama_dynamic", 40)])
 def test_texts_for_which_frequencies_would_be_others_are_refused(name: str, longest: int, tmp_path: Path) -> None:
     """Those of transformers depend on the longest text of a batch there."""
-    original = written(name, tmp_path / "model")
+    original = write(name, tmp_path / "model")
     rewritten = rewrite_model(original, RewriteOptions(strict=True, verify=False))
     save_model(finish(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
     with Session(tmp_path / "packed.onnx") as session:
@@ -101,7 +101,7 @@ def test_texts_for_which_frequencies_would_be_others_are_refused(name: str, long
 
 @pytest.mark.parametrize("name", ["bert", "bert_float16", "bert_bfloat16"])
 def test_weights_are_the_same_where_files_are_mapped(name: str, tmp_path: Path) -> None:
-    read, mapped = (run_padded(written(name, tmp_path, storage).whole()) for storage in (Storage.MEMORY, Storage.MAP))
+    read, mapped = (run_padded(write(name, tmp_path, storage).whole()) for storage in (Storage.MEMORY, Storage.MAP))
     for output in read:
         np.testing.assert_array_equal(read[output], mapped[output])
 

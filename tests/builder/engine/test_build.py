@@ -21,7 +21,7 @@ from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, Ta
 from padfree.builder.engine.options import BuildOptions
 from padfree.builder.engine.phases import STARTING, Phases
 from padfree.builder.engine.plan_writing import write_plan
-from padfree.builder.engine.preparation import prepare_model, rewritten
+from padfree.builder.engine.preparation import prepare_model, rewrite_once
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools.files.model import Model
 from padfree.runtime import Profile, SessionError
@@ -36,10 +36,10 @@ Capture = pytest.CaptureFixture[str]
 
 def test_a_rewritten_model_keeps_interface_and_precision(packed_model: ModelWriter) -> None:
     model = Model(onnx.load(str(packed_model())))
-    assert rewritten(model, BuildOptions("packed", "fp32")) is model
+    assert rewrite_once(model, BuildOptions("packed", "fp32")) is model
     for option, value in (("interface", "padded"), ("precision", "fp16"), ("masks", "contiguous")):
         with pytest.raises(BuildError, match=f"{value} was asked for; leave --{option} out"):
-            rewritten(model, BuildOptions.of_keywords(**{option: value}))
+            rewrite_once(model, BuildOptions.of_keywords(**{option: value}))
 
 
 def test_the_callers_model_is_not_changed(packed_model: ModelWriter) -> None:

@@ -18,7 +18,7 @@ UNROUNDED = 2e-3
 """What results may differ by that are not rounded to fp16 on their way."""
 
 
-def rewritten() -> onnx.ModelProto:
+def rewrite_model() -> onnx.ModelProto:
     return rewrite(bert(), precision="fp16").model
 
 
@@ -45,7 +45,7 @@ def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def test_the_last_norm_makes_the_pooler() -> None:
-    model = unfused(rewritten())
+    model = unfused(rewrite_model())
     result = for_parser(model, 512)
     check_nodes(result)
     onnx.checker.check_model(with_functions(result, "fp16"))
@@ -86,7 +86,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_others_keep_their_products(change: str) -> None:
-    model = rewritten()
+    model = rewrite_model()
     CHANGES[change](model)
     result = for_parser(model, 512)
     check_nodes(result)

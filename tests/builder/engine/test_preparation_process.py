@@ -28,7 +28,7 @@ from padfree.builder.engine.linear import apply_linear, linear_of
 from padfree.builder.engine.lowering import for_parser
 from padfree.builder.engine.network import serialized
 from padfree.builder.engine.options import BuildOptions
-from padfree.builder.engine.preparation import prepare_model, rewritten
+from padfree.builder.engine.preparation import prepare_model, rewrite_once
 from padfree.builder.engine.preparation_process import preparing
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.builder.folders.folder_model import FolderModel
@@ -96,7 +96,7 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
 
 @pytest.mark.parametrize("norms", ["folded", pytest.param("separate", marks=pytest.mark.slow)])
 def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
-    plain = rewritten(open_model(EXPORTED), replace(OPTIONS, precision="fp16"))
+    plain = rewrite_once(open_model(EXPORTED), replace(OPTIONS, precision="fp16"))
     result = prepared(EXPORTED, lambda: Device(0, "NVIDIA H200", 9, 0), precision="fp16", norms=norms)
     assert result == for_parser(apply_linear("padfree", plain, norms=norms).whole(), MAX_SEQ_LEN)
     assert linear_of(result) == "padfree"

@@ -20,13 +20,13 @@ from padfree.onnx_tools.operators import (
 from .built_models import bert, of, run
 
 
-def rewritten(interface: str = "packed") -> onnx.ModelProto:
+def rewrite_model(interface: str = "packed") -> onnx.ModelProto:
     return rewrite(bert(), interface=interface, precision="fp16").model
 
 
 @pytest.mark.parametrize("max_seq_len", [128, 512])
 def test_an_encoders_embedding_makes_the_schedule(max_seq_len: int) -> None:
-    model = rewritten()
+    model = rewrite_model()
     result = for_parser(model, max_seq_len)
     check_nodes(result)
     onnx.checker.check_model(with_functions(result, "fp16"))
@@ -46,7 +46,7 @@ def test_an_encoders_embedding_makes_the_schedule(max_seq_len: int) -> None:
 )
 def test_what_makes_more_or_comes_late_stays(change: str) -> None:
     """A second embedding of the same offsets has a schedule no more that it could merge with."""
-    model = without_functions(rewritten())
+    model = without_functions(rewrite_model())
     (schedule,), (embedding,) = of(model, "PadfreeSchedule"), of(model, "PadfreeEmbedding")
     nodes = model.graph.node
     if change == "ids behind the schedule":
@@ -80,6 +80,6 @@ def test_what_makes_more_or_comes_late_stays(change: str) -> None:
 
 def test_the_padded_interface_keeps_its_schedule() -> None:
     """Ids are packed by what it makes."""
-    result = for_parser(rewritten("padded"), 512)
+    result = for_parser(rewrite_model("padded"), 512)
     assert len(of(result, "PadfreeSchedule")) == 1
     assert [node_attributes(node)["schedules"] for node in of(result, "PadfreeEmbedding")] == [0]

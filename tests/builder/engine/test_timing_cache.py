@@ -81,7 +81,7 @@ def test_a_damaged_cache_is_dropped_with_a_warning(
     assert timing_cache.attach(config, path)
     assert config.cache == Cache(b"")
     assert "damaged or from another TensorRT or GPU; dropped" in caplog.text
-    assert not timing_cache.attach(config, path, named=True)
+    assert not timing_cache.attach(config, path, is_named=True)
     assert "left as it is: name a new file" in caplog.text
     assert path.read_bytes() == content
     timing_cache.save(config, path)

@@ -48,7 +48,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("padfree.runtime.Session", CpuSession)
 
 
-def built(tmp_path: Path, interface: str, model: Any = DEMO_DATA / "bert_tiny.onnx") -> Path:
+def build(tmp_path: Path, interface: str, model: Any = DEMO_DATA / "bert_tiny.onnx") -> Path:
     plan = tmp_path / "model.plan"
     options: dict[str, Any] = {"max_batch": 8, "max_seq_len": 32, "timing_cache": None}
     build_engine(model, plan, interface=interface, precision="fp16", **options)
@@ -57,7 +57,7 @@ def built(tmp_path: Path, interface: str, model: Any = DEMO_DATA / "bert_tiny.on
 
 @pytest.mark.parametrize("interface", ["packed", "padded", "varseqlen"])
 def test_a_plan_is_right_where_it_was_built(interface: str, tmp_path: Path, capsys: Capture) -> None:
-    plan = built(tmp_path, interface)
+    plan = build(tmp_path, interface)
     assert main(["doctor", "--plan", str(plan)]) == 0
     said = capsys.readouterr().out
     assert "8 answers: 8 right, 0 wrong" in said
@@ -65,7 +65,7 @@ def test_a_plan_is_right_where_it_was_built(interface: str, tmp_path: Path, caps
 
 
 def test_rows_of_sequences_and_whole_numbers_are_kept(tmp_path: Path) -> None:
-    plan = built(tmp_path, "packed", with_rows())
+    plan = build(tmp_path, "packed", with_rows())
     with CpuSession(plan) as session:
         results = list(repeat_check(session.backend, session.metadata, "a plan"))  # type: ignore[arg-type]
     assert {item.output for item in results} >= {"row_id_out", "hidden"}
@@ -77,14 +77,14 @@ def test_a_kernel_that_is_wrong_here(tmp_path: Path, capsys: Capture, monkeypatc
         node = [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeAttention"][-1]
         next(item for item in node.attribute if item.name == "scale").f *= 2
 
-    plan = built(tmp_path, "packed")
+    plan = build(tmp_path, "packed")
     monkeypatch.setattr(CpuSession, "change", staticmethod(double_scale))
     assert main(["doctor", "--plan", str(plan)]) == 1
     assert "wrong" in capsys.readouterr().out
 
 
 def test_plans_that_keep_nothing(tmp_path: Path, capsys: Capture) -> None:
-    plan = built(tmp_path, "packed")
+    plan = build(tmp_path, "packed")
     sidecar = Path(f"{plan}.json")
     raw = json.loads(sidecar.read_text())
     del raw["check"]
@@ -106,7 +106,7 @@ def test_plans_that_keep_nothing(tmp_path: Path, capsys: Capture) -> None:
     ],
 )
 def test_damaged_checks_are_told(damage: Callable[[Any], object], tmp_path: Path, capsys: Capture) -> None:
-    plan = built(tmp_path, "packed")
+    plan = build(tmp_path, "packed")
     sidecar = Path(f"{plan}.json")
     raw = json.loads(sidecar.read_text())
     damage(raw["check"])

@@ -41,7 +41,7 @@ def right() -> Array:
     return (rows * np.exp(rng.standard_normal(96))).astype(np.float32)
 
 
-def checked(actual: Array, bound: Bound, wanted: Array | None = None, entry: dict[str, Any] = TOKENS) -> OutputCheck:
+def check(actual: Array, bound: Bound, wanted: Array | None = None, entry: dict[str, Any] = TOKENS) -> OutputCheck:
     return check_output(entry, [BATCH], [right() if wanted is None else wanted], [actual], bound)
 
 
@@ -69,16 +69,16 @@ def swapped_sequences(rows: Array) -> None:
 @pytest.mark.parametrize("change", [zero_row, other_row, swapped_sequences])
 def test_rows_that_are_not_right(change: Any, precision: str) -> None:
     actual = right().astype(HALVES.get(precision, np.float32)).astype(np.float32)
-    assert checked(actual, BOUNDS[precision]).problem == ""
+    assert check(actual, BOUNDS[precision]).problem == ""
     change(actual)
-    assert "relative error" in checked(actual, BOUNDS[precision]).problem
+    assert "relative error" in check(actual, BOUNDS[precision]).problem
 
 
 def test_a_part_of_a_tile() -> None:
     actual = right()
     tile(actual)
     for precision in ("fp16", "bf16", "fp32"):
-        result = checked(actual, BOUNDS[precision])
+        result = check(actual, BOUNDS[precision])
         assert result.problem
         assert result.batch == "mixed"
 
@@ -88,15 +88,15 @@ def test_numbers_that_are_not_finite() -> None:
     actual[3, 3] = np.nan
     actual[5, 7] = np.inf
     for bound in BOUNDS.values():
-        assert checked(actual, bound).problem == "2 numbers that are infinite or not a number"
+        assert check(actual, bound).problem == "2 numbers that are infinite or not a number"
 
 
 def test_a_single_number_near_zero_may_change_its_sign() -> None:
     """The cosine of one number is its sign, which says nothing of a number that is small beside the others."""
     wanted = np.asarray([[1e-4], [1.0], [-0.8]], np.float32)
     actual = wanted + np.float32(-2e-4)
-    assert checked(actual, BOUNDS["fp16"], wanted, VECTORS).problem == ""
-    assert checked(-wanted, BOUNDS["bf16"], wanted, VECTORS).problem
+    assert check(actual, BOUNDS["fp16"], wanted, VECTORS).problem == ""
+    assert check(-wanted, BOUNDS["bf16"], wanted, VECTORS).problem
 
 
 def test_whole_numbers_may_differ_where_two_scores_are_equal() -> None:
@@ -104,13 +104,13 @@ def test_whole_numbers_may_differ_where_two_scores_are_equal() -> None:
     actual = wanted.copy()
     actual[:3] += 1
     entry = {"name": "best", "layout": "packed", "dims": ["T", 1], "original_dims": ["B", "S", 1]}
-    assert checked(actual, BOUNDS["fp16"], wanted, entry).problem == ""
-    assert checked(actual, BOUNDS["fp16"], wanted, entry).equal == 0.97
+    assert check(actual, BOUNDS["fp16"], wanted, entry).problem == ""
+    assert check(actual, BOUNDS["fp16"], wanted, entry).equal == 0.97
     actual[:] += 1
-    assert "0% of its integers right" in checked(actual, BOUNDS["bf16"], wanted, entry).problem
+    assert "0% of its integers right" in check(actual, BOUNDS["bf16"], wanted, entry).problem
 
 
-def described(precision: str, errors: dict[str, float] | None) -> Metadata:
+def metadata_of(precision: str, errors: dict[str, float] | None) -> Metadata:
     """Metadata of a model whose rounding was measured."""
     outputs = [{"name": "hidden", "layout": "packed", "dtype": "float32"}]
     inputs = [{"name": name, "role": role, "limit": None, "dtype": "int32"} for name, role in INPUTS.items()]
@@ -126,14 +126,16 @@ INPUTS = {"input_ids": "tokens", "seq_lens": "seq_lens"}
 
 def test_what_is_allowed_follows_what_rounding_costs() -> None:
     """A model that loses little may be off by little; one that loses much is not refused for that."""
-    allowed = {error: bound_of(described("bf16", {"hidden": error}), "hidden").relative for error in (0.01, 0.05, 0.2)}
+    allowed = {
+        error: bound_of(metadata_of("bf16", {"hidden": error}), "hidden").relative for error in (0.01, 0.05, 0.2)
+    }
     assert allowed == {0.01: 0.25, 0.05: 0.6, 0.2: 0.8}
-    assert bound_of(described("fp16", {"hidden": 0.001}), "hidden").relative == BOUNDS["fp16"].relative
-    assert bound_of(described("fp16", None), "hidden").relative == 0.15
-    assert bound_of(described("fp32", None), "hidden") == BOUNDS["fp32"]
-    typical = {error: bound_of(described("bf16", {"hidden": error}), "hidden").typical for error in (0.01, 0.08)}
+    assert bound_of(metadata_of("fp16", {"hidden": 0.001}), "hidden").relative == BOUNDS["fp16"].relative
+    assert bound_of(metadata_of("fp16", None), "hidden").relative == 0.15
+    assert bound_of(metadata_of("fp32", None), "hidden") == BOUNDS["fp32"]
+    typical = {error: bound_of(metadata_of("bf16", {"hidden": error}), "hidden").typical for error in (0.01, 0.08)}
     assert typical == {0.01: 0.016, 0.08: 0.06}
-    assert bound_of(described("bf16", None), "hidden").typical is None
+    assert bound_of(metadata_of("bf16", None), "hidden").typical is None
 
 
 def rounded_answers(model: Model, precision: str, feeds: Any) -> Array:

@@ -44,7 +44,7 @@ FAMILIES = {
 }
 
 
-def saved(kind: str, folder: Path, **changes: Any) -> Any:
+def save(kind: str, folder: Path, **changes: Any) -> Any:
     """A random model, as save_pretrained writes it, with the tokenizer beside it."""
     import torch
     import transformers
@@ -82,7 +82,7 @@ def by_torch(model: Any, name: str) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [name for name in FAMILIES if "For" not in name])
 def test_rows_of_tokens_are_those_of_the_model(kind: str, tmp_path: Path) -> None:
-    model = saved(kind, tmp_path / "model")
+    model = save(kind, tmp_path / "model")
     actual = run(tmp_path / "model", tmp_path, "sentence_embedding", "--pooling", "mean")
     for vector, rows in zip(actual, by_torch(model, "last_hidden_state"), strict=True):
         np.testing.assert_allclose(vector, rows.mean(0), atol=TOLERANCE)
@@ -91,7 +91,7 @@ def test_rows_of_tokens_are_those_of_the_model(kind: str, tmp_path: Path) -> Non
 @pytest.mark.needs_torch
 @pytest.mark.slow
 def test_rows_are_pooled_by_hand_whatever_head_there_is(tmp_path: Path) -> None:
-    model = saved("BertForMaskedLM", tmp_path / "model")
+    model = save("BertForMaskedLM", tmp_path / "model")
     actual = run(tmp_path / "model", tmp_path, "sentence_embedding", "--pooling", "mean")
     for vector, rows in zip(actual, by_torch(model.bert, "last_hidden_state"), strict=True):
         np.testing.assert_allclose(vector, rows.mean(0), atol=TOLERANCE)
@@ -100,7 +100,7 @@ def test_rows_are_pooled_by_hand_whatever_head_there_is(tmp_path: Path) -> None:
 @pytest.mark.needs_torch
 @pytest.mark.slow
 def test_a_cross_encoder_gives_scores(tmp_path: Path) -> None:
-    model = saved("BertForSequenceClassification", tmp_path / "model")
+    model = save("BertForSequenceClassification", tmp_path / "model")
     actual = run(tmp_path / "model", tmp_path, "scores")
     wanted = [1 / (1 + np.exp(-logits)) for logits in by_torch(model, "logits")]
     np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
@@ -109,7 +109,7 @@ def test_a_cross_encoder_gives_scores(tmp_path: Path) -> None:
 @pytest.mark.needs_torch
 @pytest.mark.slow
 def test_a_sparse_encoder_gives_weights_of_the_vocabulary(tmp_path: Path) -> None:
-    model = saved("BertForMaskedLM", tmp_path / "model")
+    model = save("BertForMaskedLM", tmp_path / "model")
     write_folder(tmp_path / "files", model=None, modules=[("SpladePooling", {"pooling_strategy": "max"})])
     for name in ("modules.json", "1_SpladePooling"):
         (tmp_path / "files" / name).rename(tmp_path / "model" / name)
@@ -120,7 +120,7 @@ def test_a_sparse_encoder_gives_weights_of_the_vocabulary(tmp_path: Path) -> Non
 
 @pytest.mark.needs_torch
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
-    saved("BertModel", tmp_path / "model")
+    save("BertModel", tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
     wanted = r"the weights lack .*encoder\.layer\.2\..*they belong to different models"
@@ -141,7 +141,7 @@ def test_weights_that_the_export_would_leave_out_are_refused(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_heads_of_other_tasks_are_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    model = saved("ErnieForMaskedLM", folder)
+    model = save("ErnieForMaskedLM", folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["ErnieModel"]}))
     actual = run(folder, tmp_path, "last_hidden_state")

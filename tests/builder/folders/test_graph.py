@@ -16,7 +16,7 @@ from padfree.builder import BuildError
 from padfree.builder.folders.graph import add_head
 from padfree.builder.folders.head import ACTIVATIONS, POOLINGS, Dense, Head, Normalize, Truncate, VectorNorm
 
-from tests.support.folders import pooled
+from tests.support.folders import pool
 
 Array = npt.NDArray[Any]
 
@@ -63,9 +63,7 @@ def test_ways_of_pooling(mode: str, opset: int, mask: str) -> None:
     model = encoder(opset)
     add_head(model, Head(pooling=(mode,)), ("last_hidden_state", "sentence_embedding"))
     rows, actual = run(model, MASKS[mask])
-    wanted = [
-        pooled(row[kept == 1], mode, np.flatnonzero(kept) + 1) for row, kept in zip(rows, MASKS[mask], strict=True)
-    ]
+    wanted = [pool(row[kept == 1], mode, np.flatnonzero(kept) + 1) for row, kept in zip(rows, MASKS[mask], strict=True)]
     np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 
@@ -79,7 +77,7 @@ def test_steps_on_vectors(opset: int) -> None:
     add_head(model, Head(pooling=("mean",), steps=steps), ("last_hidden_state", "sentence_embedding"))
     rows, actual = run(model, MASKS["right"])
     for row, kept, vector in zip(rows, MASKS["right"], actual, strict=True):
-        x = pooled(row[kept == 1], "mean")
+        x = pool(row[kept == 1], "mean")
         x = np.tanh(weight @ x + bias) + residual @ x
         x = (x - x.mean()) / np.sqrt(x.var() + 1e-5) * gamma + beta
         np.testing.assert_allclose(vector, x / np.linalg.norm(x), atol=TOLERANCE)
@@ -109,7 +107,7 @@ def test_half_precision_rows_are_pooled_in_fp32() -> None:
     add_head(model, Head(pooling=("mean",)), ("last_hidden_state", "sentence_embedding"))
     rows, actual = run(model, MASKS["left"])
     assert actual.dtype == np.float32
-    wanted = [pooled(row[kept == 1], "mean") for row, kept in zip(rows, MASKS["left"], strict=True)]
+    wanted = [pool(row[kept == 1], "mean") for row, kept in zip(rows, MASKS["left"], strict=True)]
     np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 

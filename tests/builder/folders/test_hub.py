@@ -38,7 +38,7 @@ for name, revision in json.loads(sys.argv[1]):
 """
 
 
-def asked(hub: FakeHub, home: Path, *calls: tuple[str, str], **more: str) -> list[Mapping[str, Any]]:
+def ask(hub: FakeHub, home: Path, *calls: tuple[str, str], **more: str) -> list[Mapping[str, Any]]:
     """What downloads give in a process of their own, one after the other."""
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", **more}
     command = [sys.executable, "-c", CODE, json.dumps(calls)]
@@ -78,19 +78,19 @@ def test_only_what_is_needed_is_fetched_and_the_cache_serves_without_the_hub(tmp
     hub = FakeHub({"somebody/encoder": sentence_model(tmp_path / "model")})
     home = tmp_path / "home"
     with serving(hub):
-        first, again = asked(hub, home, ("somebody/encoder", ""), ("somebody/encoder", COMMIT))
+        first, again = ask(hub, home, ("somebody/encoder", ""), ("somebody/encoder", COMMIT))
     assert first["files"] == again["files"] == WANTED
     assert first["folder"].endswith(f"models--somebody--encoder/snapshots/{COMMIT}")
     size = len(hub.repositories["somebody/encoder"]["model.safetensors"]) / 1e6
     assert first["said"] == [f"somebody/encoder: fetches model.safetensors ({size:.3g} MB) of commit {COMMIT}"]
     assert again["said"] == []
     assert sorted(name for name, _ in hub.served) == WANTED  # every file once
-    (offline,) = asked(hub, home, ("somebody/encoder", ""), HF_HUB_OFFLINE="1")
+    (offline,) = ask(hub, home, ("somebody/encoder", ""), HF_HUB_OFFLINE="1")
     assert offline["folder"] == first["folder"]
     assert offline["said"] == [
         f"somebody/encoder: the Hugging Face Hub is not reached (HF_HUB_OFFLINE is set); takes {first['folder']}"
     ]
-    unreached, other = asked(hub, home, ("somebody/encoder", "main"), ("somebody/other", ""))
+    unreached, other = ask(hub, home, ("somebody/encoder", "main"), ("somebody/other", ""))
     assert unreached["folder"] == first["folder"]
     assert "huggingface_hub's cache does not have it, and the Hugging Face Hub is not reached (ConnectError" in other[
         "error"
@@ -110,7 +110,7 @@ def test_what_the_hub_refuses_is_one_line(tmp_path: Path) -> None:
     }  # fmt: skip
     with serving(FakeHub(repositories, gated={"a/gated"})) as hub:
         names = [*repositories, "a/nothing"]
-        actual = asked(hub, tmp_path / "home", *((name, "") for name in names), ("a/bert", "v9"))
+        actual = ask(hub, tmp_path / "home", *((name, "") for name in names), ("a/bert", "v9"))
         assert [name for name, _ in hub.served].count("model.safetensors") == 1  # of the one that is not refused
     errors = dict(zip([*names, "revision"], (item["error"] for item in actual), strict=True))
     for name, wanted in {
@@ -131,7 +131,7 @@ def test_an_interrupted_file_goes_on_where_it_ended(tmp_path: Path) -> None:
     files = files_of(defined.write_reference(defined.read("bert"), tmp_path / "model"))
     files["model.safetensors"] += bytes(45_000_000)  # the client keeps pieces of 10 MB
     with serving(FakeHub({"a/bert": files}, breaks={"model.safetensors"})) as hub:
-        (actual,) = asked(hub, tmp_path / "home", ("a/bert", ""))
+        (actual,) = ask(hub, tmp_path / "home", ("a/bert", ""))
     assert Path(actual["folder"], "model.safetensors").read_bytes() == files["model.safetensors"]
     broken, rest = (size for name, size in hub.served if name == "model.safetensors")
     assert broken < len(files["model.safetensors"])
@@ -143,7 +143,7 @@ def test_a_kind_of_model_that_is_not_known_is_taken_from_its_onnx_file(tmp_path:
     files["config.json"] = json.dumps({**defined.read("bert").config, "model_type": "odd"}).encode()
     files |= {"onnx/model.onnx_data": b"data", "onnx/model_quantized.onnx": b"", "onnx/model_O3.onnx": b""}
     with serving(FakeHub({"a/odd": files})) as hub:
-        (actual,) = asked(hub, tmp_path / "home", ("a/odd", ""))
+        (actual,) = ask(hub, tmp_path / "home", ("a/odd", ""))
     assert "a/odd: padfree does not know this kind of model itself, so the ONNX file is taken" in actual["said"]
     assert actual["files"] == sorted([*WANTED, "onnx/model.onnx", "onnx/model.onnx_data"])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from padfree.builder import cli
-from padfree.builder.folders.folder import described, read_folder
+from padfree.builder.folders.folder import describe, read_folder
 from padfree.builder.folders.head import HeadOptions
 from padfree.builder.folders.source import opened
 from padfree.builder.folders.tokenizer import folder_tokenizer
@@ -31,7 +31,7 @@ def test_the_encoder_may_lie_in_a_folder_of_its_own(tmp_path: Path) -> None:
     write_json(folder / "modules.json", [{**modules[0], "path": "0_Transformer"}, *modules[1:]])
     actual = read_folder(folder)
     assert (actual.encoder, actual.text.max_length) == (inner, 64)
-    assert actual.onnx.chosen == inner / "onnx" / "model.onnx"
+    assert actual.onnx.choice == inner / "onnx" / "model.onnx"
     assert actual.tokenizer == inner / "tokenizer.json"
 
 
@@ -103,8 +103,8 @@ def test_the_task_follows_the_head(tmp_path: Path) -> None:
     pooled = read_folder(write_folder(tmp_path / "pooled", modules=[MEAN]))
     plain = read_folder(write_folder(tmp_path / "plain"))
     none, mean = HeadOptions(pooling=("none",)), HeadOptions(pooling=("mean",))
-    assert described(pooled.text, pooled.task, none.applied(pooled.head)).task == "feature-extraction"
-    assert described(plain.text, plain.task, mean.applied(plain.head)).task == "sentence-embedding"
+    assert describe(pooled.text, pooled.task, none.apply(pooled.head)).task == "feature-extraction"
+    assert describe(plain.text, plain.task, mean.apply(plain.head)).task == "sentence-embedding"
 
 
 def test_a_folder_without_a_tokenizer_gives_a_model_without_one(

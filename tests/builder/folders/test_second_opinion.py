@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from padfree.builder import BuildError, cli
 from padfree.builder.folders import second_opinion, source
-from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 
 from tests.support import defined

@@ -18,7 +18,7 @@ from padfree.runtime import Session
 from padfree.runtime.texts import TextReader, tokenizer_path
 from tokenizers import Tokenizer
 
-from tests.support.folders import ENCODER, POSITIONS, TOKENIZER, WIDTH, pooled, write_dense, write_folder
+from tests.support.folders import ENCODER, POSITIONS, TOKENIZER, WIDTH, pool, write_dense, write_folder
 
 Array = npt.NDArray[Any]
 
@@ -67,13 +67,13 @@ def test_a_way_of_pooling(mode: str, form: str, tmp_path: Path) -> None:
         config["pooling_mode_mean_tokens"] = False
     folder = write_folder(tmp_path / "model", modules=[("Pooling", config), ("Normalize", {})])
     actual, rows = vectors(folder, tmp_path)
-    np.testing.assert_allclose(actual, [normalized(pooled(row, mode)) for row in rows], atol=TOLERANCE)
+    np.testing.assert_allclose(actual, [normalized(pool(row, mode)) for row in rows], atol=TOLERANCE)
 
 
 def test_several_ways_lie_one_behind_the_other(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", modules=[("Pooling", {"pooling_mode": ["cls", "mean", "max"]})])
     actual, rows = vectors(folder, tmp_path)
-    wanted = [np.concatenate([pooled(row, mode) for mode in ("cls", "mean", "max")]) for row in rows]
+    wanted = [np.concatenate([pool(row, mode) for mode in ("cls", "mean", "max")]) for row in rows]
     np.testing.assert_allclose(actual, wanted, atol=10 * TOLERANCE)
 
 
@@ -92,14 +92,14 @@ def test_dense_and_normalize_follow(tmp_path: Path) -> None:
         read_tensor(folder / "2_Dense" / "model.safetensors", f"linear.{name}") for name in ("weight", "bias")
     )
     second = read_tensor(folder / "3_Dense" / "model.safetensors", "linear.weight")
-    wanted = [normalized(second @ np.tanh(first @ pooled(row, "mean") + bias)) for row in rows]
+    wanted = [normalized(second @ np.tanh(first @ pool(row, "mean") + bias)) for row in rows]
     np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 
 def test_options_take_the_place_of_what_the_folder_says(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", modules=[("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})])
     actual, rows = vectors(folder, tmp_path, "--pooling", "cls,max", "--no-normalize")
-    wanted = [np.concatenate([pooled(row, "cls"), pooled(row, "max")]) for row in rows]
+    wanted = [np.concatenate([pool(row, "cls"), pool(row, "max")]) for row in rows]
     np.testing.assert_allclose(actual, wanted, atol=10 * TOLERANCE)
 
 
@@ -128,7 +128,7 @@ def test_texts_are_cut_as_the_folder_says(tmp_path: Path, capsys: pytest.Capture
         tokens = TextReader(packed, session.metadata).read(TEXTS)
         assert max(tokens.seq_lens) == 8
         assert results["sentence_embedding"].shape == (4, WIDTH)
-        wanted = [pooled(row, "mean") for row in rows_of(tokens.request)]
+        wanted = [pool(row, "mean") for row in rows_of(tokens.request)]
         np.testing.assert_allclose(results["sentence_embedding"], wanted, atol=10 * TOLERANCE)
 
 
@@ -168,7 +168,7 @@ def test_prompts_that_pooling_leaves_out(mode: str, interface: str, tmp_path: Pa
             rows = rows_of(request)
             positions = [np.arange(first + 1, len(row) + 1)[:, None] for row in rows]
             wanted = [
-                (row[first:] * index).sum(0) / index.sum() if mode == "weightedmean" else pooled(row[first:], mode)
+                (row[first:] * index).sum(0) / index.sum() if mode == "weightedmean" else pool(row[first:], mode)
                 for row, index in zip(rows, positions, strict=True)
             ]
             np.testing.assert_allclose(actual, [normalized(row) for row in wanted], atol=TOLERANCE)
@@ -191,10 +191,10 @@ def test_vectors_are_cut_after_the_last_module(size: int, tmp_path: Path) -> Non
     modules: list[tuple[str, dict[str, Any]]] = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
     folder = write_folder(tmp_path / "model", modules=modules, settings={"truncate_dim": size})
     actual, rows = vectors(folder, tmp_path)
-    wanted = np.stack([normalized(pooled(row, "mean"))[:size] for row in rows])
+    wanted = np.stack([normalized(pool(row, "mean"))[:size] for row in rows])
     np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
     actual, _ = vectors(folder, tmp_path, "--normalize")
     again = [normalized(row) for row in wanted]
     np.testing.assert_allclose(actual, again, atol=TOLERANCE)
     actual, _ = vectors(folder, tmp_path, "--no-normalize")
-    np.testing.assert_allclose(actual, [pooled(row, "mean")[:size] for row in rows], atol=10 * TOLERANCE)
+    np.testing.assert_allclose(actual, [pool(row, "mean")[:size] for row in rows], atol=10 * TOLERANCE)

@@ -82,12 +82,12 @@ def test_a_process_that_cannot_begin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use_results(monkeypatch: pytest.MonkeyPatch, *results: CaseResult) -> None:
-    def told(_device: int, facts: dict[str, Any]) -> list[CaseResult]:
+    def report(_device: int, facts: dict[str, Any]) -> list[CaseResult]:
         facts.update(gpu=GPU, tensorrt="10.6.0")
         return list(results)
 
     monkeypatch.setattr(build, "check_machine", lambda *_, **__: None)
-    monkeypatch.setattr(worker, "check_all", told)
+    monkeypatch.setattr(worker, "check_all", report)
 
 
 def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -66,7 +66,7 @@ def test_the_padded_file_rounds_what_ours_does(attention: bool, setup: Setup, tr
     assert (counts["QuantizeLinear"], counts["DequantizeLinear"]) == (activations, activations + LAYERS * PRODUCTS)
     assert (result.opset_import[0].version, weight_types(result)) == (19, {TensorProto.FLOAT8E4M3FN})
     session = open_session(OnnxModel.of(result))
-    outputs = session.run(None, setup.batch.padded(setup.model.original_metadata))
+    outputs = session.run(None, setup.batch.pad(setup.model.original_metadata))
     named = dict(zip([item.name for item in session.get_outputs()], outputs, strict=True))
     check(split_outputs(named, setup.batch.ragged, setup.model.original_metadata), truth, ours)
 

@@ -27,7 +27,7 @@ def changed(tmp_path: Path, name: str = "qwen3", file: str = "tokenizer_config.j
     return folder
 
 
-def refused(folder: Path, **options: object) -> str:
+def refusal(folder: Path, **options: object) -> str:
     with pytest.raises(BuildError) as caught:
         read_folder(folder, HeadOptions(**options))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
@@ -35,14 +35,14 @@ def refused(folder: Path, **options: object) -> str:
 
 
 def test_a_model_that_makes_texts_needs_an_answer(tmp_path: Path) -> None:
-    said = refused(changed(tmp_path))
+    said = refusal(changed(tmp_path))
     assert "is a decoder (Qwen3ForCausalLM), which generates text" in said
     assert "--scores yes,no" in said
 
 
 def test_a_folder_without_a_chat_template_needs_one(tmp_path: Path) -> None:
     folder = changed(tmp_path, chat_template=None)
-    assert "has no chat template" in refused(folder, scores=YES_NO)
+    assert "has no chat template" in refusal(folder, scores=YES_NO)
     found = read_folder(folder, HeadOptions(scores=YES_NO, template="{query}: {document}"))
     assert found.text.template == Template(((Piece(field="query"), Piece(": "), Piece(field="document")),))
 
@@ -65,7 +65,7 @@ def test_a_folder_without_a_chat_template_needs_one(tmp_path: Path) -> None:
     ],
 )
 def test_templates_without_a_place_for_a_text(tmp_path: Path, template: str, what: str) -> None:
-    said = refused(changed(tmp_path), scores=YES_NO, template=template)
+    said = refusal(changed(tmp_path), scores=YES_NO, template=template)
     assert what in said
     assert "{query}" in said
     assert "{document}" in said
@@ -73,7 +73,7 @@ def test_templates_without_a_place_for_a_text(tmp_path: Path, template: str, wha
 
 @pytest.mark.parametrize("names", [("maybe so", "no"), ("yes", "\u4f60\u597d")])
 def test_answers_that_are_no_token(tmp_path: Path, names: tuple[str, str]) -> None:
-    said = refused(changed(tmp_path), scores=names)
+    said = refusal(changed(tmp_path), scores=names)
     assert "is no token, the tokenizer splits it into" in said
     assert "name tokens of its vocabulary" in said
 
@@ -87,37 +87,37 @@ def test_a_known_reranker_whose_tokenizer_lacks_the_answer(tmp_path: Path) -> No
     joined = [(pair.replace(" ", "") if isinstance(pair, str) else "".join(pair), pair) for pair in model["merges"]]
     model["merges"] = [pair for text, pair in joined if "yes" not in text]
     write_json(folder / "tokenizer.json", said)
-    text = refused(folder)
+    text = refusal(folder)
     assert f"{folder}: answers with yes and no: 'yes' is no token" in text
     assert "--scores" in text
 
 
 def test_one_token_is_no_answer_against_itself(tmp_path: Path) -> None:
-    assert "both are the token" in refused(changed(tmp_path), scores=("yes", "yes"))
+    assert "both are the token" in refusal(changed(tmp_path), scores=("yes", "yes"))
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
     folder = changed(tmp_path)
     (folder / "tokenizer.json").unlink()
-    assert "has no tokenizer.json, which tells the answers' tokens" in refused(folder, scores=YES_NO)
+    assert "has no tokenizer.json, which tells the answers' tokens" in refusal(folder, scores=YES_NO)
 
 
 def test_models_whose_last_layer_does_more(tmp_path: Path) -> None:
     """Gemma 2 caps the scores of words."""
     folder = changed(tmp_path, "gemma", "config.json", model_type="gemma2")
-    assert "how a gemma2 makes scores of words is not known" in refused(folder, scores=("Yes",))
+    assert "how a gemma2 makes scores of words is not known" in refusal(folder, scores=("Yes",))
 
 
 def test_options_for_models_that_are_no_re_rankers(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "embedder")
-    assert "--scores is for models that generate text" in refused(folder, scores=YES_NO)
-    assert "--template is for models that compare two texts" in refused(folder, template="{query} {document}")
+    assert "--scores is for models that generate text" in refusal(folder, scores=YES_NO)
+    assert "--template is for models that compare two texts" in refusal(folder, template="{query} {document}")
 
 
 def test_a_module_without_an_answer(tmp_path: Path) -> None:
     folder = write_scorer("roles", tmp_path / "model")
     write_json(folder / "1_LogitScore" / "config.json", {"false_token_id": 3})
-    assert "'true_token_id' is None, allowed: a token's id" in refused(folder)
+    assert "'true_token_id' is None, allowed: a token's id" in refusal(folder)
 
 
 def test_blanks_that_a_template_takes_away() -> None:
@@ -127,7 +127,7 @@ def test_blanks_that_a_template_takes_away() -> None:
     assert pieces[0] == Piece("<s><q>")
     assert pieces[1] == Piece(field="query", trims=("left", "right"))
     assert pieces[3].trims == ("left", "right")
-    assert pieces[1].filled({"query": " a b\n", "document": ""}) == "a b"
+    assert pieces[1].fill({"query": " a b\n", "document": ""}) == "a b"
 
 
 def test_parts_for_training_are_rendered_as_they_are() -> None:

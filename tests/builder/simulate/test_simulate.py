@@ -57,7 +57,7 @@ def test_a_full_queue_refuses_and_late_requests_are_dropped() -> None:
     trace = arrivals(0, 0.1, 0.2, 0.3, 50, allowed_ms=3)
     done = replay(trace, FirstCome(Budget(max_sequences=1), costs=table()), table(), max_waiting=2)
     assert [run.requests for run in done.runs] == [[0], [4]]
-    assert (done.refused, done.too_late) == ([3], [1, 2])
+    assert (done.refusal_times, done.too_late) == ([3], [1, 2])
 
 
 def test_a_policy_that_never_runs_anything_is_named() -> None:
@@ -78,14 +78,14 @@ def test_every_request_has_one_fate(seed: int, kind: str, hurried: bool, max_wai
         for contender in contenders({name: costs}, max_batch=None, max_tokens=None, max_delay_s=0.001):
             done = replay(trace, contender.policy, costs, max_waiting=max_waiting)
             answered = [at for run in done.runs for at in run.requests]
-            assert sorted(answered + done.refused + done.too_late) == list(range(len(trace)))
+            assert sorted(answered + done.refusal_times + done.too_late) == list(range(len(trace)))
             assert all(before.end_s <= after.start_s for before, after in pairwise(done.runs))
             assert all(trace[at].arrived_s <= run.start_s for run in done.runs for at in run.requests)
 
 
 def test_figures_of_a_replay() -> None:
     trace = arrivals(0, 10, 10, 20, 20)
-    done = Replay([Run([0], 0.0, 0.005), Run([1, 2], 0.01, 0.03)], refused=[3], too_late=[4])
+    done = Replay([Run([0], 0.0, 0.005), Run([1, 2], 0.01, 0.03)], refusal_times=[3], too_late=[4])
     summary = summarise(SimulatedServer("name", FirstCome(Budget()), table("padded")), trace, done)
     assert summary.record() == {
         "contender": "name",
@@ -116,7 +116,8 @@ def test_padding_is_counted_in_slots() -> None:
     packed = summarise(SimulatedServer("", FirstCome(Budget()), table()), trace, done)
     assert padded.padding == pytest.approx(1 - 81 / 120)
     assert packed.padding == pytest.approx(1 - 81 / 82), "filler rounds 81 tokens up to a size of a CUDA graph"
-    assert summarise(SimulatedServer("", FirstCome(Budget()), table()), trace, Replay(refused=[0, 1, 2])).p99_ms is None
+    nothing = summarise(SimulatedServer("", FirstCome(Budget()), table()), trace, Replay(refusal_times=[0, 1, 2]))
+    assert nothing.p99_ms is None
 
 
 def test_the_cheapest_cut_beats_plain_batching_where_padding_hurts() -> None:

@@ -21,7 +21,7 @@ PlanWriter = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
 
 
-def refused(capsys: Capture, folder: Path, *arguments: object) -> str:
+def refusal(capsys: Capture, folder: Path, *arguments: object) -> str:
     """Runs a command that must fail and returns its error, after checking that it wrote nothing."""
     assert main(["triton", *(str(argument) for argument in arguments), "-o", str(folder)]) == 1
     assert not folder.exists()
@@ -62,20 +62,20 @@ def test_a_server_of_ones_own(write_plan: PlanWriter, tmp_path: Path, capsys: Ca
 
 
 def test_a_plan_of_another_tensorrt(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
-    error = refused(capsys, tmp_path / "models", write_plan(), "--name", "bert", "--server", "25.03")
+    error = refusal(capsys, tmp_path / "models", write_plan(), "--name", "bert", "--server", "25.03")
     assert "built with TensorRT 10.6.0, the server (NGC 25.03) has 10.9.0" in error
-    assert "say which server" in refused(capsys, tmp_path / "models", write_plan(), "--name", "bert")
+    assert "say which server" in refusal(capsys, tmp_path / "models", write_plan(), "--name", "bert")
 
 
 def test_damaged_plans_are_not_served(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
     model = write_plan()
     model.write_bytes(b"a serialised engime")
-    error = refused(capsys, tmp_path / "models", model, "--name", "bert", "--server", "24.11")
+    error = refusal(capsys, tmp_path / "models", model, "--name", "bert", "--server", "24.11")
     assert "the plan was changed or damaged" in error
 
 
 def test_models_of_the_wrong_kind(packed_model: ModelWriter, tmp_path: Path, capsys: Capture) -> None:
-    error = refused(capsys, tmp_path / "models", packed_model(), "--name", "bert", "--backend", "tensorrt")
+    error = refusal(capsys, tmp_path / "models", packed_model(), "--name", "bert", "--backend", "tensorrt")
     assert "--backend tensorrt needs a plan; build one with: padfree build" in error
 
 
@@ -112,7 +112,7 @@ def test_without_tritonclient(
     packed_model: ModelWriter, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
-    error = refused(capsys, tmp_path / "models", packed_model(), "--name", "bert")
+    error = refusal(capsys, tmp_path / "models", packed_model(), "--name", "bert")
     assert install_command("triton") in error
 
 
@@ -121,4 +121,4 @@ def test_without_tritonclient_no_folder_is_rewritten(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
     folder = write_folder(tmp_path / "model")
-    assert install_command("triton") in refused(capsys, tmp_path / "models", folder, "--name", "bert")
+    assert install_command("triton") in refusal(capsys, tmp_path / "models", folder, "--name", "bert")

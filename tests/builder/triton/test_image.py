@@ -48,7 +48,7 @@ def archived(folder: Path) -> list[str]:
         return tar.getnames()
 
 
-def installed(dockerfile: str) -> str:
+def install_line(dockerfile: str) -> str:
     return next((line for line in dockerfile.splitlines() if "pip3 install" in line), "")
 
 
@@ -87,7 +87,7 @@ def test_texts_need_python_there_too(write_plan: PlanWriter, tmp_path: Path, tok
     options = ServingOptions("bert", server="24.11", tokenizer=tokenizer)
     folder = write_repository(write_plan(), tmp_path / "models", options).folder
     dockerfile = (folder / "Dockerfile").read_text()
-    assert installed(dockerfile).endswith("'numpy>=1.26,<2' 'tokenizers>=0.20'")
+    assert install_line(dockerfile).endswith("'numpy>=1.26,<2' 'tokenizers>=0.20'")
     site = "$(python3 -c 'import site; print(site.getsitepackages()[0])')"
     assert f'RUN echo /opt > "{site}/padfree.pth"\n' in dockerfile
     assert '"/opt/padfree/runtime/triton/probe.py", "bert", "bert_tokenizer"]\n' in dockerfile
@@ -106,7 +106,7 @@ def test_the_python_backend_installs_the_plans_tensorrt(write_plan: PlanWriter, 
     assert "FROM nvcr.io/nvidia/tritonserver:25.03-py3\n" in dockerfile
     assert "libnvinfer" not in dockerfile
     assert "plugins=" not in dockerfile
-    assert installed(dockerfile).endswith("'numpy>=1.26,<2' 'tensorrt==10.6.0.*' 'cuda-python>=12.8'")
+    assert install_line(dockerfile).endswith("'numpy>=1.26,<2' 'tensorrt==10.6.0.*' 'cuda-python>=12.8'")
     assert [name for name in archived(folder) if name.startswith("padfree/lib/")] == ["padfree/lib/libpadfree.so"]
 
 

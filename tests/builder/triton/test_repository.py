@@ -251,13 +251,13 @@ def test_the_order_that_a_server_sees(write: Write, monkeypatch: pytest.MonkeyPa
     folder, seen = write(tokenizer=tokenizer).folder, []
     into = Moves.into
 
-    def watched(self: Moves, staged: Path, path: Path) -> None:
+    def watch(self: Moves, staged: Path, path: Path) -> None:
         assert staged.parent == path.parent  # one file system, and the folder's own inode
         assert not staged.name[:1].isdigit()
         into(self, staged, path)
         seen.append(path.relative_to(folder).as_posix())
 
-    monkeypatch.setattr(Moves, "into", watched)
+    monkeypatch.setattr(Moves, "into", watch)
     write(tokens=90, tokenizer=tokenizer)
     assert seen == [
         *("bert/2", "bert/padfree.json", "bert/config.pbtxt"),

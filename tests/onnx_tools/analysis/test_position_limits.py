@@ -36,7 +36,7 @@ EXAMPLES = sorted(Path(exports.FOLDER).parent.glob("*.onnx"))
 Recorded = tuple[int | None, dict[str, int | None]]
 
 
-def recorded(model: ModelProto) -> Recorded:
+def record(model: ModelProto) -> Recorded:
     """The longest sequence, and how many values each input takes."""
     graph = import_model(Model(model))
     limits = [longest_sequence(graph, analyse(graph)), fixed_sizes(model, token_inputs_of(model)).sequence]
@@ -88,7 +88,7 @@ def assert_true(
     model: ModelProto, kinds: Mapping[str, str], actual: Recorded | None = None, beyond: int = 1
 ) -> int | None:
     """The original takes sequences up to what is recorded, or was `actual`, and none that is `beyond` tokens longer."""
-    longest, limits = actual or recorded(model)
+    longest, limits = actual or record(model)
     if longest is None:
         assert runs(model, kinds, limits, [FAR]) == [True]
     else:
@@ -154,7 +154,7 @@ def rows(b: EncoderBuilder, positions: str, count: int = ROWS) -> str:
     return b.op("Gather", b.weight(count, HIDDEN), positions)
 
 
-def shifted(b: EncoderBuilder) -> str:
+def shift(b: EncoderBuilder) -> str:
     return rows(b, b.op("Add", steps(b), b.constant(2, np.int64)))
 
 
@@ -164,7 +164,7 @@ def shifted_late(b: EncoderBuilder) -> str:
     return rows(b, b.op("Add", batch, b.constant([2], np.int64)))
 
 
-def sliced(b: EncoderBuilder) -> str:
+def slice_rows(b: EncoderBuilder) -> str:
     return b.op("Slice", b.weight(1, ROWS, HIDDEN), b.axes(0), length_of(b), b.axes(1))
 
 
@@ -206,7 +206,7 @@ def counted_inverted_mask(b: EncoderBuilder) -> str:
     return rows(b, b.op("Mul", b.op("CumSum", kept, b.constant(1, np.int64)), kept))
 
 
-def halved(b: EncoderBuilder) -> str:
+def halve(b: EncoderBuilder) -> str:
     return rows(b, b.op("Div", steps(b), b.constant(2, np.int64)))
 
 
@@ -240,7 +240,7 @@ def picked_by_nd(b: EncoderBuilder) -> str:
     return b.op("GatherND", b.weight(ROWS, HIDDEN), b.op("Unsqueeze", steps(b), b.axes(1)))
 
 
-def rotated(b: EncoderBuilder) -> str:
+def rotate(b: EncoderBuilder) -> str:
     """cos and sin caches [N,E], one sliced, one looked up."""
     cosine = b.op("Slice", b.weight(ROWS, HIDDEN), b.axes(0), length_of(b), b.axes(0))
     return b.op("Mul", cosine, rows(b, steps(b), ROWS + 5))
@@ -253,10 +253,10 @@ def whole_table(b: EncoderBuilder) -> str:
 
 Form = Callable[[EncoderBuilder], str]
 FORMS: Mapping[Form, int | None] = {
-    shifted: ROWS - 2, shifted_late: ROWS - 2, sliced: ROWS, sliced_from_two: ROWS - 2, sliced_from_the_end: ROWS,
-    sliced_numbers: ROWS, buffer_is_shorter: ROWS, counted_ids: ROWS - 2, counted_mask: ROWS - 2, halved: 2 * ROWS,
+    shift: ROWS - 2, shifted_late: ROWS - 2, slice_rows: ROWS, sliced_from_two: ROWS - 2, sliced_from_the_end: ROWS,
+    sliced_numbers: ROWS, buffer_is_shorter: ROWS, counted_ids: ROWS - 2, counted_mask: ROWS - 2, halve: 2 * ROWS,
     clipped: None, clipped_too_far: ROWS, through_floats: ROWS - 1, squared: 10, buffered_types: ROWS,
-    picked_by_nd: ROWS, rotated: ROWS, whole_table: ROWS,
+    picked_by_nd: ROWS, rotate: ROWS, whole_table: ROWS,
 }  # fmt: skip
 
 
@@ -299,7 +299,7 @@ def one_hot(b: EncoderBuilder) -> str:
 
 @pytest.mark.parametrize("places", [counted_down, one_hot], ids=lambda item: item.__name__)
 def test_rows_that_come_again(places: Form) -> None:
-    assert recorded(form(places))[0] == ROWS
+    assert record(form(places))[0] == ROWS
 
 
 def attention_bias(bias: Callable[[EncoderBuilder], str]) -> ModelProto:
@@ -367,7 +367,7 @@ BIASES: Mapping[Form, int | None] = {
 def test_biases(bias: Form) -> None:
     model = attention_bias(bias)
     if bias is far_distances:
-        assert recorded(model)[0] == 3000
+        assert record(model)[0] == 3000
     else:
         assert assert_true(model, KINDS) == BIASES[bias]
 
@@ -375,15 +375,15 @@ def test_biases(bias: Form) -> None:
 def test_what_every_layer_computes_again_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    def counted(_: object, numbers: ComputedNumbers) -> int | None:
+    def count(_: object, numbers: ComputedNumbers) -> int | None:
         tried.append(numbers.key)
         return None
 
-    monkeypatch.setattr(position_limits, "_by_trying", counted)
+    monkeypatch.setattr(position_limits, "_by_trying", count)
     model = attention_bias(
         lambda b: b.op("Add", by_clipped_distance(b), b.op("Add", by_bucket(b), by_clipped_distance(b)))
     )
-    assert recorded(model)[0] is None
+    assert record(model)[0] is None
     assert len(tried) == len(set(tried)) == 2
 
 
@@ -391,4 +391,4 @@ def test_ids_limit_values_and_not_lengths() -> None:
     builder = EncoderBuilder()
     words = builder.norm(builder.op("Gather", builder.weight(VOCABULARY, HIDDEN), "input_ids"))
     model = with_output(builder.layer(words, builder.padding_mask()), builder, TOKENS)
-    assert recorded(model) == (None, {"input_ids": VOCABULARY, "attention_mask": None})
+    assert record(model) == (None, {"input_ids": VOCABULARY, "attention_mask": None})

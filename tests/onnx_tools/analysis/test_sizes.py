@@ -19,7 +19,7 @@ Build = Callable[[EncoderBuilder, str], str]
 BATCH, LENGTH = 3, 5
 
 
-def quantized(builder: EncoderBuilder, x: str) -> tuple[str, str, str]:
+def quantize(builder: EncoderBuilder, x: str) -> tuple[str, str, str]:
     scale, zero = builder.constant(0.1), builder.constant(3, np.uint8)
     return builder.op("QuantizeLinear", x, scale, zero), scale, zero
 
@@ -66,10 +66,10 @@ CASES: dict[str, Build] = {
     "OneHot": lambda b, _: b.op(
         "OneHot", "input_ids", b.constant(6, np.int64), b.constant([0.0, 1.0]), axis=1
     ),
-    "QuantizeLinear": lambda b, x: quantized(b, x)[0],
-    "DequantizeLinear": lambda b, x: b.op("DequantizeLinear", *quantized(b, x)),
+    "QuantizeLinear": lambda b, x: quantize(b, x)[0],
+    "DequantizeLinear": lambda b, x: b.op("DequantizeLinear", *quantize(b, x)),
     "MatMulInteger": lambda b, x: b.op(
-        "MatMulInteger", quantized(b, x)[0], b.constant(np.ones((HIDDEN, 4)), np.uint8)
+        "MatMulInteger", quantize(b, x)[0], b.constant(np.ones((HIDDEN, 4)), np.uint8)
     ),
     "MatMul by a vector": lambda b, x: b.op("MatMul", x, b.weight(HIDDEN)),
     "vector by MatMul": lambda b, x: b.op("MatMul", b.weight(HIDDEN), b.op("Transpose", x, perm=[0, 2, 1])),

@@ -33,7 +33,7 @@ def random_model(number: int) -> tuple[ModelProto, str]:
     steps, outputs, pooling, interface = case(31, number)
     graph = RandomGraph()
     graph.run(steps)
-    return graph.finished(outputs, pooling), interface
+    return graph.finish(outputs, pooling), interface
 
 
 @pytest.mark.parametrize("programs", [range(10), pytest.param(range(10, 40), marks=pytest.mark.slow)])
@@ -57,11 +57,11 @@ def test_after_every_pass_the_same_is_known_as_from_scratch(
     assert sum(taken_over) > 100 * len(programs)
 
 
-def imported(model: ModelProto) -> gs.Graph:
+def import_graph(model: ModelProto) -> gs.Graph:
     return import_model(Model(model))
 
 
-def chosen(axis_of_indices: int) -> ModelProto:
+def choose(axis_of_indices: int) -> ModelProto:
     """GatherND of tokens by columns that a Concat joins: its rule looks up what the Concat reads."""
     builder, x = one_layer()
     size = builder.op("Squeeze", builder.op("Shape", "input_ids", start=0, end=1))
@@ -73,7 +73,7 @@ def chosen(axis_of_indices: int) -> ModelProto:
 
 
 def test_a_rule_that_looks_further_is_asked_again() -> None:
-    graph = imported(chosen(1))
+    graph = import_graph(choose(1))
     before = analyse(graph)
     (gather,) = (node for node in graph.nodes if node.op == "GatherND")
     assert id(gather) not in before.steps
@@ -87,7 +87,7 @@ def test_what_follows_from_an_equal_tensor_is_kept_and_from_another_learnt() -> 
     builder, x = one_layer()
     first = builder.op("Tanh", x)
     second = builder.op("Add", builder.op("Reshape", first, builder.axes(0, 0, HIDDEN)), first)
-    graph = imported(with_output(second, builder, ["batch", "sequence", HIDDEN]))
+    graph = import_graph(with_output(second, builder, ["batch", "sequence", HIDDEN]))
     (tanh,) = (node for node in graph.nodes if node.op == "Tanh")
     (reshape,) = (node for node in graph.nodes if node.op == "Reshape" and node.inputs[0] is tanh.outputs[0])
     before = analyse(graph)
@@ -107,7 +107,9 @@ def test_what_follows_from_an_equal_tensor_is_kept_and_from_another_learnt() -> 
 
 def test_constants_of_equal_values_are_known_once_and_changed_ones_anew() -> None:
     builder, x = one_layer()
-    graph = imported(with_output(builder.op("Mul", x, builder.constant(0.5)), builder, ["batch", "sequence", HIDDEN]))
+    graph = import_graph(
+        with_output(builder.op("Mul", x, builder.constant(0.5)), builder, ["batch", "sequence", HIDDEN])
+    )
     (scale,) = (item for item in graph.nodes[-2].inputs if isinstance(item, gs.Constant))
     before = analyse(graph)
     assert before[scale].scalar() == 0.5
@@ -134,7 +136,7 @@ def test_a_copy_computes_the_same_and_shares_nothing_but_weights() -> None:
 
 
 def test_wiring_sees_every_change_of_nodes_and_tensors() -> None:
-    graph = imported(random_model(3)[0])
+    graph = import_graph(random_model(3)[0])
 
     def changed(change: str) -> bool:
         copied = copy_of(graph)

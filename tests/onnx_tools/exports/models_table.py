@@ -107,9 +107,9 @@ def page(rewritings: Rewritings) -> str:
     ]
     parts += [MORE, _more()]
     parts += [OPTIMIZED, _optimized((case for case in optimum_cases() if case.level), rewritten)]
-    parts += [FOLDED, _folded(rewritings)]
+    parts += [FOLDED, _fold_cell(rewritings)]
     parts += ["## Forms of BERT\n", _forms(forms, rewritten)]
-    parts += ["## Files with fixed sizes\n", _fixed((case for case in all_cases() if case.static), rewritten)]
+    parts += ["## Files with fixed sizes\n", _fixed_cell((case for case in all_cases() if case.static), rewritten)]
     return "\n".join(parts)
 
 
@@ -119,7 +119,7 @@ def _more() -> str:
         "| family | exporter | linear | attention | packed entirely | under any mask |",
         "|---|---|---|---|---|---|",
     ]
-    for name, actual in exports_table.expected().items():
+    for name, actual in exports_table.expected_table().items():
         family, _, exporter = name.rpartition("_")
         if exporter in ("torchscript", "dynamo"):
             packed, padded = actual["packed"], actual["padded"]
@@ -129,7 +129,7 @@ def _more() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _folded(rewritings: Rewritings) -> str:
+def _fold_cell(rewritings: Rewritings) -> str:
     lines = [
         "| family | linear layers | gated | with RoPE | with a norm | separate norms | separate rotations |",
         "|---|---|---|---|---|---|---|",
@@ -141,7 +141,7 @@ def _folded(rewritings: Rewritings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _fixed(cases: Iterable[Case], rewritten: Rewritten) -> str:
+def _fixed_cell(cases: Iterable[Case], rewritten: Rewritten) -> str:
     """Files that take one batch, one length or both; results are those of every sequence padded to the file's size."""
     lines = ["| family | inputs | exporter | linear | rewritten for every size |", "|---|---|---|---|---|"]
     for case in cases:

@@ -7,7 +7,7 @@ import pytest
 from padfree.onnx_tools import rewrite
 
 from tests.support.exports import load
-from tests.support.exports_table import expected
+from tests.support.exports_table import expected_table
 from tests.support.rewritings import Rewritings
 
 PACKED_WHOLLY = (
@@ -39,15 +39,15 @@ def test_tables_of_sines_are_rotary_embeddings(name: str, interface: str, rewrit
     assert result.report.plugins["PadfreeRotary"] == 2
 
 
-FAMILIES = [name for name in expected() if name.endswith(("_torchscript", "_dynamo"))]
+FAMILIES = [name for name in expected_table() if name.endswith(("_torchscript", "_dynamo"))]
 
 
 def test_families_are_packed_entirely() -> None:
     assert len(FAMILIES) == 46
-    assert all(expected()[name]["packed"]["complete"] for name in FAMILIES)
+    assert all(expected_table()[name]["packed"]["complete"] for name in FAMILIES)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if not expected()[name]["padded"]["complete"]])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if not expected_table()[name]["padded"]["complete"]])
 def test_families_without_holes_in_their_masks(name: str) -> None:
     result = rewrite(load(name), interface="padded", masks="contiguous", strict=True)
     assert result.report.contiguous_because

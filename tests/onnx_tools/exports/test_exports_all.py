@@ -6,16 +6,16 @@ from __future__ import annotations
 import pytest
 
 from tests.support import exports
-from tests.support.exports_table import INTERFACES, expected, outcome
+from tests.support.exports_table import INTERFACES, expected_table, outcome
 from tests.support.rewritings import Rewritings
 
 
 def test_the_table_has_every_file() -> None:
-    assert list(expected()) == exports.names()
+    assert list(expected_table()) == exports.names()
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", exports.names())
 def test_outcome(name: str, interface: str, rewritings: Rewritings) -> None:
     """As `python -m tests.support.exports_table` has written it."""
-    assert outcome(name, interface, rewritings.of_export) == expected()[name][interface]
+    assert outcome(name, interface, rewritings.of_export) == expected_table()[name][interface]

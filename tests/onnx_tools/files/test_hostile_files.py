@@ -27,7 +27,7 @@ HUGE = 2**40
 HIDDEN = 64
 
 
-def exported() -> ModelProto:
+def export() -> ModelProto:
     return onnx.load(str(FILE))
 
 
@@ -59,7 +59,7 @@ PLACES = ("initializer", "constant", "function")
 
 
 def planted(rewritten: TensorProto, index: str) -> ModelProto:
-    model = exported()
+    model = export()
     if index == "initializer":
         model.graph.initializer.append(rewritten)
         return with_output(model, "planted", rewritten.data_type)
@@ -130,7 +130,7 @@ except ModelFileError as error:
 
 def test_a_file_that_becomes_shorter_meanwhile_is_an_error(tmp_path: Path) -> None:
     """Not the end of the process, which is what comes of a mapped file's missing pages."""
-    model = exported()
+    model = export()
     values = np.random.default_rng(0).standard_normal((1 << 20, 1)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(values, "planted"))
     file = tmp_path / "model.onnx"
@@ -149,7 +149,7 @@ def test_a_file_that_ends_while_it_is_copied(monkeypatch: pytest.MonkeyPatch) ->
 
 def doubling(count: int, innermost: tuple[str, str] = ("Abs", "")) -> ModelProto:
     """A model that calls the last of so many functions, each of which calls the one before twice."""
-    model = exported()
+    model = export()
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     for number in range(count):
         name, domain = innermost if not number else (f"F{number - 1}", "own")
@@ -172,7 +172,7 @@ def test_functions_are_written_out_within_bounds() -> None:
 
 
 def test_functions_nested_deeper_than_python_calls() -> None:
-    model = exported()
+    model = export()
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     for number in reversed(range(3000)):
         name, domain = ("Abs", "") if not number else (f"F{number - 1}", "own")
@@ -181,13 +181,13 @@ def test_functions_nested_deeper_than_python_calls() -> None:
     nodes = [helper.make_node("F2999", ["x"], ["y"], domain="own")] * (MOST_NODES + 1)
     model.functions.append(helper.make_function("own", "Many", ["x"], ["y"], nodes, opsets))
     model.graph.node.append(helper.make_node("Many", [model.graph.output[0].name], ["doubled"], domain="own"))
-    with pytest.raises(RewriteError, match=f"make {MOST_NODES + 1 + len(exported().graph.node) + 1} nodes"):
+    with pytest.raises(RewriteError, match=f"make {MOST_NODES + 1 + len(export().graph.node) + 1} nodes"):
         rewrite(with_output(model, "doubled"))
 
 
 def test_constants_that_double_are_not_followed() -> None:
     """ONNX's inference of shapes follows small constants through Concat, however large they become."""
-    model = exported()
+    model = export()
     model.graph.initializer.append(numpy_helper.from_array(np.ones(1000, np.float32), "c"))
     for at in range(30):
         model.graph.node.append(helper.make_node("Concat", [f"c{at - 1}" if at else "c"] * 2, [f"c{at}"], axis=0))
@@ -197,7 +197,7 @@ def test_constants_that_double_are_not_followed() -> None:
 
 
 def chain(operator: str, count: int) -> ModelProto:
-    model = exported()
+    model = export()
     for name, values in (("one", np.ones(HIDDEN, np.float32)), ("eye", np.eye(HIDDEN, dtype=np.float32))):
         model.graph.initializer.append(numpy_helper.from_array(values, name))
     more = {"Add": ["one"], "MatMul": ["eye"]}.get(operator, [])
@@ -246,7 +246,7 @@ LARGE_MB = 128
 
 def test_a_large_data_file_is_inspected_in_its_own_size(tmp_path: Path) -> None:
     def megabytes(rows: int) -> int:
-        model = exported()
+        model = export()
         table = next(item for item in model.graph.initializer if "word_embeddings" in item.name)
         values = np.zeros((rows, HIDDEN), np.float32)
         table.CopyFrom(numpy_helper.from_array(values, table.name))

@@ -45,7 +45,7 @@ def whole(model: Model) -> ModelProto:
     return result
 
 
-def held(model: Model) -> list[str]:
+def names_in_memory(model: Model) -> list[str]:
     return [tensor.name for tensor in model.proto.graph.initializer if tensor in model.weights]
 
 
@@ -72,7 +72,7 @@ def test_a_file_is_mapped(tmp_path: Path, *, external: bool) -> None:
     model = open_model(path)
     large = {tensor.name for tensor in MODEL.graph.initializer if len(tensor.raw_data) >= LARGE_BYTES}
     assert len(large) > 8
-    assert set(held(model)) == large
+    assert set(names_in_memory(model)) == large
     assert not any(tensor.raw_data for tensor in model.proto.graph.initializer if tensor.name in large)
     assert whole(model) == MODEL
     path.unlink()
@@ -138,7 +138,7 @@ def test_what_is_rewritten_is_the_same(tmp_path: Path, precision: str, stored: s
     options: dict[str, Any] = {"interface": "packed", "precision": precision, "strict": False, "verify": False}
     wanted = rewrite(source, **options).model
     actual = rewrite_model(open_model(path), RewriteOptions.of_keywords(**options)).model
-    assert len(held(actual)) > 4
+    assert len(names_in_memory(actual)) > 4
     assert finish(actual, precision) == wanted
     if precision != "fp32":
         assert whole(with_linear(actual)) == with_linear(Model(wanted)).whole()
@@ -164,7 +164,7 @@ def test_exports_are_rewritten_alike_whatever_is_held(path: Path, monkeypatch: p
     for module in ("files.graph_io", "files.external_data", "files.model", "precision.constants", "files.wire"):
         monkeypatch.setattr(f"padfree.onnx_tools.{module}.LARGE_BYTES", 1 << 10)
     actual = rewrite_model(open_model(path), RewriteOptions.of_keywords(**options)).model
-    assert held(actual)
+    assert names_in_memory(actual)
     assert whole(actual) == without_functions(wanted)
     assert finish(actual, "fp16") == wanted
 
@@ -222,7 +222,7 @@ print(peak() - before)
 
 def test_large_data_is_taken_out() -> None:
     model = Model.of(MODEL)
-    assert held(model)
+    assert names_in_memory(model)
     assert whole(model) == MODEL
     assert MODEL.graph.initializer[0].raw_data
 
@@ -249,7 +249,7 @@ def test_a_graph_gives_back_what_it_was_made_of() -> None:
     graph = import_graph(model)
     constants = [tensor for tensor in graph.tensors().values() if isinstance(tensor, gs.Constant)]
     large = [tensor for tensor in constants if isinstance(tensor._values, HeldValues)]
-    assert {tensor.name for tensor in large} == set(held(model))
+    assert {tensor.name for tensor in large} == set(names_in_memory(model))
     large[0].values  # noqa: B018 - an array from here on
     copies = [tensor for tensor in graph.copy().tensors().values() if isinstance(tensor, gs.Constant)]
     arrays = {tensor.name: np.asarray(tensor.values) for tensor in copies}

@@ -71,7 +71,7 @@ def run(model: ModelProto, feeds: Arrays, outputs: Sequence[int]) -> list[np.nda
     return list(session.run(wanted, {name: array for name, array in feeds.items() if name in names}))
 
 
-def expanded(model: ModelProto) -> ModelProto:
+def expand(model: ModelProto) -> ModelProto:
     graph = gs.import_onnx(model)
     assert standardise(graph)
     result = gs.export_onnx(graph, do_type_check=False)
@@ -82,7 +82,7 @@ def expanded(model: ModelProto) -> ModelProto:
 
 def assert_same(op: str, inputs: Arrays, outputs: Sequence[int] = (0,), **arguments: Any) -> None:
     model = one_node(op, inputs, outputs, **arguments)
-    for a, b in zip(run(model, inputs, outputs), run(expanded(model), inputs, outputs), strict=True):
+    for a, b in zip(run(model, inputs, outputs), run(expand(model), inputs, outputs), strict=True):
         assert a.shape == b.shape
         assert a.dtype == b.dtype
         assert np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE), np.abs(a - b).max()

@@ -28,7 +28,7 @@ INPUTS = [Input("input_ids", "ids", high=VOCABULARY), Input("attention_mask", "m
 def encoder(*, rows: bool) -> ModelProto:
     """Attention whose mask has one row for all queries, or with `rows` one for each, which is the same."""
     b = Builder()
-    x, mask = b.embedding(), b.added(b.op("Equal", "attention_mask", b.number(1)))
+    x, mask = b.embedding(), b.add_mask(b.op("Equal", "attention_mask", b.number(1)))
     if rows:
         length = b.op("Shape", "input_ids", start=1)
         mask = b.op("Expand", mask, b.op("Concat", length, b.axes(1), axis=0))

@@ -140,7 +140,7 @@ def test_a_batch_of_one_goes_to_the_first_axis_of_one() -> None:
 BATCH, LENGTH = 3, 7
 
 
-def fixed(tail: Callable[[EncoderBuilder, str], str]) -> ModelProto:
+def with_fixed_axes(tail: Callable[[EncoderBuilder, str], str]) -> ModelProto:
     """An encoder of one layer and a tail, for [3,7] alone."""
     builder = EncoderBuilder()
     hidden = builder.layer(builder.embedding(), builder.padding_mask())
@@ -176,7 +176,7 @@ def _mixer(b: EncoderBuilder, x: str) -> str:
     return b.op("MatMul", b.weight(LENGTH, LENGTH), x)
 
 
-def _turned(b: EncoderBuilder, x: str) -> str:
+def _transpose(b: EncoderBuilder, x: str) -> str:
     flat = b.op("Reshape", x, b.axes(LENGTH, BATCH, HIDDEN))
     return b.op("Reshape", flat, b.axes(BATCH, LENGTH, HIDDEN))
 
@@ -189,12 +189,12 @@ def _turned(b: EncoderBuilder, x: str) -> str:
         (_middle, r"takes the positions 2 to 5 of \[S\]"),
         (_halves, "cuts the sequence or the batch into parts"),
         (_mixer, "has weights for every position of the sequence"),
-        (_turned, r"makes \[7, 3, 16\] of \[B, S, 16\]"),
+        (_transpose, r"makes \[7, 3, 16\] of \[B, S, 16\]"),
     ],
 )
 def test_reasons(tail: Callable[[EncoderBuilder, str], str], words: str) -> None:
     with pytest.raises(RewriteError, match=r"fixed size \[3, 7\].*" + words + ".*export the model again"):
-        rewrite(fixed(tail), verify=False)
+        rewrite(with_fixed_axes(tail), verify=False)
 
 
 def _by_slot(b: EncoderBuilder, x: str) -> str:
@@ -208,7 +208,7 @@ def _whole(b: EncoderBuilder, x: str) -> str:
 @interfaces
 @pytest.mark.parametrize("tail", [_by_slot, _whole])
 def test_constants_by_slot_are_looked_up(tail: Callable[[EncoderBuilder, str], str], interface: str) -> None:
-    assert rewrite(fixed(tail), interface=interface).report.packed_gemm_share == 1.0
+    assert rewrite(with_fixed_axes(tail), interface=interface).report.packed_gemm_share == 1.0
 
 
 @interfaces
@@ -233,7 +233,7 @@ def _amount_of_padding(b: EncoderBuilder, x: str) -> str:
 def test_what_depends_on_the_amount_of_padding_is_found() -> None:
     """With 7 slots the sum holds a 3 for each of the masked ones; no other length can have that."""
     with pytest.raises(RewriteError, match=r"reads masked slots|the original gives"):
-        rewrite(fixed(_amount_of_padding))
+        rewrite(with_fixed_axes(_amount_of_padding))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_what_depends_on_the_amount_of_padding_is_found() -> None:
     ],
 )
 def test_impossible_sizes(sizes: tuple[tuple[int, int], ...], words: str) -> None:
-    model = fixed(_whole)
+    model = with_fixed_axes(_whole)
     for value, wanted in zip(model.graph.input, sizes, strict=True):
         for dim, size in zip(value.type.tensor_type.shape.dim, wanted, strict=True):
             dim.dim_value = size

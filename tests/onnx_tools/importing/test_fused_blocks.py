@@ -11,7 +11,7 @@ from padfree.onnx_tools import RewriteError, rewrite
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import TOKENS, EncoderBuilder, with_output
 
-from .fused_nodes import TOLERANCE, expanded, numbers, one_node, run
+from .fused_nodes import TOLERANCE, expand, numbers, one_node, run
 
 ROWS = 6
 IDS = np.random.default_rng(2).integers(0, ROWS, (7, 5))
@@ -36,7 +36,7 @@ def test_products(bits: int, block: int, zeros: str) -> None:
     }
     held = ("w", "s", "z") if zeros == "bytes" else ("w", "s")
     model = one_node("MatMulNBits", inputs, weights=held, N=ROWS, K=width, bits=bits, block_size=block)
-    result = expanded(model)
+    result = expand(model)
     assert {node.op_type for node in result.graph.node} <= {"MatMul", "Identity"}
     wanted, actual = (run(item, {"x": inputs["x"]}, [0])[0] for item in (model, result))
     assert np.allclose(wanted, actual, atol=TOLERANCE * 10)  # sums of 24 terms
@@ -56,7 +56,7 @@ def test_tables(bits: int, zeros: bool) -> None:
     model = one_node(
         "GatherBlockQuantized", inputs, weights=held, bits=bits, block_size=block, gather_axis=0, quantize_axis=1
     )
-    result = expanded(model)
+    result = expand(model)
     assert {node.op_type for node in result.graph.node} <= {"Gather", "Identity"}
     wanted, actual = (run(item, {"ids": IDS}, [0])[0] for item in (model, result))
     assert np.allclose(wanted, actual, rtol=TOLERANCE, atol=TOLERANCE)
@@ -86,4 +86,4 @@ def test_rounded_activations_are_refused() -> None:
     inputs = {"x": numbers(7, 5, 16), "w": _bytes(ROWS, 1, 8), "s": np.abs(numbers(ROWS, 1))}
     model = one_node("MatMulNBits", inputs, weights=("w", "s"), N=ROWS, K=16, bits=4, block_size=16, accuracy_level=4)
     with pytest.raises(RewriteError, match="it rounds its activations to int8"):
-        expanded(model)
+        expand(model)

@@ -25,7 +25,7 @@ class ByLengths(EncoderBuilder):
         total = self.op("ReduceSum", self.op("Cast", "attention_mask", to=6), self.axes(over), keepdims=0)
         return self.op("Reshape", self.op("Cast", total, to=7), self.axes(-1, 1, 1, 1))
 
-    def added(self, kept: str) -> str:
+    def add_mask(self, kept: str) -> str:
         return self.op("Where", kept, self.constant(0.0), self.constant(LOW))
 
 
@@ -49,7 +49,7 @@ def not_above(b: ByLengths) -> str:
 @pytest.mark.parametrize("form", [less, greater, not_below, not_above])
 def test_lengths_are_a_padding_mask(form: object, interface: str) -> None:
     builder = ByLengths()
-    mask = builder.added(form(builder))  # type: ignore[operator]
+    mask = builder.add_mask(form(builder))  # type: ignore[operator]
     model = with_output(builder.layer(builder.embedding(), mask), builder, TOKENS)
     result = rewrite(model, interface=interface, strict=True)
     assert result.report.right_padded_only
@@ -62,30 +62,30 @@ def test_other_masks_need_no_right_padding() -> None:
 
 
 def one_too_many(b: ByLengths) -> str:
-    return b.added(b.op("LessOrEqual", b.positions(3), b.lengths()))
+    return b.add_mask(b.op("LessOrEqual", b.positions(3), b.lengths()))
 
 
-def shifted(b: ByLengths) -> str:
-    return b.added(b.op("Less", b.op("Sub", b.positions(3), b.constant(1, np.int64)), b.lengths()))
+def shift(b: ByLengths) -> str:
+    return b.add_mask(b.op("Less", b.op("Sub", b.positions(3), b.constant(1, np.int64)), b.lengths()))
 
 
 def the_other_way(b: ByLengths) -> str:
-    return b.added(b.op("Greater", b.positions(3), b.lengths()))
+    return b.add_mask(b.op("Greater", b.positions(3), b.lengths()))
 
 
 def queries(b: ByLengths) -> str:
-    return b.added(b.op("Less", b.positions(2), b.lengths()))
+    return b.add_mask(b.op("Less", b.positions(2), b.lengths()))
 
 
 def longer(b: ByLengths) -> str:
-    return b.added(b.op("Less", b.positions(3), b.op("Add", b.lengths(), b.constant(1, np.int64))))
+    return b.add_mask(b.op("Less", b.positions(3), b.op("Add", b.lengths(), b.constant(1, np.int64))))
 
 
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
         (one_too_many, "it depends on the key position"),
-        (shifted, "it depends on the key position"),
+        (shift, "it depends on the key position"),
         (the_other_way, "it depends on the key position"),
         (queries, "it depends on the query position"),
         (longer, "it depends on the key position"),

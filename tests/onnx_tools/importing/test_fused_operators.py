@@ -23,7 +23,7 @@ from .fused_nodes import (
     WIDTH,
     X,
     assert_same,
-    expanded,
+    expand,
     numbers,
     one_node,
     run,
@@ -46,7 +46,7 @@ def test_quick_gelu(alpha: float | None) -> None:
 
 def test_bias_add() -> None:
     inputs = {"x": X, "bias": numbers(WIDTH), "skip": numbers(*X.shape, seed=1)}  # has no kernel on a CPU
-    result = run(expanded(one_node("BiasAdd", inputs)), inputs, [0])[0]
+    result = run(expand(one_node("BiasAdd", inputs)), inputs, [0])[0]
     assert np.allclose(result, sum(inputs.values()), atol=TOLERANCE)
 
 
@@ -167,7 +167,7 @@ def test_attention(
         assert_same("Attention", inputs, **arguments)
         return
     # onnxruntime's kernel wants a bias, which its description calls optional.
-    without = expanded(one_node("Attention", {**inputs, "bias": NONE}, **arguments))
+    without = expand(one_node("Attention", {**inputs, "bias": NONE}, **arguments))
     wanted = run(one_node("Attention", inputs, **arguments), inputs, [0])[0]
     assert np.allclose(wanted, run(without, inputs, [0])[0], atol=TOLERANCE)
 
@@ -201,7 +201,7 @@ def test_packed_projections(packed: str) -> None:
     together |= {"bias": apart["bias"], "mask": MASK}
     wanted = run(one_node("MultiHeadAttention", apart, num_heads=HEADS), apart, [0])[0]
     model = one_node("MultiHeadAttention", together, num_heads=HEADS, weights=("bias",))
-    assert np.allclose(wanted, run(expanded(model), together, [0])[0], atol=TOLERANCE)
+    assert np.allclose(wanted, run(expand(model), together, [0])[0], atol=TOLERANCE)
 
 
 def test_all_importers_are_tested() -> None:

@@ -16,7 +16,7 @@ from padfree.onnx_tools.importing.fused import IMPORTERS
 
 from tests.support.messages import widen
 
-from .fused_nodes import BATCH, HEADS, LENGTHS, NONE, SIZE, TOLERANCE, WIDTH, X, expanded, numbers, one_node, run
+from .fused_nodes import BATCH, HEADS, LENGTHS, NONE, SIZE, TOLERANCE, WIDTH, X, expand, numbers, one_node, run
 
 WEIGHT = numbers(WIDTH, 3 * WIDTH)
 NORM = {"x": X, "skip": X, "gamma": numbers(WIDTH)}
@@ -111,7 +111,7 @@ def test_refused_by_name(name: str) -> None:
     op, inputs, arguments, reason = REFUSED[name]
     model = one_node(op, inputs, **arguments)
     with pytest.raises(RewriteError, match=rf"node 'node' \(.*{op}\) cannot be imported: .*{reason}"):
-        expanded(model)
+        expand(model)
 
 
 values = st.one_of(
@@ -146,7 +146,7 @@ def test_hostile_nodes(op: str, shapes: list[list[int]], attributes: dict[str, o
     inputs = {f"x{i}": np.zeros(shape, np.float32 if i < 7 else np.int32) for i, shape in enumerate(shapes)}
     weights = [name for name in inputs if constant and name != "x0"]
     with contextlib.suppress(RewriteError):
-        expanded(one_node(op, inputs, weights=weights, opset=14, **attributes))
+        expand(one_node(op, inputs, weights=weights, opset=14, **attributes))
 
 
 @pytest.mark.parametrize("condition", [True, False])
@@ -166,7 +166,7 @@ def test_known_branches(condition: bool) -> None:
                              else_branch=branches[1]),
         ]
     )  # fmt: skip
-    result = expanded(model)
+    result = expand(model)
     ops = {node.op_type for node in result.graph.node}
     assert ("Erf" in ops, "Abs" in ops, "If" in ops) == (condition, not condition, False)
     assert np.allclose(run(model, {"x": X}, [0])[0], run(result, {"x": X}, [0])[0], atol=TOLERANCE)

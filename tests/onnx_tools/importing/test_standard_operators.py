@@ -84,7 +84,7 @@ def bool_mask(b: EncoderBuilder) -> str:
     return b.op("Equal", float_mask(b), b.constant(0.0))
 
 
-def rotated(b: EncoderBuilder, x: str, form: str) -> str:
+def rotate(b: EncoderBuilder, x: str, form: str) -> str:
     """RotaryEmbedding of heads [B,H,S,D], or of [B,S,H*D]."""
     angles = np.arange(POSITIONS)[:, None] * np.linspace(0.1, 1.0, SIZE // 2)
     caches = b.constant(np.cos(angles)), b.constant(np.sin(angles))
@@ -105,12 +105,12 @@ def test_attention_and_rotary_embedding(form: str, mask: Callable[[EncoderBuilde
     x = b.embedding()
     q, k, v = (b.linear(x, HIDDEN, HIDDEN) for _ in "qkv")
     if form == "rows":
-        q, k = rotated(b, q, form), rotated(b, k, form)
+        q, k = rotate(b, q, form), rotate(b, k, form)
         context = b.op("Attention", q, k, v, mask(b), q_num_heads=HEADS, kv_num_heads=HEADS)
     else:
         q, k, v = (b.heads(item, [0, 2, 1, 3]) for item in (q, k, v))
         if form != "none":
-            q, k = rotated(b, q, form), rotated(b, k, form)
+            q, k = rotate(b, q, form), rotate(b, k, form)
         context = b.op("Transpose", b.op("Attention", q, k, v, mask(b)), perm=[0, 2, 1, 3])
         context = b.op("Reshape", context, b.axes(0, 0, HIDDEN))
     model = check(b, b.norm(b.op("Add", b.linear(context, HIDDEN, HIDDEN), x)), 23, interface)

@@ -20,16 +20,16 @@ FIXTURE = TESTS / "fixtures" / "bert_dynamo.onnx"
 WRITTEN_BEFORE = TESTS / "frozen" / "files" / "packed.onnx.gz"
 
 
-def written(node: onnx.NodeProto) -> set[str]:
+def attribute_names(node: onnx.NodeProto) -> set[str]:
     return {attribute.name for attribute in node.attribute}
 
 
 def test_rewritten_files_have_no_options_of_engines_and_networks_have_all_attributes() -> None:
     model = rewrite(load_model(FIXTURE), verify=False).model
     for node in padfree_nodes(model.graph):
-        assert written(node).isdisjoint(OPERATORS[node.op_type].outside_engines), node.op_type
+        assert attribute_names(node).isdisjoint(OPERATORS[node.op_type].outside_engines), node.op_type
     for node in padfree_nodes(for_parser(model, 64).graph):
-        assert written(node) == {spec.name for spec in OPERATORS[node.op_type].attributes}, node.op_type
+        assert attribute_names(node) == {spec.name for spec in OPERATORS[node.op_type].attributes}, node.op_type
 
 
 def test_a_file_that_was_written_with_them_is_read_and_lowered_alike() -> None:
@@ -49,7 +49,7 @@ def test_a_file_that_was_written_with_them_is_read_and_lowered_alike() -> None:
 
 def test_a_node_without_them_has_their_values_elsewhere() -> None:
     node = make_node("PadfreePool", ["x", "cu_seqlens"], ["y"], mode="mean")
-    assert written(node) == {"mode", "normalize"}
+    assert attribute_names(node) == {"mode", "normalize"}
     assert node_attributes(node) == {**PLAIN_POOL, "epsilon": 0.0}
     with pytest.raises(RewriteError, match="lacks the attribute 'mode'"):
         make_node("PadfreePool", ["x", "cu_seqlens"], ["y"])

@@ -75,7 +75,7 @@ def with_added(added: Added) -> ModelProto:
     return with_output(b.attended(x, b.split(x), b.split(x), b.split(x), *added(b)), b, TOKENS)
 
 
-def turned(turn: Turn, keys: Turn | None = None, *more: str) -> ModelProto:
+def rotary_layer(turn: Turn, keys: Turn | None = None, *more: str) -> ModelProto:
     """One layer whose Q and K are turned by positions; K may be so otherwise. `more` are further inputs."""
     b = PositionedBuilder()
     x = b.embedding()
@@ -89,7 +89,7 @@ def attributes(result: RewriteResult, op: str = "PadfreeAttention") -> list[dict
     return [{item.name: helper.get_attribute_value(item) for item in node.attribute} for node in nodes]
 
 
-def missed(result: RewriteResult) -> str:
+def miss_reason(result: RewriteResult) -> str:
     return "; ".join(miss.reason for item in result.report.passes for miss in item.missed)
 
 
@@ -97,5 +97,5 @@ def assert_stays_on_islands(model: ModelProto, reason: str) -> None:
     """The attentions stay padded for a reason that is told, and the answers are the same."""
     result = rewrite(model)
     assert "PadfreeAttention" not in result.report.plugins
-    assert reason in missed(result)
+    assert reason in miss_reason(result)
     assert_agree(model, result)

@@ -110,7 +110,7 @@ class PackedGraph:
         return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
-def passed(
+def run_passes(
     model: ModelProto, precision: str, *passes: Callable[[gs.Graph, str], PassResult]
 ) -> tuple[ModelProto, list[PassResult]]:
     """The model behind passes, its nodes and types checked, and what the passes say."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.support.encoder import HIDDEN, POSITIONS, EncoderBuilder
 
-from .token_forms import turned
+from .token_forms import transpose
 
 
 def length(b: EncoderBuilder, offset: int = 0) -> str:
@@ -44,19 +44,19 @@ def by_slice_with_offset(b: EncoderBuilder) -> str:
 
 def length_first(b: EncoderBuilder) -> str:
     rows = b.op("Slice", b.weight(POSITIONS, 1, HIDDEN), b.axes(0), length(b), b.axes(0))
-    return turned(b, rows, 1, 0, 2)
+    return transpose(b, rows, 1, 0, 2)
 
 
-def expanded(b: EncoderBuilder) -> str:
+def expand(b: EncoderBuilder) -> str:
     rows = b.op("Unsqueeze", by_slice(b), b.axes(0))
     return b.op("Expand", rows, b.op("Concat", b.op("Shape", "input_ids"), b.axes(HIDDEN), axis=0))
 
 
-def scaled(b: EncoderBuilder) -> str:
+def scale(b: EncoderBuilder) -> str:
     return b.op("Mul", by_slice_of_three_axes(b), b.constant(np.linspace(0.5, 1.5, HIDDEN)))
 
 
 ROWS = (
-    by_range, by_range_and_offset, by_slice, by_slice_of_three_axes, by_slice_with_offset, length_first, expanded,
-    scaled,
+    by_range, by_range_and_offset, by_slice, by_slice_of_three_axes, by_slice_with_offset, length_first, expand,
+    scale,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from onnx import TensorProto
 from tests.support.encoder import HIDDEN, EncoderBuilder
 
 from .position_forms import length, steps
-from .token_forms import turned
+from .token_forms import transpose
 
 Form = Callable[[EncoderBuilder, str], str]
 
@@ -49,7 +49,7 @@ def by_product(b: EncoderBuilder, x: str) -> str:
 
 def by_product_from_the_right(b: EncoderBuilder, x: str) -> str:
     """[B,E,S] times [B,S,1]."""
-    summed = b.op("Squeeze", b.op("MatMul", turned(b, x, 0, 2, 1), column(b)), b.axes(2))
+    summed = b.op("Squeeze", b.op("MatMul", transpose(b, x, 0, 2, 1), column(b)), b.axes(2))
     return b.op("Div", summed, b.op("Clip", count(b), b.constant(1e-9)))
 
 
@@ -154,11 +154,11 @@ def sum_of_squares(b: EncoderBuilder, x: str) -> str:
 
 def length_first(b: EncoderBuilder, x: str) -> str:
     """The sum over the first axis of [S,B,E]."""
-    rows = b.op("Mul", turned(b, x, 1, 0, 2), b.op("Unsqueeze", turned(b, mask(b), 1, 0), b.axes(2)))
+    rows = b.op("Mul", transpose(b, x, 1, 0, 2), b.op("Unsqueeze", transpose(b, mask(b), 1, 0), b.axes(2)))
     return b.op("Div", b.op("ReduceSum", rows, b.axes(0), keepdims=0), count(b))
 
 
-def centred(b: EncoderBuilder, x: str) -> str:
+def centre(b: EncoderBuilder, x: str) -> str:
     """The deviation from the mean: a sequence's row beside its tokens."""
     mean = b.op("Unsqueeze", by_product(b, x), b.axes(1))
     return total(b, b.op("Abs", b.op("Sub", x, mean)), column(b))
@@ -218,7 +218,7 @@ EXACT: dict[str, tuple[Form, str]] = {
     "whole numbers": (by_whole_numbers, "mean"),
     "exponentials": (by_exponentials, "mean"), "splade": (splade, "max"), "splade masked": (splade_masked_first, "max"),
     "maximum of sums": (maximum_of_sums, "max"), "length": (length_of_vectors, "mean"),
-    "squares": (sum_of_squares, "mean"), "length first": (length_first, "mean"), "centred": (centred, "mean"),
+    "squares": (sum_of_squares, "mean"), "length first": (length_first, "mean"), "centred": (centre, "mean"),
     "first by mask": (first_by_mask, "first"), "last by place": (last_by_place, "last"),
     "last from the end": (last_from_the_end, "last"),
 }  # fmt: skip

@@ -26,7 +26,7 @@ def by_head(b: PositionedBuilder, context: str, _q: str, _v: str) -> str:
     return b.op("Mul", context, b.weight(1, HEADS, 1, 1))
 
 
-def normed(b: PositionedBuilder, context: str, _q: str, _v: str) -> str:
+def norm(b: PositionedBuilder, context: str, _q: str, _v: str) -> str:
     return b.norm(context, SIZE)
 
 
@@ -34,7 +34,7 @@ def with_values(b: PositionedBuilder, context: str, _q: str, v: str) -> str:
     return b.op("Add", context, v)
 
 
-def guarded(b: PositionedBuilder, context: str, _q: str, _v: str) -> str:
+def guard(b: PositionedBuilder, context: str, _q: str, _v: str) -> str:
     """Rows without any key are zeros."""
     return b.op("Where", b.op("IsNaN", context), b.constant(0.0), context)
 
@@ -55,7 +55,7 @@ def model(change: Change) -> ModelProto:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("change", [gated, by_head, normed, with_values, guarded, twice])
+@pytest.mark.parametrize("change", [gated, by_head, norm, with_values, guard, twice])
 def test_heads_that_are_changed(change: Change, interface: str) -> None:
     original = model(change)
     result = rewrite(original, interface=interface, strict=True)

@@ -18,11 +18,11 @@ LARGE = 2**31 - 1
 Mean = Callable[[EncoderBuilder, str], str]
 
 
-def reduced(b: EncoderBuilder, x: str) -> str:
+def reduce(b: EncoderBuilder, x: str) -> str:
     return b.op("ReduceMean", x, axes=[-1], keepdims=1)
 
 
-def pooled(b: EncoderBuilder, x: str) -> str:
+def pool(b: EncoderBuilder, x: str) -> str:
     """As tf2onnx writes a mean over the last of three axes."""
     return b.op("GlobalAveragePool", x)
 
@@ -31,7 +31,7 @@ def without_its_axis(b: EncoderBuilder, x: str) -> str:
     return b.op("Unsqueeze", b.op("ReduceMean", x, axes=[2], keepdims=0), b.axes(-1))
 
 
-def summed(b: EncoderBuilder, x: str) -> str:
+def sum_up(b: EncoderBuilder, x: str) -> str:
     """As jax2onnx writes a mean, with the squares of the variance in the sum."""
     node = next((item for item in b.nodes if x in item.output), None)
     squares = node is not None and node.op_type == "Mul" and node.input[0] == node.input[1]
@@ -87,7 +87,7 @@ def of_keras(b: EncoderBuilder, x: str, mean: Mean) -> str:
 Norm = Callable[[EncoderBuilder, str, Mean], str]
 
 
-@pytest.mark.parametrize(("mean", "interface"), in_turn([reduced, pooled, without_its_axis, summed, times_the_inverse]))
+@pytest.mark.parametrize(("mean", "interface"), in_turn([reduce, pool, without_its_axis, sum_up, times_the_inverse]))
 @pytest.mark.parametrize("norm", [of_tensorflow, of_jax, of_flax, of_keras])
 def test_norms_by_factors(norm: Norm, mean: Mean, interface: str) -> None:
     b = EncoderBuilder()
@@ -132,9 +132,9 @@ def by_one_less(b: EncoderBuilder, x: str) -> str:
 @pytest.mark.parametrize(
     ("norm", "mean"),
     [
-        (of_another_tensor, reduced),
-        (with_another_shift, reduced),
-        (shifted_by_the_centre, reduced),
+        (of_another_tensor, reduce),
+        (with_another_shift, reduce),
+        (shifted_by_the_centre, reduce),
         (of_jax, by_one_less),
     ],
 )

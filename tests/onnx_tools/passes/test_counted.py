@@ -42,7 +42,7 @@ def by_mask(b: EncoderBuilder) -> str:
     return b.op("Add", b.op("Sub", counted, number(b, 1)), number(b, 2))
 
 
-def filled(b: EncoderBuilder) -> str:
+def fill(b: EncoderBuilder) -> str:
     """As wrappers of decoders prepare them: 1 in masked slots."""
     masked = b.op("Equal", "attention_mask", number(b, 0))
     return b.op("Where", masked, number(b, 1), b.op("Sub", running_sum(b, "attention_mask"), number(b, 1)))
@@ -62,7 +62,7 @@ def encoder(positions: Callable[[EncoderBuilder], str]) -> ModelProto:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("form", [by_ids, by_mask, filled, exclusive])
+@pytest.mark.parametrize("form", [by_ids, by_mask, fill, exclusive])
 def test_positions_that_count_are_places(form: Callable[[EncoderBuilder], str], interface: str) -> None:
     model = encoder(form)
     result = rewrite(model, interface=interface, strict=True)
@@ -77,7 +77,7 @@ def without_separators(b: EncoderBuilder) -> str:
     return running_sum(b, differs(b, 3))
 
 
-def numbered(b: EncoderBuilder) -> str:
+def number_tokens(b: EncoderBuilder) -> str:
     """Tokens of one id are counted, and so all others would be padding."""
     kept = b.op("Cast", b.op("Equal", "input_ids", number(b, 3)), to=INT64)
     return b.op("Mul", running_sum(b, kept), kept)
@@ -94,7 +94,7 @@ def backward(b: EncoderBuilder) -> str:
     return b.op("Mul", running_sum(b, "attention_mask", reverse=1, exclusive=1), "attention_mask")
 
 
-@pytest.mark.parametrize("form", [without_separators, numbered, special, backward])
+@pytest.mark.parametrize("form", [without_separators, number_tokens, special, backward])
 def test_what_counts_otherwise_stays_as_it_is(form: Callable[[EncoderBuilder], str]) -> None:
     model = encoder(form)
     result = rewrite(model)
@@ -107,7 +107,7 @@ def test_an_output_that_counts_stays_an_output() -> None:
     """Its readers read places all the same."""
     b = EncoderBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
-    counted = filled(b)
+    counted = fill(b)
     x = b.op("Add", words, b.op("Gather", b.weight(POSITIONS, HIDDEN), counted))
     b.op("Cast", counted, to=TensorProto.FLOAT, output="places")
     b.op("Identity", b.layer(x, b.padding_mask()), output="y")

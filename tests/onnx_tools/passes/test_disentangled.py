@@ -16,7 +16,16 @@ from tests.support.encoder import HIDDEN, TOKENS, with_output
 from tests.support.exports import assert_right, inputs_of, load
 from tests.support.families import Case, all_cases, assert_same, optimum_cases
 
-from .attention_forms import FLOAT, HEADS, INT64, SIZE, PositionedBuilder, assert_stays_on_islands, attributes, missed
+from .attention_forms import (
+    FLOAT,
+    HEADS,
+    INT64,
+    SIZE,
+    PositionedBuilder,
+    assert_stays_on_islands,
+    attributes,
+    miss_reason,
+)
 
 SPAN, BUCKETS = 4, 2  # rows for distances either way; distances that have a row of their own
 SCALE = 1.0 / math.sqrt(3 * SIZE)
@@ -59,7 +68,7 @@ def _table(b: PositionedBuilder, rows: int = 2 * SPAN, embeddings: str | None = 
     return b.op("Transpose", b.op("Reshape", result, b.axes(-1, HEADS, SIZE)), perm=[1, 2, 0])
 
 
-def _chosen(b: PositionedBuilder, rows: str, table: str, index: str) -> str:
+def _choose(b: PositionedBuilder, rows: str, table: str, index: str) -> str:
     """The elements [B,H,S,S] of rows times a table that an index [S,S] chooses."""
     gemms = b.op("MatMul", rows, table)
     size = b.op("Shape", "input_ids", start=0, end=1), b.op("Shape", "input_ids", start=1)
@@ -67,7 +76,7 @@ def _chosen(b: PositionedBuilder, rows: str, table: str, index: str) -> str:
     return b.op("GatherElements", gemms, b.op("Expand", index, shape), axis=-1)
 
 
-def _turned(b: PositionedBuilder, x: str) -> str:
+def _transpose(b: PositionedBuilder, x: str) -> str:
     return b.op("Transpose", x, perm=[0, 1, 3, 2])
 
 
@@ -79,7 +88,7 @@ def _model(terms: Terms, mask: str = "keys") -> ModelProto:
     b = PositionedBuilder()
     x = b.embedding()
     q, k, v = (b.split(x) for _ in range(3))
-    scores = b.op("Mul", b.op("MatMul", q, _turned(b, k)), b.constant(SCALE))
+    scores = b.op("Mul", b.op("MatMul", q, _transpose(b, k)), b.constant(SCALE))
     total = None
     for term in terms(b, q, k):
         term = b.op("Div", term, b.constant(1.0 / SCALE))
@@ -89,7 +98,7 @@ def _model(terms: Terms, mask: str = "keys") -> ModelProto:
         scores = b.op("Add", scores, b.padding_mask())
     else:  # the query's slot and the key's
         kept = b.kept_keys()
-        scores = b.op("Where", b.op("And", kept, _turned(b, kept)), scores, b.constant(-1e30))
+        scores = b.op("Where", b.op("And", kept, _transpose(b, kept)), scores, b.constant(-1e30))
     context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
     joined = b.op("Reshape", b.op("Transpose", context, perm=[0, 2, 1, 3]), b.axes(0, 0, HIDDEN))
     return with_output(b.norm(b.op("Add", b.linear(joined, HIDDEN, HIDDEN), x)), b, TOKENS)
@@ -97,24 +106,24 @@ def _model(terms: Terms, mask: str = "keys") -> ModelProto:
 
 def _both(index: Index, other: Index) -> Terms:
     def terms(b: PositionedBuilder, q: str, k: str) -> list[str]:
-        of_keys = _chosen(b, k, _table(b), other(b))
-        return [_chosen(b, q, _table(b), index(b)), _turned(b, of_keys)]
+        of_keys = _choose(b, k, _table(b), other(b))
+        return [_choose(b, q, _table(b), index(b)), _transpose(b, of_keys)]
 
     return terms
 
 
 def _of_queries(b: PositionedBuilder, q: str, _: str) -> list[str]:
-    return [_chosen(b, q, _table(b), _buckets(b))]
+    return [_choose(b, q, _table(b), _buckets(b))]
 
 
 def _of_keys(b: PositionedBuilder, _: str, k: str) -> list[str]:
-    return [_turned(b, _chosen(b, k, _table(b), _distances(b)))]
+    return [_transpose(b, _choose(b, k, _table(b), _distances(b)))]
 
 
 def _other_factor(b: PositionedBuilder, q: str, k: str) -> list[str]:
     """Q is multiplied by the one number before the product, and by another one behind it."""
     rows = b.op("Mul", q, b.constant(0.5))
-    return [b.op("Mul", _chosen(b, rows, _table(b), _buckets(b)), b.constant(-1.5)), *_of_keys(b, q, k)]
+    return [b.op("Mul", _choose(b, rows, _table(b), _buckets(b)), b.constant(-1.5)), *_of_keys(b, q, k)]
 
 
 def _middle(b: PositionedBuilder, q: str, _: str) -> list[str]:
@@ -125,7 +134,7 @@ def _middle(b: PositionedBuilder, q: str, _: str) -> list[str]:
     last = b.op("Sub", b.op("Mul", length, b.number(2)), b.number(1))
     shifted = b.op("Add", _distance(b), length)
     index = b.op("Max", b.op("Min", shifted, last), b.number(0))
-    return [_chosen(b, q, _table(b, embeddings=embeddings), index)]
+    return [_choose(b, q, _table(b, embeddings=embeddings), index)]
 
 
 def tables(result: RewriteResult) -> dict[str, np.ndarray]:
@@ -164,7 +173,7 @@ def test_tables(terms: Terms, names: set[str], reach: int, mask: str) -> None:
     )
     assert_agree(model, result)
     padded = rewrite(model, interface="padded")
-    assert "has a bias by distance: under a mask with holes" in missed(padded)
+    assert "has a bias by distance: under a mask with holes" in miss_reason(padded)
     assert_agree(model, padded)
 
 
@@ -178,30 +187,30 @@ def _by_sums(b: PositionedBuilder) -> str:
 
 
 def _choosing(index: Index) -> Terms:
-    return lambda b, q, _: [_chosen(b, q, _table(b), index(b))]
+    return lambda b, q, _: [_choose(b, q, _table(b), index(b))]
 
 
 def _table_of_tokens(b: PositionedBuilder, q: str, k: str) -> list[str]:
     """What the index chooses is a product of Q with the first keys."""
     first = b.op("Slice", k, b.axes(0), b.axes(1), b.axes(2))
     index = b.op("Clip", _distance(b), b.number(0), b.number(0))
-    return [_chosen(b, q, _turned(b, first), index)]
+    return [_choose(b, q, _transpose(b, first), index)]
 
 
 def _other_rows(b: PositionedBuilder, q: str, _: str) -> list[str]:
     """Neither Q nor K."""
-    return [_chosen(b, b.op("Relu", q), _table(b), _distances(b))]
+    return [_choose(b, b.op("Relu", q), _table(b), _distances(b))]
 
 
 def _keys_in_place_of_queries(b: PositionedBuilder, _: str, k: str) -> list[str]:
-    return [_chosen(b, k, _table(b), _distances(b))]
+    return [_choose(b, k, _table(b), _distances(b))]
 
 
 def _longer(b: PositionedBuilder, q: str, _: str) -> list[str]:
     """Distances count from the end of the sequence's own middle: a longer sequence has other rows for them."""
     half = b.op("Div", b.op("Min", b.op("Shape", "input_ids", start=1), b.axes(2 * SPAN)), b.number(2))
     index = b.op("Clip", b.op("Add", _distance(b), half), b.number(0), b.number(2 * SPAN - 1))
-    return [_chosen(b, q, _table(b), index)]
+    return [_choose(b, q, _table(b), index)]
 
 
 @pytest.mark.parametrize(

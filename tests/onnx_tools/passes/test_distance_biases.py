@@ -22,7 +22,7 @@ from .attention_forms import (
     PositionedBuilder,
     assert_stays_on_islands,
     attributes,
-    missed,
+    miss_reason,
     with_added,
 )
 
@@ -86,7 +86,7 @@ def test_tables(added: Added, reach: int) -> None:
     assert bias_of(result).shape == (HEADS, 2 * actual["bias_range"] + 1)
     assert_agree(model, result)
     padded = rewrite(model, interface="padded")
-    assert "has a bias by distance: under a mask with holes" in missed(padded)
+    assert "has a bias by distance: under a mask with holes" in miss_reason(padded)
     assert_agree(model, padded)
 
 

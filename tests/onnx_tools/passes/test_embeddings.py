@@ -11,7 +11,7 @@ from padfree.onnx_tools import rewrite
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import HIDDEN, POSITIONS, TOKENS, VOCABULARY, EncoderBuilder, with_output
 
-from .attention_forms import missed
+from .attention_forms import miss_reason
 
 FACTOR = 4.0
 
@@ -51,7 +51,7 @@ def test_a_table_that_is_read_elsewhere_is_not_multiplied(interface: str) -> Non
     model = with_output(b.op("Add", x, b.op("Gather", table, "input_ids")), b, TOKENS)
     result = rewrite(model, interface=interface, strict=True)
     assert "PadfreeEmbedding" not in result.report.plugins
-    assert "are multiplied by 4.0, and read elsewhere as they are" in missed(result)
+    assert "are multiplied by 4.0, and read elsewhere as they are" in miss_reason(result)
     assert_agree(model, result)
 
 

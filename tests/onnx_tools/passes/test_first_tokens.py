@@ -51,7 +51,7 @@ FIRST = ("first", 0)
 MOVED = [FIRST, FIRST, ("each", 0)]  # of attention, of what the layer adds, and of what becomes of these
 
 
-def moved(result: RewriteResult) -> int:
+def moved_count(result: RewriteResult) -> int:
     return next(item.replaced for item in result.report.passes if item.name == "first tokens")
 
 
@@ -160,7 +160,7 @@ def assert_right(model: ModelProto, result: RewriteResult) -> None:
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_a_classifier_computes_its_last_layer_for_first_tokens(name: str, interface: str) -> None:
     model, result = classifier(interface, ACTIVATIONS[name])
-    assert moved(result) == 1
+    assert moved_count(result) == 1
     assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER + ["B", "B"]
     assert rows(result.model, "PadfreeLayerNorm") == ["T", "T", "B", "B"]
     assert rows(result.model, "Erf", "Pow", "Split", "Softmax")[-1] == "B"
@@ -173,7 +173,7 @@ def test_an_embedding_keeps_its_length_of_1(interface: str) -> None:
     b, x = norms_behind()
     model = model_of(b, y=normalized(b, x))
     result = rewrite(model, interface=interface, strict=True)
-    assert moved(result) == 1
+    assert moved_count(result) == 1
     assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER
     assert pools(result.model) == [FIRST, FIRST, ("each", 1)]
     assert result.model.graph.node[-1].op_type == "PadfreePool"
@@ -206,7 +206,7 @@ def test_a_row_of_zeros_has_no_nan(precision: str) -> None:
     b, x = norms_behind()
     x = b.op("MatMul", x, b.constant(np.zeros((HIDDEN, HIDDEN))))
     result = rewrite(model_of(b, y=normalized(b, x)), precision=precision, verify=False)
-    assert moved(result) == 1
+    assert moved_count(result) == 1
     feeds = {"input_ids": np.arange(5, dtype=np.int32), "seq_lens": np.asarray([2, 3], np.int32)}
     np.testing.assert_array_equal(run(result.model, feeds)[0], np.zeros((2, HIDDEN)))
 
@@ -217,7 +217,7 @@ def test_norms_ahead_of_layers(interface: str, last_norm: bool) -> None:
     b, x = norms_ahead(last_norm)
     model = model_of(b, y=pooler(b, x))
     result = rewrite(model, interface=interface, strict=True)
-    assert moved(result) == 1
+    assert moved_count(result) == 1
     assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER + ["B", "B"]
     assert pools(result.model) == MOVED
     assert_right(model, result)
@@ -230,7 +230,7 @@ def test_two_heads(interface: str) -> None:
     pooled = first(b, x)
     model = model_of(b, y=pooler(b, x), z=normalized(b, x), rows=pooled, rows_again=pooled)
     result = rewrite(model, interface=interface, strict=True)
-    assert moved(result) >= 2
+    assert moved_count(result) >= 2
     assert rows(result.model, *PRODUCTS)[:8] == ["T"] * 4 + LAST_LAYER
     assert_right(model, result)
 
@@ -244,7 +244,7 @@ def test_first_tokens_of_two_layers(interface: str) -> None:
     x = b.norm(b.op("Add", feed_forward(b, x), x))
     model = model_of(b, y=b.op("Concat", first(b, below), first(b, x), axis=-1))
     result = rewrite(model, interface=interface, strict=True)
-    assert (moved(result), sorted(pools(result.model))) == (1, sorted(MOVED))
+    assert (moved_count(result), sorted(pools(result.model))) == (1, sorted(MOVED))
     assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER
     assert_right(model, result)
 
@@ -275,7 +275,7 @@ def test_rows_that_something_else_reads_stay(
     b, x = norms_behind()
     model = model_of(b, **tails(b, x))
     result = rewrite(model, interface=interface, strict=True)
-    assert moved(result) == 0
+    assert moved_count(result) == 0
     assert set(rows(result.model, "MatMul")[:8]) == {"T"}
     assert_right(model, result)
 
@@ -288,7 +288,7 @@ def test_a_feed_forward_network_that_is_read_elsewhere(interface: str) -> None:
     last = b.norm(b.op("Add", b.linear(inner, HIDDEN, HIDDEN), x))
     model = model_of(b, y=pooler(b, last), tokens=inner)
     result = rewrite(model, interface=interface, strict=True)
-    assert moved(result) == 1
+    assert moved_count(result) == 1
     assert rows(result.model, *PRODUCTS) == ["T"] * 9 + ["B"] * 3
     assert_right(model, result)
 
@@ -308,7 +308,7 @@ def test_empty_sequences_are_zeros_and_change_nothing(
         return rewrite(model_of(b, y=tail(b, x), **({"tokens": x} if tokens else {})))
 
     alone, every = model(tokens=False), model(tokens=True)
-    assert (moved(alone), moved(every)) == (1, 0)
+    assert (moved_count(alone), moved_count(every)) == (1, 0)
     ids = np.random.default_rng(0).integers(0, 20, 9).astype(np.int32)
     lengths = [np.asarray(item, np.int32) for item in ([0, 4, 0, 5, 0], [4, 5])]
     some, full = (run(alone.model, {"input_ids": ids, "seq_lens": item})[0] for item in lengths)
@@ -372,7 +372,7 @@ def test_products_of_first_tokens_fold_norms(name: str, normalize: bool, rewriti
     """As many as where the last layer computes all tokens; the last norm stays in both."""
     plain = rewrite(first_token_of(folded.load(name), normalize=normalize))
     rewritten, whole = with_linear(plain.model), rewritings.of_linear(name).model
-    assert moved(plain) == 1
+    assert moved_count(plain) == 1
     (count, (reason,)), (whole_count, _) = folding(rewritten), folding(whole)
     assert count == whole_count == 3
     assert "(PadfreePool), which cannot apply it" in reason
@@ -465,7 +465,7 @@ def test_the_last_layer_for_last_tokens(encoder: Callable[[], tuple[EncoderBuild
     b, x = encoder()
     model = model_of(b, y=last(b, x))
     result = rewrite(model, interface=interface, strict=True)
-    assert moved(result) == 1
+    assert moved_count(result) == 1
     assert rows(result.model, *PRODUCTS)[-4:] == LAST_LAYER
     assert pools(result.model) == [("last", 0), ("last", 0), ("each", 0)]
     assert_right(model, result)
@@ -490,5 +490,5 @@ def test_first_and_last_tokens_together_stay() -> None:
     b, x = norms_behind()
     model = model_of(b, y=first(b, x), z=last(b, x))
     result = rewrite(model, strict=True)
-    assert moved(result) == 0
+    assert moved_count(result) == 0
     assert_right(model, result)

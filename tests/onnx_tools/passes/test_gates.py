@@ -118,7 +118,7 @@ def model_of(up: Up, activate: Activate, *, swapped: bool = False, first: bool =
     return e.model({"y": ["batch", "sequence", HIDDEN]}, opset=20)
 
 
-def used(model: ModelProto, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
+def use_gates(model: ModelProto, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
     result = rewrite(model, precision=precision, interface=interface, verify=False)
     return RewriteResult(with_linear(result.model), result.report)
 
@@ -150,7 +150,7 @@ def test_every_activation(activation: str) -> None:
     activate, kind = ACTIVATIONS[activation]
     model = model_of(two_products, activate)
     for interface in INTERFACES:
-        result = used(model, interface=interface)
+        result = use_gates(model, interface=interface)
         assert gated_products(result.model) == [(kind, 0)]
         assert_agree(model, result)
     assert not {"Mul", "Sigmoid", "Gelu", "Tanh", "Relu"} & {node.op_type for node in result.model.graph.node}
@@ -161,7 +161,7 @@ def test_every_activation(activation: str) -> None:
 @pytest.mark.parametrize("up", WAYS)
 def test_every_way_to_write_two_halves(up: Up, swapped: bool) -> None:
     model = model_of(up, ACTIVATIONS["silu"][0], swapped=swapped, first=not swapped)
-    result = used(model)
+    result = use_gates(model)
     has_bias = up not in (two_products, split, slices_from_the_end)
     assert gated_products(result.model) == [("silu", int(has_bias))]
     assert not {"Split", "Slice", "MatMul"} & {node.op_type for node in result.model.graph.node}
@@ -174,7 +174,7 @@ def test_every_way_to_write_two_halves(up: Up, swapped: bool) -> None:
 def test_half_precision(precision: str, up: Up, activation: str) -> None:
     model = model_of(up, ACTIVATIONS[activation][0])
     plain = rewrite(model, verify=False).model
-    result = used(model, precision).model
+    result = use_gates(model, precision).model
     assert [kind for kind, _ in gated_products(result)] == [ACTIVATIONS[activation][1]]
     rng = np.random.default_rng(5)
     feeds = {"input_ids": rng.integers(0, 20, 17).astype(np.int32), "seq_lens": np.array([9, 0, 8], np.int32)}
@@ -212,7 +212,7 @@ def test_shared_weights_are_stored_once() -> None:
         hidden = e.norm(e.op("Add", e.op("MatMul", gate, down), hidden))
     e.op("Identity", hidden, output="y")
     model = e.model({"y": ["batch", "sequence", HIDDEN]})
-    result = used(model)
+    result = use_gates(model)
     nodes = [node for node in result.model.graph.node if "gated_weight" in "".join(node.input)]
     assert len(nodes) == 2
     assert len({node.input[1] for node in nodes}) == 1
@@ -225,7 +225,7 @@ def test_one_weight_for_both_factors() -> None:
     u, v = (e.op("MatMul", hidden, weight) for _ in range(2))
     e.op("Mul", e.op("Relu", u), v, output="y")
     model = e.model({"y": ["batch", "sequence", INNER]})
-    result = used(model)
+    result = use_gates(model)
     assert gated_products(result.model) == [("relu", 0)]
     assert_agree(model, result)
 
@@ -310,7 +310,7 @@ def twice_itself(e: EncoderBuilder, x: str) -> str:
 )
 def test_what_stays(write: Callable[[EncoderBuilder, str], str], reason: str) -> None:
     model = stays(write, 3 * INNER if write is product_that_is_read_whole else INNER)
-    result = used(model)
+    result = use_gates(model)
     assert gated_products(result.model) == []
     actual = reasons(result.model)
     assert len(actual) == bool(reason)
@@ -326,7 +326,7 @@ def test_halves_that_8_does_not_divide() -> None:
         return e.op("Mul", e.op("Relu", u), v)
 
     model = stays(write, 12)
-    result = used(model)
+    result = use_gates(model)
     assert gated_products(result.model) == []
     assert "multiplies [T,12] of GEMMs, and 12 is no multiple of 8" in reasons(result.model)[0]
     assert_agree(model, result)

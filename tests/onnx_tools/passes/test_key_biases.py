@@ -20,7 +20,7 @@ from .attention_forms import (
     PositionedBuilder,
     assert_stays_on_islands,
     attributes,
-    missed,
+    miss_reason,
     with_added,
 )
 from .test_distance_biases import SLOPES, bias_of
@@ -34,7 +34,7 @@ def _causal(b: PositionedBuilder) -> str:
     return b.low(b.op("And", seen, b.kept_keys()))
 
 
-def _counted(b: PositionedBuilder, numbers: str = "attention_mask") -> str:
+def _count(b: PositionedBuilder, numbers: str = "attention_mask") -> str:
     """[B,1,1,S]: how many kept tokens are ahead of each, 0 for padding."""
     kept = b.op("Cast", numbers, to=INT64)
     ahead = b.op("Sub", b.op("CumSum", kept, b.number(1)), b.number(1))
@@ -42,12 +42,12 @@ def _counted(b: PositionedBuilder, numbers: str = "attention_mask") -> str:
 
 
 def _by_the_mask(b: PositionedBuilder) -> list[str]:
-    return [b.op("Mul", _counted(b), b.constant(UPWARD)), _causal(b)]
+    return [b.op("Mul", _count(b), b.constant(UPWARD)), _causal(b)]
 
 
 def _by_the_mask_and_one(b: PositionedBuilder) -> list[str]:
     """With a number a head and one a query beside it, which change nothing."""
-    line = b.op("Add", b.op("Mul", _counted(b), b.constant(UPWARD)), b.weight(1, HEADS, 1, 1))
+    line = b.op("Add", b.op("Mul", _count(b), b.constant(UPWARD)), b.weight(1, HEADS, 1, 1))
     return [b.op("Sub", line, b.op("Cast", b.steps(1), to=FLOAT)), _causal(b)]
 
 
@@ -84,7 +84,7 @@ def _three_axes(by_head: bool) -> ModelProto:
 
     q, k, v = split(), split(), split()
     scores = b.op("Mul", b.op("MatMul", q, b.op("Transpose", k, perm=[0, 2, 1])), b.constant(0.6))
-    scores = b.op("Add", of_scores(b.op("Mul", _counted(b), b.constant(UPWARD)), b.axes(1)), scores)
+    scores = b.op("Add", of_scores(b.op("Mul", _count(b), b.constant(UPWARD)), b.axes(1)), scores)
     scores = b.op("Add", scores, of_scores(_causal(b), length))
     context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
     sizes = b.op("Shape", "input_ids")
@@ -167,8 +167,8 @@ def test_slots(added: Added) -> None:
     np.testing.assert_allclose(bias_of(result), SLOPES, rtol=1e-6)
     assert_agree(model, result)
     padded = rewrite(model, interface="padded")
-    assert "has a bias by distance: under a mask with holes" in missed(padded)
-    assert "; --masks contiguous packs it" in missed(padded)
+    assert "has a bias by distance: under a mask with holes" in miss_reason(padded)
+    assert "; --masks contiguous packs it" in miss_reason(padded)
     assert_agree(model, padded)
     together = rewrite(model, interface="padded", masks="contiguous", strict=True)
     for only in ("prefix", "left", "full"):
@@ -180,12 +180,12 @@ def test_slots(added: Added) -> None:
 def test_a_window_hides_what_is_beyond_it() -> None:
     """Squares of distances are a table where a query sees three tokens on either side."""
 
-    def added(b: PositionedBuilder) -> list[str]:
+    def add(b: PositionedBuilder) -> list[str]:
         far = b.op("Cast", b.op("Abs", b.distance()), to=FLOAT)
         near = b.low(b.op("LessOrEqual", far, b.constant(3.0)))
         return [b.padding_mask(), b.op("Mul", b.op("Mul", far, far), b.constant(-0.1)), near]
 
-    model = with_added(added)
+    model = with_added(add)
     result = rewrite(model, strict=True)
     (actual,) = attributes(result)
     assert (actual["bias"], actual["bias_range"], actual["window_left"], actual["window_right"]) == (
@@ -203,7 +203,7 @@ def test_keys_on_both_sides_make_a_table() -> None:
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
     positions = b.op("Gather", b.weight(POSITIONS, HIDDEN), b.steps(0))
     x = b.norm(b.op("Add", words, positions))
-    line = b.op("Mul", _counted(b), b.constant(UPWARD))
+    line = b.op("Mul", _count(b), b.constant(UPWARD))
     model = with_output(b.attended(x, b.split(x), b.split(x), b.split(x), line, b.padding_mask()), b, TOKENS)
     result = rewrite(model, strict=True)
     (actual,) = attributes(result)
@@ -215,7 +215,7 @@ def test_keys_on_both_sides_make_a_table() -> None:
 
 
 def _both_sides(b: PositionedBuilder) -> list[str]:
-    return [b.op("Mul", _counted(b), b.constant(UPWARD)), b.padding_mask()]
+    return [b.op("Mul", _count(b), b.constant(UPWARD)), b.padding_mask()]
 
 
 def _of_squares(b: PositionedBuilder) -> list[str]:
@@ -230,13 +230,13 @@ def _steeper_in_long_rows(b: PositionedBuilder) -> list[str]:
 
 
 def _by_ids(b: PositionedBuilder) -> list[str]:
-    return [b.op("Mul", _counted(b, "input_ids"), b.constant(0.01 * UPWARD)), _causal(b)]
+    return [b.op("Mul", _count(b, "input_ids"), b.constant(0.01 * UPWARD)), _causal(b)]
 
 
 def _high_in_padding(b: PositionedBuilder) -> list[str]:
     """What lifts padding above what the mask takes from it."""
     gone = b.op("Sub", b.constant(1.0), b.op("Cast", b.op("Unsqueeze", "attention_mask", b.axes(1, 2)), to=FLOAT))
-    line = b.op("Mul", _counted(b), b.constant(UPWARD))
+    line = b.op("Mul", _count(b), b.constant(UPWARD))
     lifted = b.op("Mul", gone, b.constant(20000.0))
     return [b.op("Max", line, lifted), _causal(b)]
 
@@ -275,7 +275,7 @@ def test_padding_that_a_bias_lifts_above_the_mask() -> None:
     """The original reads padding there, and its attention is left as it is."""
     model = with_added(_high_in_padding)
     result = rewrite(model, verify=False)
-    assert "has numbers of another size for padding" in missed(result)
+    assert "has numbers of another size for padding" in miss_reason(result)
     assert "PadfreeAttention" not in result.report.plugins
     with pytest.raises(RewriteError, match="the original's own answers depend on its padding"):
         rewrite(model)

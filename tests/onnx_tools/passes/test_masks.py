@@ -57,8 +57,8 @@ def test_forms_of_a_mask(form: str, interface: str) -> None:
     kept, dtype, kind = MASKS[form]
     builder = Builder()
     x = builder.embedding()
-    model = builder.finished(
-        builder.layer(x, builder.added(kept(builder))), {"input_ids": INT64, "attention_mask": dtype}
+    model = builder.finish(
+        builder.layer(x, builder.add_mask(kept(builder))), {"input_ids": INT64, "attention_mask": dtype}
     )
     result = _without_positions(model, interface, Input("attention_mask", kind))
     assert result.report.plugins["PadfreeAttention"] == 1
@@ -82,7 +82,7 @@ def test_mask_that_is_added_together_with_something_else(what: str, interface: s
         "places": lambda: _products_of_places(builder),
     }[what]()
     mask = builder.op("Add", builder.padding_mask(), other)
-    model = builder.finished(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
+    model = builder.finish(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
     result = assert_right(model, [IDS, MASK], interface)
     assert metadata_of(result)["mask"] == {"input": "attention_mask", "kept": [1], "masked": [0], "plain": True}
     understood = what == "causal" or (interface == "packed" and what != "places")
@@ -122,10 +122,10 @@ def test_mask_from_ids(padding: tuple[int, ...], interface: str) -> None:
     masked = [builder.op("Equal", "input_ids", builder.number(value)) for value in padding]
     while len(masked) > 1:
         masked.append(builder.op("Or", masked.pop(0), masked.pop(0)))
-    hidden = builder.layer(x, builder.added(builder.op("Not", masked[0])))
+    hidden = builder.layer(x, builder.add_mask(builder.op("Not", masked[0])))
     running = builder.op("CumSum", builder.op("Cast", "input_ids", to=FLOAT), builder.constant(1, np.int64))
     scaled = builder.op("Mul", builder.op("Unsqueeze", running, builder.axes(2)), builder.constant(0.01))
-    model = builder.finished(builder.op("Add", hidden, scaled), {"input_ids": INT64})
+    model = builder.finish(builder.op("Add", hidden, scaled), {"input_ids": INT64})
     ids = Input("input_ids", "ids", high=VOCABULARY, excl=padding)
     result = assert_right(model, [ids], interface)
     metadata = metadata_of(result)
@@ -138,8 +138,8 @@ def test_mask_from_ids(padding: tuple[int, ...], interface: str) -> None:
 def test_mask_that_chooses_rows_of_a_table(interface: str) -> None:
     builder = Builder()
     x = builder.op("Add", builder.embedding(), builder.op("Gather", builder.weight(3, HIDDEN), "attention_mask"))
-    mask = builder.added(builder.op("Cast", "attention_mask", to=BOOL))
-    model = builder.finished(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
+    mask = builder.add_mask(builder.op("Cast", "attention_mask", to=BOOL))
+    model = builder.finish(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
     result = assert_right(model, [IDS, Input("attention_mask", "seg")], interface)
     assert {item["name"]: item["limit"] for item in metadata_of(result)["inputs"]}["attention_mask"] == 3
 
@@ -148,9 +148,9 @@ def test_mask_that_chooses_rows_of_a_table(interface: str) -> None:
 def test_mask_that_is_a_number_too_stays_one_of_two_values(interface: str) -> None:
     """x * mask, as encoders without padding in their output have it, needs no mask of tokens."""
     builder = Builder()
-    hidden = builder.layer(builder.embedding(), builder.added(builder.op("Cast", "attention_mask", to=BOOL)))
+    hidden = builder.layer(builder.embedding(), builder.add_mask(builder.op("Cast", "attention_mask", to=BOOL)))
     weight = builder.op("Unsqueeze", builder.op("Cast", "attention_mask", to=FLOAT), builder.axes(2))
-    model = builder.finished(builder.op("Mul", hidden, weight), {"input_ids": INT64, "attention_mask": INT64})
+    model = builder.finish(builder.op("Mul", hidden, weight), {"input_ids": INT64, "attention_mask": INT64})
     result = assert_right(model, [IDS, MASK], interface)
     tokens = [item["name"] for item in metadata_of(result)["inputs"] if item["role"] == "tokens"]
     assert tokens == ["input_ids"]
@@ -165,7 +165,7 @@ def test_float_mask_on_an_island(interface: str, inverted: bool) -> None:
     masked = "attention_mask" if inverted else builder.op("Sub", builder.constant(1.0), "attention_mask")
     mask = builder.op("Mul", builder.key(masked), builder.constant(-1e9))
     hidden = builder.layer(x, builder.op("Add", mask, builder.causal_mask()))
-    model = builder.finished(hidden, {"input_ids": INT64, "attention_mask": FLOAT})
+    model = builder.finish(hidden, {"input_ids": INT64, "attention_mask": FLOAT})
     assert_right(model, [IDS, Input("attention_mask", "inverted" if inverted else "mask")], interface)
 
 
@@ -173,7 +173,7 @@ def test_floats_of_tokens_are_refused() -> None:
     builder = Builder()
     x = builder.op("Add", builder.embedding(), builder.op("Unsqueeze", "weights", builder.axes(2)))
     hidden = builder.layer(x, builder.padding_mask())
-    model = builder.finished(hidden, {"input_ids": INT64, "attention_mask": INT64, "weights": FLOAT})
+    model = builder.finish(hidden, {"input_ids": INT64, "attention_mask": INT64, "weights": FLOAT})
     with pytest.raises(
         RewriteError, match=r"input 'weights' is float32 \[batch, sequence\], and not what masks padding"
     ):
@@ -188,11 +188,11 @@ def test_mean_over_what_the_mask_keeps(interface: str, inverted: bool) -> None:
     weight = builder.op("Cast", "attention_mask", to=FLOAT)
     if inverted:
         weight = builder.op("Sub", builder.constant(1.0), weight)
-    mask = builder.added(builder.op("Cast", weight, to=BOOL))
+    mask = builder.add_mask(builder.op("Cast", weight, to=BOOL))
     hidden, wide = builder.layer(x, mask), builder.op("Unsqueeze", weight, builder.axes(2))
     total = builder.op("ReduceSum", builder.op("Mul", hidden, wide), builder.axes(1), keepdims=0)
     count = builder.op("Clip", builder.op("ReduceSum", wide, builder.axes(1), keepdims=0), builder.constant(1e-9))
-    model = builder.finished(builder.op("Div", total, count), {"input_ids": INT64, "attention_mask": INT64}, 2)
+    model = builder.finish(builder.op("Div", total, count), {"input_ids": INT64, "attention_mask": INT64}, 2)
     result = assert_right(model, [IDS, Input("attention_mask", "inverted" if inverted else "mask")], interface)
     assert result.report.plugins["PadfreePool"] == 1
 
@@ -201,7 +201,7 @@ def test_mean_over_what_the_mask_keeps(interface: str, inverted: bool) -> None:
 def test_without_any_mask(interface: str) -> None:
     """Packed, every sequence sees itself alone; padded, every slot is a token."""
     builder = Builder()
-    model = builder.finished(builder.layer(builder.embedding(), None), {"input_ids": INT64})
+    model = builder.finish(builder.layer(builder.embedding(), None), {"input_ids": INT64})
     result = assert_right(model, [IDS], interface, lengths=(5, 1, 7) if interface == "packed" else (6, 6))
     assert metadata_of(result)["mask"] is None
     assert result.report.plugins["PadfreeAttention"] == 1
@@ -218,7 +218,7 @@ def test_pooling_without_any_mask(what: str, keepdims: int, interface: str) -> N
         pooled = builder.op("Gather", hidden, index, axis=1)
     else:
         pooled = builder.op(what, hidden, axes=[1], keepdims=keepdims)
-    model = builder.finished(pooled, {"input_ids": INT64}, 2 + keepdims)
+    model = builder.finish(pooled, {"input_ids": INT64}, 2 + keepdims)
     result = assert_right(model, [IDS], interface, lengths=(5, 1, 7) if interface == "packed" else (6, 6))
     # Of last tokens alone, the last layer takes two tensors as well: what attention gives, and the residual.
     assert result.report.plugins["PadfreePool"] == (3 if what == "last" else 1)
@@ -230,7 +230,7 @@ def test_multiplying_by_an_input_proves_no_mask(interface: str) -> None:
     builder = Builder()
     hidden = builder.layer(builder.embedding(), None)
     weight = builder.op("Unsqueeze", builder.op("Cast", "attention_mask", to=FLOAT), builder.axes(2))
-    model = builder.finished(builder.op("Mul", hidden, weight), {"input_ids": INT64, "attention_mask": INT64})
+    model = builder.finish(builder.op("Mul", hidden, weight), {"input_ids": INT64, "attention_mask": INT64})
     result = assert_right(
         model, [IDS, Input("attention_mask", "seg")], interface, lengths=(5, 7) if interface == "packed" else (6, 6)
     )
@@ -240,8 +240,8 @@ def test_multiplying_by_an_input_proves_no_mask(interface: str) -> None:
 def test_two_masks_are_refused_and_one_may_be_named() -> None:
     builder = Builder()
     hidden = builder.layer(builder.embedding(), builder.padding_mask())
-    other = builder.layer(hidden, builder.added(builder.op("Cast", "second_mask", to=BOOL)))
-    model = builder.finished(other, {"input_ids": INT64, "attention_mask": INT64, "second_mask": INT64})
+    other = builder.layer(hidden, builder.add_mask(builder.op("Cast", "second_mask", to=BOOL)))
+    model = builder.finish(other, {"input_ids": INT64, "attention_mask": INT64, "second_mask": INT64})
     with pytest.raises(RewriteError, match=r"several inputs.*--mask attention_mask or --mask second_mask"):
         rewrite(model)
 
@@ -270,7 +270,7 @@ def test_named_masks_are_checked() -> None:
     with pytest.raises(RewriteError, match="reads masked slots"):
         rewrite(model, mask="input_ids")
     builder = Builder()
-    proved = builder.finished(
+    proved = builder.finish(
         builder.layer(builder.embedding(), builder.padding_mask()), {"input_ids": INT64, "attention_mask": INT64}
     )
     with pytest.raises(RewriteError, match="attention is masked by 'attention_mask', not by 'input_ids'"):

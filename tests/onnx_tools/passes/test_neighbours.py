@@ -18,7 +18,7 @@ NEAREST = [(taps, form) for taps, form in SAME if (taps, form.get("pads")) in ((
 FURTHER = [item for item in SAME if item not in NEAREST and "auto_pad" not in item[1] and item[0] > 1]
 
 
-def masked(b: EncoderBuilder, x: str) -> str:
+def mask_rows(b: EncoderBuilder, x: str) -> str:
     mask = b.op("Cast", b.op("Unsqueeze", "attention_mask", b.axes(2)), to=TensorProto.FLOAT)
     return b.op("Mul", x, mask)
 
@@ -32,7 +32,7 @@ def convolution(b: EncoderBuilder, x: str, taps: int, **form: Any) -> str:
 def encoder(taps: int, *, zeros: bool = True, **form: Any) -> ModelProto:
     """Embedding, a layer, and a convolution added to it, as DeBERTa v2 begins."""
     b = EncoderBuilder()
-    words = masked(b, b.embedding()) if zeros else b.embedding()
+    words = mask_rows(b, b.embedding()) if zeros else b.embedding()
     added = b.op("Add", b.layer(words, b.padding_mask()), b.op("Tanh", convolution(b, words, taps, **form)))
     return with_output(b.norm(added), b, TOKENS)
 
@@ -76,7 +76,7 @@ def test_further_neighbours(taps: int, form: dict[str, Any], interface: str) -> 
 def test_neighbours_by_channel_behind_zeros(interface: str) -> None:
     """A causal convolution by channel, whose zeros a Pad puts ahead of the first row."""
     b = EncoderBuilder()
-    words = masked(b, b.embedding())
+    words = mask_rows(b, b.embedding())
     longer = b.op("Pad", b.op("Transpose", words, perm=[0, 2, 1]), b.axes(0, 0, 1, 0, 0, 0))
     y = b.op("Conv", longer, b.weight(HIDDEN, 1, 2), b.weight(HIDDEN), group=HIDDEN)
     added = b.op("Add", b.layer(words, b.padding_mask()), b.op("Tanh", b.op("Transpose", y, perm=[0, 2, 1])))
@@ -109,7 +109,7 @@ def test_neighbours_that_are_padding_are_refused(interface: str) -> None:
 def test_other_numbers_around_a_sequence_stay(interface: str) -> None:
     """Before the first slot is 0.5, where a token has no neighbour."""
     b = EncoderBuilder()
-    words = masked(b, b.embedding())
+    words = mask_rows(b, b.embedding())
     longer = b.op("Pad", words, b.axes(0, 1, 0, 0, 0, 0), b.constant(0.5))
     before = b.op("Slice", longer, b.axes(0), b.axes(-1), b.axes(1))
     joined = b.linear(b.op("Concat", before, words, axis=2), 2 * HIDDEN, HIDDEN)
@@ -123,7 +123,7 @@ def test_other_numbers_around_a_sequence_stay(interface: str) -> None:
 def test_rows_ahead_written_out(interface: str) -> None:
     """A row and the one before it, as models write it that know no convolution."""
     b = EncoderBuilder()
-    words = masked(b, b.embedding())
+    words = mask_rows(b, b.embedding())
     before = b.op("Slice", b.op("Pad", words, b.axes(0, 1, 0, 0, 0, 0)), b.axes(0), b.axes(-1), b.axes(1))
     joined = b.linear(b.op("Concat", words, before, axis=-1), 2 * HIDDEN, HIDDEN)
     model = with_output(b.norm(b.op("Add", b.layer(words, b.padding_mask()), joined)), b, TOKENS)
@@ -149,7 +149,7 @@ def test_the_mask_leaves_no_work_on_packed_tokens() -> None:
     """What it multiplies, or fills, is the same at every token."""
     b = EncoderBuilder()
     gone = b.op("Equal", b.op("Unsqueeze", "attention_mask", b.axes(2)), b.constant(0, np.int64))
-    filled = b.op("Where", gone, b.constant(0.0), b.layer(masked(b, b.embedding()), b.padding_mask()))
+    filled = b.op("Where", gone, b.constant(0.0), b.layer(mask_rows(b, b.embedding()), b.padding_mask()))
     model = with_output(b.norm(filled), b, TOKENS)
     result = rewrite(model, strict=True)
     assert not {"Mul", "Where", "Equal"} & operators(result.model)

@@ -22,15 +22,15 @@ from tests.support.messages import with_linear
 from tests.support.samples import PLAIN_POOL
 
 from . import packed_graphs
-from .packed_graphs import WIDTH, PackedGraph, activations, operators, passed
+from .packed_graphs import WIDTH, PackedGraph, activations, operators, run_passes
 
 TOKENS = 5
 # Outputs of magnitude 1 to 5, whose last place is 2^-9 at most, behind a few more or less roundings to 11 bits.
 FP16 = {"rtol": 0.0, "atol": 1e-2}
 
 
-def folded(model: ModelProto, precision: str = "fp32") -> tuple[ModelProto, PassResult]:
-    rewritten, (result,) = passed(model, precision, norm_folding)
+def fold(model: ModelProto, precision: str = "fp32") -> tuple[ModelProto, PassResult]:
+    rewritten, (result,) = run_passes(model, precision, norm_folding)
     return rewritten, result
 
 
@@ -76,7 +76,7 @@ def test_norms_ahead_of_layers_go(precision: str) -> None:
     """The sums go on without a norm, under the names that they had."""
     p = PackedGraph(precision)
     model = p.model(*network_with_norms_ahead(p))
-    rewritten, result = folded(model, precision)
+    rewritten, result = fold(model, precision)
     assert (result.replaced, operators(rewritten)) == (2, [*["Linear"] * 5, "LayerNorm"])
     assert [miss.reason for miss in result.missed] == ["'norm7' makes the output 'norm7'"]
     assert flags(rewritten) == [
@@ -99,7 +99,7 @@ def test_rms_norms_go(precision: str) -> None:
     ahead = p.norm("x", p.linear("x", bias=p.constant(WIDTH, center=3.0)), beta=False, rms=1, sum_output=True)
     behind = p.norm(p.linear(p.linear(ahead), residual=f"{ahead}_total"), beta=False, rms=1)
     model = p.model(p.linear(behind), p.linear("x", residual=behind))
-    rewritten, result = folded(model, precision)
+    rewritten, result = fold(model, precision)
     assert (result, operators(rewritten)) == (PassResult("norm folding", 2), ["Linear"] * 5)
     assert [item for item in flags(rewritten) if "x_moments" in item] == [{"bias", "x_moments"}] * 2
     assert rms_flags(rewritten) == [0, 1, 0, 1, 1]
@@ -111,7 +111,7 @@ def test_a_norm_goes_into_a_gated_product(precision: str) -> None:
     p = PackedGraph(precision)
     norm = p.norm(p.linear("x"), "x")
     model = p.model(p.linear(norm, columns=2 * WIDTH, activation="silu", gated=True))
-    rewritten, result = folded(model, precision)
+    rewritten, result = fold(model, precision)
     assert (result.replaced, flags(rewritten)[1]) == (1, {"bias", "x_moments"})
     assert_same(model, rewritten, precision)
 
@@ -122,7 +122,7 @@ def test_a_norm_of_what_two_products_make() -> None:
     stream = p.linear("x")
     norm = p.norm(stream, p.linear(stream), sum_output=True)
     model = p.model(p.linear(p.linear(norm), residual=f"{norm}_total"))
-    rewritten, result = folded(model)
+    rewritten, result = fold(model)
     assert (result, operators(rewritten)) == (PassResult("norm folding", 1), ["Linear"] * 4)
     assert flags(rewritten)[1] == {"bias", "residual", "moments"}
     assert_same(model, rewritten)
@@ -138,7 +138,7 @@ def test_rows_that_are_taken_of_a_norm_are_normed_alone(mode: str, precision: st
     ahead = p.norm(p.linear(p.linear(hidden)), hidden, beta=False, rms=1, sum_output=True)
     taken = [pool(p, norm, offsets, mode) for norm in (hidden, ahead)]
     model = p.model(*taken, p.linear(p.linear(ahead), residual=f"{ahead}_total"))
-    rewritten, result = folded(model, precision)
+    rewritten, result = fold(model, precision)
     assert result == PassResult("norm folding", 2)
     assert sorted(operators(rewritten)) == ["LayerNorm"] * 2 + ["Linear"] * 5 + ["Pool"] * 2
     assert_same(model, rewritten, precision)
@@ -150,7 +150,7 @@ def test_norms_that_are_pooled_otherwise_stay(mode: str, normalize: int) -> None
     norm = p.norm(p.linear("x"), "x")
     offsets = p.given(range(TOKENS + 1) if mode == "each" else [0, 2, TOKENS], "int32")
     pooled = pool(p, norm, offsets, mode, normalize)
-    rewritten, result = folded(p.model(pooled, p.linear(norm)))
+    rewritten, result = fold(p.model(pooled, p.linear(norm)))
     assert result.replaced == 0
     assert "is read by 'rows" in result.missed[0].reason
     assert operators(rewritten) == ["Linear", "LayerNorm", "Pool", "Linear"]
@@ -160,7 +160,7 @@ def test_a_norm_of_whose_result_rows_alone_are_taken_stays() -> None:
     p = PackedGraph()
     norm = p.norm(p.linear("x"), "x")
     pooled = pool(p, norm, p.given([0, TOKENS], "int32"), "first")
-    _, result = folded(p.model(pooled))
+    _, result = fold(p.model(pooled))
     assert result.replaced == 0
     assert "(PadfreePool), which cannot apply it" in result.missed[0].reason
 
@@ -169,7 +169,7 @@ def test_a_norm_ahead_that_something_else_needs_stays_with_its_sum() -> None:
     p = PackedGraph()
     norm = p.norm("x", p.linear("x"), sum_output=True)
     model = p.model(p.op("Relu", norm), p.linear(p.linear(norm), residual=f"{norm}_total"))
-    rewritten, result = folded(model)
+    rewritten, result = fold(model)
     assert result.replaced == 0
     assert operators(rewritten) == operators(model)
     assert_same(model, rewritten)
@@ -181,7 +181,7 @@ def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_product() -> None:
     hidden = p.norm(p.linear("x"), "x")
     last = p.norm(hidden, p.linear(p.linear(hidden)), sum_output=True)
     model = p.model(last, f"{last}_total")
-    rewritten, result = folded(model)
+    rewritten, result = fold(model)
     assert (result.replaced, operators(rewritten)) == (1, ["Linear", "Linear", "Linear", "LayerNorm"])
     assert [list(node.output) for node in rewritten.graph.node][2:] == [[f"{last}_total"], [last]]
     assert_same(model, rewritten)
@@ -191,7 +191,7 @@ def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_product() -> None:
 def test_norms_between_products_go(precision: str) -> None:
     p = PackedGraph(precision)
     model = p.model(encoder(p, "x"))
-    rewritten, result = folded(model, precision)
+    rewritten, result = fold(model, precision)
     assert result == PassResult("norm folding", 2)
     assert operators(rewritten) == ["Linear"] * 4
     assert flags(rewritten) == [
@@ -209,7 +209,7 @@ def test_the_last_norm_of_a_network_leaves_its_sum_to_the_product() -> None:
     hidden = p.norm(p.linear("x"), "x", beta=False)
     last = p.norm(p.linear(p.linear(hidden)), hidden, bias=p.constant(WIDTH))
     model = p.model(last)
-    rewritten, result = folded(model)
+    rewritten, result = fold(model)
     assert result.replaced == 1
     assert [miss.reason for miss in result.missed] == [f"'{last}' makes the output '{last}'"]
     assert operators(rewritten) == ["Linear", "Linear", "Linear", "LayerNorm"]
@@ -225,7 +225,7 @@ def test_a_norm_keeps_a_residual_whose_norm_stays() -> None:
     hidden = p.norm(p.linear("x"), "x")
     last = p.norm(p.linear(hidden), "x")
     model = p.model(last)
-    rewritten, result = folded(model)
+    rewritten, result = fold(model)
     assert result.replaced == 1
     assert [len(node.input) for node in rewritten.graph.node if node.op_type == "PadfreeLayerNorm"] == [4]
     assert flags(rewritten)[-1] == {"bias", "x_moments"}
@@ -237,7 +237,7 @@ def test_a_product_norms_what_it_multiplies_or_what_it_adds() -> None:
     first = p.norm(p.linear("x"), "x")
     second = p.norm(p.linear("x"), beta=False)
     model = p.model(p.linear(first, residual=second), p.linear(second, bias=""))
-    rewritten, result = folded(model)
+    rewritten, result = fold(model)
     assert (result.replaced, operators(rewritten)) == (1, ["Linear", "LayerNorm", *["Linear"] * 3])
     assert "would norm what it multiplies and what it adds" in result.missed[0].reason
     assert sorted(map(sorted, flags(rewritten)))[-2:] == [["bias", "residual", "residual_moments"], ["x_moments"]]
@@ -250,7 +250,7 @@ def test_what_the_norm_adds_may_be_nothing_or_a_bias() -> None:
     biased = p.norm(p.linear("x", bias=""), bias=p.constant(WIDTH))
     twice = p.norm(p.linear("x"), "x", bias=p.constant(WIDTH))
     model = p.model(*(p.linear(item, bias="") for item in (plain, biased, twice)))
-    rewritten, result = folded(model)
+    rewritten, result = fold(model)
     assert (result.replaced, operators(rewritten)) == (3, ["Linear"] * 6)
     assert [item for item in flags(rewritten) if "x_moments" in item] == [{"bias", "x_moments"}] * 3  # made of beta
     assert_same(model, rewritten)
@@ -262,7 +262,7 @@ def test_shared_weights_are_not_changed_for_others() -> None:
     first, second = (p.norm(p.linear("x")) for _ in range(2))
     readers = [p.linear(item, weight=weight, bias=bias) for item in (first, first, second, "x")]
     model = p.model(*readers)
-    rewritten, result = folded(model)
+    rewritten, result = fold(model)
     assert result.replaced == 2
     weights = {node.name: node.input[1] for node in rewritten.graph.node}
     assert [weights[name] == weight for name in readers] == [False, False, False, True]
@@ -327,7 +327,7 @@ def sum_of_a_product_that_is_needed(p: PackedGraph) -> list[str]:
 def test_what_stays(write: Any, reason: str) -> None:
     p = PackedGraph()
     model = p.model(*write(p))
-    rewritten, result = folded(model)
+    rewritten, result = fold(model)
     assert result.replaced == 0
     assert [(miss.node, miss.reason) for miss in result.missed] == [("norm1", reason)]
     assert operators(rewritten) == operators(model)
@@ -344,7 +344,7 @@ def test_a_scaled_weight_that_fp16_cannot_hold() -> None:
     weight[3, 0] = 100
     second = p.norm(p.linear(p.linear(first)), first, gamma=p.given(gamma))
     model = p.model(p.linear(second, weight=p.given(weight)))
-    rewritten, result = folded(model, "fp16")
+    rewritten, result = fold(model, "fp16")
     assert result.replaced == 1
     (miss,) = result.missed
     assert miss.node == second
@@ -359,7 +359,7 @@ def test_a_bias_that_fp16_cannot_hold() -> None:
     model = p.model(p.linear(norm, weight=p.given(np.full((WIDTH, WIDTH), 2.0)), bias=p.given(np.full(WIDTH, 65504))))
     beta = next(item for item in model.graph.initializer if item.name == model.graph.node[1].input[2])
     beta.CopyFrom(numpy_helper.from_array(np.full(WIDTH, 10, np.float16), beta.name))
-    rewritten, result = folded(model, "fp16")
+    rewritten, result = fold(model, "fp16")
     assert result.replaced == 0
     assert "would hold numbers that fp16 cannot hold" in result.missed[0].reason
     assert operators(rewritten) == operators(model)

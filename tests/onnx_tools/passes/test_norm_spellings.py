@@ -17,7 +17,7 @@ Step = Callable[[EncoderBuilder, str], str]
 Spread = Callable[[EncoderBuilder, str, str, Step], str]  # of x, what is without its mean, and how means are written
 
 
-def reduced(b: EncoderBuilder, x: str) -> str:
+def reduce(b: EncoderBuilder, x: str) -> str:
     return b.op("ReduceMean", x, axes=[-1], keepdims=1)
 
 
@@ -119,7 +119,7 @@ def one_more(b: EncoderBuilder, x: str) -> str:
 
 
 def norm(
-    b: EncoderBuilder, x: str, *, mean: Step = reduced, spread: Spread = squares, root: Step = reciprocal,
+    b: EncoderBuilder, x: str, *, mean: Step = reduce, spread: Spread = squares, root: Step = reciprocal,
     scaled: Step = affine, rms: bool = False,
 ) -> str:  # fmt: skip
     rest = x if rms else b.op("Sub", x, mean(b, x))
@@ -127,14 +127,14 @@ def norm(
     return scaled(b, b.op("Mul", rest, inverse))
 
 
-def divided(b: EncoderBuilder, x: str, *, scaled: Step, rms: bool = False) -> str:
+def divide(b: EncoderBuilder, x: str, *, scaled: Step, rms: bool = False) -> str:
     """What is without its mean, by the root."""
-    rest = x if rms else b.op("Sub", x, reduced(b, x))
-    root = b.op("Sqrt", b.op("Add", reduced(b, b.op("Pow", rest, b.constant(2.0))), b.constant(1e-5)))
+    rest = x if rms else b.op("Sub", x, reduce(b, x))
+    root = b.op("Sqrt", b.op("Add", reduce(b, b.op("Pow", rest, b.constant(2.0))), b.constant(1e-5)))
     return scaled(b, b.op("Div", rest, root))
 
 
-MEANS = (reduced, divided_first, multiplied_first, by_a_column, by_a_vector, by_ones, by_an_einsum)
+MEANS = (reduce, divided_first, multiplied_first, by_a_column, by_a_vector, by_ones, by_an_einsum)
 ROOTS = (reciprocal, power, inverse_power, root_of_inverse)
 SCALES = (affine, without_beta, without_gamma, bare, one_more)
 NORMS = {
@@ -147,9 +147,9 @@ NORMS = {
     **{f"root {item.__name__}": partial(norm, root=item) for item in ROOTS},
     **{f"rms root {item.__name__}": partial(norm, root=item, rms=True, scaled=without_beta) for item in ROOTS},
     **{f"scale {item.__name__}": partial(norm, scaled=item) for item in SCALES},
-    **{f"divided {item.__name__}": partial(divided, scaled=item) for item in SCALES},
+    **{f"divided {item.__name__}": partial(divide, scaled=item) for item in SCALES},
     **{f"rms {item.__name__}": partial(norm, scaled=item, rms=True) for item in SCALES},
-    **{f"rms divided {item.__name__}": partial(divided, scaled=item, rms=True) for item in SCALES},
+    **{f"rms divided {item.__name__}": partial(divide, scaled=item, rms=True) for item in SCALES},
 }
 
 
@@ -195,8 +195,8 @@ def of_a_third(b: EncoderBuilder, x: str) -> str:
 
 def behind_the_root(b: EncoderBuilder, x: str) -> str:
     """An epsilon is added to the deviation."""
-    rest = b.op("Sub", x, reduced(b, x))
-    root = b.op("Sqrt", reduced(b, b.op("Mul", rest, rest)))
+    rest = b.op("Sub", x, reduce(b, x))
+    root = b.op("Sqrt", reduce(b, b.op("Mul", rest, rest)))
     return affine(b, b.op("Div", rest, b.op("Add", root, b.constant(1e-2))))
 
 

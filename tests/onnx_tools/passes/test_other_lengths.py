@@ -37,7 +37,7 @@ def test_a_model_that_pads_its_inputs_itself(interface: str) -> None:
     assert_right(padded_inside(), INPUTS, interface, mask="attention_mask")
 
 
-def traced(length: int) -> ModelProto:
+def trace(length: int) -> ModelProto:
     """As TorchScript exports nn.TransformerEncoder: the length of keys is the number of tokens in the trace."""
     b = Builder()
     x = b.embedding()
@@ -53,7 +53,7 @@ def traced(length: int) -> ModelProto:
 
 def test_a_length_that_was_traced_is_named() -> None:
     with pytest.raises(RewriteError, match=r"7 columns.*traced with 7 tokens.*dynamo=True"):
-        rewrite(traced(7))
+        rewrite(trace(7))
 
 
 def test_a_softmax_over_classes_is_no_traced_length() -> None:

@@ -12,8 +12,8 @@ from padfree.onnx_tools import rewrite
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import HEADS, HIDDEN, POSITIONS, TOKENS, VOCABULARY, EncoderBuilder, with_output
 
-from .position_forms import ROWS, length, scaled, steps
-from .token_forms import turned
+from .position_forms import ROWS, length, scale, steps
+from .token_forms import transpose
 
 SIZE = HIDDEN // HEADS
 
@@ -29,7 +29,7 @@ def test_rows(rows: Callable[[EncoderBuilder], str], with_norm: bool, interface:
     hidden = builder.layer(builder.norm(total) if with_norm else total, builder.padding_mask())
     model = with_output(hidden, builder, TOKENS)
     result = rewrite(model, interface=interface, strict=True)
-    assert ("PadfreeEmbedding" in result.report.plugins) == (with_norm and rows is not scaled)
+    assert ("PadfreeEmbedding" in result.report.plugins) == (with_norm and rows is not scale)
     assert_agree(model, result)
 
 
@@ -56,9 +56,9 @@ def test_rotary_tables(interface: str) -> None:
 
     x = builder.embedding()
     q, k, v = (builder.heads(builder.linear(x, HIDDEN, HIDDEN), [0, 2, 1, 3]) for _ in range(3))
-    scores = builder.op("MatMul", turn(q), turned(builder, turn(k), 0, 1, 3, 2))
+    scores = builder.op("MatMul", turn(q), transpose(builder, turn(k), 0, 1, 3, 2))
     weights = builder.op("Softmax", builder.op("Add", scores, builder.padding_mask()), axis=-1)
-    context = turned(builder, builder.op("MatMul", weights, v), 0, 2, 1, 3)
+    context = transpose(builder, builder.op("MatMul", weights, v), 0, 2, 1, 3)
     model = with_output(builder.op("Reshape", context, builder.axes(0, 0, HIDDEN)), builder, TOKENS)
     result = rewrite(model, interface=interface, strict=True)
     assert_agree(model, result)

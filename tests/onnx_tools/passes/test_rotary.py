@@ -13,7 +13,7 @@ from padfree.onnx_tools import RewriteResult, rewrite
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import TOKENS, with_output
 
-from .attention_forms import FLOAT, HEADS, MANY, SIZE, PositionedBuilder, Turn, attributes, turned
+from .attention_forms import FLOAT, HEADS, MANY, SIZE, PositionedBuilder, Turn, attributes, rotary_layer
 
 FREQUENCIES = np.asarray([1.0, 0.25], np.float32)
 
@@ -100,7 +100,7 @@ FORMS: dict[str, tuple[Turn, str, list[float]]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_rotary(form: str, interface: str) -> None:
     turn, pairing, frequencies = FORMS[form]
-    model = turned(turn)
+    model = rotary_layer(turn)
     result = rewrite(model, interface=interface, strict=True)
     (actual,) = attributes(result, "PadfreeRotary")
     assert actual == {"head_size": SIZE, "num_heads": 2 * HEADS, "pairing": pairing.encode()}
@@ -147,7 +147,7 @@ def _rows_by_input(b: PositionedBuilder, x: str) -> str:
 @pytest.mark.parametrize("turn", [_of_input, _products_of_input, _rows_by_input])
 def test_positions_that_are_an_input(turn: Turn, interface: str) -> None:
     """Whatever positions it holds, in whatever order; the rotation reads it as it is."""
-    model = turned(turn, None, PLACES)
+    model = rotary_layer(turn, None, PLACES)
     result = rewrite(model, interface=interface, strict=True)
     (node,) = [item for item in result.model.graph.node if item.op_type == "PadfreeRotary"]
     assert interface == "padded" or node.input[1] == PLACES
@@ -157,7 +157,7 @@ def test_positions_that_are_an_input(turn: Turn, interface: str) -> None:
 
 
 def test_queries_by_an_input_and_keys_by_counted_positions() -> None:
-    model = turned(_of_input, _half, PLACES)
+    model = rotary_layer(_of_input, _half, PLACES)
     result = rewrite(model, strict=True)
     nodes = [item for item in result.model.graph.node if item.op_type == "PadfreeRotary"]
     assert [item.input[1] == PLACES for item in nodes] == [True, False]
@@ -176,7 +176,7 @@ def _input_squared(b: PositionedBuilder, x: str) -> str:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("turn", [_halved_input, _input_squared])
 def test_inputs_that_are_no_positions(turn: Turn, interface: str) -> None:
-    model = turned(turn, None, PLACES)
+    model = rotary_layer(turn, None, PLACES)
     result = rewrite(model, interface=interface, strict=True)
     assert "PadfreeRotary" not in result.report.plugins
     assert_agree(model, result)
@@ -189,7 +189,7 @@ def _less_the_first(b: PositionedBuilder, x: str) -> str:
 
 
 def test_positions_that_depend_on_other_slots_are_not_the_input() -> None:
-    model = turned(_less_the_first, None, PLACES)
+    model = rotary_layer(_less_the_first, None, PLACES)
     result = rewrite(model, interface="padded")
     assert "PadfreeRotary" not in result.report.plugins
     assert_agree(model, result, only="prefix")
@@ -216,7 +216,7 @@ def _three_at_once(b: PositionedBuilder, x: str) -> str:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("turn", [_other_function, _squared_positions, _three_at_once])
 def test_what_is_no_rotation_stays_as_it_is(turn: Turn, interface: str) -> None:
-    model = turned(turn)
+    model = rotary_layer(turn)
     result = rewrite(model, interface=interface, strict=True)
     assert "PadfreeRotary" not in result.report.plugins
     assert result.report.plugins["PadfreeAttention"] == 1
@@ -224,7 +224,7 @@ def test_what_is_no_rotation_stays_as_it_is(turn: Turn, interface: str) -> None:
 
 
 def test_queries_and_keys_that_are_turned_by_other_frequencies() -> None:
-    model = turned(_half, lambda b, x: b.op("Identity", _slower(b, x)))
+    model = rotary_layer(_half, lambda b, x: b.op("Identity", _slower(b, x)))
     result = rewrite(model, strict=True)
     assert len(frequencies_of(result)) == 2
     assert attributes(result)[0]["qkv_layout"] == b"separate"
@@ -237,35 +237,35 @@ def _slower(b: PositionedBuilder, x: str) -> str:
     return b.op("Add", b.op("Mul", x, b.op("Cos", both)), b.op("Mul", other, b.op("Sin", both)))
 
 
-def _expanded(b: PositionedBuilder, x: str) -> str:
+def _expand(b: PositionedBuilder, x: str) -> str:
     """As torch's repeat_kv is exported."""
     wide = b.op("Expand", b.op("Unsqueeze", x, b.axes(2)), b.axes(1, 1, 2, 1, 1))
     return b.op("Reshape", wide, b.axes(0, HEADS, -1, SIZE))
 
 
-def _joined(b: PositionedBuilder, x: str) -> str:
+def _concatenate(b: PositionedBuilder, x: str) -> str:
     twice = b.op("Concat", *[b.op("Unsqueeze", x, b.axes(2))] * 2, axis=2)
     return b.op("Reshape", twice, b.axes(0, HEADS, -1, SIZE))
 
 
-def _tiled(b: PositionedBuilder, x: str) -> str:
+def _tile(b: PositionedBuilder, x: str) -> str:
     twice = b.op("Tile", b.op("Unsqueeze", x, b.axes(2)), b.axes(1, 1, 2, 1, 1))
     return b.op("Reshape", twice, b.axes(0, HEADS, -1, SIZE))
 
 
-def _shared(repeat: Callable[[PositionedBuilder, str], str], *, norm: bool, fewer: int = 2) -> ModelProto:
+def _share(repeat: Callable[[PositionedBuilder, str], str], *, norm: bool, fewer: int = 2) -> ModelProto:
     """Two heads of K and V for four of Q, turned; with RMS norms of Q and K before that, as Qwen3 has them."""
     b = PositionedBuilder()
     x = b.embedding()
     q, k, v = b.split(x), b.split(x, fewer), b.split(x, fewer)
     if norm:
-        q, k = (_normed(b, item) for item in (q, k))
+        q, k = (_norm(b, item) for item in (q, k))
     k, v = repeat(b, _half(b, k)), repeat(b, v)
     causal = b.op("Add", b.padding_mask(), b.causal_mask())
     return with_output(b.attended(x, _half(b, q), k, v, causal), b, TOKENS)
 
 
-def _normed(b: PositionedBuilder, x: str) -> str:
+def _norm(b: PositionedBuilder, x: str) -> str:
     mean = b.op("ReduceMean", b.op("Mul", x, x), axes=[-1], keepdims=1)
     root = b.op("Sqrt", b.op("Add", mean, b.constant(1e-6)))
     return b.op("Mul", b.op("Div", x, root), b.weight(SIZE, center=1.0))
@@ -273,9 +273,9 @@ def _normed(b: PositionedBuilder, x: str) -> str:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("repeat", [_expanded, _joined, _tiled])
+@pytest.mark.parametrize("repeat", [_expand, _concatenate, _tile])
 def test_fewer_heads_of_keys_and_values(repeat: Turn, norm: bool, interface: str) -> None:
-    model = _shared(repeat, norm=norm)
+    model = _share(repeat, norm=norm)
     result = rewrite(model, interface=interface, strict=True)
     (actual,) = attributes(result)
     assert (actual["num_heads"], actual["num_kv_heads"]) == (HEADS, 2)
@@ -286,7 +286,7 @@ def test_fewer_heads_of_keys_and_values(repeat: Turn, norm: bool, interface: str
 
 
 def test_one_head_for_all_queries() -> None:
-    model = _shared(lambda b, x: b.op("Expand", x, b.axes(1, HEADS, 1, 1)), norm=False, fewer=1)
+    model = _share(lambda b, x: b.op("Expand", x, b.axes(1, HEADS, 1, 1)), norm=False, fewer=1)
     result = rewrite(model, strict=True)
     assert attributes(result)[0]["num_kv_heads"] == 1
     assert_agree(model, result)
@@ -294,7 +294,7 @@ def test_one_head_for_all_queries() -> None:
 
 def test_heads_that_are_shared_in_turns_are_read_once_each() -> None:
     """Query heads 0 and 2 read the first one: PadfreeAttention wants neighbours."""
-    model = _shared(lambda b, x: b.op("Concat", x, x, axis=1), norm=False)
+    model = _share(lambda b, x: b.op("Concat", x, x, axis=1), norm=False)
     result = rewrite(model, strict=True)
     assert attributes(result)[0]["num_kv_heads"] == HEADS
     assert_agree(model, result)

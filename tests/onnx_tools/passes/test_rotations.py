@@ -13,7 +13,7 @@ from padfree.onnx_tools.passes.linear.rotations import rotations
 from padfree.onnx_tools.passes.norms.norm_folding import norm_folding
 
 from . import packed_graphs
-from .packed_graphs import WIDTH, PackedGraph, activations, operators, passed
+from .packed_graphs import WIDTH, PackedGraph, activations, operators, run_passes
 
 TOKENS = 21
 # Means of V of magnitude 3: Q and K are rounded to 11 bits once instead of twice.
@@ -43,8 +43,8 @@ class TurnedGraph(PackedGraph):
         return [*super().inputs(), *numbers]
 
 
-def turned(model: ModelProto, precision: str = "fp32", *, norms: bool = False) -> tuple[ModelProto, PassResult]:
-    rewritten, results = passed(model, precision, rotations, *([norm_folding] if norms else []))
+def rotate(model: ModelProto, precision: str = "fp32", *, norms: bool = False) -> tuple[ModelProto, PassResult]:
+    rewritten, results = run_passes(model, precision, rotations, *([norm_folding] if norms else []))
     assert all(result.replaced for result in results[1:])
     return rewritten, results[0]
 
@@ -72,7 +72,7 @@ def test_one_product_for_q_k_and_v(heads: int, kv_heads: int, size: int, pairing
     qkv = p.linear("x", (heads + 2 * kv_heads) * size)
     rotated = p.rotary(qkv, heads + kv_heads, size, pairing=pairing)
     model = p.model(p.attention(rotated, heads=heads, kv_heads=kv_heads, size=size))
-    rewritten, result = turned(model, precision)
+    rewritten, result = rotate(model, precision)
     assert (result, operators(rewritten)) == (PassResult("rotations", 1), ["Linear", "Attention"])
     assert features(rewritten) == [(heads + kv_heads) * size]
     assert rewritten.graph.node[0].output[0] == "rotary1_pairs"  # it is not what the model has under another name
@@ -85,7 +85,7 @@ def test_products_of_their_own(pairing: str) -> None:
     q = p.rotary(p.linear("x", 64), 4, 16, pairing=pairing)
     k = p.rotary(p.linear("x", 32, bias=""), 2, 16, pairing=pairing)
     model = p.model(p.attention(q, k, p.linear("x", 32), heads=4, kv_heads=2, size=16))
-    rewritten, result = turned(model)
+    rewritten, result = rotate(model)
     assert (result.replaced, operators(rewritten)) == (2, ["Linear"] * 3 + ["Attention"])
     assert features(rewritten) == [64, 32, 0]
     assert_same(model, rewritten)
@@ -100,7 +100,7 @@ def test_a_part_of_a_head() -> None:
         rotated = p.rotary(p.linear("x", 192), 4, 32, frequencies=p.given(frequencies[np.newaxis], "float32"))
         layers.append(p.attention(rotated, heads=2, size=32))
     model = p.model(*layers)
-    rewritten, result = turned(model)
+    rewritten, result = rotate(model)
     assert (result.replaced, operators(rewritten)) == (2, ["Linear", "Attention"] * 2)
     assert_same(model, rewritten)
 
@@ -115,7 +115,7 @@ def test_layers_share_weights_and_frequencies() -> None:
         layers.append(p.attention(rotated, heads=2, size=32))
         x = layers[-1]
     model = p.model(*layers)
-    rewritten, result = turned(model)
+    rewritten, result = rotate(model)
     assert result.replaced == 2
     gemms = [node for node in rewritten.graph.node if node.op_type == "PadfreeLinear"]
     assert gemms[0].input[1] == gemms[1].input[1]
@@ -128,7 +128,7 @@ def test_a_norm_ahead_goes_into_the_product(precision: str) -> None:
     p = TurnedGraph(precision)
     rotated = p.rotary(p.linear(p.norm(p.linear("x")), 192), 4, 32)
     model = p.model(p.attention(rotated, heads=2, size=32))
-    rewritten, _ = turned(model, precision, norms=True)
+    rewritten, _ = rotate(model, precision, norms=True)
     assert operators(rewritten) == ["Linear", "Linear", "Attention"]
     assert_same(model, rewritten, precision)
 
@@ -197,7 +197,7 @@ def k_of_no_product(p: TurnedGraph) -> list[str]:
 def test_what_stays(write: Any, reason: str) -> None:
     p = TurnedGraph()
     model = p.model(*write(p))
-    rewritten, result = turned(model)
+    rewritten, result = rotate(model)
     assert result.replaced == 0
     assert len(result.missed) == 1
     assert reason in result.missed[0].reason
@@ -209,4 +209,4 @@ def test_what_stays(write: Any, reason: str) -> None:
 def test_attention_without_turns_is_no_miss() -> None:
     p = TurnedGraph()
     model = p.model(p.attention(p.linear("x", 96), heads=2, size=16))
-    assert turned(model)[1] == PassResult("rotations", 0)
+    assert rotate(model)[1] == PassResult("rotations", 0)

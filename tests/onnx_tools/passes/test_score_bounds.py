@@ -13,7 +13,7 @@ from padfree.onnx_tools import rewrite
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import HIDDEN, TOKENS, with_output
 
-from .attention_forms import HEADS, PositionedBuilder, attributes, missed
+from .attention_forms import HEADS, PositionedBuilder, attributes, miss_reason
 
 LOWEST = float(np.finfo(np.float32).min)
 Bound = Callable[[PositionedBuilder, str], str]  # of masked scores
@@ -74,7 +74,7 @@ def test_bounds_that_scores_reach_stay() -> None:
     model = layer(PositionedBuilder(), near)
     result = rewrite(model, mask="attention_mask")
     assert "PadfreeAttention" not in result.report.plugins
-    assert "(Min) between Q K^T and the Softmax" in missed(result)
+    assert "(Min) between Q K^T and the Softmax" in miss_reason(result)
     assert_agree(model, result)
 
 

@@ -21,11 +21,13 @@ def same(_: PositionedBuilder, x: str) -> str:
     return x
 
 
-def masked(b: PositionedBuilder, scores: str) -> str:
+def mask_scores(b: PositionedBuilder, scores: str) -> str:
     return b.op("Add", scores, b.padding_mask())
 
 
-def model(factor: Form = same, mask: Form = masked, weights: Form = same, *, keys_first: bool = False) -> ModelProto:
+def model(
+    factor: Form = same, mask: Form = mask_scores, weights: Form = same, *, keys_first: bool = False
+) -> ModelProto:
     """One layer: the scores by `factor`, then masked, then their Softmax, of which `weights` makes others."""
     b = PositionedBuilder()
     x = b.embedding()
@@ -87,28 +89,28 @@ def test_products_of_keys_and_queries_that_are_turned(interface: str) -> None:
     assert_packed(model(keys_first=True), interface)
 
 
-def kept(b: PositionedBuilder, axis: int = 2) -> str:
+def keep_mask(b: PositionedBuilder, axis: int = 2) -> str:
     """Bool [B,1,1,S], or of queries [B,1,S,1]."""
     mask = b.op("Unsqueeze", "attention_mask", b.axes(1, axis))
     return b.op("Cast", mask, to=TensorProto.BOOL)
 
 
 def logarithm(b: PositionedBuilder, scores: str) -> str:
-    return b.op("Add", scores, b.op("Log", b.op("Cast", kept(b), to=FLOAT)))
+    return b.op("Add", scores, b.op("Log", b.op("Cast", keep_mask(b), to=FLOAT)))
 
 
 def reciprocal(b: PositionedBuilder, scores: str) -> str:
     """1 - 1 / mask."""
-    return b.op("Add", scores, b.op("Sub", b.constant(1.0), b.op("Reciprocal", b.op("Cast", kept(b), to=FLOAT))))
+    return b.op("Add", scores, b.op("Sub", b.constant(1.0), b.op("Reciprocal", b.op("Cast", keep_mask(b), to=FLOAT))))
 
 
 def rectified(b: PositionedBuilder, scores: str) -> str:
-    gone = b.op("Relu", b.op("Sub", b.constant(1.0), b.op("Cast", kept(b), to=FLOAT)))
+    gone = b.op("Relu", b.op("Sub", b.constant(1.0), b.op("Cast", keep_mask(b), to=FLOAT)))
     return b.op("Sub", scores, b.op("Mul", gone, b.constant(1e9)))
 
 
 def signs(b: PositionedBuilder, scores: str) -> str:
-    sign = b.op("Sign", b.op("Cast", kept(b), to=FLOAT))
+    sign = b.op("Sign", b.op("Cast", keep_mask(b), to=FLOAT))
     return b.op("Add", scores, b.op("Mul", b.op("Sub", sign, b.constant(1.0)), b.constant(1e9)))
 
 
@@ -118,20 +120,20 @@ def test_functions_of_the_mask(mask: Form, interface: str) -> None:
     assert_packed(model(mask=mask), interface)
 
 
-def filled(b: PositionedBuilder, weights: str) -> str:
-    return b.op("Where", b.op("Not", kept(b)), b.constant(0.0), weights)
+def fill(b: PositionedBuilder, weights: str) -> str:
+    return b.op("Where", b.op("Not", keep_mask(b)), b.constant(0.0), weights)
 
 
 def multiplied(b: PositionedBuilder, weights: str) -> str:
-    return b.op("Mul", b.op("Cast", kept(b), to=FLOAT), weights)
+    return b.op("Mul", b.op("Cast", keep_mask(b), to=FLOAT), weights)
 
 
 def of_kept_queries(b: PositionedBuilder, weights: str) -> str:
-    return b.op("Where", kept(b, 3), weights, b.constant(0.0))
+    return b.op("Where", keep_mask(b, 3), weights, b.constant(0.0))
 
 
 def of_pairs(b: PositionedBuilder, weights: str) -> str:
-    return b.op("Where", b.op("And", kept(b), kept(b, 3)), weights, b.constant(0.0))
+    return b.op("Where", b.op("And", keep_mask(b), keep_mask(b, 3)), weights, b.constant(0.0))
 
 
 def numbers_alone(b: PositionedBuilder, weights: str) -> str:
@@ -147,7 +149,7 @@ def equal_to_itself(b: PositionedBuilder, weights: str) -> str:
     return b.op("Where", b.op("Not", b.op("Equal", weights, weights)), b.constant(0.0), weights)
 
 
-def divided(b: PositionedBuilder, weights: str) -> str:
+def divide(b: PositionedBuilder, weights: str) -> str:
     weights = multiplied(b, weights)
     summed = b.op("ReduceSum", weights, b.axes(-1), keepdims=1)
     return b.op("Div", weights, b.op("Add", summed, b.constant(1e-13)))
@@ -161,7 +163,7 @@ def divided_by_more(b: PositionedBuilder, weights: str) -> str:
 
 @pytest.mark.parametrize(
     "weights",
-    [filled, multiplied, of_kept_queries, of_pairs, numbers_alone, equal_to_itself, divided, divided_by_more],
+    [fill, multiplied, of_kept_queries, of_pairs, numbers_alone, equal_to_itself, divide, divided_by_more],
 )
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_what_changes_no_weights(weights: Form, interface: str) -> None:
@@ -174,7 +176,7 @@ def other_mask(b: PositionedBuilder, weights: str) -> str:
 
 
 def halves(b: PositionedBuilder, weights: str) -> str:
-    return b.op("Mul", weights, b.op("Add", b.op("Cast", kept(b), to=FLOAT), b.constant(1.0)))
+    return b.op("Mul", weights, b.op("Add", b.op("Cast", keep_mask(b), to=FLOAT), b.constant(1.0)))
 
 
 def window(b: PositionedBuilder, weights: str) -> str:

@@ -23,18 +23,18 @@ def less_largest(b: EncoderBuilder, x: str) -> str:
     return b.op("Sub", x, b.op("ReduceMax", x, axes=[-1], keepdims=1))
 
 
-def shifted(b: EncoderBuilder, x: str) -> str:
+def shift(b: EncoderBuilder, x: str) -> str:
     return b.op("Exp", less_largest(b, x))
 
 
-def divided(b: EncoderBuilder, scores: str) -> str:
+def divide(b: EncoderBuilder, scores: str) -> str:
     """As jax.nn.softmax says it."""
-    raised = shifted(b, scores)
+    raised = shift(b, scores)
     return b.op("Div", raised, total(b, raised))
 
 
 def reciprocal(b: EncoderBuilder, scores: str) -> str:
-    raised = shifted(b, scores)
+    raised = shift(b, scores)
     return b.op("Mul", raised, b.op("Reciprocal", total(b, raised)))
 
 
@@ -74,7 +74,7 @@ def encoder_model(weights: Weights, mask: Weights | None = None) -> ModelProto:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("form", [divided, reciprocal, without_axes, before_a_softmax, of_logarithms])
+@pytest.mark.parametrize("form", [divide, reciprocal, without_axes, before_a_softmax, of_logarithms])
 def test_forms(form: Weights, interface: str) -> None:
     model = encoder_model(form)
     result = rewrite(model, interface=interface, strict=True)
@@ -82,24 +82,24 @@ def test_forms(form: Weights, interface: str) -> None:
     assert_agree(model, result)
 
 
-def kept(b: EncoderBuilder) -> str:
+def keep_mask(b: EncoderBuilder) -> str:
     """Float [B,1,1,S]."""
     return b.op("Cast", b.op("Unsqueeze", "attention_mask", b.axes(1, 2)), to=TensorProto.FLOAT)
 
 
 def masked_weights(b: EncoderBuilder, scores: str) -> str:
-    weights = b.op("Mul", b.op("Softmax", scores, axis=-1), kept(b))
+    weights = b.op("Mul", b.op("Softmax", scores, axis=-1), keep_mask(b))
     return b.op("Div", weights, total(b, weights))
 
 
 def masked_exponentials(b: EncoderBuilder, scores: str) -> str:
-    weights = b.op("Mul", kept(b), shifted(b, scores))
+    weights = b.op("Mul", keep_mask(b), shift(b, scores))
     return b.op("Div", weights, total(b, weights))
 
 
-def guarded(b: EncoderBuilder, scores: str) -> str:
+def guard(b: EncoderBuilder, scores: str) -> str:
     """As jax2onnx writes dot_product_attention: rows of sum 0 have weights 0."""
-    weights = b.op("Mul", b.op("Softmax", scores, axis=-1), kept(b))
+    weights = b.op("Mul", b.op("Softmax", scores, axis=-1), keep_mask(b))
     summed = total(b, weights)
     some = b.op("Greater", summed, b.constant(0.0))
     quotient = b.op("Div", weights, b.op("Where", some, summed, b.constant(1.0)))
@@ -107,7 +107,7 @@ def guarded(b: EncoderBuilder, scores: str) -> str:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("form", [masked_weights, masked_exponentials, guarded])
+@pytest.mark.parametrize("form", [masked_weights, masked_exponentials, guard])
 def test_masks_that_weights_are_multiplied_by(form: Weights, interface: str) -> None:
     """The mask needs no name: it is proved where it would have been added."""
     model = encoder_model(form, mask=form)
@@ -118,9 +118,9 @@ def test_masks_that_weights_are_multiplied_by(form: Weights, interface: str) -> 
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_pooling_by_weights(interface: str) -> None:
-    b, x = encoder(divided)
+    b, x = encoder(divide)
     scores = b.op("Squeeze", b.linear(x, HIDDEN, 1), b.axes(2))
-    raised = b.op("Mul", shifted(b, scores), b.op("Cast", "attention_mask", to=TensorProto.FLOAT))
+    raised = b.op("Mul", shift(b, scores), b.op("Cast", "attention_mask", to=TensorProto.FLOAT))
     weights = b.op("Unsqueeze", b.op("Div", raised, total(b, raised)), b.axes(2))
     pooled = b.op("ReduceSum", b.op("Mul", x, weights), b.axes(1), keepdims=0)
     model = with_output(pooled, b, ["batch", HIDDEN])
@@ -130,13 +130,13 @@ def test_pooling_by_weights(interface: str) -> None:
 
 def other_sum(b: EncoderBuilder, scores: str) -> str:
     """A sum of something else: no Softmax."""
-    raised = shifted(b, scores)
+    raised = shift(b, scores)
     return b.op("Div", raised, total(b, b.op("Mul", raised, raised)))
 
 
-def weighed(b: EncoderBuilder, scores: str) -> str:
+def weigh(b: EncoderBuilder, scores: str) -> str:
     """Factors of 0.5 and 1 are no mask."""
-    half = b.op("Add", b.op("Mul", kept(b), b.constant(0.5)), b.constant(0.5))
+    half = b.op("Add", b.op("Mul", keep_mask(b), b.constant(0.5)), b.constant(0.5))
     weights = b.op("Mul", b.op("Softmax", scores, axis=-1), half)
     return b.op("Div", weights, total(b, weights))
 
@@ -154,7 +154,7 @@ def test_what_is_no_softmax_is_none(form: Weights) -> None:
 
 
 def test_factors_that_are_no_mask_stay() -> None:
-    model = encoder_model(weighed)
+    model = encoder_model(weigh)
     result = rewrite(model)
     assert "PadfreeAttention" not in result.report.plugins
     assert_agree(model, result)

@@ -13,7 +13,7 @@ from padfree.onnx_tools import rewrite
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import HIDDEN, TOKENS, with_output
 
-from .attention_forms import FLOAT, HEADS, SIZE, PositionedBuilder, attributes, missed
+from .attention_forms import FLOAT, HEADS, SIZE, PositionedBuilder, attributes, miss_reason
 
 Mask = Callable[[PositionedBuilder, str], str]
 LARGE = 10**9  # what tf2onnx writes as the end of a slice that has none
@@ -27,7 +27,7 @@ def _sizes(b: PositionedBuilder, *sizes: int | str) -> str:
     return b.op("Concat", *parts, axis=0)
 
 
-def _merged(b: PositionedBuilder, heads: str, sizes: str) -> str:
+def _merge(b: PositionedBuilder, heads: str, sizes: str) -> str:
     """[B*H,...] of [B,H,...] as its rows of sizes say, with the product of the first two."""
     count = b.op("ReduceProd", b.op("Gather", sizes, b.axes(0, 1)), keepdims=1)
     return b.op("Reshape", heads, b.op("Concat", count, b.axes(-1), b.op("Gather", sizes, b.axes(3)), axis=0))
@@ -37,10 +37,10 @@ def _heads(b: PositionedBuilder, x: str) -> str:
     """[B*H,S,D]."""
     result = b.op("Reshape", b.linear(x, HIDDEN, HIDDEN), b.axes(0, 0, HEADS, SIZE))
     heads = b.op("Transpose", result, perm=[0, 2, 1, 3])
-    return _merged(b, heads, b.op("Shape", heads))
+    return _merge(b, heads, b.op("Shape", heads))
 
 
-def _added(b: PositionedBuilder, scores: str) -> str:
+def _add(b: PositionedBuilder, scores: str) -> str:
     """A mask [B,1,S,1] along the keys, which come first, made of a slice with all axes in it."""
     mask = b.op("Unsqueeze", "attention_mask", b.axes(1, 2))
     whole = b.op("Slice", mask, b.axes(0, 0, 0, 0), b.axes(*[LARGE] * 4), b.axes(0, 1, 2, 3), b.axes(1, 1, 1, 1))
@@ -48,14 +48,14 @@ def _added(b: PositionedBuilder, scores: str) -> str:
     return b.op("Add", scores, b.op("Reshape", b.op("Mul", gone, b.constant(-1e9)), b.axes(0, 1, -1, 1)))
 
 
-def _chosen(b: PositionedBuilder, scores: str) -> str:
+def _choose(b: PositionedBuilder, scores: str) -> str:
     """kept * scores + (1 - kept) * lowest."""
     kept = b.op("Transpose", b.kept_keys(), perm=[0, 1, 3, 2])
     parts = b.op("Cast", kept, to=FLOAT), b.op("Cast", b.op("Not", kept), to=FLOAT)
     return b.op("Add", b.op("Mul", parts[0], scores), b.op("Mul", b.constant(-2e38), parts[1]))
 
 
-def _counted(b: PositionedBuilder, scores: str) -> str:
+def _count(b: PositionedBuilder, scores: str) -> str:
     """Causal, by running sums of ones, along keys and queries."""
     ones = b.op("Expand", b.constant(1, np.int32), _sizes(b, 1, "S", "S"))
     keys, queries = (b.op("CumSum", ones, b.constant(axis, np.int32)) for axis in (-2, -1))
@@ -86,7 +86,7 @@ def keys_first(mask: Mask, *, with_ones: bool = True) -> ModelProto:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("with_ones", [False, True])
-@pytest.mark.parametrize(("mask", "right"), [(_added, -1), (_chosen, -1), (_counted, 0)])
+@pytest.mark.parametrize(("mask", "right"), [(_add, -1), (_choose, -1), (_count, 0)])
 def test_keys_first(mask: Mask, right: int, with_ones: bool, interface: str) -> None:
     model = keys_first(mask, with_ones=with_ones)
     result = rewrite(model, interface=interface, strict=True)
@@ -97,7 +97,7 @@ def test_keys_first(mask: Mask, right: int, with_ones: bool, interface: str) -> 
 def _of_all_queries(b: PositionedBuilder, scores: str) -> str:
     """A mask along the queries, which hides no key."""
     gone = b.op("Sub", b.constant(1.0), b.op("Cast", b.op("Unsqueeze", "attention_mask", b.axes(1, 2)), to=FLOAT))
-    return b.op("Add", _added(b, scores), b.op("Mul", gone, b.constant(0.5)))
+    return b.op("Add", _add(b, scores), b.op("Mul", gone, b.constant(0.5)))
 
 
 def test_a_mask_along_queries_is_no_mask_of_keys() -> None:
@@ -105,13 +105,13 @@ def test_a_mask_along_queries_is_no_mask_of_keys() -> None:
     model = keys_first(_of_all_queries)
     result = rewrite(model)
     assert "PadfreeAttention" not in result.report.plugins
-    assert "masks of node" in missed(result) or "mask of node" in missed(result)
+    assert "masks of node" in miss_reason(result) or "mask of node" in miss_reason(result)
     assert_agree(model, result)
 
 
 def _read_twice() -> ModelProto:
     """Weights that are an output, keys first, as well."""
-    model = keys_first(_added)
+    model = keys_first(_add)
     softmax = next(node for node in model.graph.node if node.op_type == "Softmax")
     shape = ["batch", HEADS, "sequence", "sequence"]
     model.graph.output.append(helper.make_tensor_value_info(softmax.output[0], TensorProto.FLOAT, shape))

@@ -30,7 +30,7 @@ def part(b: PositionedBuilder, x: str, start: int, end: int) -> str:
     return b.op("Slice", b.op("Shape", x), b.axes(start), b.constant([end], np.int64), b.axes(0))
 
 
-def flattened(b: PositionedBuilder, x: str) -> str:
+def flatten(b: PositionedBuilder, x: str) -> str:
     """torch.flatten(x, 0, 1) by TorchScript, of [B,H,S,D]: what is ahead of the axes has no elements."""
     return b.op("Concat", part(b, x, 0, 0), b.axes(-1), part(b, x, 2, 4), axis=0)
 
@@ -70,7 +70,7 @@ def of_powers(b: PositionedBuilder, _: str) -> str:
     return b.op("Concat", b.axes(-1), long, b.axes(SIZE), axis=0)
 
 
-def tiled(b: PositionedBuilder, _: str) -> str:
+def tile(b: PositionedBuilder, _: str) -> str:
     """Sizes of tensor_split: one part repeated as often as the rest of a division says, and that is never."""
     rest = b.op("Mod", b.axes(HIDDEN), b.axes(SIZE))
     nothing, once = b.op("Tile", b.axes(5), rest), b.op("Tile", b.axes(SIZE), b.op("Sub", b.axes(1), rest))
@@ -86,8 +86,8 @@ def of_rests(b: PositionedBuilder, x: str) -> str:
 
 
 TARGETS = [
-    flattened, by_shapes_with_ends, by_a_split, by_a_constant_of_no_elements, by_a_gather_of_nothing, by_numbers,
-    of_powers, tiled, of_rests,
+    flatten, by_shapes_with_ends, by_a_split, by_a_constant_of_no_elements, by_a_gather_of_nothing, by_numbers,
+    of_powers, tile, of_rests,
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from padfree.onnx_tools.passes.masks.window import OPEN, Window
 
 from tests.onnx_tools.agreement import assert_agree
 
-from .attention_forms import FLOAT, Added, PositionedBuilder, attributes, missed, with_added
+from .attention_forms import FLOAT, Added, PositionedBuilder, attributes, miss_reason, with_added
 
 
 def _one_mask(b: PositionedBuilder) -> list[str]:
@@ -74,8 +74,8 @@ def test_only_the_order_of_tokens_is_the_same_under_holes(form: str) -> None:
     model = with_added(added)
     result = rewrite(model, interface="padded")
     assert result.report.plugins.get("PadfreeAttention", 0) == window.by_order
-    assert ("has a window: under a mask with holes" in missed(result)) != window.by_order
-    assert ("; --masks contiguous packs it" in missed(result)) != window.by_order
+    assert ("has a window: under a mask with holes" in miss_reason(result)) != window.by_order
+    assert ("; --masks contiguous packs it" in miss_reason(result)) != window.by_order
     assert_agree(model, result)
 
 
@@ -139,7 +139,7 @@ def test_other_masks_are_no_windows(added: Added, reason: str) -> None:
     assert [item["window_left"] for item in attributes(result)] in ([], [OPEN])
     assert [item["bias"] for item in attributes(result)] == [b"distance"] * ("bias" in reason)
     assert_agree(model, result)
-    assert reason in missed(rewrite(model, interface="padded"))
+    assert reason in miss_reason(rewrite(model, interface="padded"))
 
 
 def test_window_that_padding_makes_wider_is_refused() -> None:

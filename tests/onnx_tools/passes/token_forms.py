@@ -27,11 +27,11 @@ def sizes(b: EncoderBuilder, *parts: str | int) -> str:
     return b.op("Concat", *results, axis=0)
 
 
-def shaped(b: EncoderBuilder, x: str, *parts: str | int) -> str:
+def reshape(b: EncoderBuilder, x: str, *parts: str | int) -> str:
     return b.op("Reshape", x, sizes(b, *parts))
 
 
-def turned(b: EncoderBuilder, x: str, *perm: int) -> str:
+def transpose(b: EncoderBuilder, x: str, *perm: int) -> str:
     return b.op("Transpose", x, perm=perm)
 
 
@@ -53,12 +53,12 @@ def softmax(b: EncoderBuilder, q: str, k: str, v: str, mask: str) -> str:
 
 def flat(b: EncoderBuilder, x: str) -> str:
     """The whole layer on [B*S,E], heads split from there."""
-    rows = shaped(b, x, "B*S", HIDDEN)
-    heads = [turned(b, shaped(b, gemm(b, rows, transB=1), "B", "S", HEADS, SIZE), 0, 2, 1, 3) for _ in range(3)]
-    context = softmax(b, heads[0], turned(b, heads[1], 0, 1, 3, 2), heads[2], b.padding_mask())
-    joined = shaped(b, turned(b, context, 0, 2, 1, 3), "B*S", HIDDEN)
+    rows = reshape(b, x, "B*S", HIDDEN)
+    heads = [transpose(b, reshape(b, gemm(b, rows, transB=1), "B", "S", HEADS, SIZE), 0, 2, 1, 3) for _ in range(3)]
+    context = softmax(b, heads[0], transpose(b, heads[1], 0, 1, 3, 2), heads[2], b.padding_mask())
+    joined = reshape(b, transpose(b, context, 0, 2, 1, 3), "B*S", HIDDEN)
     hidden = b.norm(b.op("Add", gemm(b, joined), rows))
-    return shaped(b, feed_forward(b, hidden, hidden), "B", "S", HIDDEN)
+    return reshape(b, feed_forward(b, hidden, hidden), "B", "S", HIDDEN)
 
 
 def flat_with_one(b: EncoderBuilder, x: str) -> str:
@@ -68,49 +68,51 @@ def flat_with_one(b: EncoderBuilder, x: str) -> str:
     parts = [
         b.op("Slice", joined, b.axes(i * HIDDEN), b.axes((i + 1) * HIDDEN), b.axes(2)) for i in range(3)
     ]  # fmt: skip
-    heads = [turned(b, shaped(b, part, "B", "S", HEADS, SIZE), 0, 2, 1, 3) for part in parts]
-    context = softmax(b, heads[0], turned(b, heads[1], 0, 1, 3, 2), heads[2], b.padding_mask())
-    back = shaped(b, turned(b, context, 0, 2, 1, 3), 1, "B*S", HIDDEN)
+    heads = [transpose(b, reshape(b, part, "B", "S", HEADS, SIZE), 0, 2, 1, 3) for part in parts]
+    context = softmax(b, heads[0], transpose(b, heads[1], 0, 1, 3, 2), heads[2], b.padding_mask())
+    back = reshape(b, transpose(b, context, 0, 2, 1, 3), 1, "B*S", HIDDEN)
     scaled = b.op("Mul", back, b.constant(np.linspace(0.5, 1.5, HIDDEN).reshape(1, 1, HIDDEN)))
-    return shaped(b, b.norm(b.op("Add", scaled, rows)), "B", "S", HIDDEN)
+    return reshape(b, b.norm(b.op("Add", scaled, rows)), "B", "S", HIDDEN)
 
 
 def merged_mask(b: EncoderBuilder, by_head: bool) -> str:
     """[B*H,1,S], or [H*B,1,S]."""
     if not by_head:
         wide = b.op("Expand", b.padding_mask(), b.axes(1, HEADS, 1, 1))
-        return shaped(b, wide, f"B*{HEADS}", 1, "S")
-    row = turned(b, b.padding_mask(), 1, 0, 2, 3)
-    return shaped(b, b.op("Expand", row, b.axes(HEADS, 1, 1, 1)), f"{HEADS}*B", 1, "S")
+        return reshape(b, wide, f"B*{HEADS}", 1, "S")
+    row = transpose(b, b.padding_mask(), 1, 0, 2, 3)
+    return reshape(b, b.op("Expand", row, b.axes(HEADS, 1, 1, 1)), f"{HEADS}*B", 1, "S")
 
 
 def length_first(b: EncoderBuilder, x: str) -> str:
     """[S,B,E] and [B*H,S,D], as nn.MultiheadAttention has them."""
-    rows = turned(b, x, 1, 0, 2)
+    rows = transpose(b, x, 1, 0, 2)
     joined = b.linear(rows, HIDDEN, 3 * HIDDEN)
     parts = [
-        b.op("Gather", turned(b, shaped(b, joined, "S", "B", 3, HIDDEN), 2, 0, 1, 3), b.constant(i, np.int64), axis=0)
+        b.op(
+            "Gather", transpose(b, reshape(b, joined, "S", "B", 3, HIDDEN), 2, 0, 1, 3), b.constant(i, np.int64), axis=0
+        )
         for i in range(3)
     ]
-    q, k, v = (turned(b, shaped(b, part, "S", f"B*{HEADS}", SIZE), 1, 0, 2) for part in parts)
-    scores = b.op("Mul", b.op("MatMul", q, turned(b, k, 0, 2, 1)), b.constant(0.35))
+    q, k, v = (transpose(b, reshape(b, part, "S", f"B*{HEADS}", SIZE), 1, 0, 2) for part in parts)
+    scores = b.op("Mul", b.op("MatMul", q, transpose(b, k, 0, 2, 1)), b.constant(0.35))
     weights = b.op("Softmax", b.op("Add", scores, merged_mask(b, False)), axis=-1)
-    context = shaped(b, turned(b, b.op("MatMul", weights, v), 1, 0, 2), "S*B", HIDDEN)
-    hidden = b.norm(b.op("Add", shaped(b, gemm(b, context, transB=1), "S", "B", HIDDEN), rows))
-    return turned(b, b.norm(b.op("Tanh", hidden)), 1, 0, 2)
+    context = reshape(b, transpose(b, b.op("MatMul", weights, v), 1, 0, 2), "S*B", HIDDEN)
+    hidden = b.norm(b.op("Add", reshape(b, gemm(b, context, transB=1), "S", "B", HIDDEN), rows))
+    return transpose(b, b.norm(b.op("Tanh", hidden)), 1, 0, 2)
 
 
 def heads_before_batch(b: EncoderBuilder, x: str) -> str:
     """[H*B,S,D], as the first implementations of the Transformer in PyTorch have it."""
     parts = []
     for _ in range(3):
-        split = shaped(b, b.linear(x, HIDDEN, HIDDEN), "B", "S", HEADS, SIZE)
-        parts.append(shaped(b, turned(b, split, 2, 0, 1, 3), f"{HEADS}*B", "S", SIZE))
+        split = reshape(b, b.linear(x, HIDDEN, HIDDEN), "B", "S", HEADS, SIZE)
+        parts.append(reshape(b, transpose(b, split, 2, 0, 1, 3), f"{HEADS}*B", "S", SIZE))
     q, k, v = parts
-    scores = b.op("Mul", b.op("MatMul", q, turned(b, k, 0, 2, 1)), b.constant(0.35))
+    scores = b.op("Mul", b.op("MatMul", q, transpose(b, k, 0, 2, 1)), b.constant(0.35))
     weights = b.op("Softmax", b.op("Add", scores, merged_mask(b, True)), axis=-1)
-    context = shaped(b, b.op("MatMul", weights, v), HEADS, "B", "S", SIZE)
-    joined = shaped(b, turned(b, context, 1, 2, 0, 3), "B", "S", HIDDEN)
+    context = reshape(b, b.op("MatMul", weights, v), HEADS, "B", "S", SIZE)
+    joined = reshape(b, transpose(b, context, 1, 2, 0, 3), "B", "S", HIDDEN)
     return b.norm(b.op("Add", b.linear(joined, HIDDEN, HIDDEN), x))
 
 
@@ -118,7 +120,7 @@ def one_head(b: EncoderBuilder, x: str) -> str:
     """Scores [B,S,S] of one head, with a mask [B,1,S]."""
     q, k, v = (b.linear(x, HIDDEN, HIDDEN) for _ in range(3))
     mask = b.op("Squeeze", b.padding_mask(), b.axes(1))
-    scores = b.op("Mul", b.op("MatMul", q, turned(b, k, 0, 2, 1)), b.constant(0.25))
+    scores = b.op("Mul", b.op("MatMul", q, transpose(b, k, 0, 2, 1)), b.constant(0.25))
     context = b.op("MatMul", b.op("Softmax", b.op("Add", scores, mask), axis=-1), v)
     return b.norm(b.op("Add", b.linear(context, HIDDEN, HIDDEN), x))
 

@@ -22,7 +22,7 @@ from tests.support.samples import PLAIN_NORM
 E, T = 8, 5
 
 
-def scaled(**factors: float) -> ModelProto:
+def scale(**factors: float) -> ModelProto:
     """A BERT of two layers; weights of layer 1 multiplied by factors (names with __ for dots)."""
     model = bert_model(2, 32, 4, 64, vocab_size=60, max_positions=48)
     for key, factor in factors.items():
@@ -37,12 +37,12 @@ def metadata_of(model: ModelProto) -> dict[str, object]:
 
 
 def test_nothing_stays_float32_without_need() -> None:
-    assert metadata_of(rewrite(scaled(), precision="fp16").model)["kept_float32"] == {}
+    assert metadata_of(rewrite(scale(), precision="fp16").model)["kept_float32"] == {}
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_activations_that_overflow_stay_float32(interface: str) -> None:
-    model = scaled(intermediate__dense__MatMul=3e4, output__dense__MatMul=1 / 3e4)
+    model = scale(intermediate__dense__MatMul=3e4, output__dense__MatMul=1 / 3e4)
     result = rewrite(model, precision="fp16", interface=interface).model  # its outputs are checked by rewrite
     kept = metadata_of(result)["kept_float32"]
     assert isinstance(kept, dict)
@@ -112,13 +112,13 @@ def test_half_is_fp16_where_that_costs_nothing() -> None:
 
 
 def test_norms_of_large_sums_stay_float32() -> None:
-    model = scaled(output__dense__MatMul=3e4)
+    model = scale(output__dense__MatMul=3e4)
     result = rewrite(model, precision="fp16").model
     assert [node.op_type for node in result.graph.node].count("LayerNormalization") == 1
 
 
 def test_what_cannot_stay_float32_is_refused_by_name() -> None:
-    model = scaled(attention__self__value__MatMul=3e4)
+    model = scale(attention__self__value__MatMul=3e4)
     with pytest.raises(
         RewriteError, match=r"of PadfreeAttention 'PadfreeAttention_1' holds .*e\+0.*choose precision bf16"
     ):
@@ -127,7 +127,7 @@ def test_what_cannot_stay_float32_is_refused_by_name() -> None:
 
 
 def test_results_that_are_not_finite_are_refused() -> None:
-    model = scaled(intermediate__dense__MatMul=3e4, output__dense__bias=2.0)
+    model = scale(intermediate__dense__MatMul=3e4, output__dense__bias=2.0)
     rewritten = rewrite(model, verify=False).model
     sample = sample_of(model, metadata_of(rewritten))
     with pytest.raises(VerificationError, match=r"'last_hidden_state' has .* numbers that are not finite"):

@@ -15,10 +15,10 @@ def test_sums_stay_and_errors_do_not_grow(precision: str, axis: int) -> None:
     exact = (rng.standard_normal((1024, 1024)) * rng.uniform(0.1, 3, (1024, 1))).astype(np.float32)
     exact[::7] = 0.0
 
-    def found(values: Floats) -> Floats:
+    def error_of(values: Floats) -> Floats:
         return to_float32(round_to(values, precision))
 
-    kept, nearest = found(moved_to_keep_sums(exact, found, axis)), found(exact)
+    kept, nearest = error_of(moved_to_keep_sums(exact, error_of, axis)), error_of(exact)
     off, of_nearest = kept.astype(np.float64) - exact, nearest.astype(np.float64) - exact
     assert np.abs(off.sum(axis)).mean() < 0.3 * np.abs(of_nearest.sum(axis)).mean()
     assert np.linalg.norm(off) < 1.002 * np.linalg.norm(of_nearest)

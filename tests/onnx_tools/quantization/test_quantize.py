@@ -57,7 +57,7 @@ def made(half: Model) -> Model:
     return quantize(half, BATCHES)
 
 
-def described(model: Model) -> dict[str, Any]:
+def describe(model: Model) -> dict[str, Any]:
     return dict(read_metadata(model.proto)[QUANTIZATION])
 
 
@@ -99,7 +99,7 @@ def test_constants_are_the_weights(half: Model, made: Model) -> None:
     """scale times stored numbers are the weights to 3 bits."""
     before, after = values(half), values(made)
     old = {node.name: node for node in padfree_nodes(half.proto.graph)}
-    scales = {layer["name"]: layer["scale"] for layer in described(made)["layers"]}
+    scales = {layer["name"]: layer["scale"] for layer in describe(made)["layers"]}
     for node, _ in products(made):
         rows, scale = after[node.input[1]].astype(np.float64), after[node.input[2]].astype(np.float64)
         weight = before[old[node.name].input[1]].astype(np.float64).T
@@ -110,18 +110,18 @@ def test_constants_are_the_weights(half: Model, made: Model) -> None:
 
 
 def test_scales_leave_room(half: Model, made: Model) -> None:
-    layers = described(made)["layers"]
+    layers = describe(made)["layers"]
     for layer in layers:
         assert LARGEST / 4 <= layer["largest"] / layer["scale"] <= LARGEST / 2, layer
     wide = {
-        layer["name"]: layer["scale"] for layer in described(quantize(half, BATCHES, QuantizationOptions(16)))["layers"]
+        layer["name"]: layer["scale"] for layer in describe(quantize(half, BATCHES, QuantizationOptions(16)))["layers"]
     }
     assert {layer["name"]: 8 * layer["scale"] for layer in layers} == wide
 
 
 def test_the_largest_number_of_all_batches_counts(half: Model) -> None:
-    each = [{item["name"]: item["largest"] for item in described(quantize(half, [one]))["layers"]} for one in BATCHES]
-    both = {item["name"]: item["largest"] for item in described(quantize(half, BATCHES))["layers"]}
+    each = [{item["name"]: item["largest"] for item in describe(quantize(half, [one]))["layers"]} for one in BATCHES]
+    both = {item["name"]: item["largest"] for item in describe(quantize(half, BATCHES))["layers"]}
     assert both == {name: max(one[name] for one in each) for name in both}
     assert each[0] != both
 
@@ -134,7 +134,7 @@ def test_it_computes_nearly_the_same(half: Model, made: Model) -> None:
     for end, length in zip(ends, BATCHES[0]["seq_lens"], strict=True):
         a, b = (rows[0][end - length : end].astype(np.float64).ravel() for rows in (wanted, actual))
         cosines.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-    said = described(made)["outputs"]["last_hidden_state"]
+    said = describe(made)["outputs"]["last_hidden_state"]
     assert said["mean_cosine"] == pytest.approx(np.mean(cosines), abs=1e-6)
     assert said["least_cosine"] == pytest.approx(min(cosines), abs=1e-6)
     assert 0.99 < min(cosines) < 1 - 1e-5
@@ -142,26 +142,26 @@ def test_it_computes_nearly_the_same(half: Model, made: Model) -> None:
 
 def test_losses_are_those_of_three_bits(made: Model) -> None:
     """Two factors, each off by up to 2^-4 of itself, evenly: sqrt(2) * 0.026."""
-    losses = [layer["loss"] for layer in described(made)["layers"]]
+    losses = [layer["loss"] for layer in describe(made)["layers"]]
     assert all(0.03 < loss < 0.045 for loss in losses), losses
 
 
 def test_products_are_chosen_by_name(half: Model) -> None:
     names = [node.name for node in padfree_nodes(half.proto.graph) if node.op_type == "PadfreeLinear"]
-    kept = described(quantize(half, BATCHES, QuantizationOptions(keep=("qkv*",))))
+    kept = describe(quantize(half, BATCHES, QuantizationOptions(keep=("qkv*",))))
     assert list(kept["kept"].items()) == [(name, "asked for") for name in names if name.startswith("qkv")]
     one = quantize(half, BATCHES, QuantizationOptions(quantize=(names[2],)))
-    assert [layer["name"] for layer in described(one)["layers"]] == [names[2]]
-    assert set(described(one)["kept"].values()) == {"not asked for"}
+    assert [layer["name"] for layer in describe(one)["layers"]] == [names[2]]
+    assert set(describe(one)["kept"].values()) == {"not asked for"}
     assert [attributes["results"] for _, attributes in products(one)] == ["act"]
     run(finish(one, "fp16"), BATCHES[0])
 
 
 def test_products_that_lose_too_much_stay(half: Model, made: Model) -> None:
-    losses = {layer["name"]: layer["loss"] for layer in described(made)["layers"]}
+    losses = {layer["name"]: layer["loss"] for layer in describe(made)["layers"]}
     worst = max(losses, key=losses.__getitem__)
     limit = sorted(losses.values())[-2]
-    actual = described(quantize(half, BATCHES, QuantizationOptions(largest_loss=limit)))
+    actual = describe(quantize(half, BATCHES, QuantizationOptions(largest_loss=limit)))
     assert actual["kept"] == {worst: f"loses {losses[worst]:.3f} of its result, allowed is {limit:g}"}
     with pytest.raises(RewriteError, match=r"every GEMM loses too much in fp8, '.*' most: loses 0\.\d+ of"):
         quantize(half, BATCHES, QuantizationOptions(largest_loss=1e-3))
@@ -244,7 +244,7 @@ def test_bf16_goes_through_float32(original: ModelProto) -> None:
     quantized = [node for node in actual.proto.graph.node if node.op_type == "QuantizeLinear"]
     makers = {name: node for node in actual.proto.graph.node for name in node.output}
     assert [makers[node.input[0]].op_type for node in quantized] == ["Cast"] * len(kept)
-    assert described(actual)["outputs"]["last_hidden_state"]["mean_cosine"] > 0.99
+    assert describe(actual)["outputs"]["last_hidden_state"]["mean_cosine"] > 0.99
 
 
 def norms_in_e4m3(model: Model) -> int:
@@ -262,7 +262,7 @@ def test_other_families(name: str, fold_streams: bool, rewritings: Rewritings) -
     linear = with_linear(plain, fold_streams=fold_streams)
     sample = sample_of(source, read_metadata(plain.proto))
     actual = quantize(linear, [sample.feeds], QuantizationOptions(largest_loss=10.0), verify=False)
-    assert len(described(actual)["layers"]) == folded.layers_of(linear.proto).products
+    assert len(describe(actual)["layers"]) == folded.layers_of(linear.proto).products
     wanted, got = (run(finish(model, "fp16"), dict(sample.feeds)) for model in (linear, actual))
     for a, b in zip(wanted, got, strict=True):
         x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
@@ -312,5 +312,5 @@ def test_streams_whose_rows_differ_in_length(longer: float) -> None:
     actual = quantize_gemms(plain, [feeds], begin=begin, verify=False)
     assert begun == [1] * (1 if longer == 1 else 2)
     assert (norms_in_e4m3(actual) > 2) == (longer > 1)
-    assert not described(actual)["kept"]
-    assert max(layer["loss"] for layer in described(actual)["layers"]) < LARGEST_STREAM_LOSS
+    assert not describe(actual)["kept"]
+    assert max(layer["loss"] for layer in describe(actual)["layers"]) < LARGEST_STREAM_LOSS

@@ -89,7 +89,7 @@ GRAPHS = {
 }
 
 
-def narrowed(model: ModelProto, *keep: str) -> ModelProto:
+def narrow(model: ModelProto, *keep: str) -> ModelProto:
     """The model with its GEMMs in e4m3, but for those that are kept."""
     raise_opset(model, OPSET)
     source = Model(model)
@@ -144,7 +144,7 @@ def norms_of(model: ModelProto) -> list[NodeProto]:
 @pytest.mark.parametrize("make", GRAPHS, ids=lambda make: make.__name__)
 def test_norms_give_e4m3(make: Any) -> None:
     model, rows = make()
-    rewritten = narrowed(model)
+    rewritten = narrow(model)
     (norm,) = norms_of(rewritten)
     attributes, outputs = node_attributes(norm), GRAPHS[make]
     assert attributes["results"] == ("both" if "y" in outputs else "e4m3")
@@ -168,7 +168,7 @@ def test_a_product_that_stays_reads_half_precision() -> None:
     """One of two readers is kept: the rows leave in both types."""
     model, rows = ahead_of_a_layer()
     kept = next(node.name for node in model.graph.node if node.output[0] == model.graph.output[1].name)
-    (norm,) = norms_of(narrowed(model, kept))
+    (norm,) = norms_of(narrow(model, kept))
     assert list(norm.output) == [rows, f"{rows}_e4m3", f"{rows}_total"]
 
 
@@ -176,7 +176,7 @@ def test_the_sum_beside_a_norm_is_quantised_by_itself() -> None:
     """A product of the sum, not of the norm: the norm stays as it was."""
     graph = PackedGraph("fp16")
     normed = graph.norm("x", "x", sum_output=True)
-    rewritten = narrowed(graph.model(graph.linear(f"{normed}_total"), normed))
+    rewritten = narrow(graph.model(graph.linear(f"{normed}_total"), normed))
     (norm,) = norms_of(rewritten)
     assert node_attributes(norm)["results"] == "act"
     assert [node.op_type for node in rewritten.graph.node].count("QuantizeLinear") == 1

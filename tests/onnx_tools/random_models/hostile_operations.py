@@ -27,13 +27,13 @@ def _token_shape(b: RandomGraph, *order: int) -> str:
 
 def _flat_rows(b: RandomGraph, x: str, _: str) -> str:
     """A linear layer on [B*S,E]."""
-    flat = b.op("Gemm", b.shaped(x, -1, HIDDEN), b.weight(HIDDEN, HIDDEN), b.weight(HIDDEN))
+    flat = b.op("Gemm", b.reshape(x, -1, HIDDEN), b.weight(HIDDEN, HIDDEN), b.weight(HIDDEN))
     return b.op("Reshape", flat, _token_shape(b, 0, 1, 2))
 
 
 def _flat_sums(b: RandomGraph, x: str, _: str) -> str:
     """Sums on [B*S,E], from one sequence into the next."""
-    flat = b.op("CumSum", b.shaped(x, -1, HIDDEN), b.constant(0, np.int64))
+    flat = b.op("CumSum", b.reshape(x, -1, HIDDEN), b.constant(0, np.int64))
     return b.op("Reshape", flat, _token_shape(b, 0, 1, 2))
 
 
@@ -49,7 +49,7 @@ def _length_first(b: RandomGraph, x: str, _: str) -> str:
 
 def _length_first_rows(b: RandomGraph, x: str, _: str) -> str:
     """A linear layer on [S*B,E]: rows in another order than the tokens'."""
-    transposed = b.shaped(b.op("Transpose", x, perm=[1, 0, 2]), -1, HIDDEN)
+    transposed = b.reshape(b.op("Transpose", x, perm=[1, 0, 2]), -1, HIDDEN)
     flat = b.op("Reshape", b.op("MatMul", transposed, b.weight(HIDDEN, HIDDEN)), _token_shape(b, 1, 0, 2))
     return b.op("Transpose", flat, perm=[1, 0, 2])
 
@@ -68,7 +68,7 @@ def _scrambled(b: RandomGraph, x: str, _: str) -> str:
     return b.op("Reshape", scaled, _token_shape(b, 0, 1, 2))
 
 
-def _renamed(b: RandomGraph, x: str, _: str) -> str:
+def _rename(b: RandomGraph, x: str, _: str) -> str:
     """[B,S,E] called [S,B,E], and added to itself in the right order."""
     return b.op("Add", x, b.op("Transpose", b.op("Reshape", x, _token_shape(b, 1, 0, 2)), perm=[1, 0, 2]))
 
@@ -81,7 +81,7 @@ def _extra_token(b: RandomGraph, x: str, _: str) -> str:
     return b.op("Slice", b.op("Tanh", longer), b.axes(1), b.axes(END), b.axes(1))
 
 
-def _shifted(b: RandomGraph, x: str, _: str) -> str:
+def _shift(b: RandomGraph, x: str, _: str) -> str:
     """Every token reads its left neighbour, the first one zeros."""
     batch = b.op("Concat", b.op("Shape", "input_ids", end=1), b.axes(1, HIDDEN), axis=0)
     longer = b.op("Concat", b.op("Expand", b.constant(np.zeros((1, 1, HIDDEN))), batch), x, axis=1)
@@ -231,9 +231,9 @@ HOSTILE: Mapping[str, Callable[[RandomGraph, str, str], str]] = MappingProxyType
         "length first rows": _length_first_rows,
         "columns": _columns,
         "scrambled": _scrambled,
-        "renamed": _renamed,
+        "renamed": _rename,
         "extra token": _extra_token,
-        "shifted": _shifted,
+        "shifted": _shift,
         "rolled": _rolled,
         "reversed": _reversed,
         "last kept": _last_kept,

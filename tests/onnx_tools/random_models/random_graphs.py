@@ -32,10 +32,10 @@ class RandomGraph(EncoderBuilder):
         """float [B,S,1]."""
         return self.op("Cast", self.op("Unsqueeze", "attention_mask", self.axes(2)), to=TensorProto.FLOAT)
 
-    def shaped(self, x: str, *sizes: int) -> str:
+    def reshape(self, x: str, *sizes: int) -> str:
         return self.op("Reshape", x, self.axes(*sizes))
 
-    def pooled(self, x: str) -> str:
+    def pool(self, x: str) -> str:
         """Masked mean, [B,1,E]."""
         mask = self.mask()
         total = self.op("ReduceSum", self.op("Mul", x, mask), self.axes(1), keepdims=1)
@@ -53,7 +53,7 @@ class RandomGraph(EncoderBuilder):
             x, y = (self.tokens[-1 - number % len(self.tokens)] for number in (first, second))
             self.tokens.append(OPERATIONS[NAMES[operation % len(NAMES)]](self, x, y))
 
-    def finished(self, outputs: int, pooling: int) -> ModelProto:
+    def finish(self, outputs: int, pooling: int) -> ModelProto:
         """The model: its last tokens, and one of some poolings of them."""
         last = self.op("Tanh", self.op("Add", self.tokens[-1], self.tokens[1]))
         shapes: dict[str, list[object]] = {}
@@ -61,7 +61,7 @@ class RandomGraph(EncoderBuilder):
             self.op("Identity", last, output="tokens")
             shapes["tokens"] = ["batch", "sequence", HIDDEN]
         if outputs % 3 != 0:
-            pools = (self._first, lambda x: self.op("Squeeze", self.pooled(x), self.axes(1)), self._largest)
+            pools = (self._first, lambda x: self.op("Squeeze", self.pool(x), self.axes(1)), self._largest)
             self.op("Identity", pools[pooling % 3](last), output="pooled")
             shapes["pooled"] = ["batch", HIDDEN]
         return self.model(shapes)
@@ -77,10 +77,10 @@ class RandomGraph(EncoderBuilder):
 
 def _heads_and_back(b: RandomGraph, x: str, y: str) -> str:
     """Element-wise work on [B,H,S,D], with a row for each head."""
-    heads = b.op("Transpose", b.shaped(x, 0, 0, HEADS, SIZE), perm=[0, 2, 1, 3])
-    other = b.op("Transpose", b.shaped(y, 0, 0, HEADS, SIZE), perm=[0, 2, 1, 3])
+    heads = b.op("Transpose", b.reshape(x, 0, 0, HEADS, SIZE), perm=[0, 2, 1, 3])
+    other = b.op("Transpose", b.reshape(y, 0, 0, HEADS, SIZE), perm=[0, 2, 1, 3])
     scaled = b.op("Mul", heads, b.constant(np.linspace(0.5, 1.5, HIDDEN).reshape(1, HEADS, 1, SIZE)))
-    return b.shaped(b.op("Transpose", b.op("Add", scaled, other), perm=[0, 2, 1, 3]), 0, 0, HIDDEN)
+    return b.reshape(b.op("Transpose", b.op("Add", scaled, other), perm=[0, 2, 1, 3]), 0, 0, HIDDEN)
 
 
 def _rotary(b: RandomGraph, x: str, _: str) -> str:
@@ -115,7 +115,7 @@ OPERATIONS: Mapping[str, Callable[[RandomGraph, str, str], str]] = MappingProxyT
         "cumulative over E": lambda b, x, _: b.op("CumSum", x, b.constant(2, np.int64)),
         "masked": lambda b, x, _: b.op("Mul", x, b.mask()),
         "filled": lambda b, x, _: b.op("Where", b.op("Cast", b.mask(), to=TensorProto.BOOL), x, b.constant(3.0)),
-        "mean": lambda b, x, y: b.op("Add", y, b.pooled(x)),
+        "mean": lambda b, x, y: b.op("Add", y, b.pool(x)),
         "positions": lambda b, x, _: b.op("Mul", x, b.op("Sin", b.positions())),
         **HOSTILE,
         **TOKEN_OPERATIONS,
@@ -135,7 +135,7 @@ def with_stronger_masks(model: ModelProto) -> ModelProto:
     return copy
 
 
-def described(steps: Sequence[Step]) -> str:
+def describe(steps: Sequence[Step]) -> str:
     """The operations of a program with the tensors they take: 0 the embedding, 1 the first layer, 2 and so on."""
     lines = []
     for count, (operation, first, second) in enumerate(steps, 2):
@@ -144,7 +144,7 @@ def described(steps: Sequence[Step]) -> str:
     return "; ".join(lines) or "one layer alone"
 
 
-def parsed(text: str) -> list[Step]:
-    """The program that `described` gives as this text."""
+def parse(text: str) -> list[Step]:
+    """The program that `describe` gives as this text."""
     match = re.findall(r"(\d+) = ([^(;]+)\((\d+), (\d+)\)", text)
     return [(NAMES.index(name), int(count) - 1 - int(x), int(count) - 1 - int(y)) for count, name, x, y in match]

@@ -31,8 +31,8 @@ from padfree.builder.bench.environment import append_record, commit
 from tests.onnx_tools.evaluator import evaluate
 from tests.support.threads import ONE_THREAD
 
-from .random_graphs import OPERATIONS, Step, described
-from .test_random_graphs import IN_ONNXRUNTIME, rewritten, run
+from .random_graphs import OPERATIONS, Step, describe
+from .test_random_graphs import IN_ONNXRUNTIME, rewrite_program, run
 
 PIECE = 500  # cases between two records
 BETWEEN_COLLECTIONS = 100  # cases; a graph's nodes and tensors refer to each other
@@ -55,9 +55,9 @@ def verdict(seed: int, number: int) -> str:
     steps, outputs, pooling, interface = case(seed, number)
     runs = (evaluate, run) if number % IN_ONNXRUNTIME == 0 else (evaluate,)
     try:
-        return REFUSED if rewritten(steps, outputs, pooling, interface, runs) is None else RIGHT
+        return REFUSED if rewrite_program(steps, outputs, pooling, interface, runs) is None else RIGHT
     except Exception:
-        return f"{interface}, outputs {outputs}, pooling {pooling}: {described(steps)}\n{traceback.format_exc()}"
+        return f"{interface}, outputs {outputs}, pooling {pooling}: {describe(steps)}\n{traceback.format_exc()}"
 
 
 def work(seed: int) -> None:
@@ -85,7 +85,7 @@ class Worker:
         waiting = piece
         while waiting:
             at = waiting.start
-            answers = self._asked(waiting)
+            answers = self._ask(waiting)
             for at in waiting:
                 line = answers.readline()
                 if not line:
@@ -105,7 +105,7 @@ class Worker:
         code, self._process = self._process.wait(), None
         return code
 
-    def _asked(self, piece: range) -> IO[str]:
+    def _ask(self, piece: range) -> IO[str]:
         if self._process is None:
             command = [sys.executable, "-W", "ignore", "-m", "tests.onnx_tools.random_models.random_search"]
             self._process = subprocess.Popen(

@@ -277,7 +277,7 @@ def _call(name: str, inputs: list[str], outputs: list[str], overload: str) -> No
 
 def branches(model: ModelProto, rng: random.Random) -> None:
     """Nodes inside an If whose condition is known: a weight, a constant, or folded from them."""
-    kinds = {name: item.type for name, item in _inferred(model).items()}
+    kinds = {name: item.type for name, item in _infer(model).items()}
     plain = [item for item in model.graph.node if _is_plain(item) and item.output[0] in kinds and len(item.output) == 1]
     for node in _some(plain, rng, 2):
         taken = rng.random() < 0.5
@@ -312,7 +312,7 @@ def branches(model: ModelProto, rng: random.Random) -> None:
         next(item for item in model.graph.node if item.output[:] == node.output[:]).CopyFrom(result)
 
 
-def _inferred(model: ModelProto) -> dict[str, onnx.ValueInfoProto]:
+def _infer(model: ModelProto) -> dict[str, onnx.ValueInfoProto]:
     graph = onnx.shape_inference.infer_shapes(model).graph
     return {item.name: item for item in graph.value_info}
 

@@ -21,7 +21,7 @@ from tests.onnx_tools.agreement import Run, assert_agree, in_float64, reads_padd
 from tests.onnx_tools.evaluator import evaluate
 from tests.onnx_tools.report_checks import assert_report_is_true
 
-from .random_graphs import OPERATIONS, RandomGraph, Step, described, parsed, with_stronger_masks
+from .random_graphs import OPERATIONS, RandomGraph, Step, describe, parse, with_stronger_masks
 from .token_operations import TOKEN_OPERATIONS
 
 numbers = st.integers(0, 99)
@@ -38,7 +38,7 @@ TOLERANCE, IN_FLOAT64 = 1e-3, 1e-6
 REFUSAL = "its result depends on padding"
 
 
-def rewritten(
+def rewrite_program(
     steps: Sequence[Step], outputs: int, pooling: int, interface: str, runs: Sequence[Run] = (evaluate, run)
 ) -> RewriteResult | None:
     """Rewrites and compares a program; None where the graph depends on padding: it is refused, or is as good as that.
@@ -48,7 +48,7 @@ def rewritten(
     """
     graph = RandomGraph()
     graph.run(steps)
-    model = graph.finished(outputs, pooling)
+    model = graph.finish(outputs, pooling)
     try:
         result = rewrite(model, interface=interface, verify=False)
     except RewriteError as error:
@@ -104,7 +104,7 @@ LEAKING = {
 @pytest.mark.parametrize("name", LEAKING)
 def test_what_a_mask_does_not_hide_is_the_originals_fault(name: str) -> None:
     """Original and rewritten model differ with a mask of -1e4, and agree with one that hides padding."""
-    assert rewritten(parsed(LEAKING[name]), 0, 1, "padded", (evaluate,)) is not None
+    assert rewrite_program(parse(LEAKING[name]), 0, 1, "padded", (evaluate,)) is not None
 
 
 def test_a_maximum_that_hides_padding_is_the_originals_fault() -> None:
@@ -112,12 +112,12 @@ def test_a_maximum_that_hides_padding_is_the_originals_fault() -> None:
         "2 = half masked(1, 0); 3 = filled(2, 2); 4 = reordered(3, 3); 5 = layer flat with one(3, 4); "
         "6 = positions by_range_and_offset(4, 4); 7 = reversed(4, 0)"
     )
-    assert rewritten(parsed(program), 69, 11, "padded", (evaluate,)) is None
+    assert rewrite_program(parse(program), 69, 11, "padded", (evaluate,)) is None
 
 
 def test_both_overflow_at_the_same_places() -> None:
     program = "2 = cumulative over S(0, 1); 3 = flat masked sums(2, 2); 4 = sum exponentials(3, 3)"
-    assert rewritten(parsed(program), 0, 1, "packed", (evaluate,)) is not None
+    assert rewrite_program(parse(program), 0, 1, "packed", (evaluate,)) is not None
 
 
 BEYOND_FLOAT32 = {
@@ -151,7 +151,7 @@ BEYOND_FLOAT32 = {
 @pytest.mark.parametrize("name", BEYOND_FLOAT32)
 def test_what_float32_cannot_hold_is_compared_in_float64(name: str) -> None:
     program, (outputs, pooling) = BEYOND_FLOAT32[name]
-    assert rewritten(parsed(program), outputs, pooling, "padded", (evaluate,)) is not None
+    assert rewrite_program(parse(program), outputs, pooling, "padded", (evaluate,)) is not None
 
 
 def test_rounding_does_not_turn_a_choice_over() -> None:
@@ -160,14 +160,14 @@ def test_rounding_does_not_turn_a_choice_over() -> None:
         "2 = sum length first(1, 1); 3 = one hot first(1, 1); 4 = sum square root(3, 3); 5 = maximum(1, 2); "
         "6 = sum product from the right(0, 1); 7 = sorted(4, 0)"
     )
-    assert rewritten(parsed(program), 18, 70, "padded", (evaluate,)) is not None
+    assert rewrite_program(parse(program), 18, 70, "padded", (evaluate,)) is not None
 
 
 def _search(steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int) -> None:
     runs = (evaluate, run) if sample == 0 else (evaluate,)
     interface = "padded" if padded else "packed"
-    note(f"{interface}, outputs {outputs}, pooling {pooling}: {described(steps)}")
-    rewritten(steps, outputs, pooling, interface, runs)
+    note(f"{interface}, outputs {outputs}, pooling {pooling}: {describe(steps)}")
+    rewrite_program(steps, outputs, pooling, interface, runs)
 
 
 @settings(max_examples=COUNT, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -213,7 +213,7 @@ READS_EXTENT = {"similarity"}  # the longest sequence's length: the padded inter
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation(name: str, interface: str) -> None:
-    result = rewritten([(list(OPERATIONS).index(name), 0, 1)], 2, 1, interface)
+    result = rewrite_program([(list(OPERATIONS).index(name), 0, 1)], 2, 1, interface)
     if name in READS_PADDING or (name in READS_EXTENT and interface == "packed"):
         assert result is None
     else:
@@ -235,7 +235,7 @@ def test_each_operation(name: str, interface: str) -> None:
 def test_verification_knows_what_needs_right_padding(name: str, reason: str) -> None:
     graph = RandomGraph()
     graph.run([(list(OPERATIONS).index(name), 0, 1)])
-    report = rewrite(graph.finished(0, 1), interface="padded").report
+    report = rewrite(graph.finish(0, 1), interface="padded").report
     assert report.right_padded_only
     said = next(line for line in str(report).splitlines() if line.startswith("masks must be right-padded: "))
     assert reason in said
@@ -249,4 +249,4 @@ def test_rows_that_tokens_take_are_probed() -> None:
     mean = graph.op("ReduceMean", second, axes=[1], keepdims=1)
     graph.tokens.append(graph.op("Add", OPERATIONS["sum product"](graph, first, first), mean))
     with pytest.raises(RewriteError, match="reads masked slots"):
-        rewrite(graph.finished(2, 1), verify=False)
+        rewrite(graph.finish(2, 1), verify=False)

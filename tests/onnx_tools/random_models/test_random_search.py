@@ -18,10 +18,10 @@ SEED = 777
 
 
 def test_a_wrong_case_is_named_with_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise AssertionError("differs by 1")
 
-    monkeypatch.setattr(random_search, "rewritten", broken)
+    monkeypatch.setattr(random_search, "rewrite_program", fail)
     said = verdict(SEED, 3)
     assert case(SEED, 3)[3] in said
     assert " = " in said

@@ -30,7 +30,7 @@ def plain() -> ModelProto:
     return builder.model({"y": TOKENS})
 
 
-def pooled() -> ModelProto:
+def pooled_model() -> ModelProto:
     """With positions by a Range, clipped activations, and a head."""
     builder = EncoderBuilder(3)
     hidden = builder.layer(builder.embedding(), builder.padding_mask())
@@ -43,7 +43,7 @@ def pooled() -> ModelProto:
 
 MODELS: dict[str, Callable[[], ModelProto]] = {
     "plain": plain,
-    "pooled": pooled,
+    "pooled": pooled_model,
     "TorchScript": lambda: exports.load("n_gemm"),
     "dynamo": lambda: exports.load("bart_p160_dy18"),
 }
@@ -87,10 +87,10 @@ def test_any_spelling(number: int, tmp_path: object) -> None:
 @pytest.mark.parametrize("spelling", [*SPELLINGS, *LAST], ids=lambda item: item.__name__)
 def test_spellings_change_models(spelling: Callable[[ModelProto, random.Random], None]) -> None:
     """A spelling that does nothing would try nothing."""
-    before = pooled()
+    before = pooled_model()
     changed = 0
     for seed in range(4):
-        model = pooled()
+        model = pooled_model()
         spelling(model, random.Random(seed))
         changed += model.SerializeToString(deterministic=True) != before.SerializeToString(deterministic=True)
     assert changed or spelling.__name__ == "constants_as_weights"  # there are no Constant nodes yet

@@ -39,7 +39,7 @@ def _largest(b: RandomGraph, x: str, _: str) -> str:
     return b.op("Mul", b.op("Einsum", x, weights, equation="bse,bsef->bsf"), largest)
 
 
-def _sorted(b: RandomGraph, x: str, y: str) -> str:
+def _sort(b: RandomGraph, x: str, y: str) -> str:
     """Elements of y by the order of x's."""
     values, order = f"v{len(b.nodes)}", f"i{len(b.nodes)}"
     b.op("TopK", _graded(b, x), b.axes(HIDDEN), axis=2, output=values)
@@ -60,7 +60,7 @@ def _one_hot_first(b: RandomGraph, x: str, _: str) -> str:
     return b.op("Transpose", actual, perm=[0, 2, 1])
 
 
-def _widened(b: RandomGraph, x: str, _: str) -> str:
+def _widen(b: RandomGraph, x: str, _: str) -> str:
     """Zeros beside every token's elements, copies of them, and sums back."""
     wide = b.op("Pad", x, b.axes(0, 0, 2, 0, 0, HIDDEN - 2), b.constant(0.5), mode="constant")
     copies = b.op("Tile", b.op("Unsqueeze", wide, b.axes(2)), b.axes(1, 1, 3, 1))
@@ -96,14 +96,14 @@ def _own_products(b: RandomGraph, x: str, y: str) -> str:
     return b.op("Reshape", mixed, b.axes(0, 0, HIDDEN))
 
 
-def _added(form: Form) -> Operation:
+def _add(form: Form) -> Operation:
     return lambda b, x, y: b.op("Add", y, b.op("Unsqueeze", form(b, x), b.axes(1)))
 
 
 def _by_count(form: Form) -> Operation:
     def operation(b: RandomGraph, x: str, y: str) -> str:
         b.reads_first = True  # the slot at a count: right-padded batches alone
-        return _added(form)(b, x, y)
+        return _add(form)(b, x, y)
 
     return operation
 
@@ -119,16 +119,16 @@ def _layer(form: Form) -> Operation:
 TOKEN_OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
         "largest": _largest,
-        "sorted": _sorted,
+        "sorted": _sort,
         "one hot": _one_hot,
         "one hot first": _one_hot_first,
-        "widened": _widened,
+        "widened": _widen,
         "triangle": _triangle,
         "beside first": _beside_first,
         "by ids": _by_ids,
         "own products": _own_products,
         **{f"layer {name}": _layer(form) for name, form in FORMS.items()},
-        **{f"sum {name}": _added(form) for name, (form, _) in EXACT.items()},
+        **{f"sum {name}": _add(form) for name, (form, _) in EXACT.items()},
         **{f"taken {name}": _by_count(form) for name, form in BY_COUNT.items()},
         **{f"positions {rows.__name__}": _with_rows(rows) for rows in ROWS},
     }

@@ -40,7 +40,7 @@ def times(column: int, factor: float) -> Callable[[Array], None]:
     return change
 
 
-def shifted(column: int) -> Callable[[Array], None]:
+def shift(column: int) -> Callable[[Array], None]:
     def change(values: Array) -> None:
         values[:, column] += 0.5
 
@@ -54,7 +54,7 @@ def put(row: int, column: int, value: float) -> Callable[[Array], None]:
     return change
 
 
-def moved(values: Array) -> None:
+def move(values: Array) -> None:
     values[:, 5] = np.roll(values[:, 5], 1)
 
 
@@ -66,14 +66,14 @@ WRONG = {
     "weights of an ordinary column": times(0, -3),
     "weights of a sparse column": times(SPARSE, -3),
     "ordinary numbers between stand-ins": times(5, -3),
-    "bias of an ordinary column": shifted(1),
-    "bias of a sparse column": shifted(SPARSE),
+    "bias of an ordinary column": shift(1),
+    "bias of a sparse column": shift(SPARSE),
     "nan": put(7, 2, np.nan),
     "infinity": put(7, 2, np.inf),
     "a stand-in": put(7, 2, F32_MIN),
     "a number in place of a stand-in": put(7, 4, 0.3),
     "a stand-in of the other sign": put(7, 4, 1e9),
-    "stand-ins in other rows": moved,
+    "stand-ins in other rows": move,
     "columns exchanged": exchanged,
 }
 

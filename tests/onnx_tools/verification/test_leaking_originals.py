@@ -23,7 +23,7 @@ def overflowing_padding() -> ModelProto:
     """Numbers that grow with the position overflow in padded slots, and 0 times infinity is no number."""
     graph = RandomGraph()
     growth = graph.op("Exp", graph.op("Mul", graph.positions(), graph.constant(5.0)))
-    pooled = graph.pooled(graph.op("Mul", graph.op("Sigmoid", graph.tokens[1]), growth))
+    pooled = graph.pool(graph.op("Mul", graph.op("Sigmoid", graph.tokens[1]), growth))
     return with_output(graph.op("Tanh", graph.op("Squeeze", pooled, graph.axes(1))), graph, ["batch", HIDDEN])
 
 

@@ -71,7 +71,7 @@ def test_the_assumption_is_verified_where_nothing_else_is() -> None:
         rewrite(trigrams(None), verify=False)
 
 
-def saved(interface: str, tmp_path: Path) -> Path:
+def save(interface: str, tmp_path: Path) -> Path:
     save_model(rewrite(trigrams(1), interface=interface).model, tmp_path / "model.onnx")
     return tmp_path / "model.onnx"
 
@@ -80,14 +80,14 @@ def saved(interface: str, tmp_path: Path) -> Path:
 def test_sessions_give_what_sequences_get_alone(interface: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ids = [rng.integers(2, VOCABULARY, length) for length in (6, 3, 1)]
-    with Session(saved(interface, tmp_path)) as session:
+    with Session(save(interface, tmp_path)) as session:
         for one, row in zip(session.run(ids)["y"], alone(trigrams(1), ids, {}), strict=True):
             np.testing.assert_allclose(one, row["y"], atol=2e-5)
 
 
 def test_other_ids_in_padding_are_refused_when_the_padded_model_runs(tmp_path: Path) -> None:
     mask = np.asarray([[1, 1, 1], [1, 0, 0]])
-    with Session(saved("padded", tmp_path)) as session:
+    with Session(save("padded", tmp_path)) as session:
         session.backend.run({"input_ids": np.asarray([[3, 4, 5], [6, 1, 1]]), "attention_mask": mask})
         with pytest.raises(
             SessionError, match=r"holds 9 in the padding of sequence 1 \(slot 2\), allowed: 1: the model"

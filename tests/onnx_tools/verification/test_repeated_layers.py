@@ -37,7 +37,7 @@ def metadata_of(model: ModelProto) -> dict[str, Any]:
     return dict(json.loads(next(item.value for item in model.metadata_props if item.key == "padfree")))
 
 
-def shortened(original: ModelProto, rewritten: ModelProto) -> ShortenedModels | None:
+def shorten(original: ModelProto, rewritten: ModelProto) -> ShortenedModels | None:
     models = Model(runnable(original)), Model(with_functions(rewritten))
     return without_repeated_layers(*models, metadata_of(rewritten)["origins"])
 
@@ -66,7 +66,7 @@ def scale_weight(model: ModelProto, layer: int) -> None:
 
 
 def test_layers_that_repeat_others_are_left_out_of_both(original: ModelProto, rewritten: ModelProto) -> None:
-    actual = shortened(original, rewritten)
+    actual = shorten(original, rewritten)
     assert actual is not None
     for model, kind in ((actual.original, "Softmax"), (actual.rewritten, "PadfreeAttention")):
         assert 1 <= sum(node.op_type == kind for node in model.proto.graph.node) <= 4
@@ -91,7 +91,7 @@ def test_few_layers_are_compared_whole() -> None:
 
 def test_a_wrong_weight_of_a_layer_that_is_left_out_is_found(original: ModelProto, rewritten: ModelProto) -> None:
     wrong = changed(rewritten, lambda model: scale_weight(model, LEFT_OUT))
-    actual = shortened(original, wrong)
+    actual = shorten(original, wrong)
     assert actual is not None
     assert f"encoder.layer.{LEFT_OUT}.output.dense.MatMul" not in {
         item.name for item in actual.rewritten.proto.graph.initializer
@@ -105,7 +105,7 @@ def test_a_wrong_weight_of_a_layer_that_is_left_out_is_found(original: ModelProt
 def test_a_layer_with_an_attribute_of_its_own_stays(original: ModelProto, rewritten: ModelProto, layer: int) -> None:
     """A window that no short sequence reaches shows in the longest one alone."""
     wrong = changed(rewritten, lambda model: set_window(model, layer))
-    actual = shortened(original, wrong)
+    actual = shorten(original, wrong)
     kept = [] if actual is None else [node for node in actual.rewritten.proto.graph.node if node.domain]
     windows = {item.i for node in kept for item in node.attribute if item.name == "window_left"}
     assert actual is None or windows == {-1, WIDE}
@@ -124,7 +124,7 @@ def test_single_numbers_and_tables_are_no_weights(original: ModelProto) -> None:
 
     def layers_of(model: ModelProto) -> list[str]:
         result = without_functions(rewrite(model, verify=False).model)
-        actual = shortened(model, result)
+        actual = shorten(model, result)
         assert actual is not None
         return [name for node in actual.original.proto.graph.node for name in node.input]
 

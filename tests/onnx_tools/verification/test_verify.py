@@ -76,7 +76,7 @@ def original(table: np.ndarray = TABLE) -> onnx.ModelProto:
     return model_of(nodes, {"ids": axes, "mask": axes}, table)
 
 
-def packed(table: np.ndarray = TABLE, mode: str = "mean") -> onnx.ModelProto:
+def packed_model(table: np.ndarray = TABLE, mode: str = "mean") -> onnx.ModelProto:
     nodes = [
         make_node("PadfreeSchedule", ["seq_lens", "ids"], ["cu"], **SCHEDULE),
         helper.make_node("Gather", ["table", "ids"], ["y"]),
@@ -87,7 +87,7 @@ def packed(table: np.ndarray = TABLE, mode: str = "mean") -> onnx.ModelProto:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_equivalent_model_passes(seed: int) -> None:
-    errors = verify(original(), packed(), METADATA, seed=seed)
+    errors = verify(original(), packed_model(), METADATA, seed=seed)
     assert set(errors) == {"y", "mean"}
     assert errors["y"] == 0
     assert errors["mean"] < 1e-6
@@ -115,7 +115,7 @@ def test_a_wrong_row_is_named_with_both_values() -> None:
     changed = TABLE.copy()
     changed[:, 3] += 0.01
     with pytest.raises(VerificationError) as error:
-        verify(original(), packed(changed), METADATA)
+        verify(original(), packed_model(changed), METADATA)
     message = str(error.value)
     for word in ("output 'y'", "sequence 0, position 0", "element [3]", "'one token'", "the original gives"):
         assert word in message
@@ -124,14 +124,14 @@ def test_a_wrong_row_is_named_with_both_values() -> None:
 
 def test_a_wrong_head_is_noticed_only_where_sequences_have_more_than_a_token() -> None:
     with pytest.raises(VerificationError, match=r"output 'mean', sequence \d+, element .*'ragged'"):
-        verify(original(), packed(mode="first"), METADATA)
+        verify(original(), packed_model(mode="first"), METADATA)
 
 
 def test_nan_on_one_side_is_a_difference() -> None:
     changed = TABLE.copy()
     changed[:] = np.nan
     with pytest.raises(VerificationError, match="the rewritten model nan"):
-        verify(original(), packed(changed), METADATA)
+        verify(original(), packed_model(changed), METADATA)
 
 
 SPECIAL = TABLE.copy()
@@ -179,23 +179,23 @@ def changed(kind: str) -> np.ndarray:
 def test_no_column_hides_behind_another(kind: str, element: int) -> None:
     """Outputs with finfo.min, infinities, NaN and numbers that are mostly zero."""
     metadata = {**METADATA, "outputs": METADATA["outputs"][:1]}
-    verify(original(SPECIAL), packed(SPECIAL), metadata)
+    verify(original(SPECIAL), packed_model(SPECIAL), metadata)
     with pytest.raises(VerificationError, match=rf"output 'y', .*, element \[{element}\]"):
-        verify(original(SPECIAL), packed(changed(kind)), metadata)
+        verify(original(SPECIAL), packed_model(changed(kind)), metadata)
 
 
 def test_other_shapes_are_a_difference() -> None:
     with pytest.raises(VerificationError, match=r"output 'y' has shape \[1, 4\] after rewriting, \[1, 8\]"):
-        verify(original(), packed(TABLE[:, :4].copy()), METADATA)
+        verify(original(), packed_model(TABLE[:, :4].copy()), METADATA)
 
 
 def test_a_model_that_does_not_run_is_reported() -> None:
-    broken = packed()
+    broken = packed_model()
     broken.graph.node[1].op_type = "NoSuchOperator"
     with pytest.raises(VerificationError, match="does not load the rewritten model"):
         verify(original(), broken, METADATA)
     with pytest.raises(VerificationError, match="the original model fails in onnxruntime on the batch 'one token'"):
-        verify(original(TABLE[:0].copy()), packed(), METADATA)
+        verify(original(TABLE[:0].copy()), packed_model(), METADATA)
 
 
 def test_a_difference_in_an_axis_of_no_known_size_is_named() -> None:

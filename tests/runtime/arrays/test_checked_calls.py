@@ -97,4 +97,4 @@ def test_what_is_kept_is_bounded(calls: CheckedCalls, library: Library, monkeypa
         assert call is not None
         calls.remember(call)
         assert calls.is_known(call)
-        assert len(calls._known) <= 3
+        assert len(calls._checked_keys) <= 3

@@ -42,7 +42,7 @@ class Library:
         if self.fails:
             return -1
         actual = ctypes.cast(array, ctypes.py_object).value
-        ctypes.memmove(room, actual.described(), 48)
+        ctypes.memmove(room, actual.describe(), 48)
         return 0
 
     def _current(self, kind: int, index: int, stream: Any) -> int:
@@ -57,7 +57,7 @@ class _Array:
         self.shape = (ctypes.c_int64 * values.ndim)(*values.shape)
         self.strides = (ctypes.c_int64 * values.ndim)(*(step // values.itemsize for step in values.strides))
 
-    def described(self) -> bytes:
+    def describe(self) -> bytes:
         shape, strides = ctypes.addressof(self.shape), ctypes.addressof(self.strides) if self.steps else 0
         code, bits = dlpack.CODES[self.values.dtype.name.rstrip("0123456789")], 8 * self.values.itemsize
         address, rank = self.values.ctypes.data, self.values.ndim

@@ -57,7 +57,7 @@ class Load:
     ) -> None:
         until = time.monotonic() + DEADLINE_S
 
-        def done(future: Future[Any]) -> None:
+        def finish(future: Future[Any]) -> None:
             if future.exception() is None and time.monotonic() < until:
                 with self._lock:
                     self.in_time += GROUP
@@ -75,7 +75,7 @@ class Load:
             )
         except BatchingError:
             return
-        future.add_done_callback(done)
+        future.add_done_callback(finish)
 
 
 def alone(batcher: Batcher) -> float:

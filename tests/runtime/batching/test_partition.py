@@ -46,12 +46,12 @@ def neighbours(items: list[int]) -> Iterator[list[list[int]]]:
         yield groups
 
 
-def allowed(run: list[int], budget: Budget) -> bool:
+def is_allowed(run: list[int], budget: Budget) -> bool:
     return len(run) == 1 or budget.takes(len(run), sum(run), max(run))
 
 
 def cheapest(ways: Iterator[list[list[int]]], costs: CostTable, budget: Budget) -> float:
-    fitting = (way for way in ways if all(allowed(run, budget) and len(run) <= BATCHES[-1] for run in way))
+    fitting = (way for way in ways if all(is_allowed(run, budget) and len(run) <= BATCHES[-1] for run in way))
     return min(sum(costs.run_seconds(run) for run in way) for way in fitting)
 
 
@@ -60,7 +60,7 @@ def cost_of(lengths: list[int], costs: CostTable, budget: Budget) -> float:
     runs = partition(lengths, costs, budget)
     assert sorted(at for run in runs for at in run) == list(range(len(lengths)))
     members = [[lengths[at] for at in run] for run in runs]
-    assert all(allowed(run, budget) for run in members)
+    assert all(is_allowed(run, budget) for run in members)
     return sum(costs.run_seconds(run) for run in members)
 
 

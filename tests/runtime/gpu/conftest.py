@@ -25,7 +25,7 @@ REBUILT = (
         "gpu.hand_out",
         "gpu.graph_runs",
         "gpu.lane",
-        "gpu.prepared",
+        "gpu.prepared_run",
         "gpu.tensorrt_backend",
     ),
     "tensorrt_timing",

@@ -35,14 +35,14 @@ class Account:
         for kind in (cuda.Event, cuda.Stream, cuda.Graph):
             for name in CALLS:
                 if hasattr(kind, name):
-                    monkeypatch.setattr(kind, name, self._counted(name, getattr(kind, name)))
+                    monkeypatch.setattr(kind, name, self._counting(name, getattr(kind, name)))
 
-    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*values: Any, **named: Any) -> Any:
+    def _counting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*values: Any, **named: Any) -> Any:
             self.cuda_calls.append(name)
             return function(*values, **named)
 
-        return counted
+        return count
 
 
 def feeds(size: int) -> dict[str, Any]:

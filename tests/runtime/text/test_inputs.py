@@ -10,7 +10,7 @@ import pytest
 from padfree.contract.metadata import Metadata, parse_metadata
 from padfree.onnx_tools import rewrite
 from padfree.runtime import SessionError
-from padfree.runtime.text.encoder import Encoded
+from padfree.runtime.text.encoder import EncodedTexts
 from padfree.runtime.text.inputs import TextInputs
 
 from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder, with_output
@@ -53,7 +53,7 @@ def metadata(ids: str, types: str, positions: str, *, rows: int = 16, reverse: b
 )
 def test_tables_tell_ids_types_and_positions(names: tuple[str, str, str], reverse: bool) -> None:
     actual = metadata(*names, reverse=reverse)
-    encoded = Encoded.of_ids([[5, 6, 7], [8]])
+    encoded = EncodedTexts.of_ids([[5, 6, 7], [8]])
     columns = TextInputs(actual, "model").token_columns(encoded)
     ids, types, positions = names
     assert columns[ids].tolist() == [5, 6, 7, 8]

@@ -12,7 +12,7 @@ import pytest
 from padfree.runtime.errors import SessionError
 from padfree.runtime.text.encoder import TextEncoder
 from padfree.runtime.text.families.classes import class_of
-from padfree.runtime.text.families.rebuilt import FAMILIES
+from padfree.runtime.text.families.rebuilding import FAMILIES
 from padfree.runtime.text.tokenizer_file import read_tokenizer_file
 
 from tests.support.rebuilt_kinds import REBUILT_KINDS

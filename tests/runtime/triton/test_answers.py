@@ -14,7 +14,7 @@ from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Budget, CostTable
 from padfree.runtime.onnx_backend import OnnxBackend
 from padfree.runtime.request import Ragged
-from padfree.runtime.triton.answers import CANCELLED, Answerer, Failure, Plan, TritonRequest, cheapest, first_come
+from padfree.runtime.triton.answers import CANCELLED, Answerer, ChooseRuns, Failure, TritonRequest, cheapest, first_come
 
 Array = npt.NDArray[Any]
 ModelWriter = Callable[..., Path]
@@ -32,7 +32,7 @@ def rows(*sequences: Sequence[int], width: int | None = None) -> dict[str, Array
 class Runs:
     """An Answerer over a model whose `hidden` is (id, type) of every token; keeps the lengths of every run."""
 
-    def __init__(self, session: Session, plan: Plan) -> None:
+    def __init__(self, session: Session, plan: ChooseRuns) -> None:
         self.lengths: list[list[int]] = []
         self._answerer = Answerer(session, plan, self._ran)
 
@@ -97,7 +97,7 @@ def test_bad_requests_fail_alone_and_say_why(runs: Runs) -> None:
     answers = runs.answer(*requests, good)
     for answer, (kind, (_, message)) in zip(answers[1::2], BAD.items(), strict=True):
         assert isinstance(answer, Failure), kind
-        assert answer.refused
+        assert answer.is_refusal
         assert message in answer.message
     for answer in answers[0::2]:
         assert answer["hidden"][..., 0].tolist() == [[1, 2]]
@@ -119,7 +119,7 @@ def test_a_failing_run_fails_its_requests_alone(runs: Runs, monkeypatch: pytest.
     monkeypatch.setattr(OnnxBackend, "run", fail_on_five)
     first, second, third = runs.answer(rows([1] * 8), rows([2], [5, 5, 5]), rows([3] * 8))
     assert first["lengths"].tolist() == [[8]]
-    assert second == Failure("the GPU is gone", refused=False)
+    assert second == Failure("the GPU is gone", is_refusal=False)
     assert third["lengths"].tolist() == [[8]]
 
 
@@ -160,7 +160,7 @@ def test_a_request_of_many_runs_that_is_cancelled_takes_no_more_of_them(packed_m
     )
     asked = [0, 0]
 
-    def gone() -> bool:
+    def is_gone() -> bool:
         asked[0] += 1
         return len(lengths) >= 2
 
@@ -168,7 +168,7 @@ def test_a_request_of_many_runs_that_is_cancelled_takes_no_more_of_them(packed_m
         asked[1] += 1
         return True  # nobody asks, for it takes one run
 
-    large = TritonRequest(rows(*([[1, 2]] * 9)), OUTPUTS, gone)
+    large = TritonRequest(rows(*([[1, 2]] * 9)), OUTPUTS, is_gone)
     small = TritonRequest(rows([3]), OUTPUTS, there)
     answers = answerer.answer([large, small])
     assert answers[0] == CANCELLED

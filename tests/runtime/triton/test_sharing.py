@@ -39,7 +39,7 @@ class Gated(Session):
         return super().run_ragged(ragged)
 
 
-class Asked:
+class AskedTokenizer:
     """Requests to a Sharing, and their answers in the order in which they came."""
 
     def __init__(self, session: Gated, most_waiting: int = 10_000) -> None:
@@ -85,25 +85,25 @@ def session(packed_model: ModelWriter) -> Iterator[Gated]:
         opened.gate.set()
 
 
-def hidden(answer: Reply) -> list[int]:
+def hidden_rows(answer: Reply) -> list[int]:
     assert isinstance(answer, Mapping), answer
     ids: list[int] = answer["hidden"][0, :, 0].tolist()
     return ids
 
 
 def test_every_request_has_its_own_answer(session: Gated) -> None:
-    asked = Asked(session)
+    asked = AskedTokenizer(session)
     for at in range(1, 40):
         asked.ask(str(at), [at] * (1 + at % 5), client=at % 3)
     answers = asked.wait()
     asked.sharing.close()
-    assert all(hidden(answers[str(at)]) == [at] * (1 + at % 5) for at in range(1, 40))
+    assert all(hidden_rows(answers[str(at)]) == [at] * (1 + at % 5) for at in range(1, 40))
     assert len(asked.counted) == 39
     assert max(asked.runs) <= RUN_TOKENS
 
 
 def test_a_request_beside_a_flood_is_in_one_of_the_next_runs(session: Gated) -> None:
-    asked = Asked(session)
+    asked = AskedTokenizer(session)
     session.gate.clear()
     for at in range(40):
         asked.ask(f"flood {at}", [7, 7, 7, 7], client="flood")
@@ -116,7 +116,7 @@ def test_a_request_beside_a_flood_is_in_one_of_the_next_runs(session: Gated) -> 
 
 
 def test_without_names_all_are_one_client_in_the_order_of_arrival(session: Gated) -> None:
-    asked = Asked(session)
+    asked = AskedTokenizer(session)
     session.gate.clear()
     for at in range(40):
         asked.ask(f"flood {at}", [7, 7, 7, 7])
@@ -128,7 +128,7 @@ def test_without_names_all_are_one_client_in_the_order_of_arrival(session: Gated
 
 
 def test_whoever_has_gone_is_not_computed_for(session: Gated) -> None:
-    asked = Asked(session)
+    asked = AskedTokenizer(session)
     session.gate.clear()
     for at in range(10):
         asked.ask(f"flood {at}", [7, 7, 7, 7])
@@ -142,7 +142,7 @@ def test_whoever_has_gone_is_not_computed_for(session: Gated) -> None:
     asked.sharing.close()
     assert answers["gone"] is CANCELLED
     assert 9 not in session.ran
-    assert hidden(answers["flood 9"]) == [7, 7, 7, 7]
+    assert hidden_rows(answers["flood 9"]) == [7, 7, 7, 7]
 
 
 def test_nobody_is_asked_about_once_it_has_its_answer() -> None:
@@ -155,26 +155,26 @@ def test_nobody_is_asked_about_once_it_has_its_answer() -> None:
 
 
 def test_too_much_is_refused_at_once_as_something_for_later(session: Gated) -> None:
-    asked = Asked(session, most_waiting=30)
+    asked = AskedTokenizer(session, most_waiting=30)
     session.gate.clear()
     for at in range(20):
         asked.ask(str(at), [7, 7, 7, 7])
     busy = [answer for _, answer in asked.answers]
     assert busy
-    assert all(isinstance(answer, Failure) and answer.busy and not answer.refused for answer in busy)
+    assert all(isinstance(answer, Failure) and answer.busy and not answer.is_refusal for answer in busy)
     session.gate.set()
     asked.wait()
     asked.sharing.close()
 
 
 def test_requests_that_do_not_fit_are_refused_alone(session: Gated) -> None:
-    asked = Asked(session)
+    asked = AskedTokenizer(session)
     asked.ask("good", [1, 2])
     asked.ask("bad", [-5])
     answers = asked.wait()
     asked.sharing.close()
-    assert hidden(answers["good"]) == [1, 2]
+    assert hidden_rows(answers["good"]) == [1, 2]
     bad = answers["bad"]
     assert isinstance(bad, Failure)
-    assert bad.refused
+    assert bad.is_refusal
     assert "-5" in bad.message

@@ -25,7 +25,7 @@ REFUSING = TextTokenizer(FILE, TokenizerParameters(max_length=8, long_texts="ref
 LONG = "a text of more than eight tokens, special ones included"
 
 
-def answered(tokenizer: TextTokenizer, *requests: TritonRequest) -> list[Reply]:
+def ask(tokenizer: TextTokenizer, *requests: TritonRequest) -> list[Reply]:
     return tokenizer.answer([tokenizer.read(request) for request in requests])
 
 
@@ -35,7 +35,7 @@ def column(*texts: str | bytes) -> npt.NDArray[Any]:
 
 
 def test_texts_of_one_request_are_padded_to_its_longest() -> None:
-    short, mixed = answered(
+    short, mixed = ask(
         CUT,
         TritonRequest({"text": column("yes")}, OUTPUTS),
         TritonRequest({"text": column("yes", "not now", "é")}, OUTPUTS),
@@ -56,38 +56,38 @@ def test_a_request_says_which_of_its_texts_may_be_cut() -> None:
     parameters = TokenizerParameters(max_length=8, long_texts="refuse")
     tokenizer = TextTokenizer(FILE, parameters, counted.append)
 
-    def asked(*flags: bool) -> Reply:
+    def asking(*flags: bool) -> Reply:
         tensors = {"text": column("short", LONG), "truncate": np.array(flags)[:, None]}
-        return answered(tokenizer, TritonRequest(tensors, OUTPUTS))[0]
+        return ask(tokenizer, TritonRequest(tensors, OUTPUTS))[0]
 
-    cut = asked(False, True)
+    cut = asking(False, True)
     assert isinstance(cut, dict)
     assert cut["truncated"].tolist() == [[False], [True]]
     assert cut["seq_lens"].tolist()[1] == [8]
     assert counted == [1]
-    refused = asked(True, False)
+    refused = asking(True, False)
     assert isinstance(refused, Failure)
     assert "text 1 has " in refused.message
     assert "let it be cut ('truncate')" in refused.message
-    odd = asked(True)
+    odd = asking(True)
     assert isinstance(odd, Failure)
     assert "'truncate' has shape [1, 1], allowed: [2, 1]" in odd.message
     assert counted == [1]
 
 
 def test_pairs_have_token_types() -> None:
-    (answer,) = answered(CUT, TritonRequest({"text": column("a"), "text_pair": column("b")}, ["token_type_ids"]))
+    (answer,) = ask(CUT, TritonRequest({"text": column("a"), "text_pair": column("b")}, ["token_type_ids"]))
     assert isinstance(answer, dict)
     assert answer["token_type_ids"].tolist() == [[0, 0, 0, 1, 1]]
 
 
 def test_long_texts_are_cut_or_refused() -> None:
     request = TritonRequest({"text": column("short", LONG)}, OUTPUTS)
-    (cut,) = answered(CUT, request)
+    (cut,) = ask(CUT, request)
     assert isinstance(cut, dict)
     assert cut["seq_lens"][1, 0] == 8
     assert cut["input_ids"][1, 7] == Tokenizer.from_file(str(FILE)).token_to_id("[SEP]")
-    (refused,) = answered(REFUSING, request)
+    (refused,) = ask(REFUSING, request)
     assert isinstance(refused, Failure)
     assert refused.message.startswith("text 1 has ")
     assert "allowed: 8" in refused.message
@@ -116,7 +116,7 @@ BAD = {
 
 def test_bad_requests_fail_alone_and_say_why() -> None:
     good = TritonRequest({"text": column("a")}, OUTPUTS)
-    answers = answered(CUT, *(item for tensors, _ in BAD.values() for item in (good, TritonRequest(tensors, OUTPUTS))))
+    answers = ask(CUT, *(item for tensors, _ in BAD.values() for item in (good, TritonRequest(tensors, OUTPUTS))))
     for answer, (kind, (_, message)) in zip(answers[1::2], BAD.items(), strict=True):
         assert isinstance(answer, Failure), kind
         assert message in answer.message
@@ -129,7 +129,7 @@ LIMITED = TextTokenizer(FILE, TokenizerParameters(max_length=8, max_text_bytes=6
 
 
 def test_limits_are_the_configuration_s() -> None:
-    allowed, large, many = answered(
+    allowed, large, many = ask(
         LIMITED,
         *(TritonRequest({"text": column(*texts)}, OUTPUTS) for texts in (["123456"], ["1234567"], ["12345", "12345"])),
     )
@@ -152,7 +152,7 @@ def test_a_text_as_large_as_allowed_has_the_tokens_of_its_whole() -> None:
     """Never cut before it is tokenised: a word that a cut would split has other tokens."""
     text = "a " * 32765 + "longer"
     whole = TextTokenizer(FILE, TokenizerParameters(max_length=70000))
-    (answer,) = answered(whole, TritonRequest({"text": column(text)}, OUTPUTS))
+    (answer,) = ask(whole, TritonRequest({"text": column(text)}, OUTPUTS))
     assert isinstance(answer, dict)
     assert answer["input_ids"][0].tolist() == Tokenizer.from_file(str(FILE)).encode(text).ids
 
@@ -162,7 +162,7 @@ def test_answers_from_aside_are_those_of_the_call() -> None:
         TritonRequest({"text": column("a b", LONG * 300)}, OUTPUTS),
         TritonRequest({"text": column(LONG)}, ["seq_lens"]),
     ]
-    expected = answered(CUT, *requests)
+    expected = ask(CUT, *requests)
     aside, actual = Aside(CUT), [CUT.read(request) for request in requests]
     sent: dict[int, Reply] = {}
     for at, texts in enumerate(actual):
@@ -193,7 +193,7 @@ def test_too_many_large_requests_are_told_to_come_again() -> None:
     assert f"{BACKLOG_BYTES + 1} bytes of long texts wait, allowed: {BACKLOG_BYTES}; try again later" in sent[0].message
     gate.set()
     aside.close()
-    assert sent[2] == Failure("the texts could not be tokenised: SystemExit()", refused=False)
+    assert sent[2] == Failure("the texts could not be tokenised: SystemExit()", is_refusal=False)
     aside = Aside(CUT)
     aside.submit(Texts(["a"], [True], OUTPUTS, BACKLOG_BYTES), sent.append)  # there is room again
     aside.close()

@@ -83,7 +83,7 @@ def shapes_of(config: Mapping[str, Any], there: frozenset[str] = frozenset(_FAMI
     return wanted
 
 
-def drawn(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """A tensor's numbers, the same ones each time."""
     numbers = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, np.float32)
     if len(shape) == 1:
@@ -98,7 +98,7 @@ def drawn(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
 
 def write_folder(config: Mapping[str, Any], folder: Path) -> Path:
     """A model's folder."""
-    tensors = {name: drawn(name, shape) for name, shape in shapes_of(config).items()}
+    tensors = {name: draw(name, shape) for name, shape in shapes_of(config).items()}
     write_tensors(folder / "model.safetensors", tensors)
     (folder / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
     return folder

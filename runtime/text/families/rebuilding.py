@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import byte_level, merges, weights, word_pieces
-from .parts import Family, Frame, Saved, Settings
+from .parts import Family, Frame, Settings, TokenizerJson
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -23,18 +23,23 @@ FAMILIES: Mapping[str, Family] = {
 _LEFT_OUT = ("normalizer", "pre_tokenizer", "post_processor", "padding", "truncation")
 
 
-def rebuilt(family: Family, settings: Settings, saved: Saved) -> tuple[Tokenizer, Frame | None]:
+def rebuild(family: Family, settings: Settings, tokenizer_json: TokenizerJson) -> tuple[Tokenizer, Frame | None]:
     """The tokenizer, without added tokens and with nothing around texts, and what comes around them.
 
     Args:
-        family: one that `saved` fits.
+        family: one that `tokenizer_json` fits.
         settings: of the folder.
-        saved: its tokenizer.json.
+        tokenizer_json: its tokenizer.json.
     """
     from tokenizers import Tokenizer
 
-    parts = family.build(settings, saved)
-    content: dict[str, Any] = {**saved.content, "model": parts.model, "added_tokens": [], **dict.fromkeys(_LEFT_OUT)}
+    parts = family.build(settings, tokenizer_json)
+    content: dict[str, Any] = {
+        **tokenizer_json.content,
+        "model": parts.model,
+        "added_tokens": [],
+        **dict.fromkeys(_LEFT_OUT),
+    }
     tokenizer = Tokenizer.from_str(json.dumps(content))
     if parts.normalizer is not None:
         tokenizer.normalizer = parts.normalizer

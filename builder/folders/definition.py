@@ -7,12 +7,12 @@ from padfree.contract.texts import SENTENCES
 
 from ..definitions.dispatch import write
 from ..definitions.errors import NotDefinedError
-from ..definitions.model import Written
+from ..definitions.model import DefinedModel
 from .folder import TOKENIZER_CONFIG, Folder
 from .objects import Entries
 
 
-def write_defined(folder: Folder, *, pooled: bool = False, adapter: str = "") -> Written:
+def write_defined(folder: Folder, *, pooled: bool = False, adapter: str = "") -> DefinedModel:
     """The encoder of a folder with the head that its weights have; no weight is read yet.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 
-class Passed:
+class PassRun:
     """Writes the ids of all tests that passed, one a line, when the run ends."""
 
     def __init__(self, file: Path) -> None:

@@ -16,7 +16,9 @@ SYSTEM = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
     'answer can only be "yes" or "no".'
 )
-ASKED = "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n<Query>: "
+DEFAULT_INSTRUCTION = (
+    "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n<Query>: "
+)
 BETWEEN = "\n<Document>: "
 """What Qwen3-Reranker is asked by a user, before the query, and between query and document."""
 _BEGIN = "bos_token"
@@ -54,7 +56,7 @@ QWEN3 = KnownScorer(
     Template(
         (
             (Piece(f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"),),
-            (Piece(ASKED), _Q, Piece(BETWEEN), _D),
+            (Piece(DEFAULT_INSTRUCTION), _Q, Piece(BETWEEN), _D),
             (Piece("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),),
         )
     ),
@@ -79,10 +81,10 @@ GEMMA = KnownScorer(
         )
     ),
 )
-KNOWN: Mapping[str, KnownScorer] = MappingProxyType({item.name: item for item in (QWEN3, GEMMA)})
+KNOWN_SCORERS: Mapping[str, KnownScorer] = MappingProxyType({item.name: item for item in (QWEN3, GEMMA)})
 
 
 def known_scorer(path: Path, config: Mapping[str, Any]) -> KnownScorer | None:
     """The known reranker that a folder is called after, by its own name, that of its repository, or config.json."""
     names = [*path.resolve().parts[-3:], str(config.get("_name_or_path") or "")]
-    return next((item for item in KNOWN.values() if any(item.name in name.lower() for name in names)), None)
+    return next((item for item in KNOWN_SCORERS.values() if any(item.name in name.lower() for name in names)), None)
