@@ -126,7 +126,7 @@ def test_the_registering_library_exports_nothing() -> None:
 
 
 def test_the_engine_library_exports_its_interface_alone() -> None:
-    assert exported(library("libpadfree_engine.so")) == {"padfree_engine_api"}
+    assert exports_of(library("libpadfree_engine.so")) == {"padfree_engine_api"}
 
 
 def test_the_batching_library_exports_what_triton_asks_for_alone() -> None:
