@@ -20,7 +20,7 @@ from .norms.layer_norm import layer_norm
 from .pack import KEPT_MASKING, packing
 from .pooling import pooling
 from .positions.position_tables import position_tables
-from .simplify import simplify
+from .simplify.simplify import simplify
 from .sums import sums
 from .tokens.tokens import tokens
 

@@ -14,7 +14,7 @@ from ...analysis.symbolic.facts import Shape
 from ..base import NoMatch
 from ..masks.mask import MaskUse, PaddingMask, TableRows, prove_one
 from ..masks.window import ALL
-from ..softmaxes import is_mask
+from ..simplify.softmaxes import is_mask
 from .scores import joins_heads
 
 _KEYS, _LAST_TWO_SWAPPED = 4, (0, 1, 3, 2)  # axes of [B,H,S,S]; keys and queries in each other's place

@@ -13,8 +13,8 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, argument, is_standard, made_by, opset
-from ..analysis.symbolic import Analysis
+from ...analysis.graph import Editor, argument, is_standard, made_by, opset
+from ...analysis.symbolic import Analysis
 
 MOST_TAPS = 8
 """Convolutions of more stay: the rows side by side would take too much memory."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_output, is_standard, producer
-from ..analysis.symbolic import Analysis, Poly
-from ..analysis.symbolic.facts import broadcast_shape
-from .shapes import is_square
+from ...analysis.graph import Editor, is_output, is_standard, producer
+from ...analysis.symbolic import Analysis, Poly
+from ...analysis.symbolic.facts import broadcast_shape
+from ..shapes import is_square
 
 
 def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:

@@ -13,13 +13,13 @@ from math import prod
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_output, is_standard, made_by, producer
-from ..analysis.layout import S
-from ..analysis.onnx_operators import ELEMENTWISE, RESHAPES
-from ..analysis.symbolic import Analysis, Poly
-from ..analysis.symbolic.facts import Shape
-from .attention.heads import scale_of
-from .shapes import ShapeBuilder, is_of_sizes, shape_source, square_source
+from ...analysis.graph import Editor, is_output, is_standard, made_by, producer
+from ...analysis.layout import S
+from ...analysis.onnx_operators import ELEMENTWISE, RESHAPES
+from ...analysis.symbolic import Analysis, Poly
+from ...analysis.symbolic.facts import Shape
+from ..attention.heads import scale_of
+from ..shapes import ShapeBuilder, is_of_sizes, shape_source, square_source
 
 _SIZES = ((2, 3), (3, 5))  # B, S to try movements with
 

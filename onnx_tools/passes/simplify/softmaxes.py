@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_standard, made_by, node_name, producer
-from ..analysis.onnx_operators import RESHAPES
-from ..analysis.symbolic import Analysis, Element, Index, Poly, evaluate
-from ..analysis.symbolic.arguments import axes_of_node
-from ..analysis.symbolic.expr import leaves
-from ..analysis.symbolic.facts import broadcast_shape
+from ...analysis.graph import Editor, is_standard, made_by, node_name, producer
+from ...analysis.onnx_operators import RESHAPES
+from ...analysis.symbolic import Analysis, Element, Index, Poly, evaluate
+from ...analysis.symbolic.arguments import axes_of_node
+from ...analysis.symbolic.expr import leaves
+from ...analysis.symbolic.facts import broadcast_shape
 
 VIEWS = RESHAPES | {"Expand", "Identity"}
 _LOWEST = float(np.finfo(np.float32).min)

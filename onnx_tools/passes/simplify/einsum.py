@@ -9,9 +9,9 @@ from string import ascii_letters
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_standard
-from ..analysis.symbolic import Analysis
-from .base import NoMatch
+from ...analysis.graph import Editor, is_standard
+from ...analysis.symbolic import Analysis
+from ..base import NoMatch
 
 
 def expand_einsums(graph: gs.Graph, analysis: Analysis) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import (
+from ...analysis.graph import (
     Editor,
     drops_nothing,
     dtype_name,
@@ -21,19 +21,19 @@ from ..analysis.graph import (
     tidy,
     used_once,
 )
-from ..analysis.onnx_operators import ELEMENTWISE, RESHAPES
-from ..analysis.symbolic import Analysis, Index, Number, Poly, analyse
-from ..analysis.symbolic.arguments import slice_arguments
-from ..analysis.symbolic.facts import Shape, broadcast_shape
-from ..analysis.symbolic.movement import TO_THE_END
-from .base import PassResult
+from ...analysis.onnx_operators import ELEMENTWISE, RESHAPES
+from ...analysis.symbolic import Analysis, Index, Number, Poly, analyse
+from ...analysis.symbolic.arguments import slice_arguments
+from ...analysis.symbolic.facts import Shape, broadcast_shape
+from ...analysis.symbolic.movement import TO_THE_END
+from ..base import PassResult
+from ..shapes import ShapeBuilder, is_of_sizes, shape_source, square_source
 from .choices import write_choices
 from .convolutions import expand_batch_norms, expand_convolutions, expand_global_pools
 from .deviations import write_deviations
 from .einsum import expand_einsums
 from .means import write_means, write_sums
 from .query_factors import move_query_factors
-from .shapes import ShapeBuilder, is_of_sizes, shape_source, square_source
 from .softmaxes import write_softmaxes
 from .transposed_softmaxes import transpose_softmaxes
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_standard, made_by
-from ..analysis.symbolic import Analysis
+from ...analysis.graph import Editor, is_standard, made_by
+from ...analysis.symbolic import Analysis
 
 
 def write_deviations(graph: gs.Graph, analysis: Analysis) -> bool:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_standard, made_by, producer
-from ..analysis.symbolic import Analysis
-from ..analysis.symbolic.arguments import axes_of_node
-from ..precision.norm_nodes import AXES_INPUT_OPSET
-from .attention.heads import scale_of
+from ...analysis.graph import Editor, is_standard, made_by, producer
+from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.arguments import axes_of_node
+from ...precision.norm_nodes import AXES_INPUT_OPSET
+from ..attention.heads import scale_of
 from .softmaxes import VIEWS, reduction_of
 
 _SUMS = ("ReduceSum", "ReduceSumSquare")
