@@ -13,7 +13,7 @@ from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.precision import precision as conversion
 from padfree.onnx_tools.precision import ranges, rounding
-from padfree.onnx_tools.precision import widen as widening
+from padfree.onnx_tools.precision import widen as widened
 from padfree.onnx_tools.rewrite import finish
 from padfree.onnx_tools.verification import half_precision
 from padfree.onnx_tools.verification import verify as verification
@@ -21,7 +21,7 @@ from padfree.onnx_tools.verification.sample_batches import Sample
 
 
 def widen(model: ModelProto) -> ModelProto:
-    return widening.widen(Model(model)).proto
+    return widened(Model(model)).proto
 
 
 def convert(model: ModelProto, precision: str, unfit: Mapping[str, str] | None = None) -> ModelProto:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.builder.definitions import graph
-from padfree.builder.folders.defined import write_defined
+from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools import quantize_gemms
 from padfree.onnx_tools.files import Model, Storage, graph_io, read_metadata, staged_session
