@@ -101,8 +101,9 @@ class StagedSession:
         self._inputs = [item for item in graph.input if item.name not in names]
         self._outputs = [item.name for item in graph.output]
         held = {tensor.name: tensor for tensor in graph.initializer if tensor in model.weights}
-        self._parts = _divided(model, held)
-        _wire(self._parts, graph, held)
+        parts = _divided(model, held)
+        _wire(parts, graph, held)
+        self._parts = [part for part in parts if part.makes]  # what nobody reads, onnxruntime refuses to run
         types = _types(model.proto)
         for part in self._parts:
             part.session = opened(_message(part, model.proto, types))
