@@ -14,15 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.native_triton import write_model
+from tests.support.native_triton import driver_sources, together, write_model
 from tests.support.pages import ROOT
 
 SUPPORT = ROOT / "tests" / "support"
-SOURCES = [
-    *sorted((ROOT / "plugins" / "triton_backend").glob("*.cpp")),
-    ROOT / "plugins" / "triton_batching" / "json.cpp",
-    *sorted((SUPPORT / "backend").glob("*.cpp")),
-]
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 ENDED = re.compile(
     r"^(\d+) requests: (\d+) right, (\d+) refused, (\d+) cancelled, (\d+) failed, (\d+) unanswered, (\d+) left$", re.M
@@ -40,9 +35,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     found = tmp_path_factory.mktemp(f"driver-{request.param}")
     options = ["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", str(ROOT / "plugins")]
     options += ["-I", str(SUPPORT), f"-fsanitize={SANITIZERS[request.param]}", "-fno-sanitize-recover=all"]
-    # In one piece: most of the time would go into the standard library's headers.
-    together = found / "together.cpp"
-    together.write_text("".join(f'#include "{path}"\n' for path in SOURCES), encoding="utf-8")
+    source = together(driver_sources(), found / "together.cpp")
     engine = [
         str(SUPPORT / "fake_engine.cpp"),
         "-shared",
@@ -51,7 +44,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "-o",
         str(found / "engine.so"),
     ]
-    for command in (engine, [str(together), "-ldl", "-o", str(found / "driver")]):
+    for command in (engine, [str(source), "-ldl", "-o", str(found / "driver")]):
         subprocess.run([compiler, *options, *command], check=True, timeout=300)
     write_model(found, "driven", plan="delay_us 20")
     return found

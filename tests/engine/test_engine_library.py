@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.native_headers import headers
+from tests.support.native_triton import driver_sources, together, write_model
 from tests.support.pages import ROOT
 
 SUPPORT = ROOT / "tests" / "support"
@@ -26,6 +27,12 @@ seq_lens in B 3
 max_seqlen in S 3
 hidden out T 0 5
 vector out B 0 4
+"""
+DRIVEN = """input_ids in T 3
+token_type_ids in T 3
+seq_lens in B 3
+hidden out T 0 2
+pooled out B 0 3
 """
 VERSIONS = {"10": "10.6.0", "11": "11.2.1"}
 
@@ -60,7 +67,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = f"libnvinfer.so.{major}"
         options = (*SHARED, f"-DSTAND_IN_MAJOR={major}", f"-Wl,-soname,{name}")
         compile_here(folder, name, [stand_ins / "fake_tensorrt.cpp", cuda], *options)
-    compile_here(folder, "libpadfree_engine.so", SOURCES, *SHARED)
+    compile_here(folder, "libpadfree_engine.so", [together(SOURCES, folder / "engine.cpp")], *SHARED)
     compile_here(folder, "lanes", [stand_ins / "lanes.cpp", cuda], *SANITIZED)
     (folder / "model.plan").write_text(PLAN, encoding="utf-8")
     return folder
@@ -91,6 +98,18 @@ def test_all_runs_are_right(programs: Path, version: str, graphs: str) -> None:
     launches, left = int(found[2]), int(found[3])
     assert launches > 500 if graphs == "on" else launches == 0
     assert left == 0
+
+
+@pytest.mark.slow
+def test_the_backend_with_the_engine_library(programs: Path, tmp_path: Path) -> None:
+    """All of the native backend at once: requests as from Triton's core, over stand-ins for driver and TensorRT."""
+    driver = compile_here(programs, "driver", [together(driver_sources(), programs / "driver.cpp")], *SANITIZED)
+    model = write_model(tmp_path, "driven", plan=DRIVEN)
+    command = [driver, programs / "libpadfree_engine.so", model, "20000", "2", "0"]
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(programs)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert re.search(r"^20\d+ requests: 1\d+ right, .* 0 failed, 0 unanswered, 0 left$", done.stdout, re.M), done.stdout
 
 
 @pytest.mark.slow

@@ -37,6 +37,19 @@ def compile_library(compiler: str, sources: Sequence[Path], library: Path, *opti
     return library
 
 
+def together(sources: Sequence[Path], file: Path) -> Path:
+    """One file that includes sources: most of the time to compile each goes into the standard library's headers."""
+    file.write_text("".join(f'#include "{path}"\n' for path in sources), encoding="utf-8")
+    return file
+
+
+def driver_sources() -> list[Path]:
+    """The backend with what drives it in place of Triton's core (tests/support/backend/driver.cpp)."""
+    backend = sorted((ROOT / "plugins" / "triton_backend").glob("*.cpp"))
+    json_reader = ROOT / "plugins" / "triton_batching" / "json.cpp"
+    return [*backend, json_reader, *sorted((ROOT / "tests" / "support" / "backend").glob("*.cpp"))]
+
+
 def backend_directory(compiler: str, folder: Path, *options: str) -> Path:
     """A folder for `--backend-directory`: the backend that was installed, or one compiled here, with the stand-in.
 

@@ -4,8 +4,7 @@
 // 10.6.0 (include/NvInferImpl.h there); any other function ends the process.
 //
 // A plan is text: "NAME in|out T|B|S TYPE SIZE..." a tensor, TYPE as in nvinfer1::DataType, SIZE the trailing sizes.
-// Element e of an output's row is e + 10 * (number of the row in its sequence) + the sum of the row of every float or
-// int32 input with rows of that kind; -1 for a run whose filler is not all zeros.
+// Outputs are those of tests/support/fake_engine.cpp, or -1 in a run whose filler is not all zeros.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -155,18 +154,33 @@ void setScratch(Implementation* self, void* memory, int64_t bytes) {
   self->scratch_bytes = static_cast<size_t>(bytes);
 }
 
-float sumOfRow(const Implementation& self, char rows, int64_t row) {
-  float sum = 0;
+int64_t load(const Implementation& self, const Tensor& tensor, int64_t at) {
+  const void* memory = self.addresses.at(tensor.name);
+  return tensor.type == DataType::kFLOAT ? static_cast<int64_t>(static_cast<const float*>(memory)[at])
+                                         : static_cast<const int32_t*>(memory)[at];
+}
+
+// Inputs are numbered from 1 among those with rows of one kind; factor(k): of number k of a row.
+template <class Factor>
+int64_t sumOfRow(const Implementation& self, char rows, int64_t row, Factor&& factor) {
+  int64_t sum = 0, number = 0;
   for (const Tensor& tensor : self.tensors) {
-    if (!tensor.is_input || tensor.rows != rows) continue;
+    if (!tensor.is_input || tensor.rows != rows || tensor.name == "seq_lens") continue;
+    ++number;
     for (int64_t k = 0; k < tensor.width(); ++k) {
-      const int64_t at = row * tensor.width() + k;
-      const void* memory = self.addresses.at(tensor.name);
-      sum += tensor.type == DataType::kFLOAT ? static_cast<const float*>(memory)[at]
-                                             : static_cast<float>(static_cast<const int32_t*>(memory)[at]);
+      sum += number * factor(k) * load(self, tensor, row * tensor.width() + k);
     }
   }
   return sum;
+}
+
+int64_t ofToken(const Implementation& self, int64_t token) {
+  return sumOfRow(self, 'T', token, [](int64_t) { return 1; });
+}
+
+float wrap(int64_t value) {
+  constexpr int64_t kModulus = 2039;
+  return static_cast<float>((value % kModulus + kModulus) % kModulus);
 }
 
 void compute(const Implementation& self) {
@@ -176,18 +190,22 @@ void compute(const Implementation& self) {
   int64_t used = 0;
   for (int64_t b = 0; b < sequences; ++b) used += seq_lens[b];
   bool is_clean = used <= tokens;
-  for (int64_t t = used; t < tokens; ++t) is_clean = is_clean && sumOfRow(self, 'T', t) == 0;
+  for (int64_t t = used; t < tokens; ++t) is_clean = is_clean && ofToken(self, t) == 0;
   for (const Tensor& tensor : self.tensors) {
     if (tensor.is_input) continue;
     auto* out = static_cast<float*>(self.addresses.at(tensor.name));
-    int64_t row = 0;
+    const int64_t width = tensor.width();
+    int64_t token = 0;
     for (int64_t b = 0; b < sequences; ++b) {
-      for (int64_t p = 0; p < (tensor.rows == 'T' ? seq_lens[b] : 1); ++p, ++row) {
-        const float sum = sumOfRow(self, tensor.rows, row);
-        for (int64_t e = 0; e < tensor.width(); ++e) {
-          out[row * tensor.width() + e] = is_clean ? static_cast<float>(e + 10 * p) + sum : -1;
+      int64_t pooled = sumOfRow(self, 'B', b, [](int64_t k) { return 1000 * (k + 1); });
+      for (int64_t p = 0; p < seq_lens[b]; ++p, ++token) {
+        const int64_t sum = ofToken(self, token), value = 3 * seq_lens[b] + 7 * p + sum;
+        pooled += (p + 1) * sum;
+        for (int64_t e = 0; tensor.rows == 'T' && e < width; ++e) {
+          out[token * width + e] = is_clean ? wrap(e + value) : -1;
         }
       }
+      for (int64_t e = 0; tensor.rows == 'B' && e < width; ++e) out[b * width + e] = is_clean ? wrap(e + pooled) : -1;
     }
   }
 }

@@ -63,11 +63,14 @@ class Driver {
     const auto vector = result(lane, 1, run.vector_to_host, run.lens.size() * kVector);
     size_t t = 0;
     for (size_t b = 0; b < run.lens.size(); ++b) {
+      int64_t pooled = 1000 * static_cast<int64_t>(run.numbers[b]);
       for (int32_t p = 0; p < run.lens[b]; ++p, ++t) {
-        const float sum = run.ids[t] + run.boxes[kWidth * t] + run.boxes[kWidth * t + 1] + run.boxes[kWidth * t + 2];
-        for (int64_t e = 0; e < kHidden; ++e) compare(hidden[t * kHidden + e], sum + e + 10 * p);
+        const float* box = &run.boxes[kWidth * t];
+        const int64_t sum = run.ids[t] + 2 * static_cast<int64_t>(box[0] + box[1] + box[2]);
+        pooled += (p + 1) * sum;
+        for (int64_t e = 0; e < kHidden; ++e) compare(hidden[t * kHidden + e], e + 3 * run.lens[b] + 7 * p + sum);
       }
-      for (int64_t e = 0; e < kVector; ++e) compare(vector[b * kVector + e], run.numbers[b] + run.lens[b] + e);
+      for (int64_t e = 0; e < kVector; ++e) compare(vector[b * kVector + e], e + pooled);
     }
     if (random_() % 4 != 0) api_.settle(lanes_[lane]);
   }
@@ -127,7 +130,8 @@ class Driver {
   void require(bool success) const {
     if (!success) fail(error_.text);
   }
-  static void compare(float found, float expected) {
+  static void compare(float found, int64_t sum) {
+    const auto expected = static_cast<float>(sum % 2039);
     if (found != expected) fail("found " + std::to_string(found) + ", expected " + std::to_string(expected));
   }
 
