@@ -35,6 +35,7 @@ from .loops import new_loop
 from .metrics import WIDTH, Row
 from .options import ServeOptions, cores
 from .reporter import Reporter
+from .signals import heard_signals
 from .speed import measure
 from .summary import summary
 
@@ -155,9 +156,10 @@ class _Supervisor:
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serves until a signal comes."""
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._stop)
+        with heard_signals(SIGNALS, self._stop):  # ignored next: the end is on its way, and one more would break it
+            await self._serve(on_ready)
+
+    async def _serve(self, on_ready: Callable[[str], None]) -> None:
         listeners = listen(self._options.host, self._options.port, self._options.front_ends)
         host, port = listeners[0].getsockname()[:2]
         tasks = [asyncio.create_task(work) for work in (self._reporter.run(), self._look_after())]
@@ -177,9 +179,6 @@ class _Supervisor:
             for task in tasks:
                 task.cancel()
             self._reporter.report()
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_IGN)  # the end is on its way, and one more signal would break it
 
     def _stop(self) -> None:
         """The first signal ends the server in good order, after a while if that was asked for, the second at once."""

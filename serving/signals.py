@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals that a loop hears, without an instant in which they end the process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+WORD = 4096
+"""Bytes to read at once of those that say that a signal came."""
+
+
+@contextmanager
+def heard_signals(numbers: Sequence[signal.Signals], on_signal: Callable[[], None]) -> Iterator[None]:
+    """Has the running loop call `on_signal` for each of these signals; they are ignored after the context.
+
+    asyncio's own add_signal_handler and remove_signal_handler pass through the default, which ends the process: here
+    one handler follows another. It is for the main thread. Signals that come before the last was heard may be one.
+    """
+    loop = asyncio.get_running_loop()
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(on_signal)
+
+    ours, pythons = socket.socketpair()
+    with ours, pythons:
+        ours.setblocking(False)
+        pythons.setblocking(False)
+        loop.add_reader(ours, _emptied, ours)
+        # A loop that waits in a system call wakes up by the byte, and only then Python calls handlers.
+        before = signal.set_wakeup_fd(pythons.fileno(), warn_on_full_buffer=False)
+        try:
+            for number in numbers:
+                signal.signal(number, hear)
+            yield
+        finally:
+            for number in numbers:
+                signal.signal(number, signal.SIG_IGN)
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(ours)
+
+
+def _emptied(ours: socket.socket) -> None:
+    with suppress(BlockingIOError):
+        ours.recv(WORD)
