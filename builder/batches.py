@@ -32,6 +32,7 @@ SUFFIXES = (".jsonl", ".npz", ".txt", *TABLES)
 MASK_NAME = "attention_mask"
 LENGTHS_NAME = "seq_lens"
 RESULT_SUFFIX = ".npz"
+WANTED = f"answers are of texts; write {RESULT_SUFFIX}, or pass texts"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
         if path.suffix in TABLES:
             rows = read_table(path)
             return _of_records(rows, range(1, len(rows) + 1), path, metadata, texts)
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file or an .npz file") from error
@@ -147,20 +148,22 @@ def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Pa
     return columns
 
 
-def read_text_rows(path: Path, info: TextInfo | None) -> list[Text]:
+def read_text_rows(path: Path, info: TextInfo | None, wanted: str = WANTED) -> list[Text]:
     """The texts of a file of texts, or its pairs, for a model of which its folder said `info`.
+
+    `wanted` tells users of another file what to do.
 
     Raises:
         BuildError: the file cannot be read, or holds something else.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.suffix in (".txt", ".jsonl") else []
+        lines = path.read_text(encoding="utf-8-sig").splitlines() if path.suffix in (".txt", ".jsonl") else []
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file") from error
     if path.suffix not in (".txt", ".jsonl", *TABLES):
         suffixes = ", ".join((".txt", ".jsonl", *TABLES))
-        raise BuildError(f"{path}: answers are of texts; pass texts ({suffixes}), or write {RESULT_SUFFIX}")
+        raise BuildError(f"{path}: {wanted} ({suffixes})")
     if path.suffix == ".txt":
         return list(lines)
     records: Sequence[Mapping[str, Any]]
@@ -172,10 +175,7 @@ def read_text_rows(path: Path, info: TextInfo | None) -> list[Text]:
         records = [_read_line(path, number, lines[number - 1]) for number in numbers]
     strange = next((at for at, item in enumerate(records) if not holds_texts(item.get("", item), info)), None)
     if strange is not None:
-        raise BuildError(
-            f"{path}, line {numbers[strange]}: holds no text, and answers are of texts; pass texts, or write "
-            f"{RESULT_SUFFIX}"
-        )
+        raise BuildError(f"{path}, line {numbers[strange]}: holds no text, and {wanted}")
     pairs = zip(records, numbers, strict=True)
     return [text_of(record.get("", record), info, path, number) for record, number in pairs]
 

@@ -20,6 +20,7 @@ from .locations import SCHEME, Location
 from .lock import LOCK, only_driver
 from .manifest import MANIFEST, OPTION_NAMES, Manifest, Model, Options, differences, read_manifest, write_manifest
 from .models import identify, look
+from .processes import end_if_worker
 from .reading.inputs import check_unchanged, find
 from .reading.pair_columns import pair_columns
 from .reading.planning import make_manifest
@@ -134,6 +135,7 @@ def embed(
         BulkError: another driver is at work, inputs or options are not those of the manifest, or the work cannot go
             on. padfree.runtime.SessionError: the model or its tokenizer cannot be used.
     """
+    end_if_worker()
     if request.columns is None:
         request = replace(request, columns=pair_columns(request.inputs))
     served_model, options, model = _read_request(request)
@@ -216,7 +218,11 @@ def _read_request(request: Request) -> tuple[ServedModel, Options, Model]:
             f"for padfree {command}; call padfree {other}, or choose another output with --head"
         )
     if request.prompt is not None and request.prompt not in served_model.prompts:
-        prompt_names = ", ".join(served_model.prompts) or "none"
+        if not served_model.prompts:
+            raise BulkError(
+                f"--prompt {request.prompt}: the model has no prompts; leave it out, or write the prompt into the texts"
+            )
+        prompt_names = ", ".join(served_model.prompts)
         raise BulkError(f"--prompt {request.prompt}: the model's prompts are {prompt_names}; choose one of them")
     _check_batches(request, budget)
     return served_model, _options(request, served_model, budget), identify(request.model, served_model.tokenizer_json)

@@ -8,8 +8,16 @@ import os
 import signal
 import threading
 
-ORPHANED, INCOMPLETE = 3, 4
-"""Exit codes: whoever started the process is gone; a process that this one needs is."""
+ORPHANED, INCOMPLETE, DRIVING = 3, 4, 5
+"""Exit codes: whoever started the process is gone; a process that this one needs is; a worker would be a driver."""
+WORKER = "padfree-worker-"
+"""What the names of workers begin with."""
+
+
+def end_if_worker() -> None:
+    """Ends this process if it is a worker, which imports the program that started it and so calls it again."""
+    if multiprocessing.current_process().name.startswith(WORKER):
+        os._exit(DRIVING)
 
 
 def die_with_parent() -> None:

@@ -199,6 +199,11 @@ class _Workers:
             raise BuildError(
                 f"--workers {self._count}: allowed: 1 or more, for .onnx files and clusters; choose GPUs with --gpus"
             )
+        if arguments.gpus != ALL and not self._on_gpu:
+            raise BuildError(
+                f"--gpus {arguments.gpus}: is for plans, and {arguments.model or arguments.engine} runs on the CPU; "
+                "leave it out, or build a plan with padfree build"
+            )
         if self._on_gpu:
             read_sidecar(model)  # what is no plan is named before a GPU that is not there
         self._gpus = _gpus(arguments.gpus) if self._on_gpu and self._ray is None else []

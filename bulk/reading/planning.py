@@ -85,14 +85,14 @@ def _parquet(file: SourceFile, options: Options) -> tuple[list[Piece], str]:
     except (pa.ArrowInvalid, OSError) as error:
         raise BulkError(f"{file.location.shown}: not a whole parquet file ({error}); copy it again") from error
     for column in options.columns:
-        _require(file, column, schema.names)
+        _require(file, column, schema.names, options)
         if not _is_text(schema.field(column).type):
             raise BulkError(
                 f"{file.location.shown}: the column '{column}' is {schema.field(column).type}, allowed: string or "
                 "binary; choose another column"
             )
     for column in options.values:
-        _require(file, column, schema.names)
+        _require(file, column, schema.names, options)
     pieces, first = [], 0
     for at, rows in enumerate(groups):
         for skip, part in _parts(rows, options.shard_rows):
@@ -100,7 +100,7 @@ def _parquet(file: SourceFile, options: Options) -> tuple[list[Piece], str]:
         first += rows
     if options.id_column is None:
         return pieces, ROW_NUMBERS
-    _require(file, options.id_column, schema.names)
+    _require(file, options.id_column, schema.names, options)
     kind = schema.field(options.id_column).type
     if not (pa.types.is_integer(kind) or _is_text(kind)) or pa.types.is_uint64(kind):
         raise BulkError(
@@ -148,7 +148,7 @@ def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
     stop = int(ends[0]) if ends.size else len(head)
     columns = csv_columns(head[:stop].rstrip(b"\r\n"), file.location.shown)
     for column in (*options.columns, *options.values, *([options.id_column] if options.id_column else [])):
-        _require(file, column, columns)
+        _require(file, column, columns, options)
     return columns, stop
 
 
@@ -216,14 +216,23 @@ def _first_objects(file: SourceFile, pieces: Sequence[Piece], options: Options) 
                 objects.append(reader(line))
     names = tuple(dict.fromkeys(name for row in objects for name in row))
     for column in options.columns if objects else ():
-        _require(file, column, names)
+        _require(file, column, names, options)
     return objects
 
 
-def _require(file: SourceFile, column: str, columns: Sequence[str]) -> None:
+def _require(file: SourceFile, column: str, columns: Sequence[str], options: Options) -> None:
     if column not in columns:
-        columns_text = ", ".join(columns[:20])
-        raise BulkError(f"{file.location.shown}: no column '{column}', there are {columns_text}; choose one of them")
+        columns_text, remedy = ", ".join(columns[:20]), f"name one of them with {_option_of(column, options)}"
+        if column in options.values:
+            remedy = "the model reads it of every text: add it"
+        raise BulkError(f"{file.location.shown}: no column '{column}', there are {columns_text}; {remedy}")
+
+
+def _option_of(column: str, options: Options) -> str:
+    """What names a column on the command line."""
+    if column not in options.columns:
+        return "--id"
+    return "--text" if len(options.columns) == 1 else ("--query", "--document")[options.columns.index(column)]
 
 
 def _is_text(kind: Any) -> bool:

@@ -15,7 +15,7 @@ from multiprocessing import connection
 from typing import Any
 
 from ..errors import IncompleteError
-from ..processes import INCOMPLETE, die_with_parent
+from ..processes import DRIVING, INCOMPLETE, WORKER, die_with_parent
 from .base import Event, Loss, Ran, Refusal, ShardFinish
 from .worker import FinishedShard, Worker, WorkerSpec
 
@@ -59,7 +59,7 @@ class LocalWorkers:
         process = self._context.Process(
             target=_main,
             args=(theirs, worker, self._spec, dict(self._environments[worker])),
-            name=f"padfree-worker-{worker}",
+            name=f"{WORKER}{worker}",
         )
         process.start()
         theirs.close()
@@ -83,10 +83,16 @@ class LocalWorkers:
             events.append(self._loss(worker) if event is None else event)
         return events
 
-    def _loss(self, worker: int) -> Loss:
+    def _loss(self, worker: int) -> Event:
         process = self._processes[worker]
         del self._pipes[worker]
         process.join()
+        if process.exitcode == DRIVING:
+            return Refusal(
+                worker,
+                "processes import the program that starts them, and this one starts the work again when it is "
+                'imported; put what it does below: if __name__ == "__main__":',
+            )
         why = " (a process that made tokens was gone)" if process.exitcode == INCOMPLETE else ""
         return Loss(worker, f"ended with code {process.exitcode}{why}")
 

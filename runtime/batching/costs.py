@@ -115,8 +115,12 @@ def read_costs(path: str | Path) -> CostTable:
     """
     try:
         raw = decode(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SessionError(f"{path}: no such file; measure a cost table: padfree costs MODEL -o {path}") from error
     except (OSError, ValueError) as error:
-        raise SessionError(f"{path}: no cost table ({error}); measure one: padfree costs MODEL -o {path}") from error
+        raise SessionError(
+            f"{path}: no cost table ({error}); give one, or measure it: padfree costs MODEL -o costs.json"
+        ) from error
     if not isinstance(raw, dict) or (raw.get("kind"), raw.get("format")) != (KIND, FORMAT):
         raise SessionError(
             f"{path}: not a {KIND!r} of format {FORMAT}; measure one with this version: padfree costs MODEL -o {path}"

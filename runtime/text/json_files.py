@@ -21,7 +21,7 @@ def read_bytes(path: Path) -> bytes:
         SessionError: there is no such file, or it cannot be read.
     """
     if not path.is_file():
-        raise SessionError(f"{path}: no such tokenizer; {WHAT_TO_GIVE}")
+        raise SessionError(f"{path}: no such tokenizer; {WHAT_TO_GIVE}: pass it (--tokenizer)")
     try:
         return path.read_bytes()
     except OSError as error:

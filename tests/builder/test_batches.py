@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.builder import BuildError
-from padfree.builder.batches import TextOptions, read_batch, write_results
+from padfree.builder.batches import TextOptions, read_batch, read_text_rows, write_results
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import PAIRS, SENTENCES, TextInfo
 from padfree.runtime.plan_files import parse_metadata
@@ -215,3 +215,13 @@ def test_models_of_vectors_take_the_text_of_a_row(metadata: Metadata, tmp_path: 
     options = TextOptions(tokenizer=write_small_tokenizer(tmp_path / "tokenizer.json", 30))
     actual = read_batch(path, replace(metadata, text=TextInfo(SENTENCES)), options)
     assert actual["input_ids"] == [read_tokenizer(tmp_path / "tokenizer.json").encode("word2").ids]
+
+
+def test_files_may_begin_with_a_mark_of_utf8(metadata: Metadata, tmp_path: Path) -> None:
+    """As Windows' editors write it."""
+    path = tmp_path / "batch.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"input_ids": [1, 2]}\r\n')
+    assert as_lists(read_batch(path, metadata))["input_ids"] == [[1, 2]]
+    path = tmp_path / "texts.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+    assert read_text_rows(path, None) == ["one", "two"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from padfree.builder import cli
 from padfree.bulk import BulkError, LocalWorkers, Request, Running, embed, on_cpu
 from padfree.bulk.locations import Location
 from padfree.bulk.lock import LOCK, only_driver
@@ -218,3 +219,53 @@ def test_a_full_disk_costs_nothing_but_the_shards_that_were_under_way(tmp_path: 
     assert not [path for path in output.iterdir() if path.name.endswith(".partial")]
     run_here(replace(request, output=str(alone)))
     assert result_files(output) == result_files(alone)
+
+
+def test_a_program_that_starts_the_work_when_it_is_imported_is_told_so(tmp_path: Path, embedder: Path) -> None:
+    """Workers import it, and would be drivers, each with workers of its own."""
+    (tmp_path / "texts.txt").write_text("\n".join(texts(3)) + "\n", encoding="utf-8")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from pathlib import Path\n"
+        "from padfree.bulk import LocalWorkers, Request, Running, embed, on_cpu\n"
+        f"asked = Request([{str(tmp_path / 'texts.txt')!r}], {str(tmp_path / 'out')!r}, Path({str(embedder)!r}))\n"
+        "embed(asked, Running(), lambda spec: LocalWorkers(spec, *on_cpu(1)))\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert 'put what it does below: if __name__ == "__main__":' in done.stderr
+    assert "another driver" not in done.stderr
+    program.write_text(
+        program.read_text("utf-8").replace("embed(asked", 'if __name__ == "__main__":\n    embed(asked'),
+        encoding="utf-8",
+    )
+    assert subprocess.run([sys.executable, str(program)], capture_output=True, text=True).returncode == 0
+    assert parts_of(tmp_path / "out") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"columns": ("body",)}, "no column 'body', there are text, id; name one of them with --text"),
+        ({"columns": ("text", "body")}, "no column 'body', there are text, id; name one of them with --document"),
+        ({"id_column": "key"}, "no column 'key', there are text, id; name one of them with --id"),
+        ({"columns": ("text", "id"), "prompt": "x"}, "--prompt x: the model has no prompts; leave it out"),
+    ],
+)
+def test_what_is_missing_is_said_with_the_option_that_names_it(
+    change: dict[str, Any], message: str, tmp_path: Path, embedder: Path, reranker: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text("text,id\nhello,1\n", encoding="utf-8")
+    model = reranker if len(change.get("columns", ())) > 1 else embedder
+    asked = replace(Request([str(tmp_path / "rows.csv")], str(tmp_path / "out"), model), **change)
+    with pytest.raises(BulkError, match=message):
+        run_here(asked)
+
+
+def test_gpus_are_for_plans(tmp_path: Path, embedder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lines(tmp_path / "in.txt", ["hello"])
+    words = ["embed", str(embedder), "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), "--gpus", "3"]
+    assert cli.main(words) == 1
+    assert "--gpus 3: is for plans" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
