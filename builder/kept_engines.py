@@ -7,6 +7,7 @@ An engine is found again by what it was made of (the model's files by their cont
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -15,7 +16,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from padfree.runtime import SessionError, file_digest, open_plan
 from padfree.runtime.gpu import Device, import_tensorrt, plugin_library
 
 from .engine.build import build_engine, check_machine, open_gpu
+from .engine.progress import StageProgress
 from .errors import BuildError
 from .folders.folder import read_folder
 from .folders.head import HeadOptions
@@ -95,8 +96,15 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "padfree" / "engines"
 
 
-@contextmanager
-def kept_engine(model: Path, options: EngineOptions, *, device: int, folder: Path | None = None) -> Iterator[Path]:
+@contextlib.contextmanager
+def kept_engine(
+    model: Path,
+    options: EngineOptions,
+    *,
+    device: int,
+    folder: Path | None = None,
+    progress: StageProgress | None = None,
+) -> Iterator[Path]:
     """The plan of a model's engine on this machine: the one that is kept, or a new one.
 
     Of processes that want the same engine, one builds it, and the others wait. Where the folder cannot be written, the
@@ -107,6 +115,7 @@ def kept_engine(model: Path, options: EngineOptions, *, device: int, folder: Pat
         options: how it is made.
         device: CUDA device.
         folder: where engines are kept; None: `default_folder`.
+        progress: shows the stages of a build.
 
     Raises:
         BuildError, RewriteError, SessionError: as `build_engine`.
@@ -120,7 +129,7 @@ def kept_engine(model: Path, options: EngineOptions, *, device: int, folder: Pat
     except OSError as error:
         with tempfile.TemporaryDirectory(prefix="padfree-engine-") as scratch:
             _log.warning("%s: building an engine for %s, which cannot be kept: %s", model, gpu.name, error)
-            _build(model, Path(scratch) / _PLAN, options, device)
+            _build(model, Path(scratch) / _PLAN, options, device, progress)
             yield Path(scratch) / _PLAN
         return
     plan = engine_folder / _PLAN
@@ -128,18 +137,22 @@ def kept_engine(model: Path, options: EngineOptions, *, device: int, folder: Pat
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not _is_whole(plan):
             _log.warning("%s: building an engine for %s, once; it is kept in %s", model, gpu.name, engine_folder)
-            _build(model, plan, options, device)
+            _build(model, plan, options, device, progress)
     yield plan
 
 
-def _build(model: Path, plan: Path, options: EngineOptions, device: int) -> None:
-    with opened(model, options.head, say=_log.info, lazily=True) as source:
+def _build(model: Path, plan: Path, options: EngineOptions, device: int, progress: StageProgress | None) -> None:
+    with (
+        opened(model, options.head, say=_log.info, lazily=True) as source,
+        progress or contextlib.nullcontext(),
+    ):
         build_engine(
             source.unmade or source.path,
             plan,
             precision=options.precision,
             verify=options.verify,
             device=device,
+            progress=progress,
             origin=[str(model)],
             say=_log.info,
         )

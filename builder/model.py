@@ -15,7 +15,9 @@ from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import Session
 from padfree.runtime.answers import Classified, Floats, Ranked, Tagged, TextModel, TokenRows
 from padfree.runtime.text import Text
+from rich.console import Console
 
+from .engine.progress import make_progress
 from .errors import BuildError
 from .folders.head import HeadOptions
 from .folders.location import located
@@ -34,7 +36,8 @@ class Model(TextModel):
     Args:
         model: a plan; a model's folder, a repository of the Hugging Face Hub, or an .onnx file, exported or rewritten.
             A name without an owner is one of sentence-transformers. On a machine with a GPU what is no plan becomes an
-            engine, which is built once and kept; elsewhere it runs in onnxruntime, rewritten in fp32.
+            engine, which is built once and kept; elsewhere it runs in onnxruntime, rewritten in fp32. On a terminal,
+            stderr shows how far that is.
         tokenizer: a tokenizer.json, instead of the one that the model keeps.
         pooling: one vector per text: ways of pooling, as ("mean",), instead of the folder's; for exported files, too.
         normalize: whether vectors have length 1, instead of what the folder says.
@@ -92,12 +95,15 @@ class Model(TextModel):
             answers = (scores,) if isinstance(scores, str) else tuple(scores)
             head = HeadOptions(modes, normalize, scores=answers, template=template)
             options = EngineOptions(head, precision, verify)
+            bars = make_progress(Console(stderr=True))  # on a terminal alone
             if _makes_engines(model_path) and runs_on_gpu(backend, device, model):
                 engines_folder = None if engines is None else Path(engines)
-                path = resources.enter_context(kept_engine(model_path, options, device=device, folder=engines_folder))
+                engine = kept_engine(model_path, options, device=device, folder=engines_folder, progress=bars)
+                path = resources.enter_context(engine)
             else:
                 _check_cpu(precision, model)
-                path = resources.enter_context(runnable(model_path, options.head, verify=verify, say=_log.info))
+                packed = runnable(model_path, options.head, verify=verify, say=_log.info, progress=bars)
+                path = resources.enter_context(packed)
             session = Session(path, device=device, allow_other_gpu=allow_other_gpu, cpu_threads=cpu_threads)
             self.session = resources.enter_context(session)
             super().__init__(session, path, None if tokenizer is None else Path(tokenizer), shown_path=str(model))

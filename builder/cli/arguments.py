@@ -41,6 +41,20 @@ PEERS: Mapping[str, tuple[str, ...]] = {
 }
 """Options of text-embeddings-inference, vLLM, optimum, sentence-transformers and trtexec: what is ours, the first that
 the subcommand has."""
+MAKING = ("--precision", "--pooling", "--normalize", "--no-normalize", "--interface", "--mask")
+"""Options that say how a model is made: a command that runs one has it made already."""
+COMMANDS: Mapping[str, str] = {
+    "benchmark": "bench",
+    "compile": "build",
+    "convert": "optimize",
+    "encode": "embed",
+    "export": "optimize",
+    "infer": "run",
+    "info": "inspect",
+    "predict": "run",
+    "server": "serve",
+}
+"""What other tools call subcommands, and what they are called here."""
 BATCH_SIZES = ("--batch-size", "--max-batch-size", "--per-device-eval-batch-size")
 """Options of others that commands without such an option need not have."""
 SWITCHES: Mapping[str, bool] = {
@@ -70,7 +84,21 @@ class Parser(argparse.ArgumentParser):
         if args is not None:
             self._check_options(args)
             self._take_variables(args)
-        return super().parse_known_args(args, namespace)
+        found, strange = super().parse_known_args(args, namespace)
+        if strange and self._subparsers is None:  # otherwise named without its subcommand
+            self.error(f"unrecognized arguments: {' '.join(strange)}; {self.prog} --help lists what it takes")
+        return found, strange
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse's; a subcommand that does not exist is answered with the one that was meant."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            names = list(action.choices)
+            near = [COMMANDS[value]] if value in COMMANDS else difflib.get_close_matches(value, names, 1)
+            self.error(
+                f"unknown subcommand {value!r}; "
+                + (f"did you mean {near[0]}?" if near else f"allowed: {', '.join(names)}")
+            )
+        super()._check_value(action, value)
 
     def add_variables(self, prefix: str) -> None:
         """Lets an environment variable set every argument that has been added: PREFIX_MAX_TEXTS for --max-texts.
@@ -129,6 +157,12 @@ class Parser(argparse.ArgumentParser):
             ours = self.ours(word)
             if ours is not None:
                 self.error(f"unrecognized option {word}; did you mean {ours}?")
+            made = next((name for name in (word, *PEERS.get(word.replace("_", "-"), ())) if name in MAKING), None)
+            if made is not None and self._takes_model():
+                self.error(
+                    f"unrecognized option {word}; the model is taken as it was made: padfree optimize {made}, or "
+                    f"padfree build {made}, makes it so"
+                )
             if word.replace("_", "-") in BATCH_SIZES:
                 self.error(f"unrecognized option {word}; this command forms its batches by tokens itself: leave it out")
 

@@ -14,7 +14,8 @@ from padfree.contract.names import FP8, PRECISIONS
 from rich.console import Console
 
 from .console import error_console, make_table, output_console, print_line, status
-from .options import add_head_options, add_mask_option, fixed_inputs, head_options, say
+from .opening import opened_model
+from .options import add_head_options, add_mask_option, say
 
 if TYPE_CHECKING:
     from padfree.builder.bench.measure import Measurement, Timing
@@ -80,7 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.destinations import check_appended, check_destinations
     from padfree.builder.doctor import diagnose
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
-    from padfree.builder.folders.source import opened
 
     console = output_console()
     missing = [item.name for item in diagnose() if item.name in GPU_PARTS and item.state != "ok"]
@@ -106,16 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_appended(arguments.json, "--json")
     if missing and not arguments.cpu:
         print_line(console, f"on the CPU: engines need {', '.join(missing)}, which `padfree doctor` explains")
-    bindings = fixed_inputs(arguments)
     with (
-        opened(
-            case.model,
-            head_options(arguments),
-            mask=arguments.mask,
-            bindings=bindings,
-            revision=arguments.revision,
-            say=say,
-        ) as source,
+        opened_model(case.model, arguments, say) as source,
         tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder,
         status(error_console(), "rewriting") as set_status,
     ):

@@ -19,6 +19,7 @@ from .calibrating import print_quantization, steps_of
 from .console import facts_table, output_console, print_phases
 from .coverage import print_coverage, print_kept_float32
 from .engine_check import engine_check_line, print_engine_check
+from .opening import opened_model
 from .options import (
     LINEAR,
     add_calibration_options,
@@ -28,8 +29,6 @@ from .options import (
     add_profile_options,
     add_rewrite_options,
     calibration_of,
-    fixed_inputs,
-    head_options,
 )
 from .profiles import engines_of, folder_for
 from .stages import add_quiet_option, sayer, stages
@@ -139,17 +138,14 @@ def _check_revision(arguments: argparse.Namespace) -> None:
 def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     """Builds one engine, and says what was written."""
     from padfree.builder.engine.build import build_engine, check_machine
-    from padfree.builder.folders.source import opened
     from padfree.runtime import parse_metadata
 
-    bindings = fixed_inputs(arguments)
     # Calibration makes the model before a GPU is asked for.
     check = partial(check_machine, arguments.device, operators=()) if arguments.precision == FP8 else lambda: None
-    head = head_options(arguments)
-    opening: dict[str, Any] = {"say": sayer(arguments), "before_export": check, "lazily": True}
-    opening |= {"revision": arguments.revision, "with_second_opinion": arguments.verify == WHOLE}
+    opening: dict[str, Any] = {"before_export": check, "lazily": True}
+    opening["with_second_opinion"] = arguments.verify == WHOLE
     with (
-        opened(arguments.model, head, mask=arguments.mask, bindings=bindings, **opening) as source,
+        opened_model(arguments.model, arguments, sayer(arguments), **opening) as source,
         stages(arguments) as progress,
         _quantize(arguments, source, progress) as (model, options),
     ):

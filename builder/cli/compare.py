@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from padfree.contract.names import INTERFACES, PRECISIONS
 
 from .console import make_table, output_console, print_line, status
-from .options import add_head_options, add_mask_option, add_tokenizer_option, fixed_inputs, head_options, say
+from .opening import opened_model
+from .options import add_head_options, add_mask_option, add_tokenizer_option, say
 
 if TYPE_CHECKING:
     from padfree.builder.compare.report.report import Report, RunnerReport
@@ -113,7 +114,6 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.compare.saved import check_folder
     from padfree.builder.destinations import check_destinations
     from padfree.builder.errors import BuildError
-    from padfree.builder.folders.source import opened
 
     inputs = [("the original", arguments.original), *(("the model", path) for path in arguments.models)]
     inputs += [
@@ -124,15 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_destinations([("--json", arguments.json), ("--html", arguments.html)], inputs)
     if arguments.emit_polygraphy is not None:
         check_folder(arguments.emit_polygraphy, arguments.original, arguments.models, inputs)
-    bindings = fixed_inputs(arguments)
-    with opened(
-        arguments.original,
-        head_options(arguments),
-        mask=arguments.mask,
-        bindings=bindings,
-        revision=arguments.revision,
-        say=say,
-    ) as source:
+    with opened_model(arguments.original, arguments, say) as source:
         if arguments.emit_polygraphy is not None and source.path != arguments.original:
             raise BuildError(
                 "--emit-polygraphy writes scripts that read the original again, and what is made of a folder, or by "

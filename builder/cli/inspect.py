@@ -16,13 +16,12 @@ from .calibrating import print_quantization
 from .console import error_console, facts_table, make_table, output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .engine_check import print_engine_check
+from .opening import opened_model
 from .options import (
     add_head_options,
     add_length_options,
     add_mask_option,
     add_tokenizer_option,
-    fixed_inputs,
-    head_options,
     say,
 )
 from .profiles import PLAN_SUFFIX
@@ -84,23 +83,14 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.coverage import inspect_file, report, require_complete
-    from padfree.builder.folders.source import opened
     from padfree.builder.lengths import choose_lengths
     from padfree.onnx_tools import ModelFileError, RewriteError
 
     console = output_console()
     _check_plot(arguments)
-    bindings = fixed_inputs(arguments)
     try:
         with (
-            opened(
-                arguments.model,
-                head_options(arguments),
-                mask=arguments.mask,
-                bindings=bindings,
-                revision=arguments.revision,
-                say=say,
-            ) as source,
+            opened_model(arguments.model, arguments, say) as source,
             status(error_console(), f"reading {arguments.model}"),
         ):
             inspected = dataclasses.replace(inspect_file(source.path, arguments.mask), path=arguments.model)

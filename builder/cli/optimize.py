@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from padfree.contract.names import WHOLE
+from padfree.contract.names import ONNX_SUFFIX, WHOLE
 from padfree.contract.phases import WRITING, Phases
 
 from .calibrating import print_quantization, steps_of
 from .console import output_console, print_phases
 from .coverage import print_coverage, print_kept_float32, print_outputs
+from .opening import opened_model
 from .options import (
     LINEAR,
     add_calibration_options,
@@ -23,8 +24,6 @@ from .options import (
     add_output_option,
     add_rewrite_options,
     calibration_of,
-    fixed_inputs,
-    head_options,
 )
 from .stages import add_quiet_option, sayer, stages
 from .summary import (
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from padfree.builder.engine.progress import StageProgress
     from padfree.builder.folders.source import Source
     from padfree.onnx_tools.files import Model
+
+PLAN_SUFFIXES = (".plan", ".engine", ".trt")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -82,9 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.coverage import report, report_json
     from padfree.builder.destinations import check_destinations
     from padfree.builder.engine.preparation import metadata_of
+    from padfree.builder.errors import BuildError
     from padfree.builder.files import write_files
     from padfree.builder.folders.companions import kept_files, tokenizer_destination
-    from padfree.builder.folders.source import opened
     from padfree.builder.lengths import choose_lengths
     from padfree.onnx_tools import save_model
     from padfree.runtime import parse_metadata
@@ -92,16 +93,17 @@ def run(arguments: argparse.Namespace) -> int:
     console = output_console()
     outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
     check_destinations([*outputs, ("--report", arguments.report)], [("the model", arguments.model)])
+    if arguments.output.suffix in PLAN_SUFFIXES:
+        raise BuildError(
+            f"-o {arguments.output}: optimize writes an {ONNX_SUFFIX} file, which is known by its name later; name it "
+            f"{arguments.output.with_suffix(ONNX_SUFFIX).name}, or make a plan with padfree build"
+        )
     calibration = calibration_of(arguments)
-    head, bindings = head_options(arguments), fixed_inputs(arguments)
     with (
-        opened(
+        opened_model(
             arguments.model,
-            head,
-            mask=arguments.mask,
-            bindings=bindings,
-            revision=arguments.revision,
-            say=sayer(arguments),
+            arguments,
+            sayer(arguments),
             lazily=True,
             with_second_opinion=arguments.verify == WHOLE,
         ) as source,

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from padfree.contract.names import ONNX_SUFFIX
+from padfree.onnx_tools.files import Storage, is_rewritten, open_model
 from padfree.runtime import SessionError, parse_metadata
 from padfree.runtime.gpu import Device, device_code, import_tensorrt, plugin_library
 from rich.progress import Progress
@@ -138,8 +140,8 @@ def _build(
         engine_builder = (
             builder if isinstance(builder, EngineBuilder) else shared_builder.get(device, options.tactics, progress)
         )
-        if isinstance(engine_builder, Exception) and isinstance(model, FolderModel) and model.exports:
-            check_machine(device, operators=())  # before an export in vain
+        if isinstance(engine_builder, Exception) and _is_exported(model):  # before it is rewritten in vain
+            check_machine(device, operators=())
             raise engine_builder
         wait_phases = Phases(watcher_of(progress))
         with wait_phases.measured(WAITING):
@@ -168,6 +170,13 @@ def _build(
             compare = partial(compare_command, model, origin, metadata, options)
             metadata_raw["check"] = _check(plan, engine, metadata_raw, preparation.reference, engine_builder, compare)
     return write_described(plan, engine, metadata_raw, engine_builder, more_files)
+
+
+def _is_exported(model: Source) -> bool:
+    """Whether a folder or a file has to be rewritten. Raises padfree.onnx_tools.ModelFileError where a file is none."""
+    if isinstance(model, (str, Path)):
+        return not is_rewritten(open_model(model, Storage.MAP).proto)
+    return isinstance(model, FolderModel)
 
 
 def _check(
@@ -200,6 +209,12 @@ def check_plan_destinations(
     plans: Sequence[tuple[Source, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
 ) -> None:
     """check_plan_destination for several models, each with its plan: no plan replaces another, either."""
+    for _, plan in plans:
+        if plan.suffix == ONNX_SUFFIX:
+            raise BuildError(
+                f"-o {plan}: a plan is no {ONNX_SUFFIX} file, and would be taken for one; name it "
+                f"{plan.with_suffix('.plan').name}, or make an {ONNX_SUFFIX} file with padfree optimize"
+            )
     caches: list[tuple[str, Path | None]] = []
     if timing_cache is not None and timing_cache != DEFAULT_CACHE:
         cache = Path(timing_cache)

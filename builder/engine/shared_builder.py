@@ -25,7 +25,7 @@ class SharedBuilder:
         self._start: Start | None = None
 
     def get(self, device: int, options: TacticOptions, progress: Progress | None) -> Start:
-        """The builder, or why there is none: errors of the model come first."""
+        """The builder, or why there is none: what is wrong with the model's file comes first."""
         if isinstance(self._start, EngineBuilder):
             self._start.begin(progress)
         elif self._start is None:

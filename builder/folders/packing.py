@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.phases import Phases
 from padfree.onnx_tools import ModelFileError, RewriteOptions, rewrite_model, save_model, with_bodies
 from padfree.onnx_tools.files import Storage, is_rewritten, open_model, write_metadata
 from padfree.runtime import parse_metadata
 
 from ..engine.preparation import metadata_of
+from ..engine.progress import StageProgress
 from ..files import write_files
 from .companions import kept_files
 from .head import AS_THE_FOLDER_SAYS, HeadOptions
@@ -21,7 +23,7 @@ from .location import located
 from .source import Say, opened
 
 
-@contextmanager
+@contextlib.contextmanager
 def runnable(
     model_or_folder: str | Path,
     options: HeadOptions = AS_THE_FOLDER_SAYS,
@@ -30,6 +32,7 @@ def runnable(
     verify: bool = True,
     revision: str = "",
     say: Say = lambda _: None,
+    progress: StageProgress | None = None,
 ) -> Iterator[Path]:
     """A plan or rewritten file as it was given, or one made of what was given, which is removed with the context.
 
@@ -41,6 +44,7 @@ def runnable(
         verify: whether original and rewritten model are compared in onnxruntime.
         revision: as for `located`.
         say: as for `opened`.
+        progress: shows the stages of what is done before the context begins.
 
     Raises:
         BuildError: as `opened`; padfree.onnx_tools.RewriteError: the model cannot be rewritten.
@@ -50,10 +54,16 @@ def runnable(
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="padfree-packed-") as scratch:
-        with opened(path, options, mask=mask, say=say) as source:
+        with (
+            opened(path, options, mask=mask, say=say, lazily=True) as source,
+            progress or contextlib.nullcontext(),
+        ):
             say(f"{path}: rewriting it for onnxruntime on the CPU, in fp32")
+            phases = Phases(progress)
             rewriting = rewrite_model(
-                open_model(source.path, Storage.MEMORY), RewriteOptions(verify=verify, mask_input=mask)
+                source.open(Storage.MEMORY, phases, say),
+                RewriteOptions(verify=verify, mask_input=mask),
+                phases=phases,
             )
             model = with_bodies(rewriting.model, rewriting.precision)
             metadata = metadata_of(model.proto)

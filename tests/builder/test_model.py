@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import io
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from padfree.builder.folders import location
 from padfree.runtime import SessionError
 from padfree.runtime.answers.scores import Classified
 from padfree.runtime.answers.tags import Tagged, join, words_of
+from rich.console import Console
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tests.support.classifiers import OPTIMUM, logits_of, small_folder
@@ -289,3 +291,18 @@ def test_problems_are_part_of_the_metadata(tmp_path: Path) -> None:
     assert cli.main(["optimize", str(path), "-o", str(tmp_path / "packed.onnx"), "--no-verify"]) == 0
     with padfree.Model(tmp_path / "packed.onnx") as model:
         assert json.loads(json.dumps(model.info.to_dict()))["problem"] == "multi_label_classification"
+
+
+def test_a_terminal_shows_how_far_a_model_is_that_is_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Elsewhere, as in a service or a notebook, nothing is said."""
+    with padfree.Model(folder):
+        assert capsys.readouterr() == ("", "")
+    shown = io.StringIO()
+    monkeypatch.setattr(
+        "padfree.builder.model.Console", lambda **_: Console(file=shown, force_terminal=True, width=100)
+    )
+    with padfree.Model(folder):
+        assert "rewriting the graph" in shown.getvalue()
+        assert "comparing it with the original" in shown.getvalue()

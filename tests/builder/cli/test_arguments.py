@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 from padfree.builder.cli import main, make_parser
-from padfree.builder.cli.arguments import MODEL, PEERS, Parser
+from padfree.builder.cli.arguments import COMMANDS, MAKING, MODEL, PEERS, Parser
 
+BERT = Path(__file__).resolve().parents[3] / "builder" / "demo" / "data" / "bert_tiny.onnx"
 Capture = pytest.CaptureFixture[str]
 
 
@@ -52,3 +54,38 @@ def test_answers_exist(option: str) -> None:
     for name, answer in results.items():
         assert answer in (None, MODEL, *commands()[name]._option_string_actions), name
     assert set(PEERS[option]) & {answer for answer in results.values() if answer is not None}
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        ("optimze m -o b.onnx", "unknown subcommand 'optimze'; did you mean optimize?"),
+        ("encode m --input a -o b", "unknown subcommand 'encode'; did you mean embed?"),
+        ("xyz", "unknown subcommand 'xyz'; allowed: optimize, build, run"),
+        ("run m.plan --text a -o b.npz --dtype fp16", "--dtype; the model is taken as it was made: padfree optimize"),
+        ("embed m.plan --input a -o b --pooling cls", "padfree optimize --pooling, or padfree build --pooling, makes"),
+        ("run m.plan --text a -o b.npz --beam 3", "--beam 3; padfree run --help lists what it takes"),
+    ],
+)
+def test_what_is_no_option_or_command_here(given: str, answer: str, capsys: Capture) -> None:
+    assert main(given.split()) == 2
+    assert answer in capsys.readouterr().err
+
+
+def test_other_tools_names_of_commands_are_commands() -> None:
+    assert set(COMMANDS.values()) <= set(commands())
+    assert not set(COMMANDS) & set(commands())
+
+
+@pytest.mark.parametrize("command", ["optimize", "build"])
+@pytest.mark.parametrize("option", MAKING)
+def test_how_a_model_is_made_is_said_to_those_that_make_it(command: str, option: str) -> None:
+    assert option in commands()[command]._option_string_actions
+
+
+def test_files_are_named_for_what_is_in_them(tmp_path: Path, capsys: Capture) -> None:
+    """A session tells a plan and an .onnx file by the name; the file would be refused a step later."""
+    for command, given, named in (("optimize", "m.plan", "m.onnx"), ("build", "m.onnx", "m.plan")):
+        assert main([command, str(BERT), "-o", str(tmp_path / given)]) == 1
+        assert f"name it {named}, or make" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]

@@ -30,6 +30,7 @@ from padfree.runtime.plan_files import open_plan
 
 from tests.support.libraries import write_library
 
+BERT = Path(__file__).resolve().parents[3] / "builder" / "demo" / "data" / "bert_tiny.onnx"
 ModelWriter = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
 
@@ -170,3 +171,23 @@ def test_files_that_are_no_models(tmp_path: Path, capsys: Capture, content: byte
         assert str(model) in error
         assert "Traceback" not in error
         assert not out.exists()
+
+
+def test_what_the_machine_lacks_is_said_before_a_model_is_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """And what is wrong with the file before that."""
+    model, broken = BERT, tmp_path / "broken.onnx"
+    broken.write_bytes(model.read_bytes()[:100_000])
+    missing = SessionError("TensorRT is not installed")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BuildError("engines cannot be built here")
+
+    monkeypatch.setattr("padfree.builder.engine.shared_builder.start", lambda *_: missing)
+    monkeypatch.setattr("padfree.builder.engine.build.check_machine", refuse)
+    for file, said in ((model, "engines cannot be built here"), (broken, "broken.onnx")):
+        assert main(["build", str(file), "-o", str(tmp_path / "model.plan")]) == 1
+        shown = capsys.readouterr().err
+        assert said in shown
+        assert "rewriting the graph" not in shown
