@@ -25,7 +25,7 @@ from typing import IO, NoReturn, TypeAlias, TypeGuard
 
 import onnx
 from padfree.contract.phases import IMPORTS, Phases
-from padfree.onnx_tools.files import Model, Storage, open_model, without_initializers
+from padfree.onnx_tools.files import LARGE_MODEL_BYTES, Model, Storage, open_model, without_initializers
 from padfree.runtime import parse_metadata
 from padfree.runtime.gpu import Device
 from rich.progress import Progress
@@ -56,9 +56,11 @@ _FAILURE, _IN_FILE = 3, 4
 _NICENESS = 5
 """Of that process while TensorRT builds, which is what is waited for."""
 _LENGTH = struct.Struct("<q")
-_ENVIRONMENT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "OPENBLAS_NUM_THREADS": "1"}
+_KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36)}
 """Makes glibc use freed memory again instead of giving it back, as memory that comes anew costs a page fault every 4
-KB; and numpy multiply without threads, which wait longer for each other than the few GEMMs take."""
+KB. Of a large model's weights, which come and go, that would keep more than the model takes."""
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""Makes numpy multiply without threads, which wait longer for each other than the few GEMMs take."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def preparing(
                 else preparation
             )
 
-        with _start(command, answer, scratch, tuple(kept_open.values())) as child:
+        with _start(command, answer, scratch, tuple(kept_open.values()), is_large=_is_large(model)) as child:
             tells.close()  # that process has it now, and tells by its end, too
             try:
                 _tell(child, device())
@@ -145,15 +147,25 @@ def _is_for_another_process(model: Source) -> TypeGuard[str | Path | FolderModel
     return isinstance(model, FolderModel) or Path(model).is_file()
 
 
+def _is_large(model: str | Path | FolderModel) -> bool:
+    """Whether the weights of a folder are as many as those that are read when they are needed."""
+    if not isinstance(model, FolderModel):
+        return False
+    return 2 * sum(file.stat().st_size for file in model.folder.rglob("*.safetensors")) > LARGE_MODEL_BYTES
+
+
 def _open(model: Source, storage: Storage, phases: Phases, say: Say) -> Model:
     if isinstance(model, onnx.ModelProto):
         return Model.of(model)
     return model.make(storage, phases, say) if isinstance(model, FolderModel) else open_model(model, storage)
 
 
-def _start(command: list[str], answer: IO[bytes], scratch: str, kept_open: tuple[int, ...]) -> subprocess.Popen[bytes]:
+def _start(
+    command: list[str], answer: IO[bytes], scratch: str, kept_open: tuple[int, ...], *, is_large: bool
+) -> subprocess.Popen[bytes]:
     # In a session of its own: Ctrl-C at a terminal goes to all processes of one. This process hears it, and ends that.
-    environment = {**os.environ, **_ENVIRONMENT, "TMPDIR": scratch}
+    keeps = {} if is_large else _KEEPS_MEMORY
+    environment = {**os.environ, **keeps, **_ONE_THREAD, "TMPDIR": scratch}
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=answer, env=environment, start_new_session=True, pass_fds=kept_open
     )

@@ -39,6 +39,7 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.runtime.gpu.device import Device
 
+from tests.support import defined
 from tests.support.folders import write_folder
 
 ModelWriter = Callable[..., Path]
@@ -320,3 +321,18 @@ def test_an_export_is_in_the_account(tmp_path: Path) -> None:
         result = wait()
     assert list(result.seconds) == [phases.IMPORTS, phases.EXPORTING, phases.REWRITING, phases.HALVING]
     assert all(seconds > 0 for seconds in result.seconds.values())
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+def test_memory_of_large_models_is_given_back(is_large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process keeps what it has freed, which is faster, but for weights that come and go."""
+    folder = defined.write_reference(defined.read("bert"), tmp_path / "model")
+    monkeypatch.setattr(preparation_process, "LARGE_MODEL_BYTES", 0 if is_large else 1 << 30)
+    with opened(folder, lazily=True) as source:
+        assert source.unmade is not None
+        assert preparation_process._is_large(source.unmade) == is_large
+    assert not preparation_process._is_large(EXPORTED)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: env)
+    started: Any = preparation_process._start([], sys.stdout.buffer, str(tmp_path), (), is_large=is_large)
+    assert ("MALLOC_MMAP_MAX_" in started) == (not is_large)
+    assert started["TMPDIR"] == str(tmp_path)
