@@ -134,7 +134,7 @@ def _write_answers(
     inputs = {name: values for name, values in request.items() if name in rows - {PROMPT_LENGTH}}
     lengths = [len(ids) for ids in request[metadata.ids_input().name]]
     with shown_batches(lengths, quiet=arguments.quiet) as ran:
-        options = {"shown": str(arguments.model), "truncate": arguments.truncate, "ran": ran}
+        options = {"shown_path": str(arguments.model), "truncate": arguments.truncate, "ran": ran}
         answering = TextModel(session, model, arguments.tokenizer, **options)
         answers = answers_of(answering, texts, inputs, arguments.prompt)
     write_answers(arguments.output, texts, answers)

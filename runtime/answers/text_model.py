@@ -72,7 +72,7 @@ class TextModel:
         session: runs the model.
         path: its file; the tokenizer lies beside it.
         tokenizer: a tokenizer.json, instead of that one.
-        shown: what the model is called in messages.
+        shown_path: what the model is called in messages.
         truncate: of models that came from no folder: whether texts are cut to the model's positions.
         ran: hears of texts that have run: how many, and their tokens.
 
