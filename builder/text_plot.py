@@ -54,15 +54,15 @@ def _draw_histogram(axes: Any, lengths: TextLengths) -> None:
 
 
 def _draw_padding(axes: Any, lengths: TextLengths) -> None:
-    places = list(range(len(BATCHES)))
+    ticks = list(range(len(BATCHES)))
     series = (("in the file's order", COME, "o", False), ("sorted by length", SORTED, "s", True))
     for name, colour, marker, in_order in series:
         shares = [100 * lengths.padding(batch, in_order_of_length=in_order) for batch in BATCHES]
-        axes.plot(places, shares, color=colour, marker=marker, label=name)
-        for place, share in zip(places, shares, strict=True):
+        axes.plot(ticks, shares, color=colour, marker=marker, label=name)
+        for tick, share in zip(ticks, shares, strict=True):
             if share >= 1:
-                axes.annotate(f"{share:.0f} %", (place, share), (0, 6), textcoords="offset points", ha="center")
-    axes.set_xticks(places, [str(batch) for batch in BATCHES])
+                axes.annotate(f"{share:.0f} %", (tick, share), (0, 6), textcoords="offset points", ha="center")
+    axes.set_xticks(ticks, [str(batch) for batch in BATCHES])
     axes.set_ylim(0, 100)
     axes.set_xlabel("texts in a batch")
     axes.set_ylabel("padding, % of what is computed")

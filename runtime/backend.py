@@ -37,7 +37,7 @@ class RunOptions:
                 raise SessionError(f"{name} is {getattr(self, name)}, allowed: 1 or more; leave it out for the default")
 
 
-class StartedRun(Protocol):
+class RunUnderWay(Protocol):
     """A run under way."""
 
     @property
@@ -56,7 +56,7 @@ class Backend(Protocol):
 
     def start(
         self, feeds: Mapping[str, Any], *, on_device: bool = False, stream: Any = None, patient: bool = True
-    ) -> StartedRun | None:
+    ) -> RunUnderWay | None:
         """Begins a run; whoever starts one has to wait for it.
 
         Args:

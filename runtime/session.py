@@ -16,7 +16,7 @@ from padfree.contract.names import ONNX_SUFFIX
 from .arrays.checked_calls import CheckedCalls
 from .arrays.device_arrays import caller_stream, on_device
 from .arrays.device_requests import device_feeds
-from .backend import Backend, RunOptions, StartedRun
+from .backend import Backend, RunOptions, RunUnderWay
 from .budget import Budget, cut
 from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
@@ -203,13 +203,13 @@ class Session:
                     results[name][at] = row
         return results
 
-    def _start(self, part: Ragged, options: Mapping[str, Any], *, patient: bool = True) -> StartedRun | None:
+    def _start(self, part: Ragged, options: Mapping[str, Any], *, patient: bool = True) -> RunUnderWay | None:
         return self._backend.start(self.feeds(part), **options, patient=patient)
 
     def _run_parts(self, parts: Sequence[Ragged], options: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Several runs; each starts before the one before it has ended, unless other threads have all contexts."""
         results: dict[str, list[Any]] = {item.name: [] for item in self._metadata.outputs}
-        before: StartedRun | None = None
+        before: RunUnderWay | None = None
         try:
             for part in parts:
                 run = self._start(part, options, patient=before is None)

@@ -41,7 +41,7 @@ class Keys:
     Args:
         file: config.json, for messages.
         raw: its object.
-        place: where in the file the object stands; "" at the top.
+        path: where in the file the object stands; "" at the top.
     """
 
     def __init__(self, file: Path, raw: Mapping[str, Any], path: str = "") -> None:

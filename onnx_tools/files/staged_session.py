@@ -172,27 +172,27 @@ def _divided(model: Model, held: Mapping[str, TensorProto]) -> list[_Part]:
 
 def _as_early_as_possible(nodes: Sequence[NodeProto], held: Mapping[str, TensorProto]) -> list[NodeProto]:
     """The nodes in an order in which those that read no weights follow what they read: less waits for later parts."""
-    places, makers = list[int](), dict[str, int]()
+    indices, makers = list[int](), dict[str, int]()
     for at, node in enumerate(nodes):
         read = [makers[name] for name in node.input if name in makers]
         is_bound = not read or any(name in held for name in node.input)
-        places.append(at if is_bound else max(read))
-        makers |= dict.fromkeys((name for name in node.output if name), places[-1])
-    return [nodes[at] for at in sorted(range(len(nodes)), key=lambda at: (places[at], at))]
+        indices.append(at if is_bound else max(read))
+        makers |= dict.fromkeys((name for name in node.output if name), indices[-1])
+    return [nodes[at] for at in sorted(range(len(nodes)), key=lambda at: (indices[at], at))]
 
 
 def _with_rows(model: Model, held: Mapping[str, TensorProto], node: NodeProto) -> tuple[NodeProto, _Table | None]:
     """A node that reads rows of a table where ids choose from one, and which; else the node itself."""
     deferred = ((at, model.weights.held_for(held[name])) for at, name in enumerate(node.input) if name in held)
-    place, table = next(((at, item) for at, item in deferred if isinstance(item, Deferred)), (0, None))
+    index, table = next(((at, item) for at, item in deferred if isinstance(item, Deferred)), (0, None))
     is_first_axis = not any(item.name == "axis" and item.i for item in node.attribute)
     if table is None or table.rows is None or node.op_type not in _IDS or not is_first_axis:
         return node, None
     result, ids = NodeProto(), _IDS[node.op_type]
     result.CopyFrom(node)
-    result.input[place], result.input[ids] = f"{node.output[0]}.rows", f"{node.output[0]}.numbers"
-    tensor, wraps = held[node.input[place]], node.op_type == "Gather"
-    read = result.input[place], result.input[ids]
+    result.input[index], result.input[ids] = f"{node.output[0]}.rows", f"{node.output[0]}.numbers"
+    tensor, wraps = held[node.input[index]], node.op_type == "Gather"
+    read = result.input[index], result.input[ids]
     return result, _Table(table, tensor.data_type, tensor.dims[0], node.input[ids], *read, wraps)
 
 

@@ -102,7 +102,7 @@ class Sharing:
             run.counts_padding,
         )
         self._batcher = Batcher(
-            _Request(session, on_run),
+            _SharedSession(session, on_run),
             FairShare(run),
             runs=RUNS,
             max_waiting=MOST_REQUESTS,
@@ -169,7 +169,7 @@ class Sharing:
             pause = max(ASK_AFTER_S, (time.monotonic() - begin) * (1 - ASK_SHARE) / ASK_SHARE)
 
 
-class _Request:
+class _SharedSession:
     """The session as a Batcher's model, which tells what it has run."""
 
     def __init__(self, session: Session, on_run: OnRun) -> None:

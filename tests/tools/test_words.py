@@ -14,6 +14,7 @@ from tools.words.__main__ import apply
 from tools.words.cpp import code_of, tokens_of
 from tools.words.proof import differences, python_code
 from tools.words.table import Rename, TableError, inverse, read_table, tables
+from tools.words.trees import _of_python, _of_tokens
 
 PLACES = '''"""Where things are."""
 
@@ -201,3 +202,14 @@ def test_tokens_are_the_file() -> None:
 @pytest.mark.parametrize("path", tables(), ids=lambda path: path.stem)
 def test_tables_can_be_read(path: Path) -> None:
     assert read_table(path)
+
+
+def test_trees_may_differ_by_names_of_the_tables_alone() -> None:
+    before = "def f(found: int) -> int:\n    'Doc.'\n    rest = found\n    return rest\n"
+    after = before.replace("found", "count").replace("Doc", "Another")
+    assert _of_python(before, after, {("found", "count")}) == ""
+    assert _of_python(before, after, {("found", "size")}) == "'found' became 'count'"
+    assert _of_python(before, before.replace("= found", "= -found"), set()) != ""
+    assert _of_python(before, before.replace("found", "rest"), {("found", "rest")}) == "found and rest of f became rest"
+    assert _of_tokens("int a = 1;  // one", "int b = 1;", {("a", "b")}) == ""
+    assert _of_tokens("int a = 1;", "int b = 2;", {("a", "b")}) == "'1' became '2'"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from . import cpp, files
+from . import cpp, files, trees
 from .modules import Project
 from .proof import differences
 from .python import Renaming
@@ -63,11 +63,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="change nothing: apply the tables to that revision, and compare its code, without comments and "
         "docstrings, with what is here",
     )
+    parser.add_argument(
+        "--trees",
+        nargs=2,
+        metavar="REVISION",
+        help="change nothing: walk the syntax trees of two revisions side by side, whose names may differ as the "
+        "tables say; seconds, where --proof takes minutes",
+    )
     arguments = parser.parse_args(argv)
     try:
         tables = [read_table(table) for table in arguments.tables]
         if arguments.inverse:
             tables = [inverse(table) for table in reversed(tables)]
+        if arguments.trees is not None:
+            lines = list(trees.differences(*arguments.trees, tables))
+            sys.stdout.write("".join(f"{line}\n" for line in lines) or "the same code\n")
+            return bool(lines)
         if arguments.proof is not None:
             lines = list(differences(arguments.proof, tables, apply))
             sys.stdout.write("".join(f"{line}\n" for line in lines) or "the same code\n")

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names are nouns for values and verbs for functions, in the field's words: words.toml says which words those are."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.definitions import CLASS, FILE, ROOT, VALUE, Definition, definitions_in
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PACKAGES = ["contract", "onnx_tools", "builder", "runtime", "serving", "bulk", "training", "integrations", "package"]
+FOLDERS = [*PACKAGES, "tools", "examples", "tests", "benchmarks"]
+WORDS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
+IRREGULAR, OTHERS = (set(WORDS["participles"][kind].split()) for kind in ("irregular", "others"))
+RESULTS = set(WORDS["participles"]["results"].split())
+REMAINING: dict[str, list[str]] = WORDS["remaining"]
+
+
+def is_participle(item: Definition) -> bool:
+    """Whether a participle is the whole name, and says of a value only what was done."""
+    is_one = item.word in IRREGULAR or (re.fullmatch("[a-z]+ed", item.word) and item.word not in OTHERS)
+    return bool(is_one) and not (item.kind == VALUE and item.word in RESULTS)
+
+
+def is_checked(item: Definition) -> bool:
+    """Tests and benchmarks name their values as they like: only what they define for others is looked at."""
+    return item.kind != VALUE or item.path.split("/")[0] not in ("tests", "benchmarks")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_name_is_no_participle(folder: str) -> None:
+    names = [item for item in definitions_in(folder) if is_participle(item) and is_checked(item)]
+    wrong = [
+        f"{item.kind} {item.name} ({item.owner})" for item in names if item.owner not in REMAINING.get(item.word, ())
+    ]
+    assert wrong == [], "name the value by a noun, the function by a verb (CONTRIBUTING.md, Rename)"
+
+
+def test_those_that_remain_are_there() -> None:
+    items = (item for folder in FOLDERS for item in definitions_in(folder))
+    names = {(item.word, item.owner) for item in items if is_participle(item) and is_checked(item)}
+    unneeded = [
+        f"{word}: {owner}" for word, owners in REMAINING.items() for owner in owners if (word, owner) not in names
+    ]
+    assert unneeded == [], "take what has a better name now out of words.toml"
+
+
+def test_participles_are_found() -> None:
+    words = {item.word for item in definitions_in("onnx_tools") if item.word in RESULTS}
+    assert {"scaled", "packed"} <= words, "values that operations make may have these names"
+    assert is_participle(Definition("_found", VALUE, "a.py"))
+    assert is_participle(Definition("scaled", "function", "a.py"))
+    assert not is_participle(Definition("found_names", VALUE, "a.py"))
+
+
+def classes_of(package: str) -> dict[str, dict[str, list[str]]]:
+    """Names of classes and aliases -> what they are, with the files that say so."""
+    results: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted((ROOT / package).rglob("*.py")):
+        tree, name = ast.parse(path.read_text("utf-8")), path.relative_to(ROOT).as_posix()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                results[node.name.strip("_")][f"{name}: class"].append(name)
+        for alias, value in _aliases(tree):
+            results[alias.strip("_")][value].append(name)
+    return results
+
+
+def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        if re.fullmatch(r"_?(?:[A-Z]+[a-z]+\d*)+[A-Z]?", node.targets[0].id):
+            yield node.targets[0].id, ast.unparse(node.value).replace("npt.NDArray[Any]", "Array")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_class_has_one_meaning_in_its_package(package: str) -> None:
+    several = {name: dict(meanings) for name, meanings in classes_of(package).items() if len(meanings) > 1}
+    assert several == {}, "give each its own name"
+
+
+@pytest.mark.parametrize("word", WORDS.get("senses", {}))
+def test_a_word_has_one_sense_in_a_package(word: str) -> None:
+    senses: dict[str, dict[str, Any]] = WORDS.get("senses", {})[word]
+    wrong = []
+    for package in PACKAGES:
+        names = {item.name for item in definitions_in(package) if word in parts_of(item.name)}
+        known = set(senses.get(package, {}).get("names", "").split())
+        wrong += [f"{package}: {name} is new" for name in sorted(names - known)]
+        wrong += [f"{package}: {name} is gone" for name in sorted(known - names)]
+    assert wrong == [], f"'{word}' has a sense per package in words.toml; take another word, or add the name there"
+
+
+def parts_of(name: str) -> set[str]:
+    """The words of a name in lower case; of plurals the singular, too."""
+    parts = {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+    return parts | {part.removesuffix("s") for part in parts} | {part.removesuffix("es") for part in parts}
+
+
+def test_files_are_looked_at() -> None:
+    assert Definition("test_words", FILE, "tests/docs/test_words.py") in set(definitions_in("tests"))
+    assert Definition("Definition", CLASS, "tests/support/definitions.py") in set(definitions_in("tests"))

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quick proof that a change renamed and did nothing else: both trees have one form, and names differ as tables say.
+
+`--proof` applies tables anew, which takes minutes. Here the syntax trees of both revisions are walked side by side: the
+nodes are the same, a name that differs is a row of a table, and no two names of a function or a class became one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .cpp import SUFFIXES, code_of
+from .table import ROOT, Rename
+
+Pairs = set[tuple[str, str]]
+
+
+def differences(before: str, after: str, tables: Sequence[Sequence[Rename]], root: Path = ROOT) -> Iterator[str]:
+    """A line for every file that is not the same but for the tables' names, with the first difference.
+
+    Args:
+        before: revision of git.
+        after: revision of git.
+        tables: what was renamed between them.
+        root: the repository.
+    """
+    rows = [row for table in tables for row in table]
+    pairs = {(row.old, row.new) for row in rows if row.kind != "file"}
+    moved = {row.old: row.new for row in rows if row.kind == "file"}
+    for old, new in moved.items():
+        pairs |= set(zip(Path(old).with_suffix("").parts, Path(new).with_suffix("").parts, strict=True))
+        pairs.add((Path(old).name, Path(new).name))
+    changed = _git(root, "diff", "--name-only", "--no-renames", before, after).splitlines()
+    for name in sorted(changed):
+        is_new = any(name == new or name.startswith(f"{new}/") for new in moved.values())
+        if Path(name).suffix not in (".py", *SUFFIXES) or is_new:
+            continue
+        one, other = _text(root, before, name), _text(root, after, _new_path(name, moved))
+        if one is None or other is None:
+            yield f"{name}: {'is only in' if one is None else 'is not in'} {after}"
+            continue
+        difference = _of_python(one, other, pairs) if name.endswith(".py") else _of_tokens(one, other, pairs)
+        if difference:
+            yield f"{name}: {difference}"
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout
+
+
+def _text(root: Path, revision: str, name: str) -> str | None:
+    result = subprocess.run(
+        ["git", "show", f"{revision}:{name}"], cwd=root, capture_output=True, text=True, check=False
+    )
+    return result.stdout if result.returncode == 0 else None
+
+
+def _new_path(name: str, moved: dict[str, str]) -> str:
+    for old, new in moved.items():
+        if name == old or name.startswith(f"{old}/"):
+            return new + name.removeprefix(old)
+    return name
+
+
+def _of_tokens(one: str, other: str, pairs: Pairs) -> str:
+    before, after = code_of(one), code_of(other)
+    if len(before) != len(after):
+        return f"{len(before)} tokens became {len(after)}"
+    return next((_shown(a, b) for a, b in zip(before, after, strict=True) if not _is_renamed(a, b, pairs)), "")
+
+
+def _of_python(one: str, other: str, pairs: Pairs) -> str:
+    """Compares without docstrings; imports, whose order follows names, by how many there are of what."""
+    before, after = (ast.parse(text) for text in (one, other))
+    counts = [sorted(len(node.names) for node in _imports(tree)) for tree in (before, after)]
+    for tree in (before, after):
+        _leave_out(tree)
+    return _of_nodes(before, after, pairs) or _merged(before, after) or _of_imports(*counts)
+
+
+def _imports(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def _of_imports(before: list[int], after: list[int]) -> str:
+    return "" if sum(before) == sum(after) else f"{sum(before)} imported names became {sum(after)}"
+
+
+def _leave_out(tree: ast.Module) -> None:
+    """Takes docstrings and imports out, and sorts `__all__`."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [item for item in body if not _is_left_out(item)]  # type: ignore[attr-defined]
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            node.value = ast.Constant(None)
+
+
+def _is_left_out(item: ast.stmt) -> bool:
+    if isinstance(item, ast.Import | ast.ImportFrom):
+        return True
+    return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
+
+
+def _of_nodes(one: object, other: object, pairs: Pairs) -> str:
+    """The first difference of two trees that is no row of a table; "" for none."""
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return next((difference for a, b in zip(one, other, strict=True) if (difference := _of_nodes(a, b, pairs))), "")
+    if isinstance(one, ast.AST) and isinstance(other, ast.AST) and type(one) is type(other):
+        names = [name for name in one._fields if name not in ("ctx", "type_comment")]
+        return next(
+            (
+                difference
+                for name in names
+                if (difference := _of_nodes(getattr(one, name), getattr(other, name), pairs))
+            ),
+            "",
+        )
+    return "" if _is_renamed(one, other, pairs) else _shown(one, other)
+
+
+def _is_renamed(one: object, other: object, pairs: Pairs) -> bool:
+    """Whether two names or texts are the same but for names of the tables."""
+    if one == other and type(one) is type(other):
+        return True
+    if not (isinstance(one, str) and isinstance(other, str)):
+        return False
+    words = [re.findall(r"\w+|\W", text) for text in (one, other)]
+    same = len(words[0]) == len(words[1])
+    return same and all(a == b or (a, b) in pairs for a, b in zip(*words, strict=True))
+
+
+def _shown(one: object, other: object) -> str:
+    texts = [ast.unparse(item) if isinstance(item, ast.AST) else str(item) for item in (one, other)]
+    return f"{texts[0][:60]!r} became {texts[1][:60]!r}"
+
+
+def _merged(before: ast.Module, after: ast.Module) -> str:
+    """Two names of one function, or two attributes of one class, that have become the same; "" for none."""
+    for one, other in zip(ast.walk(before), ast.walk(after), strict=True):
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+            spellings = _spellings(one, other, (ast.Name, "id"), (ast.arg, "arg"))
+        elif isinstance(one, ast.ClassDef):
+            spellings = _spellings(one, other, (ast.Attribute, "attr"))
+        else:
+            continue
+        for new, old in spellings.items():
+            if len(old) > 1:
+                return f"{' and '.join(sorted(old))} of {one.name} became {new}"
+    return ""
+
+
+def _spellings(one: ast.AST, other: ast.AST, *kinds: tuple[type[ast.AST], str]) -> dict[str, set[str]]:
+    """New name -> the old ones."""
+    results: dict[str, set[str]] = defaultdict(set)
+    for a, b in zip(ast.walk(one), ast.walk(other), strict=True):
+        for kind, field in kinds:
+            if isinstance(a, kind) and not (isinstance(a, ast.Attribute) and not _is_self(a)):
+                results[getattr(b, field)].add(getattr(a, field))
+    return results
+
+
+def _is_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
