@@ -25,7 +25,9 @@ FOLDERS = [*PACKAGES, "tools", "examples", "tests", "benchmarks"]
 WORDS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
 IRREGULAR, OTHERS = (set(WORDS["participles"][kind].split()) for kind in ("irregular", "others"))
 RESULTS = set(WORDS["participles"]["results"].split())
-REMAINING: dict[str, list[str]] = WORDS["remaining"]
+REMAINING: dict[str, int] = WORDS["remaining"]
+SLACK = 12
+"""Of these numbers: files that change together need not agree on them."""
 
 
 def is_participle(item: Definition) -> bool:
@@ -40,21 +42,12 @@ def is_checked(item: Definition) -> bool:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_name_is_no_participle(folder: str) -> None:
+def test_names_that_are_participles_get_fewer(folder: str) -> None:
     names = [item for item in definitions_in(folder) if is_participle(item) and is_checked(item)]
-    wrong = [
-        f"{item.kind} {item.name} ({item.owner})" for item in names if item.owner not in REMAINING.get(item.word, ())
-    ]
-    assert wrong == [], "name the value by a noun, the function by a verb (CONTRIBUTING.md, Rename)"
-
-
-def test_those_that_remain_are_there() -> None:
-    items = (item for folder in FOLDERS for item in definitions_in(folder))
-    names = {(item.word, item.owner) for item in items if is_participle(item) and is_checked(item)}
-    unneeded = [
-        f"{word}: {owner}" for word, owners in REMAINING.items() for owner in owners if (word, owner) not in names
-    ]
-    assert unneeded == [], "take what has a better name now out of words.toml"
+    shown = "\n".join(f"{item.kind} {item.name} ({item.owner})" for item in names)
+    most = REMAINING.get(folder, 0)
+    assert len(names) <= most, f"a noun for the value, a verb for the function (CONTRIBUTING.md, Rename):\n{shown}"
+    assert len(names) >= most - SLACK, f"there are {len(names)} left: lower the number in words.toml"
 
 
 def test_participles_are_found() -> None:

@@ -76,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.inverse:
             tables = [inverse(table) for table in reversed(tables)]
         if arguments.trees is not None:
-            lines = list(trees.differences(*arguments.trees, tables))
+            before, after = arguments.trees
+            lines = list(trees.differences(before, after, tables))
             sys.stdout.write("".join(f"{line}\n" for line in lines) or "the same code\n")
             return bool(lines)
         if arguments.proof is not None:
