@@ -76,7 +76,7 @@ SIMULATE = "simulate costs.json --trace batch.jsonl --lengths lengths"
         (f"{OPTIMIZE} /dev/null", "-o /dev/null is a device, which no file may replace"),
         (f"{OPTIMIZE} pipe", "-o pipe is a pipe"),
         (f"{OPTIMIZE} folder", "-o folder is a folder"),
-        ("build model.onnx -o model.onnx", "-o model.onnx is the model"),
+        ("build model.onnx -o model.onnx", "-o model.onnx: a plan is no .onnx file"),
         ("build model.onnx -o model.onnx.data", "is a file of weights of the model"),
         ("build model.onnx -o config", "its metadata would go to config.json, where a file is that is no plan's"),
         ("build model.onnx -o new.plan --timing-cache model.onnx", "--timing-cache model.onnx is the model"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
+from padfree.builder import BuildOptions
 from padfree.builder.cli import main
 from padfree.builder.engine.lowering import for_parser
 from padfree.builder.engine.preparation import rewrite_once
@@ -201,10 +203,10 @@ def test_tensors_inside_and_ids_may_have_any_names() -> None:
 
 def test_a_rewritten_model_keeps_its_interface() -> None:
     model = Model.of(rewrite_fixture("bert_dynamo_eager", verify=False).model)
-    options = {"precision": None, "strict": False, "verify": False}
-    assert rewrite_once(model, interface="varseqlen", **options) is model
+    options = BuildOptions("varseqlen", precision=None, verify=False)
+    assert rewrite_once(model, options) is model
     with pytest.raises(BuildError, match="rewritten with interface varseqlen, packed was asked for"):
-        rewrite_once(model, interface="packed", **options)
+        rewrite_once(model, replace(options, interface="packed"))
 
 
 def test_triton_serves_it_with_the_python_backend(tmp_path: Path) -> None:

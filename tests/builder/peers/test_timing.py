@@ -59,7 +59,7 @@ def test_a_graph_keeps_the_memory_of_what_was_captured(timing: ModuleType) -> No
     log: list[str] = []
     tensor = Tensor()
     memory = weakref.ref(tensor)
-    replay: Any = timing.captured(functools.partial(tensor.read, log))
+    replay: Any = timing.capture(functools.partial(tensor.read, log))
     del tensor
     gc.collect()
     assert memory() is not None

@@ -131,7 +131,7 @@ def test_a_damaged_file_is_refused(changes: dict[str, Any], message: str, tmp_pa
 
 
 def test_a_missing_file_or_key_says_how_to_measure(tmp_path: Path) -> None:
-    with pytest.raises(SessionError, match="measure one: padfree costs"):
+    with pytest.raises(SessionError, match="measure a cost table: padfree costs"):
         read_costs(tmp_path / "none.json")
     raw = json.loads(table().to_json())
     del raw["batches"]
