@@ -38,7 +38,7 @@ class Texts(BaseModel):
 
 @app.post("/vectors")
 async def vectors(body: Texts, request: Request) -> list[list[float]]:
-    """One vector a text."""
+    """One vector per text."""
     state = request.app.state
     # Tokenising takes time too: other requests do not wait for it.
     tokens = await asyncio.to_thread(state.reader.read, body.texts)

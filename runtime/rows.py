@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One token input of a request, as callers give it: arrays or lists of integers, or of embeddings, one a sequence."""
+"""One token input of a request, as callers give it: arrays or lists of integers, or of embeddings, one per sequence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Column(NamedTuple):
     Attributes:
         lengths: of every sequence.
         packed: int32 [T]; None where `rows` are still to be packed.
-        rows: arrays of any type of integers, or of floats, one a sequence.
+        rows: arrays of any type of integers, or of floats, one per sequence.
     """
 
     lengths: list[int]

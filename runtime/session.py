@@ -109,7 +109,7 @@ class Session:
 
         Args:
             request: {"input_ids": [ids, ids, ...], "token_type_ids": [...]}, or a bare list of id arrays; any
-                integer arrays or lists, one a sequence, of any lengths, empty ones too. Missing token_type_ids are
+                integer arrays or lists, one per sequence, of any lengths, empty ones too. Missing token_type_ids are
                 zeros.
             outputs: "host" for NumPy arrays, "device" for DeviceArrays on the GPU (plans only).
             stream: with outputs="device", the CUDA stream in whose order the results are there: a handle, or a

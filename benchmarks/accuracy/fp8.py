@@ -3,7 +3,7 @@
 
     python -m benchmarks.accuracy.fp8 all-MiniLM-L6-v2/ --texts 600 --json benchmarks/results/local/fp8.jsonl
 
-Takes folders of models with a vector a text, as `padfree optimize` does. A query is the first sentence of a text, its
+Takes folders of models with a vector per text, as `padfree optimize` does. A query is the first sentence of a text, its
 document is the rest, to be found among all documents by the largest dot product. Scales come from other texts than
 those that are scored. Everything runs in onnxruntime on the CPU: fp16 and fp8 with every tensor rounded as on a GPU.
 Intervals are those of 95 % by resampling queries; `--documentation numpy sympy` adds what these packages' strings say,

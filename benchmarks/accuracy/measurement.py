@@ -227,7 +227,7 @@ def agrees(name: str, off: Mapping[str, float]) -> bool:
 
 
 def show(variant: str, name: str, scores: dict[str, Any]) -> None:
-    """One line a model."""
+    """One line per model."""
     item = scores[name]
     figures = "".join(f"{task} {value:7.3f} %  " for task, value in item["percent"].items())
     pairs = differences(item, scores[REFERENCE]).items()

@@ -3,7 +3,7 @@
 
     python -m benchmarks.batching --results benchmarks/results/local/batching
 
-BERT-base with one vector a sequence, fp16, at most 32 sequences and 512 tokens each: packed, the same without CUDA
+BERT-base with one vector per sequence, fp16, at most 32 sequences and 512 tokens each: packed, the same without CUDA
 graphs, and the original as TensorRT alone builds it, padded. Writes a cost table for each (`padfree simulate` reads
 them) and batching.jsonl: "mixed" lines compare measured runs of short-skewed lengths with the table's figure, "live"
 lines a Batcher under Poisson arrivals, latency from the intended time, with the simulation of the same arrivals.

@@ -3,7 +3,7 @@
 
     python -m benchmarks.batching.devices --lengths lengths.npy --json benchmarks/results/local/devices.jsonl
 
-BERT-base in fp16, one vector a text, random ids of the lengths in a file (an array of whole numbers), or of a
+BERT-base in fp16, one vector per text, random ids of the lengths in a file (an array of whole numbers), or of a
 log-normal distribution where there is none. Every figure is the best of `--rounds` after one that warms up, from ids on
 the host to vectors on the host: all texts in one call of `run`, and in groups of 32 from 16 threads through a Batcher.
 The share that a GPU was busy counts from the start of its first run to the end of its last one.

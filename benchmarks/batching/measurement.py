@@ -54,7 +54,7 @@ def small_models(folder: Path) -> Iterator[dict[str, Session]]:
 
 
 def one_vector(model: Any) -> Any:
-    """The model without its output of one row a token, as embedding and ranking servers use it."""
+    """The model without its output of one row per token, as embedding and ranking servers use it."""
     for output in [output for output in model.graph.output if output.name == "last_hidden_state"]:
         model.graph.output.remove(output)
     return model

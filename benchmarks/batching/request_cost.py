@@ -40,7 +40,7 @@ POLICIES: Mapping[str, Policy] = {
 
 
 def metadata_of_encoder() -> Metadata:
-    """An encoder with one vector a text."""
+    """An encoder with one vector per text."""
     inputs = [
         {"name": "input_ids", "role": "tokens", "limit": 30522, "dtype": "int32"},
         {"name": "token_type_ids", "role": "tokens", "limit": 2, "dtype": "int32"},

@@ -5,7 +5,7 @@
 
 One line a kernel and batch. A kernel takes at least the longest of its bytes at the rate of the memory, its products at
 that of the tensor cores, and its exponentials at that of the special-function units, and a launch beside it. Inputs
-that the L2 cache still holds come faster than that; weights are counted once a batch.
+that the L2 cache still holds come faster than that; weights are counted once per batch.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ TOKENIZER = Path(cli.__file__).parents[1] / "demo" / "data" / "tokenizer.json"
 
 
 def make_model(path: Path) -> None:
-    """MiniLM-L6's shape, one vector a text."""
+    """MiniLM-L6's shape, one vector per text."""
     save_model(one_vector(synthetic.bert_model(6, 384, 12, 1536)), path)
 
 

@@ -7,7 +7,7 @@ The four products of a layer of BERT with all that finishes them: QKV and up nor
 e4m3, out and down add a normed residual and give the sum in fp16 and in e4m3 with its moments. Two of an encoder are
 others: the first out adds an embedding that is normed already, the last down gives its sum in fp16 alone. Those of
 ModernBERT-base norm ahead of layers: QKV turns pairs, up is gated, out and down add a residual as it is. cuBLASLt
-(through torch._scaled_mm, one scale a tensor, fast accumulation) computes the product and its rounding alone: up to
+(through torch._scaled_mm, one scale per tensor, fast accumulation) computes the product and its rounding alone: up to
 e4m3, the others to bf16. Weights rotate past the L2 cache in a CUDA graph; the chain is 12 layers in one graph, where
 products read what those before wrote, the first out and the last down as an encoder has them; but attention's result
 stands still. Answers are checked in tests/kernels/test_linear_e4m3.py. Needs libpadfree_kernels.so named by

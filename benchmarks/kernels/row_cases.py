@@ -164,7 +164,7 @@ def unpack(tokens: int, width: int) -> Callable[[int], Work]:
 
 
 def mean_pooling(tokens: int, width: int) -> Callable[[int], Work]:
-    """One row a sequence of SEQUENCE tokens."""
+    """One row per sequence of SEQUENCE tokens."""
 
     def make(seed: int) -> Work:
         x, batch = normal(seed, tokens, width), tokens // SEQUENCE

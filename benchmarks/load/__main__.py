@@ -21,7 +21,7 @@ from .traffic import SHAPES, Traffic
 
 
 def main() -> None:
-    """Offers load, prints a line a step, and records it."""
+    """Offers load, prints a line per step, and records it."""
     arguments = parse()
     protocol = "grpc" if arguments.grpc else "http"
     target = Target(

@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def measure(client: triton.InferenceServerClient) -> np.ndarray:
-    """One row an answer that was returned: requests of its call, and seconds a request of every step."""
+    """One row an answer that was returned: requests of its call, and seconds per request of every step."""
     answers: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
     room = threading.Semaphore(AT_ONCE)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP connections of one worker.
 
-Bodies are tritonclient's, made once a request of the pool. They travel over plain sockets in one thread: the less a
+Bodies are tritonclient's, made once per request of the pool. They travel over plain sockets in one thread: the less a
 request costs here, the more of the machine is the server's.
 """
 

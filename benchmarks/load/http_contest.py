@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree serve` under load, tokenising included: the most tokens a second within a latency, by texts a request.
+"""`padfree serve` under load, tokenising included: the most tokens a second within a latency, by texts per request.
 
     python -m benchmarks.load.http_contest build --folder /tmp/contest
     python -m benchmarks.load.http_contest run --model /tmp/contest/packed.plan --processes 8 --json http.jsonl
 
-The engine is that of benchmarks.load.contest, so that the limit with 8 texts a request is compared with Triton's,
+The engine is that of benchmarks.load.contest, so that the limit with 8 texts per request is compared with Triton's,
 whose clients send tokens; here they send texts as long as these. Answers are compared with those that each request
 gets alone. Every step records how long the server's processes had a core: `cpu_model_s` the one with the model,
 `cpu_front_ends_s` all others together. The engine's vocabulary is larger than the tokenizer's; its weights are random.
@@ -35,13 +35,13 @@ from .traffic import Traffic
 
 TOKENIZER = DEMO_DATA / "tokenizer.json"
 TRITON_TOKENS_PER_S = 2_253_013
-"""Of the packed engine behind Triton at 8 texts a request on an H200, tokens sent (docs/internals/load.md)."""
+"""Of the packed engine behind Triton at 8 texts per request on an H200, tokens sent (docs/internals/load.md)."""
 STARTS = {1: 4000.0, 8: 1000.0, 32: 250.0}
-"""First rates, requests a second, by texts a request; others begin where the texts are as many as with 8."""
+"""First rates, requests a second, by texts per request; others begin where the texts are as many as with 8."""
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Finds the limit for every number of texts a request."""
+    """Finds the limit for every number of texts per request."""
     options = ["--tokenizer", str(TOKENIZER), "--output", OUTPUT, "--task", "embed"]
     options += ["--processes", str(arguments.processes), "--contexts", str(arguments.contexts)]
     for texts in arguments.texts:
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def measure(server: Server, texts: int, arguments: argparse.Namespace) -> None:
-    """Finds the limit for one number of texts a request."""
+    """Finds the limit for one number of texts per request."""
     traffic = Traffic(longest=MAX_SEQ_LEN, texts=texts)
     requests = TextTraffic(traffic, TOKENIZER).requests(arguments.pool)
     setting = {"mode": "http", "processes": arguments.processes, **vars(traffic), **environment()}

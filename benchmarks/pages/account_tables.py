@@ -58,7 +58,7 @@ def memory(records: Sequence[Record]) -> Table:
 
 
 def host(records: Sequence[Record]) -> Table:
-    """A row a batch: the GPU's time, and a call's from the caller's side, with and without CUDA graphs."""
+    """A row per batch: the GPU's time, and a call's from the caller's side, with and without CUDA graphs."""
     columns = {
         "GPU": "gpu_us",
         "`run`": "run_us",

@@ -19,7 +19,7 @@ GOALS: Mapping[tuple[str, int, int], str] = {
 
 
 def fp8(records: Sequence[Record], names: Mapping[str, str]) -> tuple[list[str], list[list[str]], list[Record]]:
-    """A row a batch that was measured in fp8, beside fp16; last, the record of every row.
+    """A row per batch that was measured in fp8, beside fp16; last, the record of every row.
 
     Peers that were measured in an earlier run alone stand in brackets, and so do fp16 of another commit and its ratio.
 
@@ -74,7 +74,7 @@ def _ms(time_ms: float | None) -> str:
 
 
 def accuracy(records: Sequence[Record]) -> Table:
-    """A row a model and precision, of records of benchmarks/accuracy/fp8.py."""
+    """A row per model and precision, of records of benchmarks/accuracy/fp8.py."""
     head = ["model, queries", "precision", "cosine to fp32, mean", "worst", "top-1", "points to fp32"]
     rows = [
         [f"{record['case'].removesuffix(', fp8')}, {record['pairs']}", precision, *_accuracy(precision, result)]

@@ -253,7 +253,7 @@ def sweep(records: Sequence[Record]) -> str:
 
 
 def positions(results: Path) -> str:
-    """A row a model with positions in its attention: of the last commit alone, since they lean on each other."""
+    """A row per model with positions in its attention: of the last commit alone, since they lean on each other."""
     chosen = of_last_commit(results / "end_to_end.jsonl", lambda record: record["set"] == "positions")
     if not chosen:
         return UNMEASURED
@@ -270,7 +270,7 @@ def positions(results: Path) -> str:
 
 
 def fp8(results: Path) -> str:
-    """A row a batch in fp8, with fp16 beside it: in brackets, as what was measured in another run."""
+    """A row per batch in fp8, with fp16 beside it: in brackets, as what was measured in another run."""
     path = results / "end_to_end.jsonl"
     chosen = of_set(read(path), "fp8") if path.exists() else []
     return with_notes(*fp8_tables.fp8(chosen, NAMES))
@@ -355,7 +355,7 @@ def service(source: str, make: Callable[[Sequence[Record]], service_tables.Table
 
 
 def http(results: Path) -> str:
-    """A row a number of texts a request, each of the last commit that it was measured at."""
+    """A row a number of texts per request, each of the last commit that it was measured at."""
     path = results / "http.jsonl"
     numbers = {record["texts"] for record in read(path)} if path.exists() else set()
     chosen = [step for number in numbers for step in of_last_commit(path, partial(_asks_with, number))]

@@ -61,7 +61,7 @@ class Encoder(nn.Module):  # type: ignore[misc]
         self.head = nn.Linear(HIDDEN, 1)
 
     def forward(self, batch: Batch) -> Any:
-        """One number a sequence, [B, 1]."""
+        """One number per sequence, [B, 1]."""
         x = self.norm(self.words(batch.ids) + self.places(batch.positions))
         for layer in self.layers:
             x = layer(x, batch)

@@ -20,7 +20,7 @@ Float64s = npt.NDArray[np.float64]
 
 CLASS_ENDS = (1, 16, 64, 128, 256, 512)  # tokens; sequences longer than the last are a class of their own
 WORST_ROWS = 5
-WHOLE_SEQUENCE = -1  # the position of outputs with one row a sequence
+WHOLE_SEQUENCE = -1  # the position of outputs with one row per sequence
 
 
 @dataclass(frozen=True)

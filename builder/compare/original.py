@@ -34,7 +34,7 @@ PER_SEQUENCE = "per_sequence"
 
 @dataclass(frozen=True)
 class Input:
-    """One input [B, S] of the original, or [B, S, N] of N numbers a token, whose sizes are `trailing_shape`.
+    """One input [B, S] of the original, or [B, S, N] of N numbers per token, whose sizes are `trailing_shape`.
 
     One of sequences is [B], or [B, N]; one that they share is [] or [N]. Ids are 0..limit-1, without `excluded` among
     valid tokens; embeddings are any numbers.

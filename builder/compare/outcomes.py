@@ -68,7 +68,7 @@ def is_within(
 def is_compared(original: Original, output: str, batch: ComparedBatch) -> bool:
     """Whether a batch says something about an output.
 
-    Under left padding, heads that read the first slot read padding in the original: outputs with one row a sequence
+    Under left padding, heads that read the first slot read padding in the original: outputs with one row per sequence
     are not compared there.
     """
     return not original.is_per_sequence(output) or batch.kind != LEFT

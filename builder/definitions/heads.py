@@ -58,7 +58,7 @@ def token_classes(writing: Writing, encoded: EncoderRows) -> Outputs:
 
 
 def answers(writing: Writing, encoded: EncoderRows) -> Outputs:
-    """Where an answer begins and ends: two numbers a token."""
+    """Where an answer begins and ends: two numbers per token."""
     both = Linear.of(writing.tensors, "qa_outputs", 2, encoded.width).apply(writing.graph, encoded.rows)
     outputs = {}
     for index, name in enumerate(("start_logits", "end_logits")):

@@ -21,7 +21,7 @@ from .batches import MIXED, CheckedBatch
 Array = npt.NDArray[Any]
 
 MANY_COLUMNS = 16
-"""From so many numbers a row on, a sequence's cosine says something: one of a single number is its sign."""
+"""From so many numbers per row on, a sequence's cosine says something: one of a single number is its sign."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ Step = Dense | VectorNorm | Normalize | Truncate
 
 @dataclass(frozen=True)
 class Head:
-    """What makes one row a sequence; with no pooling, nothing does, and steps are empty.
+    """What makes one row per sequence; with no pooling, nothing does, and steps are empty.
 
     Attributes:
         pooling: modes out of POOLINGS, whose results lie one after the other.

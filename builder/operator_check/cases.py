@@ -153,7 +153,7 @@ def rotary(kind: str, pairing: str) -> CaseGraph:
 
 
 def pool(kind: str, mode: str, normalize: int, has_norm: int = 0) -> CaseGraph:
-    """One row a sequence."""
+    """One row per sequence."""
     graph = CaseGraph(kind)
     cu_seqlens = graph.schedule(num_heads=1)["cu_seqlens"]
     inputs = {"x": graph.rows("x", WIDTH), "cu_seqlens": cu_seqlens, **_norm_weights(graph)}

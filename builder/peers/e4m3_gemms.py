@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products in e4m3 as ModelOpt writes them, for TensorRT's own kernels: QuantizeLinear and DequantizeLinear at factors.
 
-Activations have one scale a tensor, weights one for every output feature. A weight is stored as e4m3 [N,K], with
+Activations have one scale per tensor, weights one for every output feature. A weight is stored as e4m3 [N,K], with
 DequantizeLinear and Transpose after it. Scales of activations follow from what the measured batch holds, as ours do.
 """
 
@@ -146,7 +146,7 @@ class _Changes:
 
 
 def _row_scales(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """A scale a row in fp16, rounded up: the largest number stays within e4m3."""
+    """A scale per row in fp16, rounded up: the largest number stays within e4m3."""
     exact = np.abs(rows).max(axis=1, initial=0.0) / np.float32(LARGEST)
     scale = exact.astype(np.float16)
     scale = np.where(scale < exact, np.nextafter(scale, np.float16(np.inf)), scale)

@@ -121,7 +121,7 @@ def gemm_limit(setup: Setup) -> Contender:
     """The packed GEMMs with weights alone, by cuBLAS through PyTorch, in one CUDA graph.
 
     Every layer has a weight of its own, so that none is in the cache when its turn comes. In fp8 the GEMMs whose K
-    and N allow it are in e4m3, with scales of one number a tensor, which is the fastest that cuBLASLt has.
+    and N allow it are in e4m3, with scales of one number per tensor, which is the fastest that cuBLASLt has.
     """
     torch = torch_module()
     types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

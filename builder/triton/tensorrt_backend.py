@@ -49,7 +49,7 @@ def model_folder(served_model: ServedModel, profile: Profile) -> ModelFolder:
     for output in served_model.metadata.outputs:
         configs.add_output(config, output.name, data_type(pb, output.dtype), output_dims(output))
         if output.layout == "packed":
-            # One entry a tensor: the backends read the first target's shape alone.
+            # One entry per tensor: the backends read the first target's shape alone.
             scatter = pb.BatchOutput.BATCH_SCATTER_WITH_INPUT_SHAPE
             config.batch_output.add(kind=scatter, target_name=[output.name], source_input=[ids])
     configs.add_batching(config, served_model)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers as processes of this machine: one a GPU, or some that share the cores."""
+"""Workers as processes of this machine: one per GPU, or some that share the cores."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _ROW = "padfree.row "  # begins the denotation of an axis of a row's numbers; th
 
 
 def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
-    """The names of the inputs [B,S], of which floats may be masks, and [B,S,N], of N numbers a token.
+    """The names of the inputs [B,S], of which floats may be masks, and [B,S,N], of N numbers per token.
 
     Raises RewriteError for inputs that are neither these nor of sequences or batches, or where there is none [B,S].
     """

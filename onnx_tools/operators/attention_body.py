@@ -10,7 +10,7 @@ from .ragged import Ragged, bool_to_bias, grid_token, ragged_from_cu_seqlens
 
 
 def attention(b: BodyBuilder) -> None:
-    """Writes the body: Smax * Smax scores a head and sequence, and nothing of size T * T."""
+    """Writes the body: Smax * Smax scores per head and sequence, and nothing of size T * T."""
     heads, kv_heads, size = (b.as_vector(b.attribute(name)) for name in ("num_heads", "num_kv_heads", "head_size"))
     width = b.op("Mul", heads, size)
     ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))

@@ -151,7 +151,7 @@ def unpack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: 
 def pool_tokens(
     editor: Editor, packed: gs.Tensor, boundary: Boundary, output: gs.Tensor, mode: str, *, normalize: bool = False
 ) -> None:
-    """Writes one row a sequence [B,E] of packed tokens [T,E] to a tensor."""
+    """Writes one row per sequence [B,E] of packed tokens [T,E] to a tensor."""
     editor.padfree("PadfreePool", [packed, boundary.cu_seqlens], [output], mode=mode, normalize=int(normalize))
 
 

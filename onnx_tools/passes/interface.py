@@ -46,7 +46,7 @@ def packed_interface(
         for tensor in graph.inputs
         if tensor is not mask and tensor not in unused_inputs and is_token_input(tensor)
     ]
-    inputs.sort(key=lambda tensor: len(tensor.shape))  # the first has one number a token
+    inputs.sort(key=lambda tensor: len(tensor.shape))  # the first has one number per token
     names = [tensor.name for tensor in inputs]
     others = [tensor for tensor in graph.inputs if tensor not in [*inputs, *unused_inputs] and tensor is not mask]
     _check_names([*names, *(tensor.name for tensor in others)], graph)

@@ -20,7 +20,7 @@ from .e4m3 import Bytes, Floats, quantized_rows
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """e4m3 [N,K] with a scale a row, float32 [N]: the transpose of a GEMM's weight [K,N]."""
+    """e4m3 [N,K] with a scale per row, float32 [N]: the transpose of a GEMM's weight [K,N]."""
 
     rows: Bytes
     scale: Floats

@@ -183,7 +183,7 @@ def _original_feeds(
             feeds[item.name] = np.asarray(values[0]) if rows[item.name].get("shared") else values
         elif item.name in limits and np.issubdtype(dtype, np.floating):  # embeddings
             feeds[item.name] = rng.standard_normal((*batch.mask.shape, *widths)).astype(dtype)
-        elif item.name in limits and widths:  # several numbers a token, which are neither masks nor positions
+        elif item.name in limits and widths:  # several numbers per token, which are neither masks nor positions
             feeds[item.name] = rng.integers(0, limits[item.name] or _IDS_WITHOUT_LIMIT, (*batch.mask.shape, *widths))
             feeds[item.name] = feeds[item.name].astype(dtype)
         elif item.name in limits:

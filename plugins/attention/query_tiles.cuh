@@ -17,7 +17,7 @@ struct QueryTile {
 // Tiles of `tile_rows` rows. The first one of sequence b is number T / tile_rows + b. Its other tiles are the numbers
 // in [cu_seqlens[b] / tile_rows, cu_seqlens[b + 1] / tile_rows): enough of them, because floor(x + length) >= floor(x)
 // + ceil(length) - 1. So no list of tiles is needed, no search where sequences are short, and the tiles of long
-// sequences come first. At most one number a sequence stays unused. Warp-collective.
+// sequences come first. At most one number per sequence stays unused. Warp-collective.
 __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, int tile, int tile_rows) {
   const int later = T / tile_rows;
   const auto firstLater = [&](int b) { return sequenceStart(cu_seqlens, b, T) / tile_rows; };

@@ -17,7 +17,7 @@
 //   void ahead(const Norm& p) const
 //       all of what these do, waiting for the kernels ahead and letting the next one begin included
 //   static constexpr bool mayCrowd(int lanes, int vectors), bool crowds() const
-//       whether there are crowded kernels (rowNormVectorKernel) for rows of so many threads and vectors a thread;
+//       whether there are crowded kernels (rowNormVectorKernel) for rows of so many threads and vectors per thread;
 //       whether to use them for this source
 #pragma once
 
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
 
 constexpr int kRowNormBlock = 256;
 
-// One block a row of any size and alignment; the row is summed again for each of the three passes.
+// One block per row of any size and alignment; the row is summed again for each of the three passes.
 template <typename Source, typename Norm>
 __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source source, Norm p) {
   using T = typename Norm::Element;
@@ -348,7 +348,7 @@ cudaError_t launchRowNormKernel(void (*kernel)(Source, Norm), unsigned blocks, i
   return launchDependent(kernel, blocks, threads, 0, stream, source, p);
 }
 
-// With so many vectors of 16 bytes a thread, or the same in smaller ones.
+// With so many vectors of 16 bytes per thread, or the same in smaller ones.
 template <int kLanes, int kVectors, typename Source, typename Norm>
 cudaError_t launchRowNormVector(const Source& source, const Norm& p, cudaStream_t stream) {
   constexpr int kEach = kVectors * kVectorBytes / Norm::kAtOnceBytes;

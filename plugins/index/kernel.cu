@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 
-// One block a row.
+// One block per row.
 __global__ void __launch_bounds__(kThreads) countKernel(IndexParams p) {
   __shared__ int counts[kWarps];
   waitForPriorGrids();
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) countKernel(IndexParams p) {
   }
 }
 
-// One block a row.
+// One block per row.
 __global__ void __launch_bounds__(kThreads) writeKernel(IndexParams p) {
   __shared__ int counts[kWarps];
   __shared__ int before[kWarps];

@@ -24,7 +24,7 @@ struct ResidualSource {
         residual(static_cast<const T*>(params.residual)),
         E(params.E) {}
 
-  // Only a single input of four vectors a thread gains (H200, E 1024).
+  // Only a single input of four vectors per thread gains (H200, E 1024).
   static constexpr bool mayCrowd(int, int vectors) { return kAlone && vectors == 4; }
   bool crowds() const { return true; }
 

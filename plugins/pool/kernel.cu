@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) poolKernel(PoolParams p, int chunks)
   storeResult<T>(p, static_cast<int64_t>(b) * p.E + base + i, value);
 }
 
-// One block a row of y, which it divides by its norm.
+// One block per row of y, which it divides by its norm.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) normalizeKernel(PoolParams p) {
   __shared__ float scratch[kWarps];

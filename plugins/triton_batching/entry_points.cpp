@@ -12,7 +12,7 @@
 namespace padfree {
 namespace {
 
-// What the server knows as a batcher (one a model) and as each of its batches.
+// What the server knows as a batcher (one per model) and as each of its batches.
 struct Batcher {
   explicit Batcher(Settings&& read) : settings(std::move(read)), budget(settings.max_tokens, settings.delays) {}
 

@@ -51,7 +51,7 @@ class Request(LightFuture):
         ragged: its tokens, checked.
         waiting: what the policy sees.
         ticket: in the caller's line.
-        group: the answer has a list of arrays for every output, one a sequence; otherwise the array of the only one.
+        group: the answer has a list of arrays for every output, one per sequence; otherwise the array of the only one.
         server: is told, once, when the request is cancelled.
     """
 

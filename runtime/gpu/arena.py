@@ -138,5 +138,5 @@ class ArenaPool:
 
 @functools.cache
 def arena_pool(device: int) -> ArenaPool:
-    """The pool of a GPU: one a process."""
+    """The pool of a GPU: one per process."""
     return ArenaPool(device)

@@ -98,7 +98,7 @@ def rewritten_feeds(batch: ComparedBatch, original: Original, metadata: Metadata
 
 
 def _aligned(expected: Array, actual: Array, batch: ComparedBatch) -> tuple[Array, Array] | None:
-    """The valid rows of both; None for tensors that are no numbers, or that have no row a token or a sequence."""
+    """The valid rows of both; None for tensors that are no numbers, or that have no row per token or per sequence."""
     if expected.dtype.kind != "f" or actual.dtype.kind != "f" or not expected.ndim or not actual.ndim:
         return None
     B, S = batch.mask.shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed from positions alone, as rotary angles are: one row a token instead of one a slot."""
+"""What is computed from positions alone, as rotary angles are: one row per token instead of one per slot."""
 
 from __future__ import annotations
 

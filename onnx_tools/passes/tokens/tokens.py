@@ -273,7 +273,7 @@ def _reduce(walk: TokenWalk, node: gs.Node) -> list[View]:
 
 
 def _over_sequence(walk: TokenWalk, node: gs.Node, view: View, axis: int) -> View:
-    """One row a sequence."""
+    """One row per sequence."""
     inputs, attrs = [view.tensor], {"keepdims": 0, **({"axes": [_SEQUENCE]} if "axes" in node.attrs else {})}
     if "axes" not in node.attrs:
         inputs.append(walk.constant(np.asarray([_SEQUENCE], np.int64)))

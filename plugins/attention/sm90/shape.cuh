@@ -40,7 +40,7 @@ struct Sm90Tiles {
   }
 };
 
-// One block a multiprocessor: kTaskWidth warpgroups that compute and one that loads.
+// One block per multiprocessor: kTaskWidth warpgroups that compute and one that loads.
 template <typename Element, int kHeadSize, int kStepKeys, int kRingStages, PositionMode kDependsOn>
 struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   using Tiles = Sm90Tiles<Element, kHeadSize, kStepKeys>;
