@@ -78,12 +78,29 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(function=run)
 
 
+def _check_suffixes(output: Path, report: Path | None) -> None:
+    """Files are what their names say."""
+    from padfree.builder.errors import BuildError
+
+    if output.suffix != ONNX_SUFFIX:
+        named_plan = output.suffix in PLAN_SUFFIXES
+        name = output.with_suffix(ONNX_SUFFIX).name if named_plan else f"{output.name}{ONNX_SUFFIX}"
+        raise BuildError(
+            f"-o {output}: optimize writes an {ONNX_SUFFIX} file, which is known by its name later; name it {name}"
+            + (", or make a plan with padfree build" if named_plan else "")
+        )
+    if report is not None and report.suffix.lower() in (".html", ".htm"):
+        raise BuildError(
+            f"--report {report}: the coverage report is JSON; name it {report.with_suffix('.json').name}, or have "
+            "padfree compare write a page (--html FILE)"
+        )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.coverage import report, report_json
     from padfree.builder.destinations import check_destinations
     from padfree.builder.engine.preparation import metadata_of
-    from padfree.builder.errors import BuildError
     from padfree.builder.files import write_files
     from padfree.builder.folders.companions import kept_files, tokenizer_destination
     from padfree.builder.lengths import choose_lengths
@@ -93,11 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = output_console()
     outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
     check_destinations([*outputs, ("--report", arguments.report)], [("the model", arguments.model)])
-    if arguments.output.suffix in PLAN_SUFFIXES:
-        raise BuildError(
-            f"-o {arguments.output}: optimize writes an {ONNX_SUFFIX} file, which is known by its name later; name it "
-            f"{arguments.output.with_suffix(ONNX_SUFFIX).name}, or make a plan with padfree build"
-        )
+    _check_suffixes(arguments.output, arguments.report)
     calibration = calibration_of(arguments)
     with (
         opened_model(

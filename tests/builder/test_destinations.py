@@ -73,6 +73,13 @@ SIMULATE = "simulate costs.json --trace batch.jsonl --lengths lengths"
         (f"{OPTIMIZE} new.onnx --report new.onnx", "--report new.onnx is the file that -o writes"),
         (f"{OPTIMIZE} new.onnx --report ./new.onnx", "is the file that -o writes"),
         (f"{OPTIMIZE} new.onnx --report model.onnx", "--report model.onnx is the model"),
+        (
+            f"{OPTIMIZE} packed",
+            "-o packed: optimize writes an .onnx file, which is known by its name later; name it packed.onnx",
+        ),
+        (f"{OPTIMIZE} bge-v1.5", "name it bge-v1.5.onnx"),
+        (f"{OPTIMIZE} new.plan", "name it new.onnx, or make a plan with padfree build"),
+        (f"{OPTIMIZE} new.onnx --report new.html", "--report new.html: the coverage report is JSON; name it new.json"),
         (f"{OPTIMIZE} /dev/null", "-o /dev/null is a device, which no file may replace"),
         (f"{OPTIMIZE} pipe", "-o pipe is a pipe"),
         (f"{OPTIMIZE} folder", "-o folder is a folder"),
@@ -125,16 +132,16 @@ def test_data_files_of_others_stay(place: Path) -> None:
     """PyTorch's default name for weights is the model's with ".data" behind it; others name theirs as freely."""
     Path("pipe").unlink()
     others = {
-        "model.0123456789abcdef.data": b"of the right form, and nothing refers to it",
-        "model.train.data": b"not of our form",
+        "new.onnx.0123456789abcdef.data": b"of the right form, and nothing refers to it",
+        "new.onnx.train.data": b"not of our form",
     }
     for name, data in others.items():
         Path(name).write_bytes(data)
     before = content(place)
     for _ in range(2):
-        assert main([*OPTIMIZE.split(), "model"]) == 0
+        assert main([*OPTIMIZE.split(), "new.onnx"]) == 0
         after = content(place)
-        assert {name: data for name, data in after.items() if name != "model"} == before
+        assert {name: data for name, data in after.items() if name != "new.onnx"} == before
         assert load_model("model.onnx") == load_model(MODEL)
 
 

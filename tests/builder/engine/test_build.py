@@ -164,8 +164,8 @@ def test_a_plan_and_its_metadata_belong_together(packed_metadata: dict[str, Any]
 def test_files_that_are_no_models(tmp_path: Path, capsys: Capture, content: bytes) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(content)
-    for command in ("build", "optimize"):
-        out = tmp_path / "out"
+    for command, name in (("build", "out.plan"), ("optimize", "out.onnx")):
+        out = tmp_path / name
         assert main([command, str(model), "-o", str(out)]) == 1
         error = capsys.readouterr().err
         assert str(model) in error
