@@ -193,7 +193,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("after", type=Path)
     parser.add_argument("--part", action="store_true", help="the second is a part of what was built")
     options = parser.parse_args(arguments)
-    first, second = kernels(options.before), kernels(options.after)
+    try:
+        first, second = kernels(options.before), kernels(options.after)
+    except importlib.metadata.PackageNotFoundError as error:
+        parser.exit(2, f"{error.name} is not installed: pip install '.[dev]'\n")
+    except FileNotFoundError as error:
+        parser.exit(2, f"{error}\n")
     difference = compare(first, second)
     kinds = {"changed": difference.changed, "gone": () if options.part else difference.gone, "added": difference.added}
     for kind, names in kinds.items():
