@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -31,9 +32,8 @@ def write_aside(model: Model) -> Path:
 
 
 def remove_model(file: Path) -> None:
-    """Removes what `write_aside` wrote."""
-    for part in file.parent.glob(f"{file.name}*"):
-        part.unlink(missing_ok=True)
+    """Removes what `write_aside` wrote, its folder included."""
+    shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def size_of_model(file: Path) -> int:

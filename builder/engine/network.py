@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,10 @@ from padfree.onnx_tools.files import Model, Piece, bytes_in_pieces
 from padfree.onnx_tools.operators import DOMAIN, padfree_nodes
 
 from ..errors import BuildError
+from .large_files import remove_model, write_aside
 
 MAX_PROTOBUF_BYTES = 2**31 - 1
 MAX_ERRORS_SHOWN = 3
-EXTERNAL_DATA_NAME = "weights.bin"
 
 
 def plugin_node_names(model: onnx.ModelProto) -> dict[str, str]:
@@ -63,7 +62,8 @@ def parse(
         The parser, which owns weights that the network points to: keep it until the build is over.
 
     Raises:
-        BuildError: the parser refused a node; the message names node, operator and reason.
+        BuildError: the parser refused a node; the message names node, operator and reason. Or there is no room for the
+            temporary file.
     """
     parser = trt.OnnxParser(network, logger)
     if file is None and content is None and (pieces := serialized(Model(model))) is not None:
@@ -73,10 +73,11 @@ def parse(
     elif content is not None:
         is_parsed = parser.parse(content)
     else:
-        with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
-            path = Path(folder) / "model.onnx"
-            onnx.save_model(model, str(path), save_as_external_data=True, location=EXTERNAL_DATA_NAME)
-            is_parsed = parser.parse_from_file(str(path))
+        aside = write_aside(Model(model))
+        try:
+            is_parsed = parser.parse_from_file(str(aside))
+        finally:
+            remove_model(aside)
     if not is_parsed:
         raise BuildError(_parser_message(trt, parser, logger))
     return parser

@@ -144,6 +144,7 @@ def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(BuildError, match=r"GB cannot be written there \(No space left on device\).*set TMPDIR"):
         large_files.write_aside(open_model(EXPORTED))
+    assert list(tmp_path.iterdir()) == []
 
 
 def sizes_of_files_in_memory() -> list[int]:
