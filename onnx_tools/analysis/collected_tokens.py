@@ -34,27 +34,27 @@ def numbered_tokens(graph: gs.Graph) -> dict[str, str | None]:
     Their rows go to these positions (ScatterND) of a tensor that is as long as the largest count.
     """
     inputs = {str(tensor.name) for tensor in graph.inputs}
-    found: dict[str, str | None] = {}
+    result: dict[str, str | None] = {}
     for node in graph.nodes:
         if not is_standard(node, "ScatterND"):
             continue
         of_rows = {name for name, subtracted in _sources(node.inputs[1]) if subtracted == _FIRST} & inputs
-        made = producer(node.inputs[0])
-        is_empty = made is not None and is_standard(made, "ConstantOfShape")
-        counts = {name for name, _ in _sources(made.inputs[0])} & inputs if made is not None and is_empty else set()
+        maker = producer(node.inputs[0])
+        is_empty = maker is not None and is_standard(maker, "ConstantOfShape")
+        counts = {name for name, _ in _sources(maker.inputs[0])} & inputs if maker is not None and is_empty else set()
         for name in of_rows:
-            found[name] = next(iter(sorted(counts - {name})), None)
-    return found
+            result[name] = next(iter(sorted(counts - {name})), None)
+    return result
 
 
 def _sources(tensor: gs.Tensor) -> set[tuple[str, float]]:
     """The tensors whose values a tensor holds, and what was subtracted from them."""
-    waiting, found = [(tensor, 0.0)], set[tuple[str, float]]()
+    waiting, sources = [(tensor, 0.0)], set[tuple[str, float]]()
     while waiting:
         current, subtracted = waiting.pop()
-        if (current.name, subtracted) in found:
+        if (current.name, subtracted) in sources:
             continue
-        found.add((str(current.name), subtracted))
+        sources.add((str(current.name), subtracted))
         node = producer(current)
         if node is None:
             continue
@@ -67,4 +67,4 @@ def _sources(tensor: gs.Tensor) -> set[tuple[str, float]]:
                 waiting.append((node.inputs[0], subtracted + number))
         elif is_standard(node, *_SAME_VALUES):
             waiting.append((node.inputs[0], subtracted))
-    return found
+    return sources

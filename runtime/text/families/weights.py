@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .languages import OF_MBART, OF_MBART50
@@ -139,18 +140,9 @@ def _big_bird(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     return Parts(model, _sequence(*steps), _words(settings), bert_frame(settings))
 
 
-def _t5(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _t5(settings: Settings, tokenizer_json: TokenizerJson, unknown: int = 2) -> Parts:
     return Parts(
-        unigram(tokenizer_json, 2),
-        _as_table(tokenizer_json),
-        _between_spaces(_words(settings, always=True)),
-        _end(settings),
-    )
-
-
-def _lasr(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
-    return Parts(
-        unigram(tokenizer_json, 3),
+        unigram(tokenizer_json, unknown),
         _as_table(tokenizer_json),
         _between_spaces(_words(settings, always=True)),
         _end(settings),
@@ -222,7 +214,7 @@ FAMILIES = {
     "barthez": Family(UNIGRAM, _barthez),
     "big_bird": Family(UNIGRAM, _big_bird, _ENDS),
     "t5": Family(UNIGRAM, _t5, ("eos_token",), extra=_sentinels),
-    "lasr": Family(UNIGRAM, _lasr, ("eos_token",), extra=_sentinels),
+    "lasr": Family(UNIGRAM, partial(_t5, unknown=3), ("eos_token",), extra=_sentinels),
     "videoprism": Family(UNIGRAM, _video_prism, extra=_sentinels),
     "mbart": Family(UNIGRAM, _mbart, ("eos_token", "unk_token"), extra=_of_mbart),
     "mbart50": Family(UNIGRAM, _mbart50, ("eos_token", "unk_token"), extra=_of_mbart50),
