@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that the documents name are there, wherever they have moved."""
+"""Files and code that the documents name are there, wherever they have moved and whatever they are called now."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import pages
+from tests.support.pages import NOTES, pages
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages()]
+INSIDE = [path for path in pages() if path.parent.name == "internals" or path.stem == "architecture"]
 NAME = re.compile(r"`([\w/]+\.(?:py|cuh|cu|h|cpp|toml))`")
 OF_USERS = {"model.py", "numpy.py", "NAME/1/model.py"}
 """Files that the documents speak of and that are not the project's."""
+DEFINED = re.compile(r"`(\w+)(?:\(\))?` (?:\(|in |of )`([\w/]+\.(?:py|cuh|cu|h|cpp))`")
+"""A name of code and the file that has it."""
+OF_MODELOPT = {
+    "FP8_DEFAULT_CFG",
+    "INT8_DEFAULT_CFG",
+    "INT8_SMOOTHQUANT_CFG",
+    "INT8_WEIGHT_ONLY_CFG",
+    "awq_clip",
+    "dq_only",
+    "rtn_dq",
+}
+"""Settings of another tool that the documents speak of."""
+CODE = {".py", ".cu", ".cuh", ".h", ".cpp", ".txt", ".toml", ".cmake"}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +53,52 @@ def sources() -> list[str]:
     return [f"/{path.relative_to(ROOT).as_posix()}" for path in [*results, *ROOT.glob("*")]]
 
 
+def text_of(source: str) -> str:
+    """What a file of the project says; nothing where it is not code."""
+    path = ROOT / source[1:]
+    return path.read_text("utf-8") if path.suffix in CODE and path.is_file() else ""
+
+
+@pytest.fixture(scope="module")
+def identifiers(sources: list[str]) -> set[str]:
+    """All words of the code but for tests of the documents, and what its files are called."""
+    code = [source for source in sources if not source.startswith("/tests/docs/")]
+    words = {word for source in code for word in re.findall(r"\w+", text_of(source))}
+    return words | {part for source in sources for part in re.split(r"[/.]", source)}
+
+
+def code_names(text: str) -> set[str]:
+    """Names in code spans that are no ordinary words: with an underscore or a capital inside."""
+    prose = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    words = {word for span in re.findall(r"`([^`]+)`", prose) for word in re.findall(r"[A-Za-z_]\w*", span)}
+    return {word for word in words if "_" in word.strip("_") or re.search(r"[a-z][A-Z]", word)}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_files_that_are_named_exist(document: Path, sources: list[str]) -> None:
     names = set(NAME.findall(document.read_text("utf-8"))) - OF_USERS
     assert [name for name in names if not any(path.endswith(f"/{name}") for path in sources)] == []
+
+
+@pytest.mark.parametrize("document", INSIDE, ids=lambda path: path.name)
+def test_code_that_pages_about_the_inside_name_exists(document: Path, identifiers: set[str]) -> None:
+    assert code_names(document.read_text("utf-8")) - identifiers - OF_MODELOPT == set()
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *sorted(NOTES.glob("*.md"))], ids=lambda path: path.name)
+def test_a_file_has_what_is_said_to_be_in_it(document: Path, sources: list[str]) -> None:
+    """Such as `launchRowNorm` in `common/row_norm.cuh`."""
+    wrong = [
+        f"{name} in {file}"
+        for name, file in DEFINED.findall(document.read_text("utf-8"))
+        if not any(re.search(rf"\b{name}\b", text_of(path)) for path in sources if path.endswith(f"/{file}"))
+    ]
+    assert wrong == []
+
+
+def test_names_of_code_are_recognised(identifiers: set[str]) -> None:
+    text = "`launchRowNorm` in `common/row_norm.cuh`, but `a word`, `run()`\n```sh\n`not_this`\n```\n"
+    assert code_names(text) == {"launchRowNorm", "row_norm"}
+    assert DEFINED.findall(text) == [("launchRowNorm", "common/row_norm.cuh")]
+    assert {"launchRowNorm", "row_norm"} <= identifiers
+    assert "launch_row_norm_of_" + "nothing" not in identifiers
