@@ -207,9 +207,18 @@ def test_tables_can_be_read(path: Path) -> None:
 def test_trees_may_differ_by_names_of_the_tables_alone() -> None:
     before = "def f(found: int) -> int:\n    'Doc.'\n    rest = found\n    return rest\n"
     after = before.replace("found", "count").replace("Doc", "Another")
-    assert _of_python(before, after, {("found", "count")}) == ""
-    assert _of_python(before, after, {("found", "size")}) == "'found' became 'count'"
-    assert _of_python(before, before.replace("= found", "= -found"), set()) != ""
-    assert _of_python(before, before.replace("found", "rest"), {("found", "rest")}) == "found and rest of f became rest"
-    assert _of_tokens("int a = 1;  // one", "int b = 1;", {("a", "b")}) == ""
-    assert _of_tokens("int a = 1;", "int b = 2;", {("a", "b")}) == "'1' became '2'"
+    assert _of_python(before, after, {("found", "count")}) == []
+    assert set(_of_python(before, after, {("found", "size")})) == {"'found' became 'count'"}
+    assert _of_python(before, before.replace("= found", "= -found"), set()) == ["'found' became '-found'"]
+    merged = before.replace("found", "rest")
+    assert _of_python(before, merged, {("found", "rest")}) == ["found and rest of f became rest"]
+    assert _of_tokens("int a = 1;  // one", "int b = 1;", {("a", "b")}) == []
+    assert _of_tokens("int a = 1;", "int b = 2;", {("a", "b")}) == ["'1' became '2'"]
+
+
+def test_trees_tell_everything_that_differs() -> None:
+    before = "def f(found: int) -> int:\n    rest = 1\n    return found + 2\n"
+    after = "def f(found: int) -> int:\n    rest = 3\n    return found + 4\n"
+    assert _of_python(before, after, set()) == ["'1' became '3'", "'2' became '4'"]
+    longer = before.replace("    return", "    rest += 1\n    return")
+    assert _of_python(before, longer, set()) == ["2 parts became 3: 'return found + 2' became 'rest += 1'"]

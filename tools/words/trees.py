@@ -12,6 +12,7 @@ import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from .cpp import SUFFIXES, code_of
@@ -21,7 +22,7 @@ Pairs = set[tuple[str, str]]
 
 
 def differences(before: str, after: str, tables: Sequence[Sequence[Rename]], root: Path = ROOT) -> Iterator[str]:
-    """A line for every file that is not the same but for the tables' names, with the first difference.
+    """A line for everything that is not the same but for the tables' names: the file, and what became what.
 
     Args:
         before: revision of git.
@@ -44,9 +45,8 @@ def differences(before: str, after: str, tables: Sequence[Sequence[Rename]], roo
         if one is None or other is None:
             yield f"{name}: {'is only in' if one is None else 'is not in'} {after}"
             continue
-        difference = _of_python(one, other, pairs) if name.endswith(".py") else _of_tokens(one, other, pairs)
-        if difference:
-            yield f"{name}: {difference}"
+        changes = _of_python(one, other, pairs) if name.endswith(".py") else _of_tokens(one, other, pairs)
+        yield from (f"{name}: {difference}" for difference in dict.fromkeys(changes))
 
 
 def _git(root: Path, *arguments: str) -> str:
@@ -67,28 +67,29 @@ def _new_path(name: str, moved: dict[str, str]) -> str:
     return name
 
 
-def _of_tokens(one: str, other: str, pairs: Pairs) -> str:
+def _of_tokens(one: str, other: str, pairs: Pairs) -> list[str]:
     before, after = code_of(one), code_of(other)
     if len(before) != len(after):
-        return f"{len(before)} tokens became {len(after)}"
-    return next((_shown(a, b) for a, b in zip(before, after, strict=True) if not _is_renamed(a, b, pairs)), "")
+        return [f"{len(before)} tokens became {len(after)}"]
+    return [_shown(a, b) for a, b in zip(before, after, strict=True) if not _is_renamed(a, b, pairs)]
 
 
-def _of_python(one: str, other: str, pairs: Pairs) -> str:
+def _of_python(one: str, other: str, pairs: Pairs) -> list[str]:
     """Compares without docstrings; imports, whose order follows names, by how many there are of what."""
     before, after = (ast.parse(text) for text in (one, other))
     counts = [sorted(len(node.names) for node in _imports(tree)) for tree in (before, after)]
     for tree in (before, after):
         _leave_out(tree)
-    return _of_nodes(before, after, pairs) or _merged(before, after) or _of_imports(*counts)
+    return list(_of_nodes(before, after, pairs)) or list(_merged(before, after)) or list(_of_imports(*counts))
 
 
 def _imports(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
-def _of_imports(before: list[int], after: list[int]) -> str:
-    return "" if sum(before) == sum(after) else f"{sum(before)} imported names became {sum(after)}"
+def _of_imports(before: list[int], after: list[int]) -> Iterator[str]:
+    if sum(before) != sum(after):
+        yield f"{sum(before)} imported names became {sum(after)}"
 
 
 def _leave_out(tree: ast.Module) -> None:
@@ -107,21 +108,17 @@ def _is_left_out(item: ast.stmt) -> bool:
     return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
 
 
-def _of_nodes(one: object, other: object, pairs: Pairs) -> str:
-    """The first difference of two trees that is no row of a table; "" for none."""
+def _of_nodes(one: object, other: object, pairs: Pairs) -> Iterator[str]:
+    """Where two trees differ by more than rows of the tables; below a difference of form nothing is compared."""
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return next((difference for a, b in zip(one, other, strict=True) if (difference := _of_nodes(a, b, pairs))), "")
-    if isinstance(one, ast.AST) and isinstance(other, ast.AST) and type(one) is type(other):
-        names = [name for name in one._fields if name not in ("ctx", "type_comment")]
-        return next(
-            (
-                difference
-                for name in names
-                if (difference := _of_nodes(getattr(one, name), getattr(other, name), pairs))
-            ),
-            "",
-        )
-    return "" if _is_renamed(one, other, pairs) else _shown(one, other)
+        for a, b in zip(one, other, strict=True):
+            yield from _of_nodes(a, b, pairs)
+    elif isinstance(one, ast.AST) and isinstance(other, ast.AST) and type(one) is type(other):
+        for name in one._fields:
+            if name not in ("ctx", "type_comment"):
+                yield from _of_nodes(getattr(one, name), getattr(other, name), pairs)
+    elif not _is_renamed(one, other, pairs):
+        yield _shown(one, other)
 
 
 def _is_renamed(one: object, other: object, pairs: Pairs) -> bool:
@@ -136,12 +133,21 @@ def _is_renamed(one: object, other: object, pairs: Pairs) -> bool:
 
 
 def _shown(one: object, other: object) -> str:
-    texts = [ast.unparse(item) if isinstance(item, ast.AST) else str(item) for item in (one, other)]
-    return f"{texts[0][:60]!r} became {texts[1][:60]!r}"
+    """What became what; of two lists what stands first where they differ."""
+    if isinstance(one, list) and isinstance(other, list):
+        texts = [[_text_of(item) for item in items] for items in (one, other)]
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+        firsts = [next(iter(items[same:]), "the end")[:60] for items in texts]
+        return f"{len(one)} parts became {len(other)}: {firsts[0]!r} became {firsts[1]!r}"
+    return f"{_text_of(one)[:60]!r} became {_text_of(other)[:60]!r}"
 
 
-def _merged(before: ast.Module, after: ast.Module) -> str:
-    """Two names of one function, or two attributes of one class, that have become the same; "" for none."""
+def _text_of(item: object) -> str:
+    return ast.unparse(item) if isinstance(item, ast.AST) else str(item)
+
+
+def _merged(before: ast.Module, after: ast.Module) -> Iterator[str]:
+    """Names of one function, or attributes of one class, that have become the same."""
     for one, other in zip(ast.walk(before), ast.walk(after), strict=True):
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
             spellings = _spellings(one, other, (ast.Name, "id"), (ast.arg, "arg"))
@@ -151,8 +157,7 @@ def _merged(before: ast.Module, after: ast.Module) -> str:
             continue
         for new, old in spellings.items():
             if len(old) > 1:
-                return f"{' and '.join(sorted(old))} of {one.name} became {new}"
-    return ""
+                yield f"{' and '.join(sorted(old))} of {one.name} became {new}"
 
 
 def _spellings(one: ast.AST, other: ast.AST, *kinds: tuple[type[ast.AST], str]) -> dict[str, set[str]]:
