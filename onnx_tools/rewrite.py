@@ -23,11 +23,8 @@ from .files.metadata import definition_entry, write_metadata
 from .files.model import Model
 from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
-from .importing.axes import with_rows_marked
-from .importing.canonical import runnable
+from .importing.importing import original_of
 from .importing.inputs import rows_of_one_number
-from .importing.nvidia import holds_plugins, without_plugins
-from .importing.quantized.unquantized import holds_quantization, without_quantization
 from .notes import (
     every_slot_counts,
     note_on_definition,
@@ -42,7 +39,7 @@ from .options import RewriteOptions
 from .padding_ids import ids_of_zeros
 from .passes.masks.choice import UnprovedMaskError, mask_advice
 from .pipeline import GraphOptions, PassedGraph, rewrite_graph
-from .precision.widen import narrow_outputs, widen
+from .precision.widen import narrow_outputs
 from .report import CoverageReport, coverage
 from .varseqlen import VARSEQLEN, take_varseqlen
 from .verification.compared_output import DifferError
@@ -151,22 +148,15 @@ def rewrite_model(
     options.check()
     if options.verify:
         model.weights.align()
-    if holds_plugins(model.proto):
-        model = without_plugins(model)
-    unquantized = without_quantization(model) if holds_quantization(model.proto) else None
-    if unquantized is not None:
-        model = unquantized.model
-    original_proto, model = model.proto, widen(model)
-    original = with_rows_marked(model.with_proto(runnable(model.proto)))
-    request = _Request(options, phases or Phases())
-    rewriting = _rewritten_graph(original, request)
+    original, request = original_of(model), _Request(options, phases or Phases())
+    rewriting = _rewritten_graph(original.model, request)
     result, metadata, exact = rewriting.model, rewriting.metadata, rewriting.model if keep_exact else None
-    if unquantized is not None:
-        metadata["unquantized"] = unquantized.to_dict()
+    if original.unquantized is not None:
+        metadata["unquantized"] = original.unquantized.to_dict()
     precision = options.precision
     if precision != "fp32":
         with request.phases.measured(HALVING):
-            sample = sample_of(original.proto, metadata, seed=options.seed) if options.verify else None
+            sample = sample_of(original.model.proto, metadata, seed=options.seed) if options.verify else None
             half = convert_and_check(result, precision, sample)
         result, precision = half.model, half.precision
         metadata |= {"precision": precision, "kept_float32": dict(half.kept_float32)}
@@ -176,7 +166,7 @@ def rewrite_model(
             costs = measurement(half.errors, LARGEST_ERRORS[precision])
             typical = {name: float(f"{error:.3g}") for name, error in half.typical.items() if np.isfinite(error)}
             metadata["verification"]["half_precision"] = {**costs, "typical": typical}
-    narrow_outputs(result.proto, original_proto)
+    narrow_outputs(result.proto, original.half)
     describe_types(metadata, result.proto)
     if options.interface == VARSEQLEN:
         if exact is not None and exact is not result:

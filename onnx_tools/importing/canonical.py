@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One spelling for what ONNX lets files say in many ways, before they become graphs.
-
-Afterwards there are no functions and no sparse tensors, every node has a name of its own or none, weights are no
-inputs, every output is made by a node under a name that nothing else has, nodes stand after those that they read, and
-the opset is one that padfree writes.
-"""
+"""Steps that give a message one spelling of what ONNX lets files say in many ways (importing.py lists them)."""
 
 from __future__ import annotations
 
@@ -29,10 +24,8 @@ from ..files.model import without_initializers
 from ..precision.widen import HALVES
 from .attention_masks import masks_of_one_row
 from .calls import in_line
-from .control_flow import drop_unneeded
 from .expansion import check_expansion
 from .opsets import to_known_opset
-from .order import in_order
 from .rotary_tables import tables_of_one_row
 from .skeleton import Names, all_nodes, subgraphs
 from .spreading import spread
@@ -40,30 +33,6 @@ from .spreading import spread
 _IR_VERSION = 10  # the first with overloads; initializers need not be inputs since version 4
 _STANDARD = "ai.onnx"  # the other name of the domain ''
 _MOST_SPARSE_BYTES = 1 << 31
-
-
-def canonical(model: ModelProto) -> ModelProto:
-    """The same model in one spelling; outputs are in their places, perhaps under other names (see `name_outputs`).
-
-    Weights are shared where they are held elsewhere. Raises RewriteError for opsets that contradict each other or
-    cannot be converted, for functions that make too many nodes, and for sparse tensors that are wrong or too large.
-    """
-    model = in_order(model)
-    result = without_initializers(model)
-    _write_domains(result)
-    version = _standard_version(result)
-    result.graph.initializer.extend(model.graph.initializer)
-    if result.functions:
-        check_expansion(result)
-        result = in_line(result, version)
-    standard = to_known_opset(result, version)
-    _set_version(result, standard)
-    result.ir_version = max(model.ir_version, _IR_VERSION)
-    drop_unneeded(result)
-    _densify(result)
-    _drop_weight_inputs(result)
-    _separate_outputs(result)
-    return runnable(result)
 
 
 def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
@@ -91,14 +60,15 @@ def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
     return changed
 
 
-def _write_domains(model: ModelProto) -> None:
-    """Only one name for the standard operators."""
+def name_standard_domain(model: ModelProto) -> ModelProto:
+    """Only one name for the domain of the standard operators."""
     for holder in (model, *model.functions):
         for item in holder.opset_import:
             if item.domain == _STANDARD:
                 item.domain = ""
     for nodes in (model.graph.node, *(function.node for function in model.functions)):
         _write_domain(nodes)
+    return model
 
 
 def _write_domain(nodes: Any) -> None:
@@ -109,8 +79,8 @@ def _write_domain(nodes: Any) -> None:
             _write_domain(inner.node)
 
 
-def _standard_version(model: ModelProto) -> int:
-    """The opset of the standard operators; those of all domains are left once."""
+def unify_versions(model: ModelProto) -> ModelProto:
+    """One version per domain. Raises RewriteError where two contradict each other, or the standard has none."""
     versions: dict[str, int] = {}
     for item in model.opset_import:
         if versions.setdefault(item.domain, item.version) != item.version:
@@ -122,16 +92,32 @@ def _standard_version(model: ModelProto) -> int:
     model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
     if "" not in versions:
         raise RewriteError("the model imports no standard operator set (domain ''); export it again with opset 17")
-    return versions[""]
+    return model
 
 
-def _set_version(holder: Any, version: int) -> None:
-    for item in holder.opset_import:
+def put_functions_in_line(model: ModelProto) -> ModelProto:
+    """The nodes of functions instead of their calls."""
+    if not model.functions:
+        return model
+    check_expansion(model)
+    return in_line(model, _standard_version(model))
+
+
+def convert_opset(model: ModelProto) -> ModelProto:
+    """An opset that padfree writes, and the format's version that goes with it."""
+    version = to_known_opset(model, _standard_version(model))
+    for item in model.opset_import:
         if item.domain == "":
             item.version = version
+    model.ir_version = max(model.ir_version, _IR_VERSION)
+    return model
 
 
-def _densify(model: ModelProto) -> None:
+def _standard_version(model: ModelProto) -> int:
+    return next(int(item.version) for item in model.opset_import if item.domain == "")
+
+
+def densify(model: ModelProto) -> ModelProto:
     """Sparse initializers and constants become dense ones."""
     dense = [_dense(item) for item in model.graph.sparse_initializer]
     del model.graph.sparse_initializer[:]
@@ -146,6 +132,7 @@ def _densify(model: ModelProto) -> None:
             for item in inner.sparse_initializer:
                 inner.initializer.append(_dense(item))
             del inner.sparse_initializer[:]
+    return model
 
 
 def _dense(sparse: SparseTensorProto) -> TensorProto:
@@ -177,12 +164,13 @@ def _dense(sparse: SparseTensorProto) -> TensorProto:
     return numpy_helper.from_array(result.reshape(dims), name)
 
 
-def _drop_weight_inputs(model: ModelProto) -> None:
+def drop_weight_inputs(model: ModelProto) -> ModelProto:
     """Inputs that have values are weights."""
     weight_names = {tensor.name for tensor in model.graph.initializer}
     remaining = [value for value in model.graph.input if value.name not in weight_names]
     del model.graph.input[:]
     model.graph.input.extend(remaining)
+    return model
 
 
 def runnable(model: ModelProto) -> ModelProto:
@@ -218,7 +206,7 @@ def _has_no_rank(value: ValueInfoProto) -> bool:
     return value.type.HasField("tensor_type") and not is_float and not kind.HasField("shape")
 
 
-def _separate_outputs(model: ModelProto) -> None:
+def separate_outputs(model: ModelProto) -> ModelProto:
     """Inputs, weights and constants that are outputs become outputs of their own; one that is there again goes."""
     graph = model.graph
     unique = {value.name: value for value in reversed(graph.output)}
@@ -243,3 +231,4 @@ def _separate_outputs(model: ModelProto) -> None:
         if source != value.name:
             new_node = helper.make_node("Identity", [source], [value.name], name=names.fresh(f"{value.name}_copy"))
             graph.node.append(new_node)
+    return model

@@ -17,10 +17,11 @@ from .skeleton import all_nodes, subgraphs
 Lookup = Callable[[gs.Tensor], Facts]
 
 
-def drop_unneeded(model: ModelProto) -> None:
-    """Takes nodes that lead to no output out of a model that has subgraphs, where they might be refused."""
+def drop_unneeded(model: ModelProto) -> ModelProto:
+    """The model, in place without nodes that lead to no output if it has subgraphs, which might be refused."""
     if any(subgraphs(node) for node in model.graph.node):
         keep_needed(model)
+    return model
 
 
 def keep_needed(model: ModelProto) -> None:

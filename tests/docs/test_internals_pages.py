@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from padfree.onnx_tools.importing.importing import GRAPH_STEPS, MESSAGE_STEPS, ORIGINAL_STEPS
 
 from tests.support.pages import ROOT, page
 
@@ -32,3 +33,8 @@ def test_program(program: str, printed: str) -> None:
 @pytest.mark.parametrize(("file", "keyword"), COMMANDS)
 def test_command(file: str, keyword: str) -> None:
     assert re.search(rf"def test_\w*{keyword}", (ROOT / file).read_text("utf-8"))
+
+
+def test_the_page_lists_the_steps_of_importing_in_their_order() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", page("importing").read_text("utf-8"), re.MULTILINE)
+    assert rows == [step.__name__ for step in (*ORIGINAL_STEPS, *MESSAGE_STEPS, *GRAPH_STEPS)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError
-from padfree.onnx_tools.importing.canonical import canonical
+from padfree.onnx_tools.importing.importing import canonical
 
 from tests.support.exports import session
 

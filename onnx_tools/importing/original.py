@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first steps from a file to a graph: they make the model that the rewritten one is compared with.
+
+It has operators that onnxruntime runs, no rounding to integers, and one float type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from onnx import ModelProto
+
+from ..files.model import Model
+from ..precision.widen import widen
+from .axes import with_rows_marked
+from .canonical import runnable
+from .nvidia import holds_plugins, without_plugins
+from .quantized.unquantized import Unquantized, holds_quantization, without_quantization
+
+
+@dataclass(frozen=True)
+class Original:
+    """A file's model after some of the steps.
+
+    `half` is the model before its floats were widened, whose types the results have. `unquantized` is what was taken
+    out, None for nothing.
+    """
+
+    model: Model
+    half: ModelProto
+    unquantized: Unquantized | None = None
+
+
+def replace_plugins(original: Original) -> Original:
+    """Standard operators instead of NVIDIA's plugins for engines of variable length."""
+    if not holds_plugins(original.model.proto):
+        return original
+    model = without_plugins(original.model)
+    return Original(model, model.proto)
+
+
+def remove_quantization(original: Original) -> Original:
+    """No rounding of activations and weights to integers or e4m3."""
+    if not holds_quantization(original.model.proto):
+        return original
+    unquantized = without_quantization(original.model)
+    return Original(unquantized.model, unquantized.model.proto, unquantized)
+
+
+def widen_floats(original: Original) -> Original:
+    """Only float32: passes and verification know no other float type."""
+    return replace(original, model=widen(original.model))
+
+
+def make_runnable(original: Original) -> Original:
+    """What onnxruntime refuses, although ONNX allows it, in a form that it takes."""
+    return replace(original, model=original.model.with_proto(runnable(original.model.proto)))
+
+
+def mark_rows(original: Original) -> Original:
+    """Inputs [B,N] that are rows of sequences and no tokens, marked as such."""
+    return replace(original, model=with_rows_marked(original.model))

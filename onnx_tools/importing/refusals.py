@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that change nothing: they refuse what no packed graph can compute."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+from onnx import ModelProto
+from padfree.contract.fields import MOST_NAME_LETTERS, is_name
+
+from ..analysis.graph import drops_nothing, is_standard, node_name
+from ..errors import RewriteError
+from ..operators import DOMAIN
+from .quantized.rounding_nodes import only_tensorrt_rounds
+from .typed_graph import TypedGraph
+
+_SHOWN_LETTERS = 60
+_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+
+
+def refuse_foreign(model: ModelProto) -> ModelProto:
+    """The model itself. Raises RewriteError for one that is rewritten already, TensorRT's own nodes and unfit names."""
+    if any(node.domain == DOMAIN for node in model.graph.node):
+        raise RewriteError(
+            f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
+            "rewrite the original export"
+        )
+    foreign = next((node for node in model.graph.node if only_tensorrt_rounds(node)), None)
+    if foreign is not None:
+        raise RewriteError(
+            f"node '{foreign.name}' (trt::{foreign.op_type}) is TensorRT's own, for numbers of few bits; of these, "
+            "TRT_FP8QuantizeLinear and TRT_FP8DequantizeLinear are known, one after the other; rewrite the float "
+            "model that was quantised"
+        )
+    for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
+        for value in values:
+            if not is_name(value.name):
+                raise RewriteError(
+                    f"the model has an {kind} named {value.name[:_SHOWN_LETTERS]!r}; names of inputs and outputs must "
+                    f"be 1 to {MOST_NAME_LETTERS} printable characters; export the model with other names"
+                )
+    return model
+
+
+def refuse_what_batches_share(typed: TypedGraph) -> None:
+    """Raises RewriteError for scales that are taken from a whole batch, and for random numbers."""
+    for node in typed.graph.nodes:
+        if is_standard(node, "DynamicQuantizeLinear") and not isinstance(node.inputs[0], gs.Constant):
+            raise RewriteError(
+                f"node '{node_name(node)}' (DynamicQuantizeLinear) takes its scale from the largest and smallest "
+                "number of a whole batch, padding included: every sequence's result depends on the others and on "
+                "the padding, so that no packed graph can give the same; rewrite the float model it was made from, or "
+                "one with constant scales (QuantizeLinear and DequantizeLinear)"
+            )
+        if is_standard(node, *_RANDOM) or (is_standard(node, "Dropout") and not drops_nothing(node)):
+            raise RewriteError(
+                f"node '{node_name(node)}' ({node.op}) draws random numbers: no two runs give the same, so that "
+                "nothing can be compared; export the model for inference (model.eval())"
+            )
