@@ -57,12 +57,16 @@ class Attention final : public Operator {
         bias_kind_(biasOf(attributes.choice("bias"))),
         layout_(layoutOf(attributes.choice("qkv_layout"), num_heads_, num_kv_heads_, head_size_)) {
     if (num_heads_ % num_kv_heads_ != 0) {
-      throw std::invalid_argument(
-          text("num_kv_heads is ", num_kv_heads_, "; allowed: divisors of num_heads = ", num_heads_));
+      throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_,
+                                       "; allowed: divisors of num_heads = ", num_heads_, kAttributeNextStep));
     }
     if (attributes.choice("qkv_layout") == "H3D" && num_kv_heads_ != num_heads_) {
       throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
-                                       " and qkv_layout \"H3D\"; allowed: equal numbers, or another qkv_layout"));
+                                       " and qkv_layout \"H3D\"; allowed: equal numbers, or another qkv_layout",
+                                       kAttributeNextStep));
+    }
+    if (!(scale_ > 0.f)) {
+      throw std::invalid_argument(text("scale is ", scale_, "; allowed: above 0", kAttributeNextStep));
     }
     checkDisentangled();
     qkv_bias_ = input("qkv_bias");
@@ -130,11 +134,11 @@ class Attention final : public Operator {
     if (bias_kind_ != AttentionBias::kDisentangled) return;
     if (num_kv_heads_ != num_heads_) {
       throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
-                                       " and bias \"disentangled\"; allowed: equal numbers"));
+                                       " and bias \"disentangled\"; allowed: equal numbers", kAttributeNextStep));
     }
     if (head_size_ > kMaxDisentangledHeadSize) {
-      throw std::invalid_argument(
-          text("head_size is ", head_size_, " with bias \"disentangled\"; allowed: up to ", kMaxDisentangledHeadSize));
+      throw std::invalid_argument(text("head_size is ", head_size_, " with bias \"disentangled\"; allowed: up to ",
+                                       kMaxDisentangledHeadSize, kAttributeNextStep));
     }
   }
 

@@ -49,4 +49,9 @@ constexpr Size taskListEntries(const Size& T, const Size& B, int64_t H) {
   return (T / (kTaskWidth * kTaskRows) + B) * H + T / kTaskRows + (1 + kMaxFewTasks + 1);
 }
 
+// How many tasks such a list has room for: entry 0 is none.
+inline int taskListRoom(int T, int B, int H) {
+  return static_cast<int>(taskListEntries<int64_t>(T, B, H) - 1);
+}
+
 }  // namespace padfree

@@ -34,9 +34,9 @@ thread_local char last_error[512] = "";
 int32_t statusOf(const char* function, cudaError_t status) {
   if (status == cudaSuccess) return PADFREE_OK;
   const char* const has_code = *architectures() ? "code for " : "no device code";
-  return fail(PADFREE_CUDA_ERROR, "%s: CUDA error %d, %s%s%s%s", function, static_cast<int>(status),
+  return fail(PADFREE_CUDA_ERROR, "%s: CUDA error %d, %s%s%s%s%s", function, static_cast<int>(status),
               cudaGetErrorString(status), lacksCode(status) ? "; the library has " : "",
-              lacksCode(status) ? has_code : "", lacksCode(status) ? architectures() : "");
+              lacksCode(status) ? has_code : "", lacksCode(status) ? architectures() : "", nextStepOf(status));
 }
 
 int32_t missing(const char* function, const char* name) {
@@ -247,8 +247,7 @@ PADFREE_ENTRY int32_t padfree_attention(const padfree_attention_args* args, void
   params.cu_seqlens = args->cu_seqlens;
   if (args->tasks) {
     params.tasks = static_cast<const AttentionTask*>(args->tasks);
-    params.num_tasks =
-        static_cast<int>(taskListEntries<int64_t>(args->num_tokens, args->num_sequences, args->num_heads) - 1);
+    params.num_tasks = taskListRoom(args->num_tokens, args->num_sequences, args->num_heads);
   }
   params.y = args->y;
   params.T = args->num_tokens;
@@ -284,8 +283,7 @@ PADFREE_ENTRY int32_t padfree_schedule(const padfree_schedule_args* args, void* 
   if (args->tasks) {
     params.tasks = static_cast<AttentionTask*>(args->tasks);
     params.H = args->num_heads;
-    params.num_tasks =
-        static_cast<int>(taskListEntries<int64_t>(args->num_tokens, args->num_sequences, args->num_heads) - 1);
+    params.num_tasks = taskListRoom(args->num_tokens, args->num_sequences, args->num_heads);
   }
   return statusOf("padfree_schedule", launchSchedule(params, static_cast<cudaStream_t>(stream)));
 }

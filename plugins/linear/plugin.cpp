@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kSizeMultiple = 8, kE4m3SizeMultiple = 16;  // of K and N
 constexpr int kLeastVersion = 80;                         // compute capability, without the point
+constexpr int64_t kMaxNormedWidth = kMaxMomentGroups * kMomentFeatures;
 constexpr const char* kNextStep = "; build with --linear tensorrt";
 constexpr const char* kE4m3NextStep = "; keep this linear layer in fp16 (--keep), or build with --precision fp16";
 
@@ -104,9 +105,9 @@ class Linear : public Operator {
                                        "; allowed: up to N; rewrite the model again"));
     }
     if (sizes.get("N") > 0) checkTokens(sizes.get("T"), sizes.get("N"));
-    checkGroups(x_moments_, "K", sizes.get("K"));
-    checkGroups(residual_moments_, "N", sizes.get("N"));
-    checkGroups(moments_, "N", sizes.get("N"));
+    checkGroups(x_moments_, "K", sizes.get("K"), kMaxNormedWidth);
+    checkGroups(residual_moments_, "N", sizes.get("N"), kMaxNormedWidth);
+    checkGroups(moments_, "N", sizes.get("N"), kMaxGridX);
   }
 
   std::vector<int32_t> measure(const ProfiledTensors& tensors) const override {
@@ -188,11 +189,12 @@ class Linear : public Operator {
                                      "; use smaller batches, or build with --linear tensorrt"));
   }
 
-  // Throws unless moments of rows of this width come in groups of 64 features.
-  static void checkGroups(int moments, const char* letter, int64_t width) {
-    if (moments == kAbsent || width < 0 || width % kMomentFeatures == 0) return;
+  // Throws unless rows of this width have moments, which are in groups of 64 features, and at most `most` of these.
+  static void checkGroups(int moments, const char* letter, int64_t width, int64_t most) {
+    if (moments == kAbsent || width < 0 || (width % kMomentFeatures == 0 && width <= most)) return;
     throw std::invalid_argument(text("rows with moments have ", letter, " = ", width, "; allowed: multiples of ",
-                                     kMomentFeatures, "; rewrite the model again, or with --norms separate"));
+                                     kMomentFeatures, " up to ", most,
+                                     "; rewrite the model again, or with --norms separate"));
   }
 
   const int x_, weight_, scale_, bias_, residual_, x_moments_, residual_moments_, residual_scale_, positions_,

@@ -29,9 +29,4 @@ inline void deriveTaskList(SizeExpressions& sizes, int num_heads) {
   sizes.set("L", taskListEntries(sizes.at("T"), sizes.at("B"), num_heads).get());
 }
 
-// How many tasks the list has room for: entry 0 is none.
-inline int taskListRoom(int T, int B, int num_heads) {
-  return static_cast<int>(taskListEntries<int64_t>(T, B, num_heads) - 1);
-}
-
 }  // namespace padfree

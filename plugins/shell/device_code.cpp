@@ -31,4 +31,18 @@ std::string reasonOf(cudaError_t status) {
               architectures(), ", which `padfree doctor` compares with the GPU");
 }
 
+const char* nextStepOf(cudaError_t status) {
+  if (lacksCode(status)) return "";
+  switch (status) {
+    case cudaErrorMisalignedAddress:
+      return "; let every tensor begin at a multiple of 16 bytes, as memory of cudaMalloc does";
+    case cudaErrorInvalidValue:
+      return "; a size is beyond what the kernel takes: use smaller batches";
+    case cudaErrorNotSupported:
+      return "; the kernel has no such combination of types: use fp16 or bf16";
+    default:
+      return "; an earlier kernel may have failed: set CUDA_LAUNCH_BLOCKING=1 and run again to see which";
+  }
+}
+
 }  // namespace padfree

@@ -17,4 +17,7 @@ bool lacksCode(cudaError_t status);
 // Why CUDA refused something, and what to do where the library has no code for the GPU.
 std::string reasonOf(cudaError_t status);
 
+// What to do about a launch that failed: the end of a message, "" where the library has no code for the GPU.
+const char* nextStepOf(cudaError_t status);
+
 }  // namespace padfree

@@ -16,8 +16,6 @@ using nvinfer1::PluginField;
 using nvinfer1::PluginFieldCollection;
 using nvinfer1::PluginFieldType;
 
-constexpr const char* kNextStep = "; correct the node's attribute, or rewrite the model with 'padfree optimize'";
-
 std::string nameOf(PluginFieldType type) {
   switch (type) {
     case PluginFieldType::kINT32:
@@ -44,7 +42,7 @@ std::string allowedValues(const FieldSpec& spec) {
 template <class Shown>
 [[noreturn]] void refuse(const FieldSpec& spec, const Shown& shown) {
   throw std::invalid_argument(
-      text("attribute ", spec.name, " is ", shown, "; allowed: ", allowedValues(spec), kNextStep));
+      text("attribute ", spec.name, " is ", shown, "; allowed: ", allowedValues(spec), kAttributeNextStep));
 }
 
 std::string allNames(const std::vector<FieldSpec>& specs) {
@@ -93,7 +91,8 @@ Attributes::Attributes(const std::vector<FieldSpec>& specs, const PluginFieldCol
     size_t k = 0;
     while (k < specs.size() && std::strcmp(specs[k].name, name) != 0) ++k;
     if (k == specs.size()) {
-      throw std::invalid_argument(text("attribute ", name, " is unknown; allowed: ", allNames(specs), kNextStep));
+      throw std::invalid_argument(
+          text("attribute ", name, " is unknown; allowed: ", allNames(specs), kAttributeNextStep));
     }
     if (seen[k]) throw std::invalid_argument(text("attribute ", name, " is given twice; give it once"));
     seen[k] = true;
@@ -134,8 +133,8 @@ void Attributes::list() {
 
 Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& field) {
   if (field.type != spec.type) {
-    throw std::invalid_argument(
-        text("attribute ", spec.name, " has type ", nameOf(field.type), "; allowed: ", nameOf(spec.type), kNextStep));
+    throw std::invalid_argument(text("attribute ", spec.name, " has type ", nameOf(field.type),
+                                     "; allowed: ", nameOf(spec.type), kAttributeNextStep));
   }
   if (spec.measured) {
     Value value;
@@ -147,7 +146,8 @@ Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& fi
   const bool is_text = spec.type == PluginFieldType::kCHAR;
   if (field.data == nullptr || field.length < 1 || (!is_text && field.length != 1)) {
     throw std::invalid_argument(text("attribute ", spec.name, " has ", field.data == nullptr ? 0 : field.length,
-                                     " values; allowed: ", is_text ? allowedValues(spec) : "one value", kNextStep));
+                                     " values; allowed: ", is_text ? allowedValues(spec) : "one value",
+                                     kAttributeNextStep));
   }
   Value value;
   if (is_text) {

@@ -11,6 +11,10 @@
 
 namespace padfree {
 
+// What to do about an attribute that is refused: the end of a message.
+constexpr const char* kAttributeNextStep =
+    "; correct the node's attribute, or rewrite the model with 'padfree optimize'";
+
 // One attribute. Every attribute must be given: there are no defaults.
 //
 // A measured field is no attribute of a node: it comes into being while an engine is built, is serialised with the

@@ -115,7 +115,10 @@ int32_t Plugin::enqueue(const nvinfer1::PluginTensorDesc* input_descs, const nvi
                         const void* const* inputs, void* const* outputs, void*, cudaStream_t stream) noexcept {
   return guarded(node_->who, static_cast<int32_t>(cudaErrorUnknown), [&] {
     const cudaError_t status = node_->op->enqueue(Tensors(input_descs, inputs, outputs), stream);
-    if (status != cudaSuccess) logError(text(node_->who, ": launch failed: ", reasonOf(status)));
+    if (status != cudaSuccess) {
+      logError(text(node_->who, ": the launch on ", describeInputs(*node_->op, input_descs),
+                    " failed: ", reasonOf(status), nextStepOf(status)));
+    }
     return static_cast<int32_t>(status);
   });
 }

@@ -92,6 +92,14 @@ std::vector<nvinfer1::DataType> outputTypes(const Operator& op, const nvinfer1::
   return types;
 }
 
+std::string describeInputs(const Operator& op, const nvinfer1::PluginTensorDesc* inputs) {
+  std::vector<std::string> descriptions;
+  for (size_t i = 0; i < op.inputs().size(); ++i) {
+    descriptions.push_back(text(op.inputs()[i].name, ' ', describe(inputs[i].dims), ' ', nameOf(inputs[i].type)));
+  }
+  return join(descriptions, ", ");
+}
+
 bool supportsTensor(const Operator& op, int32_t position, const nvinfer1::DynamicPluginTensorDesc* tensors) {
   const auto input_count = static_cast<int32_t>(op.inputs().size());
   const Port& port = position < input_count ? op.inputs()[position] : op.outputs()[position - input_count];

@@ -16,6 +16,9 @@ void checkCounts(const Operator& op, int32_t input_count, int32_t output_count);
 // Types of the outputs. Throws std::invalid_argument where an input's type is not allowed.
 std::vector<nvinfer1::DataType> outputTypes(const Operator& op, const nvinfer1::DataType* input_types);
 
+// Names, shapes and types of the inputs, for messages: "x [7,16] FP16, cu_seqlens [4] INT32".
+std::string describeInputs(const Operator& op, const nvinfer1::PluginTensorDesc* inputs);
+
 // Whether tensor `position` (inputs, then outputs) may have its type and format, given those before it.
 bool supportsTensor(const Operator& op, int32_t position, const nvinfer1::DynamicPluginTensorDesc* tensors);
 

@@ -178,6 +178,16 @@ class Plugin:
         arguments = (_void(inputs), ctypes.c_int32(len(shapes)), _void(outputs), ctypes.c_int32(len(outputs)))
         return int(call(self.capability(RUNTIME), 5, ctypes.c_int32, *arguments)) == 0
 
+    def enqueue(self, types: Sequence[int], shapes: Sequence[Sequence[int]], addresses: Sequence[int]) -> int:
+        """The CUDA error of a launch on inputs of these types, shapes and addresses, with no output anywhere."""
+        inputs, outputs = (TensorDesc * len(shapes))(), (TensorDesc * self.output_count())()
+        for tensor, kind, shape in zip(inputs, types, shapes, strict=True):
+            tensor.type, tensor.dims.rank = kind, len(shape)
+            tensor.dims.d[: len(shape)] = list(shape)
+        memory, results = (ctypes.c_void_p * len(shapes))(*addresses), (ctypes.c_void_p * self.output_count())()
+        arguments = (*map(_void, (inputs, outputs, memory, results)), ctypes.c_void_p(None), ctypes.c_void_p(None))
+        return int(call(self.capability(RUNTIME), 6, ctypes.c_int32, *arguments))
+
 
 class PluginLibrary:
     """libpadfree.so, opened without TensorRT."""

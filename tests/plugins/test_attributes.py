@@ -70,6 +70,8 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         ("PadfreeAttention", {"head_size": 264}, "head_size is 264; allowed: 8 to 256, multiples of 8"),
         ("PadfreeAttention", {"num_heads": 0}, "num_heads is 0; allowed: 1 to "),
         ("PadfreeAttention", {"scale": float("nan")}, "scale is nan; allowed: finite"),
+        ("PadfreeAttention", {"scale": 0.0}, "scale is 0; allowed: above 0; correct the node's attribute"),
+        ("PadfreeAttention", {"scale": -0.125}, "scale is -0.125; allowed: above 0"),
         ("PadfreeAttention", {"qkv_layout": "HD3"}, 'qkv_layout is "HD3"; allowed: 3HD, H3D, separate'),
         ("PadfreeAttention", {"max_seq_len": -1}, "max_seq_len is -1; allowed: 0 to 2147483647"),
         ("PadfreeAttention", {"num_kv_heads": 0}, "num_kv_heads is 0; allowed: 1 to "),

@@ -241,6 +241,12 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
             "rotary_features is 48 with N = 32; allowed: up to N",
         ),
         (
+            "PadfreeLinear",
+            {"has_residual": 0, "has_x_moments": 1},
+            [(7, 4160), (4160, 8), (65, 7, 2)],
+            "rows with moments have K = 4160; allowed: multiples of 64 up to 4096; rewrite the model again, or with",
+        ),
+        (
             "PadfreeLinearFp8",
             {"has_residual": 0},
             [(7, 24), (32, 24), (32,), (32,)],
@@ -330,4 +336,17 @@ def test_more_axes_than_tensorrt_has_are_refused(library: PluginLibrary, log: Lo
         ExpressionBuilder(counted=0).output_shapes(plugin, [[Size(size) for size in shape] for shape in shapes]) is None
     )
     assert "would have 9 axes; allowed: up to 8" in log.text()
+    plugin.destroy()
+
+
+def test_a_launch_that_fails_says_on_what_and_what_to_do(library: PluginLibrary, log: LogCapture) -> None:
+    attributes = next(
+        item for item in variants("PadfreeAttention") if item["qkv_layout"] == "3HD" and not item["has_qkv_bias"]
+    )
+    plugin = create(library, "PadfreeAttention", {**attributes, "bias": "none", "has_tasks": 0})
+    misaligned_address = 716  # cudaErrorMisalignedAddress
+    assert plugin.enqueue([FP16, INT32], [(7, 48), (4,)], [8, 16]) == misaligned_address
+    text = log.text()
+    assert "PadfreeAttention 'node_1': the launch on qkv [7,48] FP16, cu_seqlens [4] INT32 failed: " in text
+    assert "let every tensor begin at a multiple of 16 bytes" in text
     plugin.destroy()
