@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of what engines and sessions spend: GPU time by kind of kernel, device memory, time on the host."""
+"""Tables of what engines and sessions spend: GPU time by kind of kernel, memory, time on the host."""
 
 from __future__ import annotations
 
@@ -93,3 +93,16 @@ def build_time(records: Sequence[Record]) -> Table:
     """A row a build: seconds, and what was aimed at."""
     rows = [[r["case"], f"{r['seconds']:.1f}", "-" if r["goal_s"] is None else str(r["goal_s"])] for r in records]
     return ["build", "seconds", "goal"], rows
+
+
+def folder_memory(records: Sequence[Record]) -> Table:
+    """A row a command on a folder: GB of the weights, of its own memory and of mapped files."""
+    rows = []
+    for record in records:
+        folder, _, command = record["case"].partition(", ")
+        shown = f"`{command}`"
+        if command.startswith("prepare"):
+            shown = f"`{command.replace('prepare', 'build')}`, all but TensorRT"
+        sizes = (f"{record[key]:.1f}" for key in ("file_gb", "held_gb", "mapped_gb"))
+        rows.append([f"{folder}, {shown}", *sizes, f"{record['seconds']:.0f}"])
+    return ["command", "weights, GB", "own, GB", "mapped, GB", "seconds"], rows

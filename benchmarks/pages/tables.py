@@ -380,6 +380,16 @@ def past_one_gpu(source: str, make: Callable[[Sequence[Record]], scale_tables.Ta
     return text
 
 
+def folder_memory(results: Path) -> str:
+    """A row a command on a folder that checks its result."""
+    path = results.parent / "cpu" / "folder_memory.jsonl"
+    records = [record for record in read(path) if "--no-verify" not in record["case"]] if path.exists() else []
+    if not records:
+        return UNMEASURED
+    commits = ", ".join(commits_of(records))
+    return f"{table(*account_tables.folder_memory(records))}\nMeasured without a GPU at commit {commits}.\n"
+
+
 TABLES: Mapping[str, Table] = {
     "summary": of_cases("end_to_end", summary),
     "targets": of_cases("end_to_end", targets),
@@ -391,6 +401,7 @@ TABLES: Mapping[str, Table] = {
     "fp8_accuracy": past_one_gpu("cpu/fp8", fp8_tables.accuracy),
     "build_time": of_cases("build_time", account(account_tables.build_time)),
     "folder_time": of_cases("folder_time", account(account_tables.build_time)),
+    "folder_memory": folder_memory,
     "timeline": of_cases("timeline", account(account_tables.timeline, account_tables.OURS)),
     "padded": of_cases("layers", account(account_tables.padded_table, account_tables.PADDED)),
     "memory": of_cases("memory", account(account_tables.memory)),

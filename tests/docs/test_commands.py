@@ -74,10 +74,10 @@ def test_commands_inside_sentences_exist(path: Path) -> None:
 
 
 def check_pip(arguments: list[str]) -> None:
-    """`pip install .`: the extras and defines exist."""
-    assert arguments[0] == "install"
+    """`pip install .`, `pip wheel .`: the extras and defines exist."""
+    assert arguments[0] in ("install", "wheel")
     for word in arguments[1:]:
-        extras = re.fullmatch(r"\.\[(.*)\]", word)
+        extras = re.fullmatch(r"(?:\.|padfree)\[(.*)\]", word)
         for extra in extras.group(1).split(",") if extras else []:
             assert re.search(rf"^{extra} = \[", PYPROJECT, re.MULTILINE), f"no extra {extra!r}"
     check_defines([word.removeprefix("cmake.define.") for word in arguments if word.startswith("cmake.define.")])

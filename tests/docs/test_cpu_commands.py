@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from pathlib import Path
@@ -11,7 +12,8 @@ import onnx
 import pytest
 from padfree.builder import cli
 
-from tests.support.folders import DEMO_DATA, write_folder
+from tests.support.defined import read, write_reference
+from tests.support.folders import DEMO_DATA, write_folder, write_small_tokenizer
 from tests.support.pages import page
 from tests.support.quantized import Quantizer
 from tests.support.scorers import TEXT, write_scorer
@@ -20,7 +22,7 @@ from tests.support.tour import blocks, commands, write_start
 RUN = {
     "quick-start": ["inspect", "optimize", "run", "run"],
     "choosing": ["inspect"],
-    "fp8": ["optimize", "inspect"],
+    "fp8": ["optimize", "optimize", "inspect"],
     "report": ["inspect", "inspect", "optimize"],
     "bench": ["bench", "bench"],
 }
@@ -43,11 +45,20 @@ def here(words: list[str]) -> list[str] | None:
     return arguments
 
 
+def write_cross_encoder(folder: Path) -> None:
+    """A small one whose words are word0, word1, ..."""
+    write_reference(read("bert_pairs"), folder)
+    write_small_tokenizer(folder / "tokenizer.json", 64)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the pages start from: a folder under both of its names, an exported file, a rewritten one, and texts."""
     write_start(tmp_path)
     write_folder(tmp_path / "all-MiniLM-L6-v2", modules=MODULES)
+    write_cross_encoder(tmp_path / "ms-marco-MiniLM-L6-v2")
+    pairs = [{"query": f"word{n % 9} word3", "document": f"word5 word{n % 11}"} for n in range(20)]
+    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs), encoding="utf-8")
     shutil.copy(DEMO_DATA / "bert_tiny.onnx", tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
     assert cli.main(["optimize", "model.onnx", "-o", "packed.onnx", "--no-verify"]) == 0
