@@ -21,7 +21,7 @@ STEPS, TASKS = 3, 4
 """Steps of keys in a task, and tasks that are played; the picture ends before the last does."""
 LATENCY, COPY, PRODUCT, SOFTMAX, OUTPUT = 2.0, 1.1, 1.3, 5.6, 2.2
 """Durations without a unit: until a copy arrives, issuing one, a product, a step's softmax, storing the output."""
-END = 58.5
+END = 40.5
 """Where the picture is cut off."""
 LIGHTER = 0.45
 """Opacity of every other task."""
@@ -125,7 +125,7 @@ def draw(path: Path) -> None:
     from matplotlib import pyplot
 
     with pyplot.rc_context(STYLE):
-        figure, axes = pyplot.subplots(figsize=(12, 4.2))
+        figure, axes = pyplot.subplots(figsize=(8.6, 4.2))
         for span in Pipeline().play():
             if span.begin >= END:
                 continue
@@ -134,7 +134,7 @@ def draw(path: Path) -> None:
             axes.barh(y, width, 0.78, span.begin, color=span.colour, alpha=opacity, linewidth=0)
             if width > 0.3 * len(span.text):  # not in what is cut off
                 ink = readable_ink(span.colour, opacity)
-                axes.text(span.begin + width / 2, y, span.text, color=ink, size=6.5, ha="center", va="center")
+                axes.text(span.begin + width / 2, y, span.text, color=ink, size=7, ha="center", va="center")
         for border in (2.5, 6.5, 9.5):
             axes.axhline(border, color=GREY, linewidth=0.5, alpha=0.5)
         axes.set_yticks(range(len(ROWS)), ROWS)

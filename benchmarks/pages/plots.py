@@ -26,6 +26,8 @@ from .style import INK, MARKERS, OURS, PEER_COLOURS, STYLE, machine, save, style
 from .sweep_plot import CURVES, draw_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
+LABELS = 0.9
+"""How far titles begin left of the axes, above the names of rows, in widths of the axes."""
 BAR_NAMES = {LIMIT: "limit: the GEMMs alone"}
 """Names that are too long to stand beside a bar."""
 
@@ -82,7 +84,7 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
     now, then = [ratios(record) for record in records], [ratios(record, earlier=True) for record in records]
     names = [name for name in PAGE_PEERS if any(name in times for times in (*now, *then))]
     with pyplot.rc_context(STYLE):
-        figure, axes = pyplot.subplots(figsize=(9, 1.6 + 0.3 * len(records)))
+        figure, axes = pyplot.subplots(figsize=(5, 1.6 + 0.3 * len(records)))
         for name, marker, colour in zip(names, MARKERS, PEER_COLOURS, strict=False):
             axes.scatter([], [], s=28, marker=marker, color=colour, label=name, linewidths=0)
             for face, of_cases in (colour, now), ("none", then):
@@ -103,8 +105,9 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
             f"Attention alone, fp16, {machine(records)}{hollow}\n"
             "left: the case, and the time of padfree; heads have 64 numbers unless given",
             loc="left",
+            x=-LABELS,
         )
-        figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4)
+        figure.legend(loc="upper center", bbox_to_anchor=(0.3, 0.0), ncols=3)
         save(figure, path)
 
 
@@ -114,7 +117,7 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
 
     rows = -(-len(records) // 2)
     with pyplot.rc_context(STYLE):
-        figure, grid = pyplot.subplots(rows, 2, figsize=(10, 0.6 + 2.5 * rows), squeeze=False)
+        figure, grid = pyplot.subplots(rows, 2, figsize=(8, 0.6 + 2.5 * rows), squeeze=False)
         panels = list(grid.flat)
         for axes, record, result in zip(panels, records, bars(records), strict=False):
             drawn = axes.barh(
@@ -131,7 +134,7 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
             padding = 1 - record["tokens"] / record["slots"]
             texts = "one text of" if record["batch"] == 1 else f"{record['batch']} texts of up to"
             model = NAMES.get(record["model"], record["model"])
-            axes.set_title(f"{model}: {texts} {record['seq_len']} tokens, {padding:.0%} padding", loc="left")
+            axes.set_title(f"{model}: {texts} {record['seq_len']} tokens, {padding:.0%} padding", loc="left", x=-LABELS)
             axes.set_xlabel("ms per batch, lower is better")
         for axes in panels[len(records) :]:
             axes.remove()

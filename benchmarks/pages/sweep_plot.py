@@ -33,10 +33,10 @@ def panels(records: Sequence[Record]) -> list[tuple[str, str, list[Record], Numb
         sets.setdefault(f"{name} {record['batch']}" if name == "length" else name, []).append(record)
     wanted: tuple[tuple[str, str, str, Number], ...] = (
         ("length 16", "16 texts, 40 % padding", "tokens of the longest text", lambda record: record["seq_len"]),
-        ("length 1", "One text, 40 % padding", "tokens with padding", lambda record: record["seq_len"]),
+        ("length 1", "One text, 40 % padding", "tokens of the text with its padding", lambda record: record["seq_len"]),
         (
             "fill",
-            "16 texts of up to 512 tokens, less and less padding",
+            "16 texts of up to 512 tokens",
             "share of the batch that is no padding",
             lambda record: record["tokens"] / record["slots"],
         ),
@@ -59,7 +59,7 @@ def draw_sweep(records: Sequence[Record], path: Path) -> None:
     drawn = [record for _, _, chosen, _ in lines for record in chosen] + models
     styles = styles_of(name for record in drawn for name in ratios(record))
     with pyplot.rc_context(STYLE):
-        figure, grid = pyplot.subplots(-(-count // 2), 2, figsize=(9, 2.9 * -(-count // 2)), squeeze=False)
+        figure, grid = pyplot.subplots(-(-count // 2), 2, figsize=(7.6, 2.7 * -(-count // 2)), squeeze=False)
         axes = list(grid.flat)
         for panel, (title, label, chosen, x) in zip(axes, lines, strict=False):
             _draw_lines(panel, chosen, x, styles)

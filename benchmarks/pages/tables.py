@@ -247,7 +247,7 @@ def sweep(records: Sequence[Record]) -> str:
         parts.append(f"### {heading}\n\n{with_notes(head, rows, chosen)}")
     picture = (
         "![Curves of the time of padded TensorRT and others, divided by the time of padfree, over lengths, padding,\n"
-        "tokens and models: nearly all points lie above 1](../images/sweep.svg)\n"
+        "tokens and models: all others lie above 1, the limit lies below](../images/sweep.svg)\n"
     )
     return "\n".join([picture, *parts]) if parts else ""
 
