@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .engine.options import BuildOptions
     from .errors import BuildError
     from .model import Model
-    from .peers.padded import build_padded_engine
+    from .peers.padded_engine import build_padded_engine
 
 __all__ = ["BuildError", "BuildOptions", "Model", "build_engine", "build_padded_engine", "plugin_library"]
 
@@ -25,7 +25,7 @@ _MODULES = {
     "BuildOptions": ".engine.options",
     "Model": ".model",
     "build_engine": ".engine.build",
-    "build_padded_engine": ".peers.padded",
+    "build_padded_engine": ".peers.padded_engine",
 }
 
 

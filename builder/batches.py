@@ -32,7 +32,7 @@ SUFFIXES = (".jsonl", ".npz", ".txt", *TABLES)
 MASK_NAME = "attention_mask"
 LENGTHS_NAME = "seq_lens"
 RESULT_SUFFIX = ".npz"
-WANTED = f"answers are of texts; write {RESULT_SUFFIX}, or pass texts"
+TEXT_ADVICE = f"answers are of texts; write {RESULT_SUFFIX}, or pass texts"
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,10 @@ def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Pa
     return columns
 
 
-def read_text_rows(path: Path, info: TextInfo | None, wanted: str = WANTED) -> list[Text]:
+def read_text_rows(path: Path, info: TextInfo | None, advice: str = TEXT_ADVICE) -> list[Text]:
     """The texts of a file of texts, or its pairs, for a model of which its folder said `info`.
 
-    `wanted` tells users of another file what to do.
+    `advice` tells users of another file what to do.
 
     Raises:
         BuildError: the file cannot be read, or holds something else.
@@ -163,7 +163,7 @@ def read_text_rows(path: Path, info: TextInfo | None, wanted: str = WANTED) -> l
         raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file") from error
     if path.suffix not in (".txt", ".jsonl", *TABLES):
         suffixes = ", ".join((".txt", ".jsonl", *TABLES))
-        raise BuildError(f"{path}: {wanted} ({suffixes})")
+        raise BuildError(f"{path}: {advice} ({suffixes})")
     if path.suffix == ".txt":
         return list(lines)
     records: Sequence[Mapping[str, Any]]
@@ -175,7 +175,7 @@ def read_text_rows(path: Path, info: TextInfo | None, wanted: str = WANTED) -> l
         records = [_read_line(path, number, lines[number - 1]) for number in numbers]
     strange = next((at for at, item in enumerate(records) if not holds_texts(item.get("", item), info)), None)
     if strange is not None:
-        raise BuildError(f"{path}, line {numbers[strange]}: holds no text, and {wanted}")
+        raise BuildError(f"{path}, line {numbers[strange]}: holds no text, and {advice}")
     pairs = zip(records, numbers, strict=True)
     return [text_of(record.get("", record), info, path, number) for record, number in pairs]
 

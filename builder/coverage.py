@@ -34,7 +34,7 @@ QUOTED = re.compile(r"'[^']*'")
 
 
 @dataclass(frozen=True)
-class Inspected:
+class Inspection:
     """A file and its metadata: an "original" (that of its rewriting), a "packed" or "padded" model, or a "plan"."""
 
     path: Path
@@ -55,7 +55,7 @@ class Inspected:
         return None if raw is None else parse_quantization(Fields(raw, str(self.path), QUANTIZATION, BuildError))
 
 
-def inspect_file(path: Path, mask: str | None = None) -> Inspected:
+def inspect_file(path: Path, mask: str | None = None) -> Inspection:
     """Reads a plan's, a rewritten model's or an original model's description; the last is rewritten, unverified.
 
     `mask` is the padding mask's input where attention does not prove which one that is.
@@ -67,7 +67,7 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspected:
     if path.suffix != ONNX_SUFFIX:
         raw = open_plan(path).raw
         check_report(raw, str(path))
-        return Inspected(path, "plan", raw)
+        return Inspection(path, "plan", raw)
     model, kind = open_model(path), None  # mapped: weights that nobody asks for are not read
     if is_rewritten(model.proto):
         check_nodes(model.proto)
@@ -76,7 +76,7 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspected:
         model = rewrite_model(model_file, RewriteOptions(verify=False, mask_input=mask)).model
     raw = parse_metadata(metadata_of(model.proto), str(path)).raw
     check_report(raw, str(path))
-    return Inspected(path, kind or str(raw["interface"]), raw)
+    return Inspection(path, kind or str(raw["interface"]), raw)
 
 
 def check_report(raw: Mapping[str, Any], source: str) -> None:

@@ -20,7 +20,7 @@ from rich.console import Console
 from .engine.progress import make_progress
 from .errors import BuildError
 from .folders.head import HeadOptions
-from .folders.location import located
+from .folders.location import locate
 from .folders.packing import runnable
 from .kept_engines import AUTO, EngineOptions, kept_engine, runs_on_gpu
 
@@ -91,7 +91,7 @@ class Model(TextModel):
     ) -> None:
         modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
         with ExitStack() as resources:
-            model_path = located(_full_name(model), _log.info, revision=revision)
+            model_path = locate(_full_name(model), _log.info, revision=revision)
             answers = (scores,) if isinstance(scores, str) else tuple(scores)
             head = HeadOptions(modes, normalize, scores=answers, template=template)
             options = EngineOptions(head, precision, verify)

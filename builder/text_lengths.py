@@ -18,7 +18,7 @@ from .batches import read_text_rows
 from .errors import BuildError
 
 BATCHES = (1, 8, 32, 128)
-WANTED = "lengths are those of texts that the model reads; pass some in a column or field 'text'"
+TEXT_ADVICE = "lengths are those of texts that the model reads; pass some in a column or field 'text'"
 _PERCENTILES = (50, 90, 99)
 _FIRST_BUCKET = 8
 
@@ -98,7 +98,7 @@ def measure_texts(
         )
     text_info = metadata.get("text")
     info = None if text_info is None else parse_text(Fields(text_info, str(model), "text", BuildError))
-    texts: Sequence[Any] = read_text_rows(path, info, WANTED)
+    texts: Sequence[Any] = read_text_rows(path, info, TEXT_ADVICE)
     if not texts:
         raise BuildError(f"{path}: holds no text; pass a file with some of those that the model will get")
     try:

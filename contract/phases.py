@@ -19,10 +19,10 @@ WRITING = "writing"
 class Watcher(Protocol):
     """Hears where the work stands."""
 
-    def begun(self, phase: str) -> None:
+    def begin(self, phase: str) -> None:
         """A phase begins."""
 
-    def moved(self, done: int, of: int) -> None:
+    def report(self, done: int, of: int) -> None:
         """So many steps of the phase that began last are done."""
 
 
@@ -34,20 +34,20 @@ class Phases:
         self._watcher = watcher
 
     @contextmanager
-    def measured(self, phase: str) -> Iterator[None]:
+    def measure(self, phase: str) -> Iterator[None]:
         """Times what is inside; of a phase that comes again, the sum."""
         if self._watcher is not None:
-            self._watcher.begun(phase)
+            self._watcher.begin(phase)
         start = time.monotonic()
         try:
             yield
         finally:
             self.add(phase, time.monotonic() - start)
 
-    def moved(self, done: int, of: int) -> None:
+    def report(self, done: int, of: int) -> None:
         """Tells the watcher how many steps of the phase are done."""
         if self._watcher is not None:
-            self._watcher.moved(done, of)
+            self._watcher.report(done, of)
 
     def add(self, phase: str, seconds: float) -> None:
         """Adds to a phase's seconds."""

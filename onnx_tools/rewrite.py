@@ -155,7 +155,7 @@ def rewrite_model(
         metadata["unquantized"] = original.unquantized.to_dict()
     precision = options.precision
     if precision != "fp32":
-        with request.phases.measured(HALVING):
+        with request.phases.measure(HALVING):
             sample = sample_of(original.model.proto, metadata, seed=options.seed) if options.verify else None
             half = convert_and_check(result, precision, sample)
         result, precision = half.model, half.precision
@@ -261,9 +261,9 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
         options_asked.mask_input,
         options_asked.mask_form == "contiguous",
         padding_id,
-        on_progress=request.phases.moved,
+        on_progress=request.phases.report,
     )
-    with request.phases.measured(REWRITING):
+    with request.phases.measure(REWRITING):
         result_graph = rewrite_graph(original, options)
         assumed = result_graph.assumed
         notes = [note for note in (note_on_definition(definition_entry(original.proto)),) if note]
@@ -289,7 +289,7 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
         result = _export(result_graph.graph, result_graph.analysis, original)
     rules = assumed
     if options_asked.verify:
-        with request.phases.measured(VERIFYING):
+        with request.phases.measure(VERIFYING):
             verification = _verify(original, result, metadata, result_graph, request)
         rules = verification.rules
         metadata["verification"] = measurement(verification.errors, RELATIVE_TOLERANCE)
@@ -311,7 +311,7 @@ def _verify(
     how: dict[str, Any] = {
         "seed": request.options.seed,
         "whole": request.options.whole,
-        "on_progress": request.phases.moved,
+        "on_progress": request.phases.report,
     }
     if result_graph.assumed:
         return verify_assumed(original, runs, metadata, result_graph.assumed, **how)

@@ -20,7 +20,7 @@ from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.calibration import Calibration, fp8_model
 from padfree.builder.compare.comparison import CompareOptions, compare
 from padfree.builder.compare.data import DataOptions
-from padfree.builder.peers.padded import build_padded_engine
+from padfree.builder.peers.padded_engine import build_padded_engine
 from padfree.onnx_tools import RewriteOptions, load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model as OnnxModel
 from padfree.onnx_tools.precision.rounding import with_rounding

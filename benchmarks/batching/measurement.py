@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from padfree.builder import build_engine
-from padfree.builder.peers.padded import build_padded_engine
+from padfree.builder.peers.padded_engine import build_padded_engine
 from padfree.builder.simulate.replay import replay
 from padfree.builder.simulate.report import SimulatedServer, Summary, summarise
 from padfree.builder.simulate.trace import generate

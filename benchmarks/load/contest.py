@@ -27,7 +27,7 @@ import numpy as np
 from onnx import ModelProto
 from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.peers.padded import build_padded_engine
+from padfree.builder.peers.padded_engine import build_padded_engine
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import synthetic
 from padfree.runtime import Session

@@ -81,7 +81,7 @@ def build_padded(
         How many could not be built.
     """
     from padfree.builder.peers.engines import padded_name
-    from padfree.builder.peers.padded import build_padded_engine
+    from padfree.builder.peers.padded_engine import build_padded_engine
 
     missing = 0
     shapes = padded_shapes(cases)[part.slice]

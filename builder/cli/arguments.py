@@ -84,10 +84,10 @@ class Parser(argparse.ArgumentParser):
         if args is not None:
             self._check_options(args)
             self._take_variables(args)
-        found, strange = super().parse_known_args(args, namespace)
+        values, strange = super().parse_known_args(args, namespace)
         if strange and self._subparsers is None:  # otherwise named without its subcommand
             self.error(f"unrecognized arguments: {' '.join(strange)}; {self.prog} --help lists what it takes")
-        return found, strange
+        return values, strange
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse's; a subcommand that does not exist is answered with the one that was meant."""
@@ -157,11 +157,11 @@ class Parser(argparse.ArgumentParser):
             ours = self.ours(word)
             if ours is not None:
                 self.error(f"unrecognized option {word}; did you mean {ours}?")
-            made = next((name for name in (word, *PEERS.get(word.replace("_", "-"), ())) if name in MAKING), None)
-            if made is not None and self._takes_model():
+            option = next((name for name in (word, *PEERS.get(word.replace("_", "-"), ())) if name in MAKING), None)
+            if option is not None and self._takes_model():
                 self.error(
-                    f"unrecognized option {word}; the model is taken as it was made: padfree optimize {made}, or "
-                    f"padfree build {made}, makes it so"
+                    f"unrecognized option {word}; the model is taken as it was made: padfree optimize {option}, or "
+                    f"padfree build {option}, makes it so"
                 )
             if word.replace("_", "-") in BATCH_SIZES:
                 self.error(f"unrecognized option {word}; this command forms its batches by tokens itself: leave it out")

@@ -175,10 +175,10 @@ def _options_of(arguments: argparse.Namespace) -> BuildOptions:
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
     from padfree.builder.engine.options import BuildOptions
 
-    named = {name: value for name, value in vars(arguments).items() if name in BuildOptions.keywords()}
+    keywords = {name: value for name, value in vars(arguments).items() if name in BuildOptions.keywords()}
     workspace_bytes = None if arguments.workspace_mib is None else arguments.workspace_mib * MIB
     cache = None if arguments.no_timing_cache else arguments.timing_cache or DEFAULT_CACHE
-    return BuildOptions.of_keywords(**{**named, "workspace_bytes": workspace_bytes, "timing_cache": cache})
+    return BuildOptions.of_keywords(**{**keywords, "workspace_bytes": workspace_bytes, "timing_cache": cache})
 
 
 def _coverage(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from padfree.contract.names import ONNX_SUFFIX
 from .console import count_text, make_table, output_console, print_line
 from .options import add_revision_option, add_tokenizer_option
 from .profiles import PLAN_SUFFIX
-from .row_progress import shown_progress
+from .row_progress import show_progress
 from .stages import add_quiet_option, sayer
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
     try:
         from padfree.bulk import Request, embed
     except ImportError as error:
-        raise _missing(error) or error from error
+        raise _missing_package(error) or error from error
     tell = sayer(arguments)
     with runnable(_model(arguments), revision=arguments.revision, say=tell) as model:
         request = Request(
@@ -136,7 +136,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
                 f"{word_table.LIBRARY_NAME} is missing, so that tokens of BERT's tokenizers take ten times as long; "
                 "install padfree where there is a C++ compiler"
             )
-        with shown_progress(quiet=arguments.quiet) as on_progress:
+        with show_progress(quiet=arguments.quiet) as on_progress:
             result = embed(
                 request,
                 workers.running,
@@ -175,7 +175,7 @@ def _model(arguments: argparse.Namespace) -> Path:
     return model
 
 
-def _missing(error: ImportError) -> Exception | None:
+def _missing_package(error: ImportError) -> Exception | None:
     from padfree.builder.errors import BuildError
     from padfree.contract.installation import install_command
 
@@ -227,7 +227,7 @@ class _Workers:
         try:
             from padfree.bulk.workers.on_ray import RayWorkers
         except ImportError as error:
-            raise _missing(error) or error from error
+            raise _missing_package(error) or error from error
         count = self._count or (0 if self._on_gpu else 1)
         return RayWorkers(self._ray, spec, count, gpus=int(self._on_gpu))
 

@@ -22,10 +22,10 @@ def steps_of(progress: StageProgress) -> BeginSteps:
     """A function that begins the stage of a calibration of so many batches, and returns what ends one of them."""
 
     def begin(batches: int) -> Step:
-        progress.begun("calibrating")
+        progress.begin("calibrating")
         done = itertools.count(1)
-        progress.moved(0, batches)
-        return lambda: progress.moved(next(done), batches)
+        progress.report(0, batches)
+        return lambda: progress.report(next(done), batches)
 
     return begin
 

@@ -39,7 +39,7 @@ from .summary import (
 from .text_lengths import print_text_lengths
 
 if TYPE_CHECKING:
-    from padfree.builder.coverage import Inspected
+    from padfree.builder.coverage import Inspection
     from padfree.builder.text_lengths import TextLengths
 
 KINDS = {
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     cut = (inspected.metadata.get("text") or {}).get("max_length")
     lengths = choose_lengths(inspected.limit, arguments.batch, arguments.mean_length, arguments.max_length, cut=cut)
     coverage = inspected.metadata.get("coverage")
-    shown = {
+    details = {
         "file": str(inspected.path),
         "kind": inspected.kind,
         **inspected.metadata,
@@ -110,11 +110,11 @@ def run(arguments: argparse.Namespace) -> int:
         **({} if texts is None else {"texts": texts.to_dict()}),
     }
     if arguments.json:
-        print_line(console, json.dumps(shown, indent=2))
+        print_line(console, json.dumps(details, indent=2))
     else:
         if arguments.verbose:
-            _print(console, inspected, shown)
-        print_summary(console, _summary(arguments, inspected, shown))
+            _print(console, inspected, details)
+        print_summary(console, _summary(arguments, inspected, details))
         if texts is not None:
             print_text_lengths(console, texts)
     if texts is not None and arguments.plot is not None:
@@ -143,7 +143,7 @@ def _check_plot(arguments: argparse.Namespace) -> None:
     check_plot(arguments.plot)
 
 
-def _measure(arguments: argparse.Namespace, path: Path, inspected: Inspected) -> TextLengths:
+def _measure(arguments: argparse.Namespace, path: Path, inspected: Inspection) -> TextLengths:
     from padfree.builder.text_lengths import measure_texts
 
     limits = (arguments.max_length, (inspected.metadata.get("text") or {}).get("max_length"), inspected.limit)
@@ -151,7 +151,7 @@ def _measure(arguments: argparse.Namespace, path: Path, inspected: Inspected) ->
     return measure_texts(arguments.texts, path, inspected.metadata, arguments.tokenizer, longest)
 
 
-def _summary(arguments: argparse.Namespace, inspected: Inspected, report: Mapping[str, Any]) -> list[Line]:
+def _summary(arguments: argparse.Namespace, inspected: Inspection, report: Mapping[str, Any]) -> list[Line]:
     """What it is in a few lines, and what can be done with it next."""
     model, engine, original = arguments.model, report.get("engine"), inspected.kind == "original"
     outputs = ", ".join(f"{item['name']} {_sizes(item)}" for item in report["outputs"])
@@ -182,7 +182,7 @@ def _sizes(output: Mapping[str, Any]) -> str:
     return f"[{', '.join(dims + [str(size or '?') for size in shape[len(dims) :]])}]"
 
 
-def _print(console: Console, inspected: Inspected, report: Mapping[str, Any]) -> None:
+def _print(console: Console, inspected: Inspection, report: Mapping[str, Any]) -> None:
     print_line(console, f"{inspected.path}: {KINDS[inspected.kind]}")
     positions = "any length" if report.get("max_positions") is None else f"at most {report['max_positions']} tokens"
     layers, width = report["num_layers"], report.get("hidden_size")
@@ -216,7 +216,7 @@ def _print(console: Console, inspected: Inspected, report: Mapping[str, Any]) ->
         print_coverage(console, report["coverage"])
 
 
-def _types(inspected: Inspected) -> str:
+def _types(inspected: Inspection) -> str:
     """What numbers it computes with."""
     precision = str(inspected.metadata["precision"])
     return precision if inspected.quantization is None else f"GEMMs in {inspected.quantization.type}, else {precision}"

@@ -123,14 +123,14 @@ def run(arguments: argparse.Namespace) -> int:
         stages(arguments) as progress,
     ):
         phases = Phases(progress)
-        model = _optimized(arguments, source, calibration, progress, phases)
+        model = _optimize(arguments, source, calibration, progress, phases)
         metadata = metadata_of(model.proto)
         cut = (metadata.get("text") or {}).get("max_length")
         lengths_options = (arguments.batch, arguments.mean_length, arguments.max_length)
         lengths = choose_lengths(metadata["max_positions"], *lengths_options, cut=cut)
         coverage = report(metadata["coverage"], lengths, arguments.gpu)
         more_files = kept_files(source.path, arguments.output, parse_metadata(metadata, str(source.path)))
-        with phases.measured(WRITING):
+        with phases.measure(WRITING):
             save_model(model, arguments.output)
             write_files(more_files)
     if arguments.report is not None:
@@ -159,7 +159,7 @@ def _summary(
     ]
 
 
-def _optimized(
+def _optimize(
     arguments: argparse.Namespace,
     source: Source,
     calibration: Calibration | None,
@@ -173,10 +173,10 @@ def _optimized(
     from padfree.onnx_tools import RewriteOptions, rewrite_model, with_bodies
     from padfree.onnx_tools.files import Storage
 
-    named = {
+    keywords = {
         name: getattr(arguments, name) for name in ("interface", "precision", "strict", "verify", "mask", "padding_id")
     }
-    options = RewriteOptions.of_keywords(**named, masks=arguments.masks or "any")
+    options = RewriteOptions.of_keywords(**keywords, masks=arguments.masks or "any")
     model_file = source.open(Storage.MEMORY, phases, sayer(arguments))
     if calibration is not None:
         begin = steps_of(progress)

@@ -57,7 +57,7 @@ class TokensDone:
 
 
 @contextmanager
-def shown_progress(*, quiet: bool = False) -> Iterator[Callable[[RowsDone], None]]:
+def show_progress(*, quiet: bool = False) -> Iterator[Callable[[RowsDone], None]]:
     """A bar on a terminal, and elsewhere a line now and then."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -76,11 +76,11 @@ def shown_progress(*, quiet: bool = False) -> Iterator[Callable[[RowsDone], None
 
 
 @contextmanager
-def shown_batches(lengths: list[int], *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+def show_batches(lengths: list[int], *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     """Shows the progress of batches of sequences of these `lengths`; each tells its sequences and tokens."""
     start, all_tokens, rows, tokens = time.perf_counter(), sum(lengths), 0, 0
 
-    with shown_progress(quiet=quiet) as show:
+    with show_progress(quiet=quiet) as show:
         show(TokensDone(0, len(lengths), 0, all_tokens, 0.0))
 
         def ran(more_rows: int, more_tokens: int) -> None:

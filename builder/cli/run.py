@@ -12,7 +12,7 @@ from padfree.contract.text_inputs import PROMPT_LENGTH
 
 from .console import count_text, make_table, output_console, print_line
 from .options import add_output_option, add_revision_option, add_tokenizer_option
-from .row_progress import shown_batches
+from .row_progress import show_batches
 from .stages import add_quiet_option, sayer
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             return _write_answers(arguments, session, model, texts_of_user, request)
         ragged = read_request(request, session.metadata)
         start = time.perf_counter()
-        with shown_batches(ragged.seq_lens.tolist(), quiet=arguments.quiet) as ran:
+        with show_batches(ragged.seq_lens.tolist(), quiet=arguments.quiet) as ran:
             results = run_windows(session, ragged, ran)
         elapsed_ms = 1000 * (time.perf_counter() - start)
         metadata = session.metadata
@@ -133,7 +133,7 @@ def _write_answers(
     rows = {name for item in metadata.sequence_inputs() for name in (item.name, item.original_name)}
     inputs = {name: values for name, values in request.items() if name in rows - {PROMPT_LENGTH}}
     lengths = [len(ids) for ids in request[metadata.ids_input().name]]
-    with shown_batches(lengths, quiet=arguments.quiet) as ran:
+    with show_batches(lengths, quiet=arguments.quiet) as ran:
         options = {"shown_path": str(arguments.model), "truncate": arguments.truncate, "ran": ran}
         answering = TextModel(session, model, arguments.tokenizer, **options)
         answers = answers_of(answering, texts, inputs, arguments.prompt)

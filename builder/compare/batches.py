@@ -220,7 +220,7 @@ def _values(item: Input, mask: Mask, original: Original, rng: np.random.Generato
     if item.holds_floats:
         return rng.standard_normal(shape)
     rule = original.metadata.mask
-    refused_ids = (*item.excluded, *(rule.masked if item.name == rule.input else ()))
-    allowed = np.setdiff1d(np.arange(item.limit), refused_ids)
+    refused_ids = (*item.excluded_ids, *(rule.masked if item.name == rule.input else ()))
+    ids = np.setdiff1d(np.arange(item.limit), refused_ids)
     wide = mask.reshape(*mask.shape, *[1] * len(item.trailing_shape))
-    return np.where(wide, rng.choice(allowed, shape), rng.integers(0, item.limit, shape))
+    return np.where(wide, rng.choice(ids, shape), rng.integers(0, item.limit, shape))

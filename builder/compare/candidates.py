@@ -23,7 +23,7 @@ from polygraphy.backend.onnxrt import OnnxrtRunner
 from ..engine.build import build_engine
 from ..engine.preparation import metadata_of
 from ..errors import BuildError
-from ..peers.padded import build_padded_engine
+from ..peers.padded_engine import build_padded_engine
 from .batches import ComparedBatch
 from .insides import Inside, inside_engine, inside_on_cpu
 from .original import Original

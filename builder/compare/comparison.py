@@ -71,16 +71,16 @@ def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> R
     """
     with tempfile.TemporaryDirectory(prefix="padfree-compare-") as folder:
         settings = options.settings(Path(folder))
-        prepared, candidates, batches = _prepare(original, files, options, settings)
-        subjects = make_subjects(prepared, candidates, options.runners, batches, settings)
-        reference = make_reference(prepared)
-        outcomes = compare_runners(prepared, reference, subjects, batches)
+        original_model, candidates, batches = _prepare(original, files, options, settings)
+        subjects = make_subjects(original_model, candidates, options.runners, batches, settings)
+        reference = make_reference(original_model)
+        outcomes = compare_runners(original_model, reference, subjects, batches)
         reports = []
         for subject, outcome in zip(subjects, outcomes, strict=True):
-            causes = () if outcome.passed else explain(prepared, reference, subject, outcome)
-            departure = bisect(prepared, subject, outcome) if options.bisect else None
+            causes = () if outcome.passed else explain(original_model, reference, subject, outcome)
+            departure = bisect(original_model, subject, outcome) if options.bisect else None
             reports.append(_runner_report(subject, outcome, causes, departure))
-        return make_report(original, reports, batches, find_rounding(prepared, reference, batches))
+        return make_report(original, reports, batches, find_rounding(original_model, reference, batches))
 
 
 def emit(original: Path, files: Sequence[Path], options: CompareOptions, folder: Path) -> tuple[str, ...]:
@@ -91,10 +91,10 @@ def emit(original: Path, files: Sequence[Path], options: CompareOptions, folder:
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = options.settings(folder)
-    prepared, candidates, batches = _prepare(original, files, options, settings)
+    original_model, candidates, batches = _prepare(original, files, options, settings)
     metadata = candidates[0].metadata
     tolerance = settings.tolerance(options.precision if metadata is None else metadata.arithmetic)
-    return save_comparison(folder, original, prepared, candidates[0], batches, tolerance)
+    return save_comparison(folder, original, original_model, candidates[0], batches, tolerance)
 
 
 def _prepare(
@@ -102,9 +102,9 @@ def _prepare(
 ) -> tuple[Original, list[Candidate], tuple[ComparedBatch, ...]]:
     candidates = open_candidates(original, files, settings, interface=options.interface)
     models = [item.metadata for item in candidates]
-    subject = describe_original(original, [item for item in models if item is not None], settings.folder)
+    original_model = describe_original(original, [item for item in models if item is not None], settings.folder)
     others = [None] * (not {"trt-padded", "torch"}.isdisjoint(options.runners))
-    return subject, candidates, make_batches(subject, [*models, *others], options.data)
+    return original_model, candidates, make_batches(original_model, [*models, *others], options.data)
 
 
 def explain(original: Original, reference: ValidTokenRunner, subject: Subject, outcome: Outcome) -> tuple[str, ...]:

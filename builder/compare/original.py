@@ -26,7 +26,7 @@ from padfree.onnx_tools.precision import widen
 from padfree.runtime import Metadata, parse_metadata
 
 from ..errors import BuildError
-from ..peers.padded import padded_metadata
+from ..peers.padded_engine import padded_metadata
 
 UNKNOWN_LIMIT = 2  # ids are drawn below it where no table is known
 PER_SEQUENCE = "per_sequence"
@@ -36,14 +36,14 @@ PER_SEQUENCE = "per_sequence"
 class Input:
     """One input [B, S] of the original, or [B, S, N] of N numbers per token, whose sizes are `trailing_shape`.
 
-    One of sequences is [B], or [B, N]; one that they share is [] or [N]. Ids are 0..limit-1, without `excluded` among
-    valid tokens; embeddings are any numbers.
+    One of sequences is [B], or [B, N]; one that they share is [] or [N]. Ids are 0..limit-1, without `excluded_ids`
+    among valid tokens; embeddings are any numbers.
     """
 
     name: str
     dtype: str
     limit: int
-    excluded: tuple[int, ...] = ()
+    excluded_ids: tuple[int, ...] = ()
     trailing_shape: tuple[int, ...] = ()
     holds_floats: bool = False
     of_sequences: bool = False
@@ -159,15 +159,15 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     unread_inputs = _unread_inputs(model, own_metadata)
     unread_names = {item.name for item in unread_inputs}
     tokens, rows = (tuple(item for item in items if item.name not in unread_names) for items in (tokens, rows))
-    known = [item.original_name for item in (*own_metadata.token_inputs(), *own_metadata.sequence_inputs())]
-    known = [*(name for name in known if name not in unread_names), *unread_names]
-    masks = [name for name in types if name not in known]
-    alone = own_metadata.mask.input is not None and own_metadata.mask.input not in known
-    if len(masks) != int(alone) or len(tokens) + len(rows) + len(unread_inputs) != len(known):
+    expected_names = [item.original_name for item in (*own_metadata.token_inputs(), *own_metadata.sequence_inputs())]
+    expected_names = [*(name for name in expected_names if name not in unread_names), *unread_names]
+    masks = [name for name in types if name not in expected_names]
+    alone = own_metadata.mask.input is not None and own_metadata.mask.input not in expected_names
+    if len(masks) != int(alone) or len(tokens) + len(rows) + len(unread_inputs) != len(expected_names):
         raise BuildError(
-            f"{path}: has inputs {', '.join(types)}, the model to compare has token inputs {', '.join(known)}; the "
-            f"original must have those{' and one mask' if alone else ''}: compare a model with the one that it was "
-            "made from"
+            f"{path}: has inputs {', '.join(types)}, the model to compare has token inputs "
+            f"{', '.join(expected_names)}; the original must have those"
+            f"{' and one mask' if alone else ''}: compare a model with the one that it was made from"
         )
     names_of_outputs = [value.name for value in model.graph.output]
     layouts = {item.name: item.layout for item in own_metadata.outputs if item.name in names_of_outputs}

@@ -41,8 +41,8 @@ def bucket_bias(graph: EncoderGraph, table: Weight, furthest: int) -> str:
     """
     with graph.scope("position_bias"):
         offsets = np.arange(-furthest, furthest + 1)
-        chosen = by_distance(graph, two_sided_buckets(-offsets, table.shape[0], furthest), furthest)
-        bias = graph.op("Transpose", graph.op("Gather", graph.weight(table), chosen), perm=[2, 0, 1])
+        buckets = by_distance(graph, two_sided_buckets(-offsets, table.shape[0], furthest), furthest)
+        bias = graph.op("Transpose", graph.op("Gather", graph.weight(table), buckets), perm=[2, 0, 1])
         return graph.op("Unsqueeze", bias, graph.integers(0))
 
 

@@ -112,7 +112,7 @@ class EncoderGraph:
         for name, weight in self._weights.items():
             if name not in now:
                 tensor = model.proto.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=weight.shape)
-                model.weights.hold(tensor, reader.deferred(weight))
+                model.weights.hold(tensor, reader.defer(weight))
         with ThreadPoolExecutor() as pool:
             for name, values in zip(now, pool.map(reader.read, now.values()), strict=True):
                 _hold(model, name, values)

@@ -60,13 +60,13 @@ class Keys:
 
     def number(self, *names: str, default: float | None = None, above: float = 0.0) -> float:
         """A number above a limit that float32 holds."""
-        checked = self._value(
+        result = self._value(
             names,
             default,
             lambda value: _is_number(value) and above < value <= _MOST_NUMBER,
             f"above {above:g}, to {_MOST_NUMBER:g}",
         )
-        return float(checked)
+        return float(result)
 
     def truth(self, *names: str, default: bool) -> bool:
         """True or false."""
@@ -106,9 +106,9 @@ class Keys:
         """
         for name, value in choices.items():
             self._read_names.add(name)
-            said = self.raw.get(name)
-            if said is not None and not (said == value and isinstance(said, bool) == isinstance(value, bool)):
-                raise NotDefinedError(f"'{self._path}{name}' is {_text(said)}, and {_text(value)} alone is known")
+            entry = self.raw.get(name)
+            if entry is not None and not (entry == value and isinstance(entry, bool) == isinstance(value, bool)):
+                raise NotDefinedError(f"'{self._path}{name}' is {_text(entry)}, and {_text(value)} alone is known")
 
     def ignore(self, *names: str) -> None:
         """Entries that change nothing in this family."""

@@ -71,7 +71,7 @@ class Weight:
         name = f"{self.name}/{begin}:{end}"
         return replace(self, name=name, shape=shape, begin=self.begin + begin * size, delta=delta)
 
-    def interleaved(self, groups: int, count: int, number: int) -> Weight:
+    def interleave(self, groups: int, count: int, number: int) -> Weight:
         """One of `count` tensors of which this one has the rows by turns, in groups: the first's, the second's ..."""
         shape = (self.shape[0] // count, *self.shape[1:])
         return replace(self, name=f"{self.name}/{number} of {count}", shape=shape, part=Part(groups, count, number))
@@ -326,7 +326,7 @@ class Reader:
         """A weight's numbers."""
         return weight.read(self._contents)
 
-    def deferred(self, weight: Weight) -> Deferred:
+    def defer(self, weight: Weight) -> Deferred:
         """A weight that is read when somebody asks for it."""
         count, narrow = math.prod(weight.shape), dict[int, Deferred]()
         rows = partial(weight.read_rows, self._contents) if weight.is_table() else None

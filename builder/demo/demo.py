@@ -26,7 +26,7 @@ from rich.progress import Progress
 from ..engine.build import build_engine
 from ..errors import BuildError
 from ..peers.contender import rows_of
-from ..peers.padded import build_padded_engine, padded_metadata
+from ..peers.padded_engine import build_padded_engine, padded_metadata
 
 Array = npt.NDArray[Any]
 Results = Mapping[str, list[Array]]
@@ -182,8 +182,8 @@ def largest_error(expected: Results, results: Results) -> float:
     """The largest difference of any number of any output, in parts of its column's root mean square."""
     worst = 0.0
     for name, rows in expected.items():
-        wanted, actual = rows_of(rows), rows_of(results[name])
-        worst = max(worst, float(measure([wanted]).differences(wanted, actual).max(initial=0.0)))
+        expected_rows, actual = rows_of(rows), rows_of(results[name])
+        worst = max(worst, float(measure([expected_rows]).differences(expected_rows, actual).max(initial=0.0)))
     return worst
 
 

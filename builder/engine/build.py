@@ -144,7 +144,7 @@ def _build(
             check_machine(device, operators=())
             raise engine_builder
         wait_phases = Phases(watcher_of(progress))
-        with wait_phases.measured(WAITING):
+        with wait_phases.measure(WAITING):
             preparation = preparation_task()
         raw = metadata_of(preparation.model)
         metadata = parse_metadata(raw, "the rewritten model")
@@ -188,9 +188,9 @@ def _check(
     compare: Callable[[], str],
 ) -> dict[str, Any]:
     """What a check of the engine found, for its metadata. Raises BuildError where its answers are wrong."""
-    with builder.phases.measured(REFERENCE):
+    with builder.phases.measure(REFERENCE):
         truth = reference()
-    with builder.phases.measured(COMPARING):
+    with builder.phases.measure(COMPARING):
         metadata = parse_metadata(metadata_raw, str(plan))
         check = check_engine(plan, engine.plan, metadata, truth, device=builder.device.index, compare=compare)
     return check.to_dict()
@@ -221,9 +221,9 @@ def check_plan_destinations(
         caches += [("--timing-cache", cache), ("what is kept beside --timing-cache,", linear_tables.path_beside(cache))]
     check_destinations(
         [
-            written
+            output
             for _, plan in plans
-            for written in (
+            for output in (
                 ("-o", plan),
                 ("the plan's metadata", sidecar_destination(plan)),
                 ("the plan's tokenizer", tokenizer_destination(plan)),

@@ -72,7 +72,7 @@ class EngineBuilder:
         self._bars = PhaseBars(progress) if progress else None
         self.phases = Phases(watcher_of(progress))
         try:
-            with self.phases.measured(STARTING):
+            with self.phases.measure(STARTING):
                 self._builder = self._trt.Builder(self._logger)
         except TypeError as error:
             raise BuildError(
@@ -114,7 +114,7 @@ class EngineBuilder:
         check_room(weight_bytes(model, content, file), self._free_bytes(), self.device)
         flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if strongly_typed else 0
         network = self._builder.create_network(flags)
-        with self.phases.measured(PARSING):
+        with self.phases.measure(PARSING):
             parser = parse(trt, self._logger, network, model, content, file)
         drop()
         count_plugin_layers(trt, network, plugin_node_names(model))
@@ -128,7 +128,7 @@ class EngineBuilder:
         if cache is not None:
             is_attached = timing_cache.attach(config, cache, is_named=self._options.timing_cache != DEFAULT_CACHE)
             linear_tables.give(linear_tables.path_beside(cache), self.device)
-        with self.phases.measured(BUILDING):
+        with self.phases.measure(BUILDING):
             serialized = self._builder.build_serialized_network(network, config)
         if self._bars is not None and self._bars.cancelled:
             raise KeyboardInterrupt
@@ -142,7 +142,7 @@ class EngineBuilder:
             linear_tables.keep(linear_tables.path_beside(cache), self.device)
         del network, parser  # the network's weights lay in it until here
         plan = memoryview(serialized)  # TensorRT's memory; a copy would be as large
-        with self.phases.measured(CHECKING):
+        with self.phases.measure(CHECKING):
             return BuiltEngine(plan, self._check_plugins(plan, needed_plugin_names(model)))
 
     def has_flag(self, name: str) -> bool:

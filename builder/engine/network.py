@@ -66,7 +66,7 @@ def parse(
             temporary file.
     """
     parser = trt.OnnxParser(network, logger)
-    if file is None and content is None and (pieces := serialized(Model(model))) is not None:
+    if file is None and content is None and (pieces := serialize(Model(model))) is not None:
         content = b"".join(pieces)
     if file is not None:
         is_parsed = parser.parse_from_file(str(file))
@@ -83,7 +83,7 @@ def parse(
     return parser
 
 
-def serialized(model: Model) -> Iterator[Piece] | None:
+def serialize(model: Model) -> Iterator[Piece] | None:
     """A model's bytes in pieces; None beyond protobuf's 2 GB."""
     try:
         size, pieces = bytes_in_pieces(model)

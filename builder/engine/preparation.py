@@ -88,8 +88,8 @@ def _rewrite(model: Model, options: BuildOptions, phases: Phases | None = None) 
             f"leave --mask out, or build from the original model with --mask {mask}"
         )
     has = {**raw, "masks": raw.get("masks", "any")} | ({"precision": FP8} if QUANTIZATION in raw else {})
-    asked = {"interface": options.interface, "precision": options.precision, "masks": options.mask_form}
-    for what, option in asked.items():
+    options_by_name = {"interface": options.interface, "precision": options.precision, "masks": options.mask_form}
+    for what, option in options_by_name.items():
         if option is not None and has.get(what) != option:
             raise BuildError(
                 f"the model was rewritten with {what} {has.get(what)}, {option} was asked for; leave --{what} out, or "

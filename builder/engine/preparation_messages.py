@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from padfree.contract.phases import Watcher
 
-_BEGUN, _MOVED, _SAID, _ENDED = "begun", "moved", "said", "ended"
+_BEGIN, _REPORT, _SAY, _END = "begun", "moved", "said", "ended"
 
 
 class Teller:
@@ -21,21 +21,21 @@ class Teller:
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
-    def begun(self, phase: str) -> None:
+    def begin(self, phase: str) -> None:
         """A phase begins."""
-        self._tell(_BEGUN, phase)
+        self._tell(_BEGIN, phase)
 
-    def moved(self, done: int, of: int) -> None:
+    def report(self, done: int, of: int) -> None:
         """So many steps of the phase are done."""
-        self._tell(_MOVED, done, of)
+        self._tell(_REPORT, done, of)
 
-    def said(self, line: str) -> None:
+    def say(self, line: str) -> None:
         """Something that the user is to know."""
-        self._tell(_SAID, line)
+        self._tell(_SAY, line)
 
-    def ended(self, code: int) -> None:
+    def end(self, code: int) -> None:
         """The model is prepared, or not, as the exit code will say, and work goes on."""
-        self._tell(_ENDED, code)
+        self._tell(_END, code)
 
     def _tell(self, *message: Any) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -51,12 +51,12 @@ def relay(pipe: IO[bytes], watcher: Watcher | None, say: Callable[[str], object]
     """Passes messages on until the model is prepared: the exit code, or None where the process has ended."""
     for line in pipe:
         kind, *values = json.loads(line)
-        if kind == _ENDED:
+        if kind == _END:
             return int(values[0])
-        if kind == _SAID:
+        if kind == _SAY:
             say(values[0])
-        elif watcher is not None and kind == _BEGUN:
-            watcher.begun(values[0])
-        elif watcher is not None and kind == _MOVED:
-            watcher.moved(values[0], values[1])
+        elif watcher is not None and kind == _BEGIN:
+            watcher.begin(values[0])
+        elif watcher is not None and kind == _REPORT:
+            watcher.report(values[0], values[1])
     return None

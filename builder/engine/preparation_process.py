@@ -35,7 +35,7 @@ from ..errors import BuildError
 from ..folders.folder_model import FolderModel
 from ..folders.source import Say
 from .large_files import remove_model, write_aside
-from .network import serialized
+from .network import serialize
 from .options import BuildOptions
 from .preparation import AskDevice, metadata_of, prepare
 from .preparation_messages import Teller, relay, to_stderr
@@ -95,7 +95,7 @@ def preparing(
     """
     watcher = watcher_of(progress)
 
-    def here() -> PreparedModel:
+    def prepare_here() -> PreparedModel:
         phases = Phases(watcher)
         source = _open(model, Storage.MEMORY, phases, say)
         preparation = prepare(source, options, device, phases=phases)
@@ -109,7 +109,7 @@ def preparing(
         return PreparedModel(whole, phases.seconds, reference=reference)
 
     if not _is_for_another_process(model):
-        yield here
+        yield prepare_here
         return
     paths = [path or str(Path.cwd()) for path in sys.path]
     with (
@@ -257,18 +257,18 @@ def serve(request: str, answer: int) -> NoReturn:
 
     Where the model is verified, it tells of that first, and ends when it has written what an engine has to answer.
     """
-    asked = json.loads(request)
-    teller, reference, options = Teller(asked["told"]), asked["reference"], BuildOptions.of_dict(asked["options"])
+    entries = json.loads(request)
+    teller, reference, options = Teller(entries["told"]), entries["reference"], BuildOptions.of_dict(entries["options"])
     phases = Phases(teller)
-    phases.add(IMPORTS, time.time() - asked["since"])
+    phases.add(IMPORTS, time.time() - entries["since"])
     code = 0
     with os.fdopen(answer, "wb") as file:
         try:
-            model_or_folder = FolderModel.of(asked["folder"]) if "folder" in asked else asked["model"]
-            source = _open(model_or_folder, Storage.MAP, phases, teller.said)
+            model_or_folder = FolderModel.of(entries["folder"]) if "folder" in entries else entries["model"]
+            source = _open(model_or_folder, Storage.MAP, phases, teller.say)
             preparation = prepare(source, options, _read_device, phases=phases)
             model = preparation.model
-            content = serialized(model)
+            content = serialize(model)
             if content is None:
                 code, content = _IN_FILE, iter((str(write_aside(model)).encode(),))
             graph = without_initializers(model.proto).SerializeToString()
@@ -282,15 +282,15 @@ def serve(request: str, answer: int) -> NoReturn:
             file.truncate()
             pickle.dump(error, file)
     if code != _FAILURE and preparation.exact is not None:
-        teller.ended(code)
+        teller.end(code)
         exact, metadata = preparation.exact, parse_metadata(metadata_of(preparation.model.proto), "the rewritten model")
         del preparation, model, content  # the weights that TensorRT gets; TensorRT takes memory of its own now
         with contextlib.suppress(OSError):
             os.nice(_NICENESS)
         with os.fdopen(reference, "wb") as file:
             try:
-                chosen = choose_profile(metadata, options.profile)
-                outcome: Reference | Exception = compute_reference(exact, metadata, chosen)
+                profile = choose_profile(metadata, options.profile)
+                outcome: Reference | Exception = compute_reference(exact, metadata, profile)
             except Exception as error:
                 outcome = error
             pickle.dump(outcome, file)

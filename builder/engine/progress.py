@@ -54,22 +54,22 @@ class StageProgress(Progress):
             transient=True,
             disable=quiet or not console.is_terminal,
         )
-        self._said = None if quiet or console.is_terminal else say
+        self._print_line = None if quiet or console.is_terminal else say
         self._line_s = time.monotonic()
         self._stage: TaskID | None = None
 
-    def begun(self, phase: str) -> None:
+    def begin(self, phase: str) -> None:
         """A stage begins, and the one before it has ended."""
-        self.ended()
+        self.end()
         self._stage = self.add_task(STAGES.get(phase, phase), total=None)
         self._say(STAGES.get(phase, phase))
 
-    def moved(self, done: int, of: int) -> None:
+    def report(self, done: int, of: int) -> None:
         """So many steps of the stage are done."""
         if self._stage is not None:
             self.update(self._stage, completed=done, total=of)
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """The stage has ended; its bar stays, full."""
         if self._stage is not None:
             task = self._tasks[self._stage]
@@ -92,8 +92,8 @@ class StageProgress(Progress):
 
     def _say(self, line: str) -> None:
         self._line_s = time.monotonic()
-        if self._said is not None:
-            self._said(line)
+        if self._print_line is not None:
+            self._print_line(line)
 
 
 def _count(done: float, total: float | None) -> str:

@@ -53,10 +53,10 @@ def repeat_check(backend: Backend, metadata: Metadata, source: str) -> Iterator[
         )
     entries = {entry["name"]: entry for entry in metadata.raw["outputs"]}
     try:
-        for described in check["batches"]:
-            batch = _read(described, metadata, source)
+        for batch_entry in check["batches"]:
+            batch = _read(batch_entry, metadata, source)
             outputs = backend.run(batch.inputs(metadata))
-            for name, answers in described["answers"].items():
+            for name, answers in batch_entry["answers"].items():
                 rows = token_rows(np.asarray(outputs[name]), entries[name], batch, is_packed=metadata.is_packed)
                 yield _compare(batch.name, name, answers, rows, check["outputs"][name]["allowed"])
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:

@@ -138,14 +138,14 @@ def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, 
     rules = _rules(metadata)
     grids = {item.name: _values(item, mask, metadata, rng) for item in items}
     rows = {item.name: _rows(item, len(mask), rng) for item in metadata.sequence_inputs()}
-    ruled = with_rules({**grids, **rows}, rules, mask)
+    arrays = with_rules({**grids, **rows}, rules, mask)
     filler: dict[str, Array] = {}
     if filler_tokens:
         in_filler = np.ones((1, filler_tokens), np.bool_)
         values = {item.name: _values(item, in_filler, metadata, rng) for item in items}
         filler = {name: grid[0] for name, grid in with_rules(values, rules, in_filler).items()}
-    feeds = {name: ruled[name] for name in grids}
-    return CheckedBatch(name, feeds, mask, filler, {name: ruled[name] for name in rows})
+    feeds = {name: arrays[name] for name in grids}
+    return CheckedBatch(name, feeds, mask, filler, {name: arrays[name] for name in rows})
 
 
 def _rows(item: InputInfo, count: int, rng: np.random.Generator) -> Array:
@@ -166,10 +166,10 @@ def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Gene
     rule = metadata.mask
     own = item.name == rule.input
     refused_ids = (*item.excluded, *(rule.masked if own else ()))
-    allowed = np.setdiff1d(np.arange(item.limit or UNKNOWN_LIMIT), refused_ids)
+    ids = np.setdiff1d(np.arange(item.limit or UNKNOWN_LIMIT), refused_ids)
     if own and item.limit is None:
-        allowed = np.asarray(rule.kept)
-    values = rng.choice(allowed, shape)
+        ids = np.asarray(rule.kept)
+    values = rng.choice(ids, shape)
     if (
         item.limit is None and not item.trailing_shape and not own
     ):  # positions may choose from a table as long as the sequence

@@ -54,7 +54,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
 )
 ROUNDING = 12.0
 """Times what rounding was measured to cost."""
-UNMEASURED = 2.5
+UNMEASURED_FACTOR = 2.5
 """Times the usual bound, where nothing was measured."""
 MOST_RELATIVE = 0.8
 """Whatever rounding costs."""
@@ -102,7 +102,9 @@ def bound_of(metadata: Metadata, output: str) -> Bound:
         return bound
     errors_by_output = metadata.raw.get("verification", {}).get("half_precision", {}).get("errors", {}).get(output)
     relative = (
-        UNMEASURED * bound.relative if errors_by_output is None else max(bound.relative, ROUNDING * errors_by_output)
+        UNMEASURED_FACTOR * bound.relative
+        if errors_by_output is None
+        else max(bound.relative, ROUNDING * errors_by_output)
     )
     usual = metadata.raw.get("verification", {}).get("half_precision", {}).get("typical", {}).get(output)
     typical = None if usual is None else float(f"{max(LEAST_TYPICAL[kind], TYPICAL[kind] * usual):.2g}")

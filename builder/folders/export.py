@@ -45,7 +45,7 @@ _ENCODERS: Mapping[str, str] = MappingProxyType(
     {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 )
 _WITHOUT_USE = ("pooler", "position_ids")  # of rows of tokens
-_COMPUTED = ("inv_freq", "masked_bias", "attn.bias")
+_COMPUTED_TABLES = ("inv_freq", "masked_bias", "attn.bias")
 """Parts of names of tables that old files have, and that follow from config.json."""
 
 
@@ -133,13 +133,13 @@ def load_by_transformers(folder: Folder) -> Any:
             f"{folder.path}: the weights lack {', '.join(absent[:3])} ({len(absent)} in all), which config.json asks "
             f"for ({name}): they belong to different models, or only a part was downloaded; download the folder again"
         )
-    known = (*_WITHOUT_USE, *_COMPUTED, *HEADS)
-    unused = sorted(key for key in info["unexpected_keys"] if not any(part in key for part in known))
-    if unused:
+    known_parts = (*_WITHOUT_USE, *_COMPUTED_TABLES, *HEADS)
+    unused_weights = sorted(key for key in info["unexpected_keys"] if not any(part in key for part in known_parts))
+    if unused_weights:
         raise BuildError(
-            f"{folder.path}: transformers {transformers.__version__} leaves out {', '.join(unused[:3])} ({len(unused)} "
-            f"in all) of its weights as {name}, and an engine without them would be another model; export all of it "
-            "with the library that it was trained with, as one ONNX file, and give that"
+            f"{folder.path}: transformers {transformers.__version__} leaves out {', '.join(unused_weights[:3])} "
+            f"({len(unused_weights)} in all) of its weights as {name}, and an engine without them would be another "
+            "model; export all of it with the library that it was trained with, as one ONNX file, and give that"
         )
     return model.eval()
 

@@ -91,7 +91,7 @@ class FolderModel:
         # What is pooled by hand is the encoder's rows, whatever head the weights have.
         pooled = bool(head.pooling and (self.options.pooling or head.scores))
         try:
-            with phases.measured(EXPORTING):
+            with phases.measure(EXPORTING):
                 definition = write_defined(folder, pooled=pooled, adapter=self.options.adapter)
                 own = " (own definition)" if definition.is_own else ""
                 say(f"{self.folder}: reading its weights by padfree's definition of {definition.name}{own}")
@@ -105,10 +105,10 @@ class FolderModel:
         return self._export(replace(folder, task=SENTENCES) if pooled else folder, phases)
 
     def _export(self, folder: Folder, phases: Phases) -> Model:
-        with phases.measured(IMPORTS):
+        with phases.measure(IMPORTS):
             for name in ("torch", "transformers", "transformers.modeling_utils"):  # the last takes longest
                 importlib.import_module(name)
-        with phases.measured(EXPORTING):
+        with phases.measure(EXPORTING):
             return export(folder)
 
     def to_dict(self) -> dict[str, Any]:

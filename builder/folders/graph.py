@@ -90,7 +90,7 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     width = _width(rows)
     size = width * len(parts) if isinstance(width, int) else "width"
     for step in head.steps:
-        vector, size = _stepped(nodes, step, vector, size)
+        vector, size = _add_step(nodes, step, vector, size)
     if head.scores:
         vector = nodes.activation(head.scores, vector)
     return _describe(nodes, vector, name, size)
@@ -106,7 +106,7 @@ def _cut(model: ModelProto, there: ValueInfoProto, head: Head) -> ValueInfoProto
             for index, name in enumerate(names):
                 names[index] = whole if name == VECTORS else name
     nodes = Nodes(model)
-    vector, size = _stepped(nodes, head.steps[-1], whole, _width(there))
+    vector, size = _add_step(nodes, head.steps[-1], whole, _width(there))
     return _describe(nodes, vector, VECTORS, size)
 
 
@@ -217,7 +217,7 @@ def _splade(nodes: Nodes, splade: Splade, logits: str, weights: str) -> str:
     return _pool(nodes, "max", value, weights)
 
 
-def _stepped(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, int | str]:
+def _add_step(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, int | str]:
     """A step on vectors [B,E], and how wide they are then."""
     if isinstance(step, Normalize):
         norm = nodes.at_least(nodes.along("ReduceL2", x, [-1], keepdims=1), _NORM_EPSILON)

@@ -131,13 +131,13 @@ class HeadOptions:
         if self.pooling:
             head = replace(head, pooling=self.pooling, splade=None, scores="")
         if self.normalize is False:
-            head = replace(head, steps=_unnormalized(head.steps))
+            head = replace(head, steps=_drop_normalization(head.steps))
         elif self.normalize and not head.normalizes:
             head = replace(head, steps=(*head.steps, Normalize()))
         return head
 
 
-def _unnormalized(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _drop_normalization(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """The steps without the last division by the norm, which a truncation may follow."""
     last = next((step for step in reversed(steps) if not isinstance(step, Truncate)), None)
     if not isinstance(last, Normalize):

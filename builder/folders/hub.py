@@ -75,7 +75,7 @@ def download(name: str, revision: str = "", say: Callable[[str], object] = lambd
             f"{name}: no such file or folder here, and to get it from the Hugging Face Hub needs huggingface_hub: pip "
             "install huggingface_hub, or download the repository, and give its folder"
         ) from error
-    repository = _looked_up(huggingface_hub, name, revision, say)
+    repository = _look_up(huggingface_hub, name, revision, say)
     folder, names = repository.folder, repository.sizes
     if "config.json" not in names and MODULES not in names:
         raise BuildError(
@@ -114,7 +114,7 @@ def _is_defined(folder: Path) -> bool:
         return True
 
 
-def _looked_up(hub: Any, name: str, revision: str, say: Callable[[str], object]) -> HubRepository:
+def _look_up(hub: Any, name: str, revision: str, say: Callable[[str], object]) -> HubRepository:
     """The repository at the revision, with the files that say what it is; the cache's where the hub is not reached."""
     try:
         with _quiet(hub):

@@ -27,8 +27,8 @@ def settings_of(names: Collection[str], folder: str = "") -> list[str]:
 
 def module_files(names: Collection[str], folders: Sequence[str]) -> list[str]:
     """The settings and weights of the modules that modules.json lists after the encoder."""
-    wanted = [f"{folder}/{name}" for folder in folders if folder for name in ("config.json", WEIGHTS)]
-    return [name for name in wanted if name in names]
+    candidates = [f"{folder}/{name}" for folder in folders if folder for name in ("config.json", WEIGHTS)]
+    return [name for name in candidates if name in names]
 
 
 def weights_of(names: Collection[str], folder: str, index: Mapping[str, str]) -> list[str]:

@@ -19,7 +19,7 @@ _CONFIG = "config.json"
 WHAT_TO_GIVE = "give a model's folder, an .onnx file or a plan"
 
 
-def located(source: str | Path, say: Callable[[str], object] = lambda _: None, *, revision: str = "") -> Path:
+def locate(source: str | Path, say: Callable[[str], object] = lambda _: None, *, revision: str = "") -> Path:
     """The file or folder that was given, or the folder of a repository of the Hugging Face Hub.
 
     Files that are not there but have a model's name, `.onnx` or `.plan`, are left to those who read them.

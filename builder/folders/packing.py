@@ -19,7 +19,7 @@ from ..engine.progress import StageProgress
 from ..files import write_files
 from .companions import kept_files
 from .head import AS_THE_FOLDER_SAYS, HeadOptions
-from .location import located
+from .location import locate
 from .source import Say, opened
 
 
@@ -42,14 +42,14 @@ def runnable(
         options: as for `opened`.
         mask: as for `opened`.
         verify: whether original and rewritten model are compared in onnxruntime.
-        revision: as for `located`.
+        revision: as for `locate`.
         say: as for `opened`.
         progress: shows the stages of what is done before the context begins.
 
     Raises:
         BuildError: as `opened`; padfree.onnx_tools.RewriteError: the model cannot be rewritten.
     """
-    path = located(model_or_folder, say, revision=revision)
+    path = locate(model_or_folder, say, revision=revision)
     if not path.is_dir() and not _is_exported(path) and options.is_empty:
         yield path
         return

@@ -22,7 +22,7 @@ from .folder import Folder, read_folder
 from .folder_model import FolderModel, head_of, kept_of
 from .graph import add_head
 from .head import AS_THE_FOLDER_SAYS, Head, HeadOptions
-from .location import located
+from .location import locate
 from .second_opinion import compare_with_transformers
 from .tokenizer import folder_tokenizer, tokenizer_advice, tokenizer_notes
 
@@ -69,7 +69,7 @@ def opened(
         options: pooling, normalisation and outputs, where the user asks for others than the folder's.
         mask: the input that is the padding mask, for pooling, where it is not attention_mask.
         bindings: inputs that are bound to numbers.
-        revision: as for `located`.
+        revision: as for `locate`.
         say: gets what was chosen and what is being done, a line each.
         before_export: is called before weights are exported, which takes a minute; raises where that would be in vain.
         lazily: leave a folder's model `unmade`, so that no file is written.
@@ -79,7 +79,7 @@ def opened(
         BuildError: the folder cannot be used, or the options do not fit the file; the message says why.
         RewriteError: an input cannot be bound.
     """
-    path, numbers = located(model_or_folder, say, revision=revision), bindings or {}
+    path, numbers = locate(model_or_folder, say, revision=revision), bindings or {}
     if not path.is_dir() and options.is_empty and not numbers:
         yield Source(path)
         return
@@ -99,11 +99,11 @@ def opened(
         try:
             yield source
         except Exception as error:
-            _naming_the_source(error, path, source)
+            _name_the_source(error, path, source)
             raise
 
 
-def _naming_the_source(error: Exception, path: Path, source: Source) -> None:
+def _name_the_source(error: Exception, path: Path, source: Source) -> None:
     """Puts what the user gave into a message for the temporary file that was made of it."""
     if not error.args or not isinstance(error.args[0], str):
         return

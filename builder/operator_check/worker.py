@@ -63,22 +63,22 @@ def check_all(device: int, environment: dict[str, Any]) -> Iterator[CaseResult]:
     cases = all_cases()
     remaining = list(range(len(cases)))
     while remaining:
-        done, under_way, last_line = 0, False, ""
+        done, is_running, last_line = 0, False, ""
         for line in _lines(device, remaining):
             if "said" in line:
                 last_line = line["said"]
             elif "begins" in line:
-                under_way = True
+                is_running = True
             elif "result" in line:
-                done, under_way = done + 1, False
+                done, is_running = done + 1, False
                 yield _result(line["result"])
             else:
                 environment.update(line)
-        if not done and not under_way:
+        if not done and not is_running:
             raise BuildError(
                 f"operators cannot be checked here: {last_line}; run `padfree doctor` to see what is missing"
             )
-        if under_way:
+        if is_running:
             case = cases[remaining[done]]
             yield CaseResult(case.operator, case.variant, case.kind, "failed", detail=f"the process ended: {last_line}")
             done += 1

@@ -95,7 +95,7 @@ def _take_attention(attend: Attend, model: Any) -> list[Any]:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
         raise UnavailableError("this transformers has no attention by name; install transformers 5") from error
-    made = functools.cache(attend)
+    attend_by_window = functools.cache(attend)
     calls: list[Any] = []
 
     def attention(module: Any, q: Any, k: Any, v: Any, mask: Any, **options: Any) -> tuple[Any, None]:
@@ -109,7 +109,7 @@ def _take_attention(attend: Attend, model: Any) -> list[Any]:
         if scale is not None:  # ours divides by the root of the head size
             q = q * (scale * q.shape[-1] ** 0.5)
         rows = [item[0].transpose(0, 1) for item in (q, k, v)]
-        return made(window_of(module, options))(*rows)[None], None
+        return attend_by_window(window_of(module, options))(*rows)[None], None
 
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, lambda *_, **__: None)

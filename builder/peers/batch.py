@@ -79,8 +79,8 @@ def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: in
     total = sum(seq_lens)
     tokens = {item.name: _values(item, total, generator) for item in metadata.token_inputs()}
     counts = {item: 1 if item.shared else len(seq_lens) for item in metadata.sequence_inputs()}
-    drawn = {item.name: _values(item, count, generator) for item, count in counts.items()}
-    rows = {name: np.repeat(values, len(seq_lens) // len(values), axis=0) for name, values in drawn.items()}
+    row_values = {item.name: _values(item, count, generator) for item, count in counts.items()}
+    rows = {name: np.repeat(values, len(seq_lens) // len(values), axis=0) for name, values in row_values.items()}
     return MeasuredBatch(Ragged(tokens, np.asarray(seq_lens, dtype=np.int32), rows), seq_len)
 
 

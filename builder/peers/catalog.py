@@ -32,7 +32,7 @@ GPU_PEERS: Mapping[str, Peer] = {
     "padded-interface": Peer("padfree, padded interface", engines.padded_interface),
     "varseqlen": Peer("NVIDIA varseqlen plugins", varseqlen.varseqlen),
     "torch-eager": Peer("PyTorch eager, padded", torch_peers.eager),
-    "torch-compile": Peer("torch.compile, padded", torch_peers.compiled),
+    "torch-compile": Peer("torch.compile, padded", torch_peers.compiled_model),
     "torch-varlen": Peer("PyTorch varlen, compiled", varlen.varlen),
     "transformers-varlen": Peer("transformers, varlen attention, packed, compiled", any_model.any_varlen),
     "torch-flex": Peer("PyTorch flex_attention, packed, compiled", varlen.flex),

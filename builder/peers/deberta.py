@@ -41,7 +41,7 @@ def disentangled_flash(setup: Setup) -> Contender:
     mask = torch.ones_like(ids)
 
     @torch.compile(dynamic=False)  # type: ignore[untyped-decorator]
-    def behind_attention(layer: Any, attended: Any, x: Any) -> Any:
+    def apply_rest(layer: Any, attended: Any, x: Any) -> Any:
         residual = layer.attention.output(attended, x)
         return layer.output(layer.intermediate(residual), residual)
 
@@ -53,7 +53,7 @@ def disentangled_flash(setup: Setup) -> Contender:
                 attended, _ = layer.attention.self.forward_packed(
                     x, cu_seqlens, info.max_seqlen, rel_embeddings=positions, packed_info=info
                 )
-                x = behind_attention(layer, attended, x)
+                x = apply_rest(layer, attended, x)
             return x
 
     hidden = run().float().cpu().numpy()

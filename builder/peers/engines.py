@@ -21,7 +21,7 @@ from ..engine.linear import TENSORRT
 from ..errors import BuildError
 from .contender import Contender, UnavailableError, Way
 from .e4m3_gemms import activation_scales, with_e4m3_gemms
-from .padded import Typing, build_padded_engine, to_fp16
+from .padded_engine import Typing, build_padded_engine, to_fp16
 from .setup import PeerModel, Setup
 
 PLAIN, GRAPH = "plain", "CUDA graph"
@@ -29,7 +29,7 @@ PLAIN, GRAPH = "plain", "CUDA graph"
 
 def packed_contender(setup: Setup) -> Contender:
     """The rewritten model's engine, tuned for the batch's tokens, or of the setup's profile."""
-    options, name = _tuned(setup), "packed"
+    options, name = _tuning_options(setup), "packed"
     if setup.profile is not None:
         options.update(asdict(setup.profile))
         name = "_".join(map(str, (setup.model.path.stem, name, *astuple(setup.profile))))
@@ -40,7 +40,7 @@ def packed_contender(setup: Setup) -> Contender:
     return _contender(setup, name, make, None, keep=setup.profile is not None)
 
 
-def _tuned(setup: Setup) -> dict[str, Any]:
+def _tuning_options(setup: Setup) -> dict[str, Any]:
     """The options of a packed engine for the batch."""
     return {**setup.shape, "opt_tokens": setup.batch.tokens, "max_tokens": setup.batch.slots}
 
@@ -51,7 +51,7 @@ def packed_e4m3(setup: Setup) -> Contender:
     return _contender(
         setup,
         "packed_e4m3",
-        lambda plan: build_engine(e4m3_of_packed(setup), plan, linear=TENSORRT, verify=False, **_tuned(setup)),
+        lambda plan: build_engine(e4m3_of_packed(setup), plan, linear=TENSORRT, verify=False, **_tuning_options(setup)),
         None,
     )
 

@@ -12,7 +12,7 @@ from padfree.onnx_tools import save_model
 from padfree.runtime import Session, split_outputs
 
 from .contender import Answers, Contender, UnavailableError, wall_ms
-from .padded import to_fp16
+from .padded_engine import to_fp16
 from .setup import Setup
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

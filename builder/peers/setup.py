@@ -22,7 +22,7 @@ from ..engine.preparation import metadata_of
 from ..engine.profile import ProfileOptions
 from ..errors import BuildError
 from .batch import MeasuredBatch
-from .padded import padded_metadata
+from .padded_engine import padded_metadata
 
 
 @dataclass(frozen=True)

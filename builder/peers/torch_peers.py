@@ -78,7 +78,7 @@ def eager(setup: Setup) -> Contender:
     return Contender(answers_of(setup, run()), ways_of(run, graph=False))
 
 
-def compiled(setup: Setup) -> Contender:
+def compiled_model(setup: Setup) -> Contender:
     """The padded model through torch.compile, for the batch's shape."""
     torch = torch_module()
     run = padded_run(setup, torch.compile(load(setup), dynamic=False))

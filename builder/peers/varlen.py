@@ -35,8 +35,8 @@ def varlen_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend
 
     def attend(window: Window) -> Callable[[Any, Any, Any], Any]:
         def run(q: Any, k: Any, v: Any) -> Any:
-            grouped = {} if q.shape[1] == k.shape[1] else {"enable_gqa": True}
-            return varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=window, **grouped)
+            options = {} if q.shape[1] == k.shape[1] else {"enable_gqa": True}
+            return varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=window, **options)
 
         return run
 

@@ -75,7 +75,7 @@ class ChatTemplate:
         error = ""
         for as_list in (False, True) if self.names_both else (False,):  # contents may have to be lists of parts
             cases = [self._case(*marks, prompt, as_list=as_list) for marks in (first, second, blanks)]
-            answer = self._rendered(cases)
+            answer = self._render(cases)
             texts = [text for text in answer["texts"] if text is not None]
             if len(texts) == len(cases) and (as_list or not self.names_both or all(mark in texts[0] for mark in first)):
                 return texts
@@ -86,16 +86,16 @@ class ChatTemplate:
 
     def _case(self, query: str, document: str, prompt: str, *, as_list: bool = False) -> dict[str, Any]:
         if self.names_both:
-            said = [(name, text) for name, text in (("system", prompt), (QUERY, query), (DOCUMENT, document)) if text]
+            texts = [(name, text) for name, text in (("system", prompt), (QUERY, query), (DOCUMENT, document)) if text]
         else:
-            said = [("system", SYSTEM), ("user", f"{DEFAULT_INSTRUCTION}{query}{BETWEEN}{document}")]
+            texts = [("system", SYSTEM), ("user", f"{DEFAULT_INSTRUCTION}{query}{BETWEEN}{document}")]
         messages = [
-            {"role": role, "content": [{"type": "text", "text": text}] if as_list else text} for role, text in said
+            {"role": role, "content": [{"type": "text", "text": text}] if as_list else text} for role, text in texts
         ]
         both = {"messages": messages, QUERY: query, DOCUMENT: document}
         return {**self.specials, **both, "add_generation_prompt": True, "enable_thinking": False, "tools": None}
 
-    def _rendered(self, cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _render(self, cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         program = [sys.executable or "python3", "-I", str(Path(rendering_process.__file__))]
         question = json.dumps({"template": self.text, "cases": cases})
         try:

@@ -53,13 +53,13 @@ def render(template: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
     except Exception as problem:  # of many kinds: the template is anybody's
         return {"texts": [None] * len(cases), "error": f"{type(problem).__name__}: {problem}"}
     for case in cases:
-        text, problem_said = _rendered(compiled, case)
+        text, problem_said = _render(compiled, case)
         texts.append(text)
         error = problem_said or error
     return {"texts": texts, "error": error}
 
 
-def _rendered(compiled: Any, case: dict[str, Any]) -> tuple[str | None, str]:
+def _render(compiled: Any, case: dict[str, Any]) -> tuple[str | None, str]:
     """A text, or why there is none."""
     try:
         return str(compiled.render(**case)), ""

@@ -87,8 +87,8 @@ def scorer_of(
             f"{', '.join(_PLAIN)}; take a reranker of one of these, or one with a head for sequence classification"
         )
     tokenizer = _tokenizer(path, encoder, config)
-    asked = f"--scores {','.join(names)}" if options.scores else f"{path}: answers with {' and '.join(names)}"
-    ids = tuple(_id_of(name, tokenizer, asked) for name in names) or answers
+    origin = f"--scores {','.join(names)}" if options.scores else f"{path}: answers with {' and '.join(names)}"
+    ids = tuple(_id_of(name, tokenizer, origin) for name in names) or answers
     if len(set(ids)) < len(ids):
         raise BuildError(f"--scores {','.join(names)}: both are the token {ids[0]}; name two tokens")
     size = config.vocab_size or 0
@@ -172,8 +172,8 @@ def _tokenizer(path: Path, encoder: Path, config: ModelConfig) -> Tokenizer:
         raise BuildError(str(error)) from error
 
 
-def _id_of(name: str, tokenizer: Tokenizer, asked: str) -> int:
-    """The token of an answer, as it stands in a text by itself, or in the vocabulary; `asked` begins the message."""
+def _id_of(name: str, tokenizer: Tokenizer, origin: str) -> int:
+    """The token of an answer, as it stands in a text by itself, or in the vocabulary; `origin` begins the message."""
     try:
         encoding = tokenizer.encode(name, add_special_tokens=False)
     except Exception:  # the library raises plain Exception; of tokenizers without a token for unknown words
@@ -186,7 +186,7 @@ def _id_of(name: str, tokenizer: Tokenizer, asked: str) -> int:
     parts = [] if encoding is None else encoding.tokens
     splits = f"splits it into {', '.join(map(ascii, parts[:6]))}" if len(parts) > 1 else "does not have it"
     raise BuildError(
-        f"{asked}: {name!a} is no token, the tokenizer {splits}; name tokens of its vocabulary, as the model's card "
+        f"{origin}: {name!a} is no token, the tokenizer {splits}; name tokens of its vocabulary, as the model's card "
         "does (--scores), or download the tokenizer again"
     )
 

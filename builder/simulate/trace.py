@@ -64,9 +64,10 @@ def generate(
     times = np.cumsum(clock.exponential(size=count)) / rate
     if arrivals == "bursts":
         times = _in_bursts(times)
-    drawn = _draw(lengths, count, max_length, dice)
+    lengths_drawn = _draw(lengths, count, max_length, dice)
     return [
-        Waiting(length, at_s, at_s + deadline_s) for at_s, length in zip(times.tolist(), drawn.tolist(), strict=True)
+        Waiting(length, at_s, at_s + deadline_s)
+        for at_s, length in zip(times.tolist(), lengths_drawn.tolist(), strict=True)
     ]
 
 
@@ -160,8 +161,8 @@ def _draw(
         return dice.integers(1, max_length, size=count, endpoint=True)
     if lengths == "short-skewed":
         median, spread = SHORT_SKEWED
-        drawn = dice.lognormal(math.log(median * max_length), spread, size=count)
-        return np.clip(np.round(drawn), 1, max_length).astype(np.int64)
+        lengths_drawn = dice.lognormal(math.log(median * max_length), spread, size=count)
+        return np.clip(np.round(lengths_drawn), 1, max_length).astype(np.int64)
     if isinstance(lengths, str):
         raise BuildError(f"--lengths is {lengths!r}, allowed: {', '.join(LENGTHS)} or a file of lengths; correct it")
     observed: npt.NDArray[np.int64] = dice.choice(np.asarray(lengths, dtype=np.int64), size=count)

@@ -253,7 +253,7 @@ def archive(models: Sequence[Needs]) -> bytes:
     """
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, path in sorted(_archived(models).items()):
+        for name, path in sorted(_files_of_archive(models).items()):
             member = tarfile.TarInfo(f"padfree/{name}")
             member.size = path.stat().st_size
             member.mode = 0o755 if path.suffix == ".so" else 0o644
@@ -262,12 +262,12 @@ def archive(models: Sequence[Needs]) -> bytes:
     return content.getvalue()
 
 
-def _archived(models: Sequence[Needs]) -> dict[str, Path]:
+def _files_of_archive(models: Sequence[Needs]) -> dict[str, Path]:
     """Path below padfree/ -> file."""
     paths: list[Path] = []
     if any(needs.engine_tensorrt is not None for needs in models):
         paths.append(_library_for(models))
-    paths += libraries.needed([needs.backend for needs in models])
+    paths += libraries.find_needed([needs.backend for needs in models])
     files = {f"lib/{path.name}": path for path in paths}
     folder = Path(runtime.__file__).parent
     files[f"runtime/{PROBE}"] = folder / PROBE

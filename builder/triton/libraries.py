@@ -21,7 +21,7 @@ WHY = {
 }
 
 
-def needed(backends: Collection[str]) -> list[Path]:
+def find_needed(backends: Collection[str]) -> list[Path]:
     """Those that a server with these backends loads, beside libpadfree.so.
 
     Raises:

@@ -166,12 +166,12 @@ def _publish(
         if shared_files:
             digest = {name: digest_of(content) for name, content in shared_files.items()}
             manifest = Manifest("", "", None, {**files_before, **digest}, {})
-            files += _changed(moves, repository / MANIFEST, manifest.to_json())
+            files += _stage_changed(moves, repository / MANIFEST, manifest.to_json())
         for index, folder, content in zip(indices, stages, digests, strict=True):
             target = index.folder / str(number)
             if not target.is_dir() or digests_in(target) != content:
                 files.append(partial(moves.into, folder, target))
-            files += _beside(moves, index, number, content)
+            files += _stage_beside(moves, index, number, content)
         for move in files:
             move()
     return number, there
@@ -236,7 +236,9 @@ def _versions(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir() if path.is_dir() and VERSIONS.fullmatch(path.name)]
 
 
-def _beside(moves: Moves, target: _Target, number: int, content: Mapping[str, str]) -> Iterator[Callable[[], None]]:
+def _stage_beside(
+    moves: Moves, target: _Target, number: int, content: Mapping[str, str]
+) -> Iterator[Callable[[], None]]:
     """Stages what lies beside the versions; gives the moves, the configuration's last."""
     model, folder = target.model, target.folder
     for name in target.new_names:
@@ -255,12 +257,12 @@ def _beside(moves: Moves, target: _Target, number: int, content: Mapping[str, st
     last = files.pop(CONFIG_FILE, None)
     yield from files.values()
     yield from (partial(moves.away, folder / name) for name in target.unused_names)
-    yield from _changed(moves, folder / MANIFEST, manifest.to_json())
+    yield from _stage_changed(moves, folder / MANIFEST, manifest.to_json())
     if last is not None:
         yield last
 
 
-def _changed(moves: Moves, path: Path, content: bytes) -> list[Callable[[], None]]:
+def _stage_changed(moves: Moves, path: Path, content: bytes) -> list[Callable[[], None]]:
     """Stages a file unless it is there like this: a server that polls would read the model again."""
     return [] if path.is_file() and path.read_bytes() == content else [moves.file(path, content)]
 

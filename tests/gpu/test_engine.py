@@ -255,7 +255,7 @@ def test_a_profile_beyond_the_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("typing", ["strong", "weak"])
 def test_the_padded_peer_gives_the_originals_answers(tmp_path: Path, typing: Any) -> None:
-    from padfree.builder.peers.padded import build_padded_engine
+    from padfree.builder.peers.padded_engine import build_padded_engine
 
     request = request_of([12, 30, 1])
     hidden, pooled = expected_of(request)

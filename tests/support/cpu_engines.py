@@ -63,7 +63,7 @@ class CpuBuilder(EngineBuilder):
     def build(
         self, model: onnx.ModelProto, _ranges: Any, *, content: memoryview | None = None, **_: Any
     ) -> BuiltEngine:
-        with self.phases.measured(BUILDING):
+        with self.phases.measure(BUILDING):
             whole = onnx.ModelProto()
             whole.CopyFrom(model if content is None else onnx.load_model_from_string(bytes(content)))
         if self.change is not None:

@@ -36,11 +36,11 @@ class FakeBuilder(EngineBuilder):
         type(self).starts += 1
         self.device, self.tensorrt_version = Device(0, "NVIDIA H200", 9, 0), "10.6.0"
         self.phases = Phases(watcher_of(progress))
-        with self.phases.measured(STARTING):
+        with self.phases.measure(STARTING):
             pass
 
     def build(self, model: Any, ranges: Any, **_: Any) -> BuiltEngine:
-        with self.phases.measured(BUILDING):
+        with self.phases.measure(BUILDING):
             self.built.append({item.name: item.maximum for item in ranges})
             self.models.append(model)
         if len(self.built) == self.fails_at:

@@ -101,8 +101,8 @@ def find_departure(
             f"'{worst.node}'{_largest_step(trace) if metadata.quantization else ''}"
         )
         return Departure(batch.name, None, "none", (), verdict, trace)
-    agreed = {item.tensor for item in trace[: trace.index(first)]}
-    since = _nodes_since(models.graph, first.tensor, agreed)
+    equal_tensors = {item.tensor for item in trace[: trace.index(first)]}
+    since = _nodes_since(models.graph, first.tensor, equal_tensors)
     kind = _kind(models, batch, first, trace, tolerance, metadata.arithmetic)
     return Departure(batch.name, first, kind, since, _verdict(first, kind, since, metadata.arithmetic), trace)
 
@@ -143,7 +143,7 @@ def _range(array: Array) -> Range:
     )
 
 
-def _nodes_since(graph: GraphProto, tensor: str, agreed: set[str]) -> tuple[str, ...]:
+def _nodes_since(graph: GraphProto, tensor: str, equal_tensors: set[str]) -> tuple[str, ...]:
     """The nodes that lead to a tensor from those that agree, in the model's order."""
     makers = {name: node for node in graph.node for name in node.output if name}
     pending, seen = [tensor], set[str]()
@@ -152,7 +152,7 @@ def _nodes_since(graph: GraphProto, tensor: str, agreed: set[str]) -> tuple[str,
         if node is None or node.output[0] in seen:
             continue
         seen.add(node.output[0])
-        pending += [name for name in node.input if name not in agreed]
+        pending += [name for name in node.input if name not in equal_tensors]
     return tuple(f"{node.op_type} '{node.name or node.output[0]}'" for node in graph.node if node.output[0] in seen)
 
 

@@ -69,7 +69,7 @@ class SideBySide:
             run = partial(self._reference.run, [pair.origin for pair in chunk])
             expected = self.original.sizes.run(run, dict(batch.feeds), [(BATCH, SLOTS)] * len(chunk))
             for pair, a, b in zip(chunk, expected, actual, strict=True):
-                rows = _aligned(a, b, batch)
+                rows = _align(a, b, batch)
                 if rows is not None:
                     yield Values(pair, *rows)
 
@@ -97,7 +97,7 @@ def rewritten_feeds(batch: ComparedBatch, original: Original, metadata: Metadata
     return packed_feeds(ragged, metadata)
 
 
-def _aligned(expected: Array, actual: Array, batch: ComparedBatch) -> tuple[Array, Array] | None:
+def _align(expected: Array, actual: Array, batch: ComparedBatch) -> tuple[Array, Array] | None:
     """The valid rows of both; None for tensors that are no numbers, or that have no row per token or per sequence."""
     if expected.dtype.kind != "f" or actual.dtype.kind != "f" or not expected.ndim or not actual.ndim:
         return None

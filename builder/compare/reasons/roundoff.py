@@ -21,7 +21,7 @@ from ..outcomes import Outcome, errors_of, is_compared
 from ..runners import SessionRunner
 from ..subject import Subject
 
-EXPLAINED = 3.0  # times what rounding gives on a CPU: sums inside kernels have another order and length
+ROUNDING_FACTOR = 3.0  # times what rounding gives on a CPU: sums inside kernels have another order and length
 BETTER = {"fp16": "fp32", "bf16": "fp16 or fp32", FP8: "fp16"}
 LAYERS_SHOWN = 3
 
@@ -58,7 +58,7 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
     else:
         facts = f"of which its GEMMs in fp8 alone make {plain:.2g}, {_most_lossy(item.metadata.quantization)}"
     facts = f"in onnxruntime the same file is {rounded:.2g} relative off {facts}"
-    if error > EXPLAINED * rounded:
+    if error > ROUNDING_FACTOR * rounded:
         verdict = f"{precision} does not explain it: {facts}; what runs here is {error:.2g} off; please report it"
     else:
         verdict = (

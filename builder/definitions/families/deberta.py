@@ -49,7 +49,7 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.only(attention_head_size=sizes.heads.size, pooler_hidden_size=sizes.width)
     tensors = writing.tensors.below("", "deberta.", there="embeddings.word_embeddings.weight")
     is_token = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
-    x = embedded = graph.op("Mul", embedded_of(writing, tensors, sizes), is_token)
+    x = embedded = graph.op("Mul", embed(writing, tensors, sizes), is_token)
     seen, terms = mask(graph), terms_of(keys)
     distances = _distances(writing, tensors, sizes, terms)
     for number in range(keys.size("num_hidden_layers", default=24)):
@@ -58,7 +58,7 @@ def _encode(writing: Writing) -> EncoderRows:
             more = terms_by_distance(graph, distances, sizes.heads, _projections(keys, parts, sizes, terms))
             x = _layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
         if number == 0 and keys.size("conv_kernel_size", default=0, least=0):
-            x = _convolved(writing, tensors, sizes, embedded, x)
+            x = _convolve(writing, tensors, sizes, embedded, x)
     tensors.ignore("position_ids", "lm_predictions.", "mask_predictions.", "pooler.", "lm_head.")
     return EncoderRows(x, sizes.width, tensors)
 
@@ -74,7 +74,7 @@ def terms_of(keys: Keys) -> tuple[str, ...]:
     return terms
 
 
-def embedded_of(writing: Writing, tensors: Tensors, sizes: LayerSizes, vocabulary: int = _VOCABULARY) -> str:
+def embed(writing: Writing, tensors: Tensors, sizes: LayerSizes, vocabulary: int = _VOCABULARY) -> str:
     """Word embeddings and, where the model has them, those of positions and types, through a norm."""
     keys, graph = writing.keys, writing.graph
     narrow = keys.size("embedding_size", default=sizes.width)
@@ -175,7 +175,7 @@ def layer_of(parts: Tensors, sizes: LayerSizes, query: Linear, key: Linear, valu
     )
 
 
-def _convolved(writing: Writing, tensors: Tensors, sizes: LayerSizes, embedded: str, x: str) -> str:
+def _convolve(writing: Writing, tensors: Tensors, sizes: LayerSizes, embedded: str, x: str) -> str:
     """x and a convolution of the embeddings over neighbouring tokens, through a norm; 0 in padding."""
     keys, graph = writing.keys, writing.graph
     size = keys.size("conv_kernel_size")

@@ -14,7 +14,7 @@ from ..layers import Linear
 from ..model import Definition, EncoderRows, Writing
 from ..tensors import Tensors
 from . import bert
-from .deberta import Distances, classes, embedded_of, layer_of, terms_by_distance, terms_of, token_types
+from .deberta import Distances, classes, embed, layer_of, terms_by_distance, terms_of, token_types
 
 _VOCABULARY = 50265
 
@@ -25,7 +25,7 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.only(is_decoder=False, talking_head=False, pooler_hidden_size=sizes.width)
     tensors = writing.tensors.below("", "deberta.", there="embeddings.word_embeddings.weight")
     is_token = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
-    x = graph.op("Mul", embedded_of(writing, tensors, sizes, _VOCABULARY), is_token)
+    x = graph.op("Mul", embed(writing, tensors, sizes, _VOCABULARY), is_token)
     seen, terms = mask(graph), terms_of(keys)
     distances = _distances(writing, tensors, sizes, terms)
     for number in range(keys.size("num_hidden_layers", default=12)):
@@ -60,7 +60,7 @@ def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tup
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     width, count = sizes.width, sizes.heads.queries
     all_rows = parts.take("attention.self.in_proj.weight", 3 * width, width)
-    query, key, value = (all_rows.interleaved(count, 3, number) for number in range(3))
+    query, key, value = (all_rows.interleave(count, 3, number) for number in range(3))
     q_bias, v_bias = (parts.take(f"attention.self.{name}_bias", width) for name in "qv")
     return layer_of(parts, sizes, Linear(query, q_bias), Linear(key, None), Linear(value, v_bias))
 

@@ -151,8 +151,8 @@ def _active(keys: Keys, defaults: Defaults) -> Activation:
     if keys.raw.get("model_type") != "gemma":
         return activation(keys, "hidden_act", default=defaults.active)
     keys.only(hidden_activation=defaults.active)
-    said = keys.text("hidden_act", default=defaults.active)
-    return activation_of(defaults.active if said == "gelu" else said)
+    hidden_act = keys.text("hidden_act", default=defaults.active)
+    return activation_of(defaults.active if hidden_act == "gelu" else hidden_act)
 
 
 def _rotary(keys: Keys, graph: EncoderGraph, size: int, positions: int) -> Rotary:

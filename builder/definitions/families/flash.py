@@ -13,7 +13,7 @@ from ..rotary import Frequencies, Rotary
 from ..tensors import Tensors
 
 
-def embedded(writing: Writing, tensors: Tensors, norm: str, sizes: LayerSizes, vocabulary: int, kinds: int) -> str:
+def embed(writing: Writing, tensors: Tensors, norm: str, sizes: LayerSizes, vocabulary: int, kinds: int) -> str:
     """Word embeddings, those of token types where there are any, and a norm: [B, S, E]."""
     graph = writing.graph
     with graph.scope("embeddings"):

@@ -90,14 +90,14 @@ def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes) -> PreNormLayer:
         Norm.rms(parts, f"{name}_layernorm", sizes.width, sizes.epsilon, plus=1.0)
         for name in ("input", "pre_feedforward", "post_attention", "post_feedforward")
     )
-    ahead, ahead_of_network, after, behind_network = norms
+    before, before_network, after, after_network = norms
     return PreNormLayer(
         projections(parts, sizes, bias=bias, output_bias=bias),
-        ahead,
+        before,
         gated_network(parts, sizes),
-        ahead_of_network,
+        before_network,
         after,
-        behind_network,
+        after_network,
     )
 
 

@@ -16,7 +16,7 @@ from ..layers import FeedForward, Linear, Norm, activation
 from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
-from .flash import embedded, rotary_layers
+from .flash import embed, rotary_layers
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def _encode(writing: Writing) -> EncoderRows:
         keys.number("layer_norm_eps", default=_default(keys, 1e-12)),
     )
     vocabulary = keys.size("vocab_size", default=_default(keys, 250_048))
-    x = embedded(writing, tensors, "embeddings.LayerNorm", sizes, vocabulary, _token_types(keys))
+    x = embed(writing, tensors, "embeddings.LayerNorm", sizes, vocabulary, _token_types(keys))
 
     def layer(number: int) -> PostNormLayer:
         return _layer(tensors.below(f"encoder.layer.{number}.", there="attention.qkv_proj.weight"), sizes)

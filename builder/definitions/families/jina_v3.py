@@ -14,7 +14,7 @@ from ..layers import FeedForward, Linear, Norm, activation
 from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
-from .flash import embedded, rotary_layers
+from .flash import embed, rotary_layers
 
 _NATIVE = "jina_embeddings_v3"
 """The model_type of transformers; the hub's is that of XLM-RoBERTa."""
@@ -27,8 +27,8 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.ignore("emb_pooler", "load_trained_adapters", "lora_dropout_p", "lora_main_params_trainable",
                 "task_instructions", "tie_word_embeddings", "use_flash_attn", "use_reentrant")  # fmt: skip
     adapters = _adapters(keys, writing.adapter)
-    kept = AdaptedTensors(writing.tensors, adapters) if adapters.names else writing.tensors
-    tensors = kept.below("", "roberta.", there="embeddings.word_embeddings.weight")
+    adapted_tensors = AdaptedTensors(writing.tensors, adapters) if adapters.names else writing.tensors
+    tensors = adapted_tensors.below("", "roberta.", there="embeddings.word_embeddings.weight")
     width = keys.size("hidden_size", default=1024)
     sizes = LayerSizes(
         width,
@@ -37,7 +37,7 @@ def _encode(writing: Writing) -> EncoderRows:
         activation(keys, "hidden_act", default="gelu"),
         keys.number("layer_norm_eps", default=1e-5),
     )
-    x = embedded(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=250_002), _token_types(keys))
+    x = embed(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=250_002), _token_types(keys))
 
     def layer(number: int) -> PostNormLayer:
         return layer_of(tensors.below(f"encoder.layers.{number}.", there="mixer.Wqkv.weight"), sizes)

@@ -21,7 +21,7 @@ from ..layers import FeedForward, Linear, Norm, activation_of
 from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies_of
 from ..tensors import Tensors
-from .flash import embedded, rotary_layers
+from .flash import embed, rotary_layers
 
 _GATES: Mapping[str, str] = MappingProxyType({"swiglu": "silu", "geglu": "gelu"})
 """Gated activations under nomic's names -> the activation of the gate."""
@@ -46,7 +46,7 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.only(head_dim=heads.size)
     epsilon, inner = _epsilon(keys), keys.size("n_inner", "intermediate_size", default=3072)
     sizes = LayerSizes(width, heads, inner, activation_of("silu"), epsilon)
-    x = embedded(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=30528), _token_types(keys))
+    x = embed(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=30528), _token_types(keys))
 
     def layer(number: int) -> PostNormLayer:
         parts = tensors.below(f"encoder.layers.{number}.", there="attn.Wqkv.weight")

@@ -31,11 +31,11 @@ LARGEST_HEADS = {"disentangled": 128}  # of plugins/attention/launch.h, by the k
 
 def name_plugin_nodes(model: onnx.ModelProto) -> None:
     """Gives every padfree node a name of its own, in place: the built engine is checked by these names."""
-    uses = Counter(node.name for node in model.graph.node)
+    counts = Counter(node.name for node in model.graph.node)
     for index, node in enumerate(padfree_nodes(model.graph)):
-        if not node.name or uses[node.name] > 1:
-            node.name = f"{node.op_type}_{index}" if not uses[f"{node.op_type}_{index}"] else f"padfree_node_{index}"
-            uses[node.name] += 1
+        if not node.name or counts[node.name] > 1:
+            node.name = f"{node.op_type}_{index}" if not counts[f"{node.op_type}_{index}"] else f"padfree_node_{index}"
+            counts[node.name] += 1
 
 
 def set_max_seq_len(model: onnx.ModelProto, max_seq_len: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from padfree.builder.demo.demo import DEMO_DATA
-from padfree.builder.peers import engines, padded
+from padfree.builder.peers import engines, padded_engine
 from padfree.builder.peers.batch import random_batch
 from padfree.builder.peers.setup import PeerModel, Setup
 
@@ -52,7 +52,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         plan.write_bytes(b"")
         calls.append(options)
 
-    monkeypatch.setattr(padded, "build_padded_engine", build)
+    monkeypatch.setattr(padded_engine, "build_padded_engine", build)
     return calls
 
 

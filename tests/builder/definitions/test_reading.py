@@ -35,7 +35,7 @@ def test_weights_keep_their_numbers(way: str, dtype: Any, tmp_path: Path) -> Non
         elif way == "shifted":
             weight, right = weight.transpose().shift(1.0), right.T + np.float32(1)
         elif way == "interleaved" and name == "turns":
-            weight, right = weight.interleaved(2, 3, 1), np.concatenate([right[2:4], right[8:10]])
+            weight, right = weight.interleave(2, 3, 1), np.concatenate([right[2:4], right[8:10]])
         found.append(weight.read({file: None}))
         wanted.append(right)
     for read, right in zip(found, wanted, strict=True):

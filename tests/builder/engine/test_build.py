@@ -141,7 +141,7 @@ def test_the_builder_effort_is_checked_before_tensorrt() -> None:
 
 def test_a_plan_and_its_metadata_belong_together(packed_metadata: dict[str, Any], tmp_path: Path) -> None:
     phases = Phases()
-    with phases.measured(STARTING):
+    with phases.measure(STARTING):
         pass
     machine = SimpleNamespace(tensorrt_version="10.6.0", device=Device(0, "NVIDIA H200", 9, 0), phases=phases)
     profile = Profile(1, 5, 10, 2, 8)

@@ -26,7 +26,7 @@ from padfree.builder.engine import large_files, network, preparation_process
 from padfree.builder.engine.gpu_memory import weight_bytes
 from padfree.builder.engine.linear import apply_linear, linear_of
 from padfree.builder.engine.lowering import for_parser
-from padfree.builder.engine.network import serialized
+from padfree.builder.engine.network import serialize
 from padfree.builder.engine.options import BuildOptions
 from padfree.builder.engine.preparation import prepare_model, rewrite_once
 from padfree.builder.engine.preparation_process import preparing
@@ -172,7 +172,7 @@ def test_bytes_are_those_of_the_model() -> None:
     assert content is not None
     model = prepare_model(EXPORTED, OPTIONS, no_device)
     assert onnx.load_model_from_string(bytes(content)) == model
-    pieces = serialized(Model(model))
+    pieces = serialize(Model(model))
     assert pieces is not None
     assert content == b"".join(pieces)
 
@@ -185,7 +185,7 @@ def test_a_weight_beyond_protobufs_limit_is_none_to_hand_on(
         raise error("too large")
 
     monkeypatch.setattr(network, "bytes_in_pieces", refuse)
-    assert serialized(Model(onnx.ModelProto())) is None
+    assert serialize(Model(onnx.ModelProto())) is None
 
 
 def test_errors_are_those_of_rewriting(tmp_path: Path, packed_model: ModelWriter) -> None:

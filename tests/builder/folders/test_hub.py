@@ -15,7 +15,7 @@ import pytest
 from padfree.builder import BuildError, cli
 from padfree.builder.folders import hub_refusals
 from padfree.builder.folders.hub_files import module_files, pickles_of, settings_of, weights_of
-from padfree.builder.folders.location import located
+from padfree.builder.folders.location import locate
 
 from tests.support import defined
 from tests.support.fake_hub import COMMIT, FakeHub, serving
@@ -166,7 +166,7 @@ def test_files_of_repositories() -> None:
 def test_a_revision_is_for_repositories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = defined.write_reference(defined.read("bert"), tmp_path / "model")
     with pytest.raises(BuildError, match="--revision v1 is for repositories of the Hugging Face Hub, and this is none"):
-        located(folder, revision="v1")
+        locate(folder, revision="v1")
     assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "o.onnx"), "--revision", "v1"]) == 1
     assert cli.main(["build", "a/b", "c/d", "-o", str(tmp_path / "o"), "--revision", "v1"]) == 1
     said = " ".join(capsys.readouterr().err.split())

@@ -13,7 +13,7 @@ import pytest
 from padfree.builder import BuildError, cli
 from padfree.builder.folders import location
 from padfree.builder.folders.hub import is_hub_id
-from padfree.builder.folders.location import located
+from padfree.builder.folders.location import locate
 from padfree.onnx_tools.files.model_file import load_model
 
 from tests.support.folders import VOCABULARY, WIDTH, write_folder, write_json, write_safetensors
@@ -112,7 +112,7 @@ def test_plans_may_have_any_name(tmp_path: Path) -> None:
     plan = tmp_path / "model.bin"
     plan.write_bytes(b"an engine")
     write_json(tmp_path / "model.bin.json", {})
-    assert located(plan) == plan
+    assert locate(plan) == plan
 
 
 @pytest.mark.parametrize("command", ["inspect", "build", "run", "serve"])

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from padfree.builder import BuildError
-from padfree.builder.peers.padded import padded_metadata, to_fp16
+from padfree.builder.peers.padded_engine import padded_metadata, to_fp16
 from padfree.runtime.plan_files import parse_metadata
 
 
