@@ -165,7 +165,7 @@ def _run(arguments: argparse.Namespace) -> int:
             cuda_graphs=arguments.cuda_graphs,
             ends_process=True,
             on_ready=lambda url: print_line(console, f"serving {arguments.model} at {url}"),
-            on_summary=lambda shown: print_pairs(console, shown),
+            on_summary=lambda pairs: print_pairs(console, pairs),
         )
     return 0
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from padfree.contract.phases import Watcher
 
-_BEGIN, _REPORT, _SAY, _END = "begun", "moved", "said", "ended"
+_BEGIN, _REPORT, _SAY, _END = "begin", "report", "say", "end"
 
 
 class Teller:

@@ -39,8 +39,8 @@ STAGES = MappingProxyType(
 class StageProgress(Progress):
     """The stages of a rewrite or a build: bars on a terminal, and lines elsewhere (`contract.phases.Watcher`).
 
-    A line says which stage begins; while one lasts, another line now and then says how far it is. `said` gets them;
-    without it there are none.
+    A line says which stage begins; while one lasts, another line now and then says how far it is. `say` gets the
+    lines; without it there are none.
     """
 
     def __init__(self, console: Console, say: Callable[[str], object] | None, *, quiet: bool) -> None:

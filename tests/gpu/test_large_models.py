@@ -25,7 +25,7 @@ LAYERS = 4
 def test_models_that_lie_in_a_file(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those that are too large for a message: TensorRT reads their weights beside the graph."""
     named, imported = "engine.preparation_process import serve", "engine import preparation_process as module"
-    refusing = "module.serialized = lambda *_: None\nmodule.serve(sys.argv[1], answer)"
+    refusing = "module.serialize = lambda *_: None\nmodule.serve(sys.argv[1], answer)"
     child = preparation_process._CHILD.replace(named, imported).replace("serve(sys.argv[1], answer)", refusing)
     monkeypatch.setattr(preparation_process, "_CHILD", child)
     plan = tmp_path / "model.plan"

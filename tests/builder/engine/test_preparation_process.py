@@ -119,7 +119,7 @@ def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subp
 def test_a_model_too_large_for_a_message_is_handed_on_in_a_file(
     monkeypatch: pytest.MonkeyPatch, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    refusing = "module.serialized = lambda *_: None\nmodule.serve(sys.argv[1], answer)"
+    refusing = "module.serialize = lambda *_: None\nmodule.serve(sys.argv[1], answer)"
     named, imported = "engine.preparation_process import serve", "engine import preparation_process as module"
     child = preparation_process._CHILD.replace(named, imported)
     monkeypatch.setattr(preparation_process, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
