@@ -28,6 +28,8 @@ OF_MODELOPT = {
     "rtn_dq",
 }
 """Settings of another tool that the documents speak of."""
+PAGE = re.compile(r'(?<![\w/])(docs/[\w/.-]+?\.md)(?:, "([^"]+)")?')
+"""A page that code names, and one of its headings."""
 CODE = {".py", ".cu", ".cuh", ".h", ".cpp", ".txt", ".toml", ".cmake"}
 
 
@@ -96,9 +98,21 @@ def test_a_file_has_what_is_said_to_be_in_it(document: Path, sources: list[str])
     assert wrong == []
 
 
+def test_pages_and_headings_that_code_names_exist(sources: list[str]) -> None:
+    wrong = []
+    for source in sources:
+        text = re.sub(r"\s*\n\s*(?://|#)?\s*", " ", text_of(source))
+        for name, heading in PAGE.findall(text):
+            page = ROOT / name
+            if not page.is_file() or (heading and f"# {heading}\n" not in page.read_text("utf-8")):
+                wrong.append((source, name, heading))
+    assert wrong == []
+
+
 def test_names_of_code_are_recognised(identifiers: set[str]) -> None:
     text = "`launchRowNorm` in `common/row_norm.cuh`, but `a word`, `run()`\n```sh\n`not_this`\n```\n"
     assert code_names(text) == {"launchRowNorm", "row_norm"}
     assert DEFINED.findall(text) == [("launchRowNorm", "common/row_norm.cuh")]
+    assert PAGE.findall('(docs/index.md, "Guide")') == [("docs/index.md", "Guide")]
     assert {"launchRowNorm", "row_norm"} <= identifiers
     assert "launch_row_norm_of_" + "nothing" not in identifiers
