@@ -16,7 +16,7 @@ from padfree.onnx_tools import QUANTIZATION, RewriteOptions, quantize, quantize_
 from padfree.onnx_tools.files import Model, is_rewritten, open_model
 from padfree.onnx_tools.quantization import BeginSteps, QuantizationOptions
 from padfree.runtime import Metadata, SessionError, packed_feeds, padded_feeds, parse_metadata
-from padfree.runtime.request import Ragged, read_request
+from padfree.runtime.request import RaggedBatch, read_request
 
 from .batches import TextOptions, read_batch
 from .engine.linear import FOLDED, linear_of
@@ -100,11 +100,11 @@ def calibration_batches(calibration: Calibration, metadata: Metadata, model: Pat
         raise BuildError(f"--calibrate {file}: {error}") from error
 
 
-def _pad(ragged: Ragged, metadata: Metadata) -> dict[str, Any]:
+def _pad(ragged: RaggedBatch, metadata: Metadata) -> dict[str, Any]:
     return padded_feeds(ragged, metadata)
 
 
-def _parts(ragged: Ragged) -> Iterator[Ragged]:
+def _parts(ragged: RaggedBatch) -> Iterator[RaggedBatch]:
     """Batches of whole sequences, without empty ones."""
     indices, tokens = list[int](), 0
     for at, length in enumerate(ragged.seq_lens.tolist()):

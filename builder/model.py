@@ -13,7 +13,7 @@ from typing import Any
 
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import Session
-from padfree.runtime.answers import Classified, Floats, Ranked, Tagged, TextModel, TokenRows
+from padfree.runtime.answers import Classification, Floats, RankedDocument, TaggedSpan, TextModel, TokenRows
 from padfree.runtime.text import Text
 from rich.console import Console
 
@@ -24,7 +24,7 @@ from .folders.location import locate
 from .folders.packing import runnable
 from .kept_engines import AUTO, EngineOptions, kept_engine, runs_on_gpu
 
-__all__ = ["Classified", "Model", "Ranked", "Tagged", "TokenRows"]
+__all__ = ["Classification", "Model", "RankedDocument", "TaggedSpan", "TokenRows"]
 
 _log = logging.getLogger("padfree")
 _OWNER = "sentence-transformers"
@@ -113,7 +113,7 @@ class Model(TextModel):
         """As `encode`, in a thread."""
         return await asyncio.to_thread(lambda: self.encode(texts, **options))
 
-    async def rerank_async(self, query: str, documents: Sequence[str], **options: Any) -> list[Ranked]:
+    async def rerank_async(self, query: str, documents: Sequence[str], **options: Any) -> list[RankedDocument]:
         """As `rerank`, in a thread."""
         return await asyncio.to_thread(lambda: self.rerank(query, documents, **options))
 

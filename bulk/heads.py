@@ -12,8 +12,8 @@ import pyarrow as pa
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import CLASSES, SEVERAL_LABELS, TextInfo
 from padfree.runtime import split_outputs
-from padfree.runtime.answers import classified
-from padfree.runtime.request import Ragged
+from padfree.runtime.answers import classify
+from padfree.runtime.request import RaggedBatch
 from padfree.runtime.text import CLASSIFY, RERANK, SPARSE, TOKENS
 
 from .manifest import Options
@@ -27,7 +27,7 @@ LABEL, LABELS = "label", "labels"
 class Head(Protocol):
     """Takes the results of runs, which may come from several threads, and gives columns."""
 
-    def add(self, at: Array, outputs: Mapping[str, Array], ragged: Ragged) -> None:
+    def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
         """Keeps a run's outputs.
 
         Args:
@@ -62,7 +62,7 @@ class DenseHead:
         self._name, self._dtype, self._task, self._rows = name, dtype, task, rows
         self._values: Array | None = None
 
-    def add(self, at: Array, outputs: Mapping[str, Array], ragged: Ragged) -> None:
+    def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
         """As Head."""
         values = outputs[self._name][: len(ragged.seq_lens)].reshape(len(ragged.seq_lens), -1)
         if self._values is None:
@@ -96,7 +96,7 @@ class LabelHead(DenseHead):
     def columns(self, rows: Array) -> Columns:
         """As Head."""
         values = self._read_values()[rows]
-        classes = classified(values, self._info)
+        classes = classify(values, self._info)
         scores = np.asarray([list(item.scores.values()) for item in classes], self._dtype).reshape(values.shape)
         columns = {
             LABEL: pa.array([item.label for item in classes], pa.string()),
@@ -116,7 +116,7 @@ class TokenHead:
         self._ends = np.cumsum(seq_lens, dtype=np.int64)
         self._values: Array | None = None
 
-    def add(self, at: Array, outputs: Mapping[str, Array], ragged: Ragged) -> None:
+    def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
         """As Head."""
         parts: Sequence[Array] = split_outputs(outputs, ragged, self._metadata)[self._name]
         for row, part in zip(at.tolist(), parts, strict=True):
@@ -156,7 +156,7 @@ class SparseHead:
         self._indices: list[Array] = [np.zeros(0, np.int32)] * rows
         self._weights: list[Array] = [np.zeros(0, dtype)] * rows
 
-    def add(self, at: Array, outputs: Mapping[str, Array], ragged: Ragged) -> None:
+    def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
         """As Head."""
         dense = outputs[self._name][: len(ragged.seq_lens)]
         rows, words = np.nonzero(dense)

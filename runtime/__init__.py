@@ -6,6 +6,7 @@ from padfree.contract.metadata import EngineInfo, InputInfo, Metadata, OutputInf
 from . import word_table
 from .backend import Backend, RunOptions
 from .budget import Budget, cut
+from .chunks import run_chunks
 from .errors import SessionError
 from .feeds import Array, packed_feeds, padded_feeds, split_outputs
 from .gpu import plugin_library  # which remembers where Python was started
@@ -14,7 +15,6 @@ from .plan_files import check_no_folder, file_digest, open_plan, parse_metadata,
 from .sequence_values import read_values, sample_values
 from .session import Session, budget_of
 from .shared_values import groups_of_shared
-from .windows import run_windows
 
 __all__ = [
     "Array",
@@ -42,7 +42,7 @@ __all__ = [
     "plugin_library",
     "read_sidecar",
     "read_values",
-    "run_windows",
+    "run_chunks",
     "sample_values",
     "sidecar_path",
     "split_outputs",

@@ -64,21 +64,21 @@ class CpuRuns:
         joins_rows = all(item.layout == "constant" or item.rows_of is not None for item in metadata.outputs)
         self._cuts = metadata.is_packed and joins_rows
 
-    def run(self, feeds: Feeds, once: Run) -> dict[str, Array]:
-        """What `once` gives for the inputs, which it gets whole or in parts."""
+    def run(self, feeds: Feeds, run_once: Run) -> dict[str, Array]:
+        """What `run_once` gives for the inputs, which it gets whole or in parts."""
         if not self._cuts:
-            return once(feeds)
+            return run_once(feeds)
         lengths = self._lengths(feeds).tolist()
         longest, tokens = max(lengths, default=0), sum(lengths)
         slots = longest * len(lengths)
         if slots <= min(self._most, max(FEW_SLOTS, SLOTS_A_TOKEN * tokens)):
-            return once(feeds)
+            return run_once(feeds)
         ends = np.cumsum(lengths)
         sizes = {"T": len(feeds[self._metadata.ids_input().name]), "B": len(lengths)}  # with tokens of filler
         results: dict[str, Array] = {}
         for group in in_groups(lengths, self._most):
             at = np.concatenate([np.arange(ends[one] - lengths[one], ends[one]) for one in group])
-            outputs = once(self._part(feeds, group, [lengths[one] for one in group], at))
+            outputs = run_once(self._part(feeds, group, [lengths[one] for one in group], at))
             self._join(results, outputs, {"T": at, "B": np.asarray(group)}, sizes)
         return results
 
@@ -109,7 +109,7 @@ class CpuRuns:
         self,
         results: dict[str, Array],
         outputs: Mapping[str, Array],
-        slots: Mapping[str, Array],
+        indices: Mapping[str, Array],
         sizes: Mapping[str, int],
     ) -> None:
         """Puts the rows of a part where they belong; rows of filler are zeros."""
@@ -120,4 +120,4 @@ class CpuRuns:
                 continue
             if item.name not in results:
                 results[item.name] = np.zeros((sizes[rows], *array.shape[1:]), dtype=array.dtype)
-            results[item.name][slots[rows]] = array[: len(slots[rows])]
+            results[item.name][indices[rows]] = array[: len(indices[rows])]

@@ -14,14 +14,14 @@ from padfree.contract.names import PER_SEQUENCE
 
 from .errors import SessionError
 from .masks import mask_values
-from .request import Ragged
+from .request import RaggedBatch
 from .rows import no_tokens
 from .shared_values import check_shared
 
 Array = npt.NDArray[Any]
 
 
-def packed_feeds(ragged: Ragged, metadata: Metadata) -> dict[str, Array]:
+def packed_feeds(ragged: RaggedBatch, metadata: Metadata) -> dict[str, Array]:
     """Inputs [T] or [T, N] of tokens, [B] or [B, N] of sequences, and their lengths.
 
     These are seq_lens [B] or cu_seqlens [B+1], and max_seqlen [S], whose shape is read. A batch of empty sequences gets
@@ -54,7 +54,7 @@ def cumulative(seq_lens: Array) -> Array:
     return np.concatenate([[0], np.cumsum(seq_lens)]).astype(np.int32)
 
 
-def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -> dict[str, Array]:
+def padded_feeds(ragged: RaggedBatch, metadata: Metadata, width: int | None = None) -> dict[str, Array]:
     """Inputs of the padded interface: tokens and mask [B, S], right-padded to the longest sequence, or to `width`.
 
     Padding is zeros, or what the model's mask takes for it, or an id that the model does not look for.
@@ -90,7 +90,7 @@ def padded_feeds(ragged: Ragged, metadata: Metadata, width: int | None = None) -
     return feeds
 
 
-def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata) -> dict[str, list[Any]]:
+def split_outputs(outputs: Mapping[str, Any], ragged: RaggedBatch, metadata: Metadata) -> dict[str, list[Any]]:
     """One result per sequence, without its padding: [len, ...] of [T, ...] and [B, S, ...], [...] of [B, ...].
 
     Of other axes likewise, [H, len, len] of [B, H, S, S]; constant outputs are the same for every sequence. Results are
@@ -135,5 +135,5 @@ def split_outputs(outputs: Mapping[str, Any], ragged: Ragged, metadata: Metadata
 
 def _own_part(item: OutputInfo, sequence: int, length: int) -> tuple[int | slice, ...]:
     """Where a sequence's own numbers are in a padded output."""
-    slots: dict[str, int | slice] = {"B": sequence, "S": slice(length)}
-    return tuple(slots.get(str(size), slice(None)) for size in item.sizes)
+    index_by_axis: dict[str, int | slice] = {"B": sequence, "S": slice(length)}
+    return tuple(index_by_axis.get(str(size), slice(None)) for size in item.sizes)

@@ -95,9 +95,9 @@ class OnnxBackend:
         if self._session is None:
             raise SessionError("the session is closed; open a new one")
         check_padding(feeds, self.metadata)
-        return self._runs.run(feeds, self._once)
+        return self._runs.run(feeds, self._run_once)
 
-    def _once(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def _run_once(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         try:
             values = self._session.run(self._outputs, dict(feeds))
         except Exception as error:  # onnxruntime's error classes share no public base

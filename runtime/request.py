@@ -36,7 +36,7 @@ FEW = 64
 ZERO_WHEN_MISSING = ("token_type_ids", "segment_ids")  # tokenisers leave it out for single texts, and mean zeros
 
 
-class Ragged(NamedTuple):
+class RaggedBatch(NamedTuple):
     """A checked ragged batch in the caller's order.
 
     tokens: token input name -> int32 [T], all sequences one after the other; [T, N] where a token has N numbers, which
@@ -49,14 +49,14 @@ class Ragged(NamedTuple):
     seq_lens: Int32Array
     of_sequences: Mapping[str, TokenArray] = MappingProxyType({})
 
-    def part(self, start: int, stop: int) -> Ragged:
+    def part(self, start: int, stop: int) -> RaggedBatch:
         """The sequences start..stop-1."""
         if (start, stop) == (0, self.seq_lens.size):
             return self
         ends = np.cumsum(self.seq_lens, dtype=np.int64)
         first = int(ends[start - 1]) if start else 0
         last = int(ends[stop - 1])
-        return Ragged(
+        return RaggedBatch(
             {name: row[first:last] for name, row in self.tokens.items()},
             self.seq_lens[start:stop],
             {name: rows[start:stop] for name, rows in self.of_sequences.items()},
@@ -69,16 +69,16 @@ class Ragged(NamedTuple):
         return tokens | {name: list(rows) for name, rows in self.of_sequences.items()}
 
     @staticmethod
-    def join(parts: Sequence[Ragged]) -> Ragged:
+    def join(parts: Sequence[RaggedBatch]) -> RaggedBatch:
         """The sequences of several batches of one model, one or more, as one batch."""
         if len(parts) == 1:
             return parts[0]
         first = parts[0]
         tokens = {name: np.concatenate([part.tokens[name] for part in parts]) for name in first.tokens}
         rows = {name: np.concatenate([part.of_sequences[name] for part in parts]) for name in first.of_sequences}
-        return Ragged(tokens, np.concatenate([part.seq_lens for part in parts]), rows)
+        return RaggedBatch(tokens, np.concatenate([part.seq_lens for part in parts]), rows)
 
-    def take(self, sequences: Sequence[int]) -> Ragged:
+    def take(self, sequences: Sequence[int]) -> RaggedBatch:
         """Some of the sequences, in the order given."""
         if isinstance(sequences, range) and sequences.step == 1:
             return self.part(sequences.start, sequences.stop)
@@ -86,10 +86,10 @@ class Ragged(NamedTuple):
         seq_lens = self.seq_lens[sequences]
         at = np.concatenate([np.arange(ends[one] - self.seq_lens[one], ends[one]) for one in sequences])
         rows = {name: values[sequences] for name, values in self.of_sequences.items()}
-        return Ragged({name: row[at] for name, row in self.tokens.items()}, seq_lens, rows)
+        return RaggedBatch({name: row[at] for name, row in self.tokens.items()}, seq_lens, rows)
 
 
-def read_request(request: Any, metadata: Metadata) -> Ragged:
+def read_request(request: Any, metadata: Metadata) -> RaggedBatch:
     """Checks a request of one array per sequence and packs it.
 
     Args:
@@ -128,10 +128,10 @@ def read_request(request: Any, metadata: Metadata) -> Ragged:
     for item in items:
         if item.name in columns_read or item.excluded:  # zeros are in every table
             check_values(item, tokens[item.name], seq_lens)
-    return Ragged(tokens, seq_lens, read_sequence_values(columns, metadata, len(lengths)))
+    return RaggedBatch(tokens, seq_lens, read_sequence_values(columns, metadata, len(lengths)))
 
 
-def _read_lists(rows: list[Any], metadata: Metadata) -> Ragged | None:
+def _read_lists(rows: list[Any], metadata: Metadata) -> RaggedBatch | None:
     """A request of lists of ids alone, without anything wrong: most of them, and of most of their time.
 
     None where there is anything else: then `read_request` looks at every part by itself, and names what is wrong.
@@ -155,7 +155,7 @@ def _read_lists(rows: list[Any], metadata: Metadata) -> Ragged | None:
     tokens = {
         item.name: packed if item is ids else np.zeros((packed.size, *item.trailing_shape), np.int32) for item in items
     }
-    return Ragged(tokens, np.array(lengths, dtype=np.int32))
+    return RaggedBatch(tokens, np.array(lengths, dtype=np.int32))
 
 
 def _in_table(packed: Int32Array, limit: int) -> bool:
@@ -166,7 +166,7 @@ def _in_table(packed: Int32Array, limit: int) -> bool:
     return int(np.maximum.reduce(packed.view(np.uint32))) < limit  # negative ones are the largest
 
 
-def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens: int = 0) -> Ragged:
+def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens: int = 0) -> RaggedBatch:
     """Checks a request that is packed already: token arrays [T] and seq_lens [B].
 
     Args:
@@ -198,7 +198,7 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
     check_sequence_lengths(lens, metadata)
     for item in metadata.token_inputs():
         check_values(item, tokens[item.name], lens)
-    return Ragged(tokens, lens, read_sequence_values(columns, metadata, lens.size))
+    return RaggedBatch(tokens, lens, read_sequence_values(columns, metadata, lens.size))
 
 
 def check_lengths(seq_lens: Int32Array, tokens: int, name: str) -> None:

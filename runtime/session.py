@@ -22,7 +22,7 @@ from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
 from .gpu.trt import import_tensorrt
 from .plan_files import open_plan
-from .request import Ragged, check_one_run, read_packed, read_request
+from .request import RaggedBatch, check_one_run, read_packed, read_request
 from .shared_values import groups_of_shared
 
 Array = npt.NDArray[Any]
@@ -124,7 +124,7 @@ class Session:
         """
         return self.run_ragged(read_request(request, self._metadata), outputs=outputs, stream=stream)
 
-    def run_ragged(self, ragged: Ragged, *, outputs: str = "host", stream: Any = None) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch, *, outputs: str = "host", stream: Any = None) -> dict[str, list[Any]]:
         """Runs a batch that `read_request` or `read_packed` has checked for this model; otherwise as `run`."""
         options = self._run_options(outputs, stream)
         groups = groups_of_shared(ragged, self._metadata)
@@ -132,7 +132,7 @@ class Session:
             return self._run_groups(ragged, groups, options)
         return self._run_together(ragged, options)
 
-    def _run_together(self, ragged: Ragged, options: Mapping[str, Any]) -> dict[str, list[Any]]:
+    def _run_together(self, ragged: RaggedBatch, options: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Runs sequences that may share runs."""
         parts = [ragged.part(run.start, run.stop) for run in cut(ragged.seq_lens.tolist(), self._budget)]
         if len(parts) == 1:
@@ -193,7 +193,7 @@ class Session:
         return self._backend.run(self.feeds(ragged), **options)
 
     def _run_groups(
-        self, ragged: Ragged, groups: Sequence[Sequence[int]], options: Mapping[str, Any]
+        self, ragged: RaggedBatch, groups: Sequence[Sequence[int]], options: Mapping[str, Any]
     ) -> dict[str, list[Any]]:
         """Runs sequences, each with others of its group alone, and puts the results in the caller's order."""
         results: dict[str, list[Any]] = {item.name: [None] * ragged.seq_lens.size for item in self._metadata.outputs}
@@ -203,10 +203,10 @@ class Session:
                     results[name][at] = row
         return results
 
-    def _start(self, part: Ragged, options: Mapping[str, Any], *, patient: bool = True) -> RunUnderWay | None:
+    def _start(self, part: RaggedBatch, options: Mapping[str, Any], *, patient: bool = True) -> RunUnderWay | None:
         return self._backend.start(self.feeds(part), **options, patient=patient)
 
-    def _run_parts(self, parts: Sequence[Ragged], options: Mapping[str, Any]) -> dict[str, list[Any]]:
+    def _run_parts(self, parts: Sequence[RaggedBatch], options: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Several runs; each starts before the one before it has ended, unless other threads have all contexts."""
         results: dict[str, list[Any]] = {item.name: [] for item in self._metadata.outputs}
         before: RunUnderWay | None = None
@@ -228,7 +228,7 @@ class Session:
                 before.wait()
         return results
 
-    def feeds(self, ragged: Ragged) -> dict[str, Array]:
+    def feeds(self, ragged: RaggedBatch) -> dict[str, Array]:
         """The model's input arrays for a checked batch, as its interface wants them."""
         make = packed_feeds if self._metadata.is_packed else padded_feeds
         return make(ragged, self._metadata)

@@ -10,12 +10,12 @@ import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 
 from .errors import SessionError
-from .request import Ragged
+from .request import RaggedBatch
 
 Array = npt.NDArray[Any]
 
 
-def groups_of_shared(ragged: Ragged, metadata: Metadata) -> list[list[int]]:
+def groups_of_shared(ragged: RaggedBatch, metadata: Metadata) -> list[list[int]]:
     """The sequences, by number, that have the same values of all inputs that a run has once; mostly one group."""
     names = metadata.shared_inputs
     if not names or not ragged.seq_lens.size:
@@ -27,7 +27,7 @@ def groups_of_shared(ragged: Ragged, metadata: Metadata) -> list[list[int]]:
     return list(groups.values())
 
 
-def check_shared(ragged: Ragged, metadata: Metadata) -> None:
+def check_shared(ragged: RaggedBatch, metadata: Metadata) -> None:
     """Raises SessionError where sequences of one run differ in an input that the model has once for all of them."""
     for name in metadata.shared_inputs:
         check_same_rows(name, ragged.of_sequences[name])

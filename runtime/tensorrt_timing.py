@@ -6,13 +6,13 @@ from __future__ import annotations
 import statistics
 
 from .errors import SessionError
-from .request import Ragged
+from .request import RaggedBatch
 from .session import Session
 
 WARM_UP_RUNS = 10
 
 
-def measure_ms(session: Session, batch: Ragged, iterations: int) -> float:
+def measure_ms(session: Session, batch: RaggedBatch, iterations: int) -> float:
     """The median GPU time in ms of one run, without copies; as a CUDA graph where that can be and is faster.
 
     Raises:

@@ -16,7 +16,7 @@ from .text.checks import largest_id
 from .text.encoder import EncodedTexts, Text
 from .text.inputs import TextInputs
 from .text.json_files import read_bytes
-from .text.pairs import prompted
+from .text.pairs import add_prompt
 from .text.source import kept_content, text_source, tokenizer_path
 from .text.tokenizer_file import parse, plain
 
@@ -158,7 +158,7 @@ class TextReader:
                 "a text by itself, and the model scores pairs; give pairs of texts: ('query', 'document')"
             )
         if front:
-            texts = [prompted(text, front) for text in texts]
+            texts = [add_prompt(text, front) for text in texts]
         encoded = self._encoder.encode(texts)
         if encoded.cut.any() and not cut:
             raise SessionError(

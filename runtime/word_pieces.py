@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .word_table import NEW_WORD, Looked, WordTable, open_library
+from .word_table import NEW_WORD, LookUpResult, WordTable, open_library
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -78,21 +78,21 @@ class WordPieces:
         )
         return next((some for some in pairs if some._agrees_on_pairs(tokenizer)), pieces)
 
-    def look_up(self, texts: Sequence[Text], most: int | None = None) -> Looked:
+    def look_up(self, texts: Sequence[Text], most: int | None = None) -> LookUpResult:
         """Tokens of texts, or pairs, as `ids` and `pair` give them; `left` are those that the library has to make."""
         frame, singles = self._frame, [text for text in texts if isinstance(text, str)]
         if not singles and self._pair_frame is not None:
             frame, singles = self._pair_frame, [text for pair in texts for text in pair]
         if self._table is None or len(singles) != len(texts) * (len(frame.parts) - 1):
-            return Looked.of_rows([self._row(text, most) for text in texts])
-        looked = self._table.look_up(singles, frame.parts, most)
-        if looked.counts.size and (looked.counts == NEW_WORD).any():
+            return LookUpResult.of_rows([self._row(text, most) for text in texts])
+        result = self._table.look_up(singles, frame.parts, most)
+        if result.counts.size and (result.counts == NEW_WORD).any():
             segments = len(frame.parts) - 1
-            for row in np.flatnonzero(looked.counts == NEW_WORD).tolist():
+            for row in np.flatnonzero(result.counts == NEW_WORD).tolist():
                 for text in singles[row * segments : (row + 1) * segments]:
                     self._look_up(text)  # which adds its words to the table
-            looked = self._table.look_up(singles, frame.parts, most)
-        return looked
+            result = self._table.look_up(singles, frame.parts, most)
+        return result
 
     def ids(self, text: str, most: int | None = None) -> list[int] | None:
         """The ids of a text, cut to `most`, special ones included; None where the library has to find them."""

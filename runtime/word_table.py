@@ -49,7 +49,7 @@ class _LookUpRequest(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Looked:
+class LookUpResult:
     """Tokens of texts, or pairs, one after the other.
 
     Attributes:
@@ -63,7 +63,7 @@ class Looked:
     counts: Int32Array
 
     @classmethod
-    def of_rows(cls, rows: Sequence[IdRow | None]) -> Looked:
+    def of_rows(cls, rows: Sequence[IdRow | None]) -> LookUpResult:
         """Of ids and types of every row; None: there are none here."""
         counts = np.array([LEFT_OUT if row is None else len(row[0]) for row in rows], np.int32)
         present = [row for row in rows if row is not None]
@@ -76,14 +76,14 @@ class Looked:
         """The rows without tokens."""
         return np.flatnonzero(self.counts < 0).tolist() if self.counts.size and self.counts.min() < 0 else []
 
-    def without(self, rows: npt.NDArray[np.bool_]) -> Looked:
+    def without(self, rows: npt.NDArray[np.bool_]) -> LookUpResult:
         """Without the tokens of some rows; `rows` is bool [rows]."""
         if not rows.any():
             return self
         stays = np.repeat(~rows, np.maximum(self.counts, 0))
-        return Looked(self.ids[stays], self.types[stays], np.where(rows, np.int32(LEFT_OUT), self.counts))
+        return LookUpResult(self.ids[stays], self.types[stays], np.where(rows, np.int32(LEFT_OUT), self.counts))
 
-    def completed(self, rows: Sequence[IdRow]) -> Looked:
+    def complete(self, rows: Sequence[IdRow]) -> LookUpResult:
         """With ids and types for the rows of `rows_left`, in their order."""
         starts = [0, *accumulate(np.maximum(self.counts, 0).tolist())]
         completions = dict(zip(self.rows_left, rows, strict=True))
@@ -92,7 +92,7 @@ class Looked:
             for at, (start, stop) in enumerate(pairwise(starts))
         ]
         ids, types = (np.concatenate([np.asarray(row[at], np.int32) for row in every]) for at in (0, 1))
-        return Looked(ids, types, np.array([len(row[0]) for row in every], np.int32))
+        return LookUpResult(ids, types, np.array([len(row[0]) for row in every], np.int32))
 
 
 class WordTable:
@@ -121,7 +121,7 @@ class WordTable:
         """Forgets all words."""
         _check(self._library.padfree_words_clear(self._handle))
 
-    def look_up(self, texts: Sequence[str], frame: Sequence[Sequence[int]], most: int | None) -> Looked:
+    def look_up(self, texts: Sequence[str], frame: Sequence[Sequence[int]], most: int | None) -> LookUpResult:
         """Tokens of rows of texts.
 
         Args:
@@ -152,7 +152,7 @@ class WordTable:
             )
             count = _check(self._library.padfree_words_look_up(self._handle, ctypes.byref(request)))
             if count >= 0:
-                return Looked(ids[:count], types[:count], counts)
+                return LookUpResult(ids[:count], types[:count], counts)
             capacity = -count
 
     def _bytes(self, texts: Sequence[str]) -> tuple[bytes, npt.NDArray[np.int64]]:

@@ -7,7 +7,7 @@ from padfree.runtime import sample_values
 from padfree.runtime.batching import Speed
 from padfree.runtime.batching.speed import measure as measure_batches
 from padfree.runtime.pool import DevicePool
-from padfree.runtime.request import Ragged, read_packed
+from padfree.runtime.request import RaggedBatch, read_packed
 from padfree.runtime.text import ServedModel
 
 from .engine import Runner
@@ -26,7 +26,7 @@ def measure(session: Runner, served_model: ServedModel, runs: int) -> Speed:
     encoder = served_model.encoder()
     text = SAMPLE if served_model.inputs.template is None else ("a", SAMPLE)
 
-    def sample(copies: int) -> Ragged:
+    def sample(copies: int) -> RaggedBatch:
         encoded = encoder.encode([text] * copies)
         columns = {**served_model.inputs.columns(encoded), **sample_values(served_model.inputs.others, copies)}
         return read_packed(columns, encoded.seq_lens, session.metadata)

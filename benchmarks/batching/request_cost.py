@@ -23,7 +23,7 @@ import numpy as np
 from padfree.builder.bench.environment import append_record, environment
 from padfree.contract.metadata import Metadata, parse_metadata
 from padfree.runtime.batching import Batcher, Budget, CheapestCut, FairShare, FirstCome, Policy
-from padfree.runtime.request import Ragged
+from padfree.runtime.request import RaggedBatch
 
 from .planning import table
 
@@ -62,7 +62,7 @@ class Instant:
         """A vector for every sequence."""
         return {"vector": list(self._vectors[: len(next(iter(request.values())))])}
 
-    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         """A vector for every sequence."""
         return {"vector": list(self._vectors[: ragged.seq_lens.size])}
 

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.destinations import check_destinations
     from padfree.builder.errors import BuildError
     from padfree.builder.folders.packing import runnable
-    from padfree.runtime import Session, run_windows
+    from padfree.runtime import Session, run_chunks
     from padfree.runtime.request import read_request
 
     inputs = [("the model", arguments.model), ("--input", arguments.input), ("--tokenizer", arguments.tokenizer)]
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         ragged = read_request(request, session.metadata)
         start = time.perf_counter()
         with show_batches(ragged.seq_lens.tolist(), quiet=arguments.quiet) as ran:
-            results = run_windows(session, ragged, ran)
+            results = run_chunks(session, ragged, ran)
         elapsed_ms = 1000 * (time.perf_counter() - start)
         metadata = session.metadata
     write_results(arguments.output, results, metadata)
@@ -134,7 +134,7 @@ def _write_answers(
     inputs = {name: values for name, values in request.items() if name in rows - {PROMPT_LENGTH}}
     lengths = [len(ids) for ids in request[metadata.ids_input().name]]
     with show_batches(lengths, quiet=arguments.quiet) as ran:
-        options = {"shown_path": str(arguments.model), "truncate": arguments.truncate, "ran": ran}
+        options = {"shown_path": str(arguments.model), "truncate": arguments.truncate, "on_chunk": ran}
         answering = TextModel(session, model, arguments.tokenizer, **options)
         answers = answers_of(answering, texts, inputs, arguments.prompt)
     write_answers(arguments.output, texts, answers)

@@ -18,7 +18,7 @@ from padfree.contract.metadata import Metadata
 from padfree.onnx_tools import rewrite, save_model
 from padfree.onnx_tools.verification import measure
 from padfree.runtime import Session, padded_feeds, parse_metadata, split_outputs
-from padfree.runtime.request import Ragged, read_request
+from padfree.runtime.request import RaggedBatch, read_request
 from padfree.runtime.tensorrt_timing import measure_ms
 from padfree.runtime.texts import TextReader
 from rich.progress import Progress
@@ -74,7 +74,7 @@ class DemoModel:
     metadata: Metadata
     packed_file: Path
     coverage: Mapping[str, Any]
-    batch: Ragged
+    batch: RaggedBatch
     request: Mapping[str, list[Any]]
 
 

@@ -13,7 +13,7 @@ from padfree.contract.metadata import InputInfo, Metadata, Profile
 from padfree.contract.names import PER_SEQUENCE
 from padfree.onnx_tools.analysis import IdRule, with_rules
 from padfree.runtime import mask_values, packed_feeds
-from padfree.runtime.request import Ragged
+from padfree.runtime.request import RaggedBatch
 
 from ..compare.batches import ComparedBatch
 
@@ -56,7 +56,7 @@ class CheckedBatch(ComparedBatch):
                 name: np.concatenate([grid[self.mask], self.filler.get(name, grid[0, :0])])
                 for name, grid in self.feeds.items()
             }
-            return packed_feeds(Ragged(tokens, self.seq_lens.astype(np.int32), self.of_sequences), metadata)
+            return packed_feeds(RaggedBatch(tokens, self.seq_lens.astype(np.int32), self.of_sequences), metadata)
         feeds: dict[str, Array] = {}
         for item in metadata.inputs:
             if item.role == "mask":

@@ -10,7 +10,7 @@ import numpy as np
 from padfree.contract.metadata import InputInfo, Metadata
 from padfree.onnx_tools import Lengths
 from padfree.runtime import Array, padded_feeds
-from padfree.runtime.request import Ragged
+from padfree.runtime.request import RaggedBatch
 
 from ..errors import BuildError
 
@@ -21,7 +21,7 @@ UNLIMITED_IDS = 1000  # allowed values of an input whose table is not known
 class MeasuredBatch:
     """A ragged batch and the length S that peers without packing pad it to."""
 
-    ragged: Ragged
+    ragged: RaggedBatch
     seq_len: int
 
     @property
@@ -81,7 +81,7 @@ def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: in
     counts = {item: 1 if item.shared else len(seq_lens) for item in metadata.sequence_inputs()}
     row_values = {item.name: _values(item, count, generator) for item, count in counts.items()}
     rows = {name: np.repeat(values, len(seq_lens) // len(values), axis=0) for name, values in row_values.items()}
-    return MeasuredBatch(Ragged(tokens, np.asarray(seq_lens, dtype=np.int32), rows), seq_len)
+    return MeasuredBatch(RaggedBatch(tokens, np.asarray(seq_lens, dtype=np.int32), rows), seq_len)
 
 
 def _values(item: InputInfo, count: int, generator: np.random.Generator) -> Array:

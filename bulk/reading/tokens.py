@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from padfree.runtime import SessionError, read_values
 from padfree.runtime.request import ZERO_WHEN_MISSING
-from padfree.runtime.text import EncodedTexts, Text, TextError, TextInputs, prompted
+from padfree.runtime.text import EncodedTexts, Text, TextError, TextInputs, add_prompt
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
@@ -106,7 +106,7 @@ class TextTokens:
     def _encode(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], EncodedTexts, dict[int, str]]:
         """Texts with their rows that have tokens, those tokens, and why others have none, by row."""
         prompt = self._manifest.options.prompt
-        texts = [prompted(text, prompt) if prompt else text for _, text in good]
+        texts = [add_prompt(text, prompt) if prompt else text for _, text in good]
         try:
             return good, self._encoder.encode(texts), {}
         except TextError:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from padfree.runtime import Budget, Session, cut, groups_of_shared
-from padfree.runtime.request import Ragged, read_packed
+from padfree.runtime.request import RaggedBatch, read_packed
 from padfree.runtime.text import TextInputs
 from pyarrow.fs import FileType
 
@@ -87,7 +87,7 @@ class _PreparedShard:
 
     shard: int
     ids: Any
-    sequences: Ragged
+    sequences: RaggedBatch
     order: Array
     bad: tuple[BadRow, ...]
     cut: int
@@ -193,7 +193,7 @@ class Worker:
         return _PreparedShard(
             shard=shard,
             ids=pa.concat_arrays([chunk.ids for chunk in chunks]),
-            sequences=Ragged(tokens, packed_rows.seq_lens[order], _take_rows(packed_rows.of_sequences, order)),
+            sequences=RaggedBatch(tokens, packed_rows.seq_lens[order], _take_rows(packed_rows.of_sequences, order)),
             order=order,
             bad=tuple(row for chunk in chunks for row in chunk.bad),
             cut=sum(chunk.cut for chunk in chunks),
@@ -209,12 +209,12 @@ class Worker:
         for run in runs:
             part = slice(int(ends[run.start]), int(ends[run.stop]))
             tokens = {name: values[part] for name, values in shard.sequences.tokens.items()}
-            ragged = Ragged(tokens, lens[run], _take_rows(shard.sequences.of_sequences, run))
+            ragged = RaggedBatch(tokens, lens[run], _take_rows(shard.sequences.of_sequences, run))
             self._runs.submit(countdown.count, self._run, shard, run, ragged)
         if not runs:
             countdown.start()
 
-    def _run(self, shard: _PreparedShard, run: slice, ragged: Ragged) -> None:
+    def _run(self, shard: _PreparedShard, run: slice, ragged: RaggedBatch) -> None:
         for group in groups_of_shared(ragged, self._session.metadata):
             part = ragged if len(group) == ragged.seq_lens.size else ragged.take(group)
             with self._clock:

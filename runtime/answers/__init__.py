@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """From texts to answers in a program: vectors, scores in order, labels, and words with labels."""
 
-from .scores import Classified, Floats, class_scores, classified, label_name, normalized, sigmoid
-from .tags import Tagged, join, words_of
-from .text_model import CLASSIFY, ENCODE, SCORE, TAG, Ranked, TextModel, TokenRows
+from .scores import Classification, Floats, class_scores, classify, label_name, normalize_vectors, sigmoid
+from .tags import TaggedSpan, join, words_of
+from .text_model import CLASSIFY, ENCODE, SCORE, TAG, RankedDocument, TextModel, TokenRows
 
 __all__ = [
     "CLASSIFY",
     "ENCODE",
     "SCORE",
     "TAG",
-    "Classified",
+    "Classification",
     "Floats",
-    "Ranked",
-    "Tagged",
+    "RankedDocument",
+    "TaggedSpan",
     "TextModel",
     "TokenRows",
     "class_scores",
-    "classified",
+    "classify",
     "join",
     "label_name",
-    "normalized",
+    "normalize_vectors",
     "sigmoid",
     "words_of",
 ]

@@ -13,12 +13,12 @@ from padfree.contract.texts import REGRESSION, SEVERAL_LABELS, TextInfo
 
 Floats = npt.NDArray[np.float32]
 
-LEAST_SHARE = 0.5
+LEAST_SCORE = 0.5
 """Of several labels those are a text's that have this score, or more."""
 
 
 @dataclass(frozen=True)
-class Classified:
+class Classification:
     """What a classifier says of a text.
 
     Attributes:
@@ -36,7 +36,7 @@ class Classified:
     scores: Mapping[str, float]
 
 
-def classified(values: npt.NDArray[Any], info: TextInfo) -> list[Classified]:
+def classify(values: npt.NDArray[Any], info: TextInfo) -> list[Classification]:
     """What a classifier's rows [B, K], or [B], say.
 
     Args:
@@ -44,15 +44,15 @@ def classified(values: npt.NDArray[Any], info: TextInfo) -> list[Classified]:
         info: names of labels, what kind of classes they are, and what the numbers have gone through already.
     """
     numbers = np.asarray(values, np.float32).reshape(len(values), -1)
-    shares = class_scores(numbers, info.problem, activated=info.is_activated)
-    names = [label_name(info.labels, at) for at in range(shares.shape[1])]
+    probabilities = class_scores(numbers, info.problem, activated=info.is_activated)
+    names = [label_name(info.labels, at) for at in range(probabilities.shape[1])]
     results = []
-    for row in shares:
+    for row in probabilities:
         order = np.argsort(-row, kind="stable").tolist()
-        chosen_classes = [at for at in order if row[at] >= LEAST_SHARE] if info.problem == SEVERAL_LABELS else order[:1]
+        chosen_classes = [at for at in order if row[at] >= LEAST_SCORE] if info.problem == SEVERAL_LABELS else order[:1]
         scores = {name: float(score) for name, score in zip(names, row, strict=True)}
         results.append(
-            Classified(names[order[0]], float(row[order[0]]), tuple(names[at] for at in chosen_classes), scores)
+            Classification(names[order[0]], float(row[order[0]]), tuple(names[at] for at in chosen_classes), scores)
         )
     return results
 
@@ -84,11 +84,11 @@ def sigmoid(logits: Floats) -> Floats:
 
 def softmax(logits: Floats) -> Floats:
     """Shares of every row."""
-    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), np.float32)
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True), np.float32)
 
 
-def normalized(vectors: Floats) -> Floats:
+def normalize_vectors(vectors: Floats) -> Floats:
     """Vectors of length 1; zeros stay zeros."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.asarray(vectors / np.where(norms == 0, np.float32(1), norms), np.float32)

@@ -21,7 +21,7 @@ _BEGINS, _GOES_ON = "B-", "I-"
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TaggedSpan:
     """A word of a text, or several that name something together.
 
     Attributes:
@@ -39,7 +39,7 @@ class Tagged:
     score: float
 
 
-def words_of(text: str, encoding: Encoding, rows: npt.NDArray[Any], labels: Sequence[str]) -> list[Tagged]:
+def words_of(text: str, encoding: Encoding, rows: npt.NDArray[Any], labels: Sequence[str]) -> list[TaggedSpan]:
     """Every word of a text with its label, that of its first token.
 
     Args:
@@ -48,27 +48,27 @@ def words_of(text: str, encoding: Encoding, rows: npt.NDArray[Any], labels: Sequ
         rows: [len, K], a tagger's numbers of every token.
         labels: names of the K labels.
     """
-    shares: Floats = softmax(np.asarray(rows, np.float32))
-    words = list[Tagged]()
+    probabilities: Floats = softmax(np.asarray(rows, np.float32))
+    words = list[TaggedSpan]()
     before: int | None = None
-    for word, row, (start, end) in zip(encoding.word_ids, shares, encoding.offsets, strict=True):
+    for word, row, (start, end) in zip(encoding.word_ids, probabilities, encoding.offsets, strict=True):
         if word is None:  # a special token
             before = None
             continue
         if word == before:
             last = words[-1]
-            words[-1] = Tagged(text[last.start : end], last.start, end, last.label, last.score)
+            words[-1] = TaggedSpan(text[last.start : end], last.start, end, last.label, last.score)
         else:
             at = int(row.argmax())
             start += len(text[start:end]) - len(text[start:end].lstrip())  # byte-level tokens begin with a space
-            words.append(Tagged(text[start:end], start, end, label_name(labels, at), float(row[at])))
+            words.append(TaggedSpan(text[start:end], start, end, label_name(labels, at), float(row[at])))
         before = word
     return [word for word in words if word.text]  # tokens of spaces alone
 
 
-def join(text: str, words: Sequence[Tagged]) -> list[Tagged]:
+def join(text: str, words: Sequence[TaggedSpan]) -> list[TaggedSpan]:
     """What words name together: neighbours of one kind, up to the next "B-"; those that are nothing are left out."""
-    groups = list[list[Tagged]]()
+    groups = list[list[TaggedSpan]]()
     last = ""
     for word in words:
         begins, kind = _kind(word.label)
@@ -78,7 +78,7 @@ def join(text: str, words: Sequence[Tagged]) -> list[Tagged]:
             groups.append([word])
         last = kind
     return [
-        Tagged(
+        TaggedSpan(
             text[group[0].start : group[-1].end],
             group[0].start,
             group[-1].end,

@@ -14,14 +14,14 @@ import numpy.typing as npt
 from padfree.contract import texts as contract
 from padfree.contract.metadata import OutputInfo
 
+from ..chunks import OnChunk, chunks
 from ..errors import SessionError
-from ..request import Ragged, read_packed
+from ..request import RaggedBatch, read_packed
 from ..session import Session
 from ..text.encoder import Text
 from ..texts import PackedTexts, TextReader
-from ..windows import Ran, windows
-from .scores import Classified, Floats, classified, normalized
-from .tags import Tagged, join, words_of
+from .scores import Classification, Floats, classify, normalize_vectors
+from .tags import TaggedSpan, join, words_of
 
 Array = npt.NDArray[Any]
 Values = Mapping[str, Any]
@@ -43,7 +43,7 @@ _DOES: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedDocument:
     """A document's place in the list that was given, and its score."""
 
     index: int
@@ -88,12 +88,12 @@ class TextModel:
         *,
         shown_path: str | None = None,
         truncate: bool = True,
-        ran: Ran = lambda _texts, _tokens: None,
+        on_chunk: OnChunk = lambda _texts, _tokens: None,
     ) -> None:
         self._session = session
         self._reader = TextReader(path, session.metadata, tokenizer, truncate=truncate)
         self._shown_path = shown_path or str(path)
-        self._ran = ran
+        self._on_chunk = on_chunk
         self._outputs = {item.name: item for item in session.metadata.outputs}
 
     @property
@@ -144,12 +144,12 @@ class TextModel:
         many = _as_list(texts)
         tokens = self._reader.read_packed(many, prompt_name=prompt_name, prompt=prompt)
         vectors = self._stack(output, self._rows(output, tokens, inputs))
-        vectors = normalized(vectors) if normalize else vectors
+        vectors = normalize_vectors(vectors) if normalize else vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
     def rerank(
         self, query: str, documents: Sequence[str], *, top: int | None = None, inputs: Values = NOTHING
-    ) -> list[Ranked]:
+    ) -> list[RankedDocument]:
         """Documents by how well they answer a query, the best first, with the model's scores.
 
         Args:
@@ -162,7 +162,7 @@ class TextModel:
             SessionError: the model does not compare texts.
         """
         scores = self.scores([(query, document) for document in documents], inputs=inputs)
-        return [Ranked(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")[:top]]
+        return [RankedDocument(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")[:top]]
 
     def scores(self, texts: Sequence[Text], *, inputs: Values = NOTHING) -> Floats:
         """The scores of pairs of texts, float32 [B], as the model gives them.
@@ -177,13 +177,15 @@ class TextModel:
         return values.reshape(len(texts))
 
     @overload
-    def classify(self, texts: Text, *, inputs: Values = NOTHING) -> Classified: ...  # type: ignore[overload-overlap]
+    def classify(self, texts: Text, *, inputs: Values = NOTHING) -> Classification: ...  # type: ignore[overload-overlap]
 
     @overload
-    def classify(self, texts: Sequence[Text], *, inputs: Values = NOTHING) -> list[Classified]: ...
+    def classify(self, texts: Sequence[Text], *, inputs: Values = NOTHING) -> list[Classification]: ...
 
-    def classify(self, texts: Text | Sequence[Text], *, inputs: Values = NOTHING) -> Classified | list[Classified]:
-        """Labels with scores: a `Classified` for every text, or pair of texts; one for a text by itself.
+    def classify(
+        self, texts: Text | Sequence[Text], *, inputs: Values = NOTHING
+    ) -> Classification | list[Classification]:
+        """Labels with scores: a `Classification` for every text, or pair of texts; one for a text by itself.
 
         Args:
             texts: texts, or pairs of them: tuples of two, which by themselves are one pair.
@@ -198,19 +200,19 @@ class TextModel:
         single = isinstance(texts, str) or _is_pair(texts)
         many: Any = [texts] if single else list(texts)
         values = self._stack(output, self._rows(output, self._reader.read_packed(many), inputs))
-        results: list[Classified] = classified(values, self.info) if many else []
+        results: list[Classification] = classify(values, self.info) if many else []
         return results[0] if single else results
 
     @overload
-    def tag(self, texts: str, *, words: bool = False, inputs: Values = NOTHING) -> list[Tagged]: ...  # type: ignore[overload-overlap]
+    def tag(self, texts: str, *, words: bool = False, inputs: Values = NOTHING) -> list[TaggedSpan]: ...  # type: ignore[overload-overlap]
 
     @overload
-    def tag(self, texts: Sequence[str], *, words: bool = False, inputs: Values = NOTHING) -> list[list[Tagged]]: ...
+    def tag(self, texts: Sequence[str], *, words: bool = False, inputs: Values = NOTHING) -> list[list[TaggedSpan]]: ...
 
     def tag(
         self, texts: str | Sequence[str], *, words: bool = False, inputs: Values = NOTHING
-    ) -> list[Tagged] | list[list[Tagged]]:
-        """What words of a text are: a list of `Tagged` for every text; one list for a text by itself.
+    ) -> list[TaggedSpan] | list[list[TaggedSpan]]:
+        """What words of a text are: a list of `TaggedSpan` for every text; one list for a text by itself.
 
         Args:
             texts: any number of them.
@@ -228,8 +230,8 @@ class TextModel:
         rows = self._rows(output, self._reader.read_packed(many, prompt=""), inputs)
         results = []
         for text, encoding, values in zip(many, self._reader.encodings(many), rows, strict=True):
-            tagged = words_of(text, encoding, values, self.info.labels)
-            results.append(tagged if words else join(text, tagged))
+            spans = words_of(text, encoding, values, self.info.labels)
+            results.append(spans if words else join(text, spans))
         return results[0] if isinstance(texts, str) else results
 
     @overload
@@ -277,10 +279,10 @@ class TextModel:
             return rows_in_order
         ragged = read_packed({**tokens.columns, **inputs}, tokens.seq_lens, self._session.metadata)
         order = np.argsort(-ragged.seq_lens, kind="stable")
-        for window in windows(self._session, ragged.seq_lens[order].tolist()):
-            chosen_rows = order[window].tolist()
+        for chunk in chunks(self._session, ragged.seq_lens[order].tolist()):
+            chosen_rows = order[chunk].tolist()
             rows = self._session.run_ragged(_take(ragged, chosen_rows))[output.name]
-            self._ran(len(chosen_rows), int(ragged.seq_lens[chosen_rows].sum()))
+            self._on_chunk(len(chosen_rows), int(ragged.seq_lens[chosen_rows].sum()))
             for at, row in zip(chosen_rows, rows, strict=True):
                 rows_in_order[at] = row
         return rows_in_order
@@ -296,7 +298,7 @@ class TextModel:
         return values
 
 
-def _take(ragged: Ragged, chosen_rows: list[int]) -> Ragged:
+def _take(ragged: RaggedBatch, chosen_rows: list[int]) -> RaggedBatch:
     return ragged if chosen_rows == list(range(ragged.seq_lens.size)) else ragged.take(chosen_rows)
 
 

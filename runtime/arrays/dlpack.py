@@ -99,11 +99,11 @@ def read(capsule: Any) -> Tensor:
 
 
 @functools.lru_cache(64)
-def type_name(code: int, bits: int, lanes: int) -> str:
+def type_name(code: int, bits: int, vector_size: int) -> str:
     """An element type's name: "int32", "bfloat16"; of vectors "float16 x 2"."""
     kind = TYPE_NAMES.get(code, f"type code {code}, ")
     name = kind if kind == "bool" else f"{kind}{bits}"
-    return name if lanes == 1 else f"{name} x {lanes}"
+    return name if vector_size == 1 else f"{name} x {vector_size}"
 
 
 class _Holder:
@@ -116,14 +116,14 @@ class _Holder:
         self.strides = (ctypes.c_int64 * ndim)(*tensor.strides) if tensor.strides is not None else None
         self.tensor = _ManagedTensor()
         name = tensor.dtype.rstrip("0123456789")
-        described = self.tensor.tensor
-        described.data = tensor.address
-        described.device = _DLDevice(tensor.device_kind, tensor.device_index)
-        described.ndim = ndim
-        described.dtype = _DataType(CODES[name], int(tensor.dtype[len(name) :] or 8), 1)
-        described.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))
+        dl_tensor = self.tensor.tensor
+        dl_tensor.data = tensor.address
+        dl_tensor.device = _DLDevice(tensor.device_kind, tensor.device_index)
+        dl_tensor.ndim = ndim
+        dl_tensor.dtype = _DataType(CODES[name], int(tensor.dtype[len(name) :] or 8), 1)
+        dl_tensor.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))
         if self.strides is not None:
-            described.strides = ctypes.cast(self.strides, ctypes.POINTER(ctypes.c_int64))
+            dl_tensor.strides = ctypes.cast(self.strides, ctypes.POINTER(ctypes.c_int64))
         self.tensor.deleter = _release_callback
 
 

@@ -56,8 +56,8 @@ class Exchange:
                 return None
         except Exception:
             return None
-        address, kind, index, ndim, code, bits, lanes, shape, strides, offset = _TENSOR.unpack(buffer)
-        element = code, bits, lanes
+        address, kind, index, ndim, code, bits, vector_size, shape, strides, offset = _TENSOR.unpack(buffer)
+        element = code, bits, vector_size
         if ndim == 1 and strides:  # as ids and lengths are
             sizes, steps = (_Int64.from_address(shape).value,), (_Int64.from_address(strides).value,)
             return address + offset, kind, index, element, sizes, steps

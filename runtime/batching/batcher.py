@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy.typing as npt
 from padfree.runtime.errors import SessionError
-from padfree.runtime.request import Ragged, read_packed, read_request
+from padfree.runtime.request import RaggedBatch, read_packed, read_request
 
 from ..budget import Budget, cut
 from .errors import BatchingError, ClosedError
@@ -203,7 +203,7 @@ class Batcher:
 
     def _requests(
         self,
-        parts: Sequence[Ragged],
+        parts: Sequence[RaggedBatch],
         deadline_s: float | None,
         caller: Hashable,
         client: Hashable,

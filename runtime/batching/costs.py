@@ -72,11 +72,11 @@ class CostTable:
     def seconds(self, length: npt.ArrayLike, batch: npt.ArrayLike) -> FloatArray:
         """The cost of `batch` sequences of `length` tokens, in seconds; arrays broadcast, fractions are allowed."""
         grid = self._grid
-        rows, row_share, row_scale = _locate(np.asarray(length, dtype=np.float64), self.lengths)
-        columns, column_share, column_scale = _locate(np.asarray(batch, dtype=np.float64), self.batches)
-        low = grid[rows, columns] * (1 - column_share) + grid[rows, columns + 1] * column_share
-        high = grid[rows + 1, columns] * (1 - column_share) + grid[rows + 1, columns + 1] * column_share
-        return np.asarray((low * (1 - row_share) + high * row_share) * row_scale * column_scale)
+        rows, row_fraction, row_scale = _locate(np.asarray(length, dtype=np.float64), self.lengths)
+        columns, column_fraction, column_scale = _locate(np.asarray(batch, dtype=np.float64), self.batches)
+        low = grid[rows, columns] * (1 - column_fraction) + grid[rows, columns + 1] * column_fraction
+        high = grid[rows + 1, columns] * (1 - column_fraction) + grid[rows + 1, columns + 1] * column_fraction
+        return np.asarray((low * (1 - row_fraction) + high * row_fraction) * row_scale * column_scale)
 
     def mixed_seconds(self, sequences: npt.ArrayLike, tokens: npt.ArrayLike, squares: npt.ArrayLike) -> FloatArray:
         """The cost of packed runs with these numbers of sequences, sums of lengths and sums of squared lengths."""
@@ -192,5 +192,5 @@ def _locate(values: FloatArray, axis: tuple[int, ...]) -> tuple[npt.NDArray[np.i
     points = np.asarray(axis, dtype=np.float64)
     inside = np.clip(values, points[0], points[-1])
     cell = np.minimum(np.searchsorted(points, inside, side="right") - 1, len(axis) - 2)
-    share = (inside - points[cell]) / (points[cell + 1] - points[cell])
-    return cell, share, np.maximum(values / points[-1], 1.0)
+    fraction = (inside - points[cell]) / (points[cell + 1] - points[cell])
+    return cell, fraction, np.maximum(values / points[-1], 1.0)

@@ -24,55 +24,55 @@ FIXED_MS, TOKEN_MS, SQUARES_A_TOKEN = 0.2, 2.7e-4, 2700
 """A packed run of BERT-base in fp16 on an H200: 0.283 ms for 1 x 128, 0.541 ms for 16 x 128 and 1.69 ms for 16 x 512
 with 40 % padding (benchmarks/results/h200/end_to_end.jsonl). What a squared length costs is what a 2700th of a token
 costs."""
-SWAPS_A_SHARE, ALIKE = 2, 1000
-"""Most swaps for each share; shares that differ by a thousandth of their mean are alike."""
+SWAPS_A_PART, ALIKE = 2, 1000
+"""Most swaps per part; parts that differ by a thousandth of their mean are alike."""
 MODEL_LENGTHS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 MODEL_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-def snake(lengths: npt.ArrayLike, hands: int) -> list[IntArray]:
+def snake(lengths: npt.ArrayLike, workers: int) -> list[IntArray]:
     """Deals sequences by length, back and forth.
 
     Args:
         lengths: tokens of each sequence.
-        hands: how many get a share.
+        workers: how many to deal to.
 
     Returns:
-        For each hand the indexes of its sequences, the longest first. Counts differ by one at most. The same lengths
-        give the same shares everywhere, whatever the machine: the sort is stable.
+        For each worker the indexes of its sequences, the longest first. Counts differ by one at most. The same lengths
+        give the same parts everywhere, whatever the machine: the sort is stable.
 
     Raises:
         SessionError: nobody to deal to.
     """
-    if hands < 1:
-        raise SessionError(f"hands is {hands}, allowed: 1 or more; say how many share the sequences")
+    if workers < 1:
+        raise SessionError(f"workers is {workers}, allowed: 1 or more; say how many share the sequences")
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
-    rounds = -(-order.size // hands)
-    table = np.full(rounds * hands, -1, dtype=np.int64)
+    rounds = -(-order.size // workers)
+    table = np.full(rounds * workers, -1, dtype=np.int64)
     table[: order.size] = order
-    rows = table.reshape(rounds, hands)
+    rows = table.reshape(rounds, workers)
     rows[1::2] = rows[1::2, ::-1].copy()
     return [column[column >= 0] for column in rows.T]
 
 
-def even_out(shares: Sequence[IntArray], lengths: npt.ArrayLike) -> list[IntArray]:
+def even_out(parts: Sequence[IntArray], lengths: npt.ArrayLike) -> list[IntArray]:
     """Swaps sequences between who has most work and who has least, as long as that brings these closer.
 
     After a snake of few sequences there is a rest of some per cent, which a swap or two take away. Work is counted in
     whole numbers: sums of fractions may round differently on another processor, which would then swap others.
 
     Args:
-        shares: indexes of each share; counts stay as they are.
+        parts: the indexes of each part; counts stay as they are.
         lengths: tokens of each sequence.
 
     Returns:
-        The shares, of which the largest and the smallest differ by a thousandth of the mean, or no swap would help.
+        The parts, of which the largest and the smallest differ by a thousandth of the mean, or no swap would help.
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     work = sizes * SQUARES_A_TOKEN + sizes * sizes
-    evened = [share.copy() for share in shares]
-    sums = np.array([work[share].sum() for share in evened], dtype=np.int64)
-    for _ in range(SWAPS_A_SHARE * len(evened)):
+    evened = [part.copy() for part in parts]
+    sums = np.array([work[part].sum() for part in evened], dtype=np.int64)
+    for _ in range(SWAPS_A_PART * len(evened)):
         most, least = int(sums.argmax()), int(sums.argmin())
         gap = int(sums[most] - sums[least])
         if gap * ALIKE * len(evened) <= int(sums.sum()) or not evened[least].size:

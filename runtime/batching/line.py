@@ -130,19 +130,19 @@ class IndexedLine(Generic[EntryT]):
 class _Order(Generic[EntryT]):
     """A heap of entries, in which those that are gone stay until they come to the top or are too many."""
 
-    def __init__(self, there: Mapping[EntryT, object]) -> None:
-        self._there = there
+    def __init__(self, entries: Mapping[EntryT, object]) -> None:
+        self._entries = entries
         self._heap: list[tuple[float, int, EntryT]] = []
 
     def add(self, key: float, arrival: int, entry: EntryT) -> None:
-        if len(self._heap) > 2 * len(self._there) + SPARE_ENTRIES:
-            self._heap = [item for item in self._heap if item[2] in self._there]
+        if len(self._heap) > 2 * len(self._entries) + SPARE_ENTRIES:
+            self._heap = [item for item in self._heap if item[2] in self._entries]
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (key, arrival, entry))
 
     def least(self) -> float:
         heap = self._heap
-        while heap and heap[0][2] not in self._there:
+        while heap and heap[0][2] not in self._entries:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
@@ -155,5 +155,5 @@ class _Order(Generic[EntryT]):
             (_, _, entry), at = heapq.heappop(border)
             for below in range(2 * at + 1, min(2 * at + 3, len(heap))):
                 heapq.heappush(border, (heap[below], below))
-            if entry in self._there:
+            if entry in self._entries:
                 yield entry

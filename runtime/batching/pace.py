@@ -11,7 +11,7 @@ MEMORY_S = 5.0
 """What was seen so long ago counts for a third of what is seen now."""
 LEAST_S = 0.25
 """So much time has to have been seen before it tells anything."""
-PART_OF_TIME = 0.5
+TIME_FRACTION = 0.5
 """A request is taken where what waits, and itself, need no more than this part of the time that it has: others come
 meanwhile, and have shares of the model, too."""
 
@@ -30,7 +30,7 @@ class Pace:
         self._last_s = -math.inf
         self._was_busy = False
 
-    def ran(self, tokens: int, *, more: bool, now_s: float | None = None) -> None:
+    def add_run(self, tokens: int, *, more: bool, now_s: float | None = None) -> None:
         """A run has ended; `more`: others wait, so that the model has no pause."""
         now_s = time.monotonic() if now_s is None else now_s
         with self._lock:
@@ -56,4 +56,4 @@ def room(tokens_a_second: float | None, seconds: float) -> float:
     """The most tokens that may wait, a request's own with them, for it to be answered within its time."""
     if tokens_a_second is None or seconds == math.inf:
         return math.inf
-    return PART_OF_TIME * seconds * tokens_a_second
+    return TIME_FRACTION * seconds * tokens_a_second

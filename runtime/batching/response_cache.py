@@ -54,7 +54,7 @@ class ResponseCache:
 
     def put(self, key: bytes, answer: Mapping[str, Array]) -> Answer:
         """Keeps a copy of the answer, unless it is larger than the whole cache; returns the copy."""
-        copy = {name: _frozen(value) for name, value in answer.items()}
+        copy = {name: _freeze(value) for name, value in answer.items()}
         size = _size(key, copy)
         with self._lock:
             if size <= self._max_bytes and key not in self._answers:
@@ -65,7 +65,7 @@ class ResponseCache:
         return dict(copy)
 
 
-def _frozen(value: Array) -> Array:
+def _freeze(value: Array) -> Array:
     # A copy: rows of a run are views of memory that all its answers share.
     copy = np.array(value)
     copy.flags.writeable = False

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 
-from ..request import Ragged
+from ..request import RaggedBatch
 from .caller_order import CallerOrder, Ticket
 from .errors import BatchingError, DeadlineError
 from .future import LightFuture
@@ -55,7 +55,7 @@ class Request(LightFuture):
         server: is told, once, when the request is cancelled.
     """
 
-    def __init__(self, ragged: Ragged, waiting: Waiting, ticket: Ticket, group: bool, server: Server) -> None:
+    def __init__(self, ragged: RaggedBatch, waiting: Waiting, ticket: Ticket, group: bool, server: Server) -> None:
         super().__init__()
         self.ragged = ragged
         self.waiting = waiting
@@ -169,7 +169,7 @@ class Server:
                     self.answer(request, answer)
 
     def _answers(self, run: list[Request]) -> list[Mapping[str, Any]]:
-        batch = Ragged.join([request.ragged for request in run])
+        batch = RaggedBatch.join([request.ragged for request in run])
         # A Session needs not look again at what was looked at; other models have `run` alone.
         run_ragged = getattr(self._model, "run_ragged", None)
         results = self._model.run(batch.rows()) if run_ragged is None else run_ragged(batch)
@@ -184,7 +184,7 @@ class Server:
                 answers.append(answer if self.cache is None else self.cache.put(request.key, answer))
             start = stop
         tokens = sum(request.waiting.length for request in run)
-        self.pace.ran(tokens, more=len(self.queue) > 0)
+        self.pace.add_run(tokens, more=len(self.queue) > 0)
         self.count(runs=1, tokens=tokens)
         return answers
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..budget import Budget
-from ..request import Ragged
+from ..request import RaggedBatch
 
 RUN_S = 0.1
 """A run takes no more tokens than it computes in so long: whoever has one text waits for the run that is under way."""
@@ -26,7 +26,7 @@ class Measurable(Protocol):
     def budget(self) -> Budget:
         """What one run takes."""
 
-    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         """Runs a checked batch."""
 
 
@@ -43,7 +43,7 @@ class Speed:
     run_tokens: int
 
 
-def measure(session: Measurable, sample: Callable[[int], Ragged], *, beside: int, devices: int = 1) -> Speed:
+def measure(session: Measurable, sample: Callable[[int], RaggedBatch], *, beside: int, devices: int = 1) -> Speed:
     """Runs samples of growing size until one takes RUN_S, or is the largest that the model takes.
 
     Args:
@@ -75,7 +75,7 @@ def run_budget(budget: Budget, speed: Speed) -> Budget:
     return Budget(tokens, budget.max_sequences, budget.counts_padding)
 
 
-def _seconds(session: Measurable, batch: Ragged) -> float:
+def _seconds(session: Measurable, batch: RaggedBatch) -> float:
     start = time.perf_counter()
     session.run_ragged(batch)
     return time.perf_counter() - start

@@ -36,14 +36,14 @@ class Threads:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._exiting = False
-        thread_names = [
+        works = [
             *((f"padfree-batcher-{at}", server.serve) for at in range(runs)),
             ("padfree-deadlines", server.expire),
         ]
         self._threads = [
-            threading.Thread(target=self._work, args=(work,), name=name, daemon=True) for name, work in thread_names
+            threading.Thread(target=self._work, args=(work,), name=name, daemon=True) for name, work in works
         ]
-        self._alive = len(thread_names)
+        self._alive = len(works)
         atexit.register(self._at_exit)
         try:
             for thread in self._threads:

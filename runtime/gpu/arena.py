@@ -46,10 +46,13 @@ class Arena:
             self._bytes = self._staging.bytes
         return self._bytes
 
-    def upload_staging(self, start: int, size_bytes: int, address: int, *, stays: bool) -> None:
-        """Copies a piece of the staging buffer to the device; `stays`: nobody waits for the run before the next one."""
+    def upload_staging(self, start: int, size_bytes: int, address: int, *, is_async: bool) -> None:
+        """Copies a piece of the staging buffer to the device.
+
+        `is_async`: nobody waits for the end of the run before the arena is borrowed again.
+        """
         self.stream.copy(address, self._staging.address + start, size_bytes)
-        if stays:
+        if is_async:
             self._staging_done.record(self.stream.handle)
             self._copying = True
 

@@ -78,5 +78,7 @@ class Buckets:
         if output.rows_of is not None:
             return (sizes.tokens if output.rows_of == "T" else sizes.sequences, *shape[1:])
         sizes_by_letter = {"T": sizes.tokens, "B": sizes.sequences, "S": sizes.slots}
-        leading = tuple(sizes_by_letter.get(str(size), there) for size, there in zip(output.sizes, shape, strict=False))
+        leading = tuple(
+            sizes_by_letter.get(str(size), graph_size) for size, graph_size in zip(output.sizes, shape, strict=False)
+        )
         return (*leading, *shape[len(leading) :])

@@ -86,9 +86,9 @@ class MovingBlock:
         """Makes the block at least this large; what it held is lost when it grows. Returns its address."""
         if size_bytes > self.size_bytes:
             self.close()
-            grown = max(SMALLEST_BYTES, int(size_bytes * GROWTH))
-            self.address = int(check(runtime.cudaMalloc(grown)))
-            self.size_bytes = grown
+            new_bytes = max(SMALLEST_BYTES, int(size_bytes * GROWTH))
+            self.address = int(check(runtime.cudaMalloc(new_bytes)))
+            self.size_bytes = new_bytes
         return self.address
 
     def close(self) -> None:

@@ -39,10 +39,10 @@ class GraphCache(Generic[KeyT, KeptT]):
         comes: a key is worth a graph when it comes for this time.
     """
 
-    def __init__(self, max_graphs: int, max_bytes: int, comes: int = 2) -> None:
+    def __init__(self, max_graphs: int, max_bytes: int, min_uses: int = 2) -> None:
         self._max_graphs = max_graphs
         self._max_bytes = max_bytes
-        self._comes = comes
+        self._min_uses = min_uses
         self._graphs: OrderedDict[KeyT, KeptT] = OrderedDict()
         self._seen: OrderedDict[KeyT, int] = OrderedDict()  # how often they came; the most recent ones
         self._runs = 0
@@ -74,7 +74,7 @@ class GraphCache(Generic[KeyT, KeptT]):
         self._seen.move_to_end(key)
         if len(self._seen) > SEEN_A_GRAPH * self._max_graphs:
             self._seen.popitem(last=False)
-        return count >= self._comes
+        return count >= self._min_uses
 
     def put(self, key: KeyT, graph: KeptT) -> None:
         """Keeps a graph, and closes the least recently used ones until number and memory are in bounds again."""

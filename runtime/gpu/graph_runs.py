@@ -26,9 +26,9 @@ _log = logging.getLogger("padfree.runtime")
 
 GraphKey = tuple[Sizes, tuple[tuple[str, int], ...]]
 """What a graph is fixed to that reads inputs where a caller has them: its sizes, and their names and addresses."""
-IN_PLACE_COMES = 64
+IN_PLACE_USES = 64
 """Addresses that came so often will come on. A capture takes as long as hundreds of runs save without their copies."""
-IN_PLACE_SHARE = 4  # so many times fewer graphs, and less of their memory, than for sizes
+IN_PLACE_DIVISOR = 4  # so many times fewer graphs, and less of their memory, than for sizes
 
 
 class GraphSwitch:
@@ -82,18 +82,18 @@ class GraphRuns:
         # Those that read all inputs in the block, and those that read some where a caller has them.
         self._graphs = GraphCache[Sizes, CapturedGraph](options.max_graphs, options.max_graph_bytes)
         self._in_place = GraphCache[GraphKey, CapturedGraph](
-            -(-options.max_graphs // IN_PLACE_SHARE), options.max_graph_bytes // IN_PLACE_SHARE, IN_PLACE_COMES
+            -(-options.max_graphs // IN_PLACE_DIVISOR), options.max_graph_bytes // IN_PLACE_DIVISOR, IN_PLACE_USES
         )
         self._buckets = Buckets(engine.metadata) if switch.on and arena.block.keeps_address else None
 
     def run(
-        self, feeds: DeviceFeeds, on_device: DeviceInputs, shapes: Mapping[str, Shape], *, stays: bool
+        self, feeds: DeviceFeeds, on_device: DeviceInputs, shapes: Mapping[str, Shape], *, is_async: bool
     ) -> tuple[Ready, Trim] | None:
         """Runs the engine in sizes that have a graph, or get one now; None, and no run, where they do not.
 
         Outputs lie in the arena's block, as the placement says; `Trim` cuts what belongs to filler off their shapes.
-        `on_device`: those of `feeds` that are there. `stays`: nobody waits for the end of the run before the arena is
-        borrowed again.
+        `on_device`: those of `feeds` that are there. `is_async`: nobody waits for the end of the run before the arena
+        is borrowed again.
         """
         buckets = self._buckets
         if buckets is None or not self._switch.on:
@@ -102,7 +102,7 @@ class GraphRuns:
         rounded = buckets.round_up(sizes)
         entry = self._graphs.get(rounded)
         if entry is not None:
-            ready = self._replay(entry, rounded, feeds, on_device, stays)
+            ready = self._replay(entry, rounded, feeds, on_device, is_async)
         elif self._graphs.returns(rounded):
             ready, entry = self._run_and_capture(buckets.input_shapes(rounded), feeds, {})
             if entry is not None:
@@ -117,7 +117,7 @@ class GraphRuns:
         self._in_place.close()
 
     def _replay(
-        self, entry: CapturedGraph, sizes: Sizes, feeds: DeviceFeeds, on_device: DeviceInputs, stays: bool
+        self, entry: CapturedGraph, sizes: Sizes, feeds: DeviceFeeds, on_device: DeviceInputs, is_async: bool
     ) -> Ready:
         """Runs the graph that reads inputs where they are, if there is one for their addresses; otherwise the other."""
         allocations = entry.ready.placement.inputs
@@ -136,7 +136,7 @@ class GraphRuns:
             else:
                 inputs_at = {}
         if len(inputs_at) < len(feeds):
-            entry.ready.staging.upload(feeds, stays=stays, but=inputs_at)
+            entry.ready.staging.upload(feeds, is_async=is_async, left_out=inputs_at)
         entry.graph.launch()
         return entry.ready
 
@@ -151,7 +151,7 @@ class GraphRuns:
         placement = context.arrange(shapes)
         context.bind(self._arena.block.reserve(placement.size_bytes), inputs_at=inputs_at)
         ready = Ready.of(placement, self._arena, self._engine)
-        ready.staging.upload(feeds, stays=False, but=inputs_at)
+        ready.staging.upload(feeds, is_async=False, left_out=inputs_at)
         context.enqueue(stream.handle)
         stream.synchronize()
         free_before = free_bytes()

@@ -53,7 +53,7 @@ def views_of(metadata: Metadata, placement: Placement) -> tuple[View, ...]:
     return tuple(views)
 
 
-class Handed(NamedTuple):
+class PendingResults(NamedTuple):
     """Results that were handed out: `finish` waits until they are there."""
 
     outputs: dict[str, Any]
@@ -75,7 +75,7 @@ class HandOut:
         made_on = self._arena.stream.handle
         return DeviceMemory(self._pool, self._engine.device, placement.outputs_bytes, made_on=made_on, stream=stream)
 
-    def on_device(self, views: tuple[View, ...], memory: DeviceMemory, trim: Trim) -> Handed:
+    def on_device(self, views: tuple[View, ...], memory: DeviceMemory, trim: Trim) -> PendingResults:
         """Results that lie in `memory`: there when `finish` returns, or in the order of the caller's stream."""
         arena = self._arena
         if memory.stream is not None:
@@ -87,9 +87,9 @@ class HandOut:
             )
             for view in views
         }
-        return Handed(outputs, arena.stream.synchronize if memory.stream is None else _nothing)
+        return PendingResults(outputs, arena.stream.synchronize if memory.stream is None else _nothing)
 
-    def to_host(self, placement: Placement, views: tuple[View, ...], trim: Trim) -> Handed:
+    def to_host(self, placement: Placement, views: tuple[View, ...], trim: Trim) -> PendingResults:
         """Results of the arena's block on the host, in one copy."""
         arena = self._arena
         memory: Any = self._results.lend(placement.outputs_bytes)
@@ -114,7 +114,7 @@ class HandOut:
             for bits, wide in narrow:
                 widen_bfloat16(bits, wide)
 
-        return Handed(outputs, finish)
+        return PendingResults(outputs, finish)
 
     def close(self) -> None:
         """Waits for the results that were handed out last."""

@@ -12,7 +12,7 @@ from .arena import Arena, ArenaPool
 from .buckets import Shape
 from .engine import Engine
 from .graph_runs import GraphRuns, GraphSwitch, Ready
-from .hand_out import Array, Handed, HandOut, whole
+from .hand_out import Array, HandOut, PendingResults, whole
 from .results import HostResults
 from .staging import DeviceFeeds, device_inputs, in_place, wait_for_inputs
 
@@ -36,7 +36,7 @@ class Lane:
         self._ready: Ready | None = None
         self._hand_out = HandOut(engine, arena, pool, results)
 
-    def start(self, feeds: DeviceFeeds, *, on_device: bool, stream: CallerStream | None) -> Handed:
+    def start(self, feeds: DeviceFeeds, *, on_device: bool, stream: CallerStream | None) -> PendingResults:
         """Puts one run of the engine on the arena's stream.
 
         Args:
@@ -50,10 +50,10 @@ class Lane:
         device_feeds = device_inputs(feeds)
         wait_for_inputs(self.arena, device_feeds, stream)
         shapes = {name: feed.shape for name, feed in feeds.items()}
-        stays = on_device and stream is not None
-        ran = self._graph_runs.run(feeds, device_feeds, shapes, stays=stays)
-        if ran is not None:
-            ready, trim = ran
+        is_async = on_device and stream is not None
+        graph_run = self._graph_runs.run(feeds, device_feeds, shapes, is_async=is_async)
+        if graph_run is not None:
+            ready, trim = graph_run
             placement = ready.placement
             if not on_device:
                 return self._hand_out.to_host(placement, ready.views, trim)
@@ -61,20 +61,20 @@ class Lane:
             source = self.arena.block.address + placement.outputs_start
             self.arena.stream.copy(memory.address, source, placement.outputs_bytes)
             return self._hand_out.on_device(ready.views, memory, trim)
-        ready = self._arranged(shapes)
+        ready = self._arrange(shapes)
         if not on_device:
-            self._run_plain(ready, feeds, None, stays=stays)
+            self._run_plain(ready, feeds, None, is_async=is_async)
             return self._hand_out.to_host(ready.placement, ready.views, whole)
         memory = self._hand_out.device_memory(ready.placement, stream)
-        self._run_plain(ready, feeds, memory.address, stays=stays)
+        self._run_plain(ready, feeds, memory.address, is_async=is_async)
         return self._hand_out.on_device(ready.views, memory, whole)
 
     def prepare(self, feeds: DeviceFeeds) -> Ready:
         """Puts inputs, in exactly their shapes, into the block and binds the plain context to it."""
         wait_for_inputs(self.arena, device_inputs(feeds), None)
-        ready = self._arranged({name: feed.shape for name, feed in feeds.items()})
+        ready = self._arrange({name: feed.shape for name, feed in feeds.items()})
         self._context.bind(self.arena.block.reserve(ready.placement.size_bytes))
-        ready.staging.upload(feeds, stays=True)
+        ready.staging.upload(feeds, is_async=True)
         return ready
 
     def enqueue(self) -> None:
@@ -100,17 +100,17 @@ class Lane:
         self._graph_runs.close()
         del self._context
 
-    def _arranged(self, shapes: Mapping[str, Shape]) -> Ready:
+    def _arrange(self, shapes: Mapping[str, Shape]) -> Ready:
         """The plain context's placement for these shapes, with what its runs need."""
         placement = self._context.arrange(shapes)
         if self._ready is None or self._ready.placement is not placement:
             self._ready = Ready.of(placement, self.arena, self._engine)
         return self._ready
 
-    def _run_plain(self, ready: Ready, feeds: DeviceFeeds, outputs_at: int | None, *, stays: bool) -> None:
+    def _run_plain(self, ready: Ready, feeds: DeviceFeeds, outputs_at: int | None, *, is_async: bool) -> None:
         """One run in exactly the shapes that came; inputs on the device are read where they are."""
         inputs_at = in_place(device_inputs(feeds))
         base = self.arena.block.reserve(ready.placement.size_bytes)
         self._context.bind(base, inputs_at=inputs_at, outputs_at=outputs_at)
-        ready.staging.upload(feeds, stays=stays, but=inputs_at)
+        ready.staging.upload(feeds, is_async=is_async, left_out=inputs_at)
         self.enqueue()

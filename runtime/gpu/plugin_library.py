@@ -107,8 +107,8 @@ def require(operators: Iterable[str]) -> None:
     from .trt import import_tensorrt
 
     path = load()
-    there = {creator.name for creator in import_tensorrt().get_plugin_registry().all_creators}
-    missing = [name for name in operators if name not in there]
+    names = {creator.name for creator in import_tensorrt().get_plugin_registry().all_creators}
+    missing = [name for name in operators if name not in names]
     if missing:
         raise SessionError(
             f"{path} has no plugin {', '.join(missing)}: the library is older than the Python files, or another one is "

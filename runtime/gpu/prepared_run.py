@@ -65,7 +65,7 @@ class PreparedRun:
                     f"'{name}' has shape {list(feed.shape)}, prepared was {self._shapes.get(name)}; prepare another run"
                 )
         with current_device(self._device):
-            self._ready.staging.upload(feeds, stays=True)
+            self._ready.staging.upload(feeds, is_async=True)
 
     def time_ms(self, iterations: int, *, graph: Graph | None = None) -> list[float]:
         """GPU times in ms of enqueue(), or of a captured graph."""

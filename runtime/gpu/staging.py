@@ -61,26 +61,26 @@ class StagingBuffers:
         self._staging: Array | None = None
         self._buffers: dict[str, tuple[Allocation, Array]] = {}
 
-    def upload(self, feeds: DeviceFeeds, *, stays: bool, but: Collection[str] = ()) -> None:
+    def upload(self, feeds: DeviceFeeds, *, is_async: bool, left_out: Collection[str] = ()) -> None:
         """Copies inputs into their allocations: those of the host in one copy. The rest of an allocation becomes zeros.
 
         Args:
             feeds: input name -> values.
-            stays: nobody waits for the end of the run before the arena is borrowed again.
-            but: inputs that the engine reads elsewhere.
+            is_async: nobody waits for the end of the run before the arena is borrowed again.
+            left_out: inputs that the engine reads elsewhere.
         """
         arena, base = self._arena, self._arena.block.address
         buffers: Mapping[str, tuple[Allocation, Array]] | None = None
         start, end = self._placement.outputs_start, 0
         on_device = []
         for name, feed in feeds.items():
-            if name in but:
+            if name in left_out:
                 continue
             if isinstance(feed, DeviceInput):
                 on_device.append((self._placement.inputs[name], feed))
                 continue
             if buffers is None:
-                buffers = self._reserved()
+                buffers = self._reserve()
             allocation, buffer = buffers[name]
             size = feed.size
             if feed.dtype == buffer.dtype and feed.ndim == 1:
@@ -94,12 +94,12 @@ class StagingBuffers:
         if on_device and any(allocation.size_bytes > feed.nbytes for allocation, feed in on_device):
             arena.stream.zero(base, self._placement.outputs_start)  # one call for all of them
         if end > start:
-            arena.upload_staging(start, end - start, base + start, stays=stays)
+            arena.upload_staging(start, end - start, base + start, is_async=is_async)
         for allocation, feed in on_device:
             if feed.nbytes:
                 arena.stream.copy(base + allocation.offset, feed.address, feed.nbytes)
 
-    def _reserved(self) -> Mapping[str, tuple[Allocation, Array]]:
+    def _reserve(self) -> Mapping[str, tuple[Allocation, Array]]:
         staging = self._arena.reserve_staging(self._placement.outputs_start)
         if staging is not self._staging:
             self._buffers = {

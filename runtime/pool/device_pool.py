@@ -23,11 +23,11 @@ from ..batching.dealing import modelled_costs, run_seconds
 from ..batching.partition import check_alike
 from ..budget import Budget
 from ..errors import SessionError
-from ..request import Ragged, check_one_run, read_packed, read_request
+from ..request import RaggedBatch, check_one_run, read_packed, read_request
 from ..session import Session
 from .choice import check_devices, machine_devices
+from .division import divide
 from .members import DeviceStats, Members, PoolSession
-from .shares import shares
 
 Array = npt.NDArray[Any]
 
@@ -159,12 +159,12 @@ class DevicePool:
         """
         return self.run_ragged(read_request(request, self._metadata))
 
-    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         """Runs a batch that `read_request` or `read_packed` has checked for this model; otherwise as `run`."""
         with self._running():
             lengths = ragged.seq_lens.astype(np.int64)
             devices, idle = len(self._members.in_use()), self._members.idle()
-            parts = shares(lengths, self._costs, self._budget, devices=devices, idle=idle)
+            parts = divide(lengths, self._costs, self._budget, devices=devices, idle=idle)
             if len(parts) == 1:
                 return self._run_part(ragged)
             futures = [self._workers.submit(self._run_part, ragged.take(part.tolist())) for part in parts]
@@ -201,7 +201,7 @@ class DevicePool:
         self._workers.shutdown()
         self._members.close()
 
-    def _run_part(self, ragged: Ragged) -> dict[str, list[Any]]:
+    def _run_part(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         cost_s = run_seconds(ragged.seq_lens, self._costs)
         return self._members.run(lambda session: session.run_ragged(ragged), cost_s, int(ragged.seq_lens.sum()))
 
@@ -228,7 +228,7 @@ class DevicePool:
         self.close()
 
 
-def _run_feeds(ragged: Ragged, session: PoolSession) -> dict[str, Any]:
+def _run_feeds(ragged: RaggedBatch, session: PoolSession) -> dict[str, Any]:
     return session.backend.run(session.feeds(ragged))
 
 

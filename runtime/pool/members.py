@@ -16,7 +16,7 @@ from padfree.contract.metadata import Metadata
 from ..backend import Backend
 from ..budget import Budget
 from ..errors import SessionError
-from ..request import Ragged
+from ..request import RaggedBatch
 
 T = TypeVar("T")
 
@@ -38,10 +38,10 @@ class PoolSession(Protocol):
     def backend(self) -> Backend:
         """Runs arrays."""
 
-    def feeds(self, ragged: Ragged) -> dict[str, Any]:
+    def feeds(self, ragged: RaggedBatch) -> dict[str, Any]:
         """The model's input arrays for a checked batch."""
 
-    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         """Runs a checked batch."""
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Members:
         """
         failures: dict[str, Exception] = {}
         while True:
-            with self._borrowed(cost_s, failures) as member:
+            with self._borrow(cost_s, failures) as member:
                 if member is None:
                     raise _failed_everywhere(failures)
                 try:
@@ -153,12 +153,12 @@ class Members:
             Exception: the first one of a device in use. A device that was taken out may be beyond closing: that is
                 said in the log.
         """
-        wrong = [error for member in self._members if (error := _closing(member)) is not None]
-        if wrong:
-            raise wrong[0]
+        errors = [error for member in self._members if (error := _close(member)) is not None]
+        if errors:
+            raise errors[0]
 
     @contextmanager
-    def _borrowed(self, cost_s: float, names_tried: Collection[str]) -> Iterator[Member | None]:
+    def _borrow(self, cost_s: float, names_tried: Collection[str]) -> Iterator[Member | None]:
         """The member that ends this work first of those that have not tried it; None where all have."""
         with self._lock:
             members_left = [member for member in self._members if not member.failure and member.name not in names_tried]
@@ -193,7 +193,7 @@ class Members:
             _log.error("%s is taken out, another device did what failed on it: %s", member.name, member.failure)
 
 
-def _closing(member: Member) -> Exception | None:
+def _close(member: Member) -> Exception | None:
     """Closes a session; what went wrong, of a device in use."""
     try:
         member.session.close()

@@ -9,7 +9,7 @@ from .apart import TextError
 from .checks import largest_id
 from .encoder import EncodedTexts, Text, TextEncoder
 from .inputs import TextInputs, as_columns, column_count, of_columns
-from .pairs import SPELLINGS_TEXT, pair_names, prompted
+from .pairs import SPELLINGS_TEXT, add_prompt, pair_names
 from .source import text_source, tokenizer_path
 from .tasks import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TAG, TOKENS, Choices, ServedModel, describe
 from .tokenizer_file import TYPES, TokenizerFile, read_tokenizer_file
@@ -32,13 +32,13 @@ __all__ = [
     "TextError",
     "TextInputs",
     "TokenizerFile",
+    "add_prompt",
     "as_columns",
     "column_count",
     "describe",
     "largest_id",
     "of_columns",
     "pair_names",
-    "prompted",
     "read_tokenizer_file",
     "text_source",
     "tokenizer_path",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .families.parts import ALL, NAMES
+from .families.components import ALL, NAMES
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -118,8 +118,8 @@ class AddedTokens:
                     raise self._wrong("added_tokens_decoder", "an object of ids and tokens")
                 yield int(at), token
             return
-        named = self._settings.get(EXTRA[0])  # an object: then older settings' list makes no token of the file special
-        tokens = () if isinstance(named, dict) and named else self._special_tokens()
+        extra = self._settings.get(EXTRA[0])  # an object: then older settings' list makes no token of the file special
+        tokens = () if isinstance(extra, dict) and extra else self._special_tokens()
         special = {token.content for value in (*self._usual(), *tokens) if (token := _token(value))}
         for content, at in self._file.items():
             token = _token({"content": content, "normalized": content not in special}, special=content in special)

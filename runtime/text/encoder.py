@@ -13,7 +13,7 @@ import numpy.typing as npt
 from padfree.contract.texts import RIGHT
 
 from ..word_pieces import WordPieces
-from ..word_table import Looked
+from ..word_table import LookUpResult
 from .apart import Apart, TextError
 from .templates import TemplateEncoder
 
@@ -127,8 +127,8 @@ class TextEncoder:
 
     def look_up(self, texts: Sequence[Text]) -> EncodedTexts | None:
         """Tokens of plain texts, so quickly that an event loop may wait; None where `encode` has to make them."""
-        looked_up = self._looked_up(texts)
-        return None if looked_up is None or looked_up[0].rows_left else self._encode_rows(*looked_up)
+        lookup = self._look_up_words(texts)
+        return None if lookup is None or lookup[0].rows_left else self._encode_rows(*lookup)
 
     def encode(self, texts: Sequence[Text]) -> EncodedTexts:
         """Tokens of texts, or of pairs of texts, in their order.
@@ -137,9 +137,9 @@ class TextEncoder:
             TextError: a text holds halves of characters, or takes too much time or memory, the latter only of
                 tokenizers that may explode.
         """
-        looked_up = self._looked_up(texts)
-        looked, cut = looked_up or (Looked.of_rows([None] * len(texts)), np.zeros(len(texts), np.bool_))
-        if rows_left := looked.rows_left:
+        lookup = self._look_up_words(texts)
+        result, cut = lookup or (LookUpResult.of_rows([None] * len(texts)), np.zeros(len(texts), np.bool_))
+        if rows_left := result.rows_left:
             try:
                 rows = self._encode([texts[at] for at in rows_left])
             except TextError as error:
@@ -151,8 +151,8 @@ class TextEncoder:
                 reason = "holds half of a character (a lone surrogate, U+D800 to U+DFFF); send whole characters"
                 raise TextError(unfit, reason) from None
             cut[rows_left] = [is_cut for *_, is_cut in rows]
-            looked = looked.completed([(ids, types) for ids, types, _ in rows])
-        return self._encode_rows(looked, cut)
+            result = result.complete([(ids, types) for ids, types, _ in rows])
+        return self._encode_rows(result, cut)
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
         """What the tokenizers library makes of single texts that `encode` has taken: words and places of tokens too."""
@@ -190,23 +190,23 @@ class TextEncoder:
         encodings = self._tokenizer.encode_batch_fast(texts)
         return [(encoding.ids, encoding.type_ids, bool(encoding.overflowing)) for encoding in encodings]
 
-    def _looked_up(self, texts: Sequence[Text]) -> tuple[Looked, Flags] | None:
+    def _look_up_words(self, texts: Sequence[Text]) -> tuple[LookUpResult, Flags] | None:
         """What the words of texts tell, and which texts are cut; None where they tell nothing."""
         if self._words is None or not texts:
             return None
         if self._side != RIGHT:
-            looked = self._words.look_up(texts)
-            return (looked.without(looked.counts > self.most) if self.most is not None else looked), _none_of(texts)
-        looked, cut = self._words.look_up(texts, self.most), _none_of(texts)
+            result = self._words.look_up(texts)
+            return (result.without(result.counts > self.most) if self.most is not None else result), _none_of(texts)
+        result, cut = self._words.look_up(texts, self.most), _none_of(texts)
         # Pairs that are too long are left to the library, and texts that fill their room may have been longer.
-        full = [at for at in np.flatnonzero(looked.counts == self.most).tolist() if isinstance(texts[at], str)]
+        full = [at for at in np.flatnonzero(result.counts == self.most).tolist() if isinstance(texts[at], str)]
         if full and self.most is not None:
             cut[full] = self._words.look_up([texts[at] for at in full], self.most + 1).counts > self.most
-        return looked, cut
+        return result, cut
 
-    def _encode_rows(self, looked: Looked, cut: Flags) -> EncodedTexts:
-        types = looked.types if self._token_types else np.zeros_like(looked.ids)
-        return EncodedTexts(looked.ids, types, looked.counts, cut)
+    def _encode_rows(self, result: LookUpResult, cut: Flags) -> EncodedTexts:
+        types = result.types if self._token_types else np.zeros_like(result.ids)
+        return EncodedTexts(result.ids, types, result.counts, cut)
 
 
 def _pairs(texts: Sequence[Text]) -> list[tuple[str, str]]:

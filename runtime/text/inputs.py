@@ -44,11 +44,11 @@ class TextInputs:
                 f"{shown_path}: has no input of token ids, only '{self._ids.name}'; export the model with input_ids"
             )
         names = (self._ids, self._types, self._positions)
-        strange = next((item for item in metadata.token_inputs() if item not in names), None)
-        if strange is not None:
+        unknown_input = next((item for item in metadata.token_inputs() if item not in names), None)
+        if unknown_input is not None:
             raise SessionError(
-                f"{shown_path}: texts do not give the model's input '{strange.original_name}', only ids, token types "
-                "and positions; export the model without it, or run it on token ids"
+                f"{shown_path}: texts do not give the model's input '{unknown_input.original_name}', only ids, token "
+                "types and positions; export the model without it, or run it on token ids"
             )
         if self._positions is not None and _begin_later(self._positions.limit):
             raise SessionError(

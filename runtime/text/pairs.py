@@ -16,7 +16,7 @@ SPELLINGS = (
 SPELLINGS_TEXT = ", ".join("/".join(names) for names in SPELLINGS[:3])
 
 
-def prompted(text: Text, prompt: str) -> Text:
+def add_prompt(text: Text, prompt: str) -> Text:
     """A text with a prompt in front; of a pair, the first has it, as in sentence-transformers."""
     return f"{prompt}{text}" if isinstance(text, str) else (f"{prompt}{text[0]}", text[1])
 

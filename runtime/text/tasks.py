@@ -120,8 +120,8 @@ class ServedModel:
         Raises:
             KeyError: there is no such prompt.
         """
-        chosen = self.default_prompt if name is None else name
-        return "" if chosen is None else self.prompts[chosen]
+        prompt_name = self.default_prompt if name is None else name
+        return "" if prompt_name is None else self.prompts[prompt_name]
 
     def prompt_for(self, kind: str) -> str | None:
         """The name of the prompt for queries or documents, as models call it; None: they have none."""
@@ -141,8 +141,8 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> ServedModel:
     prompts = {**info.prompts, **choices.prompts}
     default = choices.default_prompt or info.default_prompt
     if default is not None and default not in prompts:
-        known = ", ".join(prompts) or "none"
-        raise SessionError(f"--default-prompt {default}: the model's prompts are {known}; choose one of them")
+        prompt_names = ", ".join(prompts) or "none"
+        raise SessionError(f"--default-prompt {default}: the model's prompts are {prompt_names}; choose one of them")
     inputs = TextInputs(metadata, str(model))
     task = _task_of_tokens(choices) if output.layout != "per_sequence" else _task(model, output, info, choices.task)
     source = text_source(model, metadata, choices.tokenizer, pairs=task == RERANK or info.takes_pairs)
@@ -170,19 +170,19 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> ServedModel:
 def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
     """The output that answers, which has to have a row per text."""
     outputs = {item.name: item for item in metadata.outputs}
-    shown = ", ".join(outputs)
-    known = [name for name in ANSWERS if name in outputs]
+    output_names = ", ".join(outputs)
+    answer_names = [name for name in ANSWERS if name in outputs]
     if choices.output is not None and choices.output not in outputs:
         raise SessionError(
-            f"{choices.output_option} {choices.output}: the model's outputs are {shown}; choose one of them"
+            f"{choices.output_option} {choices.output}: the model's outputs are {output_names}; choose one of them"
         )
-    if choices.output is None and not known:
+    if choices.output is None and not answer_names:
         task = f" and {choices.task_option} {'|'.join(TASKS)}" if choices.task_option is not None else ""
         raise SessionError(
-            f"the model's outputs are {shown}, and none of these names tells what answers a text; take a model that "
-            f"was made with --pooling, or of its folder, or pass {choices.output_option} NAME{task}"
+            f"the model's outputs are {output_names}, and none of these names tells what answers a text; take a model "
+            f"that was made with --pooling, or of its folder, or pass {choices.output_option} NAME{task}"
         )
-    output = outputs[choices.output or known[0]]
+    output = outputs[choices.output or answer_names[0]]
     if output.layout == "per_sequence" or (output.has_token_rows and _takes_token_rows(output, metadata, choices)):
         return output
     tags = output.has_token_rows and output.name in ANSWERS and choices.tags
@@ -233,8 +233,8 @@ def _task(model: Path, output: OutputInfo, info: contract.TextInfo, choice: str 
         return candidates[0]
     if candidates and choice not in candidates:
         raise SessionError(
-            f"--task {choice}: '{output.name}' of {model} {_shown(output)}, which is for {' or '.join(candidates)}; "
-            "leave --task out, or serve a model that was made for it"
+            f"--task {choice}: '{output.name}' of {model} {_describe_width(output)}, which is for "
+            f"{' or '.join(candidates)}; leave --task out, or serve a model that was made for it"
         )
     if choice == TAG:
         raise SessionError(
@@ -243,32 +243,34 @@ def _task(model: Path, output: OutputInfo, info: contract.TextInfo, choice: str 
         )
     if choice == RERANK and width not in (1, None):
         raise SessionError(
-            f"--task {choice}: '{output.name}' of {model} {_shown(output)}, and a reranker's has one number per pair; "
-            f"pass --task {EMBED}, or serve a cross-encoder"
+            f"--task {choice}: '{output.name}' of {model} {_describe_width(output)}, and a reranker's has one number "
+            f"per pair; pass --task {EMBED}, or serve a cross-encoder"
         )
     return choice
 
 
-def _shown(output: OutputInfo) -> str:
+def _describe_width(output: OutputInfo) -> str:
     width = output.shape[-1] if output.shape else None
     return "has vectors" if width is None else f"has {width} number{'s' * (width != 1)} per text"
 
 
-def _max_length(metadata: Metadata, choices: Choices, said: int | None, source: TokenizerFile) -> int:
+def _max_length(metadata: Metadata, choices: Choices, folder_length: int | None, source: TokenizerFile) -> int:
     longest, choice = metadata.longest, choices.max_length
     if choice is not None and choice < 1:
         raise SessionError(f"--max-length {choice}: allowed: 1 or more; leave it out for what the model takes")
-    chosen = (
-        choice if choice is not None else min((limit for limit in (said, longest) if limit is not None), default=None)
+    max_length = (
+        choice
+        if choice is not None
+        else min((limit for limit in (folder_length, longest) if limit is not None), default=None)
     )
-    if chosen is None:
+    if max_length is None:
         raise SessionError("the model sets no limit to a text's length; pass --max-length 512")
-    if longest is not None and chosen > longest:
-        raise SessionError(f"--max-length {chosen}: the model takes {longest} tokens; pass {longest} or less")
+    if longest is not None and max_length > longest:
+        raise SessionError(f"--max-length {max_length}: the model takes {longest} tokens; pass {longest} or less")
     specials = source.least_tokens()
-    if chosen <= specials:
+    if max_length <= specials:
         raise SessionError(
-            f"--max-length {chosen}: the tokenizer puts {specials} tokens of its own around a text; pass "
+            f"--max-length {max_length}: the tokenizer puts {specials} tokens of its own around a text; pass "
             f"{specials + 1} or more"
         )
-    return chosen
+    return max_length

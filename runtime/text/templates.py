@@ -72,11 +72,11 @@ class TemplateEncoder:
             pairs: queries and documents.
             most: tokens of a pair; None: any number.
         """
-        filled = [self._fill(*pair) for pair in pairs]
-        texts = [part.text for parts in filled for part in parts]
+        parts_of_pairs = [self._fill(*pair) for pair in pairs]
+        texts = [part.text for parts in parts_of_pairs for part in parts]
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         rows, at = list[TemplateRow](), 0
-        for parts in filled:
+        for parts in parts_of_pairs:
             ids = self._cut(parts, encodings[at : at + len(parts)], most)
             count = sum(len(item) for item in encodings[at : at + len(parts)])
             rows.append((ids, [0] * len(ids), len(ids) < count))
@@ -98,18 +98,18 @@ class TemplateEncoder:
     def _cut(self, parts: Sequence[_FieldText], encodings: Sequence[Encoding], most: int | None) -> list[int]:
         """The ids of all parts, without what is too many."""
         over = 0 if most is None else sum(map(len, encodings)) - most
-        removed_by_part = [set[int]() for _ in parts]
+        removals_by_part = [set[int]() for _ in parts]
         for field in (DOCUMENT, QUERY):
-            for part, encoding, removed in zip(parts, encodings, removed_by_part, strict=True):
+            for part, encoding, removals in zip(parts, encodings, removals_by_part, strict=True):
                 if over > 0 and field in part.spans:
                     begin, end = part.spans[field]
                     own = [at for at, (_, last) in enumerate(encoding.offsets) if begin < last <= end]
                     removed_tokens = own[-over:] if self._side == RIGHT else own[:over]
-                    removed.update(removed_tokens)
+                    removals.update(removed_tokens)
                     over -= len(removed_tokens)
         return [
             item
-            for encoding, removed in zip(encodings, removed_by_part, strict=True)
+            for encoding, removals in zip(encodings, removals_by_part, strict=True)
             for at, item in enumerate(encoding.ids)
-            if at not in removed
+            if at not in removals
         ]

@@ -15,7 +15,7 @@ from ..errors import SessionError
 from .added_tokens import EXTRA, AddedTokens
 from .encoder import TextEncoder
 from .families.classes import BERT_FRAME, LIBRARY_FOLLOWED, PLAIN, class_of
-from .families.parts import NO_FRAME, Family, Frame, Settings, TokenizerJson
+from .families.components import NO_FRAME, Family, Frame, Settings, TokenizerJson
 from .families.rebuilding import FAMILIES, rebuild
 from .families.word_pieces import bert_frame
 from .hazards import MOST_GROWTH, growth

@@ -15,7 +15,7 @@ from ..batching.partition import check_alike, partition
 from ..budget import Budget, cut
 from ..errors import SessionError
 from ..feeds import split_outputs
-from ..request import Ragged
+from ..request import RaggedBatch
 from ..session import Session
 from ..shared_values import groups_of_shared
 from .items import Item, join, read_item, stack
@@ -58,7 +58,7 @@ CANCELLED = Failure("the request was cancelled while it ran", is_refusal=False, 
 Reply = dict[str, Array] | Failure
 ChooseRuns = Callable[[list[int]], Iterable[Sequence[int]]]
 """From the lengths of a call's sequences to runs of their indexes; each index once."""
-OnRun = Callable[[Ragged], None]
+OnRun = Callable[[RaggedBatch], None]
 T = TypeVar("T")
 
 NO_ROW: Array = np.empty(0)
@@ -118,17 +118,17 @@ class Answerer:
                 continue
             assert results is not None  # there is a batch where there is an item
             stop = start + len(item.seq_lens)
-            answers.append(self._one(request, item, results, range(start, stop)))
+            answers.append(self._reply(request, item, results, range(start, stop)))
             start = stop
         return answers
 
-    def _join(self, items: list[Item | Failure]) -> tuple[Ragged | None, list[Item | Failure]]:
+    def _join(self, items: list[Item | Failure]) -> tuple[RaggedBatch | None, list[Item | Failure]]:
         """All items as one batch; those that do not fit the model become failures."""
         good = [item for item in items if isinstance(item, Item)]
         if not good:
             return None, items
         batch = attempt(join, good, self._metadata)
-        if isinstance(batch, Ragged):
+        if isinstance(batch, RaggedBatch):
             return batch, items
         # Whose fault it is shows when each is looked at alone.
         alone = [attempt(join, [item], self._metadata) if isinstance(item, Item) else item for item in items]
@@ -136,12 +136,12 @@ class Answerer:
             [result if isinstance(result, Failure) else item for result, item in zip(alone, items, strict=True)]
         )
 
-    def _run(self, batch: Ragged, owners: Sequence[TritonRequest]) -> _Results:
+    def _run(self, batch: RaggedBatch, owners: Sequence[TritonRequest]) -> _Results:
         rows = {name: [NO_ROW] * batch.seq_lens.size for name in self._outputs}
         failures: dict[int, Failure] = {}
         begun_owners: set[int] = set()
-        for planned in self._runs_of(batch):
-            run = self._still_wanted(planned, owners, begun_owners, failures)
+        for planned_run in self._runs_of(batch):
+            run = self._still_wanted(planned_run, owners, begun_owners, failures)
             if not run:
                 continue
             part = batch.take(run)
@@ -157,7 +157,7 @@ class Answerer:
             self._on_run(part)
         return _Results(rows, failures)
 
-    def _runs_of(self, batch: Ragged) -> list[Sequence[int]]:
+    def _runs_of(self, batch: RaggedBatch) -> list[Sequence[int]]:
         """The runs of a batch; what the model has once for a run is the same for its sequences."""
         groups = groups_of_shared(batch, self._metadata)
         if len(groups) == 1:
@@ -183,7 +183,7 @@ class Answerer:
         failures.update(dict.fromkeys(positions, CANCELLED))
         return [at for at in run if id(owners[at]) not in cancelled_keys]
 
-    def _one(self, request: TritonRequest, item: Item, results: _Results, sequences: range) -> Reply:
+    def _reply(self, request: TritonRequest, item: Item, results: _Results, sequences: range) -> Reply:
         if results.failures:
             for sequence in sequences:
                 if sequence in results.failures:

@@ -87,16 +87,16 @@ class EncoderModel:
         self._metrics = Metrics(args)
         budget = narrow(self._session.budget, parameters)
         plan = cheapest(read_costs(folder / parameters.costs), budget) if parameters.costs else first_come(budget)
-        self._answerer = Answerer(self._session, plan, self._metrics.ran)
+        self._answerer = Answerer(self._session, plan, self._metrics.count_run)
         self._client = parameters.client
         self._sharing: Sharing | None = None
         if parameters.fair_share:
-            ran, count_answers = self._metrics.ran, self._metrics.count_call
+            count_run, count_answers = self._metrics.count_run, self._metrics.count_call
             self._sharing = Sharing(
                 self._session,
                 budget,
                 parameters.max_waiting_tokens,
-                ran,
+                count_run,
                 lambda answer, seconds: count_answers([answer], seconds),
             )
         self._metrics.start()

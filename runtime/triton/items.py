@@ -17,7 +17,7 @@ import numpy.typing as npt
 from padfree.contract.metadata import Metadata, OutputInfo
 
 from ..errors import SessionError
-from ..request import ZERO_WHEN_MISSING, Ragged, check_names, check_sequence_lengths, check_values
+from ..request import ZERO_WHEN_MISSING, RaggedBatch, check_names, check_sequence_lengths, check_values
 from ..rows import as_int32
 from ..sequence_values import read_values
 
@@ -87,7 +87,7 @@ def read_item(tensors: Mapping[str, Array], metadata: Metadata) -> Item:
     return Item(tokens, seq_lens, width, of_sequences)
 
 
-def join(items: Sequence[Item], metadata: Metadata) -> Ragged:
+def join(items: Sequence[Item], metadata: Metadata) -> RaggedBatch:
     """All sequences of the requests, in order, as one checked batch.
 
     Raises:
@@ -104,18 +104,18 @@ def join(items: Sequence[Item], metadata: Metadata) -> Ragged:
         info.name: read_values(np.concatenate([item.of_sequences[info.name] for item in items]), info, seq_lens.size)
         for info in metadata.sequence_inputs()
     }
-    return Ragged(tokens, seq_lens, of_sequences)
+    return RaggedBatch(tokens, seq_lens, of_sequences)
 
 
 def stack(rows: Sequence[Array], item: Item, output: OutputInfo) -> Array:
     """One request's output from its sequences' parts, as Session gives them: with zeros after every one's end."""
-    slots = [size == "S" or size == "T" for size in output.sizes if size != "B"]
-    if len(rows) == 1 and (not any(slots) or item.seq_lens[0] == item.width):
+    is_token_axis = [size == "S" or size == "T" for size in output.sizes if size != "B"]
+    if len(rows) == 1 and (not any(is_token_axis) or item.seq_lens[0] == item.width):
         return rows[0][None]
-    if not any(slots) or min(item.seq_lens) == item.width:
+    if not any(is_token_axis) or min(item.seq_lens) == item.width:
         return np.stack(rows)
     own = rows[0].shape
-    sizes = [item.width if i < len(slots) and slots[i] else size for i, size in enumerate(own)]
+    sizes = [item.width if i < len(is_token_axis) and is_token_axis[i] else size for i, size in enumerate(own)]
     padded = np.zeros((len(rows), *sizes), dtype=rows[0].dtype)
     for at, row in enumerate(rows):
         padded[at][tuple(slice(size) for size in row.shape)] = row

@@ -14,7 +14,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from ..request import Ragged
+from ..request import RaggedBatch
 from .answers import Failure, Reply
 
 INTERVAL_S = 1.0
@@ -134,7 +134,7 @@ class Metrics(Counters):
         self._in_bucket = [0] * len(self._buckets)
         self._last_totals = (0.0, 0.0, 0.0)  # by the gauges; new ones begin so
 
-    def ran(self, batch: Ragged) -> None:
+    def count_run(self, batch: RaggedBatch) -> None:
         """Counts one run."""
         sequences = batch.seq_lens.size
         with self._lock:

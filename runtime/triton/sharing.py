@@ -23,7 +23,7 @@ from ..batching import Batcher, FairShare, QueueFullError
 from ..batching.speed import Speed, measure, run_budget
 from ..budget import Budget
 from ..errors import SessionError
-from ..request import Ragged, read_packed
+from ..request import RaggedBatch, read_packed
 from ..session import Session
 from .answers import CANCELLED, Failure, OnRun, Reply, TritonRequest, attempt, never
 from .items import Item, read_item, stack
@@ -39,7 +39,7 @@ MOST_REQUESTS = 1 << 16
 SAMPLE_TOKENS = 64
 ASK_AFTER_S = 0.05
 """A request that has waited so long is asked about: its caller may have gone."""
-ASK_SHARE = 0.2
+ASK_FRACTION = 0.2
 """Of a thread's time is spent on asking, at most: each question is a round trip to the server's process."""
 
 
@@ -116,15 +116,15 @@ class Sharing:
 
     def submit(self, request: TritonRequest, caller: Caller) -> None:
         """Queues a request; `caller.send` has its answer later, from another thread, or at once."""
-        came = time.monotonic()
+        arrival_s = time.monotonic()
         item = attempt(read_item, request.tensors, self._metadata)
         ticket = item if isinstance(item, Failure) else self._queue(item, caller.client)
         if isinstance(ticket, Failure):
-            self._send(ticket, caller, came)
+            self._send(ticket, caller, arrival_s)
             return
         assert isinstance(item, Item)
-        self._waiting[ticket] = caller, came
-        ticket.add_done_callback(partial(self._done, request.output_names, item))
+        self._waiting[ticket] = caller, arrival_s
+        ticket.add_done_callback(partial(self._finish, request.output_names, item))
 
     def close(self) -> None:
         """Answers what waits, and ends the threads."""
@@ -142,8 +142,8 @@ class Sharing:
         except SessionError as error:
             return Failure(str(error), is_refusal=True)
 
-    def _done(self, request: Any, item: Item, done: Future[Any]) -> None:
-        caller, came = self._waiting.pop(done)
+    def _finish(self, request: Any, item: Item, done: Future[Any]) -> None:
+        caller, arrival_s = self._waiting.pop(done)
         try:
             rows = done.result()
             answer: Reply = {name: stack(rows[name], item, self._outputs[name]) for name in request}
@@ -151,10 +151,10 @@ class Sharing:
             answer = CANCELLED
         except Exception as error:  # whatever it is: a request without an answer is never over
             answer = Failure(str(error) or repr(error), is_refusal=False)
-        self._send(answer, caller, came)
+        self._send(answer, caller, arrival_s)
 
-    def _send(self, answer: Reply, caller: Caller, came: float) -> None:
-        self._on_answer(answer, time.monotonic() - came)
+    def _send(self, answer: Reply, caller: Caller, arrival_s: float) -> None:
+        self._on_answer(answer, time.monotonic() - arrival_s)
         caller.send(answer)
 
     def _ask(self) -> None:
@@ -162,11 +162,11 @@ class Sharing:
         pause = ASK_AFTER_S
         while not self._ended.wait(pause):
             begin = time.monotonic()
-            old = [one for one, (_, came) in list(self._waiting.items()) if begin - came > ASK_AFTER_S]
+            old = [one for one, (_, arrival_s) in list(self._waiting.items()) if begin - arrival_s > ASK_AFTER_S]
             for one in old:
                 if (entry := self._waiting.get(one)) is not None and entry[0].has_gone():
                     one.cancel()
-            pause = max(ASK_AFTER_S, (time.monotonic() - begin) * (1 - ASK_SHARE) / ASK_SHARE)
+            pause = max(ASK_AFTER_S, (time.monotonic() - begin) * (1 - ASK_FRACTION) / ASK_FRACTION)
 
 
 class _SharedSession:
@@ -185,7 +185,7 @@ class _SharedSession:
         """As Session.run."""
         return self._session.run(request)
 
-    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         """As Session.run_ragged."""
         results = self._session.run_ragged(ragged)
         self._on_run(ragged)
@@ -197,7 +197,7 @@ def measure_zeros(session: Session, budget: Budget) -> Speed:
     metadata = session.metadata
     size = min(SAMPLE_TOKENS, metadata.longest or SAMPLE_TOKENS, budget.max_tokens or SAMPLE_TOKENS)
 
-    def sample(copies: int) -> Ragged:
+    def sample(copies: int) -> RaggedBatch:
         columns = {item.name: np.zeros(copies * size, np.int32) for item in metadata.token_inputs()}
         columns |= {item.name: np.zeros((copies, item.width or 1), np.int32) for item in metadata.sequence_inputs()}
         return read_packed(columns, [size] * copies, metadata)

@@ -19,7 +19,7 @@ from ..text.checks import largest_id
 from ..text.encoder import EncodedTexts, Text
 from ..text.inputs import positions_of
 from ..text.json_files import read_bytes
-from ..text.pairs import prompted
+from ..text.pairs import add_prompt
 from ..text.tokenizer_file import TokenizerFile
 from .answers import Failure, Reply, TritonRequest, attempt
 from .items import SEQ_LENS
@@ -91,18 +91,22 @@ class TextTokenizer:
         try:
             encoded = self._encoder.encode([text for texts in readable for text in texts.rows])
         except TextError:
-            return [texts if isinstance(texts, Failure) else attempt(self._alone, texts) for texts in requests]
+            return [texts if isinstance(texts, Failure) else attempt(self._answer_alone, texts) for texts in requests]
         parts = encoded.split([len(texts.rows) for texts in readable])
-        return [texts if isinstance(texts, Failure) else attempt(self._one, next(parts), texts) for texts in requests]
+        return [
+            texts if isinstance(texts, Failure) else attempt(self._answer_one, next(parts), texts) for texts in requests
+        ]
 
     def answer_aside(self, texts: Texts) -> Reply:
         """The answer to one request, its texts one after the other: other requests find threads of the library free."""
-        return attempt(self._one, EncodedTexts.join([self._encoder.encode([text]) for text in texts.rows]), texts)
+        return attempt(
+            self._answer_one, EncodedTexts.join([self._encoder.encode([text]) for text in texts.rows]), texts
+        )
 
-    def _alone(self, texts: Texts) -> dict[str, Array]:
-        return self._one(self._encoder.encode(texts.rows), texts)
+    def _answer_alone(self, texts: Texts) -> dict[str, Array]:
+        return self._answer_one(self._encoder.encode(texts.rows), texts)
 
-    def _one(self, encoded: EncodedTexts, texts: Texts) -> dict[str, Array]:
+    def _answer_one(self, encoded: EncodedTexts, texts: Texts) -> dict[str, Array]:
         for at in np.flatnonzero(encoded.cut & ~np.array(texts.cut)).tolist():
             raise SessionError(
                 f"text {at} has {self._encoder.full_length(texts.rows[at])} tokens, allowed: "
@@ -112,7 +116,7 @@ class TextTokenizer:
         if self._on_truncated is not None and encoded.cut.any():
             self._on_truncated(int(encoded.cut.sum()))
         names = self._limits
-        makes: Mapping[str, Callable[[], Array]] = {
+        makers: Mapping[str, Callable[[], Array]] = {
             names.ids: lambda: _grid(encoded, encoded.ids),
             names.types: lambda: _grid(encoded, encoded.types),
             names.positions: lambda: _grid(encoded, positions_of(encoded.seq_lens)),
@@ -120,7 +124,7 @@ class TextTokenizer:
             SEQ_LENS: lambda: encoded.seq_lens[:, None],
             TRUNCATED: lambda: encoded.cut[:, None],
         }
-        return {name: makes[name]() for name in texts.output_names}
+        return {name: makers[name]() for name in texts.output_names}
 
 
 def _template(parameters: TokenizerParameters) -> Template | None:
@@ -169,7 +173,7 @@ def read_texts(request: TritonRequest, limits: TokenizerParameters) -> Texts:
         )
     decoded = [_decode(column, name, limits) for name, column in zip(names, columns, strict=True)]
     texts: Sequence[Text] = decoded[0] if len(decoded) == 1 else list(zip(*decoded, strict=True))
-    rows = [prompted(text, limits.prompt) for text in texts]
+    rows = [add_prompt(text, limits.prompt) for text in texts]
     return Texts(rows, _cut(request.tensors, len(rows), limits), tuple(request.output_names), size_bytes)
 
 

@@ -61,22 +61,24 @@ class TokenizerModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answers every request, its token ids or an error: now, or, where there are large ones, as each is ready."""
-        read_texts = [self._tokenizer.read(request) for request in read_requests(requests)]
+        texts_of_requests = [self._tokenizer.read(request) for request in read_requests(requests)]
         large = [
-            at for at, texts in enumerate(read_texts) if isinstance(texts, Texts) and texts.size_bytes > LARGE_BYTES
+            at
+            for at, texts in enumerate(texts_of_requests)
+            if isinstance(texts, Texts) and texts.size_bytes > LARGE_BYTES
         ]
         senders = response_senders(requests) if large else None
         if senders is None:
-            answers = self._tokenizer.answer(read_texts)
+            answers = self._tokenizer.answer(texts_of_requests)
             self._counters.count_answers(answers)
             return write_responses(answers)
         # Senders cost a round trip each, and all requests of a call have to take the same way.
-        small = [at for at in range(len(read_texts)) if at not in large]
+        small = [at for at in range(len(texts_of_requests)) if at not in large]
         for at in large:
-            texts = read_texts[at]
+            texts = texts_of_requests[at]
             assert isinstance(texts, Texts)
             self._aside.submit(texts, partial(self._send, senders[at]))
-        for at, answer in zip(small, self._answers([read_texts[at] for at in small]), strict=True):
+        for at, answer in zip(small, self._answers([texts_of_requests[at] for at in small]), strict=True):
             self._send(senders[at], answer)
         return None
 
@@ -84,11 +86,11 @@ class TokenizerModel:
         self._counters.count_answers([answer])
         send_response(sender, answer)
 
-    def _answers(self, read_texts: list[Texts | Failure]) -> list[Reply]:
+    def _answers(self, texts_of_requests: list[Texts | Failure]) -> list[Reply]:
         try:
-            return self._tokenizer.answer(read_texts)
+            return self._tokenizer.answer(texts_of_requests)
         except Exception as error:  # who has a sender must be answered through it
-            return [Failure(f"the texts could not be tokenised: {error!r}", is_refusal=False)] * len(read_texts)
+            return [Failure(f"the texts could not be tokenised: {error!r}", is_refusal=False)] * len(texts_of_requests)
 
     def finalize(self) -> None:
         """Answers what is left, and takes the metrics off the server's page."""

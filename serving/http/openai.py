@@ -6,7 +6,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from padfree.runtime.answers import normalized
+from padfree.runtime.answers import normalize_vectors
 from padfree.runtime.text import EMBED
 from padfree.runtime.texts import unknown_prompt
 from starlette.requests import Request
@@ -55,7 +55,7 @@ class OpenAI:
         prompted = [prompt + text for text in texts] if prompt else texts
         truncate = options.long_texts == "truncate"
         rows = floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids, prompt=prompt))
-        vectors = normalized(shorten(rows, dimensions))
+        vectors = normalize_vectors(shorten(rows, dimensions))
         assert call.answer is not None
         tokens = call.answer.tokens
         return {

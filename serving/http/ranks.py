@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 from padfree.runtime.answers import sigmoid
-from padfree.runtime.text import RERANK, prompted
+from padfree.runtime.text import RERANK, add_prompt
 
 from .calls import Call, Calls
 from .vectors import Floats, floats
@@ -21,7 +21,7 @@ async def ranked(
     """
     calls.check_task(RERANK)
     prompt = calls.served_model.prompt(None)
-    pairs = [prompted((query, text), prompt) for text in texts]
+    pairs = [add_prompt((query, text), prompt) for text in texts]
     rows = floats(await calls.rows(call, pairs, kind="predict", truncate=truncate, ids=[]))
     scores = score(calls, rows.reshape(len(texts), -1), raw)[:, 0]
     return [(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")]

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 from padfree.runtime import Budget, cut
-from padfree.runtime.answers import Tagged, join, words_of
+from padfree.runtime.answers import TaggedSpan, join, words_of
 from padfree.runtime.text import TAG
 from starlette.routing import Route
 
@@ -25,7 +25,7 @@ from .vectors import Floats, floats
 STRATEGIES = ("simple", "none")
 """Of Hugging Face's `aggregation_strategy`: words that belong together are one, or every word is by itself."""
 
-ToJson = Callable[[Tagged], dict[str, Any]]
+ToJson = Callable[[TaggedSpan], dict[str, Any]]
 
 
 class Tags:
@@ -105,5 +105,5 @@ def _read(body: Body, calls: Calls) -> tuple[list[str], bool]:
     return read_texts([value] if single else value, "inputs", calls.options), single
 
 
-def _as_pipeline(key: str, word: Tagged) -> dict[str, Any]:
+def _as_pipeline(key: str, word: TaggedSpan) -> dict[str, Any]:
     return {key: word.label, "score": word.score, "word": word.text, "start": word.start, "end": word.end}

@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 from padfree.contract.texts import REGRESSION
 from padfree.runtime import Budget, cut
-from padfree.runtime.answers import class_scores, label_name, normalized
-from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, prompted
+from padfree.runtime.answers import class_scores, label_name, normalize_vectors
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, add_prompt
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
@@ -70,7 +70,7 @@ class Tei:
     async def _embed(self, call: Call) -> Any:
         normalize, dimensions = call.body.truth("normalize", True), call.body.optional_count("dimensions")
         vectors = shorten(await self._rows(call, EMBED), dimensions)
-        return normalized(vectors) if normalize else vectors
+        return normalize_vectors(vectors) if normalize else vectors
 
     async def _embed_sparse(self, call: Call) -> Any:
         answer = []
@@ -105,7 +105,7 @@ class Tei:
         ):
             raise malformed("'inputs' has a text by itself, and the model scores pairs; send [query, text]")
         prompt = served_model.prompt(None)
-        pairs = [item if isinstance(item, str) else prompted(item, prompt) for item in pairs]
+        pairs = [item if isinstance(item, str) else add_prompt(item, prompt) for item in pairs]
         rows = await self._calls.rows(call, pairs, kind="predict", truncate=truncates(self._calls, body), ids=[])
         logits = floats(rows).reshape(len(pairs), -1)
         scores = logits if raw else class_scores(logits, served_model.problem, activated=served_model.activated)

@@ -21,8 +21,8 @@ from padfree.builder import cli
 from padfree.builder import model as model_module
 from padfree.builder.folders import location
 from padfree.runtime import SessionError
-from padfree.runtime.answers.scores import Classified
-from padfree.runtime.answers.tags import Tagged, join, words_of
+from padfree.runtime.answers.scores import Classification
+from padfree.runtime.answers.tags import TaggedSpan, join, words_of
 from rich.console import Console
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -83,7 +83,7 @@ def test_vectors_are_those_of_the_exported_model_in_the_order_of_the_texts(embed
 
 
 def test_windows_keep_the_order(embedder: padfree.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("padfree.runtime.windows.CPU_TOKENS_A_RUN", 12)
+    monkeypatch.setattr("padfree.runtime.chunks.CPU_TOKENS_A_RUN", 12)
     np.testing.assert_allclose(embedder.encode(TEXTS * 3), means(TEXTS * 3), atol=TOLERANCE)
 
 
@@ -164,7 +164,7 @@ def test_classifiers_give_labels_with_scores(problem: str, classifiers: Path) ->
         assert (answer.label, answer.score) == (LABELS[row.argmax()], max(answer.scores.values()))
         several = [LABELS[at] for at in np.argsort(-row) if row[at] >= 0.5]
         assert answer.labels == (tuple(several) if problem.startswith("multi") else (answer.label,))
-    assert isinstance(one, Classified)
+    assert isinstance(one, Classification)
     np.testing.assert_allclose(one.score, actual[1].score, atol=TOLERANCE)
 
 
@@ -211,7 +211,7 @@ def test_neighbours_of_one_kind_are_one_up_to_the_next_that_begins() -> None:
     labels = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-PER", "x", "x"]
     text = "ab cd ef gh ij kl mn op"
     words = [
-        Tagged(text[at : at + 2], at, at + 2, label, 0.5 + at / 100)
+        TaggedSpan(text[at : at + 2], at, at + 2, label, 0.5 + at / 100)
         for at, label in zip(range(0, 24, 3), labels, strict=True)
     ]
     actual = join(text, words)

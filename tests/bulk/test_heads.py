@@ -14,7 +14,7 @@ from padfree.bulk import Request
 from padfree.bulk.heads import SparseHead
 from padfree.contract.texts import SPARSE, TextInfo
 from padfree.runtime import Session
-from padfree.runtime.request import Ragged
+from padfree.runtime.request import RaggedBatch
 from padfree.runtime.texts import TextReader
 from pyarrow import parquet
 
@@ -64,9 +64,9 @@ def test_vectors_of_tokens(tmp_path: Path) -> None:
 def test_sparse_vectors_keep_what_is_not_zero() -> None:
     dense = np.array([[0, 2, 0, 0.5], [0, 0, 0, 0], [1, 0, 0, 70000]], np.float32)
     head = SparseHead("out", np.dtype(np.float16), 3)
-    ones = Ragged({}, np.ones(2, np.int32))
+    ones = RaggedBatch({}, np.ones(2, np.int32))
     head.add(np.array([2, 0]), {"out": dense[[2, 0]]}, ones)
-    head.add(np.array([1]), {"out": dense[[1]]}, Ragged({}, np.ones(1, np.int32)))
+    head.add(np.array([1]), {"out": dense[[1]]}, RaggedBatch({}, np.ones(1, np.int32)))
     assert head.finite().tolist() == [True, True, False]  # 70000 is beyond float16
     columns = head.columns(np.array([0, 1]))
     assert columns["indices"].to_pylist() == [[1, 3], []]

@@ -43,13 +43,13 @@ def slots_of(run: Mapping[str, Any]) -> int:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
     """What onnxruntime was given."""
     seen: list[Mapping[str, Any]] = []
-    once = OnnxBackend._once
+    once = OnnxBackend._run_once
 
     def watch(self: OnnxBackend, feeds: Mapping[str, Any]) -> dict[str, Any]:
         seen.append(feeds)
         return once(self, feeds)
 
-    monkeypatch.setattr(OnnxBackend, "_once", watch)
+    monkeypatch.setattr(OnnxBackend, "_run_once", watch)
     return seen
 
 

@@ -13,7 +13,7 @@ from padfree.builder.engine.profile import ProfileOptions, choose_profile, shape
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Batcher, FirstCome
-from padfree.runtime.request import Ragged, read_request
+from padfree.runtime.request import RaggedBatch, read_request
 from padfree.runtime.triton.items import join, read_item
 
 from tests.support.encoder import VOCABULARY
@@ -90,7 +90,7 @@ def test_single_requests_and_groups_share_runs(
 def test_batches_are_cut_joined_and_chosen_from(session: Session, ids: list[np.ndarray]) -> None:
     ragged = read_request({"input_ids": ids, **ROWS}, session.metadata)
     parts = [ragged.part(0, 1), ragged.part(1, 4)]
-    np.testing.assert_array_equal(Ragged.join(parts).of_sequences["features"], ROWS["features"])
+    np.testing.assert_array_equal(RaggedBatch.join(parts).of_sequences["features"], ROWS["features"])
     np.testing.assert_array_equal(ragged.take([2, 0]).of_sequences["language"], ROWS["language"][[2, 0]])
     again = read_request(ragged.rows(), session.metadata)
     np.testing.assert_array_equal(again.of_sequences["source"], ROWS["source"])

@@ -139,7 +139,7 @@ def looked_up(
         library.enable_truncation(most)
     actual = pieces.look_up(texts, most)
     left = [library.encode(*([texts[at]] if isinstance(texts[at], str) else texts[at])) for at in actual.rows_left]
-    whole = actual.completed([(encoding.ids, encoding.type_ids) for encoding in left])
+    whole = actual.complete([(encoding.ids, encoding.type_ids) for encoding in left])
     ends = np.cumsum(whole.counts)[:-1]
     return (
         [part.tolist() for part in np.split(whole.ids, ends)],

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from padfree.runtime.batching import Budget
 from padfree.runtime.onnx_backend import OnnxBackend
-from padfree.runtime.request import Ragged
+from padfree.runtime.request import RaggedBatch
 from padfree.runtime.text.tasks import Choices, describe
 from padfree.serving import wire
 from padfree.serving.engine import Engine, Inbox
@@ -40,7 +40,7 @@ class Model:
         self.gate = threading.Event()
         self.started = threading.Semaphore(0)
 
-    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         ids = [row.tolist() for row in ragged.rows()["input_ids"]]
         self.started.release()
         if any(1 in row for row in ids):

@@ -17,7 +17,7 @@ import numpy as np
 import padfree
 import pytest
 from padfree.builder import cli
-from padfree.runtime.answers.tags import Tagged
+from padfree.runtime.answers.tags import TaggedSpan
 from padfree.serving.http.tags import Tags
 
 from tests.support.classifiers import small_folder
@@ -46,7 +46,7 @@ def model(ner: Path) -> Iterator[padfree.Model]:
         yield opened
 
 
-def as_json(words: list[Tagged]) -> list[dict[str, Any]]:
+def as_json(words: list[TaggedSpan]) -> list[dict[str, Any]]:
     return [{**asdict(word), "score": pytest.approx(word.score, abs=TOLERANCE)} for word in words]
 
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .parts import ALL, BPE, FIRST, NO_FRAME, SECOND, UNNAMED, Family, Frame, Parts, Settings, TokenizerJson, bpe
+from .components import (
+    ALL,
+    BPE,
+    FIRST,
+    NAMELESS,
+    NO_FRAME,
+    SECOND,
+    Components,
+    Family,
+    Frame,
+    Settings,
+    TokenizerJson,
+    bpe,
+)
 
 if TYPE_CHECKING:
     from tokenizers import normalizers
@@ -31,47 +44,47 @@ def _plain(
     *,
     prefix: bool = False,
     digits: bool = False,
-) -> Parts:
+) -> Components:
     from tokenizers import pre_tokenizers
 
     cutter: Any = pre_tokenizers.ByteLevel(add_prefix_space=settings.truth("add_prefix_space", prefix))
     if digits:
         cutter = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), cutter])
-    return Parts(bpe(tokenizer_json, **_WORDS), normalizer, cutter, frame)
+    return Components(bpe(tokenizer_json, **_WORDS), normalizer, cutter, frame)
 
 
-def _roberta(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _roberta(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
     frame = Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end))
     return _plain(settings, tokenizer_json, frame)
 
 
-def _deberta(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _deberta(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
     return _plain(settings, tokenizer_json, Frame((begin, FIRST, end), (begin, FIRST, end, end, SECOND, end)))
 
 
-def _gpt2(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _gpt2(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     return _plain(settings, tokenizer_json, None)
 
 
-def _blenderbot(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _blenderbot(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     return _plain(settings, tokenizer_json, None, prefix=True)
 
 
-def _gpt_neox(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _gpt_neox(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     from tokenizers import normalizers
 
     return _plain(settings, tokenizer_json, NO_FRAME, normalizers.NFC())
 
 
-def _cohere(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _cohere(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     from tokenizers import normalizers
 
     return _plain(settings, tokenizer_json, None, normalizers.NFC(), digits=True)
 
 
-def _qwen(settings: Settings, tokenizer_json: TokenizerJson, pattern: str) -> Parts:
+def _qwen(settings: Settings, tokenizer_json: TokenizerJson, pattern: str) -> Components:
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     prefix = settings.truth("add_prefix_space", False)
@@ -79,18 +92,18 @@ def _qwen(settings: Settings, tokenizer_json: TokenizerJson, pattern: str) -> Pa
         pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False),
         pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False),
     ]
-    return Parts(bpe(tokenizer_json, **_WORDS), normalizers.NFC(), pre_tokenizers.Sequence(steps))
+    return Components(bpe(tokenizer_json, **_WORDS), normalizers.NFC(), pre_tokenizers.Sequence(steps))
 
 
-def _qwen2(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _qwen2(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     return _qwen(settings, tokenizer_json, _QWEN)
 
 
-def _qwen3_5(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _qwen3_5(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     return _qwen(settings, tokenizer_json, _QWEN_WITH_MARKS)
 
 
-def _clip(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _clip(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     unknown = settings.token("unk_token")
@@ -102,10 +115,10 @@ def _clip(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     ]
     begin, end = settings.token("bos_token"), settings.token("eos_token")
     frame = Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end))
-    return Parts(model, normalizers.Sequence(steps), pre_tokenizers.Sequence(cutters), frame)
+    return Components(model, normalizers.Sequence(steps), pre_tokenizers.Sequence(cutters), frame)
 
 
-def _herbert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _herbert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     """Its tokens around texts have the ids 0 and 2, whatever the vocabulary says."""
     from tokenizers import normalizers, pre_tokenizers
 
@@ -114,18 +127,18 @@ def _herbert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
     pair = (begin, FIRST, end, f"{SECOND}:1", f"{end}:1")
     frame = Frame((begin, FIRST, end), pair, numbers={begin: 0, end: 2})
-    return Parts(model, normalizer, pre_tokenizers.BertPreTokenizer(), frame)
+    return Components(model, normalizer, pre_tokenizers.BertPreTokenizer(), frame)
 
 
-def _openai_gpt(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _openai_gpt(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     from tokenizers import normalizers, pre_tokenizers
 
     unknown = settings.token("unk_token")
     model = bpe(tokenizer_json, unk_token=unknown, continuing_subword_prefix="", end_of_word_suffix="</w>")
-    return Parts(model, normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer())
+    return Components(model, normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer())
 
 
-def _nougat(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _nougat(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     """Its pattern of marks is read as plain text, which hardly any text holds."""
     from tokenizers import normalizers, pre_tokenizers
 
@@ -138,7 +151,7 @@ def _nougat(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
         pre_tokenizers.ByteLevel(add_prefix_space=False),
     ]
     frame = Frame((begin, FIRST, end), (FIRST, f"{SECOND}:1"))
-    return Parts(bpe(tokenizer_json, **_WORDS), normalizers.NFKC(), pre_tokenizers.Sequence(steps), frame)
+    return Components(bpe(tokenizer_json, **_WORDS), normalizers.NFKC(), pre_tokenizers.Sequence(steps), frame)
 
 
 FAMILIES = {
@@ -147,7 +160,7 @@ FAMILIES = {
     "gpt2": Family(BPE, _gpt2),
     "blenderbot": Family(BPE, _blenderbot),
     "gpt_neox": Family(BPE, _gpt_neox),
-    "cohere": Family(BPE, _cohere, plain=UNNAMED),
+    "cohere": Family(BPE, _cohere, plain=NAMELESS),
     "qwen2": Family(BPE, _qwen2, plain=ALL),
     "qwen3_5": Family(BPE, _qwen3_5),
     "clip": Family(BPE, _clip, ("bos_token", "eos_token", "unk_token")),

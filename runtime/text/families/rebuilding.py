@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import byte_level, merges, weights, word_pieces
-from .parts import Family, Frame, Settings, TokenizerJson
+from .components import Family, Frame, Settings, TokenizerJson
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -33,16 +33,16 @@ def rebuild(family: Family, settings: Settings, tokenizer_json: TokenizerJson) -
     """
     from tokenizers import Tokenizer
 
-    parts = family.build(settings, tokenizer_json)
+    components = family.build(settings, tokenizer_json)
     content: dict[str, Any] = {
         **tokenizer_json.content,
-        "model": parts.model,
+        "model": components.model,
         "added_tokens": [],
         **dict.fromkeys(_LEFT_OUT),
     }
     tokenizer = Tokenizer.from_str(json.dumps(content))
-    if parts.normalizer is not None:
-        tokenizer.normalizer = parts.normalizer
-    if parts.pre_tokenizer is not None:
-        tokenizer.pre_tokenizer = parts.pre_tokenizer
-    return tokenizer, parts.frame
+    if components.normalizer is not None:
+        tokenizer.normalizer = components.normalizer
+    if components.pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = components.pre_tokenizer
+    return tokenizer, components.frame

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .components import FIRST, SECOND, SPACE, UNIGRAM, Components, Family, Frame, Settings, TokenizerJson, unigram
 from .languages import OF_MBART, OF_MBART50
-from .parts import FIRST, SECOND, SPACE, UNIGRAM, Family, Frame, Parts, Settings, TokenizerJson, unigram
 from .word_pieces import bert_frame
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ def _end(settings: Settings) -> Frame:
     return Frame((FIRST, end), (FIRST, end, SECOND, end))
 
 
-def _xlm_roberta(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _xlm_roberta(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     words = _between_spaces(_words(settings))
-    return Parts(unigram(tokenizer_json, 3), _as_table(tokenizer_json), words, _ends_twice(settings))
+    return Components(unigram(tokenizer_json, 3), _as_table(tokenizer_json), words, _ends_twice(settings))
 
 
-def _camembert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _camembert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     model, words = unigram(tokenizer_json, _position(settings, tokenizer_json, 0)), _between_spaces(_words(settings))
-    return Parts(model, _as_table(tokenizer_json), words, _ends_twice(settings))
+    return Components(model, _as_table(tokenizer_json), words, _ends_twice(settings))
 
 
 def _quotes(
@@ -90,34 +90,34 @@ def _quotes(
     return _sequence(*steps, *tokenizer_json.charsmap())
 
 
-def _albert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _albert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     keeps_accents = settings.truth("keep_accents", False)
     normalizer = _quotes(settings, tokenizer_json, keeps_accents=keeps_accents, lower=True)
-    return Parts(unigram(tokenizer_json, 1), normalizer, _between_spaces(_words(settings)), bert_frame(settings))
+    return Components(unigram(tokenizer_json, 1), normalizer, _between_spaces(_words(settings)), bert_frame(settings))
 
 
-def _rembert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _rembert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     keeps_accents = settings.truth("keep_accents", True)
     normalizer = _quotes(settings, tokenizer_json, keeps_accents=keeps_accents, lower=False, spaces=True)
-    return Parts(unigram(tokenizer_json, 2), normalizer, _words(settings), bert_frame(settings))
+    return Components(unigram(tokenizer_json, 2), normalizer, _words(settings), bert_frame(settings))
 
 
-def _xlnet(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _xlnet(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
     single = (f"{FIRST}:0", f"{end}:0")
     frame = Frame((*single, f"{begin}:2"), (*single, f"{SECOND}:1", f"{end}:1", f"{begin}:2"))
     normalizer = _quotes(settings, tokenizer_json, keeps_accents=False, lower=False)
-    return Parts(unigram(tokenizer_json, 0), normalizer, _between_spaces(_words(settings, always=True)), frame)
+    return Components(unigram(tokenizer_json, 0), normalizer, _between_spaces(_words(settings, always=True)), frame)
 
 
-def _deberta_v2(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _deberta_v2(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     from tokenizers import normalizers, pre_tokenizers
 
     steps: list[Any] = [normalizers.Lowercase()] if settings.truth("do_lower_case", False) else []
     steps += [_replace(_SPACES), normalizers.NFC(), normalizers.Strip(left=False, right=True)]
     cutters: list[Any] = [pre_tokenizers.Punctuation("isolated")] if settings.truth("split_by_punct", False) else []
     words = pre_tokenizers.Sequence([*cutters, _words(settings, otherwise="first")])
-    return Parts(
+    return Components(
         unigram(tokenizer_json, _position(settings, tokenizer_json, 1, of_weight=0)),
         _sequence(*steps),
         words,
@@ -125,23 +125,23 @@ def _deberta_v2(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
     )
 
 
-def _barthez(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _barthez(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     from tokenizers import normalizers
 
     steps = [_replace(_SPACES), normalizers.NFC(), normalizers.Strip(left=False, right=True)]
-    return Parts(unigram(tokenizer_json, 3), _sequence(*steps), _words(settings))
+    return Components(unigram(tokenizer_json, 3), _sequence(*steps), _words(settings))
 
 
-def _big_bird(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _big_bird(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     from tokenizers import normalizers
 
     steps = [normalizers.Strip(left=False, right=False), _replace(" {2,}", SPACE)]
     model = unigram(tokenizer_json, _position(settings, tokenizer_json, 100, of_weight=0))
-    return Parts(model, _sequence(*steps), _words(settings), bert_frame(settings))
+    return Components(model, _sequence(*steps), _words(settings), bert_frame(settings))
 
 
-def _t5(settings: Settings, tokenizer_json: TokenizerJson, unknown: int = 2) -> Parts:
-    return Parts(
+def _t5(settings: Settings, tokenizer_json: TokenizerJson, unknown: int = 2) -> Components:
+    return Components(
         unigram(tokenizer_json, unknown),
         _as_table(tokenizer_json),
         _between_spaces(_words(settings, always=True)),
@@ -149,35 +149,37 @@ def _t5(settings: Settings, tokenizer_json: TokenizerJson, unknown: int = 2) -> 
     )
 
 
-def _video_prism(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
-    return Parts(unigram(tokenizer_json, 2), _as_table(tokenizer_json), _between_spaces(_words(settings, always=True)))
+def _video_prism(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
+    return Components(
+        unigram(tokenizer_json, 2), _as_table(tokenizer_json), _between_spaces(_words(settings, always=True))
+    )
 
 
-def _mbart(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _mbart(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     ends = (settings.token("eos_token"), settings.text("src_lang", "en_XX"))
     frame = Frame((FIRST, *ends), (FIRST, SECOND, *ends), settings.token("unk_token"))
-    return Parts(unigram(tokenizer_json, 3), None, _between_spaces(_words(settings, always=True)), frame)
+    return Components(unigram(tokenizer_json, 3), None, _between_spaces(_words(settings, always=True)), frame)
 
 
-def _mbart50(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _mbart50(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     begin, end = settings.text("src_lang", "en_XX"), settings.token("eos_token")
     frame = Frame((begin, FIRST, end), (begin, FIRST, SECOND, end), settings.token("unk_token"))
     normalizer = _sequence(*tokenizer_json.charsmap(), _replace(" {2,}"))
-    return Parts(unigram(tokenizer_json, 3), normalizer, _words(settings, always=True), frame)
+    return Components(unigram(tokenizer_json, 3), normalizer, _words(settings, always=True), frame)
 
 
-def _pegasus(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _pegasus(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     end = settings.token("eos_token")
     normalizer = _sequence(*(tokenizer_json.charsmap() or [_replace("\n")]), _replace(" {2,}"))
     model, words = unigram(tokenizer_json, _position(settings, tokenizer_json, 0)), _words(settings, always=True)
-    return Parts(model, normalizer, words, Frame((FIRST, end), (FIRST, SECOND, end)))
+    return Components(model, normalizer, words, Frame((FIRST, end), (FIRST, SECOND, end)))
 
 
-def _xglm(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _xglm(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     end = settings.token("eos_token")
     normalizer = _sequence(*tokenizer_json.charsmap(), _replace(" {2,}"))
     frame = Frame((end, FIRST), (end, FIRST, end, end, SECOND))
-    return Parts(unigram(tokenizer_json, 3), normalizer, _words(settings), frame)
+    return Components(unigram(tokenizer_json, 3), normalizer, _words(settings), frame)
 
 
 def _sentinels(settings: Settings, tokens: Sequence[Any]) -> Sequence[Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .parts import FIRST, SECOND, WORD_PIECE, Family, Frame, Parts, Settings, TokenizerJson
+from .components import FIRST, SECOND, WORD_PIECE, Components, Family, Frame, Settings, TokenizerJson
 
 _ENDS = ("cls_token", "sep_token")
 
 
-def _parts(settings: Settings, tokenizer_json: TokenizerJson, frame: Frame, *, clean: bool = True) -> Parts:
+def _components(settings: Settings, tokenizer_json: TokenizerJson, frame: Frame, *, clean: bool = True) -> Components:
     from tokenizers import normalizers, pre_tokenizers
 
     model = {
@@ -23,7 +23,7 @@ def _parts(settings: Settings, tokenizer_json: TokenizerJson, frame: Frame, *, c
         strip_accents=settings.optional_truth("strip_accents"),
         lowercase=settings.truth("do_lower_case", True),
     )
-    return Parts(model, normalizer, pre_tokenizers.BertPreTokenizer(), frame)
+    return Components(model, normalizer, pre_tokenizers.BertPreTokenizer(), frame)
 
 
 def bert_frame(settings: Settings, kind: int = 0) -> Frame:
@@ -33,29 +33,31 @@ def bert_frame(settings: Settings, kind: int = 0) -> Frame:
     return Frame(single, (*single, f"{SECOND}:1", f"{end}:1"))
 
 
-def _bert(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
-    return _parts(settings, tokenizer_json, bert_frame(settings))
+def _bert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
+    return _components(settings, tokenizer_json, bert_frame(settings))
 
 
-def _mpnet(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _mpnet(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
-    return _parts(settings, tokenizer_json, Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end)))
+    return _components(
+        settings, tokenizer_json, Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end))
+    )
 
 
-def _funnel(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
-    return _parts(settings, tokenizer_json, bert_frame(settings, 2), clean=settings.truth("clean_text", True))
+def _funnel(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
+    return _components(settings, tokenizer_json, bert_frame(settings, 2), clean=settings.truth("clean_text", True))
 
 
-def _splinter(settings: Settings, tokenizer_json: TokenizerJson) -> Parts:
+def _splinter(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     begin, end = settings.token("cls_token"), settings.token("sep_token")
     question = (settings.token("question_token"), ".")
     first, second = (question, ()) if settings.pads_right else ((), question)
     pair = (f"{begin}:0", f"{FIRST}:0", *first, f"{end}:0", f"{SECOND}:1", *second, f"{end}:1")
     single = (f"{begin}:0", f"{FIRST}:0", f"{end}:0")
-    return _parts(settings, tokenizer_json, Frame(single, pair, settings.token("unk_token")))
+    return _components(settings, tokenizer_json, Frame(single, pair, settings.token("unk_token")))
 
 
-def _family(build: Callable[[Settings, TokenizerJson], Parts], *more: str) -> Family:
+def _family(build: Callable[[Settings, TokenizerJson], Components], *more: str) -> Family:
     return Family(WORD_PIECE, build, (*_ENDS, *more))
 
 

@@ -11,7 +11,7 @@ import pytest
 from padfree.builder.cli import main, row_progress
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine import progress
-from padfree.runtime import windows
+from padfree.runtime import chunks
 
 from tests.support.fake_builder import fake_builder
 from tests.support.terminal import padfree_in_terminal
@@ -89,7 +89,7 @@ def test_run_tells_of_every_batch(
     (tmp_path / output).rename(tmp_path / f"whole-{output}")
     assert not capsys.readouterr().err  # it took no LINE_S
     monkeypatch.setattr(row_progress, "LINE_S", 0.0)
-    monkeypatch.setattr(windows, "CPU_TOKENS_A_RUN", 200)
+    monkeypatch.setattr(chunks, "CPU_TOKENS_A_RUN", 200)
     assert main(command) == 0
     lines = capsys.readouterr().err.splitlines()
     message = [re.fullmatch(rf"(\d+) of {TEXTS} rows, [\d,]+ tokens/s(, 0:00:\d\d left)?", line) for line in lines]

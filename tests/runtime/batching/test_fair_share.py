@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 from padfree.runtime.batching import Batcher, Budget, FairShare, QueueFullError, Waiting
-from padfree.runtime.batching.pace import PART_OF_TIME, Pace
+from padfree.runtime.batching.pace import TIME_FRACTION, Pace
 from padfree.runtime.batching.queue import RequestQueue
 
 from .batcher_model import BREAKS, PATIENCE_S, Model, held_up
@@ -166,7 +166,7 @@ def test_what_cannot_be_answered_in_time_is_refused_whole_and_told_when_to_come_
         batcher.submit_group([[2] * 10] * 4, part=Budget(10), deadline_s=1.0)  # nothing waits: it may try
         with pytest.raises(QueueFullError, match="allow more time") as caught:
             batcher.submit_group([[2] * 10] * 3, part=Budget(10), deadline_s=1.0)
-        assert caught.value.retry_after_s == pytest.approx((40 + 30 - PART_OF_TIME * 100) / 100, rel=0.05)
+        assert caught.value.retry_after_s == pytest.approx((40 + 30 - TIME_FRACTION * 100) / 100, rel=0.05)
         taken = batcher.submit_group([[2] * 10] * 3, part=Budget(10), deadline_s=60.0)
         model.gate.set()
         assert len(taken.result(PATIENCE_S)["tens"]) == 3
@@ -176,11 +176,11 @@ def test_the_pace_is_that_of_times_without_a_pause() -> None:
     pace = Pace()
     assert pace.tokens_a_second(0.0) is None
     for second in range(10):
-        pace.ran(500, more=True, now_s=float(second))
+        pace.add_run(500, more=True, now_s=float(second))
     assert pace.tokens_a_second(9.0) == pytest.approx(500)
-    pace.ran(500, more=False, now_s=10.0)
-    pace.ran(1, more=True, now_s=60.0)  # nobody asked for anything meanwhile
-    pace.ran(200, more=True, now_s=61.0)
+    pace.add_run(500, more=False, now_s=10.0)
+    pace.add_run(1, more=True, now_s=60.0)  # nobody asked for anything meanwhile
+    pace.add_run(200, more=True, now_s=61.0)
     assert pace.tokens_a_second(61.0) == pytest.approx(200, rel=0.01)
     assert Pace(900.0).tokens_a_second(0.0) == 900
     assert pace.tokens_a_second(1000.0) is None, "what was long ago tells nothing"

@@ -17,7 +17,7 @@ import pytest
 from padfree.contract.metadata import Metadata
 from padfree.runtime.batching import Batcher, BatchingError, Budget, FairShare
 from padfree.runtime.plan_files import parse_metadata
-from padfree.runtime.request import Ragged
+from padfree.runtime.request import RaggedBatch
 
 RATE = 20_000.0
 RUN, PART = Budget(1000), Budget(500)
@@ -39,7 +39,7 @@ class Sleeping:
     def run(self, request: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         raise AssertionError(f"groups come as they are, not as {request}")
 
-    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         time.sleep(int(ragged.seq_lens.sum()) / RATE)
         return {"rows": [np.zeros(1)] * ragged.seq_lens.size}
 

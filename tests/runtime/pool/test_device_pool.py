@@ -18,7 +18,7 @@ from padfree.runtime.batching import Batcher, Budget, FirstCome
 from padfree.runtime.batching.dealing import modelled_costs
 from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.pool import DevicePool, read_devices
-from padfree.runtime.request import Ragged
+from padfree.runtime.request import RaggedBatch
 
 PATIENCE_S = 20.0
 ModelWriter = Callable[..., Path]
@@ -39,7 +39,7 @@ class Device:
         self.closed = 0
         self.closing_fails = False
 
-    def feeds(self, ragged: Ragged) -> dict[str, Any]:
+    def feeds(self, ragged: RaggedBatch) -> dict[str, Any]:
         return dict(ragged.tokens)
 
     def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Device:
         if self.fault(ids):
             raise RuntimeError("the GPU does not like it")
 
-    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         self.work(ragged.tokens["input_ids"].tolist())
         return {"tens": [row * 10 for row in ragged.rows()["input_ids"]]}
 

@@ -13,7 +13,7 @@ import pytest
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Budget, CostTable
 from padfree.runtime.onnx_backend import OnnxBackend
-from padfree.runtime.request import Ragged
+from padfree.runtime.request import RaggedBatch
 from padfree.runtime.triton.answers import CANCELLED, Answerer, ChooseRuns, Failure, TritonRequest, cheapest, first_come
 
 Array = npt.NDArray[Any]
@@ -39,7 +39,7 @@ class Runs:
     def answer(self, *tensors: Mapping[str, Array], wanted: Sequence[str] = OUTPUTS) -> list[Any]:
         return self._answerer.answer([TritonRequest(item, wanted) for item in tensors])
 
-    def _ran(self, batch: Ragged) -> None:
+    def _ran(self, batch: RaggedBatch) -> None:
         self.lengths.append(batch.seq_lens.tolist())
 
 

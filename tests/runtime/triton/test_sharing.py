@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 from padfree.runtime import Session
 from padfree.runtime.batching import Budget
-from padfree.runtime.request import Ragged
+from padfree.runtime.request import RaggedBatch
 from padfree.runtime.triton.answers import CANCELLED, Failure, Reply, TritonRequest
 from padfree.runtime.triton.sharing import Caller, Sharing
 
@@ -30,12 +30,12 @@ class Gated(Session):
         super().__init__(path, contexts=2)
         self.gate = threading.Event()
         self.gate.set()
-        self.ran: list[int] = []
+        self.count_run: list[int] = []
 
-    def run_ragged(self, ragged: Ragged) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         self.gate.wait(WAIT_S)
         starts = np.cumsum(ragged.seq_lens) - ragged.seq_lens
-        self.ran += ragged.tokens["input_ids"][starts].tolist()
+        self.count_run += ragged.tokens["input_ids"][starts].tolist()
         return super().run_ragged(ragged)
 
 
@@ -55,7 +55,7 @@ class AskedTokenizer:
             lambda batch: self.runs.append(int(batch.seq_lens.sum())),
             lambda answer, _: self.counted.append(answer),
         )
-        session.ran.clear()
+        session.count_run.clear()
 
     def ask(self, name: str, ids: Sequence[int], client: Any = None, gone: Callable[[], bool] = bool) -> None:
         """Asks for a sequence; `name` is the answer's."""
@@ -112,7 +112,7 @@ def test_a_request_beside_a_flood_is_in_one_of_the_next_runs(session: Gated) -> 
     asked.wait()
     asked.sharing.close()
     under_way = 2 * RUN_TOKENS // 4  # two runs before the gate
-    assert session.ran.index(9) <= under_way + 1
+    assert session.count_run.index(9) <= under_way + 1
 
 
 def test_without_names_all_are_one_client_in_the_order_of_arrival(session: Gated) -> None:
@@ -124,7 +124,7 @@ def test_without_names_all_are_one_client_in_the_order_of_arrival(session: Gated
     session.gate.set()
     asked.wait()
     asked.sharing.close()
-    assert session.ran[-1] == 9
+    assert session.count_run[-1] == 9
 
 
 def test_whoever_has_gone_is_not_computed_for(session: Gated) -> None:
@@ -141,7 +141,7 @@ def test_whoever_has_gone_is_not_computed_for(session: Gated) -> None:
     answers = asked.wait()
     asked.sharing.close()
     assert answers["gone"] is CANCELLED
-    assert 9 not in session.ran
+    assert 9 not in session.count_run
     assert hidden_rows(answers["flood 9"]) == [7, 7, 7, 7]
 
 

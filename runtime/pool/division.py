@@ -17,7 +17,7 @@ HAND_OVER_S = 3e-4
 """What dividing a batch costs: threads that wake, and rows that are put in order. 0.3 ms for 64 rows on an AMD EPYC."""
 
 
-def shares(lengths: IntArray, costs: CostTable, budget: Budget, *, devices: int, idle: int) -> list[IntArray]:
+def divide(lengths: IntArray, costs: CostTable, budget: Budget, *, devices: int, idle: int) -> list[IntArray]:
     """Divides a batch.
 
     A batch of one run is divided among devices that have nothing to do, as far as that makes it faster. A larger one
@@ -35,8 +35,8 @@ def shares(lengths: IntArray, costs: CostTable, budget: Budget, *, devices: int,
     """
     everything = np.arange(lengths.size, dtype=np.int64)
     if _fits(lengths, budget):
-        hands = 1 if budget.counts_padding else _hands(lengths, costs, idle)
-        return [everything] if hands == 1 else snake(lengths, hands)
+        devices_used = 1 if budget.counts_padding else _count_devices(lengths, costs, idle)
+        return [everything] if devices_used == 1 else snake(lengths, devices_used)
     if budget.counts_padding:
         runs = [np.asarray(run, dtype=np.int64) for run in partition(lengths.tolist(), costs, budget)]
     else:
@@ -44,12 +44,12 @@ def shares(lengths: IntArray, costs: CostTable, budget: Budget, *, devices: int,
     return sorted(runs, key=lambda run: -run_seconds(lengths[run], costs))
 
 
-def _hands(lengths: IntArray, costs: CostTable, idle: int) -> int:
+def _count_devices(lengths: IntArray, costs: CostTable, idle: int) -> int:
     """How many devices make this run end first."""
     tokens, squares = float(lengths.sum()), float(np.square(lengths).sum())
     times = [
-        float(costs.mixed_seconds(lengths.size / hands, tokens / hands, squares / hands)) + HAND_OVER_S * (hands > 1)
-        for hands in range(1, min(idle, lengths.size) + 1)
+        float(costs.mixed_seconds(lengths.size / count, tokens / count, squares / count)) + HAND_OVER_S * (count > 1)
+        for count in range(1, min(idle, lengths.size) + 1)
     ]
     return 1 + times.index(min(times)) if times else 1
 
@@ -58,12 +58,12 @@ def _runs(lengths: IntArray, budget: Budget, devices: int) -> list[IntArray]:
     """As few runs as the budget allows, as many for every device."""
     tokens = max(1, int(lengths.sum()))
     least = max(-(-tokens // (budget.max_tokens or tokens)), -(-lengths.size // (budget.max_sequences or lengths.size)))
-    hands = -(-least // devices) * devices
-    while hands < lengths.size:
-        runs = snake(lengths, hands)
+    count = -(-least // devices) * devices
+    while count < lengths.size:
+        runs = snake(lengths, count)
         if all(_fits(lengths[run], budget) for run in runs):
             return runs
-        hands += devices
+        count += devices
     return [np.array([at], dtype=np.int64) for at in range(lengths.size)]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from padfree.runtime import SessionError
 from padfree.runtime.batching import Budget, CostTable
 from padfree.runtime.batching.dealing import SQUARES_A_TOKEN, even_out, modelled_costs, run_seconds, snake
-from padfree.runtime.pool.shares import shares
+from padfree.runtime.pool.division import divide
 
 PACKED, PADDED = modelled_costs("packed"), modelled_costs("padded")
 LENGTHS = st.lists(st.integers(0, 60), max_size=80)
@@ -32,7 +32,7 @@ def test_a_snake_deals_every_sequence_once_in_equal_counts(lengths: list[int], h
 
 def test_a_snake_goes_back_and_forth() -> None:
     assert [hand.tolist() for hand in snake([10, 60, 20, 50, 30, 40], 2)] == [[1, 4, 2], [3, 5, 0]]
-    with pytest.raises(SessionError, match="hands is 0, allowed: 1 or more"):
+    with pytest.raises(SessionError, match="workers is 0, allowed: 1 or more"):
         snake([1], 0)
 
 
@@ -61,7 +61,7 @@ def test_a_swap_takes_away_what_a_snake_leaves() -> None:
 def test_every_sequence_runs_once_within_the_budget(lengths: list[int], devices: int, idle: int, padded: bool) -> None:
     budget = Budget(120, 7, counts_padding=padded)
     array = np.array(lengths, dtype=np.int64)
-    parts = shares(array, PADDED if padded else PACKED, budget, devices=devices, idle=min(idle, devices))
+    parts = divide(array, PADDED if padded else PACKED, budget, devices=devices, idle=min(idle, devices))
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(lengths)))
     for part in parts:
         sizes = array[part]
@@ -70,7 +70,7 @@ def test_every_sequence_runs_once_within_the_budget(lengths: list[int], devices:
 
 def test_a_large_batch_makes_as_many_runs_for_every_device_of_one_cost() -> None:
     lengths = np.random.default_rng(0).integers(1, 385, 4000)
-    parts = shares(lengths, PACKED, Budget(16384, 256), devices=3, idle=3)
+    parts = divide(lengths, PACKED, Budget(16384, 256), devices=3, idle=3)
     assert len(parts) % 3 == 0
     costs = [run_seconds(lengths[part], PACKED) for part in parts]
     assert costs == sorted(costs, reverse=True)
@@ -81,15 +81,15 @@ def test_one_run_is_divided_among_the_idle_alone_and_only_where_that_is_faster()
     lengths = np.full(64, 200)
     budget = Budget(16384, 256)
     for idle, expected in ((0, 1), (1, 1), (2, 2), (4, 4)):
-        assert len(shares(lengths, PACKED, budget, devices=4, idle=idle)) == expected
+        assert len(divide(lengths, PACKED, budget, devices=4, idle=idle)) == expected
     short = np.full(4, 50)
-    assert len(shares(short, PACKED, budget, devices=4, idle=4)) == 1, "dividing it costs more"
-    assert len(shares(lengths, PADDED, Budget(None, 256, counts_padding=True), devices=4, idle=4)) == 1
+    assert len(divide(short, PACKED, budget, devices=4, idle=4)) == 1, "dividing it costs more"
+    assert len(divide(lengths, PADDED, Budget(None, 256, counts_padding=True), devices=4, idle=4)) == 1
 
 
 def test_padded_models_get_runs_of_neighbours_in_length() -> None:
     lengths = np.random.default_rng(0).integers(1, 385, 300)
-    parts = shares(lengths, PADDED, Budget(4096, 64, counts_padding=True), devices=2, idle=2)
+    parts = divide(lengths, PADDED, Budget(4096, 64, counts_padding=True), devices=2, idle=2)
     ranges = sorted((int(lengths[part].min()), int(lengths[part].max())) for part in parts)
     assert all(high <= low for (_, high), (low, _) in pairwise(ranges))
 

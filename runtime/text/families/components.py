@@ -17,7 +17,7 @@ WORD_PIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"
 SPACE = "\u2581"
 """What SentencePiece writes for a space."""
 FIRST, SECOND = "$A", "$B"
-ALL, UNNAMED = "all", "unnamed"
+ALL, NAMELESS = "all", "unnamed"
 """Which special tokens keep no spaces beside them, whatever is said of them: all, or those that no setting names."""
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The settings with the usual special tokens, in the order in which they are added."""
@@ -98,9 +98,9 @@ class TokenizerJson:
     @property
     def kind(self) -> str:
         """The kind of vocabulary; files of older versions do not name it."""
-        named = self.model.get("type")
-        if named is not None:
-            return str(named)
+        type_name = self.model.get("type")
+        if type_name is not None:
+            return str(type_name)
         by_list = isinstance(self.model.get("vocab"), list)
         return UNIGRAM if by_list else BPE if "merges" in self.model else WORD_PIECE
 
@@ -168,7 +168,7 @@ def _content(item: str) -> str:
 
 
 @dataclass(frozen=True)
-class Parts:
+class Components:
     """What a tokenizer is built of.
 
     Attributes:
@@ -194,11 +194,11 @@ class Family:
         around: settings with tokens that the vocabulary must have.
         keeps_frame: what tokenizer.json has around texts is kept, where it has something.
         extra: special tokens without a name, of those that are listed.
-        plain: which special tokens keep no spaces beside them: ALL, UNNAMED, or "" for none.
+        plain: which special tokens keep no spaces beside them: ALL, NAMELESS, or "" for none.
     """
 
     vocabulary: str
-    build: Callable[[Settings, TokenizerJson], Parts]
+    build: Callable[[Settings, TokenizerJson], Components]
     around: Sequence[str] = field(default=())
     keeps_frame: bool = False
     extra: Callable[[Settings, Sequence[Any]], Sequence[Any]] = lambda _, listed: listed

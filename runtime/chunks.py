@@ -10,27 +10,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .budget import Budget, cut
-from .request import Ragged
+from .request import RaggedBatch
 from .session import CPU_TOKENS_A_RUN, Session
 
-WINDOW_TOKENS = 1 << 18
+CHUNK_TOKENS = 1 << 18
 """Of a window on a GPU: enough runs for each to begin before the one before it has ended."""
-Ran = Callable[[int, int], object]
+OnChunk = Callable[[int, int], object]
 """Hears of a window that has run: its sequences and its tokens."""
 
 
-def windows(session: Session, seq_lens: Sequence[int]) -> list[slice]:
+def chunks(session: Session, seq_lens: Sequence[int]) -> list[slice]:
     """Sequences of these lengths, in their order, as windows of the session's model."""
-    tokens = CPU_TOKENS_A_RUN if session.metadata.engine is None else WINDOW_TOKENS
+    tokens = CPU_TOKENS_A_RUN if session.metadata.engine is None else CHUNK_TOKENS
     return [slice(run.start, run.stop) for run in cut(seq_lens, Budget(tokens))]
 
 
-def run_windows(session: Session, ragged: Ragged, ran: Ran) -> dict[str, list[Any]]:
+def run_chunks(session: Session, ragged: RaggedBatch, on_chunk: OnChunk) -> dict[str, list[Any]]:
     """As Session.run_ragged, and tells of every window."""
     lengths = ragged.seq_lens.tolist()
     results: dict[str, list[Any]] = {item.name: [] for item in session.metadata.outputs}
-    for window in windows(session, lengths):
-        for name, rows in session.run_ragged(ragged.part(window.start, window.stop)).items():
+    for chunk in chunks(session, lengths):
+        for name, rows in session.run_ragged(ragged.part(chunk.start, chunk.stop)).items():
             results[name].extend(rows)
-        ran(window.stop - window.start, sum(lengths[window]))
+        on_chunk(chunk.stop - chunk.start, sum(lengths[chunk]))
     return results
