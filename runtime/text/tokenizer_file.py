@@ -186,7 +186,7 @@ class _Reading:
             self._tokenizer_json.content,
             read_object(self._folder / _ADDED_TOKENS),
             defaults=self._kind.defaults,
-            extra=lambda listed: family.extra(self._settings, listed) if family else listed,
+            extra=lambda tokens: family.extra(self._settings, tokens) if family else tokens,
             adds=self._adds_extra,
             plain="" if family is None else family.plain,
             wrong=self._wrong,

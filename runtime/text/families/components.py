@@ -201,7 +201,7 @@ class Family:
     build: Callable[[Settings, TokenizerJson], Components]
     around: Sequence[str] = field(default=())
     keeps_frame: bool = False
-    extra: Callable[[Settings, Sequence[Any]], Sequence[Any]] = lambda _, listed: listed
+    extra: Callable[[Settings, Sequence[Any]], Sequence[Any]] = lambda _, tokens: tokens
     plain: str = ""
 
     def fits(self, settings: Settings, tokenizer_json: TokenizerJson) -> bool:

@@ -73,7 +73,7 @@ FAMILIES = {
     "llama": Family(BPE, _llama),
     "gemma": Family(BPE, _gemma, ("unk_token",)),
     "siglip2": Family(BPE, _siglip2, ("unk_token",)),
-    "nllb": Family(BPE, _nllb, ("eos_token", "unk_token"), extra=lambda _, listed: listed or OF_NLLB),
+    "nllb": Family(BPE, _nllb, ("eos_token", "unk_token"), extra=lambda _, tokens: tokens or OF_NLLB),
     "reformer": Family(BPE, _reformer, ("unk_token",), plain=NAMELESS),
     "tipsv2": Family(BPE, _tips),
 }
