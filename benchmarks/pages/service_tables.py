@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of what callers get: texts through sentence-transformers, and over HTTP."""
+"""Tables of what callers get: texts through sentence-transformers, over HTTP, and on the cores of a machine."""
 
 from __future__ import annotations
 
@@ -43,3 +43,9 @@ def http(records: Sequence[Record]) -> Table:
             latency = (f"{step['latency_ms'][share]:.1f}" for share in ("p50", "p99"))
             rows.append([str(texts), *rates, *latency, step["commit"]])
     return HTTP_HEAD, rows
+
+
+def cores(records: Sequence[Record]) -> Table:
+    """A row a command from texts to vectors without a GPU: seconds on the clock, and of all cores."""
+    head = ["command", "seconds", "seconds of all cores"]
+    return head, [[record["case"], f"{record['wall_s']:.1f}", f"{record['cpu_s']:.1f}"] for record in records]

@@ -380,14 +380,17 @@ def past_one_gpu(source: str, make: Callable[[Sequence[Record]], scale_tables.Ta
     return text
 
 
-def folder_memory(results: Path) -> str:
-    """A row a command on a folder that checks its result."""
-    path = results.parent / "cpu" / "folder_memory.jsonl"
-    records = [record for record in read(path) if "--no-verify" not in record["case"]] if path.exists() else []
-    if not records:
-        return UNMEASURED
-    commits = ", ".join(commits_of(records))
-    return f"{table(*account_tables.folder_memory(records))}\nMeasured without a GPU at commit {commits}.\n"
+def without_gpu(source: str, make: Callable[[Sequence[Record]], service_tables.Table], but: str = "no case") -> Table:
+    """A table of measurements on a CPU, but for cases whose name holds `but`."""
+
+    def text(results: Path) -> str:
+        path = results.parent / "cpu" / f"{source}.jsonl"
+        records = [record for record in read(path) if but not in record["case"]] if path.exists() else []
+        if not records:
+            return UNMEASURED
+        return f"{table(*make(records))}\nMeasured without a GPU at commit {', '.join(commits_of(records))}.\n"
+
+    return text
 
 
 TABLES: Mapping[str, Table] = {
@@ -401,7 +404,7 @@ TABLES: Mapping[str, Table] = {
     "fp8_accuracy": past_one_gpu("cpu/fp8", fp8_tables.accuracy),
     "build_time": of_cases("build_time", account(account_tables.build_time)),
     "folder_time": of_cases("folder_time", account(account_tables.build_time)),
-    "folder_memory": folder_memory,
+    "folder_memory": without_gpu("folder_memory", account_tables.folder_memory, but="--no-verify"),
     "timeline": of_cases("timeline", account(account_tables.timeline, account_tables.OURS)),
     "padded": of_cases("layers", account(account_tables.padded_table, account_tables.PADDED)),
     "memory": of_cases("memory", account(account_tables.memory)),
@@ -423,6 +426,7 @@ TABLES: Mapping[str, Table] = {
     "steps": past_one_gpu("h200/training", scale_tables.steps),
     "scale": past_one_gpu("cpu/scale", scale_tables.scale),
     "bulk": past_one_gpu("h200/bulk", scale_tables.bulk),
+    "cores": without_gpu("embed", service_tables.cores),
 }
 """Name of a table -> what makes it of the folder of records."""
 
