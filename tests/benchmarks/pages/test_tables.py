@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.kernels import linear_report
 from benchmarks.pages import plugin_tables, tables
 
 RESULTS = tables.ROOT / "benchmarks" / "results" / "h200"
@@ -209,3 +210,32 @@ def test_figures_in_sentences_are_those_of_the_records() -> None:
     ratios = [tables.times_of(r)[tables.TENSORRT] / r["ours_ms"] for r in chosen]
     readme = " ".join((tables.ROOT / "README.md").read_text("utf-8").split())
     assert f"padfree is {min(ratios):.1f} to {max(ratios):.1f} times as fast as padded TensorRT" in readme
+
+
+def test_sentences_about_gemms_are_those_of_the_records() -> None:
+    """docs/internals/linear.md: per cent by which a layer's sum, or a GEMM, takes longer than in cuBLAS."""
+    cublas, over = {"cublas", *linear_report.CUBLAS}, {}
+    for each in tables.read(RESULTS / "linear.jsonl"):
+        times = each["times_us"]
+        ratio = times["padfree"] / min(time for name, time in times.items() if name in cublas)
+        over[each["case"]] = round(100 * (ratio - 1))
+        assert times.get(linear_report.FUSED, times["padfree"]) >= times["padfree"]
+    up = [over[case] for case in over if "gelu" in case]
+    down = [over[f"{tokens} x 4096 x 1024"] for tokens in (1403, 4802, 7579)]
+    base, large = (
+        {tokens: over[f"{size}, {tokens} tokens, sum"] for tokens in (128, 1403, 4802, 7579)}
+        for size in ("base", "large")
+    )
+    assert base[1403] == base[4802]
+    words = " ".join((tables.ROOT / "docs" / "internals" / "linear.md").read_text("utf-8").split())
+    assert (
+        f"take {-base[1403]} % less time than cuBLAS without GELU at 1403 and 4802 tokens, and {-base[128]} %" in words
+    )
+    assert f"take {-large[128]} % less at 128 tokens, and up to {max(large.values())} % more at 1403 to 7579" in words
+    assert f"up GEMMs, by up to {max(up)} %; cuBLAS computes no GELU there" in words
+    assert (
+        f"by {min(down)} to {max(down)} % in a BERT-large, and by {over['4802 x 1536 x 384']} % at width 384" in words
+    )
+    others = [case for case in over if not any(part in case for part in ("gelu", "sum", "chain", "x 4096 x"))]
+    assert max(over[case] for case in others if case != "4802 x 1536 x 384") == 1
+    assert "- others by at most 1 %." in words
