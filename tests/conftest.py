@@ -29,7 +29,7 @@ LIBRARIES = ("libpadfree.so", "libpadfree_register.so", "libpadfree_triton_batch
 LIBRARIES += ("libtriton_padfree.so", "libpadfree_engine.so")
 
 ModelWriter = Callable[..., Path]
-pytest_plugins = ["tests.support.running", "tests.support.followed"]
+pytest_plugins = ["tests.support.running", "tests.support.advice_plugin"]
 
 
 def _metadata(interface: str, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from padfree.runtime import Session
 from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.texts import TextReader
 
-from .pretrained import cosines
+from .pretrained_models import cosines
 from .texts import documentation_of, texts_at_hand
 
 PRECISIONS = ("fp32", "fp16", "fp8")

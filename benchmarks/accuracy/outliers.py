@@ -50,7 +50,7 @@ def with_outliers(model: Model, ids: torch.Tensor, mask: torch.Tensor) -> Model:
     result = copy.deepcopy(model)
     with torch.no_grad():
         for at, site in enumerate(sites(result)):
-            target = normalised(inputs[at], site.norm.eps) * site.norm.weight + site.norm.bias + moved
+            target = normalise(inputs[at], site.norm.eps) * site.norm.weight + site.norm.bias + moved
             if site.network is not None:
                 _push(*site.network, signs)
             _fit(site.norm, target, norm_inputs(result, ids, mask)[at])
@@ -98,13 +98,13 @@ def _push(inner: nn.Linear, output: nn.Linear, signs: torch.Tensor) -> None:
 
 def _fit(norm: nn.LayerNorm, target: torch.Tensor, rows: torch.Tensor) -> None:
     """Gives a norm the weights and biases with which it comes closest to `target` [T, H] where it reads `rows`."""
-    normed = normalised(rows, norm.eps)
+    normed = normalise(rows, norm.eps)
     centre, wanted = normed.mean(0), target.mean(0)
     weight = ((normed - centre) * (target - wanted)).mean(0) / (normed - centre).square().mean(0)
     norm.weight.copy_(weight)
     norm.bias.copy_(wanted - weight * centre)
 
 
-def normalised(rows: torch.Tensor, eps: float) -> torch.Tensor:
+def normalise(rows: torch.Tensor, eps: float) -> torch.Tensor:
     """Rows [T, H] with a mean of 0 and a variance of 1."""
     return nn.functional.layer_norm(rows, rows.shape[1:], eps=eps)

@@ -24,7 +24,7 @@ import transformers
 from torch.nn import functional
 
 from .model import Embedder, embedding_model, grid
-from .pretrained import tokenize
+from .pretrained_models import tokenize
 from .texts import documentation_of
 
 PACKAGES = ("numpy", "datasets", "sentence_transformers")

@@ -49,7 +49,7 @@ def flex(problem: Problem) -> Launch:
     def visible(_: object, __: object, row: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         return (sequence[row] == sequence[key]) & (key - row >= -left) & (key - row <= right)
 
-    def biased(
+    def bias_score(
         score: torch.Tensor, _: object, head: torch.Tensor, row: torch.Tensor, key: torch.Tensor
     ) -> torch.Tensor:
         if slopes is not None:
@@ -65,7 +65,7 @@ def flex(problem: Problem) -> Launch:
 
     def run(index: int) -> torch.Tensor:
         q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in problem.operands(index))
-        return compiled(q, k, v, score_mod=biased, block_mask=mask, scale=problem.scale, kernel_options=options)
+        return compiled(q, k, v, score_mod=bias_score, block_mask=mask, scale=problem.scale, kernel_options=options)
 
     return Launch(run, lambda output: output[0].transpose(0, 1).flatten(1))
 

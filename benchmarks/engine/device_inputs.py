@@ -32,7 +32,7 @@ from padfree.runtime import Session
 from padfree.runtime.request import read_request
 
 from .base import build_base
-from .session import MAX_BATCH, MAX_SEQ_LEN, ragged
+from .session import MAX_BATCH, MAX_SEQ_LEN, draw_sequences
 
 CASES = "1x32,1x128,3x128,16x128"
 THREADS = (1, 4)
@@ -123,7 +123,7 @@ def measure(plan: Path, batch: int, seq_len: int) -> dict[str, Any]:
     """One case, in sessions of its own."""
     import torch
 
-    rows = ragged(batch, seq_len)
+    rows = draw_sequences(batch, seq_len)
     record: dict[str, Any] = {"case": f"{batch} x {seq_len}", "tokens": sum(row.size for row in rows)}
     with Session(plan) as session:
         gpu = gpu_us(session, rows)

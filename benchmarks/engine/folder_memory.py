@@ -98,7 +98,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
 )  # fmt: skip
 
 
-def drawn(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """A tensor's numbers: a block of them again and again, each time with another factor, as many as there are."""
     del name
     count = int(np.prod(shape, dtype=np.int64))
@@ -126,7 +126,7 @@ def write_folder(shape: Shape, folder: Path) -> int:
     names = [f"model-{at:05d}-of-{len(parts):05d}.safetensors" for at in range(1, len(parts) + 1)]
     names = ["model.safetensors"] if len(parts) == 1 else names
     for name, part in zip(names, parts, strict=True):
-        write_drawn(folder / name, part, dtype, drawn)
+        write_drawn(folder / name, part, dtype, draw)
     if len(parts) > 1:
         places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}), "utf-8")
@@ -190,7 +190,7 @@ def files_in_memory(pids: Sequence[int]) -> int:
     return sum(sizes.values())
 
 
-def watched(arguments: Sequence[str]) -> tuple[Watch, float]:
+def watch_command(arguments: Sequence[str]) -> tuple[Watch, float]:
     """A command of Python's: the most memory, and seconds."""
     start = time.monotonic()
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL) as child, Watch(child.pid) as watch:
@@ -209,12 +209,12 @@ def measure(name: str, shape: Shape, arguments: argparse.Namespace) -> dict[str,
         output = f"{folder}.plan" if arguments.build else f"{folder}.onnx"
         more = ["--precision", arguments.precision or ("fp16" if shape.dtype != "bf16" else "bf16")]
         more += {"none": ["--no-verify"], "usual": []}.get(arguments.verify, ["--verify", arguments.verify])
-        idle = watched(IDLE)[0]
+        idle = watch_command(IDLE)[0]
         words = ["-m", "padfree.builder.cli", command, str(folder), "-o", output, "--pooling", shape.pooling]
         words += ["--normalize", *more, *(["--quiet"] if command == "optimize" else [])]
         if arguments.prepare:
             command, words = "prepare", ["-c", PREPARE, str(folder), shape.pooling, more[1], arguments.verify]
-        watch, seconds = watched(words)
+        watch, seconds = watch_command(words)
     return {
         "case": f"{name}, {command} {' '.join(more)}",
         "layers": shape.config["num_hidden_layers"],

@@ -43,7 +43,7 @@ THREADS = 4
 QUEUE = 16  # calls whose work may wait on the GPU while the host's time is measured
 
 
-def ragged(batch: int, seq_len: int) -> list[np.ndarray]:
+def draw_sequences(batch: int, seq_len: int) -> list[np.ndarray]:
     """Lengths uniform in [0.2 S, S]; a single sequence has all of S."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(round(0.2 * seq_len), seq_len + 1, batch) if batch > 1 else [seq_len]
@@ -118,7 +118,7 @@ def calls_on_gpu(session: Session, rows: list[np.ndarray]) -> Iterator[tuple[str
 
 def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dict[str, Any]:
     """One case."""
-    rows = ragged(batch, seq_len)
+    rows = draw_sequences(batch, seq_len)
     request = {"input_ids": rows, "token_type_ids": [np.zeros_like(row) for row in rows]}
     lists = {"input_ids": [row.tolist() for row in rows]}
     packed, lens = np.concatenate(rows), np.array([row.size for row in rows], dtype=np.int32)

@@ -88,7 +88,7 @@ class Problem:
             gated=int(gemm.gated), rms=0, type=launchers.DATA_TYPES[torch.float16],
         )  # fmt: skip
 
-    def ranked(self, tokens: int) -> list[int]:
+    def ranked_choices(self, tokens: int) -> list[int]:
         """All choices, the cheapest by the cost model first."""
         choices, count = (ctypes.c_int * CAPACITY)(), ctypes.c_int()
         call = self.call(tokens)
@@ -137,7 +137,7 @@ def cases() -> Iterator[tuple[Product, tuple[int, ...]]]:
 
 def measure(problem: Problem, tokens: int) -> dict[str, object]:
     """One line of the results."""
-    ranked = problem.ranked(tokens)
+    ranked = problem.ranked_choices(tokens)
     times = problem.times_us(tokens, candidates(ranked))
     for choice, again in problem.times_us(tokens, sorted(times, key=times.__getitem__)[:AGAIN]).items():
         times[choice] = min(times[choice], again)

@@ -324,7 +324,7 @@ def with_training(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence
     return lambda records: f"{make(records)}\n{made_with(records)}\n"
 
 
-def pretrained(results: Path) -> str:
+def pretrained_models(results: Path) -> str:
     """A row a published model."""
     records = of_last_commit(results / "pretrained.jsonl")
     return with_notes(pretrained_report.HEADINGS, map(pretrained_report.cells, records), records)
@@ -417,7 +417,7 @@ TABLES: Mapping[str, Table] = {
     "attention_profile": of_cases("attention_profile", attention_profile),
     "trained": of_cases("trained", with_training(trained_report.scores)),
     "trained_layers": of_cases("trained", with_training(trained_report.errors)),
-    "pretrained": pretrained,
+    "pretrained": pretrained_models,
     "contest": contest,
     "http": http,
     "integrations": service("integrations", service_tables.integrations),

@@ -43,7 +43,7 @@ def step(rate: float, p99: float | None = 5.0, answered: float | None = None, **
     return {**counts, **rates, "texts_per_s": rate, "tokens_per_s": 100 * rate, "latency_ms": latency, **changes}
 
 
-class Delayed:
+class DelayedClient:
     """A client whose answers come a while after their requests, with at most so many under way."""
 
     def __init__(self, seconds: float, most: int, never: Sequence[int] = ()) -> None:
@@ -102,7 +102,7 @@ def test_a_request_is_padded_to_its_longest_text() -> None:
 
 def test_latency_counts_from_the_moment_a_request_was_meant_to_leave() -> None:
     # One connection and 20 ms an answer: 50 requests a second get through of the 100 that are meant to leave.
-    notes = perform(Delayed(0.02, most=1), Order(time.perf_counter(), 100, 0.5, 5.0, 0), pool_size=3)
+    notes = perform(DelayedClient(0.02, most=1), Order(time.perf_counter(), 100, 0.5, 5.0, 0), pool_size=3)
     assert (notes.outcome == Outcome.RIGHT).all()
     waited = notes.answered - notes.meant
     assert waited.max() > 0.2
@@ -112,7 +112,7 @@ def test_latency_counts_from_the_moment_a_request_was_meant_to_leave() -> None:
 
 def test_what_never_comes_is_lost_and_nothing_waits_for_ever() -> None:
     began = time.perf_counter()
-    notes = perform(Delayed(0.001, most=50, never=[2]), Order(began, 100, 0.3, 0.2, 0), pool_size=3)
+    notes = perform(DelayedClient(0.001, most=50, never=[2]), Order(began, 100, 0.3, 0.2, 0), pool_size=3)
     assert time.perf_counter() - began < 10.0  # the order says 0.5 s; a busy machine may take longer
     assert list(np.flatnonzero(notes.outcome == Outcome.LOST)) == [2]
     assert math.isnan(notes.answered[2])

@@ -95,11 +95,11 @@ def table(section: Section) -> list[str]:
     for value in section.values:
         for key, kind in types(value, named):
             found.setdefault(key, {})[kind] = None
-    rows = [f"| `{key}` | {shown(key, set(kinds))} | {section.meanings[key]} |" for key, kinds in found.items()]
+    rows = [f"| `{key}` | {show_types(key, set(kinds))} | {section.meanings[key]} |" for key, kinds in found.items()]
     return ["| key | type | meaning |", "|---|---|---|", *rows]
 
 
-def shown(key: str, kinds: set[str]) -> str:
+def show_types(key: str, kinds: set[str]) -> str:
     """The types of a key in a cell: those of numbers are one, and null comes last."""
     if "number" in kinds:
         kinds = kinds - {"int"}

@@ -53,7 +53,7 @@ def incomplete(metadata: dict[str, Any]) -> dict[str, Any]:
     return {**metadata, "coverage": {**metadata["coverage"], "products": recorded}}
 
 
-def documented() -> dict[str, set[str]]:
+def documented_keys() -> dict[str, set[str]]:
     """Key -> types, from the tables of docs/reference/report.md."""
     results: dict[str, set[str]] = {}
     for line in page("report").read_text("utf-8").splitlines():
@@ -80,7 +80,7 @@ def leaves(value: Any, objects: set[str], path: str = "") -> Iterator[tuple[str,
 
 
 def test_the_reports_schema_is_the_documented_one(packed: Path) -> None:
-    table = documented()
+    table = documented_keys()
     objects = {path for path, kinds in table.items() if kinds == {"object"}}
     seen = set()
     for path, value in leaves(json.loads(packed.with_suffix(".json").read_text()), objects):

@@ -25,7 +25,7 @@ def manifest(shards: int) -> Manifest:
     return Manifest(Model("m", "0", "0"), options, "row numbers", (file,), pieces)
 
 
-class Played:
+class ScriptedWorkers:
     """Workers that do a shard a turn; `lose` says with which shard, for the how-manieth time, a worker ends."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Played:
 
 def test_every_shard_is_dealt_once_and_shared_out() -> None:
     job, seen = manifest(20), list[Progress]()
-    workers = Played(job, 3)
+    workers = ScriptedWorkers(job, 3)
     there = {4: part_of(job, job.digest, 4, 50, 0, ())}
     outcome = deal(job, there, workers, seen.append)
     assert sorted(workers.done) == [at for at in range(20) if at != 4]
@@ -94,7 +94,7 @@ def test_every_shard_is_dealt_once_and_shared_out() -> None:
 
 def test_batches_count_as_they_run_and_no_longer_where_their_worker_is_lost() -> None:
     job, seen = manifest(2), list[Progress]()
-    workers = Played(job, 1)
+    workers = ScriptedWorkers(job, 1)
     part = part_of(job, job.digest, 0, 100, 0, ())
     turns: list[list[Event]] = [
         [Ran(0, 0, 3, 30), Ran(0, 1, 1, 10)],
@@ -119,17 +119,17 @@ def test_batches_count_as_they_run_and_no_longer_where_their_worker_is_lost() ->
 def test_the_last_shards_are_shared_out() -> None:
     """Of 7 shards 3 workers get 3, 2 and 2: nobody waits for one that was given more than its share."""
     job = manifest(7)
-    outcome = deal(job, {}, Played(job, 3), lambda _: None)
+    outcome = deal(job, {}, ScriptedWorkers(job, 3), lambda _: None)
     assert sorted(outcome.tokens.values()) == [200, 200, 300]
     few = manifest(2)
-    workers = Played(few, 2)
+    workers = ScriptedWorkers(few, 2)
     deal(few, {}, workers, lambda _: None)
     assert workers.most == 1
 
 
 def test_a_worker_that_never_starts_gets_nothing_and_holds_nothing_up() -> None:
     job = manifest(9)
-    workers = Played(job, 3)
+    workers = ScriptedWorkers(job, 3)
     workers.starting = {1}
     outcome = deal(job, {}, workers, lambda _: None)
     assert sorted(workers.done) == list(range(9))
@@ -138,7 +138,7 @@ def test_a_worker_that_never_starts_gets_nothing_and_holds_nothing_up() -> None:
 
 def test_what_lost_workers_had_is_dealt_again() -> None:
     job = manifest(24)
-    workers = Played(job, 2, lambda shard, time: shard in (0, 9, 17) and time == 1)
+    workers = ScriptedWorkers(job, 2, lambda shard, time: shard in (0, 9, 17) and time == 1)
     outcome = deal(job, {}, workers, lambda _: None)
     assert sorted(workers.done) == list(range(24))
     assert (workers.restarts, outcome.losses) == (3, ["w0 ended with code -9", *outcome.losses[1:]])
@@ -149,7 +149,7 @@ def test_what_lost_workers_had_is_dealt_again() -> None:
 
 def test_a_shard_that_ends_every_worker_is_named() -> None:
     job = manifest(40)
-    workers = Played(job, 2, lambda shard, _time: shard == 6)
+    workers = ScriptedWorkers(job, 2, lambda shard, _time: shard == 6)
     with pytest.raises(BulkError, match=rf"shard 6 \(/in.txt from row 60 on\): {MOST_LOSSES} workers ended"):
         deal(job, {}, workers, lambda _: None)
     assert workers.given.count(6) == MOST_LOSSES
@@ -159,7 +159,7 @@ def test_a_shard_that_ends_every_worker_is_named() -> None:
 
 def test_what_a_worker_refuses_and_a_lost_lock_end_the_work() -> None:
     job = manifest(4)
-    workers = Played(job, 1)
+    workers = ScriptedWorkers(job, 1)
     workers.wait = lambda _timeout_s: [Refusal(0, "the disk is full")]  # type: ignore[method-assign]
     with pytest.raises(BulkError, match="w0: the disk is full"):
         deal(job, {}, workers, lambda _: None)
@@ -168,7 +168,7 @@ def test_what_a_worker_refuses_and_a_lost_lock_end_the_work() -> None:
     def take() -> None:
         raise BulkError("another driver has taken the folder over")
 
-    workers = Played(job, 1)
+    workers = ScriptedWorkers(job, 1)
     with pytest.raises(BulkError, match="taken the folder over"):
         deal(job, {}, workers, lambda _: None, take)
     assert (workers.given, workers.closed) == ([], True)

@@ -67,7 +67,7 @@ def edits(page: str) -> Iterator[Edit]:
             yield Edit(found[1], found[2].rstrip(": "), found[3], lines)
 
 
-def edited(page: str, folder: Path) -> Path:
+def copy_with_edits(page: str, folder: Path) -> Path:
     """A copy of the sources with the page's edits."""
     for name in (*PACKAGES, "plugins", "include"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -98,7 +98,7 @@ def run(program: str, checkout: Path) -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The sources with the first plugin, and the header that is generated of its description."""
-    sources = edited("first-plugin", tmp_path)
+    sources = copy_with_edits("first-plugin", tmp_path)
     header = sources / "plugins" / "shell" / "schemas.h"
     run(
         "from pathlib import Path\nfrom tests.plugins.operator_schemas import render\n"
@@ -119,7 +119,7 @@ def test_the_first_plugin_runs_in_onnxruntime(checkout: Path) -> None:
 
 
 def test_the_new_family_agrees_with_numpy(tmp_path: Path) -> None:
-    run_program("family", edited("family", tmp_path))
+    run_program("family", copy_with_edits("family", tmp_path))
 
 
 @pytest.mark.slow

@@ -12,11 +12,11 @@ import onnx
 import pytest
 from padfree.builder import cli
 
-from tests.support.defined import read, write_reference
 from tests.support.folders import DEMO_DATA, write_folder, write_small_tokenizer
 from tests.support.pages import page
-from tests.support.quantized import Quantizer
+from tests.support.quantizers import Quantizer
 from tests.support.scorers import TEXT, write_scorer
+from tests.support.tiny_folders import read, write_reference
 from tests.support.tour import blocks, commands, write_start
 
 RUN = {

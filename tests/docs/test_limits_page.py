@@ -30,7 +30,7 @@ def row(start: str) -> str:
     return line
 
 
-def served(option: str) -> int:
+def serve_default(option: str) -> int:
     return int(getattr(cli.make_parser().parse_args(["serve", "model.plan"]), option))
 
 
@@ -47,8 +47,8 @@ def served(option: str) -> int:
         ("numbers in fp16", f"{LARGEST['fp16']:,.0f}"),
         ("`--max-tokens`", f"at most {DEFAULT_MAX_TOKENS:,}"),
         ("CUDA graphs", f"{inspect.signature(Session).parameters['max_graphs'].default} sizes per context"),
-        ("`padfree serve`", f"{served('max_text_bytes'):,}; {served('max_texts'):,} and 8 MiB; "),
-        ("`padfree serve`", f"; {served('max_waiting_tokens'):,}; {served('request_seconds')} |"),
+        ("`padfree serve`", f"{serve_default('max_text_bytes'):,}; {serve_default('max_texts'):,} and 8 MiB; "),
+        ("`padfree serve`", f"; {serve_default('max_waiting_tokens'):,}; {serve_default('request_seconds')} |"),
         ("tokenizers", f"{MOST_GROWTH:,} characters"),
         ("requests that wait", f"{inspect.signature(Batcher).parameters['max_waiting'].default:,} by default"),
     ],
@@ -60,4 +60,4 @@ def test_numbers_are_those_of_the_code(start: str, words: str) -> None:
 def test_bytes_of_texts() -> None:
     arguments = cli.make_parser().parse_args(["embed", "m.plan", "--input", "a", "-o", "b"])
     assert f"{arguments.max_text_bytes:,}" in row("`padfree embed`")
-    assert served("max_body_bytes") == 8 << 20
+    assert serve_default("max_body_bytes") == 8 << 20

@@ -43,7 +43,7 @@ def test_limits_are_the_programs() -> None:
         assert f"{limit:,} bytes" in PAGE or f"requests beyond {limit:,}" in PAGE
 
 
-class Planted:
+class Payload:
     """What a pickle runs when it is read."""
 
     def __init__(self, mark: Path) -> None:
@@ -56,9 +56,9 @@ class Planted:
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_token_files_are_not_unpickled(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     mark, file = tmp_path / "mark", tmp_path / "tokens.npz"
-    np.savez(file, input_ids=np.array([Planted(mark)], dtype=object), seq_lens=np.array([1]))
+    np.savez(file, input_ids=np.array([Payload(mark)], dtype=object), seq_lens=np.array([1]))
     assert not mark.exists()
-    pickle.loads(pickle.dumps(Planted(mark)))
+    pickle.loads(pickle.dumps(Payload(mark)))
     assert mark.exists()  # the plant works
     mark.unlink()
     model = DEMO_DATA / "bert_tiny.onnx"

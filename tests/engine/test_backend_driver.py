@@ -64,7 +64,7 @@ def drive(folder: Path, requests: int, instances: int, fail_every: int = 0, **en
     return done.returncode, done.stdout + done.stderr
 
 
-def ended(status: int, shown: str) -> list[int]:
+def read_counts(status: int, shown: str) -> list[int]:
     """What became of how many requests."""
     found = ENDED.search(shown)
     assert status == 0, shown[-4000:]
@@ -79,14 +79,14 @@ def ended(status: int, shown: str) -> list[int]:
 @pytest.mark.parametrize("instances", [1, 3])
 def test_good_hostile_and_cancelled_requests(folder: Path, instances: int) -> None:
     requests = 10_000 if "thread" in folder.name else 50_000  # ThreadSanitizer takes ten times as long
-    total, failed, unanswered = ended(*drive(folder, requests, instances))
+    total, failed, unanswered = read_counts(*drive(folder, requests, instances))
     assert total >= 0.99 * requests
     assert failed == unanswered == 0
 
 
 def test_a_server_without_memory(folder: Path) -> None:
     """Every 17th response or buffer is refused: its request fails, unless even an error needs one."""
-    _, failed, unanswered = ended(*drive(folder, 10_000, 3, fail_every=17))
+    _, failed, unanswered = read_counts(*drive(folder, 10_000, 3, fail_every=17))
     assert failed > 10 * unanswered
 
 

@@ -62,12 +62,12 @@ class Prober:
         onnx_parser = trt.OnnxParser(network, self._logger)
         if not onnx_parser.parse(model.SerializeToString()):
             raise RuntimeError(f"parser: {onnx_parser.get_error(0).desc()}")
-        return self._serialized(network)
+        return self._serialize(network)
 
     def _network(self) -> Any:
         return self._builder.create_network(1 << int(self._trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
 
-    def _serialized(self, network: Any) -> Any:
+    def _serialize(self, network: Any) -> Any:
         config = self._builder.create_builder_config()
         config.profiling_verbosity = self._trt.ProfilingVerbosity.DETAILED
         profile = self._builder.create_optimization_profile()
@@ -95,7 +95,7 @@ class Prober:
                 made = network.add_plugin_v3([made, *others], [], plugin).get_output(0)
             made.name = "y"
             network.mark_output(made)
-            engine = self._runtime.deserialize_cuda_engine(self._serialized(network))
+            engine = self._runtime.deserialize_cuda_engine(self._serialize(network))
             found = self._run(engine, Question("", "", product))
         except Exception as error:
             return f"no   {text}: {self._logger.errors[:1] or error}"

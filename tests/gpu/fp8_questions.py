@@ -107,7 +107,7 @@ def _first(rows: np.ndarray) -> np.ndarray:
     return np.concatenate([e4m3(x()), e4m3(x())])[rows]
 
 
-def _quantised() -> np.ndarray:
+def _quantised_input() -> np.ndarray:
     return e4m3(x().astype(np.float32) / X_SCALE)
 
 
@@ -124,11 +124,13 @@ QUESTIONS = (
         columns=FEATURES,
         weights=_scales(),
     ),
-    Question("QuantizeLinear (fp16 scale) into a plugin", f"{Q} y = probe.Fp8Widen(q)", _quantised, weights=_scales()),
+    Question(
+        "QuantizeLinear (fp16 scale) into a plugin", f"{Q} y = probe.Fp8Widen(q)", _quantised_input, weights=_scales()
+    ),
     Question(
         "QuantizeLinear of fp16 by an fp32 scale, opset 23",
         f"{Q} y = probe.Fp8Widen(q)",
-        _quantised,
+        _quantised_input,
         opset=23,
         weights=_scales(np.float32),
     ),
@@ -223,7 +225,7 @@ QUESTIONS = (
     Question(
         "QuantizeLinear of bf16 by a bf16 scale into a plugin",
         "s = Cast<to = 16>(x_scale) q = QuantizeLinear(x, s, zero) y = probe.Fp8Widen(q)",
-        _quantised,
+        _quantised_input,
         BF16_TWICE,
         given=BF16,
         weights=_scales(),

@@ -12,11 +12,11 @@ from padfree.builder.engine.shared_builder import SharedBuilder
 from padfree.builder.folders.source import opened
 from padfree.runtime import Session
 
-from tests.support import defined
+from tests.support import tiny_folders
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
-FAMILIES = sorted({name.split("_")[0] for name in defined.names()} - {"jina", "xlm"}
+FAMILIES = sorted({name.split("_")[0] for name in tiny_folders.names()} - {"jina", "xlm"}
                   | {"jina_v2", "xlm_roberta", "nomic_experts"})  # fmt: skip
 WIDE = {
     "eurobert": "eurobert_wide",
@@ -37,18 +37,20 @@ def builder() -> SharedBuilder:
     return SharedBuilder()
 
 
-def reference_of(family: str) -> defined.Reference:
+def reference_of(family: str) -> tiny_folders.Reference:
     """The family's plain form, or what comes first where each reference has a form of its own."""
     if family in WIDE:
-        return defined.read(WIDE[family])
-    return defined.read(min(name for name in defined.names() if name == family or name.startswith(f"{family}_")))
+        return tiny_folders.read(WIDE[family])
+    return tiny_folders.read(
+        min(name for name in tiny_folders.names() if name == family or name.startswith(f"{family}_"))
+    )
 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 @pytest.mark.parametrize(("family", "precision"), TYPES)
 def test_engine(family: str, precision: str, interface: str, builder: SharedBuilder, tmp_path: Path) -> None:
     reference = reference_of(family)
-    folder = defined.write_reference(reference, tmp_path / "model")
+    folder = tiny_folders.write_reference(reference, tmp_path / "model")
     with opened(folder) as source:
         build_engine(
             source.path,
@@ -60,9 +62,9 @@ def test_engine(family: str, precision: str, interface: str, builder: SharedBuil
             builder=builder,
         )
     with Session(tmp_path / "model.plan") as session:
-        request: dict[str, object] = {session.metadata.ids_input().name: defined.REQUESTS}
+        request: dict[str, object] = {session.metadata.ids_input().name: tiny_folders.REQUESTS}
         if "token_type_ids" in {item.name for item in session.metadata.inputs}:
-            request["token_type_ids"] = defined.TYPES
+            request["token_type_ids"] = tiny_folders.TYPES
         found = session.run(request)
     right = dict(reference.outputs)
     if "scores" in found:  # of folders with one label, as sentence-transformers gives it

@@ -52,7 +52,7 @@ def cumulative(lengths: Sequence[int]) -> torch.Tensor:
     return torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0).to(DEVICE, torch.int32)
 
 
-def poisoned(shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def poisoned_output(shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """An output full of poison inside a buffer with guard bands: (the view to write, the whole buffer)."""
     count = int(torch.Size(shape).numel())
     buffer = torch.full((count + 2 * GUARD,), POISON.get(dtype, float("nan")), dtype=dtype, device=DEVICE)

@@ -17,7 +17,7 @@ from .cases import (
     assert_same_in_a_graph,
     cumulative,
     generator,
-    poisoned,
+    poisoned_output,
     with_filler,
 )
 
@@ -85,7 +85,7 @@ def check(
         bias = torch.randn(3, heads, head_size, device=DEVICE, generator=generator(1)).to(dtype)
         biases = list(bias)
         biased = [operand + part.double() for operand, part in zip(biased, biases, strict=True)]
-    y, buffer = poisoned((tokens + filler, heads * head_size), dtype)
+    y, buffer = poisoned_output((tokens + filler, heads * head_size), dtype)
     attention(operands, cumulative(lengths), y, scale=scale, max_seq_len=max_seq_len, biases=biases, kernel=kernel)
     torch.cuda.synchronize()
     assert_guards(buffer)
@@ -181,12 +181,12 @@ def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str, max
     lengths = LENGTHS["mixed"] * 2
     width = MANY_HEADS * head_size
     operands = make_operands("3HD", sum(lengths), MANY_HEADS, head_size, torch.float16, 1.0, 0)
-    batch, _ = poisoned((sum(lengths), width), torch.float16)
+    batch, _ = poisoned_output((sum(lengths), width), torch.float16)
     attention(operands, cumulative(lengths), batch, scale=0.125, max_seq_len=max_seq_len, kernel=kernel)
     start = 0
     for length in lengths:
         part = [operand[start : start + length] for operand in operands]
-        alone, _ = poisoned((length, width), torch.float16)
+        alone, _ = poisoned_output((length, width), torch.float16)
         attention(part, cumulative([length]), alone, scale=0.125, max_seq_len=max_seq_len, kernel=kernel)
         assert torch.equal(alone, batch[start : start + length])
         start += length
@@ -206,7 +206,7 @@ def test_hostile_cu_seqlens_stay_in_bounds(kernel: str, head_size: int) -> None:
     choose(kernel, torch.float16)
     operands = make_operands("3HD", 100, 2, head_size, torch.float16, 1.0, 0)
     for values in ([0, -50, 2**31 - 1, 40, 7], [90, 80, 1000, 10**9, -(2**31)], [5, 5, 300, 300, 100]):
-        y, buffer = poisoned((100, 2 * head_size), torch.float16)
+        y, buffer = poisoned_output((100, 2 * head_size), torch.float16)
         attention(operands, torch.tensor(values, dtype=torch.int32, device=DEVICE), y, scale=0.125, kernel=kernel)
         torch.cuda.synchronize()
         assert_guards(buffer)
@@ -236,7 +236,7 @@ def test_overlapped_launches_give_the_bits_of_separate_ones(heads: int, kernel: 
 
 def test_rejects_what_it_cannot_do() -> None:
     operands = make_operands("3HD", 10, 2, 64, torch.float16, 1.0, 0)
-    y, _ = poisoned((10, 128), torch.float16)
+    y, _ = poisoned_output((10, 128), torch.float16)
     with pytest.raises(RuntimeError):
         attention(operands, cumulative([10]), y, scale=-1.0)
     with pytest.raises(RuntimeError):
@@ -246,7 +246,7 @@ def test_rejects_what_it_cannot_do() -> None:
 def test_captured_in_a_graph() -> None:
     lengths = LENGTHS["mixed"]
     operands = make_operands("3HD", sum(lengths), 3, 64, torch.float16, 1.0, 0)
-    y, _ = poisoned((sum(lengths), 192), torch.float16)
+    y, _ = poisoned_output((sum(lengths), 192), torch.float16)
     cu_seqlens = cumulative(lengths)
     attention(operands, cu_seqlens, y, scale=0.125)
     eager = y.clone()

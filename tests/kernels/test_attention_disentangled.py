@@ -7,7 +7,7 @@ import torch
 from tests.support.launchers import Positions, attention
 
 from .attention_cases import TYPES
-from .cases import DEVICE, LENGTHS, assert_guards, cumulative, generator, poisoned
+from .cases import DEVICE, LENGTHS, assert_guards, cumulative, generator, poisoned_output
 from .test_attention_positions import EDGES, check, make_operands
 
 TABLES = [("k_position", "q_position"), ("k_position",), ("q_position",)]
@@ -28,7 +28,7 @@ def tables(
     """Random tables with NaN around them, and in their rows for distances that no sequence has."""
     inputs = {}
     for seed, name in enumerate(names):
-        table, _ = poisoned((2 * reach + 1, heads * head_size), dtype)
+        table, _ = poisoned_output((2 * reach + 1, heads * head_size), dtype)
         table.copy_(torch.randn(table.shape, device=DEVICE, generator=generator(5 + seed)) * spread)
         table[torch.arange(-reach, reach + 1).abs() >= longest] = torch.nan
         inputs[name] = table
@@ -92,7 +92,7 @@ def test_long_sequences(kernel: str) -> None:
 def test_no_tokens() -> None:
     positions = tables(2, 64, 4, torch.float16)
     operands = make_operands(0, 2, 2, 64, torch.float16)
-    y, buffer = poisoned((len(operands[0]), 128), torch.float16)
+    y, buffer = poisoned_output((len(operands[0]), 128), torch.float16)
     attention(operands, cumulative([0, 0, 0]), y, scale=0.1, positions=positions)
     torch.cuda.synchronize()
     assert_guards(buffer)
@@ -104,11 +104,11 @@ def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(dtype: torch.dty
     lengths, heads, start = LENGTHS["mixed"], 3, 0
     operands = make_operands(sum(lengths), heads, heads, 64, dtype)
     positions = tables(heads, 64, 100, dtype)
-    batch, _ = poisoned((len(operands[0]), heads * 64), dtype)
+    batch, _ = poisoned_output((len(operands[0]), heads * 64), dtype)
     attention(operands, cumulative(lengths), batch, scale=0.07, positions=positions)
     for length in lengths:
         part = [operand[start : start + length] for operand in operands]
-        alone, _ = poisoned((length, heads * 64), dtype)
+        alone, _ = poisoned_output((length, heads * 64), dtype)
         attention(part, cumulative([length]), alone, scale=0.07, positions=positions)
         assert torch.equal(alone, batch[start : start + length])
         start += length
@@ -119,7 +119,7 @@ def test_hostile_cu_seqlens_stay_in_bounds(dtype: torch.dtype) -> None:
     operands = make_operands(100, 3, 3, 64, dtype)
     positions = tables(3, 64, 64, dtype)
     for values in ([0, -50, 2**31 - 1, 40, 7], [90, 80, 1000, 10**9, -(2**31)], [5, 5, 300, 300, 100]):
-        y, buffer = poisoned((100, 192), dtype)
+        y, buffer = poisoned_output((100, 192), dtype)
         cu_seqlens = torch.tensor(values, dtype=torch.int32, device=DEVICE)
         attention([operand[:100] for operand in operands], cu_seqlens, y, scale=0.1, positions=positions)
         torch.cuda.synchronize()
@@ -129,7 +129,7 @@ def test_hostile_cu_seqlens_stay_in_bounds(dtype: torch.dtype) -> None:
 def test_what_it_cannot_be_together_with_is_refused() -> None:
     operands = make_operands(10, 4, 2, 64, torch.float16)
     positions = tables(4, 64, 4, torch.float16)
-    y, _ = poisoned((len(operands[0]), 256), torch.float16)
+    y, _ = poisoned_output((len(operands[0]), 256), torch.float16)
     with pytest.raises(RuntimeError, match="CUDA error 1"):
         attention(operands, cumulative([10]), y, scale=0.1, positions=positions)
     same = make_operands(10, 4, 4, 64, torch.float16)

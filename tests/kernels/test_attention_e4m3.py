@@ -10,7 +10,7 @@ import torch
 from tests.support.launchers import Int64, Positions, attention, call
 
 from .attention_cases import attend, choose, distance_bias, slopes
-from .cases import DEVICE, FLOOR, GUARD, LENGTHS, cumulative, generator, poisoned, with_filler
+from .cases import DEVICE, FLOOR, GUARD, LENGTHS, cumulative, generator, poisoned_output, with_filler
 from .test_attention_disentangled import tables
 from .test_linear_e4m3 import E4M3, HALF_STEP, LARGEST, NAN, ROUNDED_ALIKE, e4m3, poisoned_e4m3
 
@@ -79,7 +79,7 @@ def check(
         counts = [kind.heads, kind.kv_heads, kind.kv_heads]
         biases = torch.randn(sum(counts), size, device=DEVICE, generator=generator(2)).to(dtype).split(counts)
         whole = [operand + bias.double() for operand, bias in zip(whole, biases, strict=True)]
-    plain, _ = poisoned((tokens + FILLER, width), dtype)
+    plain, _ = poisoned_output((tokens + FILLER, width), dtype)
     small, buffer = poisoned_e4m3(tokens + FILLER, width)
     scale = size**-0.5
     common = {

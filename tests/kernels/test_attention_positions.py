@@ -16,7 +16,7 @@ from .cases import (
     assert_guards,
     cumulative,
     generator,
-    poisoned,
+    poisoned_output,
     with_filler,
 )
 
@@ -26,7 +26,7 @@ EDGES = [0, 513, 1, 63, 64, 65, 0, 127, 128, 129, 300, 2]
 FILLER = 37
 
 
-def biased(kind: str, heads: int) -> Positions:
+def biased_positions(kind: str, heads: int) -> Positions:
     if kind == "slope":
         return Positions(slopes=slopes(heads))
     if kind == "none":
@@ -67,7 +67,7 @@ def check(
         biases = added.split(counts)
         whole = [operand + part.double() for operand, part in zip(whole, biases, strict=True)]
     scale = head_size**-0.5
-    y, buffer = poisoned((tokens + FILLER, heads * head_size), dtype)
+    y, buffer = poisoned_output((tokens + FILLER, heads * head_size), dtype)
     arguments = {"scale": scale, "biases": biases, "kernel": choose(kernel, dtype), "positions": positions}
     attention(operands, cumulative(lengths), y, **arguments)
     torch.cuda.synchronize()
@@ -90,7 +90,7 @@ def test_windows(window: tuple[int, int], dtype: torch.dtype, kernel: str) -> No
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_lengths(name: str, kernel: str) -> None:
     for window, kind in (((64, 64), "none"), ((-1, 0), "slope"), ((-1, -1), "distance 16")):
-        check(LENGTHS[name], replace(biased(kind, 3), window=window), kernel=kernel)
+        check(LENGTHS[name], replace(biased_positions(kind, 3), window=window), kernel=kernel)
 
 
 @pytest.mark.parametrize("kind", ["slope", *(f"distance {reach}" for reach in (0, 1, 16, 128, 600))])
@@ -98,7 +98,7 @@ def test_lengths(name: str, kernel: str) -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_biases(kind: str, window: tuple[int, int], dtype: torch.dtype, kernel: str) -> None:
-    check(EDGES, replace(biased(kind, 3), window=window), dtype=dtype, kernel=kernel)
+    check(EDGES, replace(biased_positions(kind, 3), window=window), dtype=dtype, kernel=kernel)
 
 
 @pytest.mark.parametrize("ratio", [1, 2, 4, 8])
@@ -106,7 +106,12 @@ def test_biases(kind: str, window: tuple[int, int], dtype: torch.dtype, kernel: 
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_heads_that_share_keys(ratio: int, dtype: torch.dtype, separate: bool, kernel: str) -> None:
-    for positions in (Positions(), Positions((-1, 0)), biased("slope", 8), biased("distance 32", 8)):
+    for positions in (
+        Positions(),
+        Positions((-1, 0)),
+        biased_positions("slope", 8),
+        biased_positions("distance 32", 8),
+    ):
         check(
             LENGTHS["mixed"], positions, heads=8, kv_heads=8 // ratio, dtype=dtype, separate=separate,
             with_bias=separate, kernel=kernel,
@@ -117,7 +122,7 @@ def test_heads_that_share_keys(ratio: int, dtype: torch.dtype, separate: bool, k
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_head_sizes(head_size: int, dtype: torch.dtype, kernel: str) -> None:
-    for positions in (Positions(), Positions((64, 64)), replace(biased("distance 20", 3), window=(-1, 0))):
+    for positions in (Positions(), Positions((64, 64)), replace(biased_positions("distance 20", 3), window=(-1, 0))):
         check(
             LENGTHS["mixed"], positions, head_size=head_size, dtype=dtype, kernel=kernel, with_bias=head_size % 32 == 0
         )
@@ -127,7 +132,7 @@ def test_head_sizes(head_size: int, dtype: torch.dtype, kernel: str) -> None:
 @pytest.mark.parametrize("window", [(64, 64), (-1, 0), (-1, -1)], ids=str)
 def test_long_sequences(window: tuple[int, int], dtype: torch.dtype) -> None:
     for kind in ("none", "slope", "distance 128"):
-        positions = replace(biased(kind, 2), window=window)
+        positions = replace(biased_positions(kind, 2), window=window)
         check([5, 2048, 700], positions, heads=2, dtype=dtype)
         if dtype != torch.float32 or window == (64, 64):
             check([8192], positions, heads=2, dtype=dtype)
@@ -159,8 +164,12 @@ def test_keys_outside_a_window_are_never_read(dtype: torch.dtype, kernel: str) -
     q, k, v = make_operands(700, 3, 3, 64, dtype)
     whole = [operand[:700].clone() for operand in (q, k, v)]
     k[dead] = v[dead] = float("nan")
-    for positions in (Positions((64, 64)), Positions((128, 0)), replace(biased("slope", 3), window=(100, -1))):
-        y, _ = poisoned((700 + FILLER, 192), dtype)
+    for positions in (
+        Positions((64, 64)),
+        Positions((128, 0)),
+        replace(biased_positions("slope", 3), window=(100, -1)),
+    ):
+        y, _ = poisoned_output((700 + FILLER, 192), dtype)
         arguments = {"scale": 0.125, "kernel": choose(kernel, dtype), "positions": positions}
         attention([q, k, v], cumulative(lengths), y, **arguments)
         truth = attend(whole, lengths, 0.125, positions, torch.float64)
@@ -174,16 +183,16 @@ def test_keys_outside_a_window_are_never_read(dtype: torch.dtype, kernel: str) -
 def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(
     kind: str, window: tuple[int, int], kernel: str
 ) -> None:
-    lengths, positions = LENGTHS["mixed"] + [513], replace(biased(kind, 4), window=window)
+    lengths, positions = LENGTHS["mixed"] + [513], replace(biased_positions(kind, 4), window=window)
     operands = make_operands(sum(lengths), 4, 2, 64, torch.float16)
     arguments = {"scale": 0.125, "kernel": choose(kernel, torch.float16), "positions": positions}
-    batch, again = (poisoned((sum(lengths) + FILLER, 256), torch.float16)[0] for _ in range(2))
+    batch, again = (poisoned_output((sum(lengths) + FILLER, 256), torch.float16)[0] for _ in range(2))
     for y in (batch, again):
         attention(operands, cumulative(lengths), y, **arguments)
     assert torch.equal(batch, again)
     start = 0
     for length in lengths:
-        alone, _ = poisoned((length, 256), torch.float16)
+        alone, _ = poisoned_output((length, 256), torch.float16)
         attention([operand[start : start + length] for operand in operands], cumulative([length]), alone, **arguments)
         assert torch.equal(alone, batch[start : start + length])
         start += length
@@ -195,8 +204,8 @@ def test_hostile_cu_seqlens_stay_in_bounds(dtype: torch.dtype, kernel: str) -> N
     operands = make_operands(100 - FILLER, 2, 1, 64, dtype)
     largest = 2**31 - 1
     for values in ([0, -50, largest, 40, 7], [90, 80, 1000, 10**9, -(2**31)], [5, 5, 300, 300, 100]):
-        for positions in (Positions((64, 64)), Positions((largest, 0)), biased("distance 8", 2)):
-            y, buffer = poisoned((100, 128), dtype)
+        for positions in (Positions((64, 64)), Positions((largest, 0)), biased_positions("distance 8", 2)):
+            y, buffer = poisoned_output((100, 128), dtype)
             offsets = torch.tensor(values, dtype=torch.int32, device=DEVICE)
             attention(operands, offsets, y, scale=0.125, kernel=choose(kernel, dtype), positions=positions)
             torch.cuda.synchronize()
@@ -205,9 +214,9 @@ def test_hostile_cu_seqlens_stay_in_bounds(dtype: torch.dtype, kernel: str) -> N
 
 def test_rejects_what_it_cannot_do() -> None:
     q, k, v = make_operands(10, 4, 4, 64, torch.float16)
-    y, _ = poisoned((10 + FILLER, 256), torch.float16)
+    y, _ = poisoned_output((10 + FILLER, 256), torch.float16)
     with pytest.raises(RuntimeError):
         attention([q, k[:, :3], v[:, :3]], cumulative([10]), y, scale=1.0)
     wide = torch.zeros(10, 1, 264, device=DEVICE, dtype=torch.float16)
     with pytest.raises(RuntimeError):
-        attention([wide] * 3, cumulative([10]), poisoned((10, 264), torch.float16)[0], scale=1.0)
+        attention([wide] * 3, cumulative([10]), poisoned_output((10, 264), torch.float16)[0], scale=1.0)

@@ -15,7 +15,7 @@ from .cases import (
     assert_same_in_a_graph,
     cumulative,
     generator,
-    poisoned,
+    poisoned_output,
     with_filler,
 )
 
@@ -31,7 +31,7 @@ KERNELS = [("window", 0), ("sm90", 0), ("short", 128), ("short", 64)]
 """Kernels and max_seq_len."""
 
 
-def surrounded(x: torch.Tensor) -> torch.Tensor:
+def surround_with_nan(x: torch.Tensor) -> torch.Tensor:
     """The same values with NaN before and behind them in memory."""
     band = torch.full((1024,), float("nan"), dtype=x.dtype, device=x.device)
     return torch.cat([band, x.flatten(), band])[1024 : 1024 + x.numel()].view(x.shape)
@@ -43,17 +43,17 @@ def make_operands(
     """Views [T + filler, heads, D] of random Q, K and V in one tensor, with NaN in the filler and around it."""
     shape = (tokens, heads + 2 * kv_heads, head_size)
     values = torch.randn(shape, device=DEVICE, generator=generator()) * spread
-    return list(surrounded(with_filler(values.to(dtype), filler)).split([heads, kv_heads, kv_heads], dim=1))
+    return list(surround_with_nan(with_filler(values.to(dtype), filler)).split([heads, kv_heads, kv_heads], dim=1))
 
 
 def slopes(heads: int, steepest: float = 0.5) -> torch.Tensor:
     """ALiBi's, with NaN around them."""
-    return surrounded(attention_cases.slopes(heads, steepest))
+    return surround_with_nan(attention_cases.slopes(heads, steepest))
 
 
 def distance_bias(heads: int, reach: int, spread: float = 3.0) -> torch.Tensor:
     """A bias of every distance, with NaN around it."""
-    return surrounded(attention_cases.distance_bias(heads, reach, spread, seed=2))
+    return surround_with_nan(attention_cases.distance_bias(heads, reach, spread, seed=2))
 
 
 def reference(
@@ -98,7 +98,7 @@ def check(
         bias = torch.randn(3, heads, head_size, device=DEVICE, generator=generator(1)).to(dtype)
         biases = [part[: operand.shape[1]] for part, operand in zip(bias, operands, strict=True)]
         plain = [operand + part.double() for operand, part in zip(plain, biases, strict=True)]
-    y, buffer = poisoned((tokens + filler, heads * head_size), dtype)
+    y, buffer = poisoned_output((tokens + filler, heads * head_size), dtype)
     cu_seqlens = cumulative(lengths)
 
     def launch() -> torch.Tensor:
@@ -234,12 +234,12 @@ def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str, max
         kinds = [Positions((-1, 0)), Positions((-1, 70), distance_bias=distance_bias(heads, 128))]
     for positions in (kind for kind in kinds if fits(kernel, kind)):
         options = {"scale": 0.125, "max_seq_len": max_seq_len, "kernel": kernel, "positions": positions}
-        batch, _ = poisoned((sum(lengths), heads * 64), torch.float16)
+        batch, _ = poisoned_output((sum(lengths), heads * 64), torch.float16)
         attention(operands, cumulative(lengths), batch, **options)
         start = 0
         for length in lengths:
             part = [operand[start : start + length] for operand in operands]
-            alone, _ = poisoned((length, heads * 64), torch.float16)
+            alone, _ = poisoned_output((length, heads * 64), torch.float16)
             attention(part, cumulative([length]), alone, **options)
             assert torch.equal(alone, batch[start : start + length])
             start += length
@@ -251,7 +251,7 @@ def test_hostile_cu_seqlens_stay_in_bounds(kernel: str, max_seq_len: int) -> Non
     for values in ([0, -50, 2**31 - 1, 40, 7], [90, 80, 1000, 10**9, -(2**31)], [5, 5, 300, 300, 100]):
         for positions in EVERY_KIND:
             if fits(kernel, positions):
-                y, buffer = poisoned((100, 256), torch.float16)
+                y, buffer = poisoned_output((100, 256), torch.float16)
                 cu_seqlens = torch.tensor(values, dtype=torch.int32, device=DEVICE)
                 attention(
                     operands, cu_seqlens, y, scale=0.125, kernel=kernel, max_seq_len=max_seq_len, positions=positions

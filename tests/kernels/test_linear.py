@@ -6,7 +6,7 @@ import torch
 
 from tests.support.launchers import linear, measured_tilings
 
-from .cases import DEVICE, assert_accurate, assert_guards, generator, if_compiled, needs_tilings, poisoned
+from .cases import DEVICE, assert_accurate, assert_guards, generator, if_compiled, needs_tilings, poisoned_output
 
 pytestmark = needs_tilings
 
@@ -62,7 +62,7 @@ def check(
     weight = inside_poison(normal(depth, features, seed=2) * depth**-0.5)
     bias = normal(features, seed=3) if with_bias else None
     residual = inside_poison(normal(tokens, features, seed=4)) if with_residual else None
-    y, buffer = poisoned((tokens, features), dtype)
+    y, buffer = poisoned_output((tokens, features), dtype)
     linear(x, weight, y, bias=bias, residual=residual, activation=activation, tiling=tiling)
     torch.cuda.synchronize()
     assert_guards(buffer)
@@ -134,8 +134,8 @@ def test_measured_ranges() -> None:
 def test_infinities_stay_in_their_rows() -> None:
     x = torch.randn(200, 256, device=DEVICE, generator=generator(1)).half()
     weight = torch.randn(256, 128, device=DEVICE, generator=generator(2)).half()
-    clean, _ = poisoned((200, 128), torch.float16)
-    dirty, _ = poisoned((200, 128), torch.float16)
+    clean, _ = poisoned_output((200, 128), torch.float16)
+    dirty, _ = poisoned_output((200, 128), torch.float16)
     linear(x, weight, clean)
     x[100:] = float("nan")
     linear(x, weight, dirty)
@@ -157,7 +157,7 @@ def test_chain_in_a_graph() -> None:
     """Products that start while the one before ends wait for what they read."""
     weights = [torch.randn(768, 768, device=DEVICE, generator=generator(i)).half() / 28 for i in range(8)]
     x = torch.randn(700, 768, device=DEVICE, generator=generator(9)).half()
-    outputs = [poisoned((700, 768), torch.float16)[0] for _ in weights]
+    outputs = [poisoned_output((700, 768), torch.float16)[0] for _ in weights]
 
     def run() -> None:
         source = x

@@ -9,7 +9,7 @@ import torch
 
 from tests.support.launchers import E4m3, Moments, Rotation, linear, measured_tilings
 
-from .cases import DEVICE, FLOOR, GUARD, assert_guards, generator, if_compiled, needs_tilings, poisoned
+from .cases import DEVICE, FLOOR, GUARD, assert_guards, generator, if_compiled, needs_tilings, poisoned_output
 from .test_linear import ACTIVATIONS, AUTO, CLUSTERS, TYPES, activate
 from .test_linear_norms import EPSILON, GROUP, floats, moments_of, norm, rows
 from .test_linear_pairs import frequencies, gate, positions_of, rotate
@@ -80,7 +80,7 @@ class Operands:
     real_weight: torch.Tensor
 
 
-def quantised(x: torch.Tensor, weight: torch.Tensor) -> Operands:
+def quantise(x: torch.Tensor, weight: torch.Tensor) -> Operands:
     """x [T, K] with one scale, a power of two, weight [N, K] with one for each feature."""
     x_scale = 2.0 ** math.ceil(math.log2(float(x.abs().max()) / LARGEST))
     scales = weight.abs().amax(1).clamp(min=1e-6) / LARGEST
@@ -131,16 +131,16 @@ def check(
 ) -> list[torch.Tensor]:
     """One product; results: "y", "e4m3" or both; norms: any of x, residual, y (its moments)."""
     unquantised = rows(tokens, depth, torch.float32, kind, seed=1)
-    operands = quantised(unquantised, normal(features, depth, seed=2) * depth**-0.5)
+    operands = quantise(unquantised, normal(features, depth, seed=2) * depth**-0.5)
     bias = normal(features, seed=3).to(dtype)
     with_residual |= "residual" in norms or "y" in norms
     residual = rows(tokens, features, dtype, "plain", seed=4) if with_residual else None
     residual_scale = normal(features, seed=5).to(dtype)
     rotation = Rotation(positions_of(tokens), frequencies(rotary_features // 2)) if rotary_features else None
     width = features // 2 if gated else features
-    y, y_buffer = poisoned((tokens, width), dtype)
+    y, y_buffer = poisoned_output((tokens, width), dtype)
     y_e4m3, e4m3_buffer = poisoned_e4m3(tokens, width)
-    out, out_buffer = poisoned((max(features // GROUP, 1), tokens, 2), torch.float32)
+    out, out_buffer = poisoned_output((max(features // GROUP, 1), tokens, 2), torch.float32)
     moments = Moments(
         of_x=floats(moments_of(unquantised)) if "x" in norms else None,
         of_residual=floats(moments_of(residual)) if residual is not None and "residual" in norms else None,
@@ -278,12 +278,12 @@ def test_activations(activation: str, results: str, norms: str) -> None:
 def test_long_sums_with_outliers(depth: int, kind: str) -> None:
     """Truncated sums lose little beside e4m3's own rounding, and no more than cuBLASLt's, which adds as fast."""
     check(600, depth, 1024, kind=kind)
-    operands = quantised(rows(600, depth, torch.float32, kind, seed=1), normal(1024, depth, seed=2) * depth**-0.5)
+    operands = quantise(rows(600, depth, torch.float32, kind, seed=1), normal(1024, depth, seed=2) * depth**-0.5)
     one = torch.ones((), device=DEVICE)
     x, weight = operands.x.clone(), operands.weight.clone()
     peers = torch._scaled_mm(x, weight.t(), one, one, out_dtype=torch.float32, use_fast_accum=True).double()
     truth = x.double() @ weight.double().T
-    ours, _ = poisoned((600, 1024), torch.float16)
+    ours, _ = poisoned_output((600, 1024), torch.float16)
     size = 2.0 ** -math.ceil(math.log2(float(truth.abs().max()) / 1024))
     linear(x, weight, ours, e4m3=E4m3(torch.full((1024,), size, device=DEVICE)))
     error, theirs = ((actual - truth).norm() / truth.norm() for actual in (ours.double() / size, peers))
@@ -291,7 +291,7 @@ def test_long_sums_with_outliers(depth: int, kind: str) -> None:
 
 
 def test_large_results_saturate() -> None:
-    operands = quantised(normal(70, 256, seed=1) * 40, normal(128, 256, seed=2))
+    operands = quantise(normal(70, 256, seed=1) * 40, normal(128, 256, seed=2))
     y, _ = poisoned_e4m3(70, 128)
     linear(operands.x, operands.weight, None, e4m3=E4m3(operands.scale, y, 2.0**-6))
     truth = operands.real_x @ operands.real_weight.T * 2**6
@@ -319,11 +319,11 @@ def test_measured() -> None:
 
 def test_nan_stays_in_its_rows() -> None:
     """Filler tokens hold anything."""
-    operands = quantised(normal(200, 256, seed=1), normal(128, 256, seed=2))
+    operands = quantise(normal(200, 256, seed=1), normal(128, 256, seed=2))
     results = []
     for value in (0x10, NAN):
         operands.x[100:].view(torch.uint8).fill_(value)
-        y, _ = poisoned((200, 128), torch.float16)
+        y, _ = poisoned_output((200, 128), torch.float16)
         small, _ = poisoned_e4m3(200, 128)
         linear(operands.x, operands.weight, y, e4m3=E4m3(operands.scale, small))
         results.append((y[:100].clone(), small[:100].view(torch.uint8).clone()))
@@ -345,7 +345,7 @@ def test_nan_stays_in_its_rows() -> None:
 )
 def test_rejects(change: dict[str, object]) -> None:
     depth, features = int(str(change.get("depth", 64))), int(str(change.get("features", 64)))
-    operands = quantised(normal(10, depth, seed=1), normal(features, depth, seed=2))
+    operands = quantise(normal(10, depth, seed=1), normal(features, depth, seed=2))
     y, _ = poisoned_e4m3(10, features)
     scale = float(str(change.get("y_scale", 1.0)))
     with pytest.raises(RuntimeError):

@@ -49,7 +49,7 @@ def calls(there: int = 1 << 20) -> Iterator[LinearCall]:
         yield call
 
 
-def ranked(call: LinearCall) -> list[int]:
+def rank_choices(call: LinearCall) -> list[int]:
     """All choices of a product."""
     choices, count = (ctypes.c_int * MOST)(), ctypes.c_int()
     library().padfreeRankLinear(ctypes.byref(call), MULTIPROCESSORS, MOST, choices, ctypes.byref(count))
@@ -62,14 +62,14 @@ def tiling_of(choice: int) -> tuple[int, int, int, int]:
 
 
 def test_every_product_has_tilings_and_a_build_has_some_to_try() -> None:
-    assert min(len(ranked(call)) for call in calls()) > 20
+    assert min(len(rank_choices(call)) for call in calls()) > 20
 
 
 def test_every_tiling_that_there_is_launches() -> None:
     memory = torch.zeros(1 << 25, dtype=torch.uint8, device="cuda")
     launched = 0
     for call in calls(memory.data_ptr()):
-        for choice in ranked(call):
+        for choice in rank_choices(call):
             status = library().padfreeLinear(ctypes.byref(call), *tiling_of(choice), None)
             fields = {name: getattr(call, name) for name, *_ in LinearCall._fields_}
             assert status == 0, f"{tiling_of(choice)}: {fields}"
@@ -87,7 +87,7 @@ def test_a_choice_of_an_older_engine_that_is_gone_runs_with_another() -> None:
         x=x.data_ptr(), weight=weight.data_ptr(), y=y.data_ptr(), T=333, K=768, N=768, y_scale=1.0,
         type=DATA_TYPES[torch.float16],
     )  # fmt: skip
-    assert gone not in ranked(call)
+    assert gone not in rank_choices(call)
     assert not library().padfreeHasTiling(ctypes.byref(call), *tiling_of(gone))
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     assert library().padfreeLinearByChoice(ctypes.byref(call), gone, stream) == 0

@@ -6,7 +6,7 @@ import torch
 
 from tests.support.launchers import Moments, linear, measured_tilings
 
-from .cases import DEVICE, assert_accurate, assert_guards, generator, if_compiled, needs_tilings, poisoned
+from .cases import DEVICE, assert_accurate, assert_guards, generator, if_compiled, needs_tilings, poisoned_output
 
 pytestmark = needs_tilings
 
@@ -66,7 +66,7 @@ def centre(weight: torch.Tensor) -> torch.Tensor:
 
 def floats(values: torch.Tensor) -> torch.Tensor:
     """float32 values between NaN."""
-    view, _ = poisoned(values.shape, torch.float32)
+    view, _ = poisoned_output(values.shape, torch.float32)
     return view.copy_(values)
 
 
@@ -89,8 +89,8 @@ def check(
     has_residual = "residual" in norms or "y" in norms
     residual = rows(tokens, features, dtype, kind, seed=4) if has_residual else None
     scale = normal(features, seed=5).to(dtype)
-    y, buffer = poisoned((tokens, features), dtype)
-    out, out_buffer = poisoned((features // GROUP, tokens, 2), torch.float32)
+    y, buffer = poisoned_output((tokens, features), dtype)
+    out, out_buffer = poisoned_output((features // GROUP, tokens, 2), torch.float32)
     moments = Moments(
         of_x=floats(moments_of(x)) if "x" in norms else None,
         of_residual=floats(moments_of(residual)) if residual is not None and "residual" in norms else None,
@@ -192,8 +192,8 @@ def test_moments_feed_the_next_product() -> None:
     x = normal(700, 768, seed=1).half()
     residual = normal(700, 768, seed=2).half()
     first, second = (centre((normal(768, 768, seed=seed) / 28).half()) for seed in (3, 4))
-    z, y = (poisoned((700, 768), torch.float16)[0] for _ in range(2))
-    moments, _ = poisoned((12, 700, 2), torch.float32)
+    z, y = (poisoned_output((700, 768), torch.float16)[0] for _ in range(2))
+    moments, _ = poisoned_output((12, 700, 2), torch.float32)
 
     def run() -> None:
         linear(x, first, z, residual=residual, moments=Moments(out=moments, epsilon=EPSILON))
@@ -222,7 +222,7 @@ def test_infinities_stay_in_their_rows() -> None:
     results = []
     for value in (1.0, float("nan")):
         x[100:] = value
-        y, moments = poisoned((200, 128), torch.float16)[0], poisoned((2, 200, 2), torch.float32)[0]
+        y, moments = poisoned_output((200, 128), torch.float16)[0], poisoned_output((2, 200, 2), torch.float32)[0]
         moments_given = Moments(of_x=moments_of(x).float(), out=moments)
         linear(x, weight, y, moments=moments_given)
         results.append((y[:100].clone(), moments[:, :100].clone()))
@@ -237,7 +237,7 @@ def test_launches_by_the_thousand(tiling: tuple[int, int, int, int]) -> None:
         normal(*shape, seed=seed).half() / 8
         for seed, shape in enumerate([(tokens, depth), (depth, features), (features,), (tokens, features)])
     )
-    y, guards = poisoned((tokens, features), torch.float16)
+    y, guards = poisoned_output((tokens, features), torch.float16)
     moments = floats(normal(features // GROUP, tokens, 2, seed=9))
 
     def run() -> None:

@@ -6,7 +6,7 @@ import torch
 
 from tests.support.launchers import ACTIVATIONS, Moments, Rotation, linear, measured_tilings
 
-from .cases import DEVICE, assert_accurate, assert_guards, generator, if_compiled, needs_tilings, poisoned
+from .cases import DEVICE, assert_accurate, assert_guards, generator, if_compiled, needs_tilings, poisoned_output
 from .test_linear import AUTO, CLUSTERS, TYPES, activate, inside_poison
 from .test_linear_norms import divide, floats, moments_of
 
@@ -34,7 +34,7 @@ def frequencies(pairs: int, theta: float = 10000.0) -> torch.Tensor:
 
 def positions_of(tokens: int) -> torch.Tensor:
     """Between values that turn everything into something else."""
-    view, _ = poisoned((tokens,), torch.int32)
+    view, _ = poisoned_output((tokens,), torch.int32)
     drawn = torch.randint(0, LONGEST, (tokens,), device=DEVICE, dtype=torch.int32, generator=generator(6))
     return view.copy_(drawn)
 
@@ -80,7 +80,7 @@ def check(
     if norm:
         moments = Moments(of_x=floats(moments_of(x)), rms=norm == "rms")
     gated = activation is not None
-    y, buffer = poisoned((tokens, features // 2 if gated else features), dtype)
+    y, buffer = poisoned_output((tokens, features // 2 if gated else features), dtype)
     linear(
         x, weight, y, bias=bias, moments=moments, rotation=rotation, activation=activation or "none", gated=gated,
         tiling=tiling,
@@ -170,7 +170,7 @@ def test_infinities_stay_in_their_rows() -> None:
         results = []
         for value in (1.0, float("nan")):
             x[100:] = value
-            y, _ = poisoned((200, width), torch.float16)
+            y, _ = poisoned_output((200, width), torch.float16)
             linear(x, weight, y, **options)  # type: ignore[arg-type]
             results.append(y[:100].clone())
         assert torch.equal(*results)
@@ -180,7 +180,7 @@ def test_any_position_gives_finite_results() -> None:
     """Positions of filler tokens are whatever the caller left there."""
     x, weight = normal(64, 64, seed=1).half(), normal(64, 64, seed=2).half()
     positions = torch.tensor([2**31 - 1, -(2**31), 10**6, -1], dtype=torch.int32, device=DEVICE).repeat(16)
-    y, _ = poisoned((64, 64), torch.float16)
+    y, _ = poisoned_output((64, 64), torch.float16)
     linear(x, weight, y, rotation=Rotation(positions, frequencies(32)))
     assert bool(y.isfinite().all())
 

@@ -20,7 +20,7 @@ from tests.support.launchers import (
     schedule,
 )
 
-from .cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
+from .cases import DEVICE, assert_accurate, assert_guards, generator, poisoned_output
 
 SHAPES = [(1 << 22, 1024), ((1 << 28) + 3, 8)]
 HALF = torch.float16
@@ -71,7 +71,7 @@ def check(y: torch.Tensor, buffer: torch.Tensor, wanted: Callable[[slice, torch.
 def test_layer_norm(tokens: int, width: int) -> None:
     need(4 * tokens * width)
     x, residual, gamma, beta = normal(tokens, width), normal(tokens, width, seed=1), normal(width), normal(width)
-    (y, buffer), (total, total_buffer) = (poisoned((tokens, width), HALF) for _ in range(2))
+    (y, buffer), (total, total_buffer) = (poisoned_output((tokens, width), HALF) for _ in range(2))
     call(
         "padfreeLayerNorm", x, None, residual, gamma, beta, y, total, Int64(tokens), width, Float(1e-5), 0,
         DATA_TYPES[HALF],
@@ -94,7 +94,7 @@ def test_embedding(tokens: int, width: int) -> None:
     words, indices, length = 5000, 64, 64
     word_table, position_table, gamma = normal(words, width), normal(indices, width, seed=1), normal(width, seed=2)
     word_ids = ids(tokens, words)
-    y, buffer = poisoned((tokens, width), HALF)
+    y, buffer = poisoned_output((tokens, width), HALF)
     starts = starts_of(tokens, length)
     call(
         "padfreeEmbedding", word_ids, None, None, starts, word_table, position_table, None, gamma, None, y, tokens,
@@ -103,7 +103,7 @@ def test_embedding(tokens: int, width: int) -> None:
     covered = tokens // length * length
     assert bool((y[covered:] == 0).all())
 
-    def embedded(part: slice, dtype: torch.dtype) -> torch.Tensor:
+    def embed(part: slice, dtype: torch.dtype) -> torch.Tensor:
         positions = torch.arange(part.start, part.stop, device=DEVICE) % length
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         rows = word_table[word_ids[part].long()].to(wide) + position_table[positions].to(wide)
@@ -111,7 +111,7 @@ def test_embedding(tokens: int, width: int) -> None:
 
     torch.cuda.synchronize()
     assert_guards(buffer)
-    check(y[:covered], buffer, embedded)
+    check(y[:covered], buffer, embed)
 
 
 @pytest.mark.parametrize(("tokens", "width"), SHAPES)
@@ -119,7 +119,7 @@ def test_rotary(tokens: int, width: int) -> None:
     need(2 * tokens * width + 4 * tokens)
     x, positions, half = normal(tokens, width), ids(tokens, 500), 4
     frequencies = torch.linspace(0.1, 1, half, device=DEVICE)
-    y, buffer = poisoned((tokens, width), HALF)
+    y, buffer = poisoned_output((tokens, width), HALF)
     heads = width // (2 * half)
     rotary(x, positions, frequencies, y, heads=heads, head_size=2 * half)
 
@@ -140,11 +140,11 @@ def test_pack_and_unpack(tokens: int, width: int) -> None:
     index = torch.arange(tokens, device=DEVICE, dtype=torch.int32)
     index[1::3] = -1
     index = torch.cat([index[index >= 0], index[index < 0]])
-    packed, buffer = poisoned((tokens, width), HALF)
+    packed, buffer = poisoned_output((tokens, width), HALF)
     call("padfreePack", x, index, packed, tokens, Int64(tokens), row_bytes)
     torch.cuda.synchronize()
     assert_guards(buffer)
-    back, back_buffer = poisoned((tokens, width), HALF)
+    back, back_buffer = poisoned_output((tokens, width), HALF)
     call("padfreeUnpack", packed, index, back, tokens, Int64(tokens), row_bytes)
     torch.cuda.synchronize()
     assert_guards(back_buffer)
@@ -158,7 +158,7 @@ def test_pool(mode: str, length: int) -> None:
     tokens, width = SHAPES[0]
     need(tokens * width * (2 if length == 1 else 1))
     x, starts = normal(tokens, width), starts_of(tokens, length)
-    y, buffer = poisoned((len(starts) - 1, width), HALF)
+    y, buffer = poisoned_output((len(starts) - 1, width), HALF)
     call("padfreePool", x, starts, y, tokens, len(y), width, POOL_MODES[mode], 0, DATA_TYPES[HALF])
 
     def pool(part: slice, dtype: torch.dtype) -> torch.Tensor:
@@ -187,7 +187,7 @@ def test_linear(depth: int, width: int) -> None:
     need(tokens * (depth + 2 * width))
     x, weight, bias = normal(tokens, depth), normal(depth, width, seed=1) / depth**0.5, normal(width, seed=2)
     residual = normal(tokens, width, seed=3)
-    y, buffer = poisoned((tokens, width), HALF)
+    y, buffer = poisoned_output((tokens, width), HALF)
     linear(x, weight, y, bias=bias, residual=residual)
 
     def product(part: slice, dtype: torch.dtype) -> torch.Tensor:
@@ -227,19 +227,19 @@ def test_attention(kernel: str, max_seq_len: int, kind: str) -> None:
         added = -positions.slopes.double()[:, None, None] * distance.abs()
     elif kind == "disentangled":
         positions = Positions(k_position=torch.zeros(17, width, device=DEVICE, dtype=HALF))
-    y, buffer = poisoned((tokens, width), HALF)
+    y, buffer = poisoned_output((tokens, width), HALF)
     attention(
         operands, starts, y, scale=0.125, max_seq_len=max_seq_len, kernel=kernel, positions=positions,
         tasks=make_tasks(starts, tokens, HEADS),
     )  # fmt: skip
 
-    def attended(part: slice, dtype: torch.dtype) -> torch.Tensor:
+    def attend(part: slice, dtype: torch.dtype) -> torch.Tensor:
         q, k, v = (qkv[part, i].view(-1, LENGTH, HEADS, HEAD_SIZE).transpose(1, 2).to(dtype) for i in range(3))
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         scores = (q @ k.transpose(2, 3)).to(wide) * 0.125 + added.to(wide)
         return (scores.softmax(-1).to(dtype) @ v).transpose(1, 2).reshape(-1, width)
 
-    check(y, buffer, attended)
+    check(y, buffer, attend)
 
 
 def test_index_of_almost_2_31_slots() -> None:
@@ -247,9 +247,9 @@ def test_index_of_almost_2_31_slots() -> None:
     need(2 * batch * extent, torch.int32)
     mask = torch.zeros(batch, extent, device=DEVICE, dtype=torch.int32)
     mask[:, ::5] = 1
-    token_index, buffer = poisoned((batch * extent,), torch.int32)
-    lengths, lengths_buffer = poisoned((batch,), torch.int32)
-    count, count_buffer = poisoned((1,), torch.int32)
+    token_index, buffer = poisoned_output((batch * extent,), torch.int32)
+    lengths, lengths_buffer = poisoned_output((batch,), torch.int32)
+    count, count_buffer = poisoned_output((1,), torch.int32)
     call("padfreeIndex", mask, token_index, lengths, count, batch, extent)
     torch.cuda.synchronize()
     for item in (buffer, lengths_buffer, count_buffer):
@@ -266,8 +266,8 @@ def test_schedule_of_many_tokens() -> None:
     tokens = (1 << 30) + 5
     need(2 * tokens, torch.int32)
     lengths = torch.full((1 << 20,), 1 << 10, device=DEVICE, dtype=torch.int32)
-    starts, buffer = poisoned((len(lengths) + 1,), torch.int32)
-    positions, positions_buffer = poisoned((tokens,), torch.int32)
+    starts, buffer = poisoned_output((len(lengths) + 1,), torch.int32)
+    positions, positions_buffer = poisoned_output((tokens,), torch.int32)
     schedule(lengths, starts, tokens, positions=positions)
     torch.cuda.synchronize()
     assert_guards(buffer)

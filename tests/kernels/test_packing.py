@@ -6,7 +6,7 @@ import torch
 
 from tests.support.launchers import Int64, call, schedule
 
-from .cases import DEVICE, LENGTHS, POISON, assert_guards, cumulative, generator, poisoned
+from .cases import DEVICE, LENGTHS, POISON, assert_guards, cumulative, generator, poisoned_output
 
 MASKS = ["prefix", "left", "holes", "ones", "zeros"]
 
@@ -28,9 +28,9 @@ def make_mask(kind: str, batch: int, extent: int) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(1, 1), (7, 33), (3, 1000), (300, 17)])
 def test_index(kind: str, shape: tuple[int, int]) -> None:
     mask = make_mask(kind, *shape)
-    token_index, index_buffer = poisoned((shape[0] * shape[1],), torch.int32)
-    seq_lens, lens_buffer = poisoned((shape[0],), torch.int32)
-    num_tokens, count_buffer = poisoned((1,), torch.int32)
+    token_index, index_buffer = poisoned_output((shape[0] * shape[1],), torch.int32)
+    seq_lens, lens_buffer = poisoned_output((shape[0],), torch.int32)
+    num_tokens, count_buffer = poisoned_output((1,), torch.int32)
     call("padfreeIndex", mask, token_index, seq_lens, num_tokens, *shape)
     torch.cuda.synchronize()
     for buffer in (index_buffer, lens_buffer, count_buffer):
@@ -52,7 +52,7 @@ def test_pack_and_unpack(kind: str, row: tuple[int, torch.dtype], filler: int) -
     kept = mask.flatten().nonzero().flatten()
     index = torch.cat([kept, torch.full((filler,), -1, device=DEVICE)]).to(torch.int32)
     x = torch.randint(-1000, 1000, (batch * extent, width), device=DEVICE, generator=generator()).to(dtype)
-    packed, packed_buffer = poisoned((len(index), width), dtype)
+    packed, packed_buffer = poisoned_output((len(index), width), dtype)
     slots, row_bytes = Int64(batch * extent), Int64(width * packed.element_size())
     call("padfreePack", x, index, packed, len(index), slots, row_bytes)
     torch.cuda.synchronize()
@@ -60,7 +60,7 @@ def test_pack_and_unpack(kind: str, row: tuple[int, torch.dtype], filler: int) -
     assert torch.equal(packed[: len(kept)], x[kept])
     assert bool((packed[len(kept) :] == 0).all())
 
-    back, back_buffer = poisoned((batch * extent, width), dtype)
+    back, back_buffer = poisoned_output((batch * extent, width), dtype)
     call("padfreeUnpack", packed, index, back, len(index), slots, row_bytes)
     torch.cuda.synchronize()
     assert_guards(back_buffer)
@@ -70,7 +70,7 @@ def test_pack_and_unpack(kind: str, row: tuple[int, torch.dtype], filler: int) -
 def test_pack_takes_slots_out_of_range_as_zeros() -> None:
     x = torch.ones(6, 8, device=DEVICE, dtype=torch.float16)
     index = torch.tensor([6, -1, 2**31 - 1, -(2**31), 5], dtype=torch.int32, device=DEVICE)
-    y, buffer = poisoned((5, 8), torch.float16)
+    y, buffer = poisoned_output((5, 8), torch.float16)
     call("padfreePack", x, index, y, 5, Int64(6), Int64(16))
     torch.cuda.synchronize()
     assert_guards(buffer)
@@ -84,9 +84,9 @@ def test_schedule(name: str, filler: int, extent: int) -> None:
     lengths = LENGTHS[name]
     tokens = sum(lengths) + filler
     seq_lens = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-    cu_seqlens, cu_buffer = poisoned((len(lengths) + 1,), torch.int32)
-    token_index, index_buffer = poisoned((tokens,), torch.int32)
-    positions, positions_buffer = poisoned((tokens,), torch.int32)
+    cu_seqlens, cu_buffer = poisoned_output((len(lengths) + 1,), torch.int32)
+    token_index, index_buffer = poisoned_output((tokens,), torch.int32)
+    positions, positions_buffer = poisoned_output((tokens,), torch.int32)
     schedule(seq_lens, cu_seqlens, tokens, token_index=token_index, padded_length=extent, positions=positions)
     torch.cuda.synchronize()
     for buffer in (cu_buffer, index_buffer, positions_buffer):
@@ -103,7 +103,7 @@ def test_schedule(name: str, filler: int, extent: int) -> None:
 @pytest.mark.parametrize("batch", [0, 1, 31, 1024, 1025, 5000])
 def test_schedule_of_many_sequences(batch: int) -> None:
     seq_lens = torch.randint(0, 9, (batch,), device=DEVICE, dtype=torch.int32, generator=generator())
-    cu_seqlens, buffer = poisoned((batch + 1,), torch.int32)
+    cu_seqlens, buffer = poisoned_output((batch + 1,), torch.int32)
     schedule(seq_lens, cu_seqlens, 10**6)
     torch.cuda.synchronize()
     assert_guards(buffer)
@@ -118,7 +118,7 @@ def test_schedule_clamps_hostile_lengths() -> None:
         ([-(2**31), 1], [0, 0, 1]),
     ):
         seq_lens = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-        cu_seqlens, buffer = poisoned((len(lengths) + 1,), torch.int32)
+        cu_seqlens, buffer = poisoned_output((len(lengths) + 1,), torch.int32)
         schedule(seq_lens, cu_seqlens, 100)
         torch.cuda.synchronize()
         assert_guards(buffer)

@@ -8,7 +8,7 @@ import torch
 
 from tests.support.launchers import DATA_TYPES, POOL_EACH, POOL_MODES, Float, call
 
-from .cases import DEVICE, LENGTHS, assert_guards, cumulative, poisoned, with_filler
+from .cases import DEVICE, LENGTHS, assert_guards, cumulative, poisoned_output, with_filler
 from .norm_operands import norm_rows, normal
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -48,8 +48,8 @@ def test_rows_are_normed_first(dtype: torch.dtype, width: int, mode: str, normal
             x[:tokens].double(), gamma.double(), None if beta is None else beta.double(), options == "rms", EPS
         )
         truth = pool(truth, lengths, mode, bool(normalize))
-        (wide, wide_buffer), (again, _) = (poisoned((len(lengths), width), torch.float32) for _ in range(2))
-        rounded, buffer = poisoned((len(lengths), width), dtype)
+        (wide, wide_buffer), (again, _) = (poisoned_output((len(lengths), width), torch.float32) for _ in range(2))
+        rounded, buffer = poisoned_output((len(lengths), width), dtype)
         for y, y_fp32 in ((None, wide), (None, again), (rounded, None)):
             call(
                 "padfreeNormedPool", x, cumulative(lengths), y, tokens + 9, len(lengths), width, POOL_MODES[mode],
@@ -73,7 +73,10 @@ def test_results_in_float32_are_rounded_to_those_in_half_precision(
     lengths = LENGTHS["mixed"]
     tokens = sum(lengths)
     x = with_filler(normal(tokens, width, dtype=dtype) + 0.5, 9)
-    (wide, wide_buffer), (y, _) = poisoned((len(lengths), width), torch.float32), poisoned((len(lengths), width), dtype)
+    (wide, wide_buffer), (y, _) = (
+        poisoned_output((len(lengths), width), torch.float32),
+        poisoned_output((len(lengths), width), dtype),
+    )
     for result, y_fp32 in ((None, wide), (y, None)):
         call(
             "padfreeNormedPool", x, cumulative(lengths), result, tokens + 9, len(lengths), width, POOL_MODES[mode],
@@ -100,7 +103,7 @@ def test_rows_of_sequences(dtype: torch.dtype, width: int, normalize: int, norme
     x = normal(len(lengths), width, dtype=dtype) * 3 + 1
     x[~some] = float("nan")
     gamma = normal(width, dtype=dtype, seed=4) if normed else None
-    y, buffer = poisoned((len(lengths), width), dtype)
+    y, buffer = poisoned_output((len(lengths), width), dtype)
     call(
         "padfreeNormedPool", x, cumulative(lengths), y, len(lengths), len(lengths), width, POOL_EACH, normalize,
         DATA_TYPES[dtype], None, gamma, None, Float(EPS), 0, 0,

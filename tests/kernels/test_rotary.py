@@ -6,7 +6,7 @@ import torch
 
 from tests.support.launchers import rotary
 
-from .cases import DEVICE, assert_accurate, assert_guards, generator, poisoned
+from .cases import DEVICE, assert_accurate, assert_guards, generator, poisoned_output
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 LONGEST = 8192
@@ -38,7 +38,7 @@ def test_rotary(dtype: torch.dtype, interleaved: bool, heads: int, head_size: in
         pairs = head_size // 2
         frequencies = (10000.0 ** -(torch.arange(pairs, device=DEVICE, dtype=torch.float64) / pairs)).float()
         frequencies[-1] = 0
-        y, buffer = poisoned((tokens, width), dtype)
+        y, buffer = poisoned_output((tokens, width), dtype)
         rotary(x, positions, frequencies, y, heads=heads, head_size=head_size, interleaved=interleaved)
         torch.cuda.synchronize()
         assert_guards(buffer)
@@ -54,7 +54,7 @@ def test_many_tokens_give_the_same_bits_again() -> None:
     x = torch.randn(70_001, 2304, device=DEVICE, generator=generator(1)).half()
     positions = torch.arange(70_001, device=DEVICE, dtype=torch.int32) % LONGEST
     frequencies = torch.rand(32, device=DEVICE, generator=generator(2))
-    first, again = (poisoned(x.shape, x.dtype)[0] for _ in range(2))
+    first, again = (poisoned_output(x.shape, x.dtype)[0] for _ in range(2))
     for y in (first, again):
         rotary(x, positions, frequencies, y, heads=24, head_size=64)
     truth = rotate(x, positions[:, None].float() * frequencies, 24, 64, interleaved=False, dtype=torch.float64)

@@ -13,7 +13,7 @@ from .cases import (
     assert_guards,
     cumulative,
     generator,
-    poisoned,
+    poisoned_output,
     with_filler,
 )
 from .norm_operands import NormOperands, norm_rows, normal
@@ -30,8 +30,8 @@ WIDTHS = [8, 64, 100, 384, 512, 768, 1024, 2048, 5000]
 def test_layer_norm(dtype: torch.dtype, width: int, options: str) -> None:
     rows, eps = 133, 1e-5
     operands = NormOperands.draw(rows, width, dtype, options)
-    y, buffer = poisoned((rows, width), dtype)
-    total, total_buffer = poisoned((rows, width), dtype)
+    y, buffer = poisoned_output((rows, width), dtype)
+    total, total_buffer = poisoned_output((rows, width), dtype)
     sum_out = total if "sum" in options else None
     call(
         "padfreeLayerNorm", *operands.tensors(), y, sum_out, Int64(rows), width, Float(eps), int(operands.rms),
@@ -68,7 +68,7 @@ def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> N
     types = torch.randint(0, kinds, (total,), device=DEVICE, dtype=torch.int32, generator=generator(7))
     inputs = torch.randint(0, positions_count, (total,), device=DEVICE, dtype=torch.int32, generator=generator(8))
     offset = 2 if "offset" in options else 0
-    y, buffer = poisoned((total, width), dtype)
+    y, buffer = poisoned_output((total, width), dtype)
     call(
         "padfreeEmbedding", ids, types if "types" in options else None, inputs if "positions" in options else None,
         cumulative(lengths), word_table, position_table, type_table if "types" in options else None, gamma, beta, y,
@@ -115,8 +115,8 @@ def test_embeddings_schedule_what_they_find_places_of(dtype: torch.dtype, width:
         entries = task_list_entries(tokens, batch, heads) if heads else 0
         items = []
         for _ in range(2):
-            starts, tasks = (poisoned(shape, torch.int32) for shape in ((batch + 1,), (entries, 4)))
-            items.append({"y": poisoned((tokens, width), dtype), "starts": starts, "tasks": tasks})
+            starts, tasks = (poisoned_output(shape, torch.int32) for shape in ((batch + 1,), (entries, 4)))
+            items.append({"y": poisoned_output((tokens, width), dtype), "starts": starts, "tasks": tasks})
         (y, starts, tasks), (other_y, other_starts, other_tasks) = ([item for item, _ in of.values()] for of in items)
         schedule(lengths, starts, tokens, tasks=tasks if heads else None, heads=max(heads, 1))
         call(
@@ -144,7 +144,7 @@ def test_embedding_takes_ids_out_of_range_as_zeros() -> None:
     gamma = torch.ones(width, device=DEVICE, dtype=torch.float16)
     beta = torch.full((width,), 0.5, device=DEVICE, dtype=torch.float16)
     ids = torch.tensor([-1, 10, 2**31 - 1, -(2**31)], dtype=torch.int32, device=DEVICE)
-    y, buffer = poisoned((4, width), torch.float16)
+    y, buffer = poisoned_output((4, width), torch.float16)
     call(
         "padfreeEmbedding", ids, None, None, cumulative([4]), table, None, None, gamma, beta, y, 4, 1, width, words, 0,
         0, 0, Float(1e-5), DATA_TYPES[torch.float16],
@@ -163,7 +163,7 @@ def test_pool(dtype: torch.dtype, width: int, mode: str, normalize: bool) -> Non
         lengths = LENGTHS[name]
         tokens = sum(lengths)
         x = with_filler(normal(tokens, width, dtype=dtype) + 0.5, 9)
-        y, buffer = poisoned((len(lengths), width), dtype)
+        y, buffer = poisoned_output((len(lengths), width), dtype)
         call(
             "padfreePool", x, cumulative(lengths), y, tokens + 9, len(lengths), width, POOL_MODES[mode],
             int(normalize), DATA_TYPES[dtype],

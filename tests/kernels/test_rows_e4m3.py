@@ -8,7 +8,7 @@ import torch
 
 from tests.support.launchers import DATA_TYPES, Float, Int64, call
 
-from .cases import DEVICE, GUARD, LENGTHS, assert_guards, cumulative, generator, poisoned
+from .cases import DEVICE, GUARD, LENGTHS, assert_guards, cumulative, generator, poisoned_output
 from .norm_operands import NormOperands, norm_rows, normal
 from .test_linear_e4m3 import HALF_STEP, LARGEST, NAN, e4m3, poisoned_e4m3
 
@@ -38,9 +38,9 @@ def check_results(
     launch: Launch, rows: int, width: int, dtype: torch.dtype, y_scale: float = Y_SCALE
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows in half precision and in e4m3: the same in both types, alone, and as the kernel without e4m3 makes them."""
-    plain, _ = poisoned((rows, width), dtype)
+    plain, _ = poisoned_output((rows, width), dtype)
     launch(plain, None, 1.0)
-    y, y_buffer = poisoned((rows, width), dtype)
+    y, y_buffer = poisoned_output((rows, width), dtype)
     beside, beside_buffer = poisoned_e4m3(rows, width)
     launch(y, beside, 1 / y_scale)
     alone, alone_buffer = poisoned_e4m3(rows, width)
@@ -71,7 +71,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
     operands, sums = NormOperands.draw(rows, width, dtype, options), []
 
     def launch(y: torch.Tensor | None, narrow: torch.Tensor | None, factor: float) -> None:
-        total, buffer = poisoned((rows, width), dtype)
+        total, buffer = poisoned_output((rows, width), dtype)
         sums.append((total, buffer))
         call(
             "padfreeLayerNormE4m3", *operands.tensors(), y, total if "sum" in options else None,
@@ -120,7 +120,7 @@ def test_rows_of_zeros_and_of_nan(dtype: torch.dtype, width: int) -> None:
     x = normal(9, width, dtype=dtype)
     x[2] = 0
     x[5] = float("nan")
-    plain, _ = poisoned((9, width), dtype)
+    plain, _ = poisoned_output((9, width), dtype)
     narrow, buffer = poisoned_e4m3(9, width)
     simple_norm(x)(plain, narrow, 1 / Y_SCALE)
     torch.cuda.synchronize()

@@ -9,7 +9,7 @@ import torch
 
 from tests.support.launchers import DATA_TYPES, Float, Int64, call
 
-from .cases import DEVICE, assert_guards, poisoned
+from .cases import DEVICE, assert_guards, poisoned_output
 from .norm_operands import NormOperands, normal
 
 WIDTHS = [8, 64, 99, 100, 384, 512, 768, 1024, 1280, 2048, 4096, 5000, 5001]
@@ -35,7 +35,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
     starts, ends = cu_seqlens[:-1], cu_seqlens[1:]
 
     def launch(y: torch.Tensor | None, wide: torch.Tensor, first: torch.Tensor | None = None) -> None:
-        total, buffer = poisoned((rows, width), dtype)
+        total, buffer = poisoned_output((rows, width), dtype)
         sums.append(total)
         buffers.append(buffer)
         call(
@@ -45,9 +45,9 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
         )  # fmt: skip
 
     wide = torch.float32
-    output = {name: poisoned((rows, width), kind) for name, kind in
+    output = {name: poisoned_output((rows, width), kind) for name, kind in
             (("y", dtype), ("beside", wide), ("alone", wide), ("with_first", wide))}  # fmt: skip
-    output["first"] = poisoned((len(starts), width), dtype)
+    output["first"] = poisoned_output((len(starts), width), dtype)
     launch(output["y"][0], output["beside"][0])
     launch(None, output["alone"][0])
     launch(None, output["with_first"][0], output["first"][0])
@@ -80,7 +80,10 @@ def test_pooler(dtype: torch.dtype, width: int, columns: int, options: str, batc
     cu_seqlens = torch.tensor([0, *batch], device=DEVICE).cumsum(0).int()
 
     def launch(*pooler: object) -> tuple[torch.Tensor, torch.Tensor]:
-        (y, y_buffer), (total, total_buffer) = poisoned((rows, width), torch.float32), poisoned((rows, width), dtype)
+        (y, y_buffer), (total, total_buffer) = (
+            poisoned_output((rows, width), torch.float32),
+            poisoned_output((rows, width), dtype),
+        )
         call(
             "padfreeLayerNormFp32", *operands.tensors(), None, total if "sum" in options else None, Int64(rows), width,
             Float(EPS), int(operands.rms), DATA_TYPES[dtype], y, None, cu_seqlens, B, *pooler, 0,
@@ -91,8 +94,8 @@ def test_pooler(dtype: torch.dtype, width: int, columns: int, options: str, batc
         return y, total
 
     plain, plain_sum = launch(None, None, None, 0)
-    pooled, buffer = poisoned((B, columns), torch.float32)
-    again, _ = poisoned((B, columns), torch.float32)
+    pooled, buffer = poisoned_output((B, columns), torch.float32)
+    again, _ = poisoned_output((B, columns), torch.float32)
     beside, beside_sum = launch(weight, bias, pooled, columns)
     launch(weight, bias, again, columns)
     assert_guards(buffer)

@@ -10,16 +10,16 @@ import torch
 from tests.support.attention_tasks import attention_tasks, entries_of, most_entries, starts_of
 from tests.support.launchers import schedule, task_list_entries
 
-from .cases import DEVICE, LENGTHS, POISON, assert_guards, poisoned
+from .cases import DEVICE, LENGTHS, POISON, assert_guards, poisoned_output
 
 
 def check_list(lengths: Sequence[int], tokens: int, heads: int, multiprocessors: int) -> None:
     """The kernel's list and prefix sums against plain Python."""
     seq_lens = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-    cu_seqlens, cu_buffer = poisoned((len(lengths) + 1,), torch.int32)
+    cu_seqlens, cu_buffer = poisoned_output((len(lengths) + 1,), torch.int32)
     size = task_list_entries(tokens, len(lengths), heads)
     assert size == most_entries(tokens, len(lengths), heads)
-    tasks, buffer = poisoned((size, 4), torch.int32)
+    tasks, buffer = poisoned_output((size, 4), torch.int32)
     schedule(seq_lens, cu_seqlens, tokens, tasks=tasks, heads=heads, multiprocessors=multiprocessors)
     torch.cuda.synchronize()
     assert_guards(cu_buffer)
@@ -70,8 +70,8 @@ def test_task_list_of_extremes(lengths: list[int], tokens: int, heads: int) -> N
 
 def test_a_list_without_room_is_refused() -> None:
     seq_lens = torch.tensor([5], dtype=torch.int32, device=DEVICE)
-    cu_seqlens, _ = poisoned((2,), torch.int32)
-    tasks, buffer = poisoned((task_list_entries(5, 1, 2) - 1, 4), torch.int32)
+    cu_seqlens, _ = poisoned_output((2,), torch.int32)
+    tasks, buffer = poisoned_output((task_list_entries(5, 1, 2) - 1, 4), torch.int32)
     with pytest.raises(RuntimeError, match="CUDA error 1"):
         schedule(seq_lens, cu_seqlens, 5, tasks=tasks, heads=2)
     torch.cuda.synchronize()

@@ -33,7 +33,7 @@ def rows_at(b: EncoderBuilder, hidden: str, found: str) -> tuple[str, str, str]:
     return b.op("GatherND", hidden, positions), batch, slot
 
 
-def placed(b: EncoderBuilder, hidden: str, rows: str, batch: str, index: str, count: str) -> str:
+def scatter_rows(b: EncoderBuilder, hidden: str, rows: str, batch: str, index: str, count: str) -> str:
     """Rows of tokens at an index of their sequence, [B, count, E], zeros elsewhere."""
     ends = (b.axes(0), b.axes(1), b.axes(2), b.axes(3))
     sizes = b.op("Shape", hidden)
@@ -58,12 +58,12 @@ def gliner(*, equal: bool = False) -> ModelProto:
         counts = b.op("ReduceSum", numbers, b.axes(1), keepdims=0)
         before = b.op("Sub", b.op("CumSum", numbers, b.constant(1, np.int64)), b.constant(1, np.int64))
         index = b.op("GatherND", before, b.op("Transpose", b.op("NonZero", is_marker), perm=[1, 0]))
-        classes = placed(b, hidden, markers, batch, index, b.op("ReduceMax", counts, keepdims=0))
+        classes = scatter_rows(b, hidden, markers, batch, index, b.op("ReduceMax", counts, keepdims=0))
     is_word = b.op("Greater", "words_mask", b.constant(0, np.int64))
     words, batch, _ = rows_at(b, hidden, is_word)
     number = b.op("GatherND", "words_mask", b.op("Transpose", b.op("NonZero", is_word), perm=[1, 0]))
     index = b.op("Sub", number, b.constant(1, np.int64))
-    rows = placed(b, hidden, words, batch, index, b.op("ReduceMax", "text_lengths", keepdims=0))
+    rows = scatter_rows(b, hidden, words, batch, index, b.op("ReduceMax", "text_lengths", keepdims=0))
     b.op("MatMul", rows, b.op("Transpose", classes, perm=[0, 2, 1]), output="scores")
     model = b.model({"scores": ["batch", "words", "classes"]}, more=["words_mask", "text_lengths"])
     model.graph.input[-1].type.tensor_type.shape.dim[1].dim_param = "value"
@@ -142,7 +142,7 @@ def test_lengths_of_an_axis_of_their_own_are_one_number_per_sequence() -> None:
     assert inputs["words_mask"]["role"] == "tokens"
 
 
-def labelled() -> ModelProto:
+def label_model() -> ModelProto:
     """Scores of the sum of some labels' vectors, as many as an axis of its own says: labels [batch, labels]."""
     b, hidden = one_layer()
     labels = b.op("ReduceSum", b.op("Gather", b.weight(6, HIDDEN), "labels"), b.axes(1), keepdims=0)
@@ -154,10 +154,10 @@ def labelled() -> ModelProto:
 
 
 def test_rows_of_several_numbers_are_fixed_as_the_note_says(tmp_path: Path) -> None:
-    (note,) = (note for note in rewrite(labelled()).report.notes if "'labels'" in note)
+    (note,) = (note for note in rewrite(label_model()).report.notes if "'labels'" in note)
     assert "[batch, count] is taken to hold one number per sequence" in note
     source, fixed = tmp_path / "model.onnx", tmp_path / "fixed.onnx"
-    save_model(labelled(), source)
+    save_model(label_model(), source)
     words = note.partition("python -m ")[2].replace(" N ", " 3 ").split()
     paths = {"model.onnx": str(source), "fixed.onnx": str(fixed)}
     subprocess.run([sys.executable, "-m", *(paths.get(word, word) for word in words)], check=True, capture_output=True)
@@ -170,7 +170,7 @@ def test_rows_of_several_numbers_are_fixed_as_the_note_says(tmp_path: Path) -> N
     for ids, row, score in zip(texts, labels, scores, strict=True):
         grid = np.asarray([ids])
         feeds = {"input_ids": grid, "attention_mask": np.ones_like(grid), "labels": row[None]}
-        np.testing.assert_allclose(score, run(labelled(), feeds)[0], atol=TOLERANCE)
+        np.testing.assert_allclose(score, run(label_model(), feeds)[0], atol=TOLERANCE)
 
 
 def test_types_that_broadcast_stay_values_of_tokens() -> None:

@@ -43,13 +43,13 @@ def test_attributes_opsets_and_left_out_inputs_tell_nodes_apart() -> None:
     assert np.allclose(result(17, axis=0).sum(0), 1)
     assert np.allclose(result(17).sum(1), 1)
 
-    def clipped(low: str, high: str) -> np.ndarray:
+    def clip(low: str, high: str) -> np.ndarray:
         builder, x = one_layer()
         limits = {"": "", "low": builder.constant(-0.1), "high": builder.constant(0.1)}
         model = with_output(builder.op("Clip", x, limits[low], limits[high]), builder, ["batch", "sequence", HIDDEN])
         return evaluate(model, feeds_for(model, masks("padded")["full"], 20))[0]
 
-    below, above = clipped("low", ""), clipped("", "high")
+    below, above = clip("low", ""), clip("", "high")
     assert below.min() == np.float32(-0.1)
     assert below.max() > 0.1
     assert above.max() == np.float32(0.1)

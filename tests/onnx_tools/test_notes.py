@@ -30,7 +30,7 @@ def without_mask() -> ModelProto:
     return with_output(builder.layer(builder.embedding(), None), builder, SHAPE)
 
 
-def aliased() -> ModelProto:
+def aliased_input_model() -> ModelProto:
     """One tensor for two arguments: ids come in as attention_mask, and input_ids is read by nobody."""
     model = without_mask()
     for node in model.graph.node:
@@ -38,7 +38,7 @@ def aliased() -> ModelProto:
     return model
 
 
-def exchanged(first: str, second: str) -> ModelProto:
+def exchanged_input_model(first: str, second: str) -> ModelProto:
     """The names of two inputs, each in the place of the other; types choose from a table of two rows."""
     builder = EncoderBuilder()
     types = builder.op("Gather", builder.weight(2, HIDDEN), "token_type_ids")
@@ -92,7 +92,7 @@ def test_packed_models_have_no_such_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_ids_that_come_in_as_the_mask_are_said(interface: str) -> None:
-    result = rewrite(aliased(), interface=interface)
+    result = rewrite(aliased_input_model(), interface=interface)
     first, second, *_ = result.report.notes
     assert first.startswith("nothing reads the input 'input_ids'")
     assert second.startswith(f"ids are read from 'attention_mask', which chooses from a table of {VOCABULARY} rows")
@@ -115,7 +115,9 @@ def test_ids_that_come_in_as_the_mask_are_said(interface: str) -> None:
 )
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_exchanged_names_are_mentioned(names: tuple[str, str], said: str, interface: str) -> None:
-    assert any(note.startswith(said) for note in rewrite(exchanged(*names), interface=interface).report.notes)
+    assert any(
+        note.startswith(said) for note in rewrite(exchanged_input_model(*names), interface=interface).report.notes
+    )
 
 
 def test_rows_that_are_zeros_are_said_of_the_padded_interface_alone() -> None:

@@ -151,7 +151,7 @@ def test_inputs_of_unknown_rank(interface: str) -> None:
     assert_agree(model, rewrite(model, interface=interface, strict=True))
 
 
-def doubled(model: ModelProto) -> ModelProto:
+def convert_to_double(model: ModelProto) -> ModelProto:
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
@@ -166,7 +166,7 @@ def doubled(model: ModelProto) -> ModelProto:
 @both
 def test_double_precision_becomes_single(interface: str) -> None:
     builder, hidden = one_layer()
-    model = doubled(with_output(hidden, builder, TOKENS))
+    model = convert_to_double(with_output(hidden, builder, TOKENS))
     result = rewrite(model, interface=interface, strict=True)
     assert result.model.graph.output[0].type.tensor_type.elem_type == TensorProto.DOUBLE
     assert_agree(model, result)
@@ -186,7 +186,7 @@ def test_texts_as_output(interface: str) -> None:
     assert exports.session(result.model).run(["labels"], feeds)[0].tolist() == ["no", "yes"]
 
 
-def looped(builder: EncoderBuilder, x: str) -> str:
+def loop(builder: EncoderBuilder, x: str) -> str:
     values = [("i", 7, []), ("go", 9, []), ("v", 1, None)]
     body = helper.make_graph(
         [helper.make_node("Relu", ["v"], ["w"]), helper.make_node("Identity", ["go"], ["on"])],
@@ -206,7 +206,7 @@ def by_length(builder: EncoderBuilder, x: str) -> str:
 @pytest.mark.parametrize(
     ("tail", "reason"),
     [
-        (looped, r"node 'Loop' \(Loop\) runs a subgraph again and again"),
+        (loop, r"node 'Loop' \(Loop\) runs a subgraph again and again"),
         (by_length, r"node 'If' \(If\) chooses between subgraphs by 'is_one', which depends on the inputs"),
         (lambda b, x: b.op("Add", x, b.op("RandomNormalLike", x)), r"\(RandomNormalLike\) draws random numbers"),
         (

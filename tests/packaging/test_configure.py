@@ -18,11 +18,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 ALL = "PADFREE_CUDA_ARCHITECTURES=all"  # whatever GPUs this machine has
-Configure = Callable[..., "Configured"]
+Configure = Callable[..., "ConfigureResult"]
 
 
 @dataclass(frozen=True)
-class Configured:
+class ConfigureResult:
     """Outcome of one `cmake` run on the repository."""
 
     status: int
@@ -66,14 +66,14 @@ def bare(tmp_path: Path) -> dict[str, str]:
 def configure(tmp_path: Path, cmake: Any) -> Configure:
     """Configures the repository into a fresh folder, in an environment and with defines."""
 
-    def run(environment: dict[str, str], *defines: str) -> Configured:
+    def run(environment: dict[str, str], *defines: str) -> ConfigureResult:
         python = executable(tmp_path / "python", f'exec "{sys.executable}" -S "$@"')  # -S: no site-packages
         switches = [f"Python_EXECUTABLE={python}", "CMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF", ALL, *defines]
         folders = ["-S", str(ROOT), "-B", str(tmp_path / "build")]
         done = cmake.configure(*folders, *(f"-D{switch}" for switch in switches), env=environment)
         info = tmp_path / "build" / "build_info.json"
         loaded = json.loads(info.read_text(encoding="utf-8")) if info.exists() else None
-        return Configured(done.returncode, " ".join((done.stdout + done.stderr).split()), loaded)
+        return ConfigureResult(done.returncode, " ".join((done.stdout + done.stderr).split()), loaded)
 
     return run
 

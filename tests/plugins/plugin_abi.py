@@ -128,7 +128,7 @@ class Plugin:
         name, version, space = (call(core, slot, ctypes.c_char_p).decode() for slot in (4, 5, 6))
         return name, version, space
 
-    def serialised(self) -> dict[str, AttributeValue]:
+    def serialised_fields(self) -> dict[str, AttributeValue]:
         return decode_fields(call(self.capability(RUNTIME), 8, ctypes.c_void_p))
 
     def output_count(self) -> int:

@@ -34,15 +34,15 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         plugin = library.create(operator, attributes)
         assert plugin is not None, attributes
         assert plugin.identity() == (operator, "1", "")
-        assert plugin.serialised() == attributes
+        assert plugin.serialised_fields() == attributes
         copy = plugin.clone()
         identity = plugin.timing_cache_id()
         plugin.destroy()  # a clone stands on its own
-        again = library.create(operator, copy.serialised())
+        again = library.create(operator, copy.serialised_fields())
         attached = copy.attach()
         assert again is not None
         for other in (copy, again, attached):
-            assert other.serialised() == attributes
+            assert other.serialised_fields() == attributes
             assert other.timing_cache_id() == identity
             assert other.output_count() == len(OPERATORS[operator].outputs_for(attributes))
             other.destroy()
@@ -192,7 +192,7 @@ def test_what_was_measured_is_serialised_and_is_no_attribute(library: PluginLibr
     assert plain is not None
     assert measured is not None
     copy = measured.clone()
-    assert measured.serialised() == copy.serialised() == {**attributes, "choices": TABLE}
+    assert measured.serialised_fields() == copy.serialised_fields() == {**attributes, "choices": TABLE}
     assert measured.timing_cache_id() == plain.timing_cache_id()
     for plugin in (plain, measured, copy):
         plugin.destroy()
@@ -225,7 +225,7 @@ def test_attribute_given_twice_is_refused(library: PluginLibrary, log: LogCaptur
 def test_string_with_its_final_zero_is_taken(library: PluginLibrary) -> None:
     plugin = library.create("PadfreePool", {**PLAIN_POOL, "mode": "mean\0"})
     assert plugin is not None
-    assert plugin.serialised()["mode"] == "mean"
+    assert plugin.serialised_fields()["mode"] == "mean"
     plugin.destroy()
 
 

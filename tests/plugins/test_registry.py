@@ -114,19 +114,19 @@ def test_creator_in_the_registry(registry: Any, operator: str) -> None:
 def test_fields_come_back(registry: Any, operator: str, attributes: dict[str, AttributeValue]) -> None:
     result = create(registry, operator, attributes)
     assert result is not None
-    serialised = Plugin(address_of_binding(result)).serialised()
+    serialised = Plugin(address_of_binding(result)).serialised_fields()
     assert serialised == attributes
     again = create(registry, operator, serialised)
-    assert Plugin(address_of_binding(again)).serialised() == attributes
+    assert Plugin(address_of_binding(again)).serialised_fields() == attributes
     clone = Plugin(address_of_binding(again)).clone()
-    assert clone.serialised() == attributes
+    assert clone.serialised_fields() == attributes
     clone.destroy()
 
 
 def test_what_was_measured_comes_back(registry: Any) -> None:
     attributes = {**next(variants("PadfreeLinear")), "choices": (64, 0, 512, 0)}
     result = create(registry, "PadfreeLinear", attributes)
-    assert Plugin(address_of_binding(result)).serialised() == attributes
+    assert Plugin(address_of_binding(result)).serialised_fields() == attributes
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -42,7 +42,7 @@ VALID: dict[str, Any] = {
 }
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
+def with_value(path: str, value: Any) -> dict[str, Any]:
     raw = copy.deepcopy(VALID)
     *steps, last = [int(step) if step.isdigit() else step for step in path.split(".")]
     location: Any = raw
@@ -64,7 +64,7 @@ def test_what_is_whole_is_read() -> None:
     "name", ["bert/embeddings:0", "Eingabe-für-Wörter", "名前", "a b", "../x", "$(id)", "'quoted'", 'a"b']
 )
 def test_names_of_tensors_are_anything_that_can_be_shown(name: str) -> None:
-    assert parse_metadata(changed("inputs.0.name", name), "it").inputs[0].name == name
+    assert parse_metadata(with_value("inputs.0.name", name), "it").inputs[0].name == name
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_names_of_tensors_are_anything_that_can_be_shown(name: str) -> None:
 )
 def test_what_is_not_allowed_is_named(path: str, value: Any, words: str) -> None:
     with pytest.raises(SessionError) as caught:
-        parse_metadata(changed(path, value), "it")
+        parse_metadata(with_value(path, value), "it")
     assert f"it: damaged padfree metadata: {words}" in str(caught.value) or words in str(caught.value)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
@@ -118,7 +118,7 @@ def test_what_is_not_allowed_is_named(path: str, value: Any, words: str) -> None
 
 @pytest.mark.parametrize("path", ["interface", "inputs", "outputs", "inputs.0.name", "engine.profile.max_batch"])
 def test_what_is_missing_is_named(path: str) -> None:
-    raw = changed(path, None)
+    raw = with_value(path, None)
     location: Any = raw
     *steps, last = [int(step) if step.isdigit() else step for step in path.split(".")]
     for step in steps:
@@ -155,7 +155,7 @@ PATHS = [
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(path=st.sampled_from(PATHS), value=VALUES)
 def test_damage_of_any_kind_is_an_error_of_padfree_or_none(path: str, value: Any) -> None:
-    raw = json.loads(json.dumps(changed(path, value)))
+    raw = json.loads(json.dumps(with_value(path, value)))
     with contextlib.suppress(SessionError):
         assert isinstance(parse_metadata(raw, "it"), Metadata)
 

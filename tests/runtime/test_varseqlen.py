@@ -44,7 +44,7 @@ def rewrite_fixture(name: str, **options: Any) -> RewriteResult:
     return rewrite(FOLDER / f"{name}.onnx", interface="varseqlen", **options)
 
 
-def typed(result: RewriteResult) -> Metadata:
+def typed_metadata(result: RewriteResult) -> Metadata:
     return parse_metadata(dict(metadata_of(result)), "the model")
 
 
@@ -86,7 +86,7 @@ def test_callers_of_nvidias_engines_get_the_originals_numbers(name: str) -> None
         assert value.type.tensor_type.elem_type == TensorProto.INT32
         assert len(value.type.tensor_type.shape.dim) == 1
         assert not value.type.tensor_type.shape.dim[0].dim_value
-    metadata = typed(result)
+    metadata = typed_metadata(result)
     outputs = [item.name for item in metadata.outputs]
     for filler in (0, 7):
         actual = session(result.model).run(outputs, as_callers_give_it(requests, filler))
@@ -122,7 +122,7 @@ def test_a_session_takes_the_names_of_both(name: str, tmp_path: Path) -> None:
 
 
 def test_metadata_and_profile() -> None:
-    metadata = typed(rewrite_fixture("bert_dynamo_eager", verify=False))
+    metadata = typed_metadata(rewrite_fixture("bert_dynamo_eager", verify=False))
     assert (metadata.interface, metadata.is_packed) == ("varseqlen", True)
     assert [(item.name, item.role, item.original) for item in metadata.inputs] == [
         ("input_ids", "tokens", None), ("segment_ids", "tokens", "token_type_ids"),
@@ -192,7 +192,7 @@ def test_tensors_inside_and_ids_may_have_any_names() -> None:
         value.name = "tokens" if value.name == "input_ids" else value.name
     result = rewrite(model, interface="varseqlen")
     assert [value.name for value in result.model.graph.input] == INPUTS
-    assert typed(result).inputs[0].original == "tokens"
+    assert typed_metadata(result).inputs[0].original == "tokens"
     inputs = [{"input_ids": np.arange(1, 1 + length)} for length in (3, 5)]
     feeds = as_callers_give_it(inputs)
     original = [{"tokens": row["input_ids"], "attention_mask": np.ones_like(row["input_ids"])} for row in inputs]

@@ -51,14 +51,14 @@ def problems(text: str, subcommand: str | None = None) -> list[str]:
         unknown = [word for word in words if word.startswith("--") and word not in options(name)]
         found += [f"padfree {name} has no {word}" for word in unknown]
         if words and not words[0].startswith("-") and ("-o" in words or name in ("inspect", "costs")):
-            found += _unparsed(name, words)
+            found += _refusals(name, words)
     rest = COMMAND.sub(" ", OTHERS.sub(" ", text))
     known = set().union(*map(options, parsers())) if subcommand is None else options(subcommand)
     found += [f"{subcommand or 'no command'}: {word}" for word in OPTION.findall(rest) if word not in known]
     return found
 
 
-def _unparsed(name: str, words: list[str]) -> list[str]:
+def _refusals(name: str, words: list[str]) -> list[str]:
     """A whole command that the parser does not take."""
     try:
         parsers()[name].parse_args(words)

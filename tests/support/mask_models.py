@@ -41,7 +41,7 @@ class Builder(EncoderBuilder):
         return model
 
 
-def unproved(*, mixed: bool = False) -> ModelProto:
+def unproved_mask(*, mixed: bool = False) -> ModelProto:
     """Keys are hidden by a number that is not followed: a hyperbolic tangent of the mask.
 
     `mixed`: every token's row has that of the next slot added.

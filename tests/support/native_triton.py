@@ -148,7 +148,7 @@ def write_model(
     return repository / name
 
 
-def pooled(*tokens: Array, of_sequence: int = 0, width: int = 3) -> Array:
+def pooled_answer(*tokens: Array, of_sequence: int = 0, width: int = 3) -> Array:
     """What the stand-in says of one sequence: `tokens` are the values of each token input, [len] or [len, N]."""
     total = 1000 * of_sequence
     for number, values in enumerate(tokens, 1):

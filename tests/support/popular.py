@@ -19,12 +19,12 @@ from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import rewrite_model
 from tokenizers import Tokenizer, models
 
-from . import defined
+from . import tiny_folders
 from .folders import write_json
 from .safetensors_files import write_tensors
 
 FOLDERS: tuple[Mapping[str, Any], ...] = tuple(
-    json.loads((defined.FOLDER.parent / "popular_folders.json").read_text("utf-8"))
+    json.loads((tiny_folders.FOLDER.parent / "popular_folders.json").read_text("utf-8"))
 )
 _KIND = "sentence_transformers.models"
 _LARGEST_HEAD = 128
@@ -39,7 +39,7 @@ def write_entry(entry: Mapping[str, Any], path: Path) -> Path:
     path = path / entry["folder"]
     if entry["config"] is not None:
         write_json(path / "config.json", entry["config"])
-    tensors = {name: defined.draw(name, tuple(shape)) for name, shape in entry["tensors"].items()}
+    tensors = {name: tiny_folders.draw(name, tuple(shape)) for name, shape in entry["tensors"].items()}
     write_tensors(path / "model.safetensors", tensors)
     if "answers" in entry:
         words = {word: number for number, word in enumerate(["[UNK]", *entry["answers"]])}

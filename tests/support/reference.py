@@ -267,8 +267,8 @@ def linear(
     if gated:
         blocks = total.reshape(len(total), total.shape[1] // 16, 2, 8)
         u, v = (blocks[:, :, i].reshape(len(total), total.shape[1] // 2) for i in range(2))
-        return _activated(u, activation) * v
-    total = _activated(total, activation)
+        return _activate(u, activation) * v
+    total = _activate(total, activation)
     if residual is None:
         return total
     if residual_moments is None:
@@ -278,7 +278,7 @@ def linear(
     return total + (f64(residual) - mean) * scale * f64(residual_scale)
 
 
-def _activated(total: Floats, activation: str) -> Floats:
+def _activate(total: Floats, activation: str) -> Floats:
     if activation == "gelu":
         total = total * 0.5 * (1 + np.vectorize(math.erf, otypes=[np.float64])(total / math.sqrt(2)))
     elif activation == "gelu_tanh":

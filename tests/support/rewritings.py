@@ -12,7 +12,7 @@ from pathlib import Path
 
 from padfree.onnx_tools import RewriteError, RewriteResult, load_model, rewrite
 
-from . import exports_table, families, folded
+from . import exports_table, families, folding_encoders
 from .families import Case
 from .messages import with_linear
 
@@ -39,7 +39,8 @@ class Rewritings:
     def of_folded(self, name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
         """A wide encoder with plain products and norms, not verified. Raises RewriteError."""
         return self.of(
-            f"folded-{name}-{precision}-{interface}", lambda: folded.rewrite_fixture(name, precision, interface)
+            f"folded-{name}-{precision}-{interface}",
+            lambda: folding_encoders.rewrite_fixture(name, precision, interface),
         )
 
     def of_linear(self, name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:

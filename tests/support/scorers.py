@@ -8,8 +8,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from .defined import draw
 from .safetensors_files import write_tensors
+from .tiny_folders import draw
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "scorers"
 LIMIT = 230

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.native_triton import VOCABULARY, hidden, pooled
+from tests.support.native_triton import VOCABULARY, hidden, pooled_answer
 
 from .calls import Answer, Array
 
@@ -47,7 +47,7 @@ def assert_right(answer: Answer, sequences: Sequences, *, outputs: Sequence[str]
     assert isinstance(answer, dict), answer
     assert set(answer) == set(outputs)
     expected: Mapping[str, Any] = {
-        "pooled": np.stack([pooled(ids, types) for ids, types in sequences]),
+        "pooled": np.stack([pooled_answer(ids, types) for ids, types in sequences]),
         "hidden": [hidden(ids, types) for ids, types in sequences],
     }
     if "pooled" in outputs:

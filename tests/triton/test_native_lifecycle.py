@@ -74,15 +74,15 @@ def test_answers_come_when_their_run_ends(native_server: TritonServer, native_re
     (small,) = random_requests(9, 1, most=1)
     large = random_requests(10, 16, most=1)
 
-    def timed(sequences: Any) -> float:
+    def answer_time(sequences: Any) -> float:
         (answer,) = call_all(native_server, "grpc", "two_runs", [tensors(sequences)], OUTPUTS)
         assert_right(answer, sequences)
         return time.monotonic()
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(timed, small)
+        first = pool.submit(answer_time, small)
         time.sleep(0.03)
-        second = pool.submit(timed, [each[0] for each in large])
+        second = pool.submit(answer_time, [each[0] for each in large])
         assert second.result() - first.result() > 0.3
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.native_triton import hidden, metadata, pooled, write_model
+from tests.support.native_triton import hidden, metadata, pooled_answer, write_model
 from tests.support.triton_server import TritonServer
 
 from .calls import call, call_all
@@ -79,7 +79,7 @@ def test_inputs_and_outputs_of_all_kinds(native_server: TritonServer, native_rep
             beside = int(request["language"][at, 0])
             beside += 2 * int((request["features"][at] * (1, 2)).sum())
             beside += 3 * int(request["prompt_length"][at, 0]) if "prompt_length" in request else 0
-            rows, vector = hidden(*values, width=5), pooled(*values, of_sequence=beside, width=4)
+            rows, vector = hidden(*values, width=5), pooled_answer(*values, of_sequence=beside, width=4)
             np.testing.assert_array_equal(answer["half"][at, :length], rows)
             assert not answer["half"][at, length:].any()
             np.testing.assert_array_equal(answer["label"][at, :length], rows[:, 0])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from padfree.builder.triton import ServingOptions, write_repository
 
-from tests.support.native_triton import VOCABULARY, hidden, metadata, pooled, write_model
+from tests.support.native_triton import VOCABULARY, hidden, metadata, pooled_answer, write_model
 from tests.support.triton_server import TritonServer
 
 from .calls import call, call_all, texts
@@ -69,7 +69,7 @@ def test_texts_of_different_lengths_in_one_request(served: TritonServer) -> None
     for at, word in enumerate(words):
         ids = np.array(tokenizer.encode(word).ids, np.int32)
         assert ids.max() < VOCABULARY
-        np.testing.assert_array_equal(answer["pooled"][at], pooled(ids, np.zeros_like(ids)))
+        np.testing.assert_array_equal(answer["pooled"][at], pooled_answer(ids, np.zeros_like(ids)))
         np.testing.assert_array_equal(answer["hidden"][at, : len(ids)], hidden(ids, np.zeros_like(ids)))
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.needs_triton
 MODELS = ("bert", "bert_tokenizer")
 
 
-def probed(server: TritonServer, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_probe(server: TritonServer, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the file by itself, as a container does whose Python has no packages."""
     address = f"http://{server.url('http')}"
     command = [sys.executable, "-I", "-S", probe.__file__, *arguments, "--url", address, "--pause", "0.1"]
@@ -37,17 +37,17 @@ def test_a_process_that_is_gone_is_found_and_the_server_ended(
     options = ServingOptions("bert", tokenizer=TOKENIZER, max_length=16, instances=2)
     repository = write_repository(model_file, tmp_path / "repository", options).folder
     with TritonServer(installed, [repository], tmp_path, "--exit-timeout-secs=5") as server:
-        assert probed(server, *MODELS).returncode == 0
+        assert run_probe(server, *MODELS).returncode == 0
         end = ["--end", str(server.process.pid)]
-        unknown = probed(server, "other", *end)
+        unknown = run_probe(server, "other", *end)
         assert unknown.returncode == 1  # not loaded: it may come
         assert unknown.stderr.count("unhealthy: http://127.0.0.1") == 3
         own = [pid for pid, command in processes_of(killed).items() if command[1].startswith(str(repository))]
         os.kill(int(own[0]), signal.SIGKILL)  # other servers' are left alone
         server.get("v2/health/ready")  # what this server says, though every second request fails
-        found = probed(server, *MODELS)
+        found = run_probe(server, *MODELS)
         assert found.returncode == 1
         assert f"unhealthy: model '{killed}' answers with 500: " in found.stderr
         assert server.process.poll() is None
-        assert probed(server, *MODELS, *end).returncode == 1
+        assert run_probe(server, *MODELS, *end).returncode == 1
         wait_until(lambda: server.process.poll() is not None, "the end of the server")

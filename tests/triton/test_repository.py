@@ -28,7 +28,7 @@ POLLED = ("--model-control-mode=poll", "--repository-poll-secs=1")
 ERROR = re.compile(r"^.*(?:failed to load|Poll failed|failed to poll).*$", re.MULTILINE)
 
 
-def doubled(model: Path, file: Path) -> Path:
+def with_larger_bias(model: Path, file: Path) -> Path:
     """The model with other answers: its pooler's bias is larger."""
     changed = load_model(model)
     for tensor in changed.graph.initializer:
@@ -47,7 +47,7 @@ def ready_versions(server: TritonServer, model: str) -> list[str]:
 
 
 def test_models_and_versions_under_load(installed: Path, model_file: Path, session: Session, tmp_path: Path) -> None:
-    other_file = doubled(model_file, tmp_path / "other.onnx")
+    other_file = with_larger_bias(model_file, tmp_path / "other.onnx")
     repository = tmp_path / "repository"
     options = ServingOptions("bert", tokenizer=TOKENIZER)
     write_repository(model_file, repository, options)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.accuracy.pretrained import cosines, main
+from benchmarks.accuracy.pretrained_models import cosines, main
 from benchmarks.accuracy.texts import texts_at_hand
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "the", "a", "of", "to", "is", "in", "and", "that", "it", "file", "name"]

@@ -14,7 +14,7 @@ from padfree.onnx_tools import load_model
 from benchmarks import definitions as measured
 from benchmarks.sweep.cases import SETS
 from benchmarks.sweep.measurement import model_reader
-from tests.support import defined
+from tests.support import tiny_folders
 
 TINY: Mapping[str, Any] = {
     "n_embd": 32, "n_head": 2, "n_layer": 2, "n_inner": 48, "hidden_size": 32, "num_attention_heads": 2,
@@ -24,7 +24,7 @@ TINY: Mapping[str, Any] = {
 
 @pytest.mark.parametrize("name", ["nomic", "gte", "jinav3"])
 def test_tensors_are_those_that_transformers_writes(name: str) -> None:
-    reference = defined.read(name)
+    reference = tiny_folders.read(name)
     theirs = {key: shape for key, shape in reference.tensors.items() if "pooler" not in key}
     assert dict(measured.shapes_of(reference.config)) == theirs
 

@@ -16,7 +16,7 @@ from padfree.builder.errors import BuildError
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.synthetic import bert_model
 
-from tests.support.mask_models import unproved
+from tests.support.mask_models import unproved_mask
 
 Capture = pytest.CaptureFixture[str]
 EXPORTED = str(DEMO_DATA / "bert_tiny.onnx")
@@ -38,7 +38,7 @@ def test_optimize_reports_coverage(packed: Path) -> None:
 
 def test_a_mask_that_is_not_proved_is_named(tmp_path: Path, capsys: Capture) -> None:
     model, packed = tmp_path / "model.onnx", tmp_path / "packed.onnx"
-    save_model(unproved(), model)
+    save_model(unproved_mask(), model)
     assert main(["optimize", str(model), "-o", str(packed)]) == 1
     assert "--mask attention_mask; or export" in " ".join(capsys.readouterr().err.split())
     assert main(["inspect", str(model), "--json"]) == 1

@@ -27,7 +27,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.getLogger("padfree").handlers.clear()
 
 
-def obeyed(text: str) -> list[str]:
+def control_letters(text: str) -> list[str]:
     """Letters that a terminal would do something for."""
     return [letter for letter in text if not letter.isprintable() and letter != "\n"]
 
@@ -44,7 +44,7 @@ def test_escapes_are_shown(show: Callable[[Console], None]) -> None:
     written = io.StringIO()
     show(Console(file=written, width=200, highlight=False))
     assert SHOWN in written.getvalue()
-    assert not obeyed(written.getvalue())
+    assert not control_letters(written.getvalue())
 
 
 def test_other_letters_stay() -> None:
@@ -63,7 +63,7 @@ def test_log_messages(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("padfree.builder").warning("plugin says %s", EVIL)
     error = capsys.readouterr().err
     assert SHOWN in error.replace("\n", "")
-    assert not obeyed(error)
+    assert not control_letters(error)
 
 
 def test_a_message_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,16 +92,16 @@ def test_names_of_files_and_outputs(
     assert main(["inspect", str(evil_path)]) == 0
     captured = capsys.readouterr()
     assert r"\x1b[2J" in captured.out
-    assert not obeyed(captured.out + captured.err)
+    assert not control_letters(captured.out + captured.err)
     raw["outputs"][0]["name"] = EVIL
     entry.value = json.dumps(raw)
     onnx.save_model(model, str(evil_path))
     assert main(["inspect", str(evil_path)]) == 1
     captured = capsys.readouterr()
     assert "outputs[0].name is '" in captured.err
-    assert not obeyed(captured.out + captured.err)
+    assert not control_letters(captured.out + captured.err)
     assert main(["run", f"{EVIL}.plan", "--input", "x.txt", "-o", str(tmp_path / "out.npz")]) == 1
-    assert not obeyed(capsys.readouterr().err)
+    assert not control_letters(capsys.readouterr().err)
 
 
 def test_facts_and_counts_read_as_words() -> None:

@@ -20,7 +20,7 @@ from padfree.runtime.plan_files import parse_metadata
 
 from tests.support.messages import with_linear
 
-from . import planted
+from . import planted_errors
 
 CHUNK = 16
 
@@ -28,7 +28,7 @@ CHUNK = 16
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("insides")
-    planted.write_original(folder / "original.onnx")
+    planted_errors.write_original(folder / "original.onnx")
     return folder
 
 
@@ -39,9 +39,9 @@ def describe(folder: Path, model: ModelProto) -> tuple[Original, Metadata, Compa
     return original, metadata, generate(original, max_batch=4, max_seq_len=24, kinds=(), seed=0)[2]
 
 
-def departure(folder: Path, change: planted.Change | None, *, passed: bool) -> tuple[Departure, list[Path]]:
+def departure(folder: Path, change: planted_errors.Change | None, *, passed: bool) -> tuple[Departure, list[Path]]:
     """What bisecting finds in the graph that a GPU with PadfreeLinear would build, and the files that were built."""
-    path = planted.write_rewritten(folder / "original.onnx", folder / "model.onnx", change)
+    path = planted_errors.write_rewritten(folder / "original.onnx", folder / "model.onnx", change)
     model = with_linear(load_model(path))
     built: list[Path] = []
 
@@ -59,13 +59,13 @@ def departure(folder: Path, change: planted.Change | None, *, passed: bool) -> t
 def test_every_tensor_that_claims_an_origin_agrees_with_it(folder: Path) -> None:
     actual, built = departure(folder, None, passed=False)
     assert actual.first is None, actual.verdict
-    assert len(actual.trace) > 4 * planted.LAYERS
+    assert len(actual.trace) > 4 * planted_errors.LAYERS
     assert {"PadfreeLinear", "PadfreeAttention", "PadfreeLayerNorm"} <= {item.operator for item in actual.trace}
     assert len(built) == -(-len(actual.trace) // CHUNK)
 
 
 def test_a_planted_error_is_found_in_the_engines_graph(folder: Path) -> None:
-    actual, built = departure(folder, planted.wrong_scale_in_last_layer, passed=False)
+    actual, built = departure(folder, planted_errors.wrong_scale_in_last_layer, passed=False)
     assert actual.first is not None
     assert actual.first.operator == "PadfreeAttention"
     assert actual.first.node.startswith("PadfreeAttention_3")
@@ -76,19 +76,19 @@ def test_a_planted_error_is_found_in_the_engines_graph(folder: Path) -> None:
 
 def test_folded_norms_are_between_the_tensors_that_agree(tmp_path: Path) -> None:
     """64 wide, so that norms are folded: sums and moments have no origin, and what is left agrees with its own."""
-    planted.write_original(tmp_path / "original.onnx", width=64)
+    planted_errors.write_original(tmp_path / "original.onnx", width=64)
     actual, _ = departure(tmp_path, None, passed=False)
     assert actual.first is None, actual.verdict
     operators = [item.operator for item in actual.trace]
     assert operators.count("PadfreeLayerNorm") == 2  # those of outputs
-    assert operators.count("PadfreeLinear") == planted.LAYERS  # the activations
+    assert operators.count("PadfreeLinear") == planted_errors.LAYERS  # the activations
 
 
 def test_marked_outputs_have_types(folder: Path) -> None:
-    path = planted.write_rewritten(folder / "original.onnx", folder / "half.onnx", precision="fp16")
+    path = planted_errors.write_rewritten(folder / "original.onnx", folder / "half.onnx", precision="fp16")
     model = load_model(path)
     inside = EngineInside(model, "fp16", lambda _: path, device=0)
-    norms = [node.output[0] for node in planted.nodes_of(model, "PadfreeLayerNorm")]
+    norms = [node.output[0] for node in planted_errors.nodes_of(model, "PadfreeLayerNorm")]
     assert set(norms) < set(inside.tensors)
     halves = [name for name in norms if name not in {value.name for value in model.graph.output}]
     marked = with_outputs(model, dict.fromkeys(halves[:2], TensorProto.FLOAT16))

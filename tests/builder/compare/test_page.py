@@ -16,7 +16,7 @@ from padfree.builder.cli import main
 
 from tests.support.folders import write_folder
 
-from . import planted
+from . import planted_errors
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -61,9 +61,9 @@ class Page(HTMLParser):
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report on a good file and one that overflows."""
     folder = tmp_path_factory.mktemp("page")
-    original = planted.write_original(folder / "original.onnx", planted.large_numbers_in_layer_3)
-    good = planted.write_rewritten(original, folder / "good.onnx")
-    bad = planted.write_rewritten(original, folder / "bad.onnx", precision="fp16")
+    original = planted_errors.write_original(folder / "original.onnx", planted_errors.large_numbers_in_layer_3)
+    good = planted_errors.write_rewritten(original, folder / "good.onnx")
+    bad = planted_errors.write_rewritten(original, folder / "bad.onnx", precision="fp16")
     path = folder / "report.html"
     assert main(["compare", str(original), str(good), str(bad), "--max-seq-len", "20", "--html", str(path)]) == 1
     return path
@@ -84,8 +84,8 @@ def check(content: str) -> None:
     assert {row[0] for row in shown.rows["environment"]} >= {"onnxruntime", "python"}
     names = [tag for tag, _ in shown.tags]
     assert names.count("svg") == 3  # lengths, and the tensors of both files
-    assert names.count("circle") > 20 * planted.LAYERS
-    assert f"layer {planted.LAYERS - 1}" in content
+    assert names.count("circle") > 20 * planted_errors.LAYERS
+    assert f"layer {planted_errors.LAYERS - 1}" in content
     assert "numbers overflow fp16" in content
 
 

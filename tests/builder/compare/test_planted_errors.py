@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from padfree.builder.cli import main
 
-from . import planted
+from . import planted_errors
 
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return planted.write_original(tmp_path_factory.mktemp("planted") / "original.onnx")
+    return planted_errors.write_original(tmp_path_factory.mktemp("planted") / "original.onnx")
 
 
 def compare(original: Path, model: Path, *options: str) -> tuple[int, dict[str, Any]]:
@@ -32,32 +32,32 @@ def compare(original: Path, model: Path, *options: str) -> tuple[int, dict[str, 
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_nothing_planted(original: Path, tmp_path: Path, interface: str) -> None:
-    model = planted.write_rewritten(original, tmp_path / "model.onnx", interface=interface)
+    model = planted_errors.write_rewritten(original, tmp_path / "model.onnx", interface=interface)
     code, runner = compare(original, model, "--bisect")
     assert code == 0
     assert runner["causes"] == []
     assert runner["bisection"]["first"] is None
-    assert len(runner["bisection"]["trace"]) > 8 * planted.LAYERS
+    assert len(runner["bisection"]["trace"]) > 8 * planted_errors.LAYERS
 
 
 @pytest.mark.parametrize(
     ("interface", "change", "cause"),
     [
-        ("packed", planted.weight_of_layer_3, "weight 'encoder.layer.3"),
-        ("padded", planted.weight_of_layer_3, "weight 'encoder.layer.3"),
-        ("packed", planted.swap_outputs, "'last_hidden_state' holds what the original gives for 'middle'"),
-        ("packed", planted.shift_positions, "positions are shifted by 1"),
-        ("packed", planted.shift_positions, "attribute position_offset of PadfreeEmbedding"),
-        ("packed", planted.shift_rows, "'last_hidden_state' has every token's row at the previous token"),
-        ("packed", planted.drop_token_types, "input 'token_type_ids' is not read"),
-        ("packed", planted.drop_mask_packed, "the mask is dropped, sequences see each other"),
-        ("padded", planted.drop_mask_padded, "the mask is dropped, padding is read"),
+        ("packed", planted_errors.weight_of_layer_3, "weight 'encoder.layer.3"),
+        ("padded", planted_errors.weight_of_layer_3, "weight 'encoder.layer.3"),
+        ("packed", planted_errors.swap_outputs, "'last_hidden_state' holds what the original gives for 'middle'"),
+        ("packed", planted_errors.shift_positions, "positions are shifted by 1"),
+        ("packed", planted_errors.shift_positions, "attribute position_offset of PadfreeEmbedding"),
+        ("packed", planted_errors.shift_rows, "'last_hidden_state' has every token's row at the previous token"),
+        ("packed", planted_errors.drop_token_types, "input 'token_type_ids' is not read"),
+        ("packed", planted_errors.drop_mask_packed, "the mask is dropped, sequences see each other"),
+        ("padded", planted_errors.drop_mask_padded, "the mask is dropped, padding is read"),
     ],
 )
 def test_a_planted_error_is_named(
-    original: Path, tmp_path: Path, interface: str, change: planted.Change, cause: str, capsys: Capture
+    original: Path, tmp_path: Path, interface: str, change: planted_errors.Change, cause: str, capsys: Capture
 ) -> None:
-    model = planted.write_rewritten(original, tmp_path / "model.onnx", change, interface=interface)
+    model = planted_errors.write_rewritten(original, tmp_path / "model.onnx", change, interface=interface)
     code, runner = compare(original, model)
     assert code == 1
     assert any(cause in item for item in runner["causes"]), runner["causes"]
@@ -69,8 +69,8 @@ def test_a_planted_error_is_named(
 def test_outputs_of_different_shapes_that_are_swapped_are_refused(
     original: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    model = planted.write_rewritten(
-        original, tmp_path / "model.onnx", partial(planted.swap_outputs, other="pooler_output")
+    model = planted_errors.write_rewritten(
+        original, tmp_path / "model.onnx", partial(planted_errors.swap_outputs, other="pooler_output")
     )
     assert main(["compare", str(original), str(model), "--max-seq-len", "40"]) == 1
     assert "'last_hidden_state' has shape" in capsys.readouterr().err
@@ -79,16 +79,16 @@ def test_outputs_of_different_shapes_that_are_swapped_are_refused(
 @pytest.mark.parametrize(
     ("change", "precision", "node", "kind"),
     [
-        (planted.wrong_scale_in_last_layer, "fp32", "PadfreeAttention_3", "wrong numbers"),
-        (planted.wrong_scale_in_last_layer, "fp16", "PadfreeAttention_3", "wrong numbers"),
-        (planted.drop_mask_packed, "fp32", "PadfreeAttention_2", "wrong mask"),
-        (planted.weight_of_layer_3, "fp32", "/MatMul", "wrong numbers"),
+        (planted_errors.wrong_scale_in_last_layer, "fp32", "PadfreeAttention_3", "wrong numbers"),
+        (planted_errors.wrong_scale_in_last_layer, "fp16", "PadfreeAttention_3", "wrong numbers"),
+        (planted_errors.drop_mask_packed, "fp32", "PadfreeAttention_2", "wrong mask"),
+        (planted_errors.weight_of_layer_3, "fp32", "/MatMul", "wrong numbers"),
     ],
 )
 def test_bisecting_finds_the_node(
-    original: Path, tmp_path: Path, change: planted.Change, precision: str, node: str, kind: str
+    original: Path, tmp_path: Path, change: planted_errors.Change, precision: str, node: str, kind: str
 ) -> None:
-    model = planted.write_rewritten(original, tmp_path / "model.onnx", change, precision=precision)
+    model = planted_errors.write_rewritten(original, tmp_path / "model.onnx", change, precision=precision)
     code, runner = compare(original, model, "--bisect")
     actual = runner["bisection"]
     assert code == 1
@@ -98,8 +98,8 @@ def test_bisecting_finds_the_node(
 
 
 def test_bisecting_finds_an_overflow(tmp_path: Path) -> None:
-    original = planted.write_original(tmp_path / "large.onnx", planted.large_numbers_in_layer_3)
-    model = planted.write_rewritten(original, tmp_path / "model.onnx", precision="fp16")
+    original = planted_errors.write_original(tmp_path / "large.onnx", planted_errors.large_numbers_in_layer_3)
+    model = planted_errors.write_rewritten(original, tmp_path / "model.onnx", precision="fp16")
     code, runner = compare(original, model, "--bisect")
     assert code == 1
     assert runner["bisection"]["kind"] == "overflow"
@@ -108,7 +108,7 @@ def test_bisecting_finds_an_overflow(tmp_path: Path) -> None:
 
 
 def test_rounding_that_adds_up_is_told_from_errors(original: Path, tmp_path: Path) -> None:
-    model = planted.write_rewritten(original, tmp_path / "model.onnx", precision="bf16")
+    model = planted_errors.write_rewritten(original, tmp_path / "model.onnx", precision="bf16")
     code, runner = compare(original, model, "--bisect", "--relative-tolerance", "0.01")
     assert code == 1
     assert runner["bisection"]["kind"] == "lost precision"
@@ -119,8 +119,10 @@ def test_rounding_that_adds_up_is_told_from_errors(original: Path, tmp_path: Pat
 
 def test_files_of_one_name_and_tolerances_of_the_users_own(original: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "other").mkdir()
-    good = planted.write_rewritten(original, tmp_path / "model.onnx")
-    bad = planted.write_rewritten(original, tmp_path / "other" / "model.onnx", planted.wrong_scale_in_last_layer)
+    good = planted_errors.write_rewritten(original, tmp_path / "model.onnx")
+    bad = planted_errors.write_rewritten(
+        original, tmp_path / "other" / "model.onnx", planted_errors.wrong_scale_in_last_layer
+    )
     command = ["compare", str(original), str(good), str(bad), "--max-seq-len", "40"]
     assert main(command) == 1
     assert f"onnxrt-packed: {bad} differs from the original" in capsys.readouterr().out

@@ -16,9 +16,9 @@ from padfree.builder.compare import saved
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.synthetic import bert_model
 
-from tests.support.quantized import Quantizer
+from tests.support.quantizers import Quantizer
 
-from . import planted
+from . import planted_errors
 
 
 def run_commands(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -31,15 +31,15 @@ def run_commands(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("interface", ["packed", pytest.param("padded", marks=pytest.mark.slow)])
 def test_polygraphy_run_finds_what_is_the_same_and_what_is_not(tmp_path: Path, interface: str) -> None:
-    original = planted.write_original(tmp_path / "original.onnx")
-    model = planted.write_rewritten(original, tmp_path / "model.onnx", interface=interface)
+    original = planted_errors.write_original(tmp_path / "original.onnx")
+    model = planted_errors.write_rewritten(original, tmp_path / "model.onnx", interface=interface)
     folder = tmp_path / "polygraphy"
     options = ["--max-seq-len", "20", "--emit-polygraphy", str(folder)]
     assert main(["compare", str(original), str(model), *options]) == 0
     done = run_commands(folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASSED | Runtime" in done.stdout
-    planted.write_rewritten(original, model, planted.weight_of_layer_3, interface=interface)
+    planted_errors.write_rewritten(original, model, planted_errors.weight_of_layer_3, interface=interface)
     done = run_commands(folder)
     assert done.returncode == 1
     assert "worst: request" in done.stdout
@@ -60,7 +60,7 @@ def test_names_of_inputs_are_words_of_the_shell(name: str) -> None:
 
 
 def test_what_tensorrt_gets_has_plain_nodes(tmp_path: Path) -> None:
-    original = planted.write_original(tmp_path / "original.onnx")
+    original = planted_errors.write_original(tmp_path / "original.onnx")
     folder = tmp_path / "polygraphy"
     assert main(["compare", str(original), "--max-seq-len", "20", "--emit-polygraphy", str(folder)]) == 0
     model = onnx.load(folder / "for_tensorrt.onnx")

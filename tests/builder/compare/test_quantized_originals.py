@@ -17,7 +17,7 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.ort_session import open_session
 from padfree.onnx_tools.synthetic import bert_model
 
-from tests.support.quantized import Quantizer, TorchQuantizer
+from tests.support.quantizers import Quantizer, TorchQuantizer
 
 
 @pytest.fixture(scope="module")

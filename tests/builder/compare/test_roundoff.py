@@ -20,20 +20,20 @@ from padfree.builder.compare.runners import SessionRunner
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.synthetic import bert_model
 
-from . import planted
+from . import planted_errors
 
 # Only an engine can differ from its file, which takes a GPU: here another file runs in its place.
 CASES = {
     None: "fp16 loses too many digits in this model: in onnxruntime the same file is 0.00",
-    planted.wrong_scale_in_last_layer: "fp16 does not explain it: in onnxruntime the same file is 0.00",
+    planted_errors.wrong_scale_in_last_layer: "fp16 does not explain it: in onnxruntime the same file is 0.00",
 }
 
 
 @pytest.mark.parametrize("change", CASES)
-def test_what_runs_is_held_against_the_file(tmp_path: Path, change: planted.Change | None) -> None:
-    path = planted.write_original(tmp_path / "original.onnx")
-    model = planted.write_rewritten(path, tmp_path / "model.onnx", precision="fp16")
-    other = planted.write_rewritten(path, tmp_path / "other.onnx", change, precision="fp16")
+def test_what_runs_is_held_against_the_file(tmp_path: Path, change: planted_errors.Change | None) -> None:
+    path = planted_errors.write_original(tmp_path / "original.onnx")
+    model = planted_errors.write_rewritten(path, tmp_path / "model.onnx", precision="fp16")
+    other = planted_errors.write_rewritten(path, tmp_path / "other.onnx", change, precision="fp16")
     settings = Settings(tmp_path)
     candidates = open_candidates(path, [model], settings, interface="packed")
     assert candidates[0].metadata is not None

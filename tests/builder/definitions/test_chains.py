@@ -14,7 +14,7 @@ from padfree.builder import cli
 from padfree.builder.folders.head import POOLINGS
 from padfree.runtime import Session
 
-from tests.support import defined
+from tests.support import tiny_folders
 from tests.support.folders import pool, write_dense, write_json
 
 TOLERANCE = 1e-5
@@ -24,7 +24,7 @@ KIND = "sentence_transformers.models"
 
 def write_chain(name: str, folder: Path, modules: list[tuple[str, Mapping[str, Any]]]) -> Path:
     """A reference's folder with modules behind the encoder."""
-    defined.write_reference(defined.read(name), folder)
+    tiny_folders.write_reference(tiny_folders.read(name), folder)
     listed = [{"idx": 0, "name": "0", "path": "", "type": f"{KIND}.Transformer"}]
     for number, (module, settings) in enumerate(modules, 1):
         path = f"{number}_{module}"
@@ -38,14 +38,14 @@ def vectors(folder: Path, packed: Path) -> list[npt.NDArray[np.float32]]:
     """What `padfree optimize` and a session make of the requests."""
     assert cli.main(["optimize", str(folder), "-o", str(packed)]) == 0
     with Session(packed) as session:
-        return list(session.run([list(ids) for ids in defined.REQUESTS])["sentence_embedding"])
+        return list(session.run([list(ids) for ids in tiny_folders.REQUESTS])["sentence_embedding"])
 
 
 @pytest.mark.parametrize("mode", POOLINGS)
 @pytest.mark.parametrize("name", ["bert_without_types", pytest.param("qwen3", marks=pytest.mark.slow)])
 def test_poolings(name: str, mode: str, tmp_path: Path) -> None:
     actual = vectors(write_chain(name, tmp_path / "model", [("Pooling", {"pooling_mode": mode})]), tmp_path / "p.onnx")
-    for vector, rows in zip(actual, defined.read(name).outputs["last_hidden_state"], strict=True):
+    for vector, rows in zip(actual, tiny_folders.read(name).outputs["last_hidden_state"], strict=True):
         np.testing.assert_allclose(vector, pool(rows, mode), atol=TOLERANCE * max(1.0, float(np.abs(rows).max())))
 
 
@@ -57,7 +57,7 @@ def test_dense_and_normalize(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     weight = rng.standard_normal((DENSE, WIDTH), np.float32) / np.float32(np.sqrt(WIDTH))
     bias = rng.standard_normal(DENSE, np.float32)
-    rows_of = defined.read("bert_without_types").outputs["last_hidden_state"]
+    rows_of = tiny_folders.read("bert_without_types").outputs["last_hidden_state"]
     for vector, rows in zip(vectors(folder, tmp_path / "p.onnx"), rows_of, strict=True):
         wanted = np.tanh(weight @ rows.mean(0) + bias)
         np.testing.assert_allclose(vector, wanted / np.linalg.norm(wanted), atol=TOLERANCE)
@@ -74,7 +74,7 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
     modules = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
     folder = write_chain("modernbert", tmp_path / "model", modules)
     model, pooling = AutoModel.from_pretrained(folder, dtype=torch.float32).eval(), Pooling(WIDTH, "mean")
-    for ids, vector in zip(defined.REQUESTS, vectors(folder, tmp_path / "p.onnx"), strict=True):
+    for ids, vector in zip(tiny_folders.REQUESTS, vectors(folder, tmp_path / "p.onnx"), strict=True):
         mask = torch.ones(1, len(ids), dtype=torch.long)
         with torch.no_grad():
             rows = model(input_ids=torch.tensor([ids]), attention_mask=mask).last_hidden_state

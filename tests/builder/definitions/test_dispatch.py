@@ -22,18 +22,18 @@ from padfree.contract.phases import Phases
 from padfree.onnx_tools.files.weights import Storage
 
 from tests.builder.definitions.test_references import assert_same, run_padded
-from tests.support import defined
+from tests.support import tiny_folders
 from tests.support.folders import write_json
 from tests.support.safetensors_files import write_tensors
 
-BERT = defined.read("bert")
+BERT = tiny_folders.read("bert")
 
 
 def folder(path: Path, config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]] = BERT.tensors) -> Path:
     """A BERT's folder with other entries; None leaves one out."""
     result = {key: value for key, value in {**BERT.config, **config}.items() if value is not None}
     write_json(path / "config.json", result)
-    write_tensors(path / "model.safetensors", {name: defined.draw(name, shape) for name, shape in tensors.items()})
+    write_tensors(path / "model.safetensors", {name: tiny_folders.draw(name, shape) for name, shape in tensors.items()})
     return path
 
 
@@ -115,7 +115,7 @@ def test_bytes_that_are_not_those_of_the_shape(tmp_path: Path) -> None:
 def test_numbers_of_another_type(tmp_path: Path) -> None:
     folder(tmp_path, {})
     name = "encoder.layer.0.output.dense.weight"
-    tensors = {key: defined.draw(key, shape) for key, shape in BERT.tensors.items()}
+    tensors = {key: tiny_folders.draw(key, shape) for key, shape in BERT.tensors.items()}
     write_tensors(tmp_path / "model.safetensors", {**tensors, name: tensors[name].astype(np.float64)})
     with pytest.raises(NotDefinedError, match=f"'{re.escape(name)}' has the type F64, and F32, F16, BF16 alone"):
         write_defined(read_folder(tmp_path))
@@ -128,7 +128,7 @@ def shards(path: Path, count: int) -> list[Path]:
     listed = sorted(BERT.tensors)
     files = [path / f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
     for number, file in enumerate(files):
-        write_tensors(file, {name: defined.draw(name, BERT.tensors[name]) for name in listed[number::count]})
+        write_tensors(file, {name: tiny_folders.draw(name, BERT.tensors[name]) for name in listed[number::count]})
     write_json(path / "model.safetensors.index.json", {"weight_map": {}})
     return files
 
@@ -170,9 +170,9 @@ def test_what_is_missing_for_others_is_named(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["nomic_own_names", "gte_new_own_names", "jina_v2"])
 def test_code_of_a_folder_is_not_needed_where_its_family_is_known(name: str, tmp_path: Path) -> None:
-    reference, said = defined.read(name), list[str]()
+    reference, said = tiny_folders.read(name), list[str]()
     assert "auto_map" in reference.config
-    with source.opened(defined.write_reference(reference, tmp_path), lazily=True, say=said.append) as actual:
+    with source.opened(tiny_folders.write_reference(reference, tmp_path), lazily=True, say=said.append) as actual:
         model = actual.open(Storage.MEMORY, Phases(), said.append)
     assert "last_hidden_state" in [item.name for item in model.proto.graph.output]
     assert any("reading its weights by padfree's definition of" in line for line in said)
@@ -188,12 +188,12 @@ def test_code_of_a_folder_is_not_run_where_its_family_is_not_known(tmp_path: Pat
         pass
 
 
-JINA = defined.read("jinav3_hub_query")
+JINA = tiny_folders.read("jinav3_hub_query")
 
 
 def test_adapters_are_named(tmp_path: Path) -> None:
     said: list[str] = []
-    path = defined.write_reference(JINA, tmp_path)
+    path = tiny_folders.write_reference(JINA, tmp_path)
     with source.opened(path, HeadOptions(adapter="retrieval.query"), lazily=True, say=said.append) as actual:
         model = actual.open(Storage.MEMORY, Phases(), said.append)
     assert_same(run_padded(model.whole())["last_hidden_state"][0], JINA.outputs["last_hidden_state"][0])
@@ -207,7 +207,7 @@ def test_adapters_that_are_not_there(tmp_path: Path) -> None:
     wanted = "--adapter retrieval: the model has retrieval.query, separation; choose of these"
     with (
         pytest.raises(BuildError, match=wanted),
-        source.opened(defined.write_reference(JINA, tmp_path / "jina"), options),
+        source.opened(tiny_folders.write_reference(JINA, tmp_path / "jina"), options),
     ):
         pass
     with (

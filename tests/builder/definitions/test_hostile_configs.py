@@ -16,12 +16,12 @@ from padfree.builder.definitions.errors import NotDefinedError
 from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 
-from tests.support import defined
+from tests.support import tiny_folders
 from tests.support.folders import write_json
 from tests.support.safetensors_files import write_tensors
 
 ROUNDS = int(os.environ.get("PADFREE_TEST_CONFIGS", "20"))  # per family
-FAMILIES = {name.split("_")[0]: name for name in sorted(defined.names(), reverse=True)}
+FAMILIES = {name.split("_")[0]: name for name in sorted(tiny_folders.names(), reverse=True)}
 VALUES: tuple[Any, ...] = (
     None, 0, -1, 1, 3, 7, 10**9, 2**70, 0.0, -0.5, 1e300, float("inf"), True, False, "", "gelu", "no such thing", [],
     [1, 2], ["a"], {}, {"type": "linear"}, {"rope_type": "llama3", "factor": 0}, {"full_attention": 3}, [[[]]],
@@ -29,7 +29,7 @@ VALUES: tuple[Any, ...] = (
 MOST_LETTERS = 1000
 
 
-def changed(config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+def change_entries(config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
     """One to three entries are others, or gone."""
     result = dict(config)
     for name in rng.sample(sorted(result), rng.randint(1, 3)):
@@ -68,11 +68,11 @@ def outcome(folder: Path) -> str:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_changed_folders(family: str, tmp_path: Path) -> None:
-    reference, rng = defined.read(FAMILIES[family]), random.Random(family)
+    reference, rng = tiny_folders.read(FAMILIES[family]), random.Random(family)
     seen = set()
     for number in range(ROUNDS):
         folder = tmp_path / str(number)
-        write_json(folder / "config.json", changed(reference.config, rng))
+        write_json(folder / "config.json", change_entries(reference.config, rng))
         tensors = {name: np.zeros(shape, np.float32) for name, shape in reshape(reference.tensors, rng).items()}
         write_tensors(folder / "model.safetensors", tensors)
         seen.add(outcome(folder))

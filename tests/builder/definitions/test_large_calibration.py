@@ -18,7 +18,7 @@ from padfree.onnx_tools.precision import constants, rounding
 from padfree.onnx_tools.quantization import losses
 from padfree.onnx_tools.rewrite import rewrite_model
 
-from tests.support import defined
+from tests.support import tiny_folders
 
 
 def make_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,10 +35,10 @@ def quantization_of(model: Model) -> Any:
     return read_metadata(model.proto)["quantization"]
 
 
-def calibrated(folder: Path, storage: Storage) -> Model:
-    reference = defined.read("qwen3_bfloat16")
+def calibrate(folder: Path, storage: Storage) -> Model:
+    reference = tiny_folders.read("qwen3_bfloat16")
     if not folder.exists():
-        defined.write_reference(reference, folder)
+        tiny_folders.write_reference(reference, folder)
     model = write_defined(read_folder(folder)).model(storage)
     packed = rewrite_model(model, RewriteOptions(precision="bf16", verify=False)).model
     lengths = np.asarray([7, 1, 12], np.int32)
@@ -49,18 +49,18 @@ def calibrated(folder: Path, storage: Storage) -> Model:
 
 
 def test_scales_and_losses_are_those_of_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = quantization_of(calibrated(tmp_path / "model", Storage.MEMORY))
+    wanted = quantization_of(calibrate(tmp_path / "model", Storage.MEMORY))
     make_large(monkeypatch)
     monkeypatch.setattr(losses, "_TENSORS_AT_ONCE", 1)  # would be a run of all parts for each tensor
     runs = list[int]()
     each = staged_session.StagedSession.each
 
-    def counted(self: staged_session.StagedSession, *arguments: Any) -> Any:
+    def count_parts(self: staged_session.StagedSession, *arguments: Any) -> Any:
         runs.append(self.parts)
         return each(self, *arguments)
 
-    monkeypatch.setattr(staged_session.StagedSession, "each", counted)
-    result = quantization_of(calibrated(tmp_path / "model", Storage.MAP))
+    monkeypatch.setattr(staged_session.StagedSession, "each", count_parts)
+    result = quantization_of(calibrate(tmp_path / "model", Storage.MAP))
     assert len(runs) == 2  # the largest numbers of the batch, and the losses
     assert min(runs) > 5
     assert result == wanted

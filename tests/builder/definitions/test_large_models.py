@@ -30,7 +30,7 @@ from padfree.onnx_tools.precision import constants, rounding
 from padfree.onnx_tools.rewrite import finish, rewrite_model
 from padfree.onnx_tools.verification.verify import verify
 
-from tests.support import defined
+from tests.support import tiny_folders
 
 NAMES = (
     "bert_bfloat16",
@@ -64,13 +64,13 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def model_of(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model:
-    reference = defined.read(name)
+    reference = tiny_folders.read(name)
     if not folder.exists():
-        defined.write_reference(reference, folder)
+        tiny_folders.write_reference(reference, folder)
     return write_defined(read_folder(folder), adapter=reference.adapter).model(storage)
 
 
-def deferred(model: Model) -> list[Deferred]:
+def deferred_values(model: Model) -> list[Deferred]:
     held = (model.weights.held_for(tensor) for tensor in model.proto.graph.initializer)
     return [item for item in held if isinstance(item, Deferred)]
 
@@ -86,11 +86,13 @@ def test_files_are_those_of_small_models(
     options = RewriteOptions(precision=precision)
     small = rewrite_model(model_of(name, tmp_path / "model"), options)
     wanted = finish(small.model, precision)
-    assert not deferred(small.model)
+    assert not deferred_values(small.model)
     request.getfixturevalue("large")
     large = rewrite_model(model_of(name, tmp_path / "model", Storage.MAP), options)
-    keeps_type = precision == "fp32" or defined.read(name).dtype == {"fp16": "float16", "bf16": "bfloat16"}[precision]
-    assert bool(deferred(large.model)) == keeps_type
+    keeps_type = (
+        precision == "fp32" or tiny_folders.read(name).dtype == {"fp16": "float16", "bf16": "bfloat16"}[precision]
+    )
+    assert bool(deferred_values(large.model)) == keeps_type
     result = finish(large.model, precision)
     weights, others = ({item.name: item for item in model.graph.initializer} for model in (wanted, result))
     assert weights.keys() == others.keys()
@@ -106,7 +108,7 @@ def test_files_are_those_of_small_models(
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", ["qwen3_bfloat16", "roberta"])
 def test_answers_are_those_of_one_session(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, feeds = model_of(name, tmp_path / "model"), defined.pad(None)
+    model, feeds = model_of(name, tmp_path / "model"), tiny_folders.pad(None)
     whole = open_session(Model.of(model.whole()), optimize=False)
     given = {item.name: feeds[item.name] for item in whole.get_inputs()}
     wanted = whole.run(None, given)
@@ -128,7 +130,7 @@ def test_rows_of_tables_alone_are_read(tmp_path: Path) -> None:
     assert isinstance(held, Deferred)
     read = list[str]()
     held.read = lambda: read.append("all") or np.zeros(0)
-    feeds = defined.pad(None)
+    feeds = tiny_folders.pad(None)
     session = open_session(model, optimize=False)
     session.run(None, {item.name: feeds[item.name] for item in session.get_inputs()})
     assert not read
@@ -137,7 +139,7 @@ def test_rows_of_tables_alone_are_read(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("large")
 def test_ids_that_a_table_lacks_are_refused(tmp_path: Path) -> None:
     session = open_session(model_of("qwen3", tmp_path / "model"), optimize=False)
-    feeds = defined.pad(None)
+    feeds = tiny_folders.pad(None)
     given = {item.name: feeds[item.name] for item in session.get_inputs()}
     given["input_ids"] = given["input_ids"] + 1000
     with pytest.raises(Exception, match="indices element out of data bounds"):
@@ -190,14 +192,14 @@ def test_deferred_weights_know_their_sizes(tmp_path: Path, large: None) -> None:
 def test_fp8_is_that_of_small_models(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Scales come from the model that runs part by part; the e4m3 numbers are those of the files."""
     ids = tmp_path / "ids.jsonl"
-    ids.write_text("\n".join(json.dumps({"input_ids": list(row)}) for row in defined.REQUESTS), "utf-8")
+    ids.write_text("\n".join(json.dumps({"input_ids": list(row)}) for row in tiny_folders.REQUESTS), "utf-8")
 
-    def made() -> ModelProto:
+    def make_fp8() -> ModelProto:
         model = model_of(name, tmp_path / "model")
         options = RewriteOptions(verify=False)
         result = fp8_model(model, ids, Calibration(ids), options, begin=lambda *_: lambda: None)
         return result.whole()
 
-    wanted = made()
+    wanted = make_fp8()
     request.getfixturevalue("large")
-    assert made() == wanted
+    assert make_fp8() == wanted

@@ -13,12 +13,12 @@ from padfree.builder.engine.options import BuildOptions
 from padfree.builder.engine.preparation_process import preparing
 from padfree.builder.folders.source import opened
 
-from tests.support import defined
+from tests.support import tiny_folders
 
 
 @pytest.mark.parametrize("name", ["bert", "bert_bfloat16"])
 def test_prepared(name: str, tmp_path: Path) -> None:
-    folder = defined.write_reference(defined.read(name), tmp_path)
+    folder = tiny_folders.write_reference(tiny_folders.read(name), tmp_path)
     options = BuildOptions("packed", "fp32", strict=True, verify=False, linear="tensorrt", norms="separate")
     with opened(folder, lazily=True) as source:
         assert source.unmade is not None
@@ -28,6 +28,6 @@ def test_prepared(name: str, tmp_path: Path) -> None:
     assert result.content is not None
     model = onnx.load_model_from_string(bytes(result.content))
     results = [numpy_helper.to_array(item) for item in model.graph.initializer]
-    table = defined.draw("embeddings.word_embeddings.weight", (64, 16))
-    table = table.astype(defined.DTYPES[defined.read(name).dtype]).astype(np.float32)
+    table = tiny_folders.draw("embeddings.word_embeddings.weight", (64, 16))
+    table = table.astype(tiny_folders.DTYPES[tiny_folders.read(name).dtype]).astype(np.float32)
     assert any(array.shape == table.shape and np.array_equal(array, table) for array in results)

@@ -13,21 +13,21 @@ from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools import load_model
 from padfree.onnx_tools.files import read_metadata
 
-from tests.support import defined
+from tests.support import tiny_folders
 
 OWN = "own definition"
 
 
-@pytest.mark.parametrize("name", defined.names())
+@pytest.mark.parametrize("name", tiny_folders.names())
 def test_those_are_own_whose_answers_a_second_reading_gave(name: str, tmp_path: Path) -> None:
-    reference = defined.read(name)
-    written = write_defined(read_folder(defined.write_reference(reference, tmp_path)), adapter=reference.adapter)
+    reference = tiny_folders.read(name)
+    written = write_defined(read_folder(tiny_folders.write_reference(reference, tmp_path)), adapter=reference.adapter)
     assert written.is_own == (reference.source == OWN)
 
 
 @pytest.mark.parametrize(("name", "is_own"), [("jina_v2", True), ("nomic", False)])
 def test_it_is_said(name: str, is_own: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = defined.write_reference(defined.read(name), tmp_path / "model")
+    folder = tiny_folders.write_reference(tiny_folders.read(name), tmp_path / "model")
     assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "packed.onnx"), "--pooling", "mean"]) == 0
     shown = capsys.readouterr()
     assert (f"({OWN})" in shown.err) == is_own

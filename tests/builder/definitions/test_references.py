@@ -20,7 +20,7 @@ from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import finish, rewrite_model
 from padfree.runtime import Session, SessionError
 
-from tests.support import defined
+from tests.support import tiny_folders
 
 TOLERANCE = 1e-5  # of the largest number of an answer; orders of sums differ
 SAME_WHATEVER = ("old_norms", "float16", "three_types", "own_names", "old_entries", "gelu_fast", "gelu_tanh",
@@ -39,15 +39,15 @@ def by_worth(names: Sequence[str]) -> list[Any]:
 
 
 def write(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model:
-    reference = defined.read(name)
-    return write_defined(read_folder(defined.write_reference(reference, folder)), adapter=reference.adapter).model(
+    reference = tiny_folders.read(name)
+    return write_defined(read_folder(tiny_folders.write_reference(reference, folder)), adapter=reference.adapter).model(
         storage
     )
 
 
 def run_padded(model: ModelProto, padding: int | None = None) -> dict[str, Any]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    feeds = defined.pad(padding)
+    feeds = tiny_folders.pad(padding)
     outputs = [item.name for item in session.get_outputs()]
     return dict(zip(outputs, session.run(outputs, {item.name: feeds[item.name] for item in session.get_inputs()}),
                     strict=True))  # fmt: skip
@@ -57,29 +57,29 @@ def assert_same(actual: Any, wanted: Any) -> None:
     np.testing.assert_allclose(actual, wanted, rtol=0, atol=TOLERANCE * max(1.0, float(np.abs(wanted).max())))
 
 
-@pytest.mark.parametrize("name", defined.names())
+@pytest.mark.parametrize("name", tiny_folders.names())
 def test_padded_graph(name: str, tmp_path: Path) -> None:
-    reference = defined.read(name)
-    actual = run_padded(write(name, tmp_path).whole(), defined.padding_of(reference))
+    reference = tiny_folders.read(name)
+    actual = run_padded(write(name, tmp_path).whole(), tiny_folders.padding_of(reference))
     assert set(actual) == set(reference.outputs)
     for output, rows in reference.outputs.items():
-        for number, (ids, wanted) in enumerate(zip(defined.REQUESTS, rows, strict=True)):
-            is_per_token = wanted.shape[:1] == (len(ids),) and actual[output].shape[1] == len(defined.REQUESTS[0])
+        for number, (ids, wanted) in enumerate(zip(tiny_folders.REQUESTS, rows, strict=True)):
+            is_per_token = wanted.shape[:1] == (len(ids),) and actual[output].shape[1] == len(tiny_folders.REQUESTS[0])
             result = actual[output][number]
             assert_same(result[: len(ids)] if is_per_token else result, wanted)
 
 
-@pytest.mark.parametrize("name", by_worth(defined.names()))
+@pytest.mark.parametrize("name", by_worth(tiny_folders.names()))
 def test_packed(name: str, tmp_path: Path) -> None:
-    reference = defined.read(name)
+    reference = tiny_folders.read(name)
     original = write(name, tmp_path / "model")
-    by_id = defined.padding_of(reference) is not None  # looks for ids of padding, in a part that stays padded
+    by_id = tiny_folders.padding_of(reference) is not None  # looks for ids of padding, in a part that stays padded
     rewritten = rewrite_model(original, RewriteOptions(strict=not by_id, verify=by_id))
     save_model(finish(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
-    request: Any = [list(ids) for ids in defined.REQUESTS]
+    request: Any = [list(ids) for ids in tiny_folders.REQUESTS]
     with Session(tmp_path / "packed.onnx") as session:
         if reference.takes_types:
-            request = {"input_ids": request, "token_type_ids": [list(kinds) for kinds in defined.TYPES]}
+            request = {"input_ids": request, "token_type_ids": [list(kinds) for kinds in tiny_folders.TYPES]}
         actual = session.run(request)
     assert set(actual) == set(reference.outputs)
     for output, rows in reference.outputs.items():
@@ -106,11 +106,13 @@ def test_weights_are_the_same_where_files_are_mapped(name: str, tmp_path: Path) 
         np.testing.assert_array_equal(read[output], mapped[output])
 
 
-@pytest.mark.parametrize("name", [name for name in defined.names() if not any(part in name for part in SAME_WHATEVER)])
+@pytest.mark.parametrize(
+    "name", [name for name in tiny_folders.names() if not any(part in name for part in SAME_WHATEVER)]
+)
 def test_every_key_matters(name: str) -> None:
     """A reference for a value of a key tells it from the other values: its answers are others."""
-    mine = defined.read(name)
-    for other in map(defined.read, defined.names()):
+    mine = tiny_folders.read(name)
+    for other in map(tiny_folders.read, tiny_folders.names()):
         alike = other.name != name and set(other.outputs) == set(mine.outputs) and family(other.name) == family(name)
         if not alike or any(part in other.name for part in SAME_WHATEVER):
             continue

@@ -26,7 +26,7 @@ def last_norm(model: onnx.ModelProto) -> onnx.NodeProto:
     return of(model, "PadfreeLayerNorm")[-1]
 
 
-def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
+def unfuse(model: onnx.ModelProto) -> onnx.ModelProto:
     """A model whose last norm adds nothing, as behind products that add: its residual is added by a node."""
     norm = last_norm(model)
     names = [name for name in ("bias", "residual") if node_attributes(norm)[f"has_{name}"]]
@@ -45,7 +45,7 @@ def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def test_the_last_norm_makes_the_pooler() -> None:
-    model = unfused(rewrite_model())
+    model = unfuse(rewrite_model())
     result = for_parser(model, 512)
     check_nodes(result)
     onnx.checker.check_model(with_functions(result, "fp16"))
@@ -64,17 +64,17 @@ def _of(model: onnx.ModelProto, op: str) -> onnx.NodeProto:
 
 CHANGES = {
     "a residual": lambda model: model,
-    "another activation": lambda model: setattr(_of(unfused(model), "Tanh"), "op_type", "Sigmoid"),
-    "a second reader": lambda model: unfused(model).graph.node.append(
+    "another activation": lambda model: setattr(_of(unfuse(model), "Tanh"), "op_type", "Sigmoid"),
+    "a second reader": lambda model: unfuse(model).graph.node.append(
         helper.make_node("Neg", [_of(model, "Tanh").input[0]], ["unread"])
     ),
-    "a factor": lambda model: _of(unfused(model), "Gemm").attribute.append(helper.make_attribute("alpha", 0.5)),
-    "the other way round": lambda model: setattr(_of(unfused(model), "Gemm").attribute[0], "i", 0),
-    "no bias": lambda model: _of(unfused(model), "Gemm").input.pop(),
+    "a factor": lambda model: _of(unfuse(model), "Gemm").attribute.append(helper.make_attribute("alpha", 0.5)),
+    "the other way round": lambda model: setattr(_of(unfuse(model), "Gemm").attribute[0], "i", 0),
+    "no bias": lambda model: _of(unfuse(model), "Gemm").input.pop(),
     "another type": lambda model: setattr(
         next(
             attribute
-            for node in unfused(model).graph.node
+            for node in unfuse(model).graph.node
             if node.op_type == "Cast" and node.output[0] == "pooler_output"
             for attribute in node.attribute
         ),

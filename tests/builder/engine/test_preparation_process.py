@@ -39,7 +39,7 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.runtime.gpu.device import Device
 
-from tests.support import defined
+from tests.support import tiny_folders
 from tests.support.folders import write_folder
 
 ModelWriter = Callable[..., Path]
@@ -53,7 +53,7 @@ def no_device() -> None:
     """There is no GPU."""
 
 
-def prepared(
+def prepared_model(
     model: Path | onnx.ModelProto, device: Callable[[], Device | None] = no_device, **options: Any
 ) -> onnx.ModelProto:
     """The model, whose weights are either in it or in the bytes beside it."""
@@ -73,17 +73,17 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """The processes that are started."""
     started: list[subprocess.Popen[bytes]] = []
 
-    class Recorded(subprocess.Popen):
+    class RecordedChild(subprocess.Popen):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             started.append(self)
 
-    monkeypatch.setattr(preparation_process.subprocess, "Popen", Recorded)
+    monkeypatch.setattr(preparation_process.subprocess, "Popen", RecordedChild)
     return started
 
 
 def test_a_file_is_rewritten_by_another_process(children: list[subprocess.Popen[bytes]]) -> None:
-    assert prepared(EXPORTED, interface="padded") == prepare_model(
+    assert prepared_model(EXPORTED, interface="padded") == prepare_model(
         EXPORTED, replace(OPTIONS, interface="padded"), no_device
     )
     assert [child.returncode for child in children] == [0]
@@ -91,28 +91,28 @@ def test_a_file_is_rewritten_by_another_process(children: list[subprocess.Popen[
 
 def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> None:
     model = onnx.load(str(EXPORTED))
-    assert prepared(model) == prepare_model(model, OPTIONS, no_device)
+    assert prepared_model(model) == prepare_model(model, OPTIONS, no_device)
     assert not children
 
 
 @pytest.mark.parametrize("norms", ["folded", pytest.param("separate", marks=pytest.mark.slow)])
 def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
     plain = rewrite_once(open_model(EXPORTED), replace(OPTIONS, precision="fp16"))
-    result = prepared(EXPORTED, lambda: Device(0, "NVIDIA H200", 9, 0), precision="fp16", norms=norms)
+    result = prepared_model(EXPORTED, lambda: Device(0, "NVIDIA H200", 9, 0), precision="fp16", norms=norms)
     assert result == for_parser(apply_linear("padfree", plain, norms=norms).whole(), MAX_SEQ_LEN)
     assert linear_of(result) == "padfree"
     assert len(children) == 1
     elsewhere = Device(0, "NVIDIA A100", 8, 0)
     for device in (elsewhere, None):
-        actual = prepared(EXPORTED, lambda device=device: device, precision="fp16", norms=norms)
+        actual = prepared_model(EXPORTED, lambda device=device: device, precision="fp16", norms=norms)
         assert actual == for_parser(plain.whole(), MAX_SEQ_LEN)
     with pytest.raises(BuildError, match="--linear padfree: PadfreeLinear computes in fp16 or bf16, the model is fp32"):
-        prepared(EXPORTED, lambda: elsewhere, precision="fp32", linear="padfree", norms=norms)
+        prepared_model(EXPORTED, lambda: elsewhere, precision="fp32", linear="padfree", norms=norms)
 
 
 def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subprocess.Popen[bytes]]) -> None:
     with pytest.raises(BuildError, match="profile max 600 > model limit"):
-        prepared(EXPORTED, profile=ProfileOptions(max_seq_len=600))
+        prepared_model(EXPORTED, profile=ProfileOptions(max_seq_len=600))
     assert len(children) == 1
 
 
@@ -192,17 +192,17 @@ def test_errors_are_those_of_rewriting(tmp_path: Path, packed_model: ModelWriter
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     with pytest.raises(RewriteError, match=r"'.*broken\.onnx' \(8 bytes\) is not an ONNX model"):
-        prepared(broken)
+        prepared_model(broken)
     with pytest.raises(RewriteError, match=r"does not exist; give the path of an \.onnx file"):
-        prepared(tmp_path / "missing.onnx")
+        prepared_model(tmp_path / "missing.onnx")
     with pytest.raises(BuildError, match="fp16 was asked for; leave --precision out"):
-        prepared(packed_model(), precision="fp16")
+        prepared_model(packed_model(), precision="fp16")
 
 
 def test_a_process_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation_process, "_CHILD", "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(BuildError, match=r"bert_tiny\.onnx' ended with code -9 and without an answer; where"):
-        prepared(EXPORTED)
+        prepared_model(EXPORTED)
 
 
 def test_prints_of_libraries_are_no_part_of_the_answer(
@@ -210,7 +210,7 @@ def test_prints_of_libraries_are_no_part_of_the_answer(
 ) -> None:
     said = "os.write(1, b'hello from a library'); from padfree.builder"
     monkeypatch.setattr(preparation_process, "_CHILD", preparation_process._CHILD.replace("from padfree.builder", said))
-    assert prepared(EXPORTED) == prepare_model(EXPORTED, OPTIONS, no_device)
+    assert prepared_model(EXPORTED) == prepare_model(EXPORTED, OPTIONS, no_device)
     assert capfd.readouterr().err == "hello from a library"
 
 
@@ -244,7 +244,7 @@ time.sleep(60)
 
 def test_it_works_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(preparation_process.os, "memfd_create")
-    assert prepared(EXPORTED) == prepare_model(EXPORTED, OPTIONS, no_device)
+    assert prepared_model(EXPORTED) == prepare_model(EXPORTED, OPTIONS, no_device)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -327,7 +327,7 @@ def test_an_export_is_in_the_account(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_large", [True, False])
 def test_memory_of_large_models_is_given_back(is_large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process keeps what it has freed, which is faster, but for weights that come and go."""
-    folder = defined.write_reference(defined.read("bert"), tmp_path / "model")
+    folder = tiny_folders.write_reference(tiny_folders.read("bert"), tmp_path / "model")
     monkeypatch.setattr(preparation_process, "LARGE_MODEL_BYTES", 0 if is_large else 1 << 30)
     with opened(folder, lazily=True) as source:
         assert source.unmade is not None

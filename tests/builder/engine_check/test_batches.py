@@ -25,7 +25,7 @@ from tests.support.rewritings import Rewritings
 PROFILE = Profile(1, 100, 256, 8, 32)
 
 
-def described(model: Any) -> Metadata:
+def read_metadata(model: Any) -> Metadata:
     return parse_metadata(metadata_of(model), "test")
 
 
@@ -33,7 +33,7 @@ def described(model: Any) -> Metadata:
     "profile", [PROFILE, Profile(1, 1, 1, 1, 1), Profile(1, 5, 9, 2, 7), Profile(1, 9, 4096, 3, 2048)]
 )
 def test_every_packed_batch_is_one_that_session_takes(profile: Profile) -> None:
-    metadata = described(rewrite(bert_model(1, 32, 2, 64, 50, 4096), verify=False).model)
+    metadata = read_metadata(rewrite(bert_model(1, 32, 2, 64, 50, 4096), verify=False).model)
     engine: Any = dataclasses.replace(metadata, engine=None, max_positions=profile.max_seq_len)
     for batch in make_batches(metadata, profile, most_tokens=1000):
         feeds = batch.inputs(metadata)
@@ -48,7 +48,7 @@ def lengths(batches: tuple[CheckedBatch, ...]) -> dict[str, list[int]]:
 
 
 def test_the_kinds_of_batches() -> None:
-    packed = described(rewrite(bert_model(1, 32, 2, 64, 50, 4096), verify=False).model)
+    packed = read_metadata(rewrite(bert_model(1, 32, 2, 64, 50, 4096), verify=False).model)
     actual = lengths(make_batches(packed, Profile(1, 100, 65536, 32, 4096), most_tokens=10**6))
     assert actual["one token"] == [1]
     assert actual["longest"] == [512]
@@ -71,7 +71,7 @@ def test_large_models_and_wide_outputs_get_fewer_tokens(monkeypatch: pytest.Monk
     model = bert_model(1, 64, 2, 128, 50, 64)
     products = 4 * 64 * 64 + 2 * 64 * 128 + 64 * 64  # of attention, the layer and the pooler
     assert multiplied_weights(rewrite(model, verify=False).model) == products
-    metadata = described(rewrite(model, verify=False).model)
+    metadata = read_metadata(rewrite(model, verify=False).model)
     tokens = _most_tokens(Model(rewrite(model, verify=False).model), metadata)
     assert tokens == (1 << 24) // 64  # the width of the result
     wide = dataclasses.replace(metadata, outputs=(dataclasses.replace(metadata.outputs[0], shape=(None, 150_000)),))
@@ -90,7 +90,7 @@ def test_onnxruntime_answers_for_every_family(case: Any, interface: str, rewriti
         model = rewritings.of_case(case, interface).model
     except RewriteError as error:
         pytest.skip(str(error)[:100])
-    metadata = described(model)
+    metadata = read_metadata(model)
     reference = compute_reference(Model(model), metadata, PROFILE)
     assert len(reference.batches) >= 3
     for answers in reference.answers:
@@ -102,5 +102,5 @@ def test_onnxruntime_answers_for_every_family(case: Any, interface: str, rewriti
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_an_input_that_nothing_reads_is_fed(interface: str) -> None:
     result = rewrite(without_mask(), interface=interface)
-    reference = compute_reference(Model(result.model), described(result.model), PROFILE)
+    reference = compute_reference(Model(result.model), read_metadata(result.model), PROFILE)
     assert all(np.isfinite(values).all() for answer in reference.answers for values in answer.values())

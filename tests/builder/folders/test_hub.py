@@ -17,7 +17,7 @@ from padfree.builder.folders import hub_refusals
 from padfree.builder.folders.hub_files import module_files, pickles_of, settings_of, weights_of
 from padfree.builder.folders.location import locate
 
-from tests.support import defined
+from tests.support import tiny_folders
 from tests.support.fake_hub import COMMIT, FakeHub, serving
 from tests.support.folders import write_dense, write_json
 
@@ -53,7 +53,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def sentence_model(folder: Path, name: str = "bert", path: str = "") -> dict[str, bytes]:
     """A repository of sentence-transformers with all that such ones have besides."""
-    defined.write_reference(defined.read(name), folder / path)
+    tiny_folders.write_reference(tiny_folders.read(name), folder / path)
     settings = {"in_features": 16, "out_features": 12, "activation_function": "torch.nn.modules.activation.Tanh"}
     listed = [("", path, "Transformer"), ("1", "1_Pooling", "Pooling"), ("2", "2_Dense", "Dense")]
     write_json(
@@ -98,7 +98,7 @@ def test_only_what_is_needed_is_fetched_and_the_cache_serves_without_the_hub(tmp
 
 
 def test_what_the_hub_refuses_is_one_line(tmp_path: Path) -> None:
-    folder = defined.write_reference(defined.read("bert"), tmp_path / "model")
+    folder = tiny_folders.write_reference(tiny_folders.read("bert"), tmp_path / "model")
     files = files_of(folder)
     pickled = {"config.json": files["config.json"], "pytorch_model.bin": b"pickle"}
     own_module = {**files, "modules.json": json.dumps([{"path": "", "type": f"{KIND}.WordEmbeddings"}]).encode()}
@@ -128,7 +128,7 @@ def test_what_the_hub_refuses_is_one_line(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_file_goes_on_where_it_ended(tmp_path: Path) -> None:
-    files = files_of(defined.write_reference(defined.read("bert"), tmp_path / "model"))
+    files = files_of(tiny_folders.write_reference(tiny_folders.read("bert"), tmp_path / "model"))
     files["model.safetensors"] += bytes(45_000_000)  # the client keeps pieces of 10 MB
     with serving(FakeHub({"a/bert": files}, breaks={"model.safetensors"})) as hub:
         (actual,) = ask(hub, tmp_path / "home", ("a/bert", ""))
@@ -140,7 +140,7 @@ def test_an_interrupted_file_goes_on_where_it_ended(tmp_path: Path) -> None:
 
 def test_a_kind_of_model_that_is_not_known_is_taken_from_its_onnx_file(tmp_path: Path) -> None:
     files = sentence_model(tmp_path / "model")
-    files["config.json"] = json.dumps({**defined.read("bert").config, "model_type": "odd"}).encode()
+    files["config.json"] = json.dumps({**tiny_folders.read("bert").config, "model_type": "odd"}).encode()
     files |= {"onnx/model.onnx_data": b"data", "onnx/model_quantized.onnx": b"", "onnx/model_O3.onnx": b""}
     with serving(FakeHub({"a/odd": files})) as hub:
         (actual,) = ask(hub, tmp_path / "home", ("a/odd", ""))
@@ -164,7 +164,7 @@ def test_files_of_repositories() -> None:
 
 
 def test_a_revision_is_for_repositories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = defined.write_reference(defined.read("bert"), tmp_path / "model")
+    folder = tiny_folders.write_reference(tiny_folders.read("bert"), tmp_path / "model")
     with pytest.raises(BuildError, match="--revision v1 is for repositories of the Hugging Face Hub, and this is none"):
         locate(folder, revision="v1")
     assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "o.onnx"), "--revision", "v1"]) == 1

@@ -34,7 +34,7 @@ LEGACY = {"cls": "pooling_mode_cls_token", "lasttoken": "pooling_mode_lasttoken"
           "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens"}  # fmt: skip
 
 
-def normalized(vector: Array) -> Array:
+def normalize(vector: Array) -> Array:
     result: Array = vector / np.linalg.norm(vector)
     return result
 
@@ -67,7 +67,7 @@ def test_a_way_of_pooling(mode: str, form: str, tmp_path: Path) -> None:
         config["pooling_mode_mean_tokens"] = False
     folder = write_folder(tmp_path / "model", modules=[("Pooling", config), ("Normalize", {})])
     actual, rows = vectors(folder, tmp_path)
-    np.testing.assert_allclose(actual, [normalized(pool(row, mode)) for row in rows], atol=TOLERANCE)
+    np.testing.assert_allclose(actual, [normalize(pool(row, mode)) for row in rows], atol=TOLERANCE)
 
 
 def test_several_ways_lie_one_behind_the_other(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_dense_and_normalize_follow(tmp_path: Path) -> None:
         read_tensor(folder / "2_Dense" / "model.safetensors", f"linear.{name}") for name in ("weight", "bias")
     )
     second = read_tensor(folder / "3_Dense" / "model.safetensors", "linear.weight")
-    wanted = [normalized(second @ np.tanh(first @ pool(row, "mean") + bias)) for row in rows]
+    wanted = [normalize(second @ np.tanh(first @ pool(row, "mean") + bias)) for row in rows]
     np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 
@@ -110,7 +110,7 @@ def test_an_exported_file_is_pooled_by_hand(tmp_path: Path) -> None:
     with Session(packed) as session:
         results = session.run([[2, 7, 8, 3], [2, 3]])
     for rows, vector in zip(results["last_hidden_state"], results["sentence_embedding"], strict=True):
-        np.testing.assert_allclose(vector, normalized(rows.mean(0)), atol=TOLERANCE)
+        np.testing.assert_allclose(vector, normalize(rows.mean(0)), atol=TOLERANCE)
     assert not tokenizer_path(packed).exists()
 
 
@@ -171,7 +171,7 @@ def test_prompts_that_pooling_leaves_out(mode: str, interface: str, tmp_path: Pa
                 (row[first:] * index).sum(0) / index.sum() if mode == "weightedmean" else pool(row[first:], mode)
                 for row, index in zip(rows, positions, strict=True)
             ]
-            np.testing.assert_allclose(actual, [normalized(row) for row in wanted], atol=TOLERANCE)
+            np.testing.assert_allclose(actual, [normalize(row) for row in wanted], atol=TOLERANCE)
         bare = session.run(request["input_ids"])["sentence_embedding"]  # ids alone have no prompt
         np.testing.assert_allclose(np.stack(bare), actual, atol=TOLERANCE)
 
@@ -191,10 +191,10 @@ def test_vectors_are_cut_after_the_last_module(size: int, tmp_path: Path) -> Non
     modules: list[tuple[str, dict[str, Any]]] = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
     folder = write_folder(tmp_path / "model", modules=modules, settings={"truncate_dim": size})
     actual, rows = vectors(folder, tmp_path)
-    wanted = np.stack([normalized(pool(row, "mean"))[:size] for row in rows])
+    wanted = np.stack([normalize(pool(row, "mean"))[:size] for row in rows])
     np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
     actual, _ = vectors(folder, tmp_path, "--normalize")
-    again = [normalized(row) for row in wanted]
+    again = [normalize(row) for row in wanted]
     np.testing.assert_allclose(actual, again, atol=TOLERANCE)
     actual, _ = vectors(folder, tmp_path, "--no-normalize")
     np.testing.assert_allclose(actual, [pool(row, "mean")[:size] for row in rows], atol=10 * TOLERANCE)

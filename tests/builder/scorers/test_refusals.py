@@ -19,7 +19,7 @@ from tests.support.scorers import write_scorer
 YES_NO = ("yes", "no")
 
 
-def changed(tmp_path: Path, name: str = "qwen3", file: str = "tokenizer_config.json", **entries: object) -> Path:
+def write_changed(tmp_path: Path, name: str = "qwen3", file: str = "tokenizer_config.json", **entries: object) -> Path:
     """A fixture's folder with other entries in one of its files; None takes an entry away."""
     folder = write_scorer(name, tmp_path / "model")
     said = json.loads((folder / file).read_text("utf-8")) | entries
@@ -35,13 +35,13 @@ def refusal(folder: Path, **options: object) -> str:
 
 
 def test_a_model_that_makes_texts_needs_an_answer(tmp_path: Path) -> None:
-    said = refusal(changed(tmp_path))
+    said = refusal(write_changed(tmp_path))
     assert "is a decoder (Qwen3ForCausalLM), which generates text" in said
     assert "--scores yes,no" in said
 
 
 def test_a_folder_without_a_chat_template_needs_one(tmp_path: Path) -> None:
-    folder = changed(tmp_path, chat_template=None)
+    folder = write_changed(tmp_path, chat_template=None)
     assert "has no chat template" in refusal(folder, scores=YES_NO)
     found = read_folder(folder, HeadOptions(scores=YES_NO, template="{query}: {document}"))
     assert found.text.template == Template(((Piece(field="query"), Piece(": "), Piece(field="document")),))
@@ -65,7 +65,7 @@ def test_a_folder_without_a_chat_template_needs_one(tmp_path: Path) -> None:
     ],
 )
 def test_templates_without_a_place_for_a_text(tmp_path: Path, template: str, what: str) -> None:
-    said = refusal(changed(tmp_path), scores=YES_NO, template=template)
+    said = refusal(write_changed(tmp_path), scores=YES_NO, template=template)
     assert what in said
     assert "{query}" in said
     assert "{document}" in said
@@ -73,7 +73,7 @@ def test_templates_without_a_place_for_a_text(tmp_path: Path, template: str, wha
 
 @pytest.mark.parametrize("names", [("maybe so", "no"), ("yes", "\u4f60\u597d")])
 def test_answers_that_are_no_token(tmp_path: Path, names: tuple[str, str]) -> None:
-    said = refusal(changed(tmp_path), scores=names)
+    said = refusal(write_changed(tmp_path), scores=names)
     assert "is no token, the tokenizer splits it into" in said
     assert "name tokens of its vocabulary" in said
 
@@ -93,18 +93,18 @@ def test_a_known_reranker_whose_tokenizer_lacks_the_answer(tmp_path: Path) -> No
 
 
 def test_one_token_is_no_answer_against_itself(tmp_path: Path) -> None:
-    assert "both are the token" in refusal(changed(tmp_path), scores=("yes", "yes"))
+    assert "both are the token" in refusal(write_changed(tmp_path), scores=("yes", "yes"))
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
-    folder = changed(tmp_path)
+    folder = write_changed(tmp_path)
     (folder / "tokenizer.json").unlink()
     assert "has no tokenizer.json, which tells the answers' tokens" in refusal(folder, scores=YES_NO)
 
 
 def test_models_whose_last_layer_does_more(tmp_path: Path) -> None:
     """Gemma 2 caps the scores of words."""
-    folder = changed(tmp_path, "gemma", "config.json", model_type="gemma2")
+    folder = write_changed(tmp_path, "gemma", "config.json", model_type="gemma2")
     assert "how a gemma2 makes scores of words is not known" in refusal(folder, scores=("Yes",))
 
 

@@ -43,7 +43,7 @@ CMD ["tritonserver", "--model-repository=/models", \
 """
 
 
-def archived(folder: Path) -> list[str]:
+def archived_names(folder: Path) -> list[str]:
     with tarfile.open(folder / "padfree.tar") as tar:
         return tar.getnames()
 
@@ -56,7 +56,7 @@ def test_the_tensorrt_backend(write_plan: PlanWriter, libraries: Path, tmp_path:
     folder = write_repository(write_plan(), tmp_path / "models", ServingOptions("bert", server="24.11")).folder
     assert (folder / "Dockerfile").read_text() == TENSORRT
     assert (folder / ".dockerignore").read_text() == "*\n!padfree.tar\n"
-    *names, probe = archived(folder)
+    *names, probe = archived_names(folder)
     assert names == ["padfree/lib/libpadfree.so", "padfree/lib/libpadfree_register.so"]
     assert probe == "padfree/runtime/triton/probe.py"
     with tarfile.open(folder / "padfree.tar") as tar:
@@ -96,7 +96,7 @@ def test_texts_need_python_there_too(write_plan: PlanWriter, tmp_path: Path, tok
         "padfree/lib/libpadfree_register.so",
         "padfree/runtime/triton/tokenizer.py",
         "padfree/contract/metadata.py",
-    } <= set(archived(folder))
+    } <= set(archived_names(folder))
 
 
 def test_the_python_backend_installs_the_plans_tensorrt(write_plan: PlanWriter, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_python_backend_installs_the_plans_tensorrt(write_plan: PlanWriter, 
     assert "libnvinfer" not in dockerfile
     assert "plugins=" not in dockerfile
     assert install_line(dockerfile).endswith("'numpy>=1.26,<2' 'tensorrt==10.6.0.*' 'cuda-python>=12.8'")
-    assert [name for name in archived(folder) if name.startswith("padfree/lib/")] == ["padfree/lib/libpadfree.so"]
+    assert [name for name in archived_names(folder) if name.startswith("padfree/lib/")] == ["padfree/lib/libpadfree.so"]
 
 
 @pytest.mark.parametrize("backend", ["tensorrt", "python"])

@@ -75,7 +75,7 @@ def run(record: Operator, inputs: list[Array]) -> Array:
     return np.asarray(y)
 
 
-def named(*names: str, **properties: Any) -> list[Any]:
+def records_with(*names: str, **properties: Any) -> list[Any]:
     """The records with such properties, or of these names."""
     return [
         pytest.param(record, id=record.name)
@@ -85,7 +85,7 @@ def named(*names: str, **properties: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("record", named(work=Work.ELEMENTWISE))
+@pytest.mark.parametrize("record", records_with(work=Work.ELEMENTWISE))
 def test_elements_depend_on_the_same_elements(record: Operator) -> None:
     inputs = operands(record, np.random.default_rng(1))
     order = np.random.default_rng(2).permutation(SHAPE[0])
@@ -93,7 +93,7 @@ def test_elements_depend_on_the_same_elements(record: Operator) -> None:
     np.testing.assert_array_equal(actual, run(record, inputs)[order])
 
 
-@pytest.mark.parametrize("record", named(shape=ShapeRule.FIRST))
+@pytest.mark.parametrize("record", records_with(shape=ShapeRule.FIRST))
 def test_shape_and_type_are_those_of_the_first_input(record: Operator) -> None:
     if record.name == "BatchNormalization":
         inputs = [np.ones(SHAPE, np.float32), *(np.ones(SHAPE[1:], np.float32) for _ in range(4))]
@@ -103,25 +103,25 @@ def test_shape_and_type_are_those_of_the_first_input(record: Operator) -> None:
     assert (y.shape, y.dtype) == (inputs[0].shape, inputs[0].dtype)
 
 
-@pytest.mark.parametrize("record", named(finite=True))
+@pytest.mark.parametrize("record", records_with(finite=True))
 def test_zeros_give_finite_numbers(record: Operator) -> None:
     assert np.isfinite(run(record, operands(record, np.random.default_rng(1), zeros=True))).all()
 
 
-@pytest.mark.parametrize("record", [item for item in named() if item.values[0].least is not None])
+@pytest.mark.parametrize("record", [item for item in records_with() if item.values[0].least is not None])
 def test_nothing_is_below_the_least(record: Operator) -> None:
     y = run(record, operands(record, np.random.default_rng(1)))
     assert record.least is not None
     assert y.astype(np.float64).min() >= record.least
 
 
-@pytest.mark.parametrize("record", named(keeps_sign=True))
+@pytest.mark.parametrize("record", records_with(keeps_sign=True))
 def test_signs_are_kept(record: Operator) -> None:
     inputs = [np.abs(array) for array in operands(record, np.random.default_rng(1))]
     assert run(record, inputs).min() >= 0
 
 
-@pytest.mark.parametrize("record", [item for item in named() if item.values[0].moves is not None])
+@pytest.mark.parametrize("record", [item for item in records_with() if item.values[0].moves is not None])
 def test_moved_elements_are_those_of_the_input(record: Operator) -> None:
     inputs = operands(record, np.random.default_rng(1))
     y, x = run(record, inputs), inputs[0]
@@ -140,7 +140,7 @@ def test_moved_elements_are_those_of_the_input(record: Operator) -> None:
         np.testing.assert_array_equal(y, np.concatenate(inputs))
 
 
-@pytest.mark.parametrize("record", [item for item in named() if item.values[0].parameters])
+@pytest.mark.parametrize("record", [item for item in records_with() if item.values[0].parameters])
 def test_parameters_are_inputs_of_whole_numbers(record: Operator) -> None:
     """But for the padding value of Pad, which is one number too, and Resize's regions and scales."""
     inputs = defs.get_schema(record.name, OPSET).inputs

@@ -210,7 +210,7 @@ def halve(b: EncoderBuilder) -> str:
     return rows(b, b.op("Div", steps(b), b.constant(2, np.int64)))
 
 
-def clipped(b: EncoderBuilder) -> str:
+def clip_steps(b: EncoderBuilder) -> str:
     return rows(b, b.op("Min", steps(b), b.constant(ROWS - 1, np.int64)))
 
 
@@ -223,7 +223,7 @@ def through_floats(b: EncoderBuilder) -> str:
     return rows(b, b.op("Cast", number, to=TensorProto.INT64))
 
 
-def squared(b: EncoderBuilder) -> str:
+def square_steps(b: EncoderBuilder) -> str:
     """Numbers that grow with the square of the length."""
     return rows(b, b.op("Mul", steps(b), steps(b)), 100)
 
@@ -255,7 +255,7 @@ Form = Callable[[EncoderBuilder], str]
 FORMS: Mapping[Form, int | None] = {
     shift: ROWS - 2, shifted_late: ROWS - 2, slice_rows: ROWS, sliced_from_two: ROWS - 2, sliced_from_the_end: ROWS,
     sliced_numbers: ROWS, buffer_is_shorter: ROWS, counted_ids: ROWS - 2, counted_mask: ROWS - 2, halve: 2 * ROWS,
-    clipped: None, clipped_too_far: ROWS, through_floats: ROWS - 1, squared: 10, buffered_types: ROWS,
+    clip_steps: None, clipped_too_far: ROWS, through_floats: ROWS - 1, square_steps: 10, buffered_types: ROWS,
     picked_by_nd: ROWS, rotate: ROWS, whole_table: ROWS,
 }  # fmt: skip
 

@@ -45,7 +45,7 @@ def top_k(builder: EncoderBuilder, x: str) -> str:
     return "places"
 
 
-def scattered(builder: EncoderBuilder, x: str) -> str:
+def scatter(builder: EncoderBuilder, x: str) -> str:
     positions = builder.constant([[0, 0], [1, 0]], np.int64)
     return builder.op("ScatterND", x, positions, builder.weight(2, HIDDEN))
 
@@ -79,7 +79,7 @@ CASES: dict[str, Build] = {
     "RNN, state": recurrent("RNN", 1, 1),
     "GlobalAveragePool": lambda b, x: b.op("GlobalAveragePool", x),
     "Trilu": lambda b, x: b.op("Trilu", x, b.constant(1, np.int64)),
-    "ScatterND": scattered,
+    "ScatterND": scatter,
     "ScatterElements": lambda b, x: b.op("ScatterElements", x, b.constant([[[0]]], np.int64), b.constant([[[2.0]]])),
     "GatherND": lambda b, x: b.op("GatherND", x, b.constant([[0, 1], [2, 0]], np.int64)),
     "GatherND in a batch": lambda b, x: b.op("GatherND", x, b.constant([[[0]], [[1]], [[1]]], np.int64), batch_dims=1),

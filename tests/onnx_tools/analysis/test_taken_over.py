@@ -138,7 +138,7 @@ def test_a_copy_computes_the_same_and_shares_nothing_but_weights() -> None:
 def test_wiring_sees_every_change_of_nodes_and_tensors() -> None:
     graph = import_graph(random_model(3)[0])
 
-    def changed(change: str) -> bool:
+    def is_noticed(change: str) -> bool:
         copied = copy_of(graph)
         wiring, node = Wiring(copied), copied.nodes[2]
         if change == "node":
@@ -154,6 +154,6 @@ def test_wiring_sees_every_change_of_nodes_and_tensors() -> None:
             node.outputs.clear()
         return not wiring.is_that_of(copied)
 
-    assert [change for change in ("node", "order", "input", "output", "moved", "nothing") if not changed(change)] == [
-        "nothing"
-    ]
+    assert [
+        change for change in ("node", "order", "input", "output", "moved", "nothing") if not is_noticed(change)
+    ] == ["nothing"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from padfree.onnx_tools import CoverageReport, RewriteError, RewriteResult, load_model
 
-from tests.support import exports_table, folded, pages
+from tests.support import exports_table, folding_encoders, pages
 from tests.support.families import Case, all_cases, optimum_cases
 from tests.support.rewritings import Rewritings
 
@@ -106,7 +106,7 @@ def page(rewritings: Rewritings) -> str:
         _table((case for case in heads if case.family == "modernbert"), "head", rewritten),
     ]
     parts += [MORE, _more()]
-    parts += [OPTIMIZED, _optimized((case for case in optimum_cases() if case.level), rewritten)]
+    parts += [OPTIMIZED, _optimized_table((case for case in optimum_cases() if case.level), rewritten)]
     parts += [FOLDED, _fold_cell(rewritings)]
     parts += ["## Forms of BERT\n", _forms(forms, rewritten)]
     parts += ["## Files with fixed sizes\n", _fixed_cell((case for case in all_cases() if case.static), rewritten)]
@@ -134,8 +134,8 @@ def _fold_cell(rewritings: Rewritings) -> str:
         "| family | linear layers | gated | with RoPE | with a norm | separate norms | separate rotations |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in folded.NAMES:
-        actual = folded.layers_of(rewritings.of_linear(name).model)
+    for name in folding_encoders.NAMES:
+        actual = folding_encoders.layers_of(rewritings.of_linear(name).model)
         cells = [name, *(str(count) for count in astuple(actual))]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -174,7 +174,7 @@ def _table(cases: Iterable[Case], column: str, rewritten: Rewritten) -> str:
     return "\n".join([*lines, ""])
 
 
-def _optimized(cases: Iterable[Case], rewritten: Rewritten) -> str:
+def _optimized_table(cases: Iterable[Case], rewritten: Rewritten) -> str:
     lines = ["| family | head | level | fused operators | linear | attention | masks | stays padded because |"]
     lines.append("|---|---|---|---|---|---|---|---|")
     for case in cases:

@@ -10,7 +10,7 @@ import pytest
 from padfree.onnx_tools.files.metadata import read_metadata
 
 from tests.support import exports
-from tests.support.folded import NAMES, Layers, inputs_of, layers_of, load
+from tests.support.folding_encoders import NAMES, Layers, inputs_of, layers_of, load
 from tests.support.messages import run, with_rounding
 from tests.support.rewritings import Rewritings
 

@@ -58,7 +58,7 @@ NO_DATA = {
 PLACES = ("initializer", "constant", "function")
 
 
-def planted(rewritten: TensorProto, index: str) -> ModelProto:
+def plant(rewritten: TensorProto, index: str) -> ModelProto:
     model = export()
     if index == "initializer":
         model.graph.initializer.append(rewritten)
@@ -79,7 +79,7 @@ def planted(rewritten: TensorProto, index: str) -> ModelProto:
 def test_tensors_without_the_data_that_they_ask_for(
     tmp_path: Path, made: TensorProto, message: str, place: str
 ) -> None:
-    model = planted(made, place)
+    model = plant(made, place)
     file = tmp_path / "model.onnx"
     file.write_bytes(model.SerializeToString())
     for storage in Storage:
@@ -106,7 +106,7 @@ COMPLETE = {
 def test_complete_tensors_of_all_kinds_are_read(tmp_path: Path, made: TensorProto) -> None:
     made.name = "planted"
     file = tmp_path / "model.onnx"
-    file.write_bytes(planted(made, "initializer").SerializeToString())
+    file.write_bytes(plant(made, "initializer").SerializeToString())
     assert load_model(file).graph.initializer[-1] == made
 
 

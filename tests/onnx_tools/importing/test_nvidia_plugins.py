@@ -109,7 +109,7 @@ class Bert:
     def truth(self, ids: Any, types: Any, gelu: str) -> Any:
         """One sequence alone, in float64."""
 
-        def normed(x: Any, norm: dict[str, Any]) -> Any:
+        def normalise(x: Any, norm: dict[str, Any]) -> Any:
             x = x - x.mean(-1, keepdims=True)
             return x / np.sqrt((x * x).mean(-1, keepdims=True)) * norm["gamma"] + norm["beta"]
 
@@ -119,16 +119,16 @@ class Bert:
             return 0.5 * x * (1 + np.vectorize(math.erf)(x / 2**0.5))
 
         tables = {name: table.astype(np.float64) for name, table in self.tables.items()}
-        x = normed(tables["word"][ids] + tables["token_type"][types] + tables["position"][: len(ids)], self.norms[0])
+        x = normalise(tables["word"][ids] + tables["token_type"][types] + tables["position"][: len(ids)], self.norms[0])
         for layer, weights in enumerate(self.layers):
             linear = {name: (w.astype(np.float64).T, b) for name, (w, b) in weights.items()}
             qkv = (x @ linear["qkv"][0] + linear["qkv"][1]).reshape(len(ids), HEADS, 3, HIDDEN // HEADS)
             q, k, v = (qkv[:, :, part].transpose(1, 0, 2) for part in range(3))
             scores = np.exp(q @ k.transpose(0, 2, 1) * (HIDDEN // HEADS) ** -0.5)
             mixed = (scores / scores.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(len(ids), HIDDEN)
-            x = normed(mixed @ linear["out"][0] + linear["out"][1] + x, self.norms[1 + 2 * layer])
+            x = normalise(mixed @ linear["out"][0] + linear["out"][1] + x, self.norms[1 + 2 * layer])
             inner = act(x @ linear["up"][0] + linear["up"][1])
-            x = normed(inner @ linear["down"][0] + linear["down"][1] + x, self.norms[2 + 2 * layer])
+            x = normalise(inner @ linear["down"][0] + linear["down"][1] + x, self.norms[2 + 2 * layer])
         return x
 
 

@@ -20,7 +20,7 @@ from padfree.onnx_tools.importing.quantized.unquantized import (
 from padfree.onnx_tools.quantization.e4m3 import quantized_rows
 
 from tests.onnx_tools.agreement import run
-from tests.support.quantized import FORMS, KINDS, Quantizer, TorchQuantizer, with_weights
+from tests.support.quantizers import FORMS, KINDS, Quantizer, TorchQuantizer, with_weights
 
 from .conftest import FEEDS
 
@@ -110,7 +110,7 @@ def test_weights_stay_for_those_who_take_activations_alone(original: ModelProto)
 
 def test_infinite_scales_of_activations_are_not_needed(original: ModelProto) -> None:
     """ModelOpt gives masks that hold -inf such scales."""
-    inputs = changed(original, lambda graph: set_scale(graph, float("inf")))
+    inputs = quantize_and_change(original, lambda graph: set_scale(graph, float("inf")))
     assert rewrite(inputs).report.complete
 
 
@@ -119,7 +119,7 @@ def test_models_without_it_stay(original: ModelProto) -> None:
     assert "unquantized" not in read_metadata(rewrite(original, verify=False).model)
 
 
-def changed(original: ModelProto, change: Any) -> ModelProto:
+def quantize_and_change(original: ModelProto, change: Any) -> ModelProto:
     model = Quantizer("int8", "stored").apply(original)
     change(model.graph)
     return model
@@ -191,7 +191,7 @@ def blocks(graph: onnx.GraphProto) -> None:
 )
 def test_what_is_not_understood_is_refused(original: ModelProto, change: Any, message: str) -> None:
     with pytest.raises(RewriteError, match=message):
-        without_quantization(Model(changed(original, change)))
+        without_quantization(Model(quantize_and_change(original, change)))
 
 
 def test_weights_in_e4m3_come_out_as_they_were(original: ModelProto) -> None:

@@ -13,7 +13,7 @@ from padfree.onnx_tools.files.ort_session import open_session
 from padfree.onnx_tools.importing.quantized.unquantized import without_quantization
 
 from tests.onnx_tools.agreement import run
-from tests.support.quantized import Quantizer
+from tests.support.quantizers import Quantizer
 
 from .conftest import FEEDS
 

@@ -53,7 +53,7 @@ class PositionedBuilder(EncoderBuilder):
     def columns(self, x: str, start: int, end: int, step: int = 1) -> str:
         return self.op("Slice", x, self.axes(start), self.axes(end), self.axes(3), self.axes(step))
 
-    def attended(self, x: str, q: str, k: str, v: str, *added: str, scale: float = 0.6) -> str:
+    def attend(self, x: str, q: str, k: str, v: str, *added: str, scale: float = 0.6) -> str:
         """A layer of heads [B,H,S,D] with what is added to the scores, one after the other."""
         scores = self.op("MatMul", q, self.op("Transpose", k, perm=[0, 1, 3, 2]))
         scores = self.op("Mul", scores, self.constant(scale))
@@ -72,7 +72,7 @@ def with_added(added: Added) -> ModelProto:
     """One layer with what is added to its scores."""
     b = PositionedBuilder()
     x = b.embedding()
-    return with_output(b.attended(x, b.split(x), b.split(x), b.split(x), *added(b)), b, TOKENS)
+    return with_output(b.attend(x, b.split(x), b.split(x), b.split(x), *added(b)), b, TOKENS)
 
 
 def rotary_layer(turn: Turn, keys: Turn | None = None, *more: str) -> ModelProto:
@@ -80,7 +80,7 @@ def rotary_layer(turn: Turn, keys: Turn | None = None, *more: str) -> ModelProto
     b = PositionedBuilder()
     x = b.embedding()
     q, k = turn(b, b.split(x)), (keys or turn)(b, b.split(x))
-    return with_output(b.attended(x, q, k, b.split(x), b.padding_mask()), b, TOKENS, *more)
+    return with_output(b.attend(x, q, k, b.split(x), b.padding_mask()), b, TOKENS, *more)
 
 
 def attributes(result: RewriteResult, op: str = "PadfreeAttention") -> list[dict[str, Any]]:

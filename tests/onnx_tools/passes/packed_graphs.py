@@ -36,9 +36,9 @@ class PackedGraph:
         self._rng = np.random.default_rng(1)
 
     def constant(self, *shape: int, center: float = 0.0, scale: float = 0.3) -> str:
-        return self.given(center + self._rng.standard_normal(shape) * scale)
+        return self.initializer(center + self._rng.standard_normal(shape) * scale)
 
-    def given(self, values: Any, dtype: str = "") -> str:
+    def initializer(self, values: Any, dtype: str = "") -> str:
         name = f"c{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.asarray(values).astype(dtype or self.dtype), name))
         return name

@@ -18,7 +18,7 @@ from .attention_forms import HEADS, SIZE, PositionedBuilder
 Change = Callable[[PositionedBuilder, str, str, str], str]  # of the context, the queries and the values [B,H,S,D]
 
 
-def gated(b: PositionedBuilder, context: str, q: str, _v: str) -> str:
+def gate(b: PositionedBuilder, context: str, q: str, _v: str) -> str:
     return b.op("Mul", context, b.op("Sigmoid", q))
 
 
@@ -55,7 +55,7 @@ def model(change: Change) -> ModelProto:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("change", [gated, by_head, norm, with_values, guard, twice])
+@pytest.mark.parametrize("change", [gate, by_head, norm, with_values, guard, twice])
 def test_heads_that_are_changed(change: Change, interface: str) -> None:
     original = model(change)
     result = rewrite(original, interface=interface, strict=True)

@@ -157,7 +157,7 @@ def test_scales_with_a_bias_of_zero(order: int) -> None:
     q = b.op("Mul", b.split(x), b.constant(0.5))
     q = b.op("Add", *((q, zero) if order else (zero, q)))
     k = b.op("Div", b.op("Sub", b.op("Mul", *((one, b.split(x)) if order else (b.split(x), one))), zero), one)
-    model = with_output(b.attended(x, q, k, b.split(x), b.padding_mask()), b, TOKENS)
+    model = with_output(b.attend(x, q, k, b.split(x), b.padding_mask()), b, TOKENS)
     result = rewrite(model, strict=True)
     assert attributes(result)[0]["qkv_layout"] == b"3HD"
     assert_agree(model, result)

@@ -46,20 +46,20 @@ def _bucket(b: PositionedBuilder, far: str) -> str:
     return b.op("Where", b.op("LessOrEqual", away, b.number(BUCKETS)), far, coarse)
 
 
-def _clipped(b: PositionedBuilder, far: str) -> str:
+def _clip(b: PositionedBuilder, far: str) -> str:
     return b.op("Clip", b.op("Add", far, b.number(SPAN)), b.number(0), b.number(2 * SPAN - 1))
 
 
 def _buckets(b: PositionedBuilder) -> str:
-    return _clipped(b, _bucket(b, _distance(b)))
+    return _clip(b, _bucket(b, _distance(b)))
 
 
 def _distances(b: PositionedBuilder) -> str:
-    return _clipped(b, _distance(b))
+    return _clip(b, _distance(b))
 
 
 def _other_way(b: PositionedBuilder) -> str:
-    return _clipped(b, b.op("Neg", _distance(b)))
+    return _clip(b, b.op("Neg", _distance(b)))
 
 
 def _table(b: PositionedBuilder, rows: int = 2 * SPAN, embeddings: str | None = None) -> str:
@@ -179,7 +179,7 @@ def test_tables(terms: Terms, names: set[str], reach: int, mask: str) -> None:
 
 def _by_ids(b: PositionedBuilder) -> str:
     far = b.op("Sub", *(b.op("Unsqueeze", "input_ids", b.axes(axis)) for axis in (1, 2)))
-    return b.op("Unsqueeze", _clipped(b, far), b.axes(1))
+    return b.op("Unsqueeze", _clip(b, far), b.axes(1))
 
 
 def _by_sums(b: PositionedBuilder) -> str:

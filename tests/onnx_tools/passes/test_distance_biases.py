@@ -43,7 +43,7 @@ def _text(result: RewriteResult) -> dict[str, str]:
     return {key: value.decode() for key, value in attributes(result)[0].items() if isinstance(value, bytes)}
 
 
-def _bucketed(b: PositionedBuilder, distance: str) -> str:
+def _bucket(b: PositionedBuilder, distance: str) -> str:
     """T5's buckets, by logarithms, [1,H,S,S]: 0, 1, then coarser up to 5, and 6 more for keys ahead."""
     ahead = b.op("Mul", b.op("Cast", b.op("Greater", distance, b.number(0)), to=INT64), b.number(4))
     far = b.op("Abs", distance)
@@ -56,18 +56,18 @@ def _bucketed(b: PositionedBuilder, distance: str) -> str:
 
 
 def _buckets(b: PositionedBuilder) -> list[str]:
-    return [_bucketed(b, b.distance()), b.padding_mask()]
+    return [_bucket(b, b.distance()), b.padding_mask()]
 
 
 def _with_the_mask(b: PositionedBuilder) -> list[str]:
-    return [b.op("Add", _bucketed(b, b.distance()), b.padding_mask())]
+    return [b.op("Add", _bucket(b, b.distance()), b.padding_mask())]
 
 
 def _under_the_mask(b: PositionedBuilder) -> list[str]:
-    return [b.op("Where", b.kept_keys(), _bucketed(b, b.distance()), b.constant(-10000.0))]
+    return [b.op("Where", b.kept_keys(), _bucket(b, b.distance()), b.constant(-10000.0))]
 
 
-def _clipped(b: PositionedBuilder) -> list[str]:
+def _clip_distances(b: PositionedBuilder) -> list[str]:
     """A row for every distance between -2 and 2, and a constant for each head, which changes nothing."""
     row = b.op("Add", b.op("Clip", b.distance(), b.number(-2), b.number(2)), b.number(2))
     result = b.op("Transpose", b.op("Gather", b.weight(5, HEADS), row), perm=[2, 0, 1])
@@ -75,7 +75,7 @@ def _clipped(b: PositionedBuilder) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("added", "reach"), [(_buckets, LAST), (_with_the_mask, LAST), (_under_the_mask, LAST), (_clipped, 2)]
+    ("added", "reach"), [(_buckets, LAST), (_with_the_mask, LAST), (_under_the_mask, LAST), (_clip_distances, 2)]
 )
 def test_tables(added: Added, reach: int) -> None:
     model = with_added(added)
@@ -93,9 +93,9 @@ def test_tables(added: Added, reach: int) -> None:
 def test_layers_share_a_table() -> None:
     b = PositionedBuilder()
     x = b.embedding()
-    bias = _bucketed(b, b.distance())
+    bias = _bucket(b, b.distance())
     for _ in range(2):
-        x = b.attended(x, b.split(x), b.split(x), b.split(x), bias, b.padding_mask())
+        x = b.attend(x, b.split(x), b.split(x), b.split(x), bias, b.padding_mask())
     result = rewrite(with_output(x, b, TOKENS), strict=True)
     nodes = [node for node in result.model.graph.node if node.op_type == "PadfreeAttention"]
     assert len(nodes) == 2
@@ -162,7 +162,7 @@ def test_every_distance_of_a_limited_model_is_in_its_table() -> None:
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
     positions = b.op("Gather", b.weight(POSITIONS, HIDDEN), b.steps(0))
     x = b.norm(b.op("Add", words, positions))
-    model = with_output(b.attended(x, b.split(x), b.split(x), b.split(x), *_of_squares(b)), b, TOKENS)
+    model = with_output(b.attend(x, b.split(x), b.split(x), b.split(x), *_of_squares(b)), b, TOKENS)
     result = rewrite(model, strict=True)
     assert attributes(result)[0]["bias_range"] == POSITIONS - 1
     assert_agree(model, result)

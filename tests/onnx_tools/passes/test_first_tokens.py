@@ -23,7 +23,7 @@ from padfree.onnx_tools.synthetic import bert_model
 
 from tests.onnx_tools.agreement import INTERFACES, assert_agree, run
 from tests.onnx_tools.report_checks import assert_report_is_true
-from tests.support import folded
+from tests.support import folding_encoders
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder
 from tests.support.exports import assert_valid
 from tests.support.messages import with_linear
@@ -125,7 +125,7 @@ def pooler(b: EncoderBuilder, x: str) -> str:
     return b.linear(b.op("Tanh", b.linear(first(b, x), HIDDEN, HIDDEN)), HIDDEN, CLASSES)
 
 
-def normalized(b: EncoderBuilder, x: str) -> str:
+def normalize(b: EncoderBuilder, x: str) -> str:
     pooled = first(b, x)
     norm = b.op("ReduceL2", pooled, axes=[-1], keepdims=1)
     return b.op("Div", pooled, b.op("Expand", b.op("Clip", norm, b.constant(1e-12)), b.op("Shape", pooled)))
@@ -171,7 +171,7 @@ def test_a_classifier_computes_its_last_layer_for_first_tokens(name: str, interf
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_an_embedding_keeps_its_length_of_1(interface: str) -> None:
     b, x = norms_behind()
-    model = model_of(b, y=normalized(b, x))
+    model = model_of(b, y=normalize(b, x))
     result = rewrite(model, interface=interface, strict=True)
     assert moved_count(result) == 1
     assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER
@@ -185,7 +185,7 @@ def test_an_embedding_keeps_its_length_of_1(interface: str) -> None:
 def test_pools_divide_by_lengths_in_half_precision(precision: str) -> None:
     """Nothing is left of it outside of the pool, whose rows are half precision, and 1e-12 would be 0 in fp16."""
     b, x = norms_behind()
-    model = model_of(b, y=normalized(b, x))
+    model = model_of(b, y=normalize(b, x))
     wide, narrow = (rewrite(model, precision=kind).model for kind in ("fp32", precision))
     types = check_element_types(without_functions(narrow), precision)
     *_, pool = [node for node in padfree_nodes(narrow.graph) if node.op_type == "PadfreePool"]
@@ -205,7 +205,7 @@ def test_a_row_of_zeros_has_no_nan(precision: str) -> None:
     """Behind a product of zeros."""
     b, x = norms_behind()
     x = b.op("MatMul", x, b.constant(np.zeros((HIDDEN, HIDDEN))))
-    result = rewrite(model_of(b, y=normalized(b, x)), precision=precision, verify=False)
+    result = rewrite(model_of(b, y=normalize(b, x)), precision=precision, verify=False)
     assert moved_count(result) == 1
     feeds = {"input_ids": np.arange(5, dtype=np.int32), "seq_lens": np.asarray([2, 3], np.int32)}
     np.testing.assert_array_equal(run(result.model, feeds)[0], np.zeros((2, HIDDEN)))
@@ -228,7 +228,7 @@ def test_two_heads(interface: str) -> None:
     """One of which normalises, and an output that is the first token's row itself, under two names."""
     b, x = norms_behind()
     pooled = first(b, x)
-    model = model_of(b, y=pooler(b, x), z=normalized(b, x), rows=pooled, rows_again=pooled)
+    model = model_of(b, y=pooler(b, x), z=normalize(b, x), rows=pooled, rows_again=pooled)
     result = rewrite(model, interface=interface, strict=True)
     assert moved_count(result) >= 2
     assert rows(result.model, *PRODUCTS)[:8] == ["T"] * 4 + LAST_LAYER
@@ -297,7 +297,7 @@ Tail = Callable[[EncoderBuilder, str], str]
 
 
 @pytest.mark.parametrize("encoder", [norms_behind, norms_ahead])
-@pytest.mark.parametrize("tail", [first, normalized, pooler])
+@pytest.mark.parametrize("tail", [first, normalize, pooler])
 def test_empty_sequences_are_zeros_and_change_nothing(
     tail: Tail, encoder: Callable[[], tuple[EncoderBuilder, str]]
 ) -> None:
@@ -370,7 +370,7 @@ ROW_NORMS = {  # norms that the last layer has left, of rows
 @pytest.mark.parametrize(("name", "normalize"), [*((name, False) for name in ROW_NORMS), ("bert", True), ("t5", True)])
 def test_products_of_first_tokens_fold_norms(name: str, normalize: bool, rewritings: Rewritings) -> None:
     """As many as where the last layer computes all tokens; the last norm stays in both."""
-    plain = rewrite(first_token_of(folded.load(name), normalize=normalize))
+    plain = rewrite(first_token_of(folding_encoders.load(name), normalize=normalize))
     rewritten, whole = with_linear(plain.model), rewritings.of_linear(name).model
     assert moved_count(plain) == 1
     (count, (reason,)), (whole_count, _) = folding(rewritten), folding(whole)
@@ -392,7 +392,7 @@ def test_products_of_first_tokens_fold_norms(name: str, normalize: bool, rewriti
 
 def test_the_last_layers_products_take_norms_and_sums() -> None:
     """The one behind attention tells moments, the next norms by them, and the last adds what it norms itself."""
-    rewritten = with_linear(rewrite(first_token_of(folded.load("bert"))).model)
+    rewritten = with_linear(rewrite(first_token_of(folding_encoders.load("bert"))).model)
     linear_nodes = [node for node in padfree_nodes(rewritten.graph) if node.op_type == "PadfreeLinear"]
     flags = ("has_residual", "has_moments", "has_x_moments", "has_residual_moments")
     results = [{name for name in flags if node_attributes(node)[name]} for node in linear_nodes[-3:]]
@@ -413,7 +413,7 @@ def _values(item: Any) -> np.ndarray:
 @pytest.mark.parametrize("name", ["bert", "modernbert"])
 def test_fp8(name: str) -> None:
     """Products of tokens are in e4m3, those of first tokens alone in half precision."""
-    plain = rewrite(first_token_of(folded.load(name)), precision="fp16", verify=False).model
+    plain = rewrite(first_token_of(folding_encoders.load(name)), precision="fp16", verify=False).model
     feeds = {item.name: _values(item) for item in plain.graph.input}
     rewritten = quantize_gemms(Model(plain), [feeds])
     assert rows(rewritten.proto, "PadfreeLinearFp8") == ["T"] * 5
@@ -429,7 +429,7 @@ def test_fp8(name: str) -> None:
 
 def test_fp8_of_what_is_asked_for() -> None:
     """A pattern that names a product of first tokens alone leaves it in half precision."""
-    plain = rewrite(first_token_of(folded.load("bert")), precision="fp16", verify=False).model
+    plain = rewrite(first_token_of(folding_encoders.load("bert")), precision="fp16", verify=False).model
     graph = import_graph(linear.with_linear(Model(plain)))
     begin, *_, last = [node.name for node in graph.nodes if node.op == "PadfreeLinear"]
     layers = choose_layers(graph, QuantizationOptions(quantize=(begin, last)))
@@ -440,7 +440,7 @@ def test_fp8_of_what_is_asked_for() -> None:
 @pytest.mark.parametrize(("name", "ahead"), [("bert", False), ("modernbert", True)])
 def test_a_stream_is_one_whose_first_tokens_the_last_layer_adds(name: str, ahead: bool) -> None:
     """Its scale is checked for e4m3, as those of other streams are; rows that are normed anew are none."""
-    plain = rewrite(first_token_of(folded.load(name)), precision="fp16", verify=False).model
+    plain = rewrite(first_token_of(folding_encoders.load(name)), precision="fp16", verify=False).model
     graph = import_graph(linear.with_linear(Model(plain)))
     last = choose_layers(graph, QuantizationOptions()).chosen_layers[-1]
     assert reads_stream(last) is ahead

@@ -204,7 +204,7 @@ def test_keys_on_both_sides_make_a_table() -> None:
     positions = b.op("Gather", b.weight(POSITIONS, HIDDEN), b.steps(0))
     x = b.norm(b.op("Add", words, positions))
     line = b.op("Mul", _count(b), b.constant(UPWARD))
-    model = with_output(b.attended(x, b.split(x), b.split(x), b.split(x), line, b.padding_mask()), b, TOKENS)
+    model = with_output(b.attend(x, b.split(x), b.split(x), b.split(x), line, b.padding_mask()), b, TOKENS)
     result = rewrite(model, strict=True)
     (actual,) = attributes(result)
     assert (actual["bias"], actual["bias_range"]) == (b"distance", POSITIONS - 1)

@@ -12,7 +12,7 @@ from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 
 from tests.support.encoder import HEADS, HIDDEN, VOCABULARY
 from tests.support.exports import Input, assert_right, metadata_of
-from tests.support.mask_models import BOOL, FLOAT, INT64, Builder, unproved
+from tests.support.mask_models import BOOL, FLOAT, INT64, Builder, unproved_mask
 
 INTERFACES = ("packed", "padded")
 IDS = Input("input_ids", "ids", high=VOCABULARY)
@@ -248,7 +248,7 @@ def test_two_masks_are_refused_and_one_may_be_named() -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_mask_without_a_proof_can_be_named(interface: str) -> None:
-    model = unproved()
+    model = unproved_mask()
     with pytest.raises(RewriteError, match=r"no attention proves.*the scores read 'attention_mask'; name the mask"):
         rewrite(model, interface=interface)
     result = assert_right(model, [IDS, MASK], interface, mask="attention_mask")
@@ -259,12 +259,12 @@ def test_mask_without_a_proof_can_be_named(interface: str) -> None:
 def test_a_mask_that_would_not_help_is_not_advised(interface: str) -> None:
     """Rows of the next slots are added, so that the mask alone is not what is in the way."""
     with pytest.raises(RewriteError, match=r"^with --mask attention_mask: .*reads masked slots") as error:
-        rewrite(unproved(mixed=True), interface=interface)
+        rewrite(unproved_mask(mixed=True), interface=interface)
     assert "name the mask" not in str(error.value)
 
 
 def test_named_masks_are_checked() -> None:
-    model = unproved()
+    model = unproved_mask()
     with pytest.raises(RewriteError, match=r"the mask 'padding' is no input of the model; its inputs are"):
         rewrite(model, mask="padding")
     with pytest.raises(RewriteError, match="reads masked slots"):

@@ -133,7 +133,7 @@ def test_a_norm_of_what_two_products_make() -> None:
 def test_rows_that_are_taken_of_a_norm_are_normed_alone(mode: str, precision: str) -> None:
     """Of the sum that the product makes, and of one that goes on."""
     p = PackedGraph(precision)
-    offsets = p.given([0, 2, TOKENS], "int32")
+    offsets = p.initializer([0, 2, TOKENS], "int32")
     hidden = p.norm(p.linear("x"), "x", bias=p.constant(WIDTH))
     ahead = p.norm(p.linear(p.linear(hidden)), hidden, beta=False, rms=1, sum_output=True)
     taken = [pool(p, norm, offsets, mode) for norm in (hidden, ahead)]
@@ -148,7 +148,7 @@ def test_rows_that_are_taken_of_a_norm_are_normed_alone(mode: str, precision: st
 def test_norms_that_are_pooled_otherwise_stay(mode: str, normalize: int) -> None:
     p = PackedGraph()
     norm = p.norm(p.linear("x"), "x")
-    offsets = p.given(range(TOKENS + 1) if mode == "each" else [0, 2, TOKENS], "int32")
+    offsets = p.initializer(range(TOKENS + 1) if mode == "each" else [0, 2, TOKENS], "int32")
     pooled = pool(p, norm, offsets, mode, normalize)
     rewritten, result = fold(p.model(pooled, p.linear(norm)))
     assert result.replaced == 0
@@ -159,7 +159,7 @@ def test_norms_that_are_pooled_otherwise_stay(mode: str, normalize: int) -> None
 def test_a_norm_of_whose_result_rows_alone_are_taken_stays() -> None:
     p = PackedGraph()
     norm = p.norm(p.linear("x"), "x")
-    pooled = pool(p, norm, p.given([0, TOKENS], "int32"), "first")
+    pooled = pool(p, norm, p.initializer([0, TOKENS], "int32"), "first")
     _, result = fold(p.model(pooled))
     assert result.replaced == 0
     assert "(PadfreePool), which cannot apply it" in result.missed[0].reason
@@ -342,8 +342,8 @@ def test_a_scaled_weight_that_fp16_cannot_hold() -> None:
     gamma[3] = 1000
     weight = np.full((WIDTH, WIDTH), 0.01)
     weight[3, 0] = 100
-    second = p.norm(p.linear(p.linear(first)), first, gamma=p.given(gamma))
-    model = p.model(p.linear(second, weight=p.given(weight)))
+    second = p.norm(p.linear(p.linear(first)), first, gamma=p.initializer(gamma))
+    model = p.model(p.linear(second, weight=p.initializer(weight)))
     rewritten, result = fold(model, "fp16")
     assert result.replaced == 1
     (miss,) = result.missed
@@ -356,7 +356,9 @@ def test_a_bias_that_fp16_cannot_hold() -> None:
     """Each bias fits; the norm's beta goes through weights that make too much of it."""
     p = PackedGraph("fp16")
     norm = p.norm(p.linear("x"))
-    model = p.model(p.linear(norm, weight=p.given(np.full((WIDTH, WIDTH), 2.0)), bias=p.given(np.full(WIDTH, 65504))))
+    model = p.model(
+        p.linear(norm, weight=p.initializer(np.full((WIDTH, WIDTH), 2.0)), bias=p.initializer(np.full(WIDTH, 65504)))
+    )
     beta = next(item for item in model.graph.initializer if item.name == model.graph.node[1].input[2])
     beta.CopyFrom(numpy_helper.from_array(np.full(WIDTH, 10, np.float16), beta.name))
     rewritten, result = fold(model, "fp16")

@@ -171,7 +171,7 @@ def not_quite(b: EncoderBuilder, x: str, _: str, mean: Step) -> str:
     return b.op("Sub", mean(b, b.op("Mul", x, x)), b.op("Mul", centre, centre))
 
 
-def crossed(b: EncoderBuilder, x: str, _: str, mean: Step) -> str:
+def with_other_mean(b: EncoderBuilder, x: str, _: str, mean: Step) -> str:
     """E[x^2] less the square of another tensor's mean."""
     centre = mean(b, b.op("Tanh", x))
     return b.op("Sub", mean(b, b.op("Mul", x, x)), b.op("Mul", centre, centre))
@@ -204,7 +204,7 @@ def behind_the_root(b: EncoderBuilder, x: str) -> str:
 @pytest.mark.parametrize(
     "near",
     [
-        partial(norm, spread=not_quite), partial(norm, spread=crossed), partial(norm, spread=of_samples),
+        partial(norm, spread=not_quite), partial(norm, spread=with_other_mean), partial(norm, spread=of_samples),
         partial(norm, mean=uneven), partial(norm, root=of_a_third), behind_the_root,
     ],
 )  # fmt: skip

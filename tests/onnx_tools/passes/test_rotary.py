@@ -48,7 +48,7 @@ def _tables(b: PositionedBuilder, x: str) -> str:
     return b.op("Add", b.op("Mul", x, cosine), b.op("Mul", other, sine))
 
 
-def _interleaved(b: PositionedBuilder, x: str) -> str:
+def _interleave(b: PositionedBuilder, x: str) -> str:
     """As RoFormer writes it: even elements with odd ones."""
     both = b.op("Reshape", b.op("Concat", *[b.op("Unsqueeze", _angles(b), b.axes(4))] * 2, axis=4), b.axes(1, 1, -1, 4))
     even, odd = b.columns(x, 0, MANY, 2), b.columns(x, 1, MANY, 2)
@@ -76,7 +76,7 @@ def _partial(b: PositionedBuilder, x: str) -> str:
     return b.op("Concat", first, second, b.columns(x, 2, 4), axis=3)
 
 
-def _crossed(b: PositionedBuilder, x: str) -> str:
+def _cross_pairs(b: PositionedBuilder, x: str) -> str:
     """Pairs from outside in, which PadfreeRotary does not know: columns of Q and K change places."""
     cosine, sine = b.op("Cos", _angles(b)), b.op("Sin", _angles(b))
     one, two = b.columns(x, 0, 2), b.columns(x, 3, 1, -1)
@@ -88,10 +88,10 @@ def _crossed(b: PositionedBuilder, x: str) -> str:
 FORMS: dict[str, tuple[Turn, str, list[float]]] = {
     "half": (_half, "half", [1.0, 0.25]),
     "tables": (_tables, "half", [1.0, 0.25]),
-    "interleaved": (_interleaved, "interleaved", [1.0, 0.25]),
+    "interleaved": (_interleave, "interleaved", [1.0, 0.25]),
     "products apart": (_products_apart, "half", [1.0, 0.25]),
     "partial": (_partial, "interleaved", [1.0, 0.0]),
-    "crossed": (_crossed, "half", [1.0, 0.25]),
+    "crossed": (_cross_pairs, "half", [1.0, 0.25]),
     "factor": (lambda b, x: _half(b, x, 1.25), "half", [1.0, 0.25]),
 }
 
@@ -262,7 +262,7 @@ def _share(repeat: Callable[[PositionedBuilder, str], str], *, norm: bool, fewer
         q, k = (_norm(b, item) for item in (q, k))
     k, v = repeat(b, _half(b, k)), repeat(b, v)
     causal = b.op("Add", b.padding_mask(), b.causal_mask())
-    return with_output(b.attended(x, _half(b, q), k, v, causal), b, TOKENS)
+    return with_output(b.attend(x, _half(b, q), k, v, causal), b, TOKENS)
 
 
 def _norm(b: PositionedBuilder, x: str) -> str:

@@ -24,7 +24,7 @@ class TurnedGraph(PackedGraph):
     """Rotary embeddings and attentions, too; with the inputs "positions" [T] and "cu_seqlens" [B+1]."""
 
     def rotary(self, x: str, heads: int, size: int, *, pairing: str = "half", frequencies: str = "") -> str:
-        frequencies = frequencies or self.given(100.0 ** -np.linspace(0, 1, size // 2)[np.newaxis], "float32")
+        frequencies = frequencies or self.initializer(100.0 ** -np.linspace(0, 1, size // 2)[np.newaxis], "float32")
         inputs = [x, "positions", frequencies]
         return self.padfree("PadfreeRotary", "rotary", inputs, head_size=size, num_heads=heads, pairing=pairing)
 
@@ -97,7 +97,7 @@ def test_a_part_of_a_head() -> None:
     layers = []
     for theta in (10.0, 1000.0):
         frequencies = np.where(np.arange(16) < 4, theta ** -np.linspace(0, 1, 16), 0)
-        rotated = p.rotary(p.linear("x", 192), 4, 32, frequencies=p.given(frequencies[np.newaxis], "float32"))
+        rotated = p.rotary(p.linear("x", 192), 4, 32, frequencies=p.initializer(frequencies[np.newaxis], "float32"))
         layers.append(p.attention(rotated, heads=2, size=32))
     model = p.model(*layers)
     rewritten, result = rotate(model)
@@ -108,7 +108,7 @@ def test_a_part_of_a_head() -> None:
 def test_layers_share_weights_and_frequencies() -> None:
     p = TurnedGraph()
     weight = p.constant(WIDTH, 192, scale=0.15)
-    frequencies = p.given(10.0 ** -np.linspace(0, 1, 16)[np.newaxis], "float32")
+    frequencies = p.initializer(10.0 ** -np.linspace(0, 1, 16)[np.newaxis], "float32")
     x, layers = "x", []
     for _ in range(2):
         rotated = p.rotary(p.linear(x, 192, weight=weight), 4, 32, frequencies=frequencies)

@@ -104,7 +104,7 @@ def reciprocal(b: PositionedBuilder, scores: str) -> str:
     return b.op("Add", scores, b.op("Sub", b.constant(1.0), b.op("Reciprocal", b.op("Cast", keep_mask(b), to=FLOAT))))
 
 
-def rectified(b: PositionedBuilder, scores: str) -> str:
+def rectify(b: PositionedBuilder, scores: str) -> str:
     gone = b.op("Relu", b.op("Sub", b.constant(1.0), b.op("Cast", keep_mask(b), to=FLOAT)))
     return b.op("Sub", scores, b.op("Mul", gone, b.constant(1e9)))
 
@@ -114,7 +114,7 @@ def signs(b: PositionedBuilder, scores: str) -> str:
     return b.op("Add", scores, b.op("Mul", b.op("Sub", sign, b.constant(1.0)), b.constant(1e9)))
 
 
-@pytest.mark.parametrize("mask", [logarithm, reciprocal, rectified, signs])
+@pytest.mark.parametrize("mask", [logarithm, reciprocal, rectify, signs])
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_functions_of_the_mask(mask: Form, interface: str) -> None:
     assert_packed(model(mask=mask), interface)
@@ -124,7 +124,7 @@ def fill(b: PositionedBuilder, weights: str) -> str:
     return b.op("Where", b.op("Not", keep_mask(b)), b.constant(0.0), weights)
 
 
-def multiplied(b: PositionedBuilder, weights: str) -> str:
+def multiply(b: PositionedBuilder, weights: str) -> str:
     return b.op("Mul", b.op("Cast", keep_mask(b), to=FLOAT), weights)
 
 
@@ -150,20 +150,20 @@ def equal_to_itself(b: PositionedBuilder, weights: str) -> str:
 
 
 def divide(b: PositionedBuilder, weights: str) -> str:
-    weights = multiplied(b, weights)
+    weights = multiply(b, weights)
     summed = b.op("ReduceSum", weights, b.axes(-1), keepdims=1)
     return b.op("Div", weights, b.op("Add", summed, b.constant(1e-13)))
 
 
 def divided_by_more(b: PositionedBuilder, weights: str) -> str:
-    weights = multiplied(b, weights)
+    weights = multiply(b, weights)
     summed = b.op("ReduceSum", weights, b.axes(-1), keepdims=1)
     return b.op("Div", weights, b.op("Clip", summed, b.constant(1e-9)))
 
 
 @pytest.mark.parametrize(
     "weights",
-    [fill, multiplied, of_kept_queries, of_pairs, numbers_alone, equal_to_itself, divide, divided_by_more],
+    [fill, multiply, of_kept_queries, of_pairs, numbers_alone, equal_to_itself, divide, divided_by_more],
 )
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_what_changes_no_weights(weights: Form, interface: str) -> None:
@@ -198,6 +198,6 @@ def test_what_changes_weights_stays(weights: Form, reason: str) -> None:
 
 def test_a_mask_behind_the_softmax_alone_is_none() -> None:
     """Weights of padding are left out, but they have taken part in the sum."""
-    original = model(mask=same, weights=multiplied)
+    original = model(mask=same, weights=multiply)
     with pytest.raises(RewriteError, match="masked otherwise than the scores before it"):
         rewrite(original)

@@ -141,13 +141,13 @@ def weigh(b: EncoderBuilder, scores: str) -> str:
     return b.op("Div", weights, total(b, weights))
 
 
-def unshifted(b: EncoderBuilder, scores: str) -> str:
+def exponentiate(b: EncoderBuilder, scores: str) -> str:
     """Large scores overflow here, and not in a Softmax: the answers would not be the same."""
     raised = b.op("Exp", scores)
     return b.op("Div", raised, total(b, raised))
 
 
-@pytest.mark.parametrize("form", [other_sum, unshifted])
+@pytest.mark.parametrize("form", [other_sum, exponentiate])
 def test_what_is_no_softmax_is_none(form: Weights) -> None:
     with pytest.raises(RewriteError, match="neither a Softmax nor an Attention"):
         rewrite(encoder_model(form))

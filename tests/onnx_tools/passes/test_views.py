@@ -126,7 +126,7 @@ def test_a_remainder_with_the_sign_of_the_dividend_is_not_taken_for_one_with_tha
 
 def test_sizes_that_nobody_knows_are_refused_with_the_node() -> None:
     b = PositionedBuilder()
-    x = b.attended(b.embedding(), *(b.split(b.embedding()) for _ in range(3)), b.padding_mask())
+    x = b.attend(b.embedding(), *(b.split(b.embedding()) for _ in range(3)), b.padding_mask())
     long = b.op("Cast", length(b), to=TensorProto.FLOAT)
     long = b.op("Cast", b.op("Sqrt", b.op("Mul", long, long)), to=TensorProto.INT64)
     apart = b.op("Reshape", x, b.op("Concat", batch(b), long, b.axes(-1), axis=0))

@@ -26,7 +26,7 @@ from padfree.onnx_tools.synthetic import bert_model
 from padfree.onnx_tools.verification.sample_batches import sample_of
 
 from tests.onnx_tools.agreement import run
-from tests.support import folded
+from tests.support import folding_encoders
 from tests.support.rewritings import Rewritings
 
 VOCABULARY, WIDTH, INNER = 100, 64, 128
@@ -257,12 +257,12 @@ def norms_in_e4m3(model: Model) -> int:
 @pytest.mark.parametrize("name", ["deberta_v3", "modernbert", "mpnet", "nomic_bert", "qwen3_embedding"])
 def test_other_families(name: str, fold_streams: bool, rewritings: Rewritings) -> None:
     """Biases, gates, turns, RMS norms and norms ahead of layers, whose streams are in e4m3 beside half precision."""
-    source = folded.load(name)
+    source = folding_encoders.load(name)
     plain = Model.of(rewritings.of_folded(name, "fp16").model)
     linear = with_linear(plain, fold_streams=fold_streams)
     sample = sample_of(source, read_metadata(plain.proto))
     actual = quantize(linear, [sample.feeds], QuantizationOptions(largest_loss=10.0), verify=False)
-    assert len(describe(actual)["layers"]) == folded.layers_of(linear.proto).products
+    assert len(describe(actual)["layers"]) == folding_encoders.layers_of(linear.proto).products
     wanted, got = (run(finish(model, "fp16"), dict(sample.feeds)) for model in (linear, actual))
     for a, b in zip(wanted, got, strict=True):
         x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
@@ -294,7 +294,7 @@ def test_scales_in_a_file_are_checked(half: Model, scale: float, operator: str, 
 @pytest.mark.parametrize("longer", [1.0, 20000.0])
 def test_streams_whose_rows_differ_in_length(longer: float) -> None:
     """One scale is for all rows: if a token's are far longer, what is rounded are results of norms instead."""
-    source = folded.load("qwen3_embedding")
+    source = folding_encoders.load("qwen3_embedding")
     plain = Model.of(rewrite(source, precision="fp16", verify=False).model)
     feeds = sample_of(source, read_metadata(plain.proto)).feeds
     tokens = next(value for name, value in feeds.items() if "ids" in name)

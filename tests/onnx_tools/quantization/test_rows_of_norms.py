@@ -67,7 +67,7 @@ def as_an_output() -> tuple[ModelProto, str]:
     return graph.model(graph.linear(normed), normed), normed
 
 
-def embedded() -> tuple[ModelProto, str]:
+def embedding_model() -> tuple[ModelProto, str]:
     """Products alone read it."""
     graph = TokenGraph("fp16")
     normed = graph.embedding()
@@ -84,7 +84,7 @@ GRAPHS = {
     ahead_of_a_layer: ["y_e4m3", "sum"],
     behind_a_layer: ["y", "y_e4m3"],
     as_an_output: ["y", "y_e4m3"],
-    embedded: ["y_e4m3"],
+    embedding_model: ["y_e4m3"],
     embedded_and_added_to: ["y", "y_e4m3"],
 }
 
@@ -103,7 +103,7 @@ def narrow(model: ModelProto, *keep: str) -> ModelProto:
     return rewritten
 
 
-def unfolded(model: ModelProto) -> ModelProto:
+def unfold(model: ModelProto) -> ModelProto:
     """The model with a QuantizeLinear behind every norm that gives e4m3."""
     result = ModelProto()
     result.CopyFrom(model)
@@ -152,7 +152,7 @@ def test_norms_give_e4m3(make: Any) -> None:
     wanted = {"y": rows, "y_e4m3": f"{rows}_e4m3", "sum": f"{rows}_total"}
     assert list(norm.output) == [wanted[name] for name in outputs]
     assert f"{rows}_e4m3" not in [name for node in rewritten.graph.node if node is not norm for name in node.output]
-    separate = unfolded(rewritten)
+    separate = unfold(rewritten)
     assert [node.op_type for node in separate.graph.node].count("QuantizeLinear") == len(
         [node for node in rewritten.graph.node if node.op_type == "QuantizeLinear"]
     ) + 1

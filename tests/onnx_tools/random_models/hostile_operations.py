@@ -61,7 +61,7 @@ def _columns(b: RandomGraph, x: str, _: str) -> str:
     return b.op("Transpose", scaled, perm=[0, 2, 1])
 
 
-def _scrambled(b: RandomGraph, x: str, _: str) -> str:
+def _scramble(b: RandomGraph, x: str, _: str) -> str:
     """[B,S,E] called [B,E,S]: every row gets parts of several tokens."""
     wrong = b.op("Tanh", b.op("Reshape", x, _token_shape(b, 0, 2, 1)))
     scaled = b.op("Mul", wrong, b.constant(np.linspace(0.5, 1.5, HIDDEN).reshape(HIDDEN, 1)))
@@ -88,14 +88,14 @@ def _shift(b: RandomGraph, x: str, _: str) -> str:
     return b.op("Slice", longer, b.axes(0), b.axes(-1), b.axes(1))
 
 
-def _rolled(b: RandomGraph, x: str, _: str) -> str:
+def _roll(b: RandomGraph, x: str, _: str) -> str:
     """Every token reads its right neighbour, the last slot the first."""
     b.reads_first = True
     rest = b.op("Slice", x, b.axes(1), b.axes(END), b.axes(1))
     return b.op("Concat", rest, b.op("Slice", x, b.axes(0), b.axes(1), b.axes(1)), axis=1)
 
 
-def _reversed(b: RandomGraph, x: str, y: str) -> str:
+def _reverse(b: RandomGraph, x: str, y: str) -> str:
     backwards = b.op("Slice", b.op("Mul", x, b.mask()), b.axes(-1), b.axes(-END), b.axes(1), b.axes(-1))
     return b.op("Add", y, b.op("ReduceMax", backwards, axes=[1], keepdims=1))
 
@@ -109,7 +109,7 @@ def _last_kept(b: RandomGraph, x: str, y: str) -> str:
     return b.op("Add", y, b.op("GatherElements", x, index, axis=1))
 
 
-def _reordered(b: RandomGraph, x: str, _: str) -> str:
+def _reorder(b: RandomGraph, x: str, _: str) -> str:
     """Gathered along the sequence by its own places, counted from the end."""
     positions = b.op("Squeeze", b.op("Cast", b.positions(), to=TensorProto.INT64), b.axes(0, 2))
     return b.op("Gather", x, b.op("Sub", b.constant(-1, np.int64), positions), axis=1)
@@ -137,7 +137,7 @@ def _first_sequence(b: RandomGraph, x: str, y: str) -> str:
     return b.op("Add", y, b.op("Slice", b.op("Mul", x, b.mask()), b.axes(0), b.axes(1), b.axes(0)))
 
 
-def _doubled(b: RandomGraph, x: str, y: str) -> str:
+def _double(b: RandomGraph, x: str, y: str) -> str:
     """Two copies along the sequence, worked on and added."""
     longer = b.op("Tanh", b.op("Concat", x, y, axis=1))
     parts = [b.op("Shape", "input_ids", start=1), b.axes(END)]
@@ -230,19 +230,19 @@ HOSTILE: Mapping[str, Callable[[RandomGraph, str, str], str]] = MappingProxyType
         "length first": _length_first,
         "length first rows": _length_first_rows,
         "columns": _columns,
-        "scrambled": _scrambled,
+        "scrambled": _scramble,
         "renamed": _rename,
         "extra token": _extra_token,
         "shifted": _shift,
-        "rolled": _rolled,
-        "reversed": _reversed,
+        "rolled": _roll,
+        "reversed": _reverse,
         "last kept": _last_kept,
-        "reordered": _reordered,
+        "reordered": _reorder,
         "in order": _in_order,
         "first to all": _first_to_all,
         "batch sum": _batch_sum,
         "first sequence": _first_sequence,
-        "doubled": _doubled,
+        "doubled": _double,
         "convolution": _convolution,
         "similarity": _similarity,
         "products": _products,

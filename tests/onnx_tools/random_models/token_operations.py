@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Operation = Callable[["RandomGraph", str, str], str]
 
 
-def _graded(b: RandomGraph, x: str) -> str:
+def _grade(b: RandomGraph, x: str) -> str:
     """Whole numbers to choose by: those that differ in their last bits would change places by how sums are rounded.
 
     Sums and means of such numbers are fractions, which the offset keeps away from where a grade ends.
@@ -42,20 +42,20 @@ def _largest(b: RandomGraph, x: str, _: str) -> str:
 def _sort(b: RandomGraph, x: str, y: str) -> str:
     """Elements of y by the order of x's."""
     values, order = f"v{len(b.nodes)}", f"i{len(b.nodes)}"
-    b.op("TopK", _graded(b, x), b.axes(HIDDEN), axis=2, output=values)
+    b.op("TopK", _grade(b, x), b.axes(HIDDEN), axis=2, output=values)
     b.nodes[-1].output.append(order)
     return b.op("Add", values, b.op("GatherElements", y, order, axis=2))
 
 
 def _one_hot(b: RandomGraph, x: str, _: str) -> str:
-    index = b.op("ArgMax", _graded(b, x), axis=-1, keepdims=0)
+    index = b.op("ArgMax", _grade(b, x), axis=-1, keepdims=0)
     actual = b.op("OneHot", index, b.constant(HIDDEN, np.int64), b.constant([0.0, 1.0]), axis=-1)
     return b.op("MatMul", actual, b.weight(HIDDEN, HIDDEN))
 
 
 def _one_hot_first(b: RandomGraph, x: str, _: str) -> str:
     """The new axis between batch and sequence."""
-    index = b.op("ArgMin", _graded(b, x), axis=2, keepdims=0)
+    index = b.op("ArgMin", _grade(b, x), axis=2, keepdims=0)
     actual = b.op("OneHot", index, b.constant(HIDDEN, np.int64), b.constant([0.0, 1.0]), axis=1)
     return b.op("Transpose", actual, perm=[0, 2, 1])
 

@@ -166,7 +166,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def mutated(model: ModelProto, rng: np.random.Generator) -> tuple[ModelProto, str]:
+def mutate(model: ModelProto, rng: np.random.Generator) -> tuple[ModelProto, str]:
     """A copy with one change, and what it is."""
     while True:
         changed = ModelProto()

@@ -58,7 +58,7 @@ def move(values: Array) -> None:
     values[:, 5] = np.roll(values[:, 5], 1)
 
 
-def exchanged(values: Array) -> None:
+def exchange_columns(values: Array) -> None:
     values[:, [0, 4]] = values[:, [4, 0]]
 
 
@@ -74,7 +74,7 @@ WRONG = {
     "a number in place of a stand-in": put(7, 4, 0.3),
     "a stand-in of the other sign": put(7, 4, 1e9),
     "stand-ins in other rows": move,
-    "columns exchanged": exchanged,
+    "columns exchanged": exchange_columns,
 }
 
 

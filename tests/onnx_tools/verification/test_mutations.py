@@ -23,7 +23,7 @@ from padfree.onnx_tools.verification.sample_batches import sample_of
 
 from tests.support.messages import check_outputs, convert, run, verify
 
-from .mutations import mutated
+from .mutations import mutate
 
 COUNT = int(os.environ.get("PADFREE_TEST_MUTATIONS", 2))  # of every model
 SEED = int(os.environ.get("PADFREE_TEST_SEED", 0))
@@ -118,7 +118,7 @@ def test_wrong_models_are_found(name: str) -> None:
     rng = np.random.default_rng([SEED, sum(name.encode())])
     actual = 0
     for _ in range(COUNT):
-        wrong, change = mutated(right, rng)
+        wrong, change = mutate(right, rng)
         difference = effect(right, wrong, packed_batch(metadata, 5))
         try:
             verify(original, with_functions(wrong), metadata)

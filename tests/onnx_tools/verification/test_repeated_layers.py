@@ -42,7 +42,7 @@ def shorten(original: ModelProto, rewritten: ModelProto) -> ShortenedModels | No
     return without_repeated_layers(*models, metadata_of(rewritten)["origins"])
 
 
-def changed(model: ModelProto, change: Callable[[ModelProto], object]) -> ModelProto:
+def change_copy(model: ModelProto, change: Callable[[ModelProto], object]) -> ModelProto:
     result = ModelProto()
     result.CopyFrom(model)
     change(result)
@@ -90,7 +90,7 @@ def test_few_layers_are_compared_whole() -> None:
 
 
 def test_a_wrong_weight_of_a_layer_that_is_left_out_is_found(original: ModelProto, rewritten: ModelProto) -> None:
-    wrong = changed(rewritten, lambda model: scale_weight(model, LEFT_OUT))
+    wrong = change_copy(rewritten, lambda model: scale_weight(model, LEFT_OUT))
     actual = shorten(original, wrong)
     assert actual is not None
     assert f"encoder.layer.{LEFT_OUT}.output.dense.MatMul" not in {
@@ -104,7 +104,7 @@ def test_a_wrong_weight_of_a_layer_that_is_left_out_is_found(original: ModelProt
 @pytest.mark.parametrize("layer", [1, LEFT_OUT, LAYERS - 1])
 def test_a_layer_with_an_attribute_of_its_own_stays(original: ModelProto, rewritten: ModelProto, layer: int) -> None:
     """A window that no short sequence reaches shows in the longest one alone."""
-    wrong = changed(rewritten, lambda model: set_window(model, layer))
+    wrong = change_copy(rewritten, lambda model: set_window(model, layer))
     actual = shorten(original, wrong)
     kept = [] if actual is None else [node for node in actual.rewritten.proto.graph.node if node.domain]
     windows = {item.i for node in kept for item in node.attribute if item.name == "window_left"}
@@ -128,7 +128,7 @@ def test_single_numbers_and_tables_are_no_weights(original: ModelProto) -> None:
         assert actual is not None
         return [name for node in actual.original.proto.graph.node for name in node.input]
 
-    assert "own_number" in layers_of(changed(original, own_number))
+    assert "own_number" in layers_of(change_copy(original, own_number))
 
 
 def test_unknown_kinds_of_verification_are_refused(original: ModelProto) -> None:

@@ -142,7 +142,7 @@ SPECIAL[:, 3] *= np.arange(len(SPECIAL)) % 10 == 0
 SPECIAL[::5, 4] = np.nan
 
 
-def changed(kind: str) -> np.ndarray:
+def changed_table(kind: str) -> np.ndarray:
     table = SPECIAL.copy()
     if kind == "weights":
         table[:, 7] *= -3
@@ -181,7 +181,7 @@ def test_no_column_hides_behind_another(kind: str, element: int) -> None:
     metadata = {**METADATA, "outputs": METADATA["outputs"][:1]}
     verify(original(SPECIAL), packed_model(SPECIAL), metadata)
     with pytest.raises(VerificationError, match=rf"output 'y', .*, element \[{element}\]"):
-        verify(original(SPECIAL), packed_model(changed(kind)), metadata)
+        verify(original(SPECIAL), packed_model(changed_table(kind)), metadata)
 
 
 def test_other_shapes_are_a_difference() -> None:

@@ -115,13 +115,13 @@ def test_a_policy_that_exits_fails_who_waits_and_no_more(model: Model) -> None:
 
 @pytest.mark.parametrize("wake_s", [float("-inf"), float("nan"), 0.0])
 def test_a_policy_that_wakes_in_the_past_is_asked_again(model: Model, wake_s: float) -> None:
-    class Undecided(FirstCome):
+    class UndecidedPolicy(FirstCome):
         def decide(self, waiting: Any, now_s: float) -> Decision:
             asked.append(now_s)
             return Decision((), wake_s) if len(asked) < 5 else super().decide(waiting, now_s)
 
     asked: list[float] = []
-    with Batcher(model, Undecided(Budget()), runs=1) as batcher:
+    with Batcher(model, UndecidedPolicy(Budget()), runs=1) as batcher:
         assert answer(batcher.submit([4])) == [40]
 
 

@@ -90,7 +90,7 @@ def alone(batcher: Batcher) -> float:
     return load.in_time / (time.monotonic() - begin)
 
 
-def overloaded(batcher: Batcher, factor: float) -> float:
+def goodput_at(batcher: Batcher, factor: float) -> float:
     """Tokens a second that are answered in time where `factor` times as many come as the model computes."""
     load = Load(batcher)
     begin, sent = time.monotonic(), 0
@@ -110,7 +110,7 @@ def test_goodput_under_overload_is_what_one_client_gets_alone(packed_metadata: d
             Sleeping(packed_metadata), FairShare(RUN), runs=1, max_waiting=1 << 16, tokens_a_second=RATE
         ) as batcher:
             capacity = alone(batcher)
-            goodput = overloaded(batcher, factor)
+            goodput = goodput_at(batcher, factor)
         measured.append((goodput, capacity))
         if capacity > 0.5 * RATE and goodput >= GOODPUT * capacity:
             return

@@ -64,7 +64,7 @@ def test_an_operators_engine_is_built_run_and_timed(setup: Any, monkeypatch: pyt
             assert not model.functions
             return BuiltEngine(b"plan", {"PadfreePool": 1})
 
-    class Prepared:
+    class PreparedEngine:
         def enqueue(self) -> None:
             seen["enqueued"] = True
 
@@ -81,9 +81,9 @@ def test_an_operators_engine_is_built_run_and_timed(setup: Any, monkeypatch: pyt
             bound = real.bind(*arguments, **options).arguments
             seen["content"], seen["metadata"] = bound["content"], bound["metadata"]
 
-        def prepare(self, feeds: Any) -> Prepared:
+        def prepare(self, feeds: Any) -> PreparedEngine:
             assert set(feeds) == set(seen["ranges"]) == {item.name for item in seen["metadata"].inputs}
-            return Prepared()
+            return PreparedEngine()
 
         def close(self) -> None:
             seen["closed"] = True

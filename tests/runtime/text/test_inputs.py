@@ -67,7 +67,7 @@ def test_positions_that_begin_later_are_not_guessed() -> None:
         TextInputs(metadata("input_ids", "token_type_ids", "position_ids", rows=514), "model")
 
 
-def tagged(*, causal: bool = False) -> Metadata:
+def tagger_metadata(*, causal: bool = False) -> Metadata:
     """That of a model that counts positions itself, or sees no later tokens, and reads tags of 9 kinds as `pos_ids`."""
     b = EncoderBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids") if causal else b.embedding()
@@ -79,12 +79,12 @@ def tagged(*, causal: bool = False) -> Metadata:
 
 def test_parts_of_speech_are_not_taken_for_positions() -> None:
     with pytest.raises(SessionError, match="texts do not give the model's input 'pos_ids'"):
-        TextInputs(tagged(), "model")
+        TextInputs(tagger_metadata(), "model")
 
 
 def test_where_the_graph_proves_nothing_names_tell() -> None:
     """A decoder's table of positions is beside its mask, which tells the order, too."""
-    actual = tagged(causal=True)
+    actual = tagger_metadata(causal=True)
     assert [item.holds for item in actual.token_inputs()] == [None, None]
     assert TextInputs(actual, "model").token_names == ("input_ids", "pos_ids")
 

@@ -23,7 +23,7 @@ WAIT_S = 20.0
 RUN_TOKENS = 8
 
 
-class Gated(Session):
+class GatedSession(Session):
     """A session whose runs wait until the gate is open; keeps the first id of every sequence, in the order of runs."""
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class Gated(Session):
 class AskedTokenizer:
     """Requests to a Sharing, and their answers in the order in which they came."""
 
-    def __init__(self, session: Gated, most_waiting: int = 10_000) -> None:
+    def __init__(self, session: GatedSession, most_waiting: int = 10_000) -> None:
         self.answers: list[tuple[str, Reply]] = []
         self.counted: list[Reply] = []
         self.runs: list[int] = []
@@ -79,8 +79,8 @@ class AskedTokenizer:
 
 
 @pytest.fixture
-def session(packed_model: ModelWriter) -> Iterator[Gated]:
-    with Gated(packed_model()) as opened:
+def session(packed_model: ModelWriter) -> Iterator[GatedSession]:
+    with GatedSession(packed_model()) as opened:
         yield opened
         opened.gate.set()
 
@@ -91,7 +91,7 @@ def hidden_rows(answer: Reply) -> list[int]:
     return ids
 
 
-def test_every_request_has_its_own_answer(session: Gated) -> None:
+def test_every_request_has_its_own_answer(session: GatedSession) -> None:
     asked = AskedTokenizer(session)
     for at in range(1, 40):
         asked.ask(str(at), [at] * (1 + at % 5), client=at % 3)
@@ -102,7 +102,7 @@ def test_every_request_has_its_own_answer(session: Gated) -> None:
     assert max(asked.runs) <= RUN_TOKENS
 
 
-def test_a_request_beside_a_flood_is_in_one_of_the_next_runs(session: Gated) -> None:
+def test_a_request_beside_a_flood_is_in_one_of_the_next_runs(session: GatedSession) -> None:
     asked = AskedTokenizer(session)
     session.gate.clear()
     for at in range(40):
@@ -115,7 +115,7 @@ def test_a_request_beside_a_flood_is_in_one_of_the_next_runs(session: Gated) -> 
     assert session.count_run.index(9) <= under_way + 1
 
 
-def test_without_names_all_are_one_client_in_the_order_of_arrival(session: Gated) -> None:
+def test_without_names_all_are_one_client_in_the_order_of_arrival(session: GatedSession) -> None:
     asked = AskedTokenizer(session)
     session.gate.clear()
     for at in range(40):
@@ -127,7 +127,7 @@ def test_without_names_all_are_one_client_in_the_order_of_arrival(session: Gated
     assert session.count_run[-1] == 9
 
 
-def test_whoever_has_gone_is_not_computed_for(session: Gated) -> None:
+def test_whoever_has_gone_is_not_computed_for(session: GatedSession) -> None:
     asked = AskedTokenizer(session)
     session.gate.clear()
     for at in range(10):
@@ -154,7 +154,7 @@ def test_nobody_is_asked_about_once_it_has_its_answer() -> None:
     assert len(asked) == 1
 
 
-def test_too_much_is_refused_at_once_as_something_for_later(session: Gated) -> None:
+def test_too_much_is_refused_at_once_as_something_for_later(session: GatedSession) -> None:
     asked = AskedTokenizer(session, most_waiting=30)
     session.gate.clear()
     for at in range(20):
@@ -167,7 +167,7 @@ def test_too_much_is_refused_at_once_as_something_for_later(session: Gated) -> N
     asked.sharing.close()
 
 
-def test_requests_that_do_not_fit_are_refused_alone(session: Gated) -> None:
+def test_requests_that_do_not_fit_are_refused_alone(session: GatedSession) -> None:
     asked = AskedTokenizer(session)
     asked.ask("good", [1, 2])
     asked.ask("bad", [-5])

@@ -180,13 +180,13 @@ def test_answers_from_aside_are_those_of_the_call() -> None:
 def test_too_many_large_requests_are_told_to_come_again() -> None:
     """The first is taken whatever its size; every other one only while there is room."""
 
-    class Held:
+    class HeldTokenizer:
         def answer_aside(self, _: Texts) -> Reply:
             assert gate.wait(20)
             raise SystemExit
 
     gate, sent = threading.Event(), []
-    aside = Aside(Held())  # type: ignore[arg-type]
+    aside = Aside(HeldTokenizer())  # type: ignore[arg-type]
     for size_bytes in (BACKLOG_BYTES + 1, 1, 1):
         aside.submit(Texts([], [], (), size_bytes), sent.append)
     assert [answer.busy for answer in sent] == [True, True]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published sentence encoders as fp16 engines: the cosines of their embeddings to those of PyTorch in fp32.
 
-    python -m benchmarks.accuracy.pretrained --work /tmp/pretrained all-MiniLM-L6-v2/ all-mpnet-base-v2/
+    python -m benchmarks.accuracy.pretrained_models --work /tmp/pretrained all-MiniLM-L6-v2/ all-mpnet-base-v2/
 
 Takes folders as sentence-transformers writes them (config.json, model.safetensors, tokenizer.json, modules.json) of
 models whose embedding is the mean over tokens. Each is exported with its pooling, rewritten to fp16, built, and run on
@@ -126,7 +126,7 @@ def cosines(wanted: Array, result: Array) -> Array:
 def main() -> int:
     """Prepares what is missing and measures; exit code 1 where a cosine misses the goal."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.accuracy.pretrained",
+        prog="python -m benchmarks.accuracy.pretrained_models",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
