@@ -94,12 +94,12 @@ def max_error(output: torch.Tensor, truth: torch.Tensor) -> float:
 def prepare(make: Prepare, problem: Problem, truth: torch.Tensor, allowed: float, *, repeats: bool) -> CapturedGraph:
     """Runs an implementation, holds it against the truth, and captures its calls over all input sets."""
     launch: Launch = make(problem)
-    output = launch.packed(launch.run(0)).clone()
+    output = launch.pack(launch.run(0)).clone()
     torch.cuda.synchronize()
     error = max_error(output, truth)
     if launch.checked and not error <= allowed:
         raise UnsupportedError(f"wrong: relative error {error:.1e}, allowed {allowed:.1e}")
-    if repeats and not torch.equal(launch.packed(launch.run(0)), output):
+    if repeats and not torch.equal(launch.pack(launch.run(0)), output):
         raise UnsupportedError("wrong: a second run gave other bits")
     sets = len(problem.inputs)
     order = range(sets) if sets > 1 else [0] * WARM_CALLS

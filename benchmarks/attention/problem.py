@@ -74,12 +74,12 @@ def rows(output: torch.Tensor) -> torch.Tensor:
 class Launch:
     """One implementation, ready to run: `run` enqueues attention over an input set on the current stream.
 
-    `packed` brings what `run` returned to [T, E], outside of the timed part. checked: whether it computes what the case
+    `pack` brings what `run` returned to [T, E], outside of the timed part. checked: whether it computes what the case
     asks for; otherwise it is there to compare times.
     """
 
     run: Callable[[int], torch.Tensor]
-    packed: Callable[[torch.Tensor], torch.Tensor] = rows
+    pack: Callable[[torch.Tensor], torch.Tensor] = rows
     checked: bool = True
 
 

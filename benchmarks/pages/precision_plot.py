@@ -59,7 +59,7 @@ def points(timed: Sequence[Record], trained: Sequence[Record]) -> list[Point]:
     return [Point(name, times[name], changes[name]) for name in PRECISIONS if name in times and name in changes]
 
 
-def untimed(timed: Sequence[Record], trained: Sequence[Record]) -> dict[str, float]:
+def changes_without_times(timed: Sequence[Record], trained: Sequence[Record]) -> dict[str, float]:
     """Per cent of the answers that change, by precision, of those that were scored and not timed."""
     plain = [record for record in trained if record["variant"] == "plain"]
     times = times_of(timed)
@@ -73,7 +73,7 @@ def draw_precisions(timed: Sequence[Record], trained: Sequence[Record], path: Pa
         return False
     from matplotlib import pyplot
 
-    lines = untimed(timed, trained)
+    lines = changes_without_times(timed, trained)
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(6.4, 3.6))
         for point in result:

@@ -17,7 +17,8 @@ from padfree.onnx_tools.analysis.position_limits import longest_sequence
 from padfree.onnx_tools.analysis.symbolic import analyse
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.fixed_axes import fixed_sizes
-from padfree.onnx_tools.importing.importing import import_model, token_inputs_of
+from padfree.onnx_tools.importing.importing import import_model
+from padfree.onnx_tools.importing.inputs import token_inputs_of
 
 from tests.onnx_tools.agreement import INTERFACES
 from tests.support import exports, families
