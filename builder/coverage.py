@@ -103,7 +103,7 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
     coverage = fields.optional_object("coverage")
     if not coverage.names():
         return
-    coverage.truth("complete")
+    coverage.boolean("complete")
     coverage.number("packed_gemm_share")
     for name in ("notes", "right_padded_because", "contiguous_because"):
         if name in coverage:

@@ -245,7 +245,7 @@ def _options(item: Fields) -> Options:
         max_tokens=item.optional_integer("max_tokens", least=1),
         max_sequences=item.optional_integer("max_sequences", least=1),
         truncation_side=item.text("truncation_side", SIDES) if "truncation_side" in item else RIGHT,
-        token_types="token_types" not in item or item.truth("token_types"),
+        token_types="token_types" not in item or item.boolean("token_types"),
         values=item.strings("values") if "values" in item else (),
     )
 

@@ -102,7 +102,7 @@ class Fields:
         """A whole number in a range; None where there is none, or null."""
         return None if self._raw.get(name) is None else self.integer(name, least, most)
 
-    def truth(self, name: str) -> bool:
+    def boolean(self, name: str) -> bool:
         """True or false."""
         value = self._get(name)
         if not isinstance(value, bool):

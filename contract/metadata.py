@@ -297,10 +297,10 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
         )
         limit = item.optional_integer("limit", least=1, most=MOST_INT64)
         rule = rules.optional_object(original_name)
-        padding, fills = rule.optional_integer("padding") or 0, "assumed" in rule and rule.truth("assumed")
+        padding, fills = rule.optional_integer("padding") or 0, "assumed" in rule and rule.boolean("assumed")
         role, dtype = item.text("role", INPUT_ROLES), item.text("dtype", TYPE_NAMES)
         width = item.optional_integer("width", least=1, most=MOST_WIDTH)
-        is_shared = "shared" in item and item.truth("shared")
+        is_shared = "shared" in item and item.boolean("shared")
         holds = item.text("holds", HELD_ROLES) if "holds" in item else None
         return InputInfo(name, role, limit, dtype, excluded_ids, padding, width, original, fills, is_shared, holds)
 
@@ -337,8 +337,8 @@ def _parse_mask(fields: Fields) -> MaskInfo:
     for name, values in (("kept", kept_values), ("masked", masked)):
         if not values:
             raise mask.fail(name, "one value or more")
-    lengths = "lengths" in mask and mask.truth("lengths")
-    return MaskInfo(mask.text("input"), kept_values, masked, mask.truth("plain"), lengths)
+    lengths = "lengths" in mask and mask.boolean("lengths")
+    return MaskInfo(mask.text("input"), kept_values, masked, mask.boolean("plain"), lengths)
 
 
 def _parse_engine(fields: Fields) -> EngineInfo:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 MODEL = "the model, which stands first"
-PEERS: Mapping[str, tuple[str, ...]] = {
+SIMILAR_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "--model": (MODEL,),
     "--model-id": (MODEL,),
     "--model-path": (MODEL,),
@@ -157,7 +157,9 @@ class Parser(argparse.ArgumentParser):
             ours = self.ours(word)
             if ours is not None:
                 self.error(f"unrecognized option {word}; did you mean {ours}?")
-            option = next((name for name in (word, *PEERS.get(word.replace("_", "-"), ())) if name in MAKING), None)
+            option = next(
+                (name for name in (word, *SIMILAR_OPTIONS.get(word.replace("_", "-"), ())) if name in MAKING), None
+            )
             if option is not None and self._takes_model():
                 self.error(
                     f"unrecognized option {word}; the model is taken as it was made: padfree optimize {option}, or "
@@ -169,7 +171,7 @@ class Parser(argparse.ArgumentParser):
     def ours(self, option: str) -> str | None:
         """What this command has instead of an option that it has not; None: nothing."""
         option_words = list(self._option_string_actions)
-        for candidate in PEERS.get(option.replace("_", "-"), ()):
+        for candidate in SIMILAR_OPTIONS.get(option.replace("_", "-"), ()):
             if candidate in option_words or (candidate == MODEL and self._takes_model()):
                 return candidate
         near = difflib.get_close_matches(option.replace("_", "-"), option_words, 1, 0.8)

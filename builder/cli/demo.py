@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.demo.demo import DEMO_DATA, compare_on_cpu, compare_on_gpu, prepare, spread, with_texts
+    from padfree.builder.demo.demo import DEMO_DATA, compare_on_cpu, compare_on_gpu, pick_evenly, prepare, with_texts
     from padfree.builder.doctor import diagnose
     from padfree.builder.engine.progress import make_progress
     from padfree.onnx_tools import load_model
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     console = output_console()
     texts = (DEMO_DATA / "texts.txt").read_text(encoding="utf-8").splitlines()
-    few = spread(texts, QUICK_TEXTS if arguments.quick else BASE_TEXTS)
+    few = pick_evenly(texts, QUICK_TEXTS if arguments.quick else BASE_TEXTS)
     layers = QUICK_LAYERS if arguments.quick else BASE_LAYERS
     missing = [finding for finding in diagnose() if finding.name in ENGINE_PARTS and finding.state != "ok"]
     comparisons: list[Comparison] = []

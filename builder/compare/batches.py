@@ -182,15 +182,15 @@ def generate(
     count = min(max_batch, 8)
     some = max(1, min(max_seq_len, 64))
     lengths = [int(length) for length in rng.permutation(np.geomspace(max_seq_len, 1, count).round())]
-    cases: list[tuple[str, list[int]]] = [
+    named_lengths: list[tuple[str, list[int]]] = [
         ("one token", [1]),
         ("no padding", [some] * min(count, 3)),
         ("ragged", lengths),
         ("short", [int(length) for length in rng.integers(1, min(max_seq_len, 16) + 1, count)]),
     ]
     if not original.has_mask:
-        cases = [*cases[:2], ("longest", [max_seq_len]), ("short", [min(max_seq_len, 2)] * 2)]
-    batches = [_random(name, _prefix(case), original, rng) for name, case in cases]
+        named_lengths = [*named_lengths[:2], ("longest", [max_seq_len]), ("short", [min(max_seq_len, 2)] * 2)]
+    batches = [_random(name, _prefix(batch_lengths), original, rng) for name, batch_lengths in named_lengths]
     if LEFT in kinds and original.has_mask:
         batches.append(_random(LEFT, _prefix(lengths)[:, ::-1].copy(), original, rng))
     if HOLES in kinds and original.has_mask:

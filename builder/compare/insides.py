@@ -95,9 +95,9 @@ def with_outputs(model: ModelProto, types: Mapping[str, int]) -> ModelProto:
     result = ModelProto()
     result.CopyFrom(model)
     metadata = metadata_of(result)
-    there = {value.name for value in result.graph.output}
+    output_names = {value.name for value in result.graph.output}
     for name, kind in types.items():
-        if name not in there:
+        if name not in output_names:
             result.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, None))
             dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name
             metadata["outputs"].append({"name": name, "layout": "packed", "dtype": dtype, "shape": None})
@@ -109,9 +109,9 @@ def open_marked(model: ModelProto, names: Sequence[str]) -> Any:
     """An onnxruntime session with more outputs; one execution order of all nodes, nothing fused."""
     marked_model = ModelProto()
     marked_model.CopyFrom(model)
-    there = {value.name for value in marked_model.graph.output}
+    output_names = {value.name for value in marked_model.graph.output}
     marked_model.graph.output.extend(
-        onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in there
+        onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in output_names
     )
     return open_session(Model(marked_model), optimize=False)
 

@@ -75,13 +75,13 @@ def check_folder(folder: Path, original: Path, models: Sequence[Path], inputs: I
         raise BuildError(f"--emit-polygraphy {folder} is no folder; name a new one")
     copies = (widened_name(original), rounded_name(original), float_name(original))
     files = [folder / name for name in (*FILE_NAMES, *copies, *([] if models else [REWRITTEN]))]
-    there = [file.name for file in files if file.exists()]
-    if not there:
+    existing_names = [file.name for file in files if file.exists()]
+    if not existing_names:
         return
     if not _is_saved(folder / DESCRIPTION):
         raise BuildError(
-            f"--emit-polygraphy {folder} holds {', '.join(there)}, and no comparison that padfree wrote: that would be "
-            "lost; name a new folder"
+            f"--emit-polygraphy {folder} holds {', '.join(existing_names)}, and no comparison that padfree wrote: that "
+            "would be lost; name a new folder"
         )
     check_destinations([("--emit-polygraphy's", file) for file in files], inputs)
 

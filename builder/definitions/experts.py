@@ -46,8 +46,10 @@ class Experts:
     def _shares(self, graph: EncoderGraph, x: str) -> str:
         """The probabilities [B, S, X] of the chosen experts, and 0 for the others."""
         shares = graph.op("Softmax", graph.op("MatMul", x, graph.weight(self.router.transpose())), axis=-1)
-        shares_left, least = shares, graph.op("ReduceMax", shares, axes=[-1], keepdims=1)
+        remaining_shares, least = shares, graph.op("ReduceMax", shares, axes=[-1], keepdims=1)
         for _ in range(self.expert_count - 1):
-            shares_left = graph.op("Where", graph.op("Less", shares_left, least), shares_left, graph.constant(0.0))
-            least = graph.op("ReduceMax", shares_left, axes=[-1], keepdims=1)
+            remaining_shares = graph.op(
+                "Where", graph.op("Less", remaining_shares, least), remaining_shares, graph.constant(0.0)
+            )
+            least = graph.op("ReduceMax", remaining_shares, axes=[-1], keepdims=1)
         return graph.op("Where", graph.op("Less", shares, least), graph.constant(0.0), shares)

@@ -68,7 +68,7 @@ class Keys:
         )
         return float(result)
 
-    def truth(self, *names: str, default: bool) -> bool:
+    def boolean(self, *names: str, default: bool) -> bool:
         """True or false."""
         return self._value(names, default, lambda value: isinstance(value, bool), "true or false")
 

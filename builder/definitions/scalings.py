@@ -87,7 +87,7 @@ def _yarn(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
     low, high = (
         size * math.log(trained_length / (rotations * 2 * math.pi)) / (2 * math.log(base)) for rotations in (fast, slow)
     )
-    if keys.truth("truncate", default=True):
+    if keys.boolean("truncate", default=True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, size - 1)
     high += 0.001 if low == high else 0.0  # as transformers has it

@@ -243,15 +243,15 @@ class Tensors:
         self._prefix = ""
         self.source = files[0].parent if files else Path()
 
-    def below(self, *prefixes: str, there: str) -> Tensors:
+    def below(self, *prefixes: str, member: str) -> Tensors:
         """The same under the one of these prefixes that a tensor of this name has.
 
         Raises:
             BuildError: none of the names is there, or several are.
         """
-        candidates = [prefix for prefix in prefixes if prefix + there in self]
+        candidates = [prefix for prefix in prefixes if prefix + member in self]
         if len(candidates) != 1:
-            names = ", ".join(self._prefix + prefix + there for prefix in candidates or prefixes)
+            names = ", ".join(self._prefix + prefix + member for prefix in candidates or prefixes)
             raise BuildError(
                 f"{self.source}: the weights {'have all of' if candidates else 'lack'} {names}, one of which "
                 "config.json asks for: they belong to different models, or only a part was downloaded; download the "

@@ -113,7 +113,7 @@ def tokenize(texts: list[str], metadata: Metadata) -> dict[str, Any]:
     return {"batch": read_request(request, metadata), "request": request}
 
 
-def spread(texts: list[str], count: int) -> list[str]:
+def pick_evenly(texts: list[str], count: int) -> list[str]:
     """`count` of the texts, from the shortest to the longest in even steps."""
     by_length = sorted(texts, key=len)
     steps = max(1, count - 1)

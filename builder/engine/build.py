@@ -31,14 +31,14 @@ from .phases import COMPARING, REFERENCE, WAITING, Phases
 from .plan_writing import describe_plan, write_described
 from .preparation import metadata_of
 from .preparation_messages import to_stderr
-from .preparation_process import Source, preparing
+from .preparation_process import ModelSource, preparing
 from .profile import ProfileOptions, choose_profile, shape_ranges
 from .progress import watcher_of
 from .shared_builder import SharedBuilder
 
 
 def build_engine(
-    model: Source,
+    model: ModelSource,
     plan_path: str | Path,
     options: BuildOptions | None = None,
     *,
@@ -125,7 +125,7 @@ def build_engine(
 
 
 def _build(
-    model: Source,
+    model: ModelSource,
     plan: Path,
     options: BuildOptions,
     progress: Progress | None,
@@ -172,7 +172,7 @@ def _build(
     return write_described(plan, engine, metadata_raw, engine_builder, more_files)
 
 
-def _is_exported(model: Source) -> bool:
+def _is_exported(model: ModelSource) -> bool:
     """Whether a folder or a file has to be rewritten. Raises padfree.onnx_tools.ModelFileError where a file is none."""
     if isinstance(model, (str, Path)):
         return not is_rewritten(open_model(model, Storage.MAP).proto)
@@ -196,7 +196,7 @@ def _check(
     return check.to_dict()
 
 
-def check_plan_destination(model: Source, plan: Path, timing_cache: str | Path | None = DEFAULT_CACHE) -> None:
+def check_plan_destination(model: ModelSource, plan: Path, timing_cache: str | Path | None = DEFAULT_CACHE) -> None:
     """Refuses a plan, with its metadata and the timing cache, where they would be lost or others would.
 
     Raises:
@@ -206,7 +206,7 @@ def check_plan_destination(model: Source, plan: Path, timing_cache: str | Path |
 
 
 def check_plan_destinations(
-    plans: Sequence[tuple[Source, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
+    plans: Sequence[tuple[ModelSource, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
 ) -> None:
     """check_plan_destination for several models, each with its plan: no plan replaces another, either."""
     for _, plan in plans:
@@ -234,14 +234,14 @@ def check_plan_destinations(
     )
 
 
-def _path_of(model: Source) -> Path | None:
+def _path_of(model: ModelSource) -> Path | None:
     """The file that a model's tokenizer lies beside; None for a message."""
     if isinstance(model, onnx.ModelProto):
         return None
     return model.path if isinstance(model, FolderModel) else Path(model)
 
 
-def _read_path(model: Source) -> Path | None:
+def _read_path(model: ModelSource) -> Path | None:
     """What is read of a model; None for a message."""
     return model.folder if isinstance(model, FolderModel) else _path_of(model)
 

@@ -50,7 +50,7 @@ sys.path[:] = sys.argv[2:]
 from padfree.builder.engine.preparation_process import serve
 serve(sys.argv[1], answer)
 """
-Source: TypeAlias = str | Path | onnx.ModelProto | FolderModel
+ModelSource: TypeAlias = str | Path | onnx.ModelProto | FolderModel
 _FAILURE, _IN_FILE = 3, 4
 """Exit codes of that process: its answer is an error; the model is too large for a message and lies in a file."""
 _NICENESS = 5
@@ -81,7 +81,7 @@ class PreparedModel:
 
 @contextlib.contextmanager
 def preparing(
-    model: Source,
+    model: ModelSource,
     options: BuildOptions,
     device: AskDevice,
     *,
@@ -141,7 +141,7 @@ def preparing(
                 child.kill()
 
 
-def _is_for_another_process(model: Source) -> TypeGuard[str | Path | FolderModel]:
+def _is_for_another_process(model: ModelSource) -> TypeGuard[str | Path | FolderModel]:
     if isinstance(model, onnx.ModelProto) or not sys.executable:
         return False
     return isinstance(model, FolderModel) or Path(model).is_file()
@@ -154,7 +154,7 @@ def _is_large(model: str | Path | FolderModel) -> bool:
     return 2 * sum(file.stat().st_size for file in model.folder.rglob("*.safetensors")) > LARGE_MODEL_BYTES
 
 
-def _open(model: Source, storage: Storage, phases: Phases, say: Say) -> Model:
+def _open(model: ModelSource, storage: Storage, phases: Phases, say: Say) -> Model:
     if isinstance(model, onnx.ModelProto):
         return Model.of(model)
     return model.make(storage, phases, say) if isinstance(model, FolderModel) else open_model(model, storage)

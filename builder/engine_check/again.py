@@ -72,15 +72,17 @@ def _compare(
 ) -> Repetition:
     if rows is None or list(rows.shape) != answers["shape"]:
         return Repetition(batch, output, float("inf"), False, False)
-    right = np.asarray([float(number) for number in answers["right"].split()])
+    expected = np.asarray([float(number) for number in answers["right"].split()])
     samples = rows.reshape(-1)[sample_indices(rows.size)].astype(np.float64)
     same = answer_digest(rows) == answers["engine_sha256"]
     if rows.dtype.kind in "iub":
-        differ = float((right != samples).mean()) if right.size else 0.0
+        differ = float((expected != samples).mean()) if expected.size else 0.0
         return Repetition(batch, output, differ, same, differ <= 1 - allowance["equal"])
     with np.errstate(invalid="ignore"):
-        both = np.isfinite(right) | np.isfinite(samples)  # what is infinite in both is right
-        error = float(np.linalg.norm((right - samples)[both]) / (np.linalg.norm(right[np.isfinite(right)]) or 1.0))
+        both = np.isfinite(expected) | np.isfinite(samples)  # what is infinite in both is right
+        error = float(
+            np.linalg.norm((expected - samples)[both]) / (np.linalg.norm(expected[np.isfinite(expected)]) or 1.0)
+        )
     return Repetition(batch, output, error, same, error <= allowance["relative"])
 
 

@@ -95,10 +95,10 @@ def make_batches(
     mixed = [int(length) for length in rng.permutation(np.geomspace(min(MIXED, longest), 1, count).round())]
     if metadata.mask.input is None and not metadata.is_packed:  # every slot is a token
         even = [min(longest, MIXED // 4)] * min(count, 3)
-        cases = {"one token": [1], "even": _fitting(even, most), "longest": [longest]}
-        return tuple(_batch(name, _prefix(lengths), metadata, rng) for name, lengths in cases.items())
-    cases = {"one token": [1], "mixed": _fitting(mixed, most), "longest": [longest]}
-    batches = [_batch(name, _prefix(lengths), metadata, rng) for name, lengths in cases.items()]
+        lengths_by_name = {"one token": [1], "even": _fitting(even, most), "longest": [longest]}
+        return tuple(_batch(name, _prefix(lengths), metadata, rng) for name, lengths in lengths_by_name.items())
+    lengths_by_name = {"one token": [1], "mixed": _fitting(mixed, most), "longest": [longest]}
+    batches = [_batch(name, _prefix(lengths), metadata, rng) for name, lengths in lengths_by_name.items()]
     if metadata.is_packed:
         lengths = [min(length, longest) for length in AROUND_EMPTY[: profile.max_batch] if length or count > 1]
         lengths = _fitting(lengths or [1], most)

@@ -168,7 +168,7 @@ def _check(
     pairs: Sequence[tuple[Array | None, ...]],
     bound: Bound,
 ) -> OutputCheck:
-    used_batches, right, actual_rows = list[CheckedBatch](), list[Array](), list[Array]()
+    used_batches, expected_rows, actual_rows = list[CheckedBatch](), list[Array](), list[Array]()
     for batch, (expected, actual) in zip(batches, pairs, strict=True):
         if expected is None or actual is None or expected.shape != actual.shape:
             sizes = [None if side is None else list(side.shape) for side in (actual, expected)]
@@ -183,16 +183,20 @@ def _check(
                 f"numbers of {sizes[0]}, expected are {sizes[1]}",
             )
         if expected.size:
-            used_batches, right, actual_rows = [*used_batches, batch], [*right, expected], [*actual_rows, actual]
+            used_batches, expected_rows, actual_rows = (
+                [*used_batches, batch],
+                [*expected_rows, expected],
+                [*actual_rows, actual],
+            )
     if not used_batches:
         return OutputCheck(entry["name"], bound, None, None, None, None, "")
-    return check_output(entry, used_batches, right, actual_rows, bound)
+    return check_output(entry, used_batches, expected_rows, actual_rows, bound)
 
 
 def _sample(expected: Array, actual: Array) -> dict[str, Any]:
     """Some of the right numbers, the shape of all, and a digest of the engine's: are those of another run the same?"""
-    right = expected.reshape(-1)[sample_indices(expected.size)]
-    return {"shape": list(expected.shape), "right": _text(right), "engine_sha256": answer_digest(actual)}
+    numbers = expected.reshape(-1)[sample_indices(expected.size)]
+    return {"shape": list(expected.shape), "right": _text(numbers), "engine_sha256": answer_digest(actual)}
 
 
 def sample_indices(size: int) -> npt.NDArray[np.int64]:

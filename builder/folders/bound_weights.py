@@ -45,9 +45,9 @@ def bind_weights(graph: ModelProto, inputs: Collection[str], weights: Mapping[st
     unknown = [name for name in names if name not in weights]
     if unknown:
         raise UnknownInputError(f"the graph has inputs that are no weights: {', '.join(unknown[:3])}")
-    inputs_left = [item for item in proto.input if item.name in inputs]
+    remaining_inputs = [item for item in proto.input if item.name in inputs]
     del proto.input[:]
-    proto.input.extend(inputs_left)
+    proto.input.extend(remaining_inputs)
     values = {name: weights[name] for name in names} | _drop_transposes(graph, weights, set(names))
     names_read = {name for node in proto.node for name in node.input} | {item.name for item in proto.output}
     result = Model(graph)

@@ -83,7 +83,7 @@ def read_config(folder: Path) -> ModelConfig:
     if task == CLASSES and (len(labels) == 1 or activation):
         task = PAIRS
     generates = any(item.endswith(_GENERATORS) for item in architectures)
-    generates = generates or entries.truth("is_encoder_decoder") or entries.truth("is_decoder")
+    generates = generates or entries.boolean("is_encoder_decoder") or entries.boolean("is_decoder")
     generates = generates and not any(item.endswith("EncoderModel") for item in architectures)
     positions = (entries.integer(name) for name in _POSITIONS if entries.raw.get(name) != -1)
     return ModelConfig(

@@ -47,9 +47,9 @@ def add_head(model: ModelProto, head: Head, outputs: Sequence[str] = (), *, mask
             outputs_by_name[name] = inner
         if name not in outputs_by_name:
             raise BuildError(f"--outputs {name}: the model has {', '.join(outputs_by_name)}; choose of these")
-    outputs_left = [outputs_by_name[name] for name in wanted_names]
+    remaining_outputs = [outputs_by_name[name] for name in wanted_names]
     del graph.output[:]
-    graph.output.extend(outputs_left)
+    graph.output.extend(remaining_outputs)
     if outputs:
         keep_needed(model)
 
@@ -69,9 +69,9 @@ def _inner(model: ModelProto, name: str) -> ValueInfoProto | None:
 def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     """The output of the head; its nodes are appended unless the model has that output already."""
     name = SCORES if head.scores else VECTORS
-    there: ValueInfoProto | None = next((item for item in model.graph.output if item.name == VECTORS), None)
-    if there is not None and name == VECTORS:
-        return _cut(model, there, head)  # it was exported with the whole chain
+    output: ValueInfoProto | None = next((item for item in model.graph.output if item.name == VECTORS), None)
+    if output is not None and name == VECTORS:
+        return _cut(model, output, head)  # it was exported with the whole chain
     nodes = Nodes(model)
     if head.scores and not head.pooling:
         logits = _output(model, _LOGITS, 2)
@@ -96,17 +96,17 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     return _describe(nodes, vector, name, size)
 
 
-def _cut(model: ModelProto, there: ValueInfoProto, head: Head) -> ValueInfoProto:
+def _cut(model: ModelProto, output: ValueInfoProto, head: Head) -> ValueInfoProto:
     """The vectors of an exported chain, of which sentence-transformers cuts off the rest after the last module."""
     if not head.steps or not isinstance(head.steps[-1], Truncate):
-        return there
+        return output
     whole = f"whole_{VECTORS}"
     for node in model.graph.node:
         for names in (node.input, node.output):
             for index, name in enumerate(names):
                 names[index] = whole if name == VECTORS else name
     nodes = Nodes(model)
-    vector, size = _add_step(nodes, head.steps[-1], whole, _width(there))
+    vector, size = _add_step(nodes, head.steps[-1], whole, _width(output))
     return _describe(nodes, vector, VECTORS, size)
 
 
@@ -241,8 +241,8 @@ def _add_step(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, i
 def _norm(nodes: Nodes, step: VectorNorm, x: str) -> str:
     centred = nodes.node("Sub", x, nodes.along("ReduceMean", x, [-1], keepdims=1))
     variance = nodes.along("ReduceMean", nodes.node("Mul", centred, centred), [-1], keepdims=1)
-    spread = nodes.node("Sqrt", nodes.node("Add", variance, nodes.constant(step.epsilon)))
-    scaled = nodes.node("Mul", nodes.node("Div", centred, spread), nodes.constant(step.weight))
+    deviation = nodes.node("Sqrt", nodes.node("Add", variance, nodes.constant(step.epsilon)))
+    scaled = nodes.node("Mul", nodes.node("Div", centred, deviation), nodes.constant(step.weight))
     return nodes.node("Add", scaled, nodes.constant(step.bias))
 
 

@@ -136,8 +136,8 @@ def _look_up(hub: Any, name: str, revision: str, say: Callable[[str], object]) -
     except Exception as error:
         say(f"{name}: the Hugging Face Hub is not reached ({reason(error)}); takes {folder}")
         files = [path for path in folder.rglob("*") if path.is_file()]
-        there = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-        return HubRepository(name, revision, folder, there, is_reached=False)
+        file_sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+        return HubRepository(name, revision, folder, file_sizes, is_reached=False)
     sizes = {item.rfilename: getattr(item, "size", None) for item in info.siblings or ()}
     return HubRepository(name, revision, folder, sizes)
 

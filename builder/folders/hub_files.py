@@ -21,8 +21,8 @@ SETTINGS = (
 def settings_of(names: Collection[str], folder: str = "") -> list[str]:
     """The files of a folder that say what the model is and how texts are read."""
     encoder = PurePosixPath(folder)
-    there = [PurePosixPath(name) for name in sorted(names)]
-    return [str(path) for path in there if path.parent == encoder and any(path.match(pattern) for pattern in SETTINGS)]
+    paths = [PurePosixPath(name) for name in sorted(names)]
+    return [str(path) for path in paths if path.parent == encoder and any(path.match(pattern) for pattern in SETTINGS)]
 
 
 def module_files(names: Collection[str], folders: Sequence[str]) -> list[str]:

@@ -99,7 +99,7 @@ def _with_encoder(chain: Chain, folder: Path) -> Chain:
     length = length or (
         arguments.get("model_max_length") if isinstance(arguments.get("model_max_length"), int) else None
     )
-    return replace(chain, max_length=length or None, lower_case=entries.truth("do_lower_case"))
+    return replace(chain, max_length=length or None, lower_case=entries.boolean("do_lower_case"))
 
 
 def _with_module(chain: Chain, name: str, folder: Path, kind: str, file: Path) -> Chain:
@@ -108,7 +108,7 @@ def _with_module(chain: Chain, name: str, folder: Path, kind: str, file: Path) -
         return chain
     if name == "Pooling":
         entries = _settings(folder, file)
-        pools_prompt = entries.truth("include_prompt", default=True)
+        pools_prompt = entries.boolean("include_prompt", default=True)
         return replace(chain, head=replace(head, pooling=_modes(entries), pools_prompt=pools_prompt))
     if name == "LogitScore":
         return replace(chain, answers=_answers(_settings(folder, file)))
@@ -146,7 +146,7 @@ def _settings(folder: Path, file: Path) -> Entries:
 
 def _modes(entries: Entries) -> tuple[str, ...]:
     modes = entries.texts("pooling_mode")
-    modes = modes or tuple(mode for name, mode in _LEGACY.items() if entries.truth(name)) or ("mean",)
+    modes = modes or tuple(mode for name, mode in _LEGACY.items() if entries.boolean(name)) or ("mean",)
     for mode in modes:
         if mode not in POOLINGS:
             raise entries.wrong("pooling_mode", ", ".join(POOLINGS))
@@ -168,9 +168,9 @@ def _weights(folder: Path) -> Path:
     file = folder / WEIGHTS
     if not file.is_file():
         pickles = pickled_files(folder)
-        there = f"only {', '.join(pickles)}, a pickle, and loading one may run code" if pickles else "no weights"
+        what = f"only {', '.join(pickles)}, a pickle, and loading one may run code" if pickles else "no weights"
         raise BuildError(
-            f"{folder}: holds {there}; padfree reads {WEIGHTS}: load the model with sentence-transformers where you "
+            f"{folder}: holds {what}; padfree reads {WEIGHTS}: load the model with sentence-transformers where you "
             "trust it, save it with save_pretrained, and give that folder"
         )
     return file
@@ -181,11 +181,11 @@ def _dense(folder: Path) -> Step:
     for name in ("module_input_name", "module_output_name"):
         if entries.raw.get(name) not in (None, "sentence_embedding"):
             raise entries.wrong(name, "sentence_embedding; models with a vector a token are not read")
-    there = read_header(file)
-    bias = read_tensor(file, "linear.bias") if entries.truth("bias", default=True) else None
+    header = read_header(file)
+    bias = read_tensor(file, "linear.bias") if entries.boolean("bias", default=True) else None
     activation = activation_of(entries.text("activation_function") or "torch.nn.modules.activation.Tanh", entries.file)
-    adds = entries.truth("use_residual")
-    residual = read_tensor(file, "residual.weight") if adds and "residual.weight" in there else None
+    adds = entries.boolean("use_residual")
+    residual = read_tensor(file, "residual.weight") if adds and "residual.weight" in header else None
     return Dense(read_tensor(file, "linear.weight"), bias, activation, adds, residual)
 
 

@@ -44,7 +44,7 @@ class Entries:
         value: str | None = self._of(name, str, "a text")
         return value
 
-    def truth(self, name: str, default: bool = False) -> bool:
+    def boolean(self, name: str, default: bool = False) -> bool:
         """True or false."""
         value = self._of(name, bool, "true or false")
         return default if value is None else bool(value)

@@ -19,7 +19,7 @@ from .cases import Case
 from .engines import Ran
 from .graphs import CaseGraph
 from .peaks import Peaks
-from .reference import LARGEST_ERRORS, Right, difference, right_results
+from .reference import LARGEST_ERRORS, ReferenceResults, difference, reference_results
 
 ResultState = Literal["right", "wrong", "failed", "not here"]
 
@@ -70,7 +70,7 @@ def check_cases(cases: Iterable[Case], runner: Runner, device: Device, peaks: Pe
     with ThreadPoolExecutor(1) as pool:
         ahead = [pool.submit(_prepare, case) for case in cases[:1]]
         for at, case in enumerate(cases):
-            graph, model, right = ahead.pop().result()
+            graph, model, reference = ahead.pop().result()
             ahead += [pool.submit(_prepare, other) for other in cases[at + 1 : at + 2]]
             problem = fp8_problem(device) if case.kind == FP8 else ""
             if problem:
@@ -84,18 +84,18 @@ def check_cases(cases: Iterable[Case], runner: Runner, device: Device, peaks: Pe
             except SessionError as error:
                 result = CaseResult(case.operator, case.variant, case.kind, "failed", detail=str(error))
                 raise RunFailedError(result) from error
-            yield _judge(case, graph, right, ran, peaks)
+            yield _judge(case, graph, reference, ran, peaks)
 
 
-def _prepare(case: Case) -> tuple[CaseGraph, onnx.ModelProto, Right]:
+def _prepare(case: Case) -> tuple[CaseGraph, onnx.ModelProto, ReferenceResults]:
     graph = case.make()
     model = graph.model()
-    return graph, model, right_results(graph, model)
+    return graph, model, reference_results(graph, model)
 
 
-def _judge(case: Case, graph: CaseGraph, right: Right, ran: Ran, peaks: Peaks) -> CaseResult:
-    comparison = difference(graph, right.outputs, ran.outputs)
-    floor_us, floor_by = peaks.floor_us(case.operator, case.kind, right.moved_bytes, case.flops)
+def _judge(case: Case, graph: CaseGraph, reference: ReferenceResults, ran: Ran, peaks: Peaks) -> CaseResult:
+    comparison = difference(graph, reference.outputs, ran.outputs)
+    floor_us, floor_by = peaks.floor_us(case.operator, case.kind, reference.moved_bytes, case.flops)
     return CaseResult(
         case.operator,
         case.variant,

@@ -79,8 +79,8 @@ class EngineRunner:
                 backend.close()
             raise
         backend.close()  # and what was prepared
-        medians = [statistics.median(times[name]) for name in graph.subjects if name in times]
-        return Ran(outputs, sum(medians) if len(medians) == len(graph.subjects) else None)
+        medians = [statistics.median(times[name]) for name in graph.checked_nodes if name in times]
+        return Ran(outputs, sum(medians) if len(medians) == len(graph.checked_nodes) else None)
 
 
 def _ranges(graph: CaseGraph) -> list[ShapeRange]:

@@ -53,7 +53,7 @@ class CaseGraph:
     interface: str = "packed"
     feeds: dict[str, Array] = field(default_factory=dict)
     outputs: list[CheckedOutput] = field(default_factory=list)
-    subjects: list[str] = field(default_factory=list)
+    checked_nodes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.precision = "fp16" if self.kind == FP8 else self.kind
@@ -139,7 +139,7 @@ class CaseGraph:
         names = [inputs[item.name] for item in spec.inputs_for(values)]
         self._nodes.append(make_node(operator, names, list(outputs.values()), name=name, **values))
         if subject:
-            self.subjects.append(name)
+            self.checked_nodes.append(name)
         return outputs
 
     def output(self, tensor: str, *, tokens: int | None = 0, kind: str = "act") -> None:

@@ -34,14 +34,14 @@ _TYPE_BYTES = MappingProxyType({"int32": 4, "float32": 4, "fp8": 1})
 
 
 @dataclass(frozen=True)
-class Right:
+class ReferenceResults:
     """Right outputs by name, and the bytes that the checked operators read and write, each once."""
 
     outputs: Mapping[str, Array]
     moved_bytes: int
 
 
-def right_results(graph: CaseGraph, model: onnx.ModelProto) -> Right:
+def reference_results(graph: CaseGraph, model: onnx.ModelProto) -> ReferenceResults:
     """Runs a graph's bodies in onnxruntime; in fp8 every half precision tensor is rounded, as e4m3 rounds it again."""
     if graph.kind == FP8:
         runs = with_rounding(Model(model), graph.precision)
@@ -56,19 +56,19 @@ def right_results(graph: CaseGraph, model: onnx.ModelProto) -> Right:
         helper.make_value_info(name, onnx.TypeProto()) for name in inner if name not in {*names, *graph.feeds}
     )
     output_names = [value.name for value in more.graph.output]
-    right = dict(zip(output_names, open_session(runs.with_proto(more)).run(output_names, graph.feeds), strict=True))
+    expected = dict(zip(output_names, open_session(runs.with_proto(more)).run(output_names, graph.feeds), strict=True))
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
-    sizes |= {name: int(values.size) for name, values in {**graph.feeds, **right}.items()}
+    sizes |= {name: int(values.size) for name, values in {**graph.feeds, **expected}.items()}
     bytes_moved = sum(sizes[name] * width for name, width in inner.items())
     bytes_moved += sum(sizes[name] * width for name, width in _constants(graph, model).items())
-    return Right({name: np.asarray(right[name]) for name in names}, bytes_moved)
+    return ReferenceResults({name: np.asarray(expected[name]) for name in names}, bytes_moved)
 
 
 def _widths(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, int]:
     """Bytes a number of every tensor that the checked operators read or write."""
     widths: dict[str, int] = {}
     for node in padfree_nodes(model.graph):
-        if node.name not in graph.subjects:
+        if node.name not in graph.checked_nodes:
             continue
         spec, attributes = OPERATORS[node.op_type], node_attributes(node)
         for names, items in ((node.input, spec.inputs_for(attributes)), (node.output, spec.outputs_for(attributes))):
@@ -95,17 +95,17 @@ class Difference:
     problem: str = ""
 
 
-def difference(graph: CaseGraph, right: Mapping[str, Array], actual: Mapping[str, Array]) -> Difference:
+def difference(graph: CaseGraph, expected: Mapping[str, Array], actual: Mapping[str, Array]) -> Difference:
     """Compares all outputs; filler is left out. A row is measured by its own length, or a usual row's if that is more.
 
     Args:
         graph: what was run.
-        right: output name -> array.
+        expected: output name -> array.
         actual: the same of the GPU.
     """
     worst, total = 0.0, sum(graph.lengths)
     for item in graph.outputs:
-        a, b = (np.asarray(side[item.name]) for side in (right, actual))
+        a, b = (np.asarray(side[item.name]) for side in (expected, actual))
         if a.shape != b.shape:
             return Difference(math.inf, f"shape {list(b.shape)}, expected is {list(a.shape)}")
         if item.tokens is not None:

@@ -74,17 +74,19 @@ class ChatTemplate:
         blanks = (_BLANKS[0] + first[0] + _BLANKS[1], _BLANKS[0] + first[1] + _BLANKS[1])
         error = ""
         for as_list in (False, True) if self.names_both else (False,):  # contents may have to be lists of parts
-            cases = [self._case(*marks, prompt, as_list=as_list) for marks in (first, second, blanks)]
-            answer = self._render(cases)
+            variables = [self._variables(*marks, prompt, as_list=as_list) for marks in (first, second, blanks)]
+            answer = self._render(variables)
             texts = [text for text in answer["texts"] if text is not None]
-            if len(texts) == len(cases) and (as_list or not self.names_both or all(mark in texts[0] for mark in first)):
+            if len(texts) == len(variables) and (
+                as_list or not self.names_both or all(mark in texts[0] for mark in first)
+            ):
                 return texts
             error = error or answer["error"]
         if not error:
             return texts
         raise BuildError(f"{self.source}: cannot be rendered ({ascii(error)[1:-1][:200]}); {_ADVICE}")
 
-    def _case(self, query: str, document: str, prompt: str, *, as_list: bool = False) -> dict[str, Any]:
+    def _variables(self, query: str, document: str, prompt: str, *, as_list: bool = False) -> dict[str, Any]:
         if self.names_both:
             texts = [(name, text) for name, text in (("system", prompt), (QUERY, query), (DOCUMENT, document)) if text]
         else:
@@ -95,9 +97,9 @@ class ChatTemplate:
         both = {"messages": messages, QUERY: query, DOCUMENT: document}
         return {**self.specials, **both, "add_generation_prompt": True, "enable_thinking": False, "tools": None}
 
-    def _render(self, cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _render(self, variables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         program = [sys.executable or "python3", "-I", str(Path(rendering_process.__file__))]
-        question = json.dumps({"template": self.text, "cases": cases})
+        question = json.dumps({"template": self.text, "cases": variables})
         try:
             run = subprocess.run(program, input=question, capture_output=True, text=True, timeout=_WAIT, check=False)
             answer: dict[str, Any] = json.loads(run.stdout)

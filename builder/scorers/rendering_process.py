@@ -40,7 +40,7 @@ def _to_json(value: Any, **options: Any) -> str:
     return json.dumps(value, **{"ensure_ascii": False, **options})
 
 
-def render(template: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
+def render(template: str, variables: list[dict[str, Any]]) -> dict[str, Any]:
     """The texts of all cases, None for those that the template refuses, and why it refused the last of these."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
@@ -51,18 +51,18 @@ def render(template: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
     try:
         compiled = environment.from_string(template)
     except Exception as problem:  # of many kinds: the template is anybody's
-        return {"texts": [None] * len(cases), "error": f"{type(problem).__name__}: {problem}"}
-    for case in cases:
-        text, problem_said = _render(compiled, case)
+        return {"texts": [None] * len(variables), "error": f"{type(problem).__name__}: {problem}"}
+    for values in variables:
+        text, problem_said = _render(compiled, values)
         texts.append(text)
         error = problem_said or error
     return {"texts": texts, "error": error}
 
 
-def _render(compiled: Any, case: dict[str, Any]) -> tuple[str | None, str]:
+def _render(compiled: Any, values: dict[str, Any]) -> tuple[str | None, str]:
     """A text, or why there is none."""
     try:
-        return str(compiled.render(**case)), ""
+        return str(compiled.render(**values)), ""
     except Exception as problem:
         return None, f"{type(problem).__name__}: {problem}"
 

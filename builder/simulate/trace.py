@@ -160,8 +160,8 @@ def _draw(
     if lengths == "uniform":
         return dice.integers(1, max_length, size=count, endpoint=True)
     if lengths == "short-skewed":
-        median, spread = SHORT_SKEWED
-        lengths_drawn = dice.lognormal(math.log(median * max_length), spread, size=count)
+        median, sigma = SHORT_SKEWED
+        lengths_drawn = dice.lognormal(math.log(median * max_length), sigma, size=count)
         return np.clip(np.round(lengths_drawn), 1, max_length).astype(np.int64)
     if isinstance(lengths, str):
         raise BuildError(f"--lengths is {lengths!r}, allowed: {', '.join(LENGTHS)} or a file of lengths; correct it")

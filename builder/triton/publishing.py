@@ -152,12 +152,12 @@ def _publish(
     files_before = before.files if before else {}
     ours = {name: files_before[name] for name in shared_files if name in files_before}
     new_names, _ = check_replaceable(repository, shared_files, ours, overwrite=overwrite)
-    _remove_left(repository, [*shared_files, MANIFEST])
+    _remove_leftovers(repository, [*shared_files, MANIFEST])
     with Moves() as moves:
         stages = []
         for index in indices:
             moves.folder(index.folder)
-            _remove_left(index.folder)
+            _remove_leftovers(index.folder)
             stages.append(moves.aside(index.folder / NEW))
             write_version(stages[-1], index.model.version)
         digests = [digests_in(folder) for folder in stages]
@@ -267,7 +267,7 @@ def _stage_changed(moves: Moves, path: Path, content: bytes) -> list[Callable[[]
     return [] if path.is_file() and path.read_bytes() == content else [moves.file(path, content)]
 
 
-def _remove_left(folder: Path, names: Collection[str] | None = None) -> None:
+def _remove_leftovers(folder: Path, names: Collection[str] | None = None) -> None:
     """Removes what a killed process left in a folder, staged for files of these names; `open_repository` locks it."""
     for path in list(folder.iterdir()):
         name = staged_for(path)

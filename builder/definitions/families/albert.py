@@ -20,7 +20,7 @@ def _encode(writing: Writing) -> EncoderRows:
     bert.check_keys(keys)
     # gap_size, num_memory_blocks and net_structure_type are of the first release, and were never read.
     keys.ignore("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks")
-    tensors = writing.tensors.below("", "albert.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "albert.", member="embeddings.word_embeddings.weight")
     narrow = keys.size("embedding_size", default=128)
     with graph.scope("embeddings"):
         rows = keys.size("max_position_embeddings", default=512)
@@ -35,7 +35,7 @@ def _encode(writing: Writing) -> EncoderRows:
         with graph.scope(f"layer.{number}"):
             group = f"encoder.albert_layer_groups.{int(number / (count / groups))}.albert_layers"
             for inside in range(each):
-                parts = tensors.below(f"{group}.{inside}.", there="attention.query.weight")
+                parts = tensors.below(f"{group}.{inside}.", member="attention.query.weight")
                 x = _layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("position_ids", "pooler.", "predictions.", "sop_classifier.")
     return EncoderRows(x, sizes.width, tensors)
@@ -54,7 +54,7 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
 
 
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
-    keys, head = writing.keys, writing.tensors.below("predictions.", there="dense.weight")
+    keys, head = writing.keys, writing.tensors.below("predictions.", member="dense.weight")
     narrow, epsilon = keys.size("embedding_size", default=128), keys.number("layer_norm_eps", default=1e-12)
     dense, norm = Linear.of(head, "dense", narrow, encoded.width), Norm.of(head, "LayerNorm", narrow, epsilon)
     active = activation(keys, "hidden_act", default="gelu_new")

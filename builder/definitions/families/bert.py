@@ -21,7 +21,7 @@ def encode(writing: Writing) -> EncoderRows:
     keys, graph = writing.keys, writing.graph
     check_keys(keys)
     sizes = sizes_of(keys)
-    tensors = writing.tensors.below("", "bert.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "bert.", member="embeddings.word_embeddings.weight")
     with graph.scope("embeddings"):
         x = add(graph, *word_and_type(writing, tensors, sizes.width), _position_rows(writing, tensors, sizes.width))
         x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
@@ -77,7 +77,7 @@ def layers(writing: Writing, tensors: Tensors, x: str, sizes: LayerSizes) -> str
     graph, scoring = writing.graph, Scoring(sizes.heads.size**-0.5, mask(writing.graph))
     for number in range(writing.keys.size("num_hidden_layers", default=12)):
         with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layer.{number}.", there="attention.self.query.weight")
+            parts = tensors.below(f"encoder.layer.{number}.", member="attention.self.query.weight")
             x = layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
     return x
 
@@ -107,7 +107,7 @@ def token_types(keys: Keys) -> int:
 
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, width = writing.keys, encoded.width
-    head = writing.tensors.below("cls.predictions.", there="transform.dense.weight")
+    head = writing.tensors.below("cls.predictions.", member="transform.dense.weight")
     dense = Linear.of(head, "transform.dense", width, width)
     norm = Norm.of(head, "transform.LayerNorm", width, keys.number("layer_norm_eps", default=1e-12))
     active = activation(keys, "hidden_act", default="gelu")
@@ -117,7 +117,7 @@ def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
 def tied_words(writing: Writing, encoded: EncoderRows, head: Tensors, vocabulary: int) -> Linear:
     """The layer from rows to words: its own weights where the file has them, otherwise the embeddings'."""
     keys, width = writing.keys, encoded.width
-    count, is_tied = keys.size("vocab_size", default=vocabulary), keys.truth("tie_word_embeddings", default=True)
+    count, is_tied = keys.size("vocab_size", default=vocabulary), keys.boolean("tie_word_embeddings", default=True)
     table = own_or_tied(head, "decoder.weight", encoded.tensors, WORDS, (count, width), is_tied=is_tied)
     return Linear(table, head.take("decoder.bias" if "decoder.bias" in head else "bias", count))
 

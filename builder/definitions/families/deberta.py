@@ -47,14 +47,14 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.only(is_decoder=False, conv_groups=1)
     sizes = bert.sizes_of(keys, width=1536, heads=24, inner=6144, epsilon=1e-7)
     keys.only(attention_head_size=sizes.heads.size, pooler_hidden_size=sizes.width)
-    tensors = writing.tensors.below("", "deberta.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "deberta.", member="embeddings.word_embeddings.weight")
     is_token = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
     x = embedded = graph.op("Mul", embed(writing, tensors, sizes), is_token)
     seen, terms = mask(graph), terms_of(keys)
     distances = _distances(writing, tensors, sizes, terms)
     for number in range(keys.size("num_hidden_layers", default=24)):
         with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layer.{number}.", there="attention.self.query_proj.weight")
+            parts = tensors.below(f"encoder.layer.{number}.", member="attention.self.query_proj.weight")
             more = terms_by_distance(graph, distances, sizes.heads, _projections(keys, parts, sizes, terms))
             x = _layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
         if number == 0 and keys.size("conv_kernel_size", default=0, least=0):
@@ -69,7 +69,7 @@ def terms_of(keys: Keys) -> tuple[str, ...]:
     terms = tuple(item.strip() for item in types.lower().split("|")) if isinstance(types, str) else None
     terms = keys.texts("pos_att_type", ()) if terms is None else terms
     keys.ignore("pos_att_type")
-    if not keys.truth("relative_attention", default=False) or not terms or not _TERMS.issuperset(terms):
+    if not keys.boolean("relative_attention", default=False) or not terms or not _TERMS.issuperset(terms):
         raise NotDefinedError(f"'relative_attention' with 'pos_att_type' of {', '.join(sorted(_TERMS))} alone is known")
     return terms
 
@@ -81,7 +81,7 @@ def embed(writing: Writing, tensors: Tensors, sizes: LayerSizes, vocabulary: int
     with graph.scope("embeddings"):
         count, rows = keys.size("vocab_size", default=vocabulary), keys.size("max_position_embeddings", default=512)
         x = words(graph, tensors.take("embeddings.word_embeddings.weight", count, narrow))
-        if keys.truth("position_biased_input", default=True):
+        if keys.boolean("position_biased_input", default=True):
             x = add(graph, x, position_rows(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow)))
         if kinds := token_types(keys):
             x = add(graph, x, types(graph, tensors.take("embeddings.token_type_embeddings.weight", kinds, narrow)))
@@ -120,7 +120,7 @@ def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tup
 
 def _projections(keys: Keys, parts: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> dict[str, Linear]:
     """What makes keys and queries of the embeddings of distances, for every term."""
-    kind = "" if keys.truth("share_att_key", default=False) else "pos_"
+    kind = "" if keys.boolean("share_att_key", default=False) else "pos_"
     names = {"c2p": f"attention.self.{kind}key_proj", "p2c": f"attention.self.{kind}query_proj"}
     return {term: Linear.of(parts, names[term], sizes.width, sizes.width) for term in terms}
 

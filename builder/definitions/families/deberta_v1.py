@@ -23,14 +23,14 @@ def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys, epsilon=1e-7)
     keys.ignore("pooler_dropout", "pooler_hidden_act", "legacy", "tie_word_embeddings", "padding_idx")
     keys.only(is_decoder=False, talking_head=False, pooler_hidden_size=sizes.width)
-    tensors = writing.tensors.below("", "deberta.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "deberta.", member="embeddings.word_embeddings.weight")
     is_token = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
     x = graph.op("Mul", embed(writing, tensors, sizes, _VOCABULARY), is_token)
     seen, terms = mask(graph), terms_of(keys)
     distances = _distances(writing, tensors, sizes, terms)
     for number in range(keys.size("num_hidden_layers", default=12)):
         with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layer.{number}.", there="attention.self.in_proj.weight")
+            parts = tensors.below(f"encoder.layer.{number}.", member="attention.self.in_proj.weight")
             tables = {"c2p": ("pos_proj", False), "p2c": ("pos_q_proj", True)}
             layers = {
                 term: Linear.of(parts, f"attention.self.{name}", sizes.width, sizes.width, bias=bias)

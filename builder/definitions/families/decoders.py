@@ -69,7 +69,7 @@ def encoder(defaults: Defaults) -> Callable[[Writing], EncoderRows]:
         keys.only(pretraining_tp=1, use_mrope=False, is_encoder_decoder=False, add_cross_attention=False)
         keys.ignore("tie_word_embeddings", "classifier_pooling", "clf_pooling")
         sizes = _sizes(keys, defaults)
-        tensors = writing.tensors.below("", "model.", there="embed_tokens.weight")
+        tensors = writing.tensors.below("", "model.", member="embed_tokens.weight")
         count = keys.size("vocab_size", default=defaults.vocabulary)
         with graph.scope("embeddings"):
             x = words(graph, tensors.take("embed_tokens.weight", count, sizes.width))
@@ -79,7 +79,7 @@ def encoder(defaults: Defaults) -> Callable[[Writing], EncoderRows]:
         masks = {kind: _mask(keys, graph, defaults, kind) for kind in sorted(set(kinds))}
         for number, kind in enumerate(kinds):
             with graph.scope(f"layer.{number}"):
-                parts = tensors.below(f"layers.{number}.", there="self_attn.q_proj.weight")
+                parts = tensors.below(f"layers.{number}.", member="self_attn.q_proj.weight")
                 rotations = rotations_of(graph, parts, sizes, rotary, has_norms=defaults.has_key_norms)
                 scoring = Scoring(
                     sizes.heads.size**-0.5, masks[kind], rotate_queries=rotations[0], rotate_keys=rotations[1]
@@ -168,13 +168,13 @@ def _kinds(keys: Keys, defaults: Defaults) -> tuple[str, ...]:
     if keys.raw.get("model_type") == "mistral":
         return ((SLIDING if keys.raw.get("sliding_window", defaults.window) is not None else FULL),) * count
     first = keys.size("max_window_layers", default=28, least=0)
-    slides = keys.truth("use_sliding_window", default=False) and keys.raw.get("sliding_window", 1) is not None
+    slides = keys.boolean("use_sliding_window", default=False) and keys.raw.get("sliding_window", 1) is not None
     return layer_kinds(keys, [SLIDING if slides and number >= first else FULL for number in range(count)])
 
 
 def _mask(keys: Keys, graph: EncoderGraph, defaults: Defaults, kind: str) -> str:
     keys.only(**({} if defaults.is_causal else {"is_causal": False}))
-    causal = keys.truth("is_causal", default=defaults.is_causal)
+    causal = keys.boolean("is_causal", default=defaults.is_causal)
     keys.ignore("sliding_window")
     if kind == FULL:
         return mask(graph, causal=causal)
@@ -186,7 +186,7 @@ def _mask(keys: Keys, graph: EncoderGraph, defaults: Defaults, kind: str) -> str
 
 def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, defaults: Defaults) -> PreNormLayer:
     if defaults.has_bias is None:
-        both = keys.truth("attention_bias", default=False)
+        both = keys.boolean("attention_bias", default=False)
         bias = (both, both)
     else:
         bias = defaults.has_bias
@@ -201,7 +201,7 @@ def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, defaults: Defaults) ->
 
 def _network_bias(keys: Keys) -> bool:
     """Llama and EuroBERT alone have this entry."""
-    return keys.raw.get("model_type") in ("llama", "eurobert") and keys.truth("mlp_bias", default=False)
+    return keys.raw.get("model_type") in ("llama", "eurobert") and keys.boolean("mlp_bias", default=False)
 
 
 def _classes(writing: Writing, encoded: EncoderRows) -> Outputs:
@@ -221,7 +221,7 @@ def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     """A score for every word, by a layer without bias: EuroBERT's."""
     keys, tensors = writing.keys, writing.tensors
     count = keys.size("vocab_size", default=128256)
-    is_tied = keys.truth("tie_word_embeddings", default=False)
+    is_tied = keys.boolean("tie_word_embeddings", default=False)
     table = own_or_tied(
         tensors, "lm_head.weight", encoded.tensors, "embed_tokens.weight", (count, encoded.width), is_tied=is_tied
     )

@@ -21,7 +21,7 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.only(pruned_heads={}, is_encoder_decoder=False, is_decoder=False)
     keys.ignore("dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_",
                 "tie_word_embeddings")  # fmt: skip
-    tensors = writing.tensors.below("", "distilbert.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "distilbert.", member="embeddings.word_embeddings.weight")
     with graph.scope("embeddings"):
         count, rows = keys.size("vocab_size", default=_VOCABULARY), keys.size("max_position_embeddings", default=512)
         table = tensors.take("embeddings.word_embeddings.weight", count, sizes.width)
@@ -31,7 +31,7 @@ def _encode(writing: Writing) -> EncoderRows:
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph))
     for number in range(keys.size("n_layers", "num_hidden_layers", default=6)):
         with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"transformer.layer.{number}.", there="attention.q_lin.weight")
+            parts = tensors.below(f"transformer.layer.{number}.", member="attention.q_lin.weight")
             x = _layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("position_ids", "pre_classifier.", "vocab_")
     return EncoderRows(x, sizes.width, tensors)
@@ -64,7 +64,7 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
 
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, tensors, width = writing.keys, writing.tensors, encoded.width
-    count, is_tied = keys.size("vocab_size", default=_VOCABULARY), keys.truth("tie_word_embeddings", default=True)
+    count, is_tied = keys.size("vocab_size", default=_VOCABULARY), keys.boolean("tie_word_embeddings", default=True)
     names = "vocab_projector.weight", "embeddings.word_embeddings.weight"
     table = own_or_tied(tensors, names[0], encoded.tensors, names[1], (count, width), is_tied=is_tied)
     last = Linear(table, tensors.take("vocab_projector.bias", count))

@@ -15,7 +15,7 @@ def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys, width=256, heads=4, inner=1024)
     bert.check_keys(keys)
     keys.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")  # multiple choice
-    tensors = writing.tensors.below("", "electra.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "electra.", member="embeddings.word_embeddings.weight")
     narrow = keys.size("embedding_size", default=128)
     with graph.scope("embeddings"):
         rows = keys.size("max_position_embeddings", default=512)
@@ -32,7 +32,7 @@ def _encode(writing: Writing) -> EncoderRows:
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, tensors = writing.keys, writing.tensors
     narrow, count = keys.size("embedding_size", default=128), keys.size("vocab_size", default=_VOCABULARY)
-    is_tied, names = keys.truth("tie_word_embeddings", default=True), ("generator_lm_head.weight", bert.WORDS)
+    is_tied, names = keys.boolean("tie_word_embeddings", default=True), ("generator_lm_head.weight", bert.WORDS)
     table = own_or_tied(tensors, names[0], encoded.tensors, names[1], (count, narrow), is_tied=is_tied)
     last = Linear(table, tensors.take("generator_lm_head.bias", count))
     dense = Linear.of(tensors, "generator_predictions.dense", narrow, encoded.width)

@@ -25,10 +25,15 @@ def embed(writing: Writing, tensors: Tensors, norm: str, sizes: LayerSizes, voca
 
 
 def rotary_layers(
-    writing: Writing, x: str, sizes: LayerSizes, turning: Frequencies, count: int, layer: Callable[[int], PostNormLayer]
+    writing: Writing,
+    x: str,
+    sizes: LayerSizes,
+    frequencies: Frequencies,
+    count: int,
+    layer: Callable[[int], PostNormLayer],
 ) -> str:
     """Layers of x [B, S, E] whose queries and keys are rotated."""
-    graph, rotary = writing.graph, Rotary.of(writing.graph, turning)
+    graph, rotary = writing.graph, Rotary.of(writing.graph, frequencies)
 
     def rotate(heads: str) -> str:
         return rotary.rotate(graph, heads)

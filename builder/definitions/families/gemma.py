@@ -25,7 +25,7 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.only(attn_logit_softcapping=None, final_logit_softcapping=None, is_encoder_decoder=False)
     keys.ignore("tie_word_embeddings", "_sliding_window_pattern")
     sizes = _sizes(keys)
-    tensors = writing.tensors.below("", "model.", there="embed_tokens.weight")
+    tensors = writing.tensors.below("", "model.", member="embed_tokens.weight")
     with graph.scope("embeddings"):
         x = words(graph, tensors.take("embed_tokens.weight", keys.size("vocab_size", default=262_208), sizes.width))
         x = graph.op("Mul", x, graph.constant(math.sqrt(sizes.width)))
@@ -34,7 +34,7 @@ def _encode(writing: Writing) -> EncoderRows:
     scale = keys.number("query_pre_attn_scalar", default=256) ** -0.5
     for number, kind in enumerate(kinds):
         with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"layers.{number}.", there="self_attn.q_proj.weight")
+            parts = tensors.below(f"layers.{number}.", member="self_attn.q_proj.weight")
             queries, its_keys = rotations_of(graph, parts, sizes, rotary[kind], has_norms=True, plus=1.0)
             scoring = Scoring(scale, masks[kind], rotate_queries=queries, rotate_keys=its_keys)
             x = _layer(keys, parts, sizes).apply(graph, x, sizes.heads, scoring)
@@ -78,14 +78,14 @@ def _rotary(keys: Keys, graph: EncoderGraph, size: int) -> dict[str, Rotary]:
 
 def _mask(keys: Keys, graph: EncoderGraph, kind: str) -> str:
     """Where both sides are seen, the window is halved, so that it is `sliding_window` tokens in all."""
-    both, window = keys.truth("use_bidirectional_attention", default=False), keys.size("sliding_window", default=4096)
+    both, window = keys.boolean("use_bidirectional_attention", default=False), keys.size("sliding_window", default=4096)
     if kind == FULL:
         return mask(graph, causal=not both)
     return mask(graph, before=window // 2, after=window // 2) if both else mask(graph, causal=True, before=window - 1)
 
 
 def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes) -> PreNormLayer:
-    bias = keys.truth("attention_bias", default=False)
+    bias = keys.boolean("attention_bias", default=False)
     norms = (
         Norm.rms(parts, f"{name}_layernorm", sizes.width, sizes.epsilon, plus=1.0)
         for name in ("input", "pre_feedforward", "post_attention", "post_feedforward")

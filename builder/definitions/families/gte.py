@@ -26,7 +26,7 @@ _GTE, _NEW = "gte", "new"
 
 def _encode(writing: Writing) -> EncoderRows:
     keys = writing.keys
-    tensors = writing.tensors.below("", "new.", "gte.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "new.", "gte.", member="embeddings.word_embeddings.weight")
     keys.only(position_embedding_type="rope", layer_norm_type="layer_norm", pack_qkv=True, logn_attention_scale=False)
     keys.only(logn_attention_clip1=False)
     # How code computes, and who may: nothing of it changes results.
@@ -43,7 +43,7 @@ def _encode(writing: Writing) -> EncoderRows:
     x = embed(writing, tensors, "embeddings.LayerNorm", sizes, vocabulary, _token_types(keys))
 
     def layer(number: int) -> PostNormLayer:
-        return _layer(tensors.below(f"encoder.layer.{number}.", there="attention.qkv_proj.weight"), sizes)
+        return _layer(tensors.below(f"encoder.layer.{number}.", member="attention.qkv_proj.weight"), sizes)
 
     count = keys.size("num_hidden_layers", default=_default(keys, 12))
     x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)

@@ -21,7 +21,7 @@ def _encode(writing: Writing) -> EncoderRows:
     bert.check_keys(keys)
     keys.only(emb_pooler=None)
     keys.ignore("use_flash_attn", "use_reentrant")
-    tensors = writing.tensors.below("", "roberta.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "roberta.", member="embeddings.word_embeddings.weight")
     with graph.scope("embeddings"):
         rows = keys.size("max_position_embeddings")
         table = tensors.take("embeddings.position_embeddings.weight", rows, sizes.width)
@@ -31,7 +31,7 @@ def _encode(writing: Writing) -> EncoderRows:
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph))
     for number in range(keys.size("num_hidden_layers")):
         with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layers.{number}.", there="mixer.Wqkv.weight")
+            parts = tensors.below(f"encoder.layers.{number}.", member="mixer.Wqkv.weight")
             x = layer_of(parts, sizes).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("pooler.", "lm_head.")
     return EncoderRows(x, sizes.width, tensors)

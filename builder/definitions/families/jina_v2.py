@@ -20,7 +20,7 @@ def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys)
     keys.only(position_embedding_type="alibi", is_decoder=False, add_cross_attention=False, pruned_heads={})
     keys.ignore("emb_pooler", "hidden_act", "tie_word_embeddings", "max_position_embeddings")
-    tensors = writing.tensors.below("", "bert.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "bert.", member="embeddings.word_embeddings.weight")
     with graph.scope("embeddings"):
         x = add(graph, *bert.word_and_type(writing, tensors, sizes.width))
         x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
@@ -28,7 +28,7 @@ def _encode(writing: Writing) -> EncoderRows:
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph), alibi(graph, sizes.heads.queries))
     for number in range(keys.size("num_hidden_layers", default=12)):
         with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layer.{number}.", there="attention.self.query.weight")
+            parts = tensors.below(f"encoder.layer.{number}.", member="attention.self.query.weight")
             x = _layer(parts, sizes, active).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("pooler.", "cls.")
     return EncoderRows(x, sizes.width, tensors)

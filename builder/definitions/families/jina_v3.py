@@ -28,7 +28,7 @@ def _encode(writing: Writing) -> EncoderRows:
                 "task_instructions", "tie_word_embeddings", "use_flash_attn", "use_reentrant")  # fmt: skip
     adapters = _adapters(keys, writing.adapter)
     adapted_tensors = AdaptedTensors(writing.tensors, adapters) if adapters.names else writing.tensors
-    tensors = adapted_tensors.below("", "roberta.", there="embeddings.word_embeddings.weight")
+    tensors = adapted_tensors.below("", "roberta.", member="embeddings.word_embeddings.weight")
     width = keys.size("hidden_size", default=1024)
     sizes = LayerSizes(
         width,
@@ -40,7 +40,7 @@ def _encode(writing: Writing) -> EncoderRows:
     x = embed(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=250_002), _token_types(keys))
 
     def layer(number: int) -> PostNormLayer:
-        return layer_of(tensors.below(f"encoder.layers.{number}.", there="mixer.Wqkv.weight"), sizes)
+        return layer_of(tensors.below(f"encoder.layers.{number}.", member="mixer.Wqkv.weight"), sizes)
 
     count = keys.size("num_hidden_layers", default=24)
     x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)

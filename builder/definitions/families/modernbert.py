@@ -30,9 +30,9 @@ def _encode(writing: Writing) -> EncoderRows:
                 "mlp_dropout", "sparse_prediction", "sparse_pred_ignore_index", "layer_norm_eps", "decoder_bias",
                 "classifier_pooling", "classifier_bias", "classifier_activation", "tie_word_embeddings",
                 "hidden_act")  # fmt: skip
-    bias = keys.truth("norm_bias", default=False)
+    bias = keys.boolean("norm_bias", default=False)
     sizes = bert.sizes_of(keys, inner=1152, epsilon=1e-5, active_key="hidden_activation", epsilon_key="norm_eps")
-    tensors = writing.tensors.below("", "model.", there="embeddings.tok_embeddings.weight")
+    tensors = writing.tensors.below("", "model.", member="embeddings.tok_embeddings.weight")
     with graph.scope("embeddings"):
         count = keys.size("vocab_size", default=_VOCABULARY)
         x = words(graph, tensors.take("embeddings.tok_embeddings.weight", count, sizes.width))
@@ -42,7 +42,7 @@ def _encode(writing: Writing) -> EncoderRows:
     scorings = _scorings(writing, kinds, sizes)
     for number, kind in enumerate(kinds):
         with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"layers.{number}.", there="attn.Wqkv.weight")
+            parts = tensors.below(f"layers.{number}.", member="attn.Wqkv.weight")
             x = _layer(keys, parts, sizes, is_first=number == 0).apply(graph, x, sizes.heads, scorings[kind])
     x = Norm.of(tensors, "final_norm", sizes.width, sizes.epsilon, bias=bias).apply(graph, x)
     tensors.ignore("head.", "decoder.")
@@ -58,9 +58,9 @@ def _kinds(keys: Keys, count: int) -> Sequence[str]:
 def _scorings(writing: Writing, kinds: Sequence[str], sizes: LayerSizes) -> dict[str, Scoring]:
     keys, graph = writing.keys, writing.graph
     side = keys.size("local_attention", default=128) // 2
-    scorings, turning = {}, _frequencies(keys, sizes.heads.size)
+    scorings, frequencies = {}, _frequencies(keys, sizes.heads.size)
     for kind in sorted(set(kinds)):
-        rotary = Rotary.of(graph, turning[kind])
+        rotary = Rotary.of(graph, frequencies[kind])
         seen = mask(graph) if kind == FULL else mask(graph, before=side, after=side)
         rotate = lambda x, rotary=rotary: rotary.rotate(graph, x)  # noqa: E731
         scorings[kind] = Scoring(sizes.heads.size**-0.5, seen, rotate_queries=rotate, rotate_keys=rotate)
@@ -83,10 +83,10 @@ def _frequencies(keys: Keys, size: int) -> dict[str, Frequencies]:
 
 def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, *, is_first: bool) -> PreNormLayer:
     width, inner = sizes.width, sizes.inner
-    norm_bias, bias = keys.truth("norm_bias", default=False), keys.truth("mlp_bias", default=False)
+    norm_bias, bias = keys.boolean("norm_bias", default=False), keys.boolean("mlp_bias", default=False)
     gate, up = Linear.of(parts, "mlp.Wi", 2 * inner, width, bias=bias).split(inner, inner)
     down = Linear.of(parts, "mlp.Wo", width, inner, bias=bias)
-    attention_bias = keys.truth("attention_bias", default=False)
+    attention_bias = keys.boolean("attention_bias", default=False)
     return PreNormLayer(
         Projections.from_fused(parts, "attn.Wqkv", "attn.Wo", sizes.heads, width, bias=attention_bias),
         None if is_first else Norm.of(parts, "attn_norm", width, sizes.epsilon, bias=norm_bias),
@@ -98,8 +98,8 @@ def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, *, is_first: bool) -> 
 def _head(writing: Writing, encoded: EncoderRows, x: str) -> str:
     """norm(activation(dense(x))), which stands ahead of all classifiers."""
     keys, width = writing.keys, encoded.width
-    dense = Linear.of(writing.tensors, "head.dense", width, width, bias=keys.truth("classifier_bias", default=False))
-    bias = keys.truth("norm_bias", default=False)
+    dense = Linear.of(writing.tensors, "head.dense", width, width, bias=keys.boolean("classifier_bias", default=False))
+    bias = keys.boolean("norm_bias", default=False)
     norm = Norm.of(writing.tensors, "head.norm", width, keys.number("norm_eps", default=1e-5), bias=bias)
     active = activation(keys, "classifier_activation", default="gelu")
     return norm.apply(writing.graph, active(writing.graph, dense.apply(writing.graph, x)))
@@ -128,10 +128,10 @@ def _token_classes(writing: Writing, encoded: EncoderRows) -> Outputs:
 
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, count = writing.keys, writing.keys.size("vocab_size", default=_VOCABULARY)
-    is_tied, shape = keys.truth("tie_word_embeddings", default=True), (count, encoded.width)
+    is_tied, shape = keys.boolean("tie_word_embeddings", default=True), (count, encoded.width)
     names = "decoder.weight", "embeddings.tok_embeddings.weight"
     table = own_or_tied(writing.tensors, names[0], encoded.tensors, names[1], shape, is_tied=is_tied)
-    bias = writing.tensors.take("decoder.bias", count) if keys.truth("decoder_bias", default=True) else None
+    bias = writing.tensors.take("decoder.bias", count) if keys.boolean("decoder_bias", default=True) else None
     logits = Linear(table, bias).apply(writing.graph, _head(writing, encoded, encoded.rows))
     return {LOGITS: (logits, ("sequence", count))}
 

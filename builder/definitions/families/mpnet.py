@@ -22,7 +22,7 @@ def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys)
     bert.check_keys(keys)
     keys.only(relative_attention_num_buckets=_BUCKETS, pad_token_id=_PADDING)
-    tensors = writing.tensors.below("", "mpnet.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "mpnet.", member="embeddings.word_embeddings.weight")
     with graph.scope("embeddings"):
         count, rows = keys.size("vocab_size", default=_VOCABULARY), keys.size("max_position_embeddings", default=512)
         table = tensors.take("embeddings.word_embeddings.weight", count, sizes.width)
@@ -33,7 +33,7 @@ def _encode(writing: Writing) -> EncoderRows:
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph), bucket_bias(graph, numbers, _FURTHEST))
     for number in range(keys.size("num_hidden_layers", default=12)):
         with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layer.{number}.", there="attention.attn.q.weight")
+            parts = tensors.below(f"encoder.layer.{number}.", member="attention.attn.q.weight")
             x = _layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
     tensors.ignore("position_ids", "pooler.", "lm_head.")
     return EncoderRows(x, sizes.width, tensors)
@@ -51,7 +51,7 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
 
 
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
-    head, width = writing.tensors.below("lm_head.", there="dense.weight"), encoded.width
+    head, width = writing.tensors.below("lm_head.", member="dense.weight"), encoded.width
     dense = Linear.of(head, "dense", width, width)
     norm = Norm.of(head, "layer_norm", width, writing.keys.number("layer_norm_eps", default=1e-12))
     last = bert.tied_words(writing, encoded, head, _VOCABULARY)

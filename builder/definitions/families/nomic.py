@@ -35,7 +35,7 @@ _NEUTRAL = (
 
 
 def _encode(writing: Writing) -> EncoderRows:
-    keys, tensors = writing.keys, writing.tensors.below("", "bert.", there="embeddings.word_embeddings.weight")
+    keys, tensors = writing.keys, writing.tensors.below("", "bert.", member="embeddings.word_embeddings.weight")
     keys.only(prenorm=False, parallel_block=False, parallel_block_tied_norm=False, causal=False, use_rms_norm=False)
     keys.only(rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None)
     keys.only(rotary_scaling_factor=None, rope_scaling=None, scale_attn_weights=True)
@@ -49,7 +49,7 @@ def _encode(writing: Writing) -> EncoderRows:
     x = embed(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=30528), _token_types(keys))
 
     def layer(number: int) -> PostNormLayer:
-        parts = tensors.below(f"encoder.layers.{number}.", there="attn.Wqkv.weight")
+        parts = tensors.below(f"encoder.layers.{number}.", member="attn.Wqkv.weight")
         return _layer(keys, parts, sizes, _network(keys, parts, sizes, number))
 
     count = keys.size("n_layer", "num_hidden_layers", default=12)
@@ -73,7 +73,7 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
 
 def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, network: Network) -> PostNormLayer:
     width, heads = sizes.width, sizes.heads
-    bias = keys.truth("qkv_proj_bias", default="attn.Wqkv.bias" in parts)
+    bias = keys.boolean("qkv_proj_bias", default="attn.Wqkv.bias" in parts)
     return PostNormLayer(
         Projections.from_fused(parts, "attn.Wqkv", "attn.out_proj", heads, width, bias=bias),
         Norm.of(parts, "norm1", width, sizes.epsilon),
@@ -106,8 +106,8 @@ def _network(keys: Keys, parts: Tensors, sizes: LayerSizes, number: int) -> Netw
 def _feed_forward(keys: Keys, parts: Tensors, sizes: LayerSizes) -> FeedForward:
     width, inner = sizes.width, sizes.inner
     is_gated = "mlp.fc11.weight" in parts
-    first = keys.truth("mlp_fc1_bias", default=("mlp.fc11.bias" if is_gated else "mlp.fc1.bias") in parts)
-    down = Linear.of(parts, "mlp.fc2", width, inner, bias=keys.truth("mlp_fc2_bias", default="mlp.fc2.bias" in parts))
+    first = keys.boolean("mlp_fc1_bias", default=("mlp.fc11.bias" if is_gated else "mlp.fc1.bias") in parts)
+    down = Linear.of(parts, "mlp.fc2", width, inner, bias=keys.boolean("mlp_fc2_bias", default="mlp.fc2.bias" in parts))
     name = keys.text("activation_function", default="") or keys.text("hidden_act", default="silu")
     if is_gated:
         if name not in _GATES and "activation_function" in keys.raw:

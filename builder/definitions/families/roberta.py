@@ -20,7 +20,7 @@ def encode(writing: Writing) -> EncoderRows:
     bert.check_keys(keys)
     vocabulary = _VOCABULARY[keys.raw["model_type"]]
     sizes = bert.sizes_of(keys)
-    tensors = writing.tensors.below("", "roberta.", there="embeddings.word_embeddings.weight")
+    tensors = writing.tensors.below("", "roberta.", member="embeddings.word_embeddings.weight")
     with graph.scope("embeddings"):
         rows = keys.size("max_position_embeddings", default=512)
         table = tensors.take("embeddings.position_embeddings.weight", rows, sizes.width)
@@ -34,7 +34,7 @@ def encode(writing: Writing) -> EncoderRows:
 
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     keys, width = writing.keys, encoded.width
-    head = writing.tensors.below("lm_head.", there="dense.weight")
+    head = writing.tensors.below("lm_head.", member="dense.weight")
     dense = Linear.of(head, "dense", width, width)
     norm = Norm.of(head, "layer_norm", width, keys.number("layer_norm_eps", default=1e-12))
     vocabulary = _VOCABULARY[keys.raw["model_type"]]

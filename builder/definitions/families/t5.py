@@ -41,7 +41,7 @@ def _encode(writing: Writing) -> EncoderRows:
     scoring, seen = Scoring(1.0, ""), mask(graph)
     for number in range(keys.size("num_layers")):
         with graph.scope(f"block.{number}"):
-            parts = tensors.below(f"encoder.block.{number}.layer.", there="0.SelfAttention.q.weight")
+            parts = tensors.below(f"encoder.block.{number}.layer.", member="0.SelfAttention.q.weight")
             if number == 0 or has_own_biases:
                 numbers = parts.take("0.SelfAttention.relative_attention_bias.weight", buckets, sizes.heads.queries)
                 scoring = Scoring(1.0, seen, bucket_bias(graph, numbers, furthest))

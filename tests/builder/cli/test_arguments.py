@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from padfree.builder.cli import main, make_parser
-from padfree.builder.cli.arguments import COMMANDS, MAKING, MODEL, PEERS, Parser
+from padfree.builder.cli.arguments import COMMANDS, MAKING, MODEL, SIMILAR_OPTIONS, Parser
 
 BERT = Path(__file__).resolve().parents[3] / "builder" / "demo" / "data" / "bert_tiny.onnx"
 Capture = pytest.CaptureFixture[str]
@@ -48,12 +48,12 @@ def test_what_is_ours_stays_ours() -> None:
     assert str(make_parser().parse_args(["inspect", "--", "--model-id"]).model) == "--model-id"
 
 
-@pytest.mark.parametrize("option", PEERS)
+@pytest.mark.parametrize("option", SIMILAR_OPTIONS)
 def test_answers_exist(option: str) -> None:
     results = {name: parser.ours(option) for name, parser in commands().items()}
     for name, answer in results.items():
         assert answer in (None, MODEL, *commands()[name]._option_string_actions), name
-    assert set(PEERS[option]) & {answer for answer in results.values() if answer is not None}
+    assert set(SIMILAR_OPTIONS[option]) & {answer for answer in results.values() if answer is not None}
 
 
 @pytest.mark.parametrize(

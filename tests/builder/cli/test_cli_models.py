@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from padfree.builder.cli import main
-from padfree.builder.demo.demo import DEMO_DATA, largest_error, require_agreement, spread
+from padfree.builder.demo.demo import DEMO_DATA, largest_error, pick_evenly, require_agreement
 from padfree.builder.errors import BuildError
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.synthetic import bert_model
@@ -55,7 +55,7 @@ def test_both_interfaces_give_the_originals_answers_on_texts(packed: Path, tmp_p
     import onnxruntime as ort
     from tokenizers import Tokenizer
 
-    texts = spread((DEMO_DATA / "texts.txt").read_text().splitlines(), 5)
+    texts = pick_evenly((DEMO_DATA / "texts.txt").read_text().splitlines(), 5)
     source = tmp_path / "texts.txt"
     source.write_text("\n".join(texts))
     encodings = Tokenizer.from_file(str(DEMO_DATA / "tokenizer.json")).encode_batch(texts)
@@ -159,7 +159,7 @@ def test_the_demo_does_not_pass_over_differences() -> None:
 
 def test_texts_are_spread_over_all_lengths() -> None:
     texts = ["a" * length for length in (5, 1, 9, 3, 7)]
-    assert [len(text) for text in spread(texts, 3)] == [1, 5, 9]
+    assert [len(text) for text in pick_evenly(texts, 3)] == [1, 5, 9]
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out"])

@@ -15,7 +15,7 @@ from padfree.builder.operator_check.checking import RunFailedError, check_cases
 from padfree.builder.operator_check.engines import Ran
 from padfree.builder.operator_check.graphs import CaseGraph
 from padfree.builder.operator_check.peaks import Peaks
-from padfree.builder.operator_check.reference import LARGEST_ERRORS, difference, right_results
+from padfree.builder.operator_check.reference import LARGEST_ERRORS, difference, reference_results
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.ort_session import open_session
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes, with_functions
@@ -56,7 +56,7 @@ def checked_nodes() -> list[tuple[str, str, dict[str, Any]]]:
     for case in all_cases():
         graph = case.make()
         model = graph.model()
-        nodes = [node for node in padfree_nodes(model.graph) if node.name in graph.subjects]
+        nodes = [node for node in padfree_nodes(model.graph) if node.name in graph.checked_nodes]
         assert nodes, case.name
         results += [(node.op_type, case.kind, node_attributes(node)) for node in nodes]
     return results
@@ -177,7 +177,7 @@ def test_references_are_right_in_float64() -> None:
     cu_seqlens = np.concatenate([[0], np.cumsum(graph.lengths)])
     sizes = {"num_heads": 12, "head_size": 64, "scale": 1 / 8}
     wanted = reference.attention(q, k, v, cu_seqlens, **sizes, distance_bias=weights["distance_bias"])
-    right = right_results(graph, model).outputs
+    right = reference_results(graph, model).outputs
     assert difference(graph, {"out_0": wanted}, right).relative < LARGEST_ERRORS["fp32"] / 10
 
 
@@ -201,5 +201,5 @@ def test_a_floor_is_what_takes_longer() -> None:
 def test_bytes_are_those_of_the_operator() -> None:
     """Rows and offsets in, rows out: not the casts around it, and constants once."""
     graph = next(item for item in cases_of("PadfreePool", "bf16") if item.variant == "first").make()
-    moved = right_results(graph, graph.model()).moved_bytes
+    moved = reference_results(graph, graph.model()).moved_bytes
     assert moved == 2 * 768 * (graph.tokens + len(graph.lengths)) + 4 * (len(graph.lengths) + 1)

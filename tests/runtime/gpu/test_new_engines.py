@@ -73,7 +73,7 @@ def test_an_operators_engine_is_built_run_and_timed(setup: Any, monkeypatch: pyt
 
         def profile(self, profiler: Any, runs: int) -> None:
             for run in range(runs):
-                profiler.report_layer_time(graph.subjects[0], 0.002 + 0.001 * (run == 0))
+                profiler.report_layer_time(graph.checked_nodes[0], 0.002 + 0.001 * (run == 0))
                 profiler.report_layer_time("a cast", 1.0)
 
     class Backend:
