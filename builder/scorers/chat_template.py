@@ -99,7 +99,7 @@ class ChatTemplate:
 
     def _render(self, variables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         program = [sys.executable or "python3", "-I", str(Path(rendering_process.__file__))]
-        question = json.dumps({"template": self.text, "cases": variables})
+        question = json.dumps({"template": self.text, "variables": variables})
         try:
             run = subprocess.run(program, input=question, capture_output=True, text=True, timeout=_WAIT, check=False)
             answer: dict[str, Any] = json.loads(run.stdout)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that renders a chat template in Jinja's immutable sandbox, in little time and memory, and then ends.
 
-Reads JSON from stdin: {"template": text, "cases": [variables, ...]}; writes {"texts": [text, or null, ...], "error"}.
+Reads JSON from stdin: {"template": text, "variables": [object, ...]}; writes {"texts": [text, or null, ...], "error"}.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _to_json(value: Any, **options: Any) -> str:
 
 
 def render(template: str, variables: list[dict[str, Any]]) -> dict[str, Any]:
-    """The texts of all cases, None for those that the template refuses, and why it refused the last of these."""
+    """A text for each object of variables, None where the template refuses it, and why it refused the last of these."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
@@ -72,7 +72,7 @@ def main() -> None:
     question = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
-    json.dump(render(question["template"], question["cases"]), sys.stdout)
+    json.dump(render(question["template"], question["variables"]), sys.stdout)
 
 
 if __name__ == "__main__":
