@@ -60,9 +60,9 @@ class WantedTensors(Tensors):
         super().__init__(())
         self._wanted, self._there, self._place = wanted, there, prefix
 
-    def below(self, *prefixes: str, there: str) -> WantedTensors:
+    def below(self, *prefixes: str, member: str) -> WantedTensors:
         """Those under the first prefix."""
-        del there
+        del member
         return WantedTensors(self._wanted, self._there, self._place + prefixes[0])
 
     def __contains__(self, name: str) -> bool:
