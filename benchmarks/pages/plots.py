@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.attention.report import PAGE_PEERS
-from benchmarks.pages.tables import NAMES
+from benchmarks.pages.model_tables import NAMES
 from benchmarks.records import EARLIER, LIMIT, PADFREE, Record, read, times_of
 
 from .precision_plot import draw_precisions

@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.records import LIMIT, PADFREE, Record, times_of
 
+from .model_tables import NAMES
 from .style import OURS, STYLE, machine, save, styles_of
-from .tables import NAMES
 
 Number = Callable[[Record], float]
 CURVES = ("length", "fill", "tokens", "model")

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from benchmarks.kernels import linear_report
-from benchmarks.pages import plugin_tables, tables
+from benchmarks.pages import model_tables, plugin_tables, tables
+from benchmarks.pages.model_tables import VARLEN
+from benchmarks.records import LIMIT, PADFREE, TENSORRT, earlier_times_of, read, times_of
 
 RESULTS = tables.ROOT / "benchmarks" / "results" / "h200"
 
@@ -26,7 +28,7 @@ def record(group: str, tokens: int, ours_ms: float, **changes: Any) -> dict[str,
         "tokens": tokens,
         "slots": 8192,
         "ours_ms": ours_ms,
-        "peers_ms": {"TensorRT padded, weakly typed": 5.0, tables.VARLEN: 2.5},
+        "peers_ms": {"TensorRT padded, weakly typed": 5.0, VARLEN: 2.5},
         "limit_ms": 1.6,
         "errors": {"padfree": 1.9e-3, "PyTorch eager, padded": 2e-3},
         "commit": "abc",
@@ -47,14 +49,18 @@ def test_peers_of_an_earlier_run_stand_in_brackets(tmp_path: Path) -> None:
     lines = [record("targets", 4915, 2.0), record("targets", 4915, 1.9, peers_ms=eager), record("targets", 4915, 1.8)]
     path = tmp_path / "end_to_end.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    (last,) = tables.read(path)
-    assert tables.earlier_times_of(last) == {"PyTorch eager, padded": 5.5}
-    rows = dict(line.strip("| \n").split(" | ", 1) for line in tables.targets([last]).splitlines()[2:-2])
-    assert (rows["PyTorch eager, padded"], rows["**padfree**"], rows[tables.TENSORRT]) == ("(5.50)", "**1.80**", "5.00")
+    (last,) = read(path)
+    assert earlier_times_of(last) == {"PyTorch eager, padded": 5.5}
+    rows = dict(line.strip("| \n").split(" | ", 1) for line in model_tables.targets([last]).splitlines()[2:-2])
+    assert (rows["PyTorch eager, padded"], rows["**padfree**"], rows[TENSORRT]) == (
+        "(5.50)",
+        "**1.80**",
+        "5.00",
+    )
 
 
 def test_models_with_positions_stand_beside_what_was_aimed_at(tmp_path: Path) -> None:
-    peers = {"peers_ms": {"torch.compile, padded": 8.0, tables.VARLEN: 3.6}}
+    peers = {"peers_ms": {"torch.compile, padded": 8.0, VARLEN: 3.6}}
     lines = [
         record("positions", 4915, 9.0, case="old", model="deberta", commit="old"),
         record("positions", 4915, 2.0, case="m", model="mpnet", **peers),
@@ -63,7 +69,7 @@ def test_models_with_positions_stand_beside_what_was_aimed_at(tmp_path: Path) ->
         record("targets", 4915, 1.6, commit="newer"),
     ]
     (tmp_path / "end_to_end.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    rows = tables.positions(tmp_path).splitlines()
+    rows = model_tables.positions(tmp_path).splitlines()
     assert rows[2] == "| BERT-base, 16 x 512, 4915 tokens | 1.80 | - | - | 1.60 | 1.12 |  |"
     assert rows[3].endswith("| 2.00 | 8.00 | 3.60 | 1.60 | 1.25 | 1.05 x BERT-base: 1.11 missed |")
     assert rows[4].split(" | ")[-1] == (
@@ -71,7 +77,7 @@ def test_models_with_positions_stand_beside_what_was_aimed_at(tmp_path: Path) ->
     )
     assert "Measured at commit abc:" in rows[-1]
     (tmp_path / "end_to_end.jsonl").write_text("", "utf-8")
-    assert tables.positions(tmp_path) == tables.UNMEASURED
+    assert model_tables.positions(tmp_path) == model_tables.UNMEASURED
 
 
 def test_every_table_is_in_a_document() -> None:
@@ -92,12 +98,12 @@ def test_a_block_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
 
 def test_targets_have_ours_first_the_limit_last_and_dashes_for_what_is_missing() -> None:
     other = record("targets", 100, 0.5, case="other", peers_ms={"TensorRT padded, strongly typed": 1.0}, limit_ms=None)
-    rows = tables.targets([record("targets", 4096, 2.0), other, record("fill", 1, 9.0)]).splitlines()
+    rows = model_tables.targets([record("targets", 4096, 2.0), other, record("fill", 1, 9.0)]).splitlines()
     assert rows[2:10] == [
         "| **padfree** | **2.00** | **0.500** |",
         "| TensorRT, padded | 5.00 | 1.00 |",
-        f"| {tables.VARLEN} | 2.50 | - |",
-        f"| {tables.LIMIT} | 1.60 | - |",
+        f"| {VARLEN} | 2.50 | - |",
+        f"| {LIMIT} | 1.60 | - |",
         "| error: padfree | 1.9e-03 | 1.9e-03 |",
         "| error: PyTorch fp16 | 2.0e-03 | 2.0e-03 |",
         "",
@@ -108,8 +114,8 @@ def test_targets_have_ours_first_the_limit_last_and_dashes_for_what_is_missing()
 def test_figures_of_several_commits_say_so_in_the_table() -> None:
     other = record("targets", 100, 0.5, case="other", commit="def")
     both = [record("targets", 4096, 2.0), other]
-    assert "| commit | abc | def |" in tables.targets(both).splitlines()
-    assert [line.split(" | ")[-1] for line in tables.goals(both).splitlines()[:4]] == [
+    assert "| commit | abc | def |" in model_tables.targets(both).splitlines()
+    assert [line.split(" | ")[-1] for line in model_tables.goals(both).splitlines()[:4]] == [
         "commit |",
         "---: |",
         "abc |",
@@ -119,24 +125,27 @@ def test_figures_of_several_commits_say_so_in_the_table() -> None:
 
 def test_sweeps_are_in_order_and_sets_without_records_leave_no_trace() -> None:
     peers = {"peers_ms": {"TensorRT padded, weakly typed": 5.0}}
-    text = tables.sweep([record("fill", 8192, 4.0, **peers), record("fill", 819, 1.0, **peers)])
+    text = model_tables.sweep([record("fill", 8192, 4.0, **peers), record("fill", 819, 1.0, **peers)])
     assert text.count("###") == text.count("images/sweep.svg") == 1
     assert text.splitlines()[-4:-2] == [
         "| 0.1 | 819 | 1.00 | 5.00 | 5.00 | 0.62 |",
         "| 1.0 | 8192 | 4.00 | 5.00 | 1.25 | 2.50 |",
     ]
-    assert tables.sweep([]) == ""
-    text = tables.sweep(
-        [record("tokens", 64, 2.0, batch=1, peers_ms={tables.VARLEN: 3.0}), record("tokens", 900, 4.0, peers_ms={})]
+    assert model_tables.sweep([]) == ""
+    text = model_tables.sweep(
+        [
+            record("tokens", 64, 2.0, batch=1, peers_ms={VARLEN: 3.0}),
+            record("tokens", 900, 4.0, peers_ms={}),
+        ]
     )
     assert text.splitlines()[-6:-2] == [
-        f"| batch | tokens | padfree, ms | {tables.VARLEN} | PyTorch varlen / padfree | padfree / limit |",
+        f"| batch | tokens | padfree, ms | {VARLEN} | PyTorch varlen / padfree | padfree / limit |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
         "| 1 x 512 | 64 | 2.00 | 3.00 | 1.50 | 1.25 |",
         "| 16 x 512 | 900 | 4.00 | - | - | 2.50 |",
     ]
     other = record("model", 4096, 2.0, model="deberta", packed_flops_share=0.814, **peers)
-    assert tables.sweep([other]).splitlines()[-3] == "| DeBERTa, 81% | 4096 | 2.00 | 5.00 | 2.50 | 1.25 |"
+    assert model_tables.sweep([other]).splitlines()[-3] == "| DeBERTa, 81% | 4096 | 2.00 | 5.00 | 2.50 | 1.25 |"
 
 
 def test_fp8_stands_beside_fp16_and_what_was_aimed_at(tmp_path: Path) -> None:
@@ -148,10 +157,10 @@ def test_fp8_stands_beside_fp16_and_what_was_aimed_at(tmp_path: Path) -> None:
         record("fp8", 128, 0.25, precision="fp8", case="short", batch=1, seq_len=128, peers_ms={}, limit_ms=None),
     ]
     (tmp_path / "end_to_end.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    rows = tables.fp8(tmp_path).splitlines()
+    rows = model_tables.fp8(tmp_path).splitlines()
     assert rows[2] == "| BERT-base, 16 x 512 | 4915 | 1.20 | 1.80 | 1.50 | 3.00 | (2.00) | 0.800 | 1.50 | 1.18 ms |"
     assert rows[3] == "| BERT-base, 1 x 128 | 128 | 0.250 | - | - | - | - | - | - |  |"
-    assert tables.fp8(tmp_path / "nothing") == tables.UNMEASURED
+    assert model_tables.fp8(tmp_path / "nothing") == model_tables.UNMEASURED
 
 
 def test_fp16_of_another_commit_stands_in_brackets_beside_fp8(tmp_path: Path) -> None:
@@ -162,7 +171,7 @@ def test_fp16_of_another_commit_stands_in_brackets_beside_fp8(tmp_path: Path) ->
         record("fp8", 128, 0.25, precision="fp8", case="short", batch=1, seq_len=128, peers_ms={}, commit="old"),
     ]
     (tmp_path / "end_to_end.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    rows = tables.fp8(tmp_path).splitlines()
+    rows = model_tables.fp8(tmp_path).splitlines()
     assert rows[2].startswith("| BERT-base, 16 x 512 | 4915 | 1.20 | (1.80) | (1.50) |")
     assert rows[3].startswith("| BERT-base, 1 x 128 | 128 | 0.250 | - | - |")
     assert [row.split(" | ")[-1] for row in rows[2:4]] == ["new |", "old |"]
@@ -190,7 +199,7 @@ def test_plugins_stand_beside_padfree() -> None:
     peers = {"NVIDIA varseqlen plugins": 3.0}
     head, rows, chosen = plugin_tables.plugins(
         [record("targets", 4915, 2.0, peers_ms=peers), record("targets", 4915, 1.0), record("fp8", 1, 1.0)],
-        tables.NAMES,
+        model_tables.NAMES,
     )
     assert len(chosen) == 1
     assert len(head) == 4
@@ -199,15 +208,18 @@ def test_plugins_stand_beside_padfree() -> None:
 
 def test_figures_in_sentences_are_those_of_the_records() -> None:
     """Of BERT-base at 16 x 512, which choosing.md gives; and how many times as fast the README says."""
-    chosen = tables.of_set(tables.read(RESULTS / "end_to_end.jsonl"), "targets")
+    chosen = model_tables.of_set(read(RESULTS / "end_to_end.jsonl"), "targets")
     times = next(
-        map(tables.times_of, (r for r in chosen if (r["model"], r["batch"], r["seq_len"]) == ("bert-base", 16, 512)))
+        map(
+            times_of,
+            (r for r in chosen if (r["model"], r["batch"], r["seq_len"]) == ("bert-base", 16, 512)),
+        )
     )
-    interface, packed, padded = (times[name] for name in ("padfree, padded interface", tables.PADFREE, tables.TENSORRT))
+    interface, packed, padded = (times[name] for name in ("padfree, padded interface", PADFREE, TENSORRT))
     words = " ".join((tables.ROOT / "docs" / "guide" / "choosing.md").read_text("utf-8").split())
     assert f"takes {interface:.2f} ms on an H200, where the packed engine takes {packed:.2f} and padded" in words
     assert f"and padded TensorRT {padded:.2f} ([performance]" in words
-    ratios = [tables.times_of(r)[tables.TENSORRT] / r["ours_ms"] for r in chosen]
+    ratios = [times_of(r)[TENSORRT] / r["ours_ms"] for r in chosen]
     readme = " ".join((tables.ROOT / "README.md").read_text("utf-8").split())
     assert f"padfree is {min(ratios):.1f} to {max(ratios):.1f} times as fast as padded TensorRT" in readme
 
@@ -215,7 +227,7 @@ def test_figures_in_sentences_are_those_of_the_records() -> None:
 def test_sentences_about_gemms_are_those_of_the_records() -> None:
     """docs/internals/linear.md: per cent by which a layer's sum, or a GEMM, takes longer than in cuBLAS."""
     cublas, over = {"cublas", *linear_report.CUBLAS}, {}
-    for each in tables.read(RESULTS / "linear.jsonl"):
+    for each in read(RESULTS / "linear.jsonl"):
         times = each["times_us"]
         ratio = times["padfree"] / min(time for name, time in times.items() if name in cublas)
         over[each["case"]] = round(100 * (ratio - 1))
