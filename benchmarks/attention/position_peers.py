@@ -72,9 +72,9 @@ def flex(problem: Problem) -> Launch:
 
 def flashdeberta_padded(problem: Problem) -> Launch:
     """flashdeberta's kernel over Q, K and V [B, H, S, D], padded and transposed beforehand, with the lengths."""
+    case, rows = problem.case, position_tables(problem)
     from flashdeberta.ops.flash_attention import flash_attention_with_disentangled
 
-    case, rows = problem.case, position_tables(problem)
     pad, lengths = padding(problem), problem.cu_seqlens.diff()
     inputs = [[pad(operand) for operand in problem.operands(i)] for i in range(len(problem.inputs))]
 
@@ -88,9 +88,9 @@ def flashdeberta_padded(problem: Problem) -> Launch:
 
 def flashdeberta_varlen(problem: Problem) -> Launch:
     """flashdeberta's kernel over packed sequences; the table of blocks that its host code makes is made beforehand."""
+    case, rows, offsets = problem.case, position_tables(problem), problem.cu_seqlens
     from flashdeberta.ops import flash_attention_varlen as ops
 
-    case, rows, offsets = problem.case, position_tables(problem), problem.cu_seqlens
     blocks = functools.cache(functools.partial(ops.get_mid_cached, offsets, len(case.lengths), device=offsets.device))
 
     def run(index: int) -> torch.Tensor:

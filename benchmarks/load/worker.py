@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from typing import Any
@@ -13,8 +13,6 @@ import numpy as np
 
 from .client import Array, Client, Outcome, Target
 from .traffic import Request, arrivals
-
-Connect = Callable[[Target, Sequence[Request], Sequence[Array] | None], Client]
 
 IDLE_S = 0.1
 """The longest wait for answers while no request is due."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.skips import LeftOut, without
 
-NEED_TORCH = {"test_attention_peers.py", "test_attention_positions.py", "test_task_costs.py", "test_row_cases.py"}
+NEED_TORCH = {"test_attention_peers.py", "test_attention_positions.py", "test_row_cases.py"}
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> LeftOut | None:

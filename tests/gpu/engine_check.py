@@ -55,7 +55,6 @@ BEYOND_ENGINES = (
     "TensorRT only supports symmetric quantization",
     "which of its numbers are a sequence's is not known",
 )
-FLOORS = {"fp32": 1e-1, "fp16": 0.5, "bf16": 0.5}
 
 
 def _without_node_names(model: ModelProto) -> ModelProto:

@@ -44,13 +44,6 @@ MASKS: dict[str, tuple[Kept, int, str]] = {
 }
 
 
-def _right(model: ModelProto, interface: str, *others: Input) -> RewriteResult:
-    result = assert_right(model, [IDS, *others], interface)
-    if interface == "padded":
-        assert_right(model, [IDS, *others], interface, left=True)
-    return result
-
-
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("form", MASKS)
 def test_forms_of_a_mask(form: str, interface: str) -> None:

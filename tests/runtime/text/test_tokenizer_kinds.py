@@ -22,7 +22,6 @@ from tests.support.tokenizer_kinds import MOST, PAIRS, TEXTS, Kind, bert, bytes_
 
 EXPECTED: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))["kinds"]
 KINDS = (*USUAL_KINDS, *REBUILT_KINDS)
-KINDS_BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def test_there_are_enough_kinds() -> None:
