@@ -52,14 +52,14 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   if (tile.filler) return zeroRows<kThreads>(y, stride, p.D, tile.rows);
 
   const RowCopier<T, S::kHeadSize, kThreads> copier(head, p.D);
-  const int nearest = min(p.bias_range, tile.length - 1);  // distances that rows of a table are read for
+  const int max_distance = min(p.bias_range, tile.length - 1);  // distances that rows of a table are read for
   const T* const k_middle = static_cast<const T*>(p.k_position) + p.bias_range * stride;
   const T* const q_middle = static_cast<const T*>(p.q_position) + p.bias_range * stride;
   // Row x of a band belongs to distance x - (tile.first + kRows - 1).
   const auto loadBandRows = [&](int first) {
     const int distance = first - (tile.first + kRows - 1), row = first % S::kBand * S::kStride;
-    if (p.k_position) copier.template copyDistances<S::kKeys>(k_band + row, k_middle, stride, distance, nearest);
-    if (p.q_position) copier.template copyDistances<S::kKeys>(q_band + row, q_middle, stride, distance, nearest);
+    if (p.k_position) copier.template copyDistances<S::kKeys>(k_band + row, k_middle, stride, distance, max_distance);
+    if (p.q_position) copier.template copyDistances<S::kKeys>(q_band + row, q_middle, stride, distance, max_distance);
   };
   const auto loadKeys = [&](int first) {
     if (first < tile.length) copier.template copy<S::kKeys>(k, p.k, tile.begin + first, tile.length - first);
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   commitCopies();
 
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * kWarpRows;
-  const bool busy = warp_row < tile.rows;  // a warp without rows helps with the copies only
+  const bool has_rows = warp_row < tile.rows;  // a warp without rows helps with the copies only
   const T *const q_bias = biasOf<T>(p.q, head), *const k_bias = biasOf<T>(p.k, head);
   const float scale_log2 = p.scale * kLog2E;
   const PositionScores<T, S::kHeadSize, S::kKeys, S::kStride, S::kBand> positions;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
     __syncthreads();  // K and the bands are there, every warp is done with V
     copier.template copy<S::kKeys>(v, p.v, tile.begin + first, keys);
     commitCopies();
-    if (busy) {
+    if (has_rows) {
       if (first == 0) rows.begin(q + warp_row * S::kStride, q_bias, p.D);
       const int band_row = first + kRows - kWarpRows - warp_row;
       const T *const ks = p.k_position ? k_band : nullptr, *const qs = p.q_position ? q_band : nullptr;
@@ -102,15 +102,15 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
       loadBandRows(first + S::kBand);
     }
     commitCopies();
-    if (busy) {
+    if (has_rows) {
       if (keys < S::kKeys) {
-        rows.template take<true>(scores, v, keys, scale_log2);
+        rows.template consumeScores<true>(scores, v, keys, scale_log2);
       } else {
-        rows.template take<false>(scores, v, keys, scale_log2);
+        rows.template consumeScores<false>(scores, v, keys, scale_log2);
       }
     }
   }
-  if (!busy) return;
+  if (!has_rows) return;
   rows.storeOutput(y + warp_row * stride, stride, tile.rows - warp_row, biasOf<T>(p.v, head), p.D, p.e4m3_factor);
 }
 

@@ -31,14 +31,14 @@ __device__ float scoreBias(const AttentionParams& p, int head, int distance) {
   if (p.window_right >= 0 && distance > p.window_right) return -INFINITY;
   if (p.bias == AttentionBias::kSlope) return -p.slopes[head] * fabsf(static_cast<float>(distance));
   if (p.bias != AttentionBias::kDistance) return 0.f;
-  const int near = max(min(distance, p.bias_range), -p.bias_range) + p.bias_range;
-  return p.distance_bias[head * (2 * static_cast<int64_t>(p.bias_range) + 1) + near];
+  const int entry = max(min(distance, p.bias_range), -p.bias_range) + p.bias_range;
+  return p.distance_bias[head * (2 * static_cast<int64_t>(p.bias_range) + 1) + entry];
 }
 
 // What a disentangled bias adds to q . k, both with their biases.
 __device__ float positionProducts(const AttentionParams& p, int head, const float* q, const float* k, int distance) {
-  const int64_t near = max(min(distance, p.bias_range), -p.bias_range) + p.bias_range;
-  const int64_t row = (near * p.H + head) * p.D;
+  const int64_t entry = max(min(distance, p.bias_range), -p.bias_range) + p.bias_range;
+  const int64_t row = (entry * p.H + head) * p.D;
   float sum = 0.f;
   if (p.k_position) {
     for (int d = 0; d < p.D; ++d) sum = fmaf(q[d], static_cast<const float*>(p.k_position)[row + d], sum);

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   for (int i = 0; i < kStages; ++i) load(shared_kv + i * S::kStageElements, range.begin + i * S::kKeys);
 
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * S::kWarpRows;
-  const bool busy = warp_row < tile.rows;  // a warp without rows helps with the copies only
+  const bool has_rows = warp_row < tile.rows;  // a warp without rows helps with the copies only
   const int first_row = tile.first + warp_row;
   const typename S::Adjust adjust(p, head);
   WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride, typename S::Adjust> rows;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
     const T* const v = k + S::kKeys * S::kStride;
     waitCopies<kStages - 1>();
     __syncthreads();
-    if (busy) {
+    if (has_rows) {
       if (first == range.begin) rows.begin(shared_q + warp_row * S::kStride, biasOf<T>(p.q, head), p.D);
       const int keys = range.end - first;
       if (!adjust.seesAny(first_row, first_row + S::kWarpRows - 1, first, S::kKeys)) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
     load(k, first + kStages * S::kKeys);
     stage = (stage + 1) % kStages;
   }
-  if (!busy) return;
+  if (!has_rows) return;
   rows.storeOutput(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head), p.D,
                    p.e4m3_factor);
 }

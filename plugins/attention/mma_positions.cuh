@@ -50,16 +50,16 @@ class PositionScores {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[n][i] = 0.f;
     }
-    Chunk of_keys[2];     // of q_band: the chunk of 16 keys, and the next
-    float of_rows[4][4];  // of k_band times rows: the same two chunks, 8 rows each
-    if (q_band) loadChunk(of_keys[0], q_band, band_row);
-    if (k_band) multiplyChunk(of_rows[0], of_rows[1], rows, k_band, band_row);
+    Chunk key_chunks[2];       // of q_band: the chunk of 16 keys, and the next
+    float row_products[4][4];  // of k_band times rows: the same two chunks, 8 rows each
+    if (q_band) loadChunk(key_chunks[0], q_band, band_row);
+    if (k_band) multiplyChunk(row_products[0], row_products[1], rows, k_band, band_row);
 #pragma unroll
     for (int n = 0; n < kKeyBlocks; n += 2) {
       if (kMasked && n * 8 >= keys) break;
       const int next = band_row + n * 8 + kChunk;
-      float moved[2][2][4] = {};  // products of q_band: of 8 keys each, with both chunks
-      Chunk &near = of_keys[n / 2 % 2], &far = of_keys[(n / 2 + 1) % 2];
+      float key_products[2][2][4] = {};  // products of q_band: of 8 keys each, with both chunks
+      Chunk &near = key_chunks[n / 2 % 2], &far = key_chunks[(n / 2 + 1) % 2];
       if (q_band) loadChunk(far, q_band, next);
 #pragma unroll
       for (int d = 0; d < kHeadSize / 16; ++d) {
@@ -70,23 +70,24 @@ class PositionScores {
         if (q_band) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            multiplyAdd<T>(moved[i][0], near[d], b[2 * i], b[2 * i + 1]);
-            multiplyAdd<T>(moved[i][1], far[d], b[2 * i], b[2 * i + 1]);
+            multiplyAdd<T>(key_products[i][0], near[d], b[2 * i], b[2 * i + 1]);
+            multiplyAdd<T>(key_products[i][1], far[d], b[2 * i], b[2 * i + 1]);
           }
         }
       }
       if (q_band) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) addOfKeys(scores[n + i], moved[i], i);
+        for (int i = 0; i < 2; ++i) addKeyProducts(scores[n + i], key_products[i], i);
       }
       if (k_band) {
-        multiplyChunk(of_rows[2], of_rows[3], rows, k_band, next);
+        multiplyChunk(row_products[2], row_products[3], rows, k_band, next);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) addOfRows(scores[n + i], of_rows[i], of_rows[i + 1], of_rows[i + 2]);
+        for (int i = 0; i < 2; ++i)
+          addRowProducts(scores[n + i], row_products[i], row_products[i + 1], row_products[i + 2]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          of_rows[0][i] = of_rows[2][i];
-          of_rows[1][i] = of_rows[3][i];
+          row_products[0][i] = row_products[2][i];
+          row_products[1][i] = row_products[3][i];
         }
       }
     }
@@ -133,7 +134,8 @@ class PositionScores {
 
   // Adds to the scores of 8 keys what lies in elements 0 to 7, 8 to 15 and 16 to 23 from theirs on: a lane's lower row
   // is up to 7 elements from its key, the upper one 8 further on.
-  __device__ void addOfRows(float (&scores)[4], const float (&a)[4], const float (&b)[4], const float (&c)[4]) const {
+  __device__ void addRowProducts(float (&scores)[4], const float (&a)[4], const float (&b)[4],
+                                 const float (&c)[4]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       scores[i] += __shfl_sync(kFullMask, row_wraps_[i] ? c[i] : b[i], row_source_[i]);
@@ -142,8 +144,8 @@ class PositionScores {
   }
 
   // The same of products of two chunks with 8 keys, the first or the second of 16 keys.
-  __device__ void addOfKeys(float (&scores)[4], const float (&moved)[2][4], int half) const {
-    const auto part = [&](int group, int i) { return moved[group / 2][group % 2 * 2 + i]; };
+  __device__ void addKeyProducts(float (&scores)[4], const float (&key_products)[2][4], int half) const {
+    const auto part = [&](int group, int i) { return key_products[group / 2][group % 2 * 2 + i]; };
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       scores[i] += __shfl_sync(kFullMask, key_wraps_[i] ? part(half + 2, i) : part(half + 1, i), key_source_[i]);

@@ -41,7 +41,7 @@ class WarpRows {
 #pragma unroll
         for (int i = 0; i < 4; ++i) output_[f][d][i] = 0.f;
       }
-      shift_[f][0] = shift_[f][1] = kNoReference;
+      shift_[f][0] = shift_[f][1] = kInitialShift;
       sum_[f][0] = sum_[f][1] = 0.f;
     }
     if (bias) addToQueries(bias, D);
@@ -55,12 +55,12 @@ class WarpRows {
     Scores scores;
     multiplyQueries<kMasked>(scores, k, keys);
     adjust.adjust(scores, first_row, first_key);
-    take<kMasked>(scores, v, keys, adjust.factor());
+    consumeScores<kMasked>(scores, v, keys, adjust.factor());
   }
 
   // The part of a step that follows the scores; their exponents are scores * factor.
   template <bool kMasked>
-  __device__ void take(const Scores& scores, const T* v, int keys, float factor) {
+  __device__ void consumeScores(const Scores& scores, const T* v, int keys, float factor) {
     moveShifts(scores, factor);
     addValues<kMasked>(scores, v, keys, factor);
   }
@@ -112,7 +112,7 @@ class WarpRows {
   // beyond 2^8, which spares most steps the pass over the output. (2^8 times 2^-24 is far from fp16's smallest weight.)
   static constexpr float kLargestExponent = 8.f;
   // Before a row has seen a key. Finite: what a row does not see has the exponent -inf, and their difference is no NaN.
-  static constexpr float kNoReference = -1e38f;
+  static constexpr float kInitialShift = -1e38f;
   static constexpr int kColumnBlocks = kHeadSize / 8;
 
   // Two pairs of neighbours, each at the lower end of a register.
@@ -206,9 +206,9 @@ class WarpRows {
         top = fmaxf(top, __shfl_xor_sync(kFullMask, top, 1));
         top = fmaxf(top, __shfl_xor_sync(kFullMask, top, 2));
         const bool row_moves = exceeds(top, f, part, factor);
-        const float moved = top * factor;
-        const float correction = row_moves ? exp2Fast(shift_[f][part] - moved) : 1.f;
-        shift_[f][part] = row_moves ? moved : shift_[f][part];
+        const float new_shift = top * factor;
+        const float correction = row_moves ? exp2Fast(shift_[f][part] - new_shift) : 1.f;
+        shift_[f][part] = row_moves ? new_shift : shift_[f][part];
         sum_[f][part] *= correction;
 #pragma unroll
         for (int d = 0; d < kColumnBlocks; ++d) {

@@ -59,10 +59,10 @@ class RowCopier {
   // Copies kRows rows of a table of positions, the first of which is that of distance `first`; `nearest` is the
   // largest distance, on both sides, that has a row of its own. middle: the row of distance 0.
   template <int kRows>
-  __device__ void copyDistances(T* shared, const T* middle, int64_t stride, int first, int nearest) const {
+  __device__ void copyDistances(T* shared, const T* middle, int64_t stride, int first, int max_distance) const {
 #pragma unroll
     for (int i = 0; i < kRows; i += kStep) {
-      const int distance = max(min(first + row_ + i, nearest), -nearest);
+      const int distance = max(min(first + row_ + i, max_distance), -max_distance);
       const T* const source = middle + distance * stride + head_ * D_ + (column_ < D_ ? column_ : 0);
 #pragma unroll
       for (int j = 0; j < kHeadSize; j += kColumns) {

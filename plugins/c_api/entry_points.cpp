@@ -39,21 +39,21 @@ int32_t statusOf(const char* function, cudaError_t status) {
               lacksCode(status) ? has_code : "", lacksCode(status) ? architectures() : "", nextStepOf(status));
 }
 
-int32_t missing(const char* function, const char* name) {
+int32_t failMissing(const char* function, const char* name) {
   return fail(PADFREE_INVALID_ARGUMENT, "%s: %s is NULL; pass memory of the device", function, name);
 }
 
-int32_t outOfRange(const char* function, const char* name, int64_t value, const char* allowed) {
+int32_t failOutOfRange(const char* function, const char* name, int64_t value, const char* allowed) {
   return fail(PADFREE_INVALID_ARGUMENT, "%s: %s is %lld; allowed: %s", function, name, static_cast<long long>(value),
               allowed);
 }
 
-int32_t misaligned(const char* function, const char* name) {
+int32_t failMisaligned(const char* function, const char* name) {
   return fail(PADFREE_MISALIGNED, "%s: %s does not lie at a multiple of 16 bytes; allocate it by itself", function,
               name);
 }
 
-int32_t wrongStruct(const char* function, size_t actual, size_t expected) {
+int32_t failStructSize(const char* function, size_t actual, size_t expected) {
   return fail(PADFREE_INVALID_ARGUMENT,
               "%s: struct_size is %zu; allowed: %zu; set it to sizeof the struct, and use padfree.h of this library",
               function, actual, expected);
@@ -69,18 +69,19 @@ int64_t taskListBytes(int64_t T, int64_t B, int64_t H) {
 int32_t checkTasks(const char* function, const void* tasks, int64_t bytes, int64_t T, int64_t B, int64_t H) {
   if (!tasks) return PADFREE_OK;
   const int64_t needed = taskListBytes(T, B, H);
-  if (needed < 0) return outOfRange(function, "num_heads", H, "1 to 4096, and fewer for so many tokens and sequences");
+  if (needed < 0)
+    return failOutOfRange(function, "num_heads", H, "1 to 4096, and fewer for so many tokens and sequences");
   if (bytes < needed) {
     return fail(PADFREE_INVALID_ARGUMENT, "%s: tasks_bytes is %lld; allowed: %lld or more (padfree_task_list_bytes)",
                 function, static_cast<long long>(bytes), static_cast<long long>(needed));
   }
-  return isAligned16(tasks) ? PADFREE_OK : misaligned(function, "tasks");
+  return isAligned16(tasks) ? PADFREE_OK : failMisaligned(function, "tasks");
 }
 
 int32_t checkOperand(const char* name, const padfree_operand& operand, const padfree_attention_args& args) {
   constexpr const char* kFunction = "padfree_attention";
-  if (!operand.data) return missing(kFunction, name);
-  if (!isAligned16(operand.data) || !isAligned16(operand.bias)) return misaligned(kFunction, name);
+  if (!operand.data) return failMissing(kFunction, name);
+  if (!isAligned16(operand.data) || !isAligned16(operand.bias)) return failMisaligned(kFunction, name);
   const int64_t element = sizeOf(static_cast<DataType>(args.type));
   for (const int64_t stride : {operand.token_stride, operand.head_stride}) {
     if (stride < args.head_size || stride > kMaxStride) {
@@ -101,68 +102,68 @@ int32_t checkBias(const padfree_attention_args& args) {
     case PADFREE_BIAS_NONE:
       return PADFREE_OK;
     case PADFREE_BIAS_SLOPES:
-      return args.slopes ? PADFREE_OK : missing(kFunction, "slopes");
+      return args.slopes ? PADFREE_OK : failMissing(kFunction, "slopes");
     case PADFREE_BIAS_DISTANCE:
-      if (!args.distance_bias) return missing(kFunction, "distance_bias");
+      if (!args.distance_bias) return failMissing(kFunction, "distance_bias");
       break;
     case PADFREE_BIAS_DISENTANGLED:
       if (args.num_kv_heads != args.num_heads) {
-        return outOfRange(kFunction, "num_kv_heads", args.num_kv_heads, "num_heads with a disentangled bias");
+        return failOutOfRange(kFunction, "num_kv_heads", args.num_kv_heads, "num_heads with a disentangled bias");
       }
       if (args.head_size > kMaxDisentangledHeadSize) {
-        return outOfRange(kFunction, "head_size", args.head_size, "up to 128 with a disentangled bias");
+        return failOutOfRange(kFunction, "head_size", args.head_size, "up to 128 with a disentangled bias");
       }
       if (args.window_left >= 0 || args.window_right >= 0) {
         return fail(PADFREE_INVALID_ARGUMENT, "%s: the window is (%d, %d); allowed: (-1, -1) with a disentangled bias",
                     kFunction, static_cast<int>(args.window_left), static_cast<int>(args.window_right));
       }
-      if (!isAligned16(args.k_position)) return misaligned(kFunction, "k_position");
-      if (!isAligned16(args.q_position)) return misaligned(kFunction, "q_position");
+      if (!isAligned16(args.k_position)) return failMisaligned(kFunction, "k_position");
+      if (!isAligned16(args.q_position)) return failMisaligned(kFunction, "q_position");
       break;
     default:
-      return outOfRange(kFunction, "bias", args.bias, "0 to 3, as padfree_bias has them");
+      return failOutOfRange(kFunction, "bias", args.bias, "0 to 3, as padfree_bias has them");
   }
   if (args.bias_range < 0 || args.bias_range > kMaxBiasRange) {
-    return outOfRange(kFunction, "bias_range", args.bias_range, "0 to 65536");
+    return failOutOfRange(kFunction, "bias_range", args.bias_range, "0 to 65536");
   }
   return PADFREE_OK;
 }
 
 int32_t checkAttention(const padfree_attention_args& args) {
   constexpr const char* kFunction = "padfree_attention";
-  if (args.struct_size != sizeof args) return wrongStruct(kFunction, args.struct_size, sizeof args);
+  if (args.struct_size != sizeof args) return failStructSize(kFunction, args.struct_size, sizeof args);
   if (args.type < PADFREE_FLOAT32 || args.type > PADFREE_BFLOAT16) {
-    return outOfRange(kFunction, "type", args.type, "0 to 2, as padfree_type has them");
+    return failOutOfRange(kFunction, "type", args.type, "0 to 2, as padfree_type has them");
   }
   if (args.num_heads < 1 || args.num_heads > kMaxTaskHeads) {
-    return outOfRange(kFunction, "num_heads", args.num_heads, "1 to 4096");
+    return failOutOfRange(kFunction, "num_heads", args.num_heads, "1 to 4096");
   }
   if (args.num_kv_heads < 1 || args.num_heads % args.num_kv_heads != 0) {
-    return outOfRange(kFunction, "num_kv_heads", args.num_kv_heads, "divisors of num_heads");
+    return failOutOfRange(kFunction, "num_kv_heads", args.num_kv_heads, "divisors of num_heads");
   }
   if (args.head_size < 8 || args.head_size > kMaxHeadSize || args.head_size % 8 != 0) {
-    return outOfRange(kFunction, "head_size", args.head_size, "8 to 256 in steps of 8");
+    return failOutOfRange(kFunction, "head_size", args.head_size, "8 to 256 in steps of 8");
   }
-  if (args.num_tokens < 0) return outOfRange(kFunction, "num_tokens", args.num_tokens, "0 or more");
-  if (args.num_sequences < 0) return outOfRange(kFunction, "num_sequences", args.num_sequences, "0 or more");
+  if (args.num_tokens < 0) return failOutOfRange(kFunction, "num_tokens", args.num_tokens, "0 or more");
+  if (args.num_sequences < 0) return failOutOfRange(kFunction, "num_sequences", args.num_sequences, "0 or more");
   if (attentionBlocks(args.num_tokens, args.num_sequences, args.num_heads) > kMaxGridX) {
-    return outOfRange(kFunction, "num_tokens", args.num_tokens, "fewer for so many heads and sequences");
+    return failOutOfRange(kFunction, "num_tokens", args.num_tokens, "fewer for so many heads and sequences");
   }
-  if (args.max_seq_len < 0) return outOfRange(kFunction, "max_seq_len", args.max_seq_len, "0 or more");
+  if (args.max_seq_len < 0) return failOutOfRange(kFunction, "max_seq_len", args.max_seq_len, "0 or more");
   if (!(args.scale > 0.f) || !std::isfinite(args.scale)) {
     return fail(PADFREE_INVALID_ARGUMENT, "%s: scale is %g; allowed: finite numbers above 0", kFunction,
                 static_cast<double>(args.scale));
   }
-  if (args.window_left < -1) return outOfRange(kFunction, "window_left", args.window_left, "-1 or more");
-  if (args.window_right < -1) return outOfRange(kFunction, "window_right", args.window_right, "-1 or more");
+  if (args.window_left < -1) return failOutOfRange(kFunction, "window_left", args.window_left, "-1 or more");
+  if (args.window_right < -1) return failOutOfRange(kFunction, "window_right", args.window_right, "-1 or more");
   if (const int32_t status = checkBias(args)) return status;
   if (args.num_tokens == 0) return PADFREE_OK;
   if (const int32_t status = checkOperand("q", args.q, args)) return status;
   if (const int32_t status = checkOperand("k", args.k, args)) return status;
   if (const int32_t status = checkOperand("v", args.v, args)) return status;
-  if (!args.cu_seqlens) return missing(kFunction, "cu_seqlens");
-  if (!args.y) return missing(kFunction, "y");
-  if (!isAligned16(args.y)) return misaligned(kFunction, "y");
+  if (!args.cu_seqlens) return failMissing(kFunction, "cu_seqlens");
+  if (!args.y) return failMissing(kFunction, "y");
+  if (!isAligned16(args.y)) return failMisaligned(kFunction, "y");
   return checkTasks(kFunction, args.tasks, args.tasks_bytes, args.num_tokens, args.num_sequences, args.num_heads);
 }
 
@@ -172,28 +173,28 @@ AttentionOperand operandOf(const padfree_operand& operand, int64_t head_size) {
 
 int32_t checkSchedule(const padfree_schedule_args& args) {
   constexpr const char* kFunction = "padfree_schedule";
-  if (args.struct_size != sizeof args) return wrongStruct(kFunction, args.struct_size, sizeof args);
-  if (args.num_tokens < 0) return outOfRange(kFunction, "num_tokens", args.num_tokens, "0 or more");
-  if (args.num_sequences < 0) return outOfRange(kFunction, "num_sequences", args.num_sequences, "0 or more");
-  if (!args.seq_lens && args.num_sequences > 0) return missing(kFunction, "seq_lens");
-  if (!args.cu_seqlens) return missing(kFunction, "cu_seqlens");
+  if (args.struct_size != sizeof args) return failStructSize(kFunction, args.struct_size, sizeof args);
+  if (args.num_tokens < 0) return failOutOfRange(kFunction, "num_tokens", args.num_tokens, "0 or more");
+  if (args.num_sequences < 0) return failOutOfRange(kFunction, "num_sequences", args.num_sequences, "0 or more");
+  if (!args.seq_lens && args.num_sequences > 0) return failMissing(kFunction, "seq_lens");
+  if (!args.cu_seqlens) return failMissing(kFunction, "cu_seqlens");
   if (args.token_index && (args.max_seq_len < 1 || int64_t{args.max_seq_len} * args.num_sequences > INT32_MAX)) {
-    return outOfRange(kFunction, "max_seq_len", args.max_seq_len, "1 or more, and all slots below 2^31");
+    return failOutOfRange(kFunction, "max_seq_len", args.max_seq_len, "1 or more, and all slots below 2^31");
   }
   return checkTasks(kFunction, args.tasks, args.tasks_bytes, args.num_tokens, args.num_sequences, args.num_heads);
 }
 
 int32_t checkRows(const char* function, const void* x, const void* token_index, const void* y, int64_t num_tokens,
                   int64_t num_slots, int64_t row_bytes) {
-  if (num_tokens < 0) return outOfRange(function, "num_tokens", num_tokens, "0 or more");
-  if (num_slots < 0 || num_slots > INT32_MAX) return outOfRange(function, "num_slots", num_slots, "0 to 2^31 - 1");
+  if (num_tokens < 0) return failOutOfRange(function, "num_tokens", num_tokens, "0 or more");
+  if (num_slots < 0 || num_slots > INT32_MAX) return failOutOfRange(function, "num_slots", num_slots, "0 to 2^31 - 1");
   if (row_bytes < 2 || row_bytes % 2 != 0 || row_bytes > INT32_MAX) {
-    return outOfRange(function, "row_bytes", row_bytes, "even numbers from 2 to 2^31 - 2");
+    return failOutOfRange(function, "row_bytes", row_bytes, "even numbers from 2 to 2^31 - 2");
   }
-  if (!x && num_tokens > 0) return missing(function, "the rows to read");
-  if (!token_index && num_tokens > 0) return missing(function, "token_index");
-  if (!y) return missing(function, "y");
-  if (!isAligned16(x) || !isAligned16(y)) return misaligned(function, "a tensor");
+  if (!x && num_tokens > 0) return failMissing(function, "the rows to read");
+  if (!token_index && num_tokens > 0) return failMissing(function, "token_index");
+  if (!y) return failMissing(function, "y");
+  if (!isAligned16(x) || !isAligned16(y)) return failMisaligned(function, "a tensor");
   return PADFREE_OK;
 }
 
@@ -238,7 +239,7 @@ PADFREE_ENTRY int64_t padfree_task_list_bytes(int32_t num_tokens, int32_t num_se
 }
 
 PADFREE_ENTRY int32_t padfree_attention(const padfree_attention_args* args, void* stream) {
-  if (!args) return missing("padfree_attention", "args");
+  if (!args) return failMissing("padfree_attention", "args");
   if (const int32_t status = checkAttention(*args)) return status;
   AttentionParams params{};
   params.q = operandOf(args->q, args->head_size);
@@ -270,7 +271,7 @@ PADFREE_ENTRY int32_t padfree_attention(const padfree_attention_args* args, void
 }
 
 PADFREE_ENTRY int32_t padfree_schedule(const padfree_schedule_args* args, void* stream) {
-  if (!args) return missing("padfree_schedule", "args");
+  if (!args) return failMissing("padfree_schedule", "args");
   if (const int32_t status = checkSchedule(*args)) return status;
   ScheduleParams params{};
   params.seq_lens = args->seq_lens;

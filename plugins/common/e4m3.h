@@ -11,25 +11,25 @@
 namespace padfree {
 
 // Scales of results in e4m3: what multiplies by their inverse may do so in fp16.
-constexpr float kLeastE4m3Scale = 1.f / 16384, kMostE4m3Scale = 16384.f;
+constexpr float kMinE4m3Scale = 1.f / 16384, kMaxE4m3Scale = 16384.f;
 
 // The byte that cvt.rn.satfinite.e4m3x2.f32 makes of a number: rounded to nearest even, 448 for what is larger, 0x7f
 // for NaN. A sum with 2^20 times the number's power of two has its first four bits at the end, and rounds them.
 __host__ __device__ inline unsigned roundToE4m3(float x) {
   constexpr float kLargest = 448.f;
-  constexpr uint32_t kExponentBits = 0x7f800000, kLeastExponent = 121u << 23, kToLastBits = 20u << 23;
+  constexpr uint32_t kExponentBits = 0x7f800000, kMinExponent = 121u << 23, kToLastBits = 20u << 23;
   const float size = fminf(fabsf(x), kLargest);
   uint32_t bits, exponent, rounded;
   memcpy(&bits, &size, sizeof(bits));
   exponent = bits & kExponentBits;
-  if (exponent < kLeastExponent) exponent = kLeastExponent;  // of 2^-6: what is smaller is subnormal
+  if (exponent < kMinExponent) exponent = kMinExponent;  // of 2^-6: what is smaller is subnormal
   const uint32_t base = exponent + kToLastBits;
   float sum;
   memcpy(&sum, &base, sizeof(sum));
   sum += size;
   memcpy(&rounded, &sum, sizeof(rounded));
   memcpy(&bits, &x, sizeof(bits));
-  const unsigned code = (rounded - base) + ((exponent - kLeastExponent) >> 20);
+  const unsigned code = (rounded - base) + ((exponent - kMinExponent) >> 20);
   return x != x ? 0x7fu : code | (bits >> 24 & 0x80u);
 }
 

@@ -20,14 +20,14 @@ constexpr bool hasE4m3() {
 // An error unless the code that a kernel runs by on the current device was compiled with e4m3. Where the library has
 // none for 8.6 or 8.9, that for sm_80 runs there.
 inline cudaError_t checkE4m3Code(const void* kernel) {
-  constexpr int kLeastVersion = 89;
+  constexpr int kMinVersion = 89;
   int major = 0;
   cudaError_t status = majorCapability(major);
   if (status != cudaSuccess || major > 8) return status;
   cudaFuncAttributes attributes{};
   status = cudaFuncGetAttributes(&attributes, kernel);
   if (status != cudaSuccess) return status;
-  return attributes.binaryVersion < kLeastVersion ? cudaErrorNoKernelImageForDevice : cudaSuccess;
+  return attributes.binaryVersion < kMinVersion ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
 // Calls function(TypeTag<T>{}) with the C++ type of the activations that results in e4m3 stand beside.

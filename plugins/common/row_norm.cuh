@@ -14,9 +14,9 @@
 //       whether begin() may be called before the kernel ahead has ended, and waits for it by itself
 //   static constexpr bool kHasBlocksAhead, unsigned blocksAhead() const
 //       whether some blocks, the first, do something else, and how many; none where there is no such code
-//   void ahead(const Norm& p) const
+//   void runBlockAhead(const Norm& p) const
 //       all of what these do, waiting for the kernels ahead and letting the next one begin included
-//   static constexpr bool mayCrowd(int lanes, int vectors), bool crowds() const
+//   static constexpr bool hasHighOccupancy(int lanes, int vectors), bool wantsHighOccupancy() const
 //       whether there are crowded kernels (rowNormVectorKernel) for rows of so many threads and vectors per thread;
 //       whether to use them for this source
 #pragma once
@@ -31,12 +31,12 @@ namespace padfree {
 template <typename T>
 struct RowNorm {
   using Element = T;
-  static constexpr bool kE4m3 = false, kTwice = false, kMayHaveFirst = false;
-  static constexpr int kAtOnceBytes = kVectorBytes;  // of rows, that a thread loads and stores by one instruction
+  static constexpr bool kE4m3 = false, kTwoTypes = false, kMayHaveFirst = false;
+  static constexpr int kAccessBytes = kVectorBytes;  // of rows, that a thread loads and stores by one instruction
 
   const T* gamma;  // [E]
   const T* beta;   // [E] or null
-  T* y;            // [rows, E]; may be null where kTwice
+  T* y;            // [rows, E]; may be null where kTwoTypes
   T* sum;          // [rows, E] or null: the rows before the norm
   int64_t rows;
   int E;
@@ -51,7 +51,7 @@ struct RowNorm {
 // rows in T gives.
 struct E4m3Rows {
   static constexpr bool kE4m3 = true, kMayHaveFirst = false;
-  static constexpr int kAtOnceBytes = kVectorBytes;
+  static constexpr int kAccessBytes = kVectorBytes;
 
   unsigned char* data;  // [rows, E], or null
   float factor;
@@ -63,7 +63,7 @@ struct E4m3Rows {
 // The rows of sequences' first tokens may leave once more, in T and one after the other: as results after all rows.
 struct Fp32Rows {
   static constexpr bool kE4m3 = false, kMayHaveFirst = true;
-  static constexpr int kAtOnceBytes = kVectorBytes / 2;
+  static constexpr int kAccessBytes = kVectorBytes / 2;
 
   float* data;            // [rows, E]
   void* first;            // [B, E], zeros for an empty sequence
@@ -73,9 +73,9 @@ struct Fp32Rows {
 
 // A norm whose rows leave in another type, and in T as well where y is there.
 template <typename T, typename Rows>
-struct TwiceRowNorm : RowNorm<T> {
-  static constexpr bool kE4m3 = Rows::kE4m3, kTwice = true, kMayHaveFirst = Rows::kMayHaveFirst;
-  static constexpr int kAtOnceBytes = Rows::kAtOnceBytes;
+struct TwoTypeRowNorm : RowNorm<T> {
+  static constexpr bool kE4m3 = Rows::kE4m3, kTwoTypes = true, kMayHaveFirst = Rows::kMayHaveFirst;
+  static constexpr int kAccessBytes = Rows::kAccessBytes;
 
   Rows other;
 
@@ -158,7 +158,7 @@ __device__ inline float rowSum(float x) {
 
 // Blocks of a crowded kernel that have to fit on a multiprocessor, which bounds the registers of a thread with so many
 // vectors: at most three of them spill; 8 blocks of four vectors would spill dozens.
-constexpr int crowdedBlocks(int vectors) {
+constexpr int highOccupancyBlocks(int vectors) {
   return vectors == 4 ? 6 : 8;
 }
 
@@ -209,20 +209,20 @@ __device__ inline void prefetchNorm(const Source& source, const void* gamma, con
   source.prefetch();
 }
 
-// kLanes threads a row, kVectors vectors of Norm::kAtOnceBytes a thread. All loads of a row are on their way before the
-// first is used. kCrowded: E fills all vectors and registers are bounded, so that a row takes fewer instructions and
-// more rows are under way. That helps where a row waits for more than its bytes; elsewhere it costs up to 7 % (H200, E
-// 768).
-template <int kLanes, int kVectors, bool kCrowded, typename Source, typename Norm>
+// kLanes threads a row, kVectors vectors of Norm::kAccessBytes a thread. All loads of a row are on their way before the
+// first is used. kHighOccupancy: E fills all vectors and registers are bounded, so that a row takes fewer instructions
+// and more rows are under way. That helps where a row waits for more than its bytes; elsewhere it costs up to 7 %
+// (H200, E 768).
+template <int kLanes, int kVectors, bool kHighOccupancy, typename Source, typename Norm>
 __global__ void __launch_bounds__(kRowNormThreads,
-                                  kCrowded ? crowdedBlocks(kVectors * Norm::kAtOnceBytes / kVectorBytes) : kNoBound)
-    rowNormVectorKernel(Source source, Norm p) {
+                                  kHighOccupancy ? highOccupancyBlocks(kVectors * Norm::kAccessBytes / kVectorBytes)
+                                                 : kNoBound) rowNormVectorKernel(Source source, Norm p) {
   using T = typename Norm::Element;
   if constexpr (Norm::kE4m3 && !hasE4m3()) return;
-  constexpr int kWidth = Norm::kAtOnceBytes / sizeof(T);
-  using Raw = std::conditional_t<Norm::kAtOnceBytes == sizeof(uint4), uint4, uint2>;
+  constexpr int kWidth = Norm::kAccessBytes / sizeof(T);
+  using Raw = std::conditional_t<Norm::kAccessBytes == sizeof(uint4), uint4, uint2>;
   if constexpr (Source::kHasBlocksAhead) {
-    if (blockIdx.x < source.blocksAhead()) return source.ahead(p);
+    if (blockIdx.x < source.blocksAhead()) return source.runBlockAhead(p);
   }
   const unsigned block = blockIdx.x - source.blocksAhead();
   if (block == 0) prefetchNorm(source, p.gamma, p.beta, p.E * sizeof(T));
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
   const bool live = row >= 0 && source.template begin < kLanes<kWarpSize ? kLanes : kWarpSize>(row, addends);
   if (Source::kMayReadEarly) waitForPriorGrids();
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
-  const auto inside = [&](int i) { return kCrowded || column(i) < p.E; };
+  const auto inside = [&](int i) { return kHighOccupancy || column(i) < p.E; };
   const auto load = [&](const T* from, Raw(&to)[kVectors]) { loadVectors(from, to, column, inside); };
 
   Raw raw[Source::kAddends][kVectors], gamma[kVectors], beta[kVectors];
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) total += x[i][j];
   }
-  const bool scaled = kCrowded || live;  // crowded rows do not wait for `live` until the end
+  const bool scaled = kHighOccupancy || live;  // crowded rows do not wait for `live` until the end
   load(scaled ? p.gamma : nullptr, gamma);
   load(scaled ? p.beta : nullptr, beta);
   const int64_t offset = result * p.E;
@@ -279,16 +279,16 @@ __global__ void __launch_bounds__(kRowNormThreads,
         storeFloats(first + column(i), x[i]);
         continue;
       }
-      if (!Norm::kTwice || p.y) storeFloats(y + column(i), x[i]);
-      if constexpr (Norm::kTwice) storeRow<T>(p.other, offset + column(i), x[i]);
+      if (!Norm::kTwoTypes || p.y) storeFloats(y + column(i), x[i]);
+      if constexpr (Norm::kTwoTypes) storeRow<T>(p.other, offset + column(i), x[i]);
     }
   } else if (result < p.results()) {
     constexpr float kZeros[kWidth] = {};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (!inside(i)) continue;
-      if (first || !Norm::kTwice || p.y) *reinterpret_cast<Raw*>((first ? first : y) + column(i)) = Raw{};
-      if constexpr (Norm::kTwice) {
+      if (first || !Norm::kTwoTypes || p.y) *reinterpret_cast<Raw*>((first ? first : y) + column(i)) = Raw{};
+      if constexpr (Norm::kTwoTypes) {
         if (!first) storeRow<T>(p.other, offset + column(i), kZeros);
       }
     }
@@ -331,8 +331,8 @@ __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source sou
         continue;
       }
       if (p.sum) p.sum[row * p.E + e] = fromFloat<T>(x);
-      if (!Norm::kTwice || p.y) p.y[row * p.E + e] = fromFloat<T>(y);
-      if constexpr (Norm::kTwice) storeRow<T>(p.other, row * p.E + e, y);
+      if (!Norm::kTwoTypes || p.y) p.y[row * p.E + e] = fromFloat<T>(y);
+      if constexpr (Norm::kTwoTypes) storeRow<T>(p.other, row * p.E + e, y);
     }
   }
 }
@@ -351,12 +351,12 @@ cudaError_t launchRowNormKernel(void (*kernel)(Source, Norm), unsigned blocks, i
 // With so many vectors of 16 bytes per thread, or the same in smaller ones.
 template <int kLanes, int kVectors, typename Source, typename Norm>
 cudaError_t launchRowNormVector(const Source& source, const Norm& p, cudaStream_t stream) {
-  constexpr int kEach = kVectors * kVectorBytes / Norm::kAtOnceBytes;
+  constexpr int kEach = kVectors * kVectorBytes / Norm::kAccessBytes;
   const int64_t blocks = ceilDiv<int64_t>(p.results(), kRowNormThreads / kLanes) + source.blocksAhead();
   if (blocks > kMaxGridX) return cudaErrorInvalidValue;
   auto kernel = rowNormVectorKernel<kLanes, kEach, false, Source, Norm>;
-  if constexpr (kLanes <= kWarpSize && Source::mayCrowd(kLanes, kVectors)) {
-    if (p.E == widthOf<typename Norm::Element>(kLanes, kVectors) && source.crowds()) {
+  if constexpr (kLanes <= kWarpSize && Source::hasHighOccupancy(kLanes, kVectors)) {
+    if (p.E == widthOf<typename Norm::Element>(kLanes, kVectors) && source.wantsHighOccupancy()) {
       kernel = rowNormVectorKernel<kLanes, kEach, true, Source, Norm>;
     }
   }

@@ -8,8 +8,8 @@ namespace padfree {
 cudaError_t launchEmbeddingE4m3(const EmbeddingParams& params, cudaStream_t stream) {
   return dispatchHalf(params.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    const TwiceRowNorm<T, E4m3Rows> norm{rowNormOf<T>(params),
-                                         {static_cast<unsigned char*>(params.y_e4m3), params.e4m3_factor}};
+    const TwoTypeRowNorm<T, E4m3Rows> norm{rowNormOf<T>(params),
+                                           {static_cast<unsigned char*>(params.y_e4m3), params.e4m3_factor}};
     return launchRows(params, norm, stream);
   });
 }

@@ -27,7 +27,7 @@ class Embedding final : public Operator {
         seq_lens_(input("seq_lens")),
         y_(output("y")),
         y_e4m3_(output("y_e4m3")),
-        made_offsets_(output("cu_seqlens")),
+        new_cu_seqlens_(output("cu_seqlens")),
         tasks_(output("tasks")),
         num_heads_(attributes.integer("num_heads")),
         position_offset_(attributes.integer("position_offset")),
@@ -43,7 +43,7 @@ class Embedding final : public Operator {
   }
 
   std::vector<int32_t> measure(const ProfiledTensors&) const override {
-    if (results_.e4m3) checkCapability(kLeastE4m3Version, kE4m3RowsNextStep);
+    if (results_.e4m3) checkCapability(kMinE4m3Version, kE4m3RowsNextStep);
     return {};
   }
 
@@ -71,10 +71,10 @@ class Embedding final : public Operator {
     params.epsilon = epsilon_;
     params.type = tensors.type(word_table_);
     params.early_ids = early_ids_;
-    if (made_offsets_ != kAbsent) {
+    if (new_cu_seqlens_ != kAbsent) {
       ScheduleParams& schedule = params.schedule;
       schedule.seq_lens = tensors.input<int>(seq_lens_);
-      schedule.cu_seqlens = tensors.output<int>(made_offsets_);
+      schedule.cu_seqlens = tensors.output<int>(new_cu_seqlens_);
       schedule.tasks = tensors.output<AttentionTask>(tasks_);
       schedule.B = params.B;
       schedule.T = params.T;
@@ -87,7 +87,7 @@ class Embedding final : public Operator {
  private:
   const Results results_;
   const int ids_, token_types_, positions_, cu_seqlens_, word_table_, position_table_, type_table_, gamma_, beta_,
-      seq_lens_, y_, y_e4m3_, made_offsets_, tasks_;
+      seq_lens_, y_, y_e4m3_, new_cu_seqlens_, tasks_;
   const int num_heads_;
   const int position_offset_;
   const bool early_ids_;

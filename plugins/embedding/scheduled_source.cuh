@@ -22,7 +22,7 @@ struct ScheduledSource : TableSource<T> {
   __host__ __device__ unsigned blocksAhead() const { return 1; }
 
   template <typename Norm>
-  __device__ void ahead(const Norm&) const {
+  __device__ void runBlockAhead(const Norm&) const {
     makeSchedule<kRowNormThreads / kWarpSize>(schedule);
   }
 
@@ -38,24 +38,24 @@ struct ScheduledSource : TableSource<T> {
   __device__ typename TableSource<T>::TokenPosition positionOf(int token) const {
     constexpr int kEach = kWarpSize / kLanes;
     const int lane = threadIdx.x % kLanes;
-    const unsigned group = (kFullMask >> (kWarpSize - kLanes)) << (threadIdx.x % kWarpSize - lane), most = this->p.T;
+    const unsigned group = (kFullMask >> (kWarpSize - kLanes)) << (threadIdx.x % kWarpSize - lane), limit = this->p.T;
     unsigned ends[kEach], sum = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int b = lane * kEach + i;
       const unsigned length = b < this->p.B ? max(schedule.seq_lens[b], 0) : 0;
-      ends[i] = sum = min(sum + min(length, most), most);
+      ends[i] = sum = min(sum + min(length, limit), limit);
     }
 #pragma unroll
     for (int offset = 1; offset < kLanes; offset *= 2) {
       const unsigned below = __shfl_up_sync(group, sum, offset, kLanes);
-      if (lane >= offset) sum = min(sum + below, most);
+      if (lane >= offset) sum = min(sum + below, limit);
     }
     const unsigned before = __shfl_up_sync(group, sum, 1, kLanes);
     int ended = 0;  // sequences that end at or before the token
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (lane > 0) ends[i] = min(before + ends[i], most);
+      if (lane > 0) ends[i] = min(before + ends[i], limit);
       ended += __popc(__ballot_sync(group, ends[i] <= static_cast<unsigned>(token)));
     }
     const int last = max(ended - 1, 0);

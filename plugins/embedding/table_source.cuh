@@ -22,8 +22,8 @@ struct TableSource {
   }
 
   // Ids, then the tables' rows: more rows under way hide both. Rows that fill a warp are warpEmbeddingKernel's.
-  static constexpr bool mayCrowd(int lanes, int) { return lanes < kWarpSize; }
-  bool crowds() const { return true; }
+  static constexpr bool hasHighOccupancy(int lanes, int) { return lanes < kWarpSize; }
+  bool wantsHighOccupancy() const { return true; }
 
   static constexpr bool kMayReadEarly = true;
   static constexpr bool kHasBlocksAhead = false;

@@ -24,13 +24,13 @@ __device__ inline void storeVector(const EmbeddingRows& p, const E4m3Rows& e4m3,
 // A warp a token. Instructions are what bounds it (some 700 a row in rowNormVectorKernel): so the tensor cores convert
 // and add. The word row is on its way before the token's sequence is searched for, which takes as long.
 template <typename T, int kVectors, bool kE4m3, typename Source>
-__global__ void __launch_bounds__(kRowNormThreads, crowdedBlocks(kVectors))
+__global__ void __launch_bounds__(kRowNormThreads, highOccupancyBlocks(kVectors))
     warpEmbeddingKernel(Source source, E4m3Rows e4m3) {
   if constexpr (kE4m3 && !hasE4m3()) return;
   constexpr int kWidth = kVectorBytes / sizeof(T), kStride = kWarpSize * kWidth, kE = kVectors * kStride;
   constexpr bool kSchedules = Source::kHasBlocksAhead;
   if constexpr (kSchedules) {
-    if (blockIdx.x < source.blocksAhead()) return source.ahead(e4m3);
+    if (blockIdx.x < source.blocksAhead()) return source.runBlockAhead(e4m3);
   }
   const unsigned block = blockIdx.x - source.blocksAhead();
   const EmbeddingRows& p = source.p;

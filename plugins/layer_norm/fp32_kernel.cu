@@ -9,7 +9,7 @@ cudaError_t launchLayerNormFp32(const LayerNormParams& params, cudaStream_t stre
   return dispatchHalf(params.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     const Fp32Rows rows{params.y_fp32, params.y_first, params.cu_seqlens, params.y_first ? params.B : 0};
-    const TwiceRowNorm<T, Fp32Rows> norm{rowNormOf<T>(params), rows};
+    const TwoTypeRowNorm<T, Fp32Rows> norm{rowNormOf<T>(params), rows};
     if (params.pooler.y) return launchPooledNorm<T>(params, norm, stream);
     return launchResidualNorm<T>(params, norm, stream);
   });

@@ -42,7 +42,7 @@ class LayerNorm final : public Operator {
   }
 
   std::vector<int32_t> measure(const ProfiledTensors&) const override {
-    if (results_.e4m3) checkCapability(kLeastE4m3Version, kE4m3RowsNextStep);
+    if (results_.e4m3) checkCapability(kMinE4m3Version, kE4m3RowsNextStep);
     return {};
   }
 

@@ -52,7 +52,7 @@ struct PooledSource : ResidualSource<T, true> {
 
   // All of what a block ahead does.
   template <typename Norm>
-  __device__ void ahead(const Norm& p) const {
+  __device__ void runBlockAhead(const Norm& p) const {
     __shared__ Row rows[kRows];
     __shared__ float partial[kWarps][kRows][kColumns];
     __shared__ Stage stage;
@@ -192,7 +192,7 @@ struct PooledSource : ResidualSource<T, true> {
 // The pooler alone, after its norm.
 template <typename T, typename Norm>
 __global__ void __launch_bounds__(kRowNormThreads) poolerKernel(PooledSource<T, 0> source, Norm p) {
-  source.ahead(p);
+  source.runBlockAhead(p);
 }
 
 template <int kLanes, int kVectors, typename T, typename Norm>

@@ -25,8 +25,8 @@ struct ResidualSource {
         E(params.E) {}
 
   // Only a single input of four vectors per thread gains (H200, E 1024).
-  static constexpr bool mayCrowd(int, int vectors) { return kAlone && vectors == 4; }
-  bool crowds() const { return true; }
+  static constexpr bool hasHighOccupancy(int, int vectors) { return kAlone && vectors == 4; }
+  bool wantsHighOccupancy() const { return true; }
 
   static constexpr bool kMayReadEarly = false;
   static constexpr bool kHasBlocksAhead = false;

@@ -10,10 +10,10 @@ namespace padfree {
 namespace {
 
 // Fitted together to 18,838 tilings of linear layers at E 384, 768 and 1024, measured on an H200; all in cycles.
-constexpr int kFetchBytesPerCycle = 34;      // from the L2 cache, for each multiprocessor when all of them fetch
-constexpr int kMostFetchBytesPerCycle = 84;  // to one multiprocessor
-constexpr int kMinStageCycles = 230;         // what a stage costs the threads that fetch
-constexpr int kClusterCycles = 600;          // of a cluster of more than two blocks
+constexpr int kFetchBytesPerCycle = 34;     // from the L2 cache, for each multiprocessor when all of them fetch
+constexpr int kMaxFetchBytesPerCycle = 84;  // to one multiprocessor
+constexpr int kMinStageCycles = 230;        // what a stage costs the threads that fetch
+constexpr int kClusterCycles = 600;         // of a cluster of more than two blocks
 constexpr int kTileCycles = 2500;
 constexpr int kTokenCycles = 11;           // of a tile's epilogue
 constexpr int kResidentTileCycles = 1000;  // by which the epilogue of one tile holds up the main loop of another
@@ -52,7 +52,7 @@ int64_t cyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, 
   const int share = static_cast<int>(kFetchBytesPerCycle * multiprocessors / (at_once * clusterBlocks(tiling)));
   const int multiply = 4 * tiling.tokens;  // cycles of a stage
   const int bytes = kLinearFeatures * 128 / tiling.cluster_tokens + tiling.tokens * 128 / tiling.cluster_features;
-  const int stage = std::max({multiply, bytes / std::min(share, kMostFetchBytesPerCycle), kMinStageCycles});
+  const int stage = std::max({multiply, bytes / std::min(share, kMaxFetchBytesPerCycle), kMinStageCycles});
   const int stages = ceilDiv(stagesOf(params), tiling.parts);
   const int gather =
       tiling.parts > 1 ? kGatherCycles + kGatherTokenCycles * (tiling.tokens - tiling.tokens / tiling.parts) : 0;

@@ -36,7 +36,7 @@ bool areTypesValid(const LinearParams& p) {
   if (p.gated && (p.N % (2 * kPairBlock) != 0 || (p.y != nullptr) == (p.y_e4m3 != nullptr))) return false;
   if (p.rotary_features > 0 && (!p.y || p.y_e4m3)) return false;
   if (!p.y_e4m3) return p.y != nullptr;
-  return p.y_scale >= kLeastE4m3Scale && p.y_scale <= kMostE4m3Scale;
+  return p.y_scale >= kMinE4m3Scale && p.y_scale <= kMaxE4m3Scale;
 }
 
 bool isEmpty(const LinearParams& p) {
@@ -46,7 +46,7 @@ bool isEmpty(const LinearParams& p) {
 // Of a GEMM that is not empty.
 cudaError_t check(const LinearParams& p) {
   if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
-  if (p.T > mostLinearTokens(p.N)) return cudaErrorInvalidValue;
+  if (p.T > maxLinearTokens(p.N)) return cudaErrorInvalidValue;
   if (!areMomentsValid(p) || !arePairsValid(p) || !areTypesValid(p)) return cudaErrorInvalidValue;
   for (const void* data : std::initializer_list<const void*>{p.x, p.weight, p.bias, p.residual, p.x_moments,
                                                              p.residual_moments, p.y, p.y_e4m3, p.moments}) {

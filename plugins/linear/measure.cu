@@ -19,7 +19,7 @@ constexpr int kCandidates = 5;     // of the cost model's ranking
 constexpr int kLaunches = 24;      // in a graph, fewer where they last
 constexpr int kCacheMultiple = 2;  // the weights together, of the L2 cache: a model's layers find theirs in memory
 constexpr int64_t kScratchBytes = int64_t{1} << 30;
-constexpr int kMostMeasuredTokens = 16384;  // beyond, waves are so many that the best tiling no longer changes
+constexpr int kMaxMeasuredTokens = 16384;  // beyond, waves are so many that the best tiling no longer changes
 constexpr int kTokenStep = 16;  // the tokens of all tiles are multiples of it: what lies between takes as long
 constexpr float kWorthChanging = 0.995f;  // of the time of the choice for fewer tokens
 
@@ -110,11 +110,11 @@ class Times {
   cudaError_t time(const LinearTiling& tiling, int T, float& milliseconds) {
     const int waves = linearWaves(tiling, T, params_.N, multiprocessors_),
               tokens = tiling.tokens * tiling.cluster_tokens;
-    const int most = std::min(
+    const int wave_tokens = std::min(
         measured_, waves == 1 ? ceilDiv(T, tokens) * tokens : linearTokens(tiling, waves, params_.N, multiprocessors_));
-    const auto [entry, is_new] = known_.try_emplace({choiceOf(tiling), most}, 0.f);
+    const auto [entry, is_new] = known_.try_emplace({choiceOf(tiling), wave_tokens}, 0.f);
     if (is_new) {
-      const cudaError_t status = measure(tiling, most, entry->second);
+      const cudaError_t status = measure(tiling, wave_tokens, entry->second);
       if (status != cudaSuccess) return status;
     }
     milliseconds = entry->second;
@@ -151,7 +151,7 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   const int weights =
       static_cast<int>(std::min<int64_t>(ceilDiv<int64_t>(kCacheMultiple * cache_bytes, weight_bytes), kLaunches));
   const int64_t left = std::max<int64_t>(kScratchBytes - weights * weight_bytes, 0);
-  const int measured = static_cast<int>(std::min<int64_t>({max_tokens, kMostMeasuredTokens, left / token_bytes}));
+  const int measured = static_cast<int>(std::min<int64_t>({max_tokens, kMaxMeasuredTokens, left / token_bytes}));
   table.clear();
   if (measured < 1) {
     table.push_back({max_tokens, kLinearAuto});

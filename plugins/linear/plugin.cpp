@@ -15,7 +15,7 @@ namespace padfree {
 namespace {
 
 constexpr int kSizeMultiple = 8, kE4m3SizeMultiple = 16;  // of K and N
-constexpr int kLeastVersion = 80;                         // compute capability, without the point
+constexpr int kMinVersion = 80;                           // compute capability, without the point
 constexpr int64_t kMaxNormedWidth = kMaxMomentGroups * kMomentFeatures;
 constexpr const char* kNextStep = "; build with --linear tensorrt";
 constexpr const char* kE4m3NextStep = "; keep this linear layer in fp16 (--keep), or build with --precision fp16";
@@ -34,8 +34,7 @@ void check(cudaError_t status, const char* what) {
 
 // Whether there are tilings to measure, which only Hopper's kernel has. Throws where no kernel runs.
 bool hasTilings(bool e4m3) {
-  const int version =
-      e4m3 ? checkCapability(kLeastE4m3Version, kE4m3NextStep) : checkCapability(kLeastVersion, kNextStep);
+  const int version = e4m3 ? checkCapability(kMinE4m3Version, kE4m3NextStep) : checkCapability(kMinVersion, kNextStep);
   return version / 10 == 9;
 }
 
@@ -183,17 +182,17 @@ class Linear : public Operator {
   const char* nextStep() const { return e4m3_ ? kE4m3NextStep : kNextStep; }
 
   static void checkTokens(int64_t T, int64_t N) {
-    const int64_t most = mostLinearTokens(N);
-    if (T <= most) return;
-    throw std::invalid_argument(text("x has T = ", T, "; allowed: up to ", most, " with N = ", N,
+    const int64_t limit = maxLinearTokens(N);
+    if (T <= limit) return;
+    throw std::invalid_argument(text("x has T = ", T, "; allowed: up to ", limit, " with N = ", N,
                                      "; use smaller batches, or build with --linear tensorrt"));
   }
 
   // Throws unless rows of this width have moments, which are in groups of 64 features, and at most `most` of these.
-  static void checkGroups(int moments, const char* letter, int64_t width, int64_t most) {
-    if (moments == kAbsent || width < 0 || (width % kMomentFeatures == 0 && width <= most)) return;
+  static void checkGroups(int moments, const char* letter, int64_t width, int64_t limit) {
+    if (moments == kAbsent || width < 0 || (width % kMomentFeatures == 0 && width <= limit)) return;
     throw std::invalid_argument(text("rows with moments have ", letter, " = ", width, "; allowed: multiples of ",
-                                     kMomentFeatures, " up to ", most,
+                                     kMomentFeatures, " up to ", limit,
                                      "; rewrite the model again, or with --norms separate"));
   }
 

@@ -10,9 +10,9 @@
 namespace padfree {
 namespace {
 
-constexpr int kLeastResidentTokens = 128, kMostResidentTokens = 224;
-constexpr int kLeastRing = 3;                   // stages of weights
-constexpr int kMostResidentFeatures = 1 << 20;  // of a GEMM
+constexpr int kMinResidentTokens = 128, kMaxResidentTokens = 224;
+constexpr int kMinRingStages = 3;              // stages of weights
+constexpr int kMaxResidentFeatures = 1 << 20;  // of a GEMM
 
 std::vector<LinearTiling> makeTilings() {
   std::vector<LinearTiling> tilings;
@@ -26,7 +26,7 @@ std::vector<LinearTiling> makeTilings() {
     }
   }
   for (const auto& [features, cluster_tokens] : {std::pair{2, 1}, {1, 2}, {1, 1}}) {
-    for (int tokens = kMostResidentTokens; tokens >= kLeastResidentTokens; tokens -= 16) {
+    for (int tokens = kMaxResidentTokens; tokens >= kMinResidentTokens; tokens -= 16) {
       tilings.push_back({tokens, features, cluster_tokens, kResident});
     }
   }
@@ -110,23 +110,23 @@ bool hasTiling(const LinearParams& params, const LinearTiling& tiling) {
   constexpr int kRowBytes = 128;  // of a stage
   const int depth = stagesOf(params);
   if (!hasResidentTile(e4m3, tiling.tokens) || depth > kMaxResidentDepth || !isResidentKind(params)) return false;
-  if (params.N > kMostResidentFeatures || ceilDiv(params.N, kResidentFeatures) < tiling.cluster_features) return false;
+  if (params.N > kMaxResidentFeatures || ceilDiv(params.N, kResidentFeatures) < tiling.cluster_features) return false;
   const int input = depth * tiling.tokens * kRowBytes, scales = tiling.tokens * sizeof(float2);
-  return input + scales + kMaxResidentOutBytes + kLeastRing * kResidentFeatures * kRowBytes <= kSharedLimit;
+  return input + scales + kMaxResidentOutBytes + kMinRingStages * kResidentFeatures * kRowBytes <= kSharedLimit;
 }
 
 ResidentCut residentCut(const LinearTiling& tiling, int T, int N, int multiprocessors) {
   const int tiles = ceilDiv(N, kResidentFeatures), at_once = linearClustersAtOnce(tiling, multiprocessors);
   const int64_t rows = std::max(ceilDiv(T, tiling.tokens * tiling.cluster_tokens), 1);
   ResidentCut best{};
-  int64_t least = std::numeric_limits<int64_t>::max();
-  const int most = std::min(tiles, 2 * multiprocessors);  // more would not fill them better
-  for (int ranges = tiling.cluster_features; ranges <= most; ranges += tiling.cluster_features) {
+  int64_t lowest_cost = std::numeric_limits<int64_t>::max();
+  const int max_ranges = std::min(tiles, 2 * multiprocessors);  // more would not fill them better
+  for (int ranges = tiling.cluster_features; ranges <= max_ranges; ranges += tiling.cluster_features) {
     const int of_range = ceilDiv(tiles, ranges);
     const int64_t rounds = ceilDiv<int64_t>(rows * (ranges / tiling.cluster_features), at_once);
     const int64_t cost = rounds * (2 * of_range + 1);  // half a tile's time until the first input has come
-    if (cost >= least) continue;
-    least = cost;
+    if (cost >= lowest_cost) continue;
+    lowest_cost = cost;
     best = {ranges, of_range, static_cast<int>(rounds)};
   }
   return best;

@@ -50,11 +50,11 @@ inline int stagesOf(const LinearParams& params) {
 // The most tokens of a GEMM with N > 0 features that the kernel's 32-bit numbers hold, however it is divided into
 // tiles: tokens (a cluster's last tiles may be beyond T), blocks, and clusters times clusters along the features, where
 // a product with a rounded inverse stands for a division.
-constexpr int64_t mostLinearTokens(int64_t N) {
-  constexpr int64_t kLeastTileTokens = 16, kMaxClusterTokens = 4 * kMaxLinearTokens;
+constexpr int64_t maxLinearTokens(int64_t N) {
+  constexpr int64_t kMinTileTokens = 16, kMaxClusterTokens = 4 * kMaxLinearTokens;
   const int64_t features = ceilDiv<int64_t>(N, kLinearFeatures);
   const int64_t tiles = std::min(kMaxGridX / (kMaxClusterBlocks * features), 0xffffffff / (features * features));
-  return std::min(tiles * kLeastTileTokens, kMaxGridX - kMaxClusterTokens);
+  return std::min(tiles * kMinTileTokens, kMaxGridX - kMaxClusterTokens);
 }
 
 // All tilings that the kernel could be compiled for.

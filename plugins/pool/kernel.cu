@@ -3,7 +3,7 @@
 // share the tokens and are combined in a fixed order: results repeat bit by bit, whatever else is in the batch.
 #include "common/dependent_launch.cuh"
 #include "common/launch.h"
-#include "pool/stretch.cuh"
+#include "pool/token_range.cuh"
 
 namespace padfree {
 namespace {
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) poolKernel(PoolParams p, int chunks)
   releaseNextGrid();
   const int b = blockIdx.x / chunks, lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
   const int base = blockIdx.x % chunks * (kLanes * kWidth), column = base + lane * kWidth;
-  const auto [first, last] = stretchOf(p, b);
+  const auto [first, last] = tokenRangeOf(p, b);
   const bool maximum = p.mode == PoolMode::kMax;
   const auto combine = [&](float a, float c) { return maximum ? fmaxf(a, c) : a + c; };
   const T* x = static_cast<const T*>(p.x) + column;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) normalizeKernel(PoolParams p) {
   };
   float squares = 0.f;
   for (int e = threadIdx.x; e < p.E; e += kThreads) squares += element(e) * element(e);
-  const float inverse = 1.f / fmaxf(sqrtf(blockSum(squares, scratch)), kLeastNorm);
+  const float inverse = 1.f / fmaxf(sqrtf(blockSum(squares, scratch)), kMinNorm);
   for (int e = threadIdx.x; e < p.E; e += kThreads) storeResult<T>(p, row + e, element(e) * inverse);
 }
 

@@ -7,14 +7,14 @@
 #include "common/e4m3_code.cuh"
 #include "common/ptx/cluster.cuh"
 #include "common/row_norm.cuh"
-#include "pool/stretch.cuh"
+#include "pool/token_range.cuh"
 
 namespace padfree {
 namespace {
 
-constexpr int kWidth = 8;        // elements of 2 bytes that a lane loads at once
-constexpr int kAtOnce = 4;       // columns of a result that a thread makes
-constexpr int kMostVectors = 4;  // that a lane holds of a row
+constexpr int kWidth = 8;             // elements of 2 bytes that a lane loads at once
+constexpr int kColumnsPerThread = 4;  // columns of a result that a thread makes
+constexpr int kMaxVectors = 4;        // that a lane holds of a row
 
 // How many blocks share the tokens of a sequence: so many that each of an H200's 132 multiprocessors has one, and
 // one where a block has all rows on their way at once. 8 are the most that every GPU with clusters has.
@@ -31,7 +31,7 @@ struct Shape {
   static constexpr int kThreads = kWarps * kWarpSize;
   static constexpr int kSlots = kWarps / 2;                   // sums of warps in shared memory
   static constexpr int kTokensAhead = kVectors <= 2 ? 4 : 2;  // rows that every warp has on their way at a time
-  static_assert(kE <= kThreads * kAtOnce, "a thread makes its columns in one round");
+  static_assert(kE <= kThreads * kColumnsPerThread, "a thread makes its columns in one round");
 };
 
 // The first of the columns that are in vector i of this lane.
@@ -40,10 +40,10 @@ __device__ inline int columnOf(int i) {
 }
 
 template <int kVectors>
-__device__ void loadRow(const PoolParams& p, const void* row, bool some, uint4 (&to)[kVectors]) {
+__device__ void loadRow(const PoolParams& p, const void* row, bool exists, uint4 (&to)[kVectors]) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    to[i] = some && columnOf(i) < p.E ? static_cast<const uint4*>(row)[columnOf(i) / kWidth] : uint4{};
+    to[i] = exists && columnOf(i) < p.E ? static_cast<const uint4*>(row)[columnOf(i) / kWidth] : uint4{};
   }
 }
 
@@ -100,13 +100,13 @@ __global__ void __launch_bounds__(kRowThreads) normedRowKernel(PoolParams p) {
   uint4 gamma[kVectors], beta[kVectors], row[kVectors];
   loadRow(p, p.gamma, live, gamma);
   loadRow(p, p.beta, live && p.beta, beta);
-  Stretch token{};
-  if (live && p.early_lengths) token = stretchOf(p, b);
+  TokenRange token{};
+  if (live && p.early_lengths) token = tokenRangeOf(p, b);
   waitForPriorGrids();
   releaseNextGrid();
-  if (live && !p.early_lengths) token = stretchOf(p, b);
-  const bool some = token.first < token.last;
-  loadRow(p, rowOf<T>(p, token.first), some, row);
+  if (live && !p.early_lengths) token = tokenRangeOf(p, b);
+  const bool has_row = token.first < token.last;
+  loadRow(p, rowOf<T>(p, token.first), has_row, row);
   float y[kVectors][kWidth], square = 0.f;
   const float inverse = centreRow<T>(p, row, y);
 #pragma unroll
@@ -116,11 +116,11 @@ __global__ void __launch_bounds__(kRowThreads) normedRowKernel(PoolParams p) {
     unpackFloats<T>(beta[i], shift);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
-      y[i][j] = some ? y[i][j] * inverse * scale[j] + shift[j] : 0.f;
+      y[i][j] = has_row ? y[i][j] * inverse * scale[j] + shift[j] : 0.f;
       square += y[i][j] * y[i][j];
     }
   }
-  const float factor = p.normalize ? 1.f / fmaxf(sqrtf(warpSum(square)), kLeastNorm) : 1.f;
+  const float factor = p.normalize ? 1.f / fmaxf(sqrtf(warpSum(square)), kMinNorm) : 1.f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (!live || columnOf(i) >= p.E) continue;
@@ -140,59 +140,59 @@ template <typename T, int kVectors, int kCluster>
 __global__ void __launch_bounds__(Shape<kVectors>::kThreads) normedPoolKernel(PoolParams p) {
   using S = Shape<kVectors>;
   __shared__ __align__(16) float sums[S::kSlots][S::kE];
-  __shared__ __align__(16) float others[kCluster > 1 ? kCluster - 1 : 1][S::kE];  // the other blocks' sums
+  __shared__ __align__(16) float other_sums[kCluster > 1 ? kCluster - 1 : 1][S::kE];  // the other blocks' sums
   __shared__ float scratch[S::kWarps];
   const int rank = blockIdx.x % kCluster, b = blockIdx.x / kCluster;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const int e = threadIdx.x * kAtOnce;  // this thread's columns of sums and result
-  float scale[kAtOnce] = {}, shift[kAtOnce] = {};
+  const int e = threadIdx.x * kColumnsPerThread;  // this thread's columns of sums and result
+  float scale[kColumnsPerThread] = {}, shift[kColumnsPerThread] = {};
   if (rank == 0 && e < p.E) {
     loadFloats(static_cast<const T*>(p.gamma) + e, scale);
     if (p.beta) loadFloats(static_cast<const T*>(p.beta) + e, shift);
   }
-  Stretch tokens{};
-  if (p.early_lengths) tokens = stretchOf(p, b);
+  TokenRange tokens{};
+  if (p.early_lengths) tokens = tokenRangeOf(p, b);
 #if __CUDA_ARCH__ >= 900
   if constexpr (kCluster > 1) clusterSync();  // all blocks have begun, and have shared memory
 #endif
   waitForPriorGrids();
   releaseNextGrid();
-  if (!p.early_lengths) tokens = stretchOf(p, b);
+  if (!p.early_lengths) tokens = tokenRangeOf(p, b);
 
   float sum[kVectors][kWidth] = {};
   sumNormedRows<T>(p, tokens.first + rank * S::kWarps + warp, tokens.last, kCluster * S::kWarps, sum);
   // The upper half of the warps leaves its sums, the lower half adds its own.
   float* slot = &sums[warp % S::kSlots][lane * kWidth];
   const bool upper = warp >= S::kSlots;
-  const auto leave = [&] {
+  const auto storeSums = [&] {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
-      for (int j = 0; j < kWidth; j += kAtOnce) {
-        auto& part = reinterpret_cast<float (&)[kAtOnce]>(sum[i][j]);
+      for (int j = 0; j < kWidth; j += kColumnsPerThread) {
+        auto& part = reinterpret_cast<float (&)[kColumnsPerThread]>(sum[i][j]);
         float* target = slot + i * kWarpSize * kWidth + j;
         if (!upper) addFloats(target, part);
         storeFloats(target, part);
       }
     }
   };
-  if (upper) leave();
+  if (upper) storeSums();
   __syncthreads();
-  if (!upper) leave();
+  if (!upper) storeSums();
   __syncthreads();
-  float y[kAtOnce] = {};
+  float y[kColumnsPerThread] = {};
   if (e < p.E) {
 #pragma unroll
     for (int w = 0; w < S::kSlots; ++w) addFloats(&sums[w][e], y);
   }
 #if __CUDA_ARCH__ >= 900
   if constexpr (kCluster > 1) {
-    if (rank > 0 && e < p.E) storeInCluster(addressAt(sharedAddress(&others[rank - 1][e]), 0), y);
+    if (rank > 0 && e < p.E) storeInCluster(addressAt(sharedAddress(&other_sums[rank - 1][e]), 0), y);
     clusterSyncMemory();
     if (rank > 0) return;
     if (e < p.E) {
 #pragma unroll
-      for (int block = 0; block < kCluster - 1; ++block) addFloats(&others[block][e], y);
+      for (int block = 0; block < kCluster - 1; ++block) addFloats(&other_sums[block][e], y);
     }
   }
 #endif
@@ -200,13 +200,13 @@ __global__ void __launch_bounds__(Shape<kVectors>::kThreads) normedPoolKernel(Po
   const int count = tokens.last - tokens.first;
   float square = 0.f;
 #pragma unroll
-  for (int j = 0; j < kAtOnce; ++j) {
+  for (int j = 0; j < kColumnsPerThread; ++j) {
     y[j] = count > 0 ? y[j] / count * scale[j] + shift[j] : 0.f;
     square += y[j] * y[j];
   }
-  const float inverse = p.normalize ? 1.f / fmaxf(sqrtf(blockSum(square, scratch)), kLeastNorm) : 1.f;
+  const float inverse = p.normalize ? 1.f / fmaxf(sqrtf(blockSum(square, scratch)), kMinNorm) : 1.f;
 #pragma unroll
-  for (int j = 0; j < kAtOnce; ++j) {
+  for (int j = 0; j < kColumnsPerThread; ++j) {
     if (e < p.E) storeResult<T>(p, static_cast<int64_t>(b) * p.E + e + j, y[j] * inverse);
   }
 }
@@ -234,11 +234,11 @@ cudaError_t launch(const PoolParams& params, cudaStream_t stream) {
 
 cudaError_t launchNormedPool(const PoolParams& params, cudaStream_t stream) {
   const int vectors = ceilDiv(params.E, kWarpSize * kWidth);
-  if (params.E % kWidth != 0 || vectors > kMostVectors || params.mode == PoolMode::kMax) return cudaErrorInvalidValue;
+  if (params.E % kWidth != 0 || vectors > kMaxVectors || params.mode == PoolMode::kMax) return cudaErrorInvalidValue;
   return dispatchHalf(params.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     if (vectors <= 2) return launch<T, 2>(params, stream);
-    return vectors == 3 ? launch<T, 3>(params, stream) : launch<T, kMostVectors>(params, stream);
+    return vectors == 3 ? launch<T, 3>(params, stream) : launch<T, kMaxVectors>(params, stream);
   });
 }
 

@@ -21,8 +21,8 @@ __device__ void makeSchedule(const ScheduleParams& p) {
   waitForPriorGrids();
   releaseNextGrid();
   const int lane = threadIdx.x % kWarpSize;
-  const WarpShare share(p.B, kWarps);
-  const unsigned most = max(p.T, 0);
+  const WarpRange range(p.B, kWarps);
+  const unsigned limit = max(p.T, 0);
 
   if (threadIdx.x == 0) p.cu_seqlens[0] = 0;
   LaneSequence first_sequence{};
@@ -32,21 +32,22 @@ __device__ void makeSchedule(const ScheduleParams& p) {
   for (int round = 0; round < 2; ++round) {  // sums of the warps, then the offsets themselves
     unsigned sum = before;
 #pragma unroll 1
-    for (int first = share.begin; share.has(first); first += kWarpSize) {
+    for (int first = range.begin; range.has(first); first += kWarpSize) {
       const int b = first + lane;
-      const unsigned length = b < share.end ? min(static_cast<unsigned>(max(p.seq_lens[b], 0)), most) : 0;
-      const unsigned end = min(sum + warpInclusiveSum(length, most), most), ahead = __shfl_up_sync(kFullMask, end, 1);
+      const unsigned length = b < range.end ? min(static_cast<unsigned>(max(p.seq_lens[b], 0)), limit) : 0;
+      const unsigned end = min(sum + warpInclusiveSum(length, limit), limit),
+                     previous_end = __shfl_up_sync(kFullMask, end, 1);
       if (round == 1) {
-        const LaneSequence sequence{static_cast<int>(lane > 0 ? ahead : sum), static_cast<int>(end)};
-        if (b < share.end) p.cu_seqlens[b + 1] = sequence.end;
-        if (first == share.begin) first_sequence = sequence;
+        const LaneSequence sequence{static_cast<int>(lane > 0 ? previous_end : sum), static_cast<int>(end)};
+        if (b < range.end) p.cu_seqlens[b + 1] = sequence.end;
+        if (first == range.begin) first_sequence = sequence;
         groups += ceilDiv(sequence.end - sequence.begin, kTaskRows);
       }
       sum = __shfl_sync(kFullMask, end, kWarpSize - 1);
     }
-    if (round == 0) before = sumBefore(sum, most, scratch, total);
+    if (round == 0) before = blockExclusiveSum(sum, limit, scratch, total);
   }
-  if (p.tasks) listTasks(p, share, first_sequence, groups, total, task_memory);
+  if (p.tasks) listTasks(p, range, first_sequence, groups, total, task_memory);
 }
 
 }  // namespace padfree

@@ -22,10 +22,10 @@ struct TaskMemory {
 };
 
 // The sequences of this warp.
-struct WarpShare {
+struct WarpRange {
   int begin, end;
 
-  __device__ WarpShare(int B, int warps) {
+  __device__ WarpRange(int B, int warps) {
     const int each = ceilDiv(B, warps);
     begin = min(static_cast<int>(threadIdx.x) / kWarpSize * each, B);
     end = min(begin + each, B);
@@ -42,14 +42,15 @@ struct LaneSequence {
 
 // How all sequences of a batch are cut. Where there are fewer groups of rows than warpgroups, tasks have as few groups
 // as make every multiprocessor busy, and where that is one, two warpgroups share its keys.
-struct Cutting {
+struct TaskShape {
   int heads;
-  int groups;  // of rows in a task, at most; where it is one, two warpgroups share its keys
-  bool few;    // whether each multiprocessor is to have one task
+  int groups;           // of rows in a task, at most; where it is one, two warpgroups share its keys
+  bool is_small_batch;  // whether each multiprocessor is to have one task
 
-  __device__ Cutting(int64_t all_groups, int heads, int num_sms) : heads(heads) {
-    few = all_groups < kTaskWidth * num_sms;
-    groups = few ? max(ceilDiv(static_cast<unsigned>(all_groups), static_cast<unsigned>(num_sms)), 1u) : kTaskWidth;
+  __device__ TaskShape(int64_t all_groups, int heads, int num_sms) : heads(heads) {
+    is_small_batch = all_groups < kTaskWidth * num_sms;
+    groups = is_small_batch ? max(ceilDiv(static_cast<unsigned>(all_groups), static_cast<unsigned>(num_sms)), 1u)
+                            : kTaskWidth;
   }
 };
 static_assert(kTaskWidth == 3);  // or else tasks with more than one group may have a warpgroup left for keys
@@ -66,38 +67,40 @@ __device__ inline int taskCost(int half_steps, int heads, int warpgroups) {
 
 // The class of tasks of this cost: eight for each doubling, and apart from each other those of whole parts and of what
 // is left.
-__device__ inline int taskClass(int cost, bool left) {
+__device__ inline int taskClass(int cost, bool is_remainder) {
   const int eighths = (__float_as_int(static_cast<float>(cost)) >> 20) - (127 << 3);  // exponent, 3 bits of mantissa
-  return kTaskClasses - 1 - min(2 * eighths + !left, kTaskClasses - 1);
+  return kTaskClasses - 1 - min(2 * eighths + !is_remainder, kTaskClasses - 1);
 }
 
 // One sequence: `whole` parts of cutting.groups groups with one head a task, and what is left: a group alone with two
 // heads a task, or as many as there are warpgroups where that costs little or saves a second round.
-struct CutSequence {
+struct SequenceTasks {
   int begin, length;
-  int left, left_heads;
+  int remainder, remainder_heads;
   int splits;
-  int whole_tasks, left_tasks;
-  int whole_class, left_class;
+  int full_tasks, remainder_tasks;
+  int full_class, remainder_class;
 
-  __device__ CutSequence(const Cutting& cutting, const LaneSequence& sequence)
+  __device__ SequenceTasks(const TaskShape& task_shape, const LaneSequence& sequence)
       : begin(sequence.begin), length(sequence.end - sequence.begin) {
     const int groups = ceilDiv(length, kTaskRows), steps = ceilDiv(length, kTaskKeys);
-    const int whole = cutting.groups == 3 ? groups / 3 : cutting.groups == 2 ? groups / 2 : groups;
-    left = groups - whole * cutting.groups;
-    left_heads = left != 1 ? 1 : steps == 1 || (cutting.few && steps == 2) ? cutting.groups : 2;
-    splits = cutting.groups == 1 && steps > 1 ? 2 : 1;
-    whole_tasks = whole * cutting.heads;
-    const int of_left_heads = left_heads == 1   ? cutting.heads
-                              : left_heads == 2 ? ceilDiv(cutting.heads, 2)
-                                                : ceilDiv(cutting.heads, 3);
-    left_tasks = left > 0 ? of_left_heads : 0;
+    const int full_parts = task_shape.groups == 3 ? groups / 3 : task_shape.groups == 2 ? groups / 2 : groups;
+    remainder = groups - full_parts * task_shape.groups;
+    remainder_heads = remainder != 1                                            ? 1
+                      : steps == 1 || (task_shape.is_small_batch && steps == 2) ? task_shape.groups
+                                                                                : 2;
+    splits = task_shape.groups == 1 && steps > 1 ? 2 : 1;
+    full_tasks = full_parts * task_shape.heads;
+    const int head_groups = remainder_heads == 1   ? task_shape.heads
+                            : remainder_heads == 2 ? ceilDiv(task_shape.heads, 2)
+                                                   : ceilDiv(task_shape.heads, 3);
+    remainder_tasks = remainder > 0 ? head_groups : 0;
     const int all_steps = ceilDiv(length, kTaskKeys / 2), half_steps = splits == 1 ? all_steps : ceilDiv(all_steps, 2);
-    whole_class = taskClass(taskCost(half_steps, 1, cutting.groups * splits), false);
-    left_class = taskClass(taskCost(half_steps, left_heads, left * left_heads * splits), true);
+    full_class = taskClass(taskCost(half_steps, 1, task_shape.groups * splits), false);
+    remainder_class = taskClass(taskCost(half_steps, remainder_heads, remainder * remainder_heads * splits), true);
   }
 
-  __device__ int tasks() const { return whole_tasks + left_tasks; }
+  __device__ int tasks() const { return full_tasks + remainder_tasks; }
 };
 
 using Counts = Packed<int, 4>;
@@ -117,15 +120,15 @@ __device__ void clearTaskMemory(TaskMemory<kWarps>& memory) {
 template <int kWarps>
 __device__ int offsetTasks(TaskMemory<kWarps>& memory) {
   constexpr int kEach = kTaskClasses / kWarpSize;
-  constexpr unsigned kMost = INT_MAX;
+  constexpr unsigned kLimit = INT_MAX;
   Counts* const counts = reinterpret_cast<Counts*>(&memory.next[threadIdx.x * kEach]);
   Counts halves[2] = {counts[0], counts[1]};
   int sum = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) sum += halves[i / 4].v[i % 4];
-  const unsigned end = warpInclusiveSum(sum, kMost);
+  const unsigned end = warpInclusiveSum(sum, kLimit);
   unsigned total;
-  const unsigned before = sumBefore(__shfl_sync(kFullMask, end, kWarpSize - 1), kMost, memory.scratch, total);
+  const unsigned before = blockExclusiveSum(__shfl_sync(kFullMask, end, kWarpSize - 1), kLimit, memory.scratch, total);
   int offset = before + end - sum;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -159,11 +162,11 @@ __device__ int takeOffsets(TaskMemory<kWarps>& memory, int task_class, int tasks
 }
 
 // Writes the tasks of the sequences that the lanes of this warp have, 32 tasks at a time whoever has them.
-__device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting, int whole_offset, int left_offset,
-                                  AttentionTask* tasks) {
+__device__ inline void writeTasks(const SequenceTasks& own, const TaskShape& task_shape, int full_offset,
+                                  int remainder_offset, AttentionTask* tasks) {
   const int lane = threadIdx.x % kWarpSize;
   const int end = warpInclusiveSum(own.tasks(), INT_MAX), total = __shfl_sync(kFullMask, end, kWarpSize - 1);
-  const int own_cut = own.left | own.left_heads << 4 | own.splits << 8;
+  const int own_cut = own.remainder | own.remainder_heads << 4 | own.splits << 8;
 #pragma unroll 1
   for (int first = 0; __any_sync(kFullMask, first < total); first += kWarpSize) {
     const int number = first + lane;
@@ -174,53 +177,54 @@ __device__ inline void writeTasks(const CutSequence& own, const Cutting& cutting
     }
     const int begin = __shfl_sync(kFullMask, own.begin, owner), length = __shfl_sync(kFullMask, own.length, owner);
     const int in_sequence = number - __shfl_sync(kFullMask, end - own.tasks(), owner);
-    const int whole_tasks = __shfl_sync(kFullMask, own.whole_tasks, owner);
-    const int first_whole = __shfl_sync(kFullMask, whole_offset, owner);
-    const int first_left = __shfl_sync(kFullMask, left_offset, owner);
+    const int full_tasks = __shfl_sync(kFullMask, own.full_tasks, owner);
+    const int first_full = __shfl_sync(kFullMask, full_offset, owner);
+    const int first_remainder = __shfl_sync(kFullMask, remainder_offset, owner);
     const int cut = __shfl_sync(kFullMask, own_cut, owner);
     if (number >= total) continue;
-    const bool is_left = in_sequence >= whole_tasks;
-    const int left = cut & 15, left_heads = cut >> 4 & 15, splits = cut >> 8;
-    const int part = static_cast<unsigned>(min(in_sequence, whole_tasks)) / static_cast<unsigned>(cutting.heads);
-    const int in_part = in_sequence - part * cutting.heads, head = is_left ? in_part * left_heads : in_part;
-    const TaskParts parts{head, is_left ? min(left_heads, cutting.heads - head) : 1, is_left ? left : cutting.groups,
-                          splits};
-    tasks[is_left ? first_left + in_part : first_whole + in_sequence] = {
-        begin, length, part * cutting.groups * kTaskRows, packParts(parts)};
+    const bool in_remainder = in_sequence >= full_tasks;
+    const int remainder = cut & 15, remainder_heads = cut >> 4 & 15, splits = cut >> 8;
+    const int part = static_cast<unsigned>(min(in_sequence, full_tasks)) / static_cast<unsigned>(task_shape.heads);
+    const int in_part = in_sequence - part * task_shape.heads,
+              head = in_remainder ? in_part * remainder_heads : in_part;
+    const TaskParts parts{head, in_remainder ? min(remainder_heads, task_shape.heads - head) : 1,
+                          in_remainder ? remainder : task_shape.groups, splits};
+    tasks[in_remainder ? first_remainder + in_part : first_full + in_sequence] = {
+        begin, length, part * task_shape.groups * kTaskRows, packParts(parts)};
   }
 }
 
 // Fills p.tasks. `first_sequence` is of the first kWarpSize sequences of the warp's share; those after them stand in
 // p.cu_seqlens. `groups` are those of this lane's sequences, `used` the tokens of all.
 template <int kWarps>
-__device__ void listTasks(const ScheduleParams& p, const WarpShare& share, const LaneSequence& first_sequence,
+__device__ void listTasks(const ScheduleParams& p, const WarpRange& range, const LaneSequence& first_sequence,
                           int groups, int used, TaskMemory<kWarps>& memory) {
   const int lane = threadIdx.x % kWarpSize;
   const int warp_groups = __reduce_add_sync(kFullMask, groups);
   if (lane == 0 && warp_groups > 0) atomicAdd(&memory.groups, warp_groups);
   __syncthreads();
-  const Cutting cutting(static_cast<int64_t>(memory.groups) * p.H, p.H, p.num_sms);
+  const TaskShape task_shape(static_cast<int64_t>(memory.groups) * p.H, p.H, p.num_sms);
   AttentionTask* const tasks = p.tasks + 1;
   int count = 0;
 #pragma unroll 1
   for (int round = 0; round < 2; ++round) {  // counts tasks, then writes them
 #pragma unroll 1
-    for (int first = share.begin; share.has(first); first += kWarpSize) {
+    for (int first = range.begin; range.has(first); first += kWarpSize) {
       const int b = first + lane;
       LaneSequence sequence{};
-      if (first == share.begin) {
+      if (first == range.begin) {
         sequence = first_sequence;
-      } else if (b < share.end) {
+      } else if (b < range.end) {
         sequence = {p.cu_seqlens[b], p.cu_seqlens[b + 1]};
       }
-      const CutSequence own(cutting, sequence);
+      const SequenceTasks own(task_shape, sequence);
       if (round == 0) {
-        if (own.whole_tasks > 0) atomicAdd(&memory.nextOf(own.whole_class), own.whole_tasks);
-        if (own.left_tasks > 0) atomicAdd(&memory.nextOf(own.left_class), own.left_tasks);
+        if (own.full_tasks > 0) atomicAdd(&memory.nextOf(own.full_class), own.full_tasks);
+        if (own.remainder_tasks > 0) atomicAdd(&memory.nextOf(own.remainder_class), own.remainder_tasks);
       } else {
-        const int whole_offset = takeOffsets(memory, own.whole_class, own.whole_tasks);
-        const int left_offset = takeOffsets(memory, own.left_class, own.left_tasks);
-        writeTasks(own, cutting, whole_offset, left_offset, tasks);
+        const int full_offset = takeOffsets(memory, own.full_class, own.full_tasks);
+        const int remainder_offset = takeOffsets(memory, own.remainder_class, own.remainder_tasks);
+        writeTasks(own, task_shape, full_offset, remainder_offset, tasks);
       }
     }
     if (round == 1) break;

@@ -32,8 +32,9 @@ std::string nameOf(PluginFieldType type) {
 std::string allowedValues(const FieldSpec& spec) {
   if (spec.type == PluginFieldType::kCHAR) return join(spec.choices, ", ");
   if (spec.type == PluginFieldType::kFLOAT32) {
-    if (spec.most < std::numeric_limits<float>::max()) return text("from ", spec.least, " to ", spec.most);
-    return spec.least == 0 ? "finite, at least 0" : "finite";
+    if (spec.real_maximum < std::numeric_limits<float>::max())
+      return text("from ", spec.real_minimum, " to ", spec.real_maximum);
+    return spec.real_minimum == 0 ? "finite, at least 0" : "finite";
   }
   std::string range = text(spec.minimum, " to ", spec.maximum);
   return spec.multiple_of == 1 ? range : text(range, ", multiples of ", spec.multiple_of);
@@ -63,10 +64,10 @@ FieldSpec integerField(const char* name, int64_t minimum, int64_t maximum, int64
   return {name, PluginFieldType::kINT32, minimum, maximum, multiple_of, {}};
 }
 
-FieldSpec realField(const char* name, float least, float most) {
+FieldSpec realField(const char* name, float real_minimum, float real_maximum) {
   FieldSpec spec{name, PluginFieldType::kFLOAT32};
-  spec.least = least;
-  spec.most = most;
+  spec.real_minimum = real_minimum;
+  spec.real_maximum = real_maximum;
   return spec;
 }
 
@@ -158,7 +159,7 @@ Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& fi
     if (!known) refuse(spec, text('"', value.choice, '"'));
   } else if (spec.type == PluginFieldType::kFLOAT32) {
     std::memcpy(&value.real, field.data, sizeof(value.real));  // memcpy: a plan's bytes need not be aligned
-    if (!(value.real >= spec.least && value.real <= spec.most)) refuse(spec, value.real);
+    if (!(value.real >= spec.real_minimum && value.real <= spec.real_maximum)) refuse(spec, value.real);
   } else {
     std::memcpy(&value.integer, field.data, sizeof(value.integer));
     const bool in_range = value.integer >= spec.minimum && value.integer <= spec.maximum;

@@ -27,14 +27,14 @@ struct FieldSpec {
   int64_t multiple_of = 1;                // of integers
   std::vector<std::string> choices = {};  // of strings
   bool measured = false;
-  float least = std::numeric_limits<float>::lowest();  // of floats
-  float most = std::numeric_limits<float>::max();
+  float real_minimum = std::numeric_limits<float>::lowest();  // of floats
+  float real_maximum = std::numeric_limits<float>::max();
 };
 
 FieldSpec flagField(const char* name);  // 0 or 1
 FieldSpec integerField(const char* name, int64_t minimum, int64_t maximum, int64_t multiple_of = 1);
-FieldSpec realField(const char* name, float least = std::numeric_limits<float>::lowest(),
-                    float most = std::numeric_limits<float>::max());
+FieldSpec realField(const char* name, float real_minimum = std::numeric_limits<float>::lowest(),
+                    float real_maximum = std::numeric_limits<float>::max());
 FieldSpec choiceField(const char* name, std::vector<std::string> choices);
 FieldSpec measuredField(const char* name);  // any number of integers
 

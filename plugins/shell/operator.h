@@ -115,9 +115,9 @@ struct OperatorInfo {
   std::unique_ptr<const Operator> (*make)(const OperatorSchema& schema, const Attributes& attributes);
 };
 
-template <class Made>
+template <class Kind>
 std::unique_ptr<const Operator> makeOperator(const OperatorSchema& schema, const Attributes& attributes) {
-  return std::make_unique<const Made>(schema, attributes);
+  return std::make_unique<const Kind>(schema, attributes);
 }
 
 }  // namespace padfree

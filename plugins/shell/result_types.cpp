@@ -15,7 +15,7 @@ Results::Results(const std::string& types, float y_scale)
       fp32(types == "fp32" || types == "act_fp32"),
       y_scale(y_scale) {}
 
-int checkCapability(int least, const char* next_step) {
+int checkCapability(int minimum, const char* next_step) {
   int device = 0;
   cudaDeviceProp properties{};
   cudaError_t status = cudaGetDevice(&device);
@@ -25,9 +25,9 @@ int checkCapability(int least, const char* next_step) {
         text("the GPU cannot be asked for its architecture: ", cudaGetErrorString(status), next_step));
   }
   const int version = properties.major * 10 + properties.minor;
-  if (version >= least) return version;
+  if (version >= minimum) return version;
   throw std::invalid_argument(text("the GPU ", properties.name, " has compute capability ", properties.major, '.',
-                                   properties.minor, "; allowed: ", least / 10, '.', least % 10, " and newer",
+                                   properties.minor, "; allowed: ", minimum / 10, '.', minimum % 10, " and newer",
                                    next_step));
 }
 

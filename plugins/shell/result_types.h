@@ -9,7 +9,7 @@
 
 namespace padfree {
 
-constexpr int kLeastE4m3Version = 89;  // compute capability, without the point
+constexpr int kMinE4m3Version = 89;  // compute capability, without the point
 constexpr const char* kE4m3RowsNextStep =
     "; keep the linear layers that read these rows in fp16 (--keep), or build with --precision fp16";
 
@@ -27,6 +27,6 @@ struct Results {
 
 // Compute capability of the current GPU, without the point. Throws std::invalid_argument, naming the GPU, where it is
 // below `least`; next_step begins with a semicolon.
-int checkCapability(int least, const char* next_step);
+int checkCapability(int minimum, const char* next_step);
 
 }  // namespace padfree

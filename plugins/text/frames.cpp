@@ -13,22 +13,22 @@ int32_t lookUpRow(const WordTable& table, const Request& request, const char* by
   first = 0;
   const int32_t* frame = request.frame;
   int32_t framed = 0;
-  for (int32_t segment = 0; segment <= request.segments; ++segment) framed += request.frameSizes[segment];
+  for (int32_t segment = 0; segment <= request.segments; ++segment) framed += request.frame_sizes[segment];
   for (int32_t segment = 0; segment < request.segments; ++segment) {
     if (sizes[segment] < 0) return static_cast<int32_t>(TextState::kUnusual);
-    ids.insert(ids.end(), frame, frame + request.frameSizes[segment]);
-    frame += request.frameSizes[segment];
+    ids.insert(ids.end(), frame, frame + request.frame_sizes[segment]);
+    frame += request.frame_sizes[segment];
     if (segment == 1) first = ids.size();  // what stands between belongs to the first
     const int32_t id_count = table.lookUp({bytes, static_cast<size_t>(sizes[segment])}, ids);
     if (id_count < 0) return id_count;
     bytes += sizes[segment] + 1;
   }
-  const bool isTooLong =
-      request.mostTokens >= 0 &&
-      ids.size() + static_cast<size_t>(request.frameSizes[request.segments]) > static_cast<size_t>(request.mostTokens);
-  if (isTooLong && request.segments > 1) return static_cast<int32_t>(TextState::kTooLong);
-  if (isTooLong) ids.resize(request.frameSizes[0] + std::max(0, request.mostTokens - framed));
-  ids.insert(ids.end(), frame, frame + request.frameSizes[request.segments]);
+  const bool is_too_long =
+      request.max_tokens >= 0 &&
+      ids.size() + static_cast<size_t>(request.frame_sizes[request.segments]) > static_cast<size_t>(request.max_tokens);
+  if (is_too_long && request.segments > 1) return static_cast<int32_t>(TextState::kTooLong);
+  if (is_too_long) ids.resize(request.frame_sizes[0] + std::max(0, request.max_tokens - framed));
+  ids.insert(ids.end(), frame, frame + request.frame_sizes[request.segments]);
   if (request.segments == 1) first = ids.size();
   return static_cast<int32_t>(ids.size());
 }

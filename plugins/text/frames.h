@@ -11,10 +11,10 @@ struct Request {
   const char* bytes;
   const int64_t* sizes;  // [rows * segments]; negative: not to be looked at
   int32_t rows;
-  int32_t segments;           // 1: texts, 2: pairs
-  const int32_t* frame;       // the ids before, between and after, one after the other
-  const int32_t* frameSizes;  // [segments + 1]
-  int32_t mostTokens;         // of a row, those of the frame included; negative: any number
+  int32_t segments;            // 1: texts, 2: pairs
+  const int32_t* frame;        // the ids before, between and after, one after the other
+  const int32_t* frame_sizes;  // [segments + 1]
+  int32_t max_tokens;          // of a row, those of the frame included; negative: any number
   // Results. `ids` and `types` take `capacity` numbers; `types` may be null. counts [rows]: tokens, or a TextState.
   int32_t* ids;
   int32_t* types;

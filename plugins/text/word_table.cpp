@@ -24,15 +24,15 @@ constexpr Kind kindOf(int byte) {
   return isBetween(byte, '!', '~') ? kMark : kUnusualByte;
 }
 
-constexpr std::array<Kind, 256> kindsOfAll() {
+constexpr std::array<Kind, 256> makeKinds() {
   std::array<Kind, 256> kinds{};
   for (int byte = 0; byte < 256; ++byte) kinds[byte] = kindOf(byte);
   return kinds;
 }
 
-constexpr std::array<Kind, 256> kKinds = kindsOfAll();
+constexpr std::array<Kind, 256> kKinds = makeKinds();
 
-uint64_t mixed(uint64_t hash, uint64_t value) {
+uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * kFactor;
   return hash ^ (hash >> 29);
 }
@@ -42,11 +42,11 @@ uint64_t hashOf(const char* word, size_t size) {
   uint64_t eight = 0;
   for (; size >= sizeof eight; size -= sizeof eight, word += sizeof eight) {
     std::memcpy(&eight, word, sizeof eight);
-    hash = mixed(hash, eight);
+    hash = mix(hash, eight);
   }
   eight = 0;
   std::memcpy(&eight, word, size);
-  hash = mixed(mixed(hash, eight), hash >> 32);
+  hash = mix(mix(hash, eight), hash >> 32);
   return hash | 1;  // 0 marks an empty slot
 }
 
@@ -59,7 +59,7 @@ const WordTable::Slot* WordTable::find(uint64_t hash, const char* word, size_t s
   for (size_t at = hash >> 8 & mask;; at = (at + 1) & mask) {
     const Slot& slot = slots_[at];
     if (slot.hash == 0) return nullptr;
-    if (slot.hash == hash && slot.wordSize == size && std::memcmp(words_.data() + slot.word, word, size) == 0) {
+    if (slot.hash == hash && slot.word_size == size && std::memcmp(words_.data() + slot.word, word, size) == 0) {
       return &slot;
     }
   }
@@ -107,7 +107,7 @@ int32_t WordTable::lookUp(std::string_view text, std::vector<int32_t>& ids) cons
     ids.resize(before);
     return static_cast<int32_t>(state);
   };
-  bool hasNewWord = false;
+  bool has_new_word = false;
   char word[kLongest];
   for (size_t at = 0; at < text.size();) {
     const Kind kind = kKinds[static_cast<uint8_t>(text[at])];
@@ -119,16 +119,16 @@ int32_t WordTable::lookUp(std::string_view text, std::vector<int32_t>& ids) cons
     size_t size = 0;
     do {
       const char letter = text[at + size];
-      const bool isSmall = !lowercase_ || letter < 'A' || letter > 'Z';
-      if (size < kLongest) word[size] = isSmall ? letter : static_cast<char>(letter + ('a' - 'A'));
+      const bool is_small = !lowercase_ || letter < 'A' || letter > 'Z';
+      if (size < kLongest) word[size] = is_small ? letter : static_cast<char>(letter + ('a' - 'A'));
       ++size;
     } while (kind == kLetter && at + size < text.size() && kKinds[static_cast<uint8_t>(text[at + size])] == kLetter);
     at += size;
     const Slot* slot = size <= kLongest ? find(hashOf(word, size), word, size) : nullptr;
-    hasNewWord = hasNewWord || slot == nullptr;
-    if (!hasNewWord) ids.insert(ids.end(), ids_.begin() + slot->ids, ids_.begin() + slot->ids + slot->idCount);
+    has_new_word = has_new_word || slot == nullptr;
+    if (!has_new_word) ids.insert(ids.end(), ids_.begin() + slot->ids, ids_.begin() + slot->ids + slot->id_count);
   }
-  return hasNewWord ? failed(TextState::kNewWord) : static_cast<int32_t>(ids.size() - before);
+  return has_new_word ? failed(TextState::kNewWord) : static_cast<int32_t>(ids.size() - before);
 }
 
 }  // namespace padfree

@@ -39,8 +39,8 @@ class WordTable {
  private:
   struct Slot {
     uint64_t hash = 0;  // 0: empty
-    uint32_t word = 0, wordSize = 0;
-    uint32_t ids = 0, idCount = 0;
+    uint32_t word = 0, word_size = 0;
+    uint32_t ids = 0, id_count = 0;
   };
 
   const Slot* find(uint64_t hash, const char* word, size_t size) const;

@@ -14,7 +14,8 @@ namespace {
 
 // What the server knows as a batcher (one per model) and as each of its batches.
 struct Batcher {
-  explicit Batcher(Settings&& read) : settings(std::move(read)), budget(settings.max_tokens, settings.delays) {}
+  explicit Batcher(Settings&& model_settings)
+      : settings(std::move(model_settings)), budget(settings.max_tokens, settings.delays) {}
 
   const Settings settings;
   TokenBudget budget;

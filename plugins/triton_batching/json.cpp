@@ -6,7 +6,7 @@
 namespace padfree {
 namespace {
 
-std::string quoted(const std::string& characters) {
+std::string quote(const std::string& characters) {
   std::string text = "\"";
   for (const char c : characters) {
     if (c == '"' || c == '\\') {
@@ -168,9 +168,9 @@ Json Json::number(int64_t value) {
   return literal(std::to_string(value));
 }
 
-Json Json::literal(std::string_view written) {
+Json Json::literal(std::string_view literal_text) {
   Json value;
-  value.text_ = written;
+  value.text_ = literal_text;
   return value;
 }
 
@@ -190,13 +190,13 @@ std::string Json::toText() const {
     case Kind::kLiteral:
       return text_;
     case Kind::kString:
-      return quoted(text_);
+      return quote(text_);
     case Kind::kArray:
       for (const Json& item : items_) text += (text.empty() ? "" : ",") + item.toText();
       return "[" + text + "]";
     case Kind::kObject:
       for (const auto& [name, value] : members_) {
-        text += (text.empty() ? "" : ",") + quoted(name) + ":" + value.toText();
+        text += (text.empty() ? "" : ",") + quote(name) + ":" + value.toText();
       }
       return "{" + text + "}";
   }

@@ -19,7 +19,7 @@ class Json {
   static Json array();
   static Json string(std::string_view characters);
   static Json number(int64_t value);
-  static Json literal(std::string_view written);  // true, false, null
+  static Json literal(std::string_view literal_text);  // true, false, null
 
   // An object's member, or an empty value where there is none.
   const Json& operator[](std::string_view name) const;

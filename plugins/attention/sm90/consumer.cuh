@@ -9,7 +9,7 @@ namespace padfree {
 
 // Where the keys of a work item's steps are: see TaskKeys.
 struct KeyOffsets {
-  int nearest;  // from the warp's first row to the task's first key
+  int first_distance;  // from the warp's first row to the task's first key
   int diagonal;
 };
 
@@ -42,8 +42,8 @@ struct ConsumerBarriers {
     __syncwarp();
     if (lane == 0) barrierArrive(&shared.queries_free[slot][group]);
   }
-  __device__ void releaseStage(int stage, int in_group, int arrivals) const {
-    if (in_group == 0) barrierArrive(&shared.empty[stage % S::kStages], arrivals);
+  __device__ void releaseStage(int stage, int group_thread, int arrivals) const {
+    if (group_thread == 0) barrierArrive(&shared.empty[stage % S::kStages], arrivals);
   }
   // Waits for the products that have been issued.
   __device__ static void waitProducts(int next) {
@@ -73,42 +73,43 @@ __device__ void issueValues(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, int 
 
 // The softmax of a step, of which the first kCount keys are looked at.
 template <int kCount, typename S>
-__device__ void weighKeys(const AttentionParams& p, Sm90Rows<S>& rows, Window window, KeyOffsets offsets,
-                          DistanceTable table, float slope, ItemFlags flags, float scale_log2, int step) {
+__device__ void computeStepWeights(const AttentionParams& p, Sm90Rows<S>& rows, Window window, KeyOffsets offsets,
+                                   DistanceTable table, float slope, ItemFlags flags, float scale_log2, int step) {
   const bool first = step == 0;
   if constexpr (S::kPositionMode == PositionMode::kNone) {
-    rows.template weighStep<kCount>(scale_log2, first);
+    rows.template computeWeights<kCount>(scale_log2, first);
   } else {
     const int key_block = keyBlockOfStep<S>(offsets.diagonal, flags.split + step * flags.splits);
-    const int nearest = offsets.nearest + key_block * S::kKeys;
-    maskOutside<kCount>(rows, window, nearest);
-    float added[2];
+    const int first_distance = offsets.first_distance + key_block * S::kKeys;
+    maskOutside<kCount>(rows, window, first_distance);
+    float step_sums[2];
     if constexpr (S::kPositionMode == PositionMode::kWindow) {
-      rows.template startStep<kCount>(scale_log2, first, NoBias{}, added);
+      rows.template startStep<kCount>(scale_log2, first, NoBias{}, step_sums);
     } else if constexpr (S::kPositionMode == PositionMode::kSlope) {
-      const float distance = static_cast<float>(laneDistance(nearest));
-      rows.template startStep<kCount>(scale_log2, first, SlopeBias{slope, distance}, added);
+      const float distance = static_cast<float>(laneDistance(first_distance));
+      rows.template startStep<kCount>(scale_log2, first, SlopeBias{slope, distance}, step_sums);
     } else {
-      const bool before = nearest + kCount - 1 <= -p.bias_range;
-      if (before || nearest - (kWarpRows - 1) >= p.bias_range) {
+      const bool before = first_distance + kCount - 1 <= -p.bias_range;
+      if (before || first_distance - (kWarpRows - 1) >= p.bias_range) {
         const float end = *sharedPointer<float>(table.address(before ? -table.reach : table.reach));
-        rows.template startStep<kCount>(scale_log2, first, EndBias{end}, added);
+        rows.template startStep<kCount>(scale_log2, first, EndBias{end}, step_sums);
       } else {
-        rows.template startStep<kCount>(scale_log2, first, TableBias{table.address(laneDistance(nearest))}, added);
+        rows.template startStep<kCount>(scale_log2, first, TableBias{table.address(laneDistance(first_distance))},
+                                        step_sums);
       }
     }
-    rows.template endStep<kCount>(scale_log2, added);
+    rows.template endStep<kCount>(scale_log2, step_sums);
   }
 }
 
 // Two warpgroups share the keys of the same rows: the first adds the other's results to its own.
 template <typename S>
-__device__ void combineShares(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, int split, int in_group,
+__device__ void combineSplits(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, int split, int group_thread,
                               float scale_log2) {
-  float* const share = sharedPointer<float>(memory.exchange()) + in_group;
-  if (split > 0) rows.store(share);
+  float* const partial = sharedPointer<float>(memory.exchange()) + group_thread;
+  if (split > 0) rows.store(partial);
   namedBarrier(kCombineBarrier, 2 * kWarpgroup);
-  if (split == 0) rows.combine(share, scale_log2);
+  if (split == 0) rows.combine(partial, scale_log2);
   namedBarrier(kCombineBarrier, 2 * kWarpgroup);
 }
 
@@ -116,11 +117,11 @@ __device__ void combineShares(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, in
 // sequence become zeros.
 template <int kLast, typename S>
 __device__ void multiplyLastValues(Sm90Rows<S>& rows, const ConsumerBarriers<S>& barriers, const Sm90Memory<S>& memory,
-                                   int stage, int last_keys, int in_group, int next) {
+                                   int stage, int last_keys, int group_thread, int next) {
   barriers.waitValues(stage);
   if (last_keys < kLast) {
-    zeroValues<S>(sharedPointer<unsigned char>(memory.value(stage % S::kStages)), last_keys * S::kRowChunks + in_group,
-                  kLast);
+    zeroValues<S>(sharedPointer<unsigned char>(memory.value(stage % S::kStages)),
+                  last_keys * S::kRowChunks + group_thread, kLast);
     namedBarrier(kGroupBarrier + barriers.group, kWarpgroup);
   }
   barriers.pingPongWait();
@@ -130,9 +131,9 @@ __device__ void multiplyLastValues(Sm90Rows<S>& rows, const ConsumerBarriers<S>&
 
 // Where an item's keys are, and the biases of its head, if the shape has positions.
 template <typename S>
-__device__ KeyOffsets keyOffsetsOf(const AttentionWorkItem& item, int in_group) {
+__device__ KeyOffsets keyOffsetsOf(const AttentionWorkItem& item, int group_thread) {
   if constexpr (S::kPositionMode == PositionMode::kNone) return {};
-  return {uniform(item.begin - item.first - in_group / kWarpSize * kWarpRows), uniform(item.diagonal)};
+  return {uniform(item.begin - item.first - group_thread / kWarpSize * kWarpRows), uniform(item.diagonal)};
 }
 
 template <typename S>
@@ -155,7 +156,7 @@ __device__ void fillDistanceTable(const AttentionParams& p, int head, const Dist
 template <typename S>
 __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared, const Sm90Memory<S>& memory,
                                  int group) {
-  const int in_group = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarpSize;
+  const int group_thread = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarpSize;
   const float scale_log2 = p.scale * kLog2E, slope_unit = -1.f / p.scale;
   const Window window = windowOf(p);
   const ConsumerBarriers<S> barriers{shared, group};
@@ -172,14 +173,14 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       barriers.releaseQueries(slot, lane);
       const int chunks = p.H * p.D / 8;
       const int64_t first = static_cast<int64_t>(item.token) * chunks;
-      for (int i = in_group; i < steps * chunks; i += kWarpgroup) zeroChunk(p, first + i);
+      for (int i = group_thread; i < steps * chunks; i += kWarpgroup) zeroChunk(p, first + i);
       continue;
     }
     int issued = loadShared(&shared.issued);
-    int number = uniform(item.stage);
+    int stage_index = uniform(item.stage);
     const int stride = uniform(item.stride), last_keys = uniform(item.last_keys);
     const ItemFlags flags = unpackFlags(uniform(item.flags));
-    const KeyOffsets offsets = keyOffsetsOf<S>(item, in_group);
+    const KeyOffsets offsets = keyOffsetsOf<S>(item, group_thread);
     const DistanceTable table = distanceTableOf<S>(p, memory, group);
     const float slope = S::kPositionMode == PositionMode::kSlope ? p.slopes[item.head] * slope_unit : 0.f;
     if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(query), item.head, group);
@@ -187,34 +188,34 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     Sm90Rows<S> rows;
     rows.clearOutput();
     const unsigned q = panelDescriptor(query);
-    const auto weigh = [&](auto keys, int step) {
-      weighKeys<decltype(keys)::value>(p, rows, window, offsets, table, slope, flags, scale_log2, step);
+    const auto softmaxStep = [&](auto keys, int step) {
+      computeStepWeights<decltype(keys)::value>(p, rows, window, offsets, table, slope, flags, scale_log2, step);
     };
     // The last stage, of which only the first keys.value keys are looked at.
     const auto processLastStage = [&](auto keys) {
       constexpr int kLast = decltype(keys)::value;
       if (last_keys < kLast) rows.template maskFrom<kLast, kLast - S::kKeys / 2>(last_keys, lane);
-      weigh(keys, steps - 1);
-      multiplyLastValues<kLast>(rows, barriers, memory, number, last_keys, in_group, flags.next);
+      softmaxStep(keys, steps - 1);
+      multiplyLastValues<kLast>(rows, barriers, memory, stage_index, last_keys, group_thread, flags.next);
     };
-    while (number >= issued + S::kStages) issued = loadShared(&shared.issued);
-    barriers.waitKeys(number);
+    while (stage_index >= issued + S::kStages) issued = loadShared(&shared.issued);
+    barriers.waitKeys(stage_index);
     barriers.pingPongWait();
-    issueKeys(rows, q, memory, number);
+    issueKeys(rows, q, memory, stage_index);
     if constexpr (!kLatePingPong<S>) barriers.pingPongArrive(flags.next);
     fillDistanceTable<S>(p, item.head, table, group);
     wgmmaWait<0>();
     if constexpr (kLatePingPong<S>) barriers.pingPongArrive(flags.next);
     for (int left = steps - 1; left > 0; --left) {
-      weigh(Keys<S::kKeys>{}, steps - 1 - left);
-      barriers.waitValues(number);
-      barriers.waitKeys(number + stride);
+      softmaxStep(Keys<S::kKeys>{}, steps - 1 - left);
+      barriers.waitValues(stage_index);
+      barriers.waitKeys(stage_index + stride);
       barriers.pingPongWait();
-      issueValues<S::kKeys>(rows, memory, number);
-      issueKeys(rows, q, memory, number + stride);
+      issueValues<S::kKeys>(rows, memory, stage_index);
+      issueKeys(rows, q, memory, stage_index + stride);
       barriers.waitProducts(flags.next);
-      barriers.releaseStage(number, in_group, flags.arrivals);
-      number += stride;
+      barriers.releaseStage(stage_index, group_thread, flags.arrivals);
+      stage_index += stride;
     }
     barriers.releaseQueries(slot, lane);
     if (last_keys <= S::kKeys / 2) {
@@ -222,12 +223,12 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     } else {
       processLastStage(Keys<S::kKeys>{});
     }
-    barriers.releaseStage(number, in_group, flags.arrivals);
+    barriers.releaseStage(stage_index, group_thread, flags.arrivals);
     if (flags.idle_step) barriers.pingPongPass(flags.next);
 
     rows.addUpSums();
     if (flags.splits > 1) {
-      combineShares(rows, memory, flags.split, in_group, scale_log2);
+      combineSplits(rows, memory, flags.split, group_thread, scale_log2);
       if (flags.split > 0) continue;
     }
     storeRows<S>(p, item, rows);

@@ -35,21 +35,22 @@ struct DisentangledShape : Sm90Tiles<Element, 64, kTaskRows> {
 // Shared memory in bytes. Q lies in the products of rows until it is in registers, the first chunk of k_position in V.
 // Barriers lie after the last row of the products of keys: the third block has no room for anything else.
 constexpr int kTileBytes = kTaskRows * kPanelRowBytes;
-constexpr int kKeysAt = 0, kValuesAt = kTileBytes, kRowChunkAt = 2 * kTileBytes, kKeyChunksAt = 3 * kTileBytes;
-constexpr int kRowProductsAt = 5 * kTileBytes;
+constexpr int kKeysOffset = 0, kValuesOffset = kTileBytes, kRowChunkOffset = 2 * kTileBytes,
+              kKeyChunksOffset = 3 * kTileBytes;
+constexpr int kRowProductsOffset = 5 * kTileBytes;
 // Products of rows, [distance][row], and of keys, [key][distance]: strides in floats without bank conflicts, but for
 // reads of the latter, which have two-way conflicts.
 constexpr int kRowProductsStride = kTaskRows + 4, kKeyProductsStride = kTaskRows + 8;
-constexpr int kKeyProductsAt = kRowProductsAt + kTaskRows * kRowProductsStride * 4;
-constexpr int kSharedBytes = kKeyProductsAt + kTaskRows * kKeyProductsStride * 4;
-constexpr int kBarriersAt = kSharedBytes - 8 * 4;
+constexpr int kKeyProductsOffset = kRowProductsOffset + kTaskRows * kRowProductsStride * 4;
+constexpr int kSharedBytes = kKeyProductsOffset + kTaskRows * kKeyProductsStride * 4;
+constexpr int kBarriersOffset = kSharedBytes - 8 * 4;
 
 // Complete when the copies have arrived. The first phase of either kind of chunks brings two, that of `values`
 // brings Q.
 struct DisentangledBarriers {
   uint64_t keys, values, row_chunks, key_chunks;
 };
-static_assert(sizeof(DisentangledBarriers) == kSharedBytes - kBarriersAt);
+static_assert(sizeof(DisentangledBarriers) == kSharedBytes - kBarriersOffset);
 
 __device__ inline void initialize(DisentangledBarriers& barriers) {
   barrierInit(&barriers.keys, 1);
@@ -122,8 +123,8 @@ __device__ void storeKeyProducts(const float (&products)[16][4], unsigned array,
 
 // Adds to each score the products that belong to its distance.
 template <int kWarp>
-__device__ void addProducts(Fragments& scores, unsigned row_products, unsigned key_products, bool of_rows, bool of_keys,
-                            Lane lane) {
+__device__ void addProducts(Fragments& scores, unsigned row_products, unsigned key_products, bool has_k_position,
+                            bool has_q_position, Lane lane) {
   const auto add = [&](const float* at, int key_stride, int row_stride, int wrap) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -137,12 +138,12 @@ __device__ void addProducts(Fragments& scores, unsigned row_products, unsigned k
     }
   };
   const int key = lane.pair * 2, row = lane.group;
-  if (of_rows) {
+  if (has_k_position) {
     constexpr int kStride = kRowProductsStride;
     add(sharedPointer<float>(row_products) + (key + kTaskRows - 1 - row) * kStride + row, kStride, 1 - kStride,
         kTaskRows * kStride);
   }
-  if (of_keys) {
+  if (has_q_position) {
     constexpr int kStride = kKeyProductsStride;
     add(sharedPointer<float>(key_products) + key * kStride + key + kTaskRows - 1 - row, kStride + 1, -1, kTaskRows);
   }
@@ -155,7 +156,7 @@ struct WarpTag {
 
 // Calls function(WarpTag<warp>{}) with the number of this warp, which says what of its fragments goes where.
 template <typename Function>
-__device__ void byWarp(int warp, const Function& function) {
+__device__ void dispatchWarp(int warp, const Function& function) {
   switch (warp) {
     case 0:
       return function(WarpTag<0>{});
@@ -177,53 +178,55 @@ struct DisentangledLoads {
   DisentangledBarriers& barriers;
   unsigned base;  // of shared memory
   int lane, head;
-  bool of_rows, of_keys;     // which tables the graph has
-  int begin, length, first;  // of the sequence, and the first of the rows in it
+  bool has_k_position, has_q_position;  // which tables the graph has
+  int begin, length, first;             // of the sequence, and the first of the rows in it
 
   // The distances of a chunk begin here.
-  __device__ int nearestOf(int chunk) const { return chunk * kTaskRows - (kTaskRows - 1) - first; }
+  __device__ int firstDistanceOf(int chunk) const { return chunk * kTaskRows - (kTaskRows - 1) - first; }
   // Whether distances that are needed lie beyond the table, and so have its last row.
   __device__ bool isClamped(int chunk) const {
-    return max(nearestOf(chunk), 1 - length) < -p.bias_range ||
-           min(nearestOf(chunk) + kTaskRows - 1, length - 1) > p.bias_range;
+    return max(firstDistanceOf(chunk), 1 - length) < -p.bias_range ||
+           min(firstDistanceOf(chunk) + kTaskRows - 1, length - 1) > p.bias_range;
   }
   // The end of the table beyond which all of a chunk lies: 1 or -1, otherwise 0.
   __device__ int endOf(int chunk) const {
-    return nearestOf(chunk) >= p.bias_range ? 1 : nearestOf(chunk) + kTaskRows - 1 <= -p.bias_range ? -1 : 0;
+    return firstDistanceOf(chunk) >= p.bias_range                    ? 1
+           : firstDistanceOf(chunk) + kTaskRows - 1 <= -p.bias_range ? -1
+                                                                     : 0;
   }
   // Brings a chunk of a table. Warp-collective.
   __device__ void copyChunk(int table, int chunk, int at, uint64_t* barrier) const {
-    const int nearest = nearestOf(chunk);
+    const int first_distance = firstDistanceOf(chunk);
     if (!isClamped(chunk)) {
-      if (lane == 0) copyBox(base + at, positions.chunk[table], 0, head, nearest + p.bias_range, barrier);
+      if (lane == 0) copyBox(base + at, positions.chunk[table], 0, head, first_distance + p.bias_range, barrier);
       return;
     }
     for (int i = lane; i < kTaskRows; i += kWarpSize) {
-      const int distance = max(min(nearest + i, p.bias_range), -p.bias_range);
+      const int distance = max(min(first_distance + i, p.bias_range), -p.bias_range);
       copyBox(base + at + i * kPanelRowBytes, positions.row[table], 0, head, distance + p.bias_range, barrier);
     }
   }
-  __device__ static int keyChunkAt(int chunk) { return kKeyChunksAt + chunk % 2 * kTileBytes; }
+  __device__ static int keyChunkOffset(int chunk) { return kKeyChunksOffset + chunk % 2 * kTileBytes; }
   // The first two chunks of a table, if the graph has it, to these addresses.
   __device__ void loadFirstChunks(int table, int at0, int at1, uint64_t* barrier) const {
-    const bool there = table == 0 ? of_rows : of_keys;
-    if (lane == 0) barrierExpect(barrier, there ? 2 * kTileBytes : 0);
+    const bool has_table = table == 0 ? has_k_position : has_q_position;
+    if (lane == 0) barrierExpect(barrier, has_table ? 2 * kTileBytes : 0);
     __syncwarp();
-    if (!there) return;
+    if (!has_table) return;
     copyChunk(table, 0, at0, barrier);
     copyChunk(table, 1, at1, barrier);
   }
   // A further chunk, over `replaced`. It is loaded already if both hold the table's last row alone.
   __device__ void loadChunk(int table, int chunk, int replaced, int at, uint64_t* barrier) const {
     const bool same = isClamped(replaced) && endOf(chunk) != 0 && endOf(chunk) == endOf(replaced);
-    const bool wanted = (table == 0 ? of_rows : of_keys) && !same;
+    const bool wanted = (table == 0 ? has_k_position : has_q_position) && !same;
     if (lane == 0) barrierExpect(barrier, wanted ? kTileBytes : 0);
     __syncwarp();
     if (wanted) copyChunk(table, chunk, at, barrier);
   }
   __device__ void loadKeys(int operand, int step) const {
     if (lane == 0) {
-      loadRows<S, kTaskRows>(maps, operand, base + (operand == 1 ? kKeysAt : kValuesAt),
+      loadRows<S, kTaskRows>(maps, operand, base + (operand == 1 ? kKeysOffset : kValuesOffset),
                              min(length - step * kTaskRows, kTaskRows), head, begin + step * kTaskRows,
                              operand == 1 ? &barriers.keys : &barriers.values);
     }
@@ -231,24 +234,24 @@ struct DisentangledLoads {
   // A step's V, and the chunk that keys need next.
   __device__ void replaceValues(int warp, int step, bool more) const {
     if (warp == 2) loadKeys(2, step);
-    if (warp == 3 && more) loadChunk(1, step + 2, step, keyChunkAt(step), &barriers.key_chunks);
+    if (warp == 3 && more) loadChunk(1, step + 2, step, keyChunkOffset(step), &barriers.key_chunks);
     __syncwarp();
   }
   // The next step's K, and the chunk that rows need then.
   __device__ void replaceKeys(int warp, int step, bool more) const {
-    if (warp == 0 && more) loadChunk(0, step + 2, step + 1, kRowChunkAt, &barriers.row_chunks);
+    if (warp == 0 && more) loadChunk(0, step + 2, step + 1, kRowChunkOffset, &barriers.row_chunks);
     if (warp == 1 && more) loadKeys(1, step + 1);
     __syncwarp();
   }
   // What the first step needs: a kind by each warp.
   __device__ void start(int warp) const {
-    if (warp == 0) loadFirstChunks(0, kValuesAt, kRowChunkAt, &barriers.row_chunks);
+    if (warp == 0) loadFirstChunks(0, kValuesOffset, kRowChunkOffset, &barriers.row_chunks);
     if (warp == 1) loadKeys(1, 0);
     if (warp == 2 && lane == 0) {
-      loadRows<S, kTaskRows>(maps, 0, base + kRowProductsAt, min(length - first, kTaskRows), head, begin + first,
+      loadRows<S, kTaskRows>(maps, 0, base + kRowProductsOffset, min(length - first, kTaskRows), head, begin + first,
                              &barriers.values);
     }
-    if (warp == 3) loadFirstChunks(1, keyChunkAt(0), keyChunkAt(1), &barriers.key_chunks);
+    if (warp == 3) loadFirstChunks(1, keyChunkOffset(0), keyChunkOffset(1), &barriers.key_chunks);
     __syncwarp();
   }
 };
@@ -256,7 +259,7 @@ struct DisentangledLoads {
 // A warp's rows of Q, from shared memory.
 template <typename S>
 __device__ void loadQueries(const DisentangledLoads<S>& loads, int warp, unsigned (&queries)[S::kD / 16][4]) {
-  unsigned char* const q = sharedPointer<unsigned char>(loads.base + kRowProductsAt);
+  unsigned char* const q = sharedPointer<unsigned char>(loads.base + kRowProductsOffset);
   if (loads.p.q.bias) addBias<S>(loads.p.q, loads.p.D, q, loads.head, 0);
 #pragma unroll
   for (int d = 0; d < S::kD / 16; ++d) {
@@ -279,7 +282,7 @@ __device__ void multiplyRows(Fragments& products, const unsigned (&queries)[S::k
 template <typename S>
 __device__ void multiplyKeyChunks(float (&products)[16][4], unsigned base) {
   wgmmaFence();
-  multiplyKeys<S>(products, panelDescriptor(base + kKeysAt), panelDescriptor(base + kKeyChunksAt));
+  multiplyKeys<S>(products, panelDescriptor(base + kKeysOffset), panelDescriptor(base + kKeyChunksOffset));
   wgmmaCommit();
   wgmmaWait<0>();
 }
@@ -304,11 +307,11 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char dynamic[];
   const unsigned base = sharedAddress(dynamic);
-  DisentangledBarriers& barriers = *sharedPointer<DisentangledBarriers>(base + kBarriersAt);
+  DisentangledBarriers& barriers = *sharedPointer<DisentangledBarriers>(base + kBarriersOffset);
   const int thread = threadIdx.x, lane = thread % kWarpSize, warp = uniform(thread / kWarpSize);
   if (thread == 0) initialize(barriers);
   const int number = blockIdx.x / p.H, head = blockIdx.x % p.H;  // blocks that start together read whole rows
-  const bool of_rows = p.k_position, of_keys = p.q_position;
+  const bool has_k_position = p.k_position, has_q_position = p.q_position;
   __syncthreads();
   if (!p.early_lengths) waitForPriorGrids();
   const QueryTile tile = p.B <= kMaxOrdered ? findLongestQueryTile<kTaskRows>(p.cu_seqlens, p.B, p.T, number)
@@ -320,8 +323,8 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
   const int begin = uniform(tile.begin), length = uniform(tile.length), first = uniform(tile.first);
   const int steps = ceilDiv(static_cast<unsigned>(length), static_cast<unsigned>(kTaskRows));
 
-  const DisentangledLoads<S> loads{p,    maps,    positions, barriers, base,   lane,
-                                   head, of_rows, of_keys,   begin,    length, first};
+  const DisentangledLoads<S> loads{p,    maps,           positions,      barriers, base,   lane,
+                                   head, has_k_position, has_q_position, begin,    length, first};
   loads.start(warp);
 
   barrierWait(&barriers.values, 0);
@@ -330,46 +333,49 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
   __syncthreads();  // the products of rows overwrite Q
 
   const Lane fragment_lane;
-  const unsigned row_products = base + kRowProductsAt, key_products = base + kKeyProductsAt;
+  const unsigned row_products = base + kRowProductsOffset, key_products = base + kKeyProductsOffset;
   const float scale_log2 = p.scale * kLog2E;
   Sm90Rows<S> rows;
   rows.clearOutput();
-  Fragments with_rows;  // products with a chunk of k_position, the first of which is in V's place
+  Fragments row_fragments;  // products with a chunk of k_position, the first of which is in V's place
   barrierWait(&barriers.row_chunks, 0);
   wgmmaFence();
-  multiplyRows<S>(with_rows, queries, base + kValuesAt);
+  multiplyRows<S>(row_fragments, queries, base + kValuesOffset);
   wgmmaWait<0>();
-  byWarp(warp, [&](auto number) { storeRowProducts<number.value, true>(with_rows, row_products, fragment_lane); });
+  dispatchWarp(warp,
+               [&](auto number) { storeRowProducts<number.value, true>(row_fragments, row_products, fragment_lane); });
   for (int step = 0; step < steps; ++step) {
     const int keys = length - step * kTaskRows;
     barrierWait(&barriers.keys, step & 1);
-    if (p.k.bias) addBias<S>(p.k, p.D, sharedPointer<unsigned char>(base + kKeysAt), head, 0);
+    if (p.k.bias) addBias<S>(p.k, p.D, sharedPointer<unsigned char>(base + kKeysOffset), head, 0);
     barrierWait(&barriers.key_chunks, step & 1);
-    float with_keys[16][4];  // of keys with both chunks
-    multiplyKeyChunks<S>(with_keys, base);
+    float key_fragments[16][4];  // of keys with both chunks
+    multiplyKeyChunks<S>(key_fragments, base);
     namedBarrier(kGroupBarrier, kWarpgroup);  // nobody reads V, the near chunk and the products of keys any more
     const bool more = step + 1 < steps;
     loads.replaceValues(warp, step, more);
-    byWarp(warp,
-           [&](auto number) { storeKeyProducts<number.value>(with_keys, key_products, step % 2, fragment_lane); });
+    dispatchWarp(warp, [&](auto number) {
+      storeKeyProducts<number.value>(key_fragments, key_products, step % 2, fragment_lane);
+    });
     if (step > 0) barrierWait(&barriers.row_chunks, step & 1);
     wgmmaFence();
-    multiplyRows<S>(with_rows, queries, base + kRowChunkAt);
-    multiplyRows<S>(rows.scores, queries, base + kKeysAt);
+    multiplyRows<S>(row_fragments, queries, base + kRowChunkOffset);
+    multiplyRows<S>(rows.scores, queries, base + kKeysOffset);
     wgmmaWait<1>();
-    byWarp(warp, [&](auto number) { storeRowProducts<number.value, false>(with_rows, row_products, fragment_lane); });
+    dispatchWarp(
+        warp, [&](auto number) { storeRowProducts<number.value, false>(row_fragments, row_products, fragment_lane); });
     wgmmaWait<0>();
     namedBarrier(kGroupBarrier, kWarpgroup);  // the products are there, and nobody reads K and chunks any more
     loads.replaceKeys(warp, step, more);
-    byWarp(warp, [&](auto number) {
-      addProducts<number.value>(rows.scores, row_products, key_products, of_rows, of_keys, fragment_lane);
+    dispatchWarp(warp, [&](auto number) {
+      addProducts<number.value>(rows.scores, row_products, key_products, has_k_position, has_q_position, fragment_lane);
       __syncwarp();
-      storeRowProducts<number.value, true>(with_rows, row_products, fragment_lane);
+      storeRowProducts<number.value, true>(row_fragments, row_products, fragment_lane);
     });
     if (keys < kTaskRows) rows.template maskFrom<kTaskRows>(keys, lane);
-    rows.template weighStep<kTaskRows>(scale_log2, step == 0);
+    rows.template computeWeights<kTaskRows>(scale_log2, step == 0);
     barrierWait(&barriers.values, ~step & 1);
-    multiplyStepValues(rows, base + kValuesAt, keys);
+    multiplyStepValues(rows, base + kValuesOffset, keys);
   }
   wgmmaWait<0>();
   rows.addUpSums();

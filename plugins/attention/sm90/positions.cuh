@@ -39,16 +39,16 @@ __device__ inline Window windowOf(const AttentionParams& p) {
 // `nearest`: from the warp's first row to the step's first key. The distance from a lane's row to its key is that of
 // its first score plus elementOffset(...), which is the same number for a row and a key each eight further: lanes need
 // kCount / 4 + 2 values for kCount / 2 scores.
-__device__ inline int laneDistance(int nearest) {
+__device__ inline int laneDistance(int first_distance) {
   const int lane = threadIdx.x % kWarpSize;
-  return nearest + lane % 4 * 2 - lane / 4;
+  return first_distance + lane % 4 * 2 - lane / 4;
 }
 
 // Scores of keys outside of the window become -infinity.
 template <int kCount, typename S>
-__device__ inline void maskOutside(Sm90Rows<S>& rows, const Window& window, int nearest) {
-  if (nearest - (kWarpRows - 1) >= -window.left && nearest + kCount - 1 <= window.right) return;
-  const int distance = laneDistance(nearest), low = -window.left - distance, high = window.right - distance;
+__device__ inline void maskOutside(Sm90Rows<S>& rows, const Window& window, int first_distance) {
+  if (first_distance - (kWarpRows - 1) >= -window.left && first_distance + kCount - 1 <= window.right) return;
+  const int distance = laneDistance(first_distance), low = -window.left - distance, high = window.right - distance;
 #pragma unroll
   for (int n = 0; n < kCount / 8; ++n) {
 #pragma unroll
@@ -58,18 +58,18 @@ __device__ inline void maskOutside(Sm90Rows<S>& rows, const Window& window, int 
   }
 }
 
-// Biases are in units in which `scale` is still to come. again(): the same, but the compiler does not know: or it would
-// compute what is added once, for two uses far apart, and run out of registers.
+// Biases are in units in which `scale` is still to come. opaqueCopy(): the same, but the compiler does not know: or it
+// would compute what is added once, for two uses far apart, and run out of registers.
 struct SlopeBias {
   float slope;     // of scores, with the distance
   float distance;  // of the lane's first score
 
-  __device__ SlopeBias again() const {
+  __device__ SlopeBias opaqueCopy() const {
     SlopeBias bias = *this;
     makeOpaque(bias.distance);
     return bias;
   }
-  __device__ float added(int offset, float score) const {
+  __device__ float apply(int offset, float score) const {
     return fmaf(slope, fabsf(distance + static_cast<float>(offset)), score);
   }
 };
@@ -85,12 +85,12 @@ struct DistanceTable {
 struct TableBias {
   unsigned entry;  // of the lane's first score
 
-  __device__ TableBias again() const {
+  __device__ TableBias opaqueCopy() const {
     TableBias bias = *this;
     makeOpaque(bias.entry);
     return bias;
   }
-  __device__ float added(int offset, float score) const {
+  __device__ float apply(int offset, float score) const {
     return score + *sharedPointer<float>(entry + offset * sizeof(float));
   }
 };
@@ -98,8 +98,8 @@ struct TableBias {
 // Where all distances are beyond the range.
 struct EndBias {
   float end;
-  __device__ EndBias again() const { return *this; }
-  __device__ float added(int, float score) const { return score + end; }
+  __device__ EndBias opaqueCopy() const { return *this; }
+  __device__ float apply(int, float score) const { return score + end; }
 };
 
 // The same as TableBias without a table, for rare cases.
@@ -108,8 +108,8 @@ struct DistantBias {
   int range, distance;
   float unit;
 
-  __device__ DistantBias again() const { return *this; }
-  __device__ float added(int offset, float score) const {
+  __device__ DistantBias opaqueCopy() const { return *this; }
+  __device__ float apply(int offset, float score) const {
     return fmaf(middle[min(max(distance + offset, -range), range)], unit, score);
   }
 };

@@ -46,17 +46,17 @@ class TaskCursor {
 
 // Lane g hands work items to warpgroup g and loads its Q.
 template <typename S>
-__device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps, Sm90Shared<S>& shared,
-                            const Sm90Memory<S>& memory) {
+__device__ void distributeWorkItems(const AttentionParams& p, const AttentionMaps& maps, Sm90Shared<S>& shared,
+                                    const Sm90Memory<S>& memory) {
   const int lane = threadIdx.x % kWarpSize;
   if (lane >= kTaskWidth) return;
-  int stage = 0;   // number of the first stage of the task
-  int handed = 0;  // items that this lane's warpgroup was given
+  int stage = 0;       // number of the first stage of the task
+  int item_count = 0;  // items that this lane's warpgroup was given
   const auto nextItem = [&]() -> AttentionWorkItem& {
-    barrierWait(&shared.queries_free[handed % S::kQuerySlots][lane], handed / S::kQuerySlots & 1 ^ 1);
-    return shared.items[handed++ % kItemSlots][lane];
+    barrierWait(&shared.queries_free[item_count % S::kQuerySlots][lane], item_count / S::kQuerySlots & 1 ^ 1);
+    return shared.items[item_count++ % kItemSlots][lane];
   };
-  const auto arrived = [&] { return &shared.queries[(handed - 1) % S::kQuerySlots][lane]; };
+  const auto arrived = [&] { return &shared.queries[(item_count - 1) % S::kQuerySlots][lane]; };
   AttentionTask task;
   for (TaskCursor cursor(p, shared.upcoming[0][lane]); cursor.advance(task);) {
     waitForPriorGrids();  // the first time; ahead of the loop it would take a register that would be spilled
@@ -92,7 +92,7 @@ __device__ void handOutJobs(const AttentionParams& p, const AttentionMaps& maps,
           item.begin = keys.begin;
           item.diagonal = keys.diagonal;
         }
-        loadRows<S, kTaskRows>(maps, 0, memory.query((handed - 1) % S::kQuerySlots, lane), rows, parts.head + head,
+        loadRows<S, kTaskRows>(maps, 0, memory.query((item_count - 1) % S::kQuerySlots, lane), rows, parts.head + head,
                                task.begin + first, arrived());
       }
     }
@@ -110,14 +110,14 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
                            const Sm90Memory<S>& memory, int operand) {
   const unsigned lane = threadIdx.x % kWarpSize;
   if (lane >= S::kStages) return;
-  int number = 0;
+  int stage_index = 0;
   const auto load = [&](const AttentionTask& task, const TaskKeys& keys, int step, int head) {
-    const int stage = number % S::kStages, key = keys.begin + keyBlockOfStep<S>(keys.diagonal, step) * S::kKeys;
-    barrierWait(&shared.empty[stage], number / S::kStages & 1 ^ 1);
+    const int stage = stage_index % S::kStages, key = keys.begin + keyBlockOfStep<S>(keys.diagonal, step) * S::kKeys;
+    barrierWait(&shared.empty[stage], stage_index / S::kStages & 1 ^ 1);
     loadRows<S, S::kKeys>(maps, operand, operand == 1 ? memory.key(stage) : memory.value(stage),
                           min(keys.end - key, S::kKeys), keyHead(p, head), task.begin + key,
-                          operand == 1 ? &shared.keys[number % S::kKeyBarriers] : &shared.values[stage]);
-    if (operand == 1 && number >= S::kStages) storeShared(&shared.issued, number + 1);
+                          operand == 1 ? &shared.keys[stage_index % S::kKeyBarriers] : &shared.values[stage]);
+    if (operand == 1 && stage_index >= S::kStages) storeShared(&shared.issued, stage_index + 1);
   };
   TaskCursor cursor(p, shared.upcoming[operand][lane]);
   AttentionTask task;
@@ -129,15 +129,15 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
   TaskKeys keys = keysOf<S>(p, task, parts);
   const unsigned heads = parts.heads, filled = min(keys.steps * heads, static_cast<unsigned>(S::kStages));
   if (lane < filled) {
-    number = lane;
+    stage_index = lane;
     load(task, keys, lane / heads, parts.head + lane % heads);
   }
   if (lane > 0) return;
-  number = filled;
+  stage_index = filled;
   int step = filled / heads, head = filled % heads;
   while (true) {
     for (; step < keys.steps; ++step, head = 0) {
-      for (; head < parts.heads; ++head, ++number) load(task, keys, step, parts.head + head);
+      for (; head < parts.heads; ++head, ++stage_index) load(task, keys, step, parts.head + head);
     }
     if (!cursor.advance(task)) return;
     parts = unpackParts(task.parts);

@@ -23,25 +23,25 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   extern __shared__ unsigned char dynamic[];
   __shared__ Sm90Shared<S> shared;
   const Sm90Memory<S> memory{(sharedAddress(dynamic) + 1023) & ~1023u};
-  const int group = uniform(threadIdx.x / kWarpgroup), in_group = threadIdx.x % kWarpgroup;
+  const int group = uniform(threadIdx.x / kWarpgroup), group_thread = threadIdx.x % kWarpgroup;
   if (threadIdx.x == 0) {
     for (int i = 0; i < 3; ++i) {
       prefetchMap(maps.whole[i]);
       prefetchMap(maps.part[i]);
     }
   }
-  if (group == kTaskWidth && in_group < kWarpSize) {
-    if (in_group < kTaskWidth) {
+  if (group == kTaskWidth && group_thread < kWarpSize) {
+    if (group_thread < kTaskWidth) {
       for (int slot = 0; slot < S::kQuerySlots; ++slot) {
-        barrierInit(&shared.queries[slot][in_group], 1);
-        barrierInit(&shared.queries_free[slot][in_group], kWarpgroup / kWarpSize);
+        barrierInit(&shared.queries[slot][group_thread], 1);
+        barrierInit(&shared.queries_free[slot][group_thread], kWarpgroup / kWarpSize);
       }
     }
-    if (in_group == 0) shared.issued = S::kStages;
-    if (in_group < S::kKeyBarriers) barrierInit(&shared.keys[in_group], 1);
-    if (in_group < S::kStages) {
-      barrierInit(&shared.values[in_group], 1);
-      barrierInit(&shared.empty[in_group], kStageArrivals);
+    if (group_thread == 0) shared.issued = S::kStages;
+    if (group_thread < S::kKeyBarriers) barrierInit(&shared.keys[group_thread], 1);
+    if (group_thread < S::kStages) {
+      barrierInit(&shared.values[group_thread], 1);
+      barrierInit(&shared.empty[group_thread], kStageArrivals);
     }
     fenceBarrierInit();
     fenceAsyncProxy();
@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (group == kTaskWidth) {
     shrinkRegisters<S::kProducerRegisters>();
     if (!p.early_lengths) waitForPriorGrids();
-    const int warp = uniform(in_group / kWarpSize);
+    const int warp = uniform(group_thread / kWarpSize);
     if (warp == 0) {
-      handOutJobs<S>(p, maps, shared, memory);
+      distributeWorkItems<S>(p, maps, shared, memory);
     } else if (warp < 3) {
       loadStages<S>(p, maps, shared, memory, warp);
     }

@@ -39,8 +39,8 @@ __device__ inline void transposeQuad(unsigned (&v)[4], int lane) {
 
 // What is added to the scores of a step for their distances, in this case nothing. `offset`: see elementOffset.
 struct NoBias {
-  __device__ NoBias again() const { return {}; }
-  __device__ float added(int, float score) const { return score; }
+  __device__ NoBias opaqueCopy() const { return {}; }
+  __device__ float apply(int, float score) const { return score; }
 };
 
 // The distance from the row to the key of a lane's score i of block n is that of its score 0 of block 0 plus this.
@@ -54,7 +54,7 @@ struct Sm90Rows {
   static constexpr int kBlocks = S::kKeys / 8;  // of 8 keys; a lane holds two of each row
   static constexpr int kFirstKeys =
       S::kPositionMode != PositionMode::kNone ? S::kKeys : 32;  // whose scores tell the first reference
-  static constexpr float kLeastReference = -1e30f;              // of rows that see none of these
+  static constexpr float kMinReference = -1e30f;                // of rows that see none of these
   static constexpr float kLargeSum = 16384.f;  // of a lane's exponentials in a step; fp16 ends at 65504
 
   // Rows lane / 4 (elements 0, 1) and lane / 4 + 8 (elements 2, 3) of the warp's 16.
@@ -83,7 +83,7 @@ struct Sm90Rows {
 
   // Makes weights of the scores of the first kCount keys, where these are all keys; there is no output yet.
   template <int kCount>
-  __device__ void weighOnly(float scale_log2) {
+  __device__ void computeAllWeights(float scale_log2) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) reference[row] = peakOf<kCount>(row);
     exponentiate<kCount>(scale_log2, sum);
@@ -91,32 +91,32 @@ struct Sm90Rows {
 
   // The same for one step of several. The reference of the exponentials only has to keep them in range: in the first
   // step it becomes the largest score of a row among some keys, and it moves only when exponentials grew too large for
-  // it, which is looked at afterwards. So they wait for no maximum. bias.added(offset, score) is what a score becomes.
+  // it, which is looked at afterwards. So they wait for no maximum. bias.apply(offset, score) is what a score becomes.
   template <int kCount, typename Bias = NoBias>
-  __device__ void weighStep(float scale_log2, bool first, const Bias& bias = {}) {
-    float added[2];
-    startStep<kCount>(scale_log2, first, bias, added);
-    endStep<kCount>(scale_log2, added);
+  __device__ void computeWeights(float scale_log2, bool first, const Bias& bias = {}) {
+    float step_sums[2];
+    startStep<kCount>(scale_log2, first, bias, step_sums);
+    endStep<kCount>(scale_log2, step_sums);
   }
   template <int kCount, typename Bias>
-  __device__ void startStep(float scale_log2, bool first, const Bias& bias, float (&added)[2]) {
+  __device__ void startStep(float scale_log2, bool first, const Bias& bias, float (&step_sums)[2]) {
     if (first) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         reference[row] = peakOf<(kCount < kFirstKeys ? kCount : kFirstKeys)>(row, bias);
-        if constexpr (S::kPositionMode != PositionMode::kNone) reference[row] = fmaxf(reference[row], kLeastReference);
+        if constexpr (S::kPositionMode != PositionMode::kNone) reference[row] = fmaxf(reference[row], kMinReference);
       }
     }
-    exponentiate<kCount>(scale_log2, added, bias.again());
+    exponentiate<kCount>(scale_log2, step_sums, bias.opaqueCopy());
   }
   template <int kCount>
-  __device__ void endStep(float scale_log2, float (&added)[2]) {
-    if (__any_sync(kFullMask, added[0] > kLargeSum || added[1] > kLargeSum)) {
-      moveReferences<kCount>(added, scale_log2);
-      exponentiate<kCount>(scale_log2, added);
+  __device__ void endStep(float scale_log2, float (&step_sums)[2]) {
+    if (__any_sync(kFullMask, step_sums[0] > kLargeSum || step_sums[1] > kLargeSum)) {
+      moveReferences<kCount>(step_sums, scale_log2);
+      exponentiate<kCount>(scale_log2, step_sums);
     }
-    sum[0] += added[0];
-    sum[1] += added[1];
+    sum[0] += step_sums[0];
+    sum[1] += step_sums[1];
   }
 
   // The largest score of a row among its first kCount keys. Warp-collective.
@@ -125,8 +125,8 @@ struct Sm90Rows {
     float peak[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int n = 0; n < kCount / 8; ++n) {
-      peak[n % 2] = fmaxf(peak[n % 2], fmaxf(bias.added(elementOffset(n, row * 2), scores[n][row * 2]),
-                                             bias.added(elementOffset(n, row * 2 + 1), scores[n][row * 2 + 1])));
+      peak[n % 2] = fmaxf(peak[n % 2], fmaxf(bias.apply(elementOffset(n, row * 2), scores[n][row * 2]),
+                                             bias.apply(elementOffset(n, row * 2 + 1), scores[n][row * 2 + 1])));
     }
     peak[0] = fmaxf(peak[0], peak[1]);
 #pragma unroll
@@ -145,7 +145,7 @@ struct Sm90Rows {
       for (int row = 0; row < 2; ++row) {
         float (&pair)[4] = scores[n];
 #pragma unroll
-        for (int i = row * 2; i < row * 2 + 2; ++i) pair[i] = bias.added(elementOffset(n, i), pair[i]);
+        for (int i = row * 2; i < row * 2 + 2; ++i) pair[i] = bias.apply(elementOffset(n, i), pair[i]);
         const float x = fmaf(pair[row * 2], scale_log2, -shift[row]);
         const float y = fmaf(pair[row * 2 + 1], scale_log2, -shift[row]);
         const float a = exp2Fast(x), b = exp2Fast(y);
@@ -158,14 +158,15 @@ struct Sm90Rows {
   // Moves the references of rows whose exponentials grew too large to the largest score. Every row decides for itself
   // (the four lanes that share it agree): a row's result must not depend on others. Warp-collective.
   template <int kCount>
-  __device__ void moveReferences(const float (&added)[2], float scale_log2) {
+  __device__ void moveReferences(const float (&step_sums)[2], float scale_log2) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      float most = added[row];
+      float largest = step_sums[row];
 #pragma unroll
-      for (int offset = 1; offset < 4; offset *= 2) most = fmaxf(most, __shfl_xor_sync(kFullMask, most, offset));
+      for (int offset = 1; offset < 4; offset *= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, offset));
       const float peak = fmaxf(peakOf<kCount>(row), reference[row]);
-      const bool moves = most > kLargeSum;
+      const bool moves = largest > kLargeSum;
       scaleOutput(row, moves ? exp2Fast((reference[row] - peak) * scale_log2) : 1.f);
       if (moves) reference[row] = peak;
     }
@@ -193,28 +194,28 @@ struct Sm90Rows {
 
   // Where warpgroups share keys: one leaves references, sums and output in shared memory, a column a thread, and
   // another takes them in.
-  __device__ void store(float* share) const {
+  __device__ void store(float* partial) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      share[row * kWarpgroup] = reference[row];
-      share[(2 + row) * kWarpgroup] = sum[row];
+      partial[row * kWarpgroup] = reference[row];
+      partial[(2 + row) * kWarpgroup] = sum[row];
     }
 #pragma unroll
-    for (int i = 0; i < S::kD / 2; ++i) share[(4 + i) * kWarpgroup] = output[i / 32][i / 4 % 8][i % 4];
+    for (int i = 0; i < S::kD / 2; ++i) partial[(4 + i) * kWarpgroup] = output[i / 32][i / 4 % 8][i % 4];
   }
-  __device__ void combine(const float* share, float scale_log2) {
+  __device__ void combine(const float* partial, float scale_log2) {
     float factor[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const float theirs = share[row * kWarpgroup], larger = fmaxf(reference[row], theirs);
+      const float theirs = partial[row * kWarpgroup], larger = fmaxf(reference[row], theirs);
       scaleOutput(row, exp2Fast((reference[row] - larger) * scale_log2));
       factor[row] = exp2Fast((theirs - larger) * scale_log2);
       reference[row] = larger;
-      sum[row] += share[(2 + row) * kWarpgroup] * factor[row];
+      sum[row] += partial[(2 + row) * kWarpgroup] * factor[row];
     }
 #pragma unroll
     for (int i = 0; i < S::kD / 2; ++i) {
-      output[i / 32][i / 4 % 8][i % 4] += share[(4 + i) * kWarpgroup] * factor[i / 2 % 2];
+      output[i / 32][i / 4 % 8][i % 4] += partial[(4 + i) * kWarpgroup] * factor[i / 2 % 2];
     }
   }
 };
@@ -271,7 +272,7 @@ __device__ void storeQuotients(const AttentionParams& p, const AttentionWorkItem
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const float factor = __fdividef(numerator, rows.sum[row]);
-    const int in_job = warp_row + row * 8 + lane / 4;
+    const int item_row = warp_row + row * 8 + lane / 4;
 #pragma unroll
     for (int block = 0; block < S::kD / 8; block += 4) {
       unsigned packed[4];
@@ -281,8 +282,8 @@ __device__ void storeQuotients(const AttentionParams& p, const AttentionWorkItem
         packed[i] = pack(value[row * 2] * factor, value[row * 2 + 1] * factor);
       }
       transposeQuad(packed, lane);
-      if (in_job < item.rows && (block + lane % 4) * 8 < p.D) {
-        store(y + static_cast<int64_t>(in_job) * (p.H * p.D) + block * 8, packed);
+      if (item_row < item.rows && (block + lane % 4) * 8 < p.D) {
+        store(y + static_cast<int64_t>(item_row) * (p.H * p.D) + block * 8, packed);
       }
     }
   }
@@ -311,7 +312,7 @@ __device__ void storeRows(const AttentionParams& p, const AttentionWorkItem& ite
   }
   storeQuotients<S, T>(
       p, item, rows, lane, warp_row, 1.f, [](float x, float y) { return packPair<T>(x, y); },
-      [](T* to, const unsigned (&packed)[4]) { storeWhole(to, packed); });
+      [](T* to, const unsigned (&packed)[4]) { store16Bytes(to, packed); });
 }
 
 }  // namespace padfree

@@ -113,9 +113,9 @@ __device__ inline TaskKeys keysOf(const AttentionParams& p, const AttentionTask&
       const int last = min(task.first + parts.groups * kTaskRows, task.length) - 1;
       const KeyRange range = visibleKeys(p, task.first, last, task.length);
       // Each of two shares has a step: their sequence is longer than one.
-      const int least = (parts.splits - 1) * S::kKeys + 1;
-      keys.begin = max(min(range.begin, task.length - least), 0);
-      keys.end = max(range.end, min(keys.begin + least, task.length));
+      const int min_keys = (parts.splits - 1) * S::kKeys + 1;
+      keys.begin = max(min(range.begin, task.length - min_keys), 0);
+      keys.end = max(range.end, min(keys.begin + min_keys, task.length));
     }
   }
   keys.steps = ceilDiv(static_cast<unsigned>(keys.end - keys.begin), static_cast<unsigned>(S::kKeys));

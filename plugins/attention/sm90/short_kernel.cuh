@@ -56,13 +56,13 @@ __device__ inline void zeroFiller(const AttentionParams& p, int begin) {
 template <typename S, int kCount, bool kLong>
 __device__ inline void applyPositions(Sm90Rows<S>& rows, const AttentionParams& p, int head, float slope,
                                       const DistanceTable& table, int first_row, int first_key) {
-  const int nearest = uniform(first_key - first_row - static_cast<int>(threadIdx.x) / kWarpSize * kWarpRows);
-  const int distance = laneDistance(nearest);
+  const int first_distance = uniform(first_key - first_row - static_cast<int>(threadIdx.x) / kWarpSize * kWarpRows);
+  const int distance = laneDistance(first_distance);
   const auto add = [&](const auto& bias) {
 #pragma unroll
     for (int n = 0; n < kCount / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rows.scores[n][i] = bias.added(elementOffset(n, i), rows.scores[n][i]);
+      for (int i = 0; i < 4; ++i) rows.scores[n][i] = bias.apply(elementOffset(n, i), rows.scores[n][i]);
     }
   };
   if constexpr (S::kPositionMode == PositionMode::kSlope) {
@@ -72,7 +72,7 @@ __device__ inline void applyPositions(Sm90Rows<S>& rows, const AttentionParams& 
   } else if constexpr (S::kPositionMode == PositionMode::kDistance) {
     add(TableBias{table.address(distance)});
   }
-  if constexpr (S::kPositionMode != PositionMode::kNone) maskOutside<kCount>(rows, windowOf(p), nearest);
+  if constexpr (S::kPositionMode != PositionMode::kNone) maskOutside<kCount>(rows, windowOf(p), first_distance);
 }
 
 // Scores of 64 query rows and kCount keys on chip, from key_row on, their weights and the product with V. `keys` of the
@@ -98,9 +98,9 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
   adjust();
   if (keys < kCount) rows.template maskFrom<kCount, kSure>(keys, threadIdx.x % kWarpSize);
   if constexpr (kOnly) {
-    rows.template weighOnly<kCount>(scale_log2);
+    rows.template computeAllWeights<kCount>(scale_log2);
   } else {
-    rows.template weighStep<kCount>(scale_log2, first);
+    rows.template computeWeights<kCount>(scale_log2, first);
   }
   if (keys < kCount) __syncthreads();  // the zeros are there
   wgmmaFence();

@@ -168,19 +168,19 @@ __device__ void multiplyNearValues(NearRows<Near>& rows, const WindowMemory<S>& 
   unsigned values[kNearBlocks];
 #pragma unroll
   for (int i = 0; i < kNearBlocks; ++i) values[i] = panelDescriptor(memory.value(slots[i]));
-  constexpr int kBlockChunks = NearRows<Near>::kBlockChunks, kSeen = NearRows<Near>::kSeen;
+  constexpr int kBlockChunks = NearRows<Near>::kBlockChunks, kVisibleChunks = NearRows<Near>::kVisibleChunks;
   const auto multiplyBlock = [&](auto block, bool accumulate) {
     constexpr int kBlock = decltype(block)::value, kFirst = kBlock * kBlockChunks;
     multiplyValues<S, kFirst, kFirst + kBlockChunks>(rows.output, rows.weights, values[kBlock], accumulate);
     wgmmaCommit();
   };
-  rows.template weigh<0, kBlockChunks>(warp, scale_log2);
-  rows.template weigh<2 * kBlockChunks, kSeen>(warp, scale_log2);
+  rows.template computeChunkWeights<0, kBlockChunks>(warp, scale_log2);
+  rows.template computeChunkWeights<2 * kBlockChunks, kVisibleChunks>(warp, scale_log2);
   wait();
   wgmmaFence();
   multiplyBlock(Block<0>{}, false);
   multiplyBlock(Block<2>{}, true);
-  rows.template weigh<kBlockChunks, 2 * kBlockChunks>(warp, scale_log2);
+  rows.template computeChunkWeights<kBlockChunks, 2 * kBlockChunks>(warp, scale_log2);
   wgmmaFence();
   multiplyBlock(Block<1>{}, true);
 }
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     loads.startNext(warp, lane, group, groups, row, next_block);
     if (narrow) maskOutside<kNearKeyCount>(rows, window, -kTaskRows - warp * kWarpRows);
     if (end < kNearKeyCount) rows.template maskFrom<kNearKeyCount, kTaskRows>(end, lane);
-    rows.takeSeen(warp, has_before);
+    rows.selectVisibleChunks(warp, has_before);
     rows.findShift(scale_log2);
 
     multiplyNearValues<S>(rows, memory, slots, warp, scale_log2, [&] { waitBlocks(barriers.values); });

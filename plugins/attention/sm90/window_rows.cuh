@@ -20,40 +20,41 @@ struct NearRows : Sm90Rows<N> {
   using Sm90Rows<N>::scores, Sm90Rows<N>::sum, Sm90Rows<N>::weights;
   static constexpr int kChunkKeys = 16;  // of an entry of weights
   static constexpr int kChunks = kNearKeyCount / kChunkKeys, kBlockChunks = kTaskRows / kChunkKeys;
-  static constexpr int kShared = kBlockChunks - 1, kSeen = kChunks - kShared;  // indices that stand for two chunks; all
+  static constexpr int kAliasedChunks = kBlockChunks - 1,
+                       kVisibleChunks = kChunks - kAliasedChunks;  // indices that stand for two chunks; all
 
   // Takes the chunks that this warp sees, and masks keys beyond the widest window and those of a block that does not
   // exist.
-  __device__ void takeSeen(int warp, bool has_before) {
+  __device__ void selectVisibleChunks(int warp, bool has_before) {
     const auto before = [](int distance) { return distance < 0; };
     const auto after = [](int distance) { return distance > 0; };
 #pragma unroll
-    for (int c = 0; c < kShared; ++c) {
+    for (int c = 0; c < kAliasedChunks; ++c) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float& score = scoreOf(c, i);
-        score = warp > c ? scoreOf(c + kSeen, i) : has_before ? score : -INFINITY;
+        score = warp > c ? scoreOf(c + kVisibleChunks, i) : has_before ? score : -INFINITY;
       }
       if (warp == c) mask(c, before);
       if (warp == c + 1) mask(c, after);
     }
-    if (warp == kShared) mask(kShared, before);
-    if (warp == 0) mask(kSeen - 1, after);
-    if (!has_before) mask(kShared, [](int) { return true; });
+    if (warp == kAliasedChunks) mask(kAliasedChunks, before);
+    if (warp == 0) mask(kVisibleChunks - 1, after);
+    if (!has_before) mask(kAliasedChunks, [](int) { return true; });
   }
 
   // Exponents are counted from the largest score of each row among the seen. Warp-collective.
   __device__ void findShift(float scale_log2) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      shift_[row] = Sm90Rows<N>::template peakOf<kSeen * kChunkKeys>(row) * scale_log2;
+      shift_[row] = Sm90Rows<N>::template peakOf<kVisibleChunks * kChunkKeys>(row) * scale_log2;
       sum[row] = 0.f;
     }
   }
 
   // Makes weights of the scores of chunks [kBegin, kEnd), and adds these to the sums over the keys of this lane.
   template <int kBegin, int kEnd>
-  __device__ void weigh(int warp, float scale_log2) {
+  __device__ void computeChunkWeights(int warp, float scale_log2) {
 #pragma unroll
     for (int c = kBegin; c < kEnd; ++c) {
 #pragma unroll
@@ -63,8 +64,8 @@ struct NearRows : Sm90Rows<N> {
         const float y = exp2Fast(fmaf(scoreOf(c, i * 2 + 1), scale_log2, -shift_[row]));
         sum[row] += x + y;
         const unsigned both = packPair<typename N::T>(x, y);
-        weights[c][i] = c < kShared && warp > c ? 0 : both;
-        if (c < kShared) weights[c + kSeen][i] = warp > c ? both : 0;
+        weights[c][i] = c < kAliasedChunks && warp > c ? 0 : both;
+        if (c < kAliasedChunks) weights[c + kVisibleChunks][i] = warp > c ? both : 0;
       }
     }
     // Or the compiler would put them off until they are multiplied, and wait for each of those products.
@@ -73,7 +74,7 @@ struct NearRows : Sm90Rows<N> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         makeOpaque(weights[c][i]);
-        if (c < kShared) makeOpaque(weights[c + kSeen][i]);
+        if (c < kAliasedChunks) makeOpaque(weights[c + kVisibleChunks][i]);
       }
     }
   }

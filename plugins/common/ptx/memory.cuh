@@ -38,7 +38,7 @@ __device__ inline void storeShared(unsigned address, const float (&value)[4]) {
 }
 
 // Stores 16 bytes at once; of plain assignments the compiler cuts some into four of 4 bytes.
-__device__ inline void storeWhole(void* destination, const unsigned (&v)[4]) {
+__device__ inline void store16Bytes(void* destination, const unsigned (&v)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(destination), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
                : "memory");
 }

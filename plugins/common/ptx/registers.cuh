@@ -5,7 +5,7 @@
 namespace padfree {
 
 // Keeps a number in a register that the compiler would compute anew wherever it is needed.
-__device__ inline unsigned held(unsigned value) {
+__device__ inline unsigned keepInRegister(unsigned value) {
   asm volatile("mov.u32 %0, %0;" : "+r"(value));
   return value;
 }

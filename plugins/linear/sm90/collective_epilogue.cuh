@@ -44,8 +44,8 @@ class CollectiveEpilogue {
   __device__ int warp() const { return in_group_ / kWarpSize; }
 
   // Whether this block stores the 16 tokens from 16 * box on.
-  __device__ bool owns(const BlockCoord& at, int box) const {
-    return (box >> work_.owned_shift & (work_.tiling.parts - 1)) == at.part;
+  __device__ bool owns(const BlockCoord& coord, int box) const {
+    return (box >> work_.owned_shift & (work_.tiling.parts - 1)) == coord.part;
   }
 
   __device__ Features loadFeatures(int feature, int token) {
@@ -120,10 +120,12 @@ class CollectiveEpilogue {
     }
   }
 
-  __device__ bool storesBox(const BlockCoord& at, int box) const { return !epilogue_.shares_tile || owns(at, box); }
+  __device__ bool storesBox(const BlockCoord& coord, int box) const {
+    return !epilogue_.shares_tile || owns(coord, box);
+  }
 
   // Once all warps have written the boxes from `begin` on to `panel`. One thread.
-  __device__ void storeBoxes(const CUtensorMap& map, const CUtensorMap& at_once, const BlockCoord& at, int feature,
+  __device__ void storeBoxes(const CUtensorMap& map, const CUtensorMap& at_once, const BlockCoord& coord, int feature,
                              int token, unsigned char* panel, int box_bytes, int begin, int end) const {
     if (!epilogue_.shares_tile && end - begin == kAtOnce) {
       storeBox(at_once, sharedAddress(panel), feature, token + begin * kBoxTokens);
@@ -131,7 +133,7 @@ class CollectiveEpilogue {
     }
 #pragma unroll
     for (int box = begin; box < end; ++box) {
-      if (!storesBox(at, box)) continue;
+      if (!storesBox(coord, box)) continue;
       storeBox(map, sharedAddress(panel) + (box - begin) * box_bytes, feature, token + box * kBoxTokens);
     }
   }
@@ -139,7 +141,7 @@ class CollectiveEpilogue {
   // Of a tile to which nothing is added: through some buffers of shared memory, where a transposing store makes columns
   // of features again.
   template <bool kRotates>
-  __device__ void storeInChunks(const BlockCoord& at, int feature, int token, const Features& of) {
+  __device__ void storeInChunks(const BlockCoord& coord, int feature, int token, const Features& of) {
     Scales scales{};
     if (epilogue_.norms_input) scales = loadScales(0);
 #pragma unroll
@@ -148,7 +150,7 @@ class CollectiveEpilogue {
       unsigned char* const panel = out_ + buffer_ * kAtOnce * boxBytes(Epilogue::out);
 #pragma unroll
       for (int box = begin; box < end; ++box) {
-        if (!storesBox(at, box)) continue;
+        if (!storesBox(coord, box)) continue;
         float value[4][2];
         if (epilogue_.norms_input && epilogue_.shares_tile) scales = loadScales(box);
         biased(value, box, of, scales);
@@ -163,7 +165,7 @@ class CollectiveEpilogue {
       namedBarrier(group_ + 1, kWarpgroup);
       if (in_group_ == 0) {
         fenceAsyncProxy();  // once for all: each warp would wait there
-        storeBoxes(maps_.y, maps_.y_at_once, at, Epilogue::gated ? feature / 2 : feature, token, panel,
+        storeBoxes(maps_.y, maps_.y_at_once, coord, Epilogue::gated ? feature / 2 : feature, token, panel,
                    boxBytes(Epilogue::out), begin, end);
         commitStores();
       }
@@ -173,11 +175,11 @@ class CollectiveEpilogue {
 
   // Of a tile to which nothing is added, with what belongs to its features. A vote says that all threads of a warp go
   // the same way, for the reason that Consumer::takeStage has.
-  __device__ void epilogueInChunks(const BlockCoord& at, int feature, int token, const Features& of) {
+  __device__ void epilogueInChunks(const BlockCoord& coord, int feature, int token, const Features& of) {
     if constexpr (Epilogue::rotates) {
-      if (__any_sync(kFullMask, is_pair_)) return storeInChunks<true>(at, feature, token, of);
+      if (__any_sync(kFullMask, is_pair_)) return storeInChunks<true>(coord, feature, token, of);
     }
-    storeInChunks<false>(at, feature, token, of);
+    storeInChunks<false>(coord, feature, token, of);
   }
 
   const Epilogue epilogue_;

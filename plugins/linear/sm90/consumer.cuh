@@ -33,23 +33,23 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
         stages_address_(sharedAddress(stages)),
         ring_(work.ring_stages) {}
 
-  __device__ void run(const BlockCoord& at) {
-    for (int cluster = at.first; cluster < work_.clusters; cluster += at.step) {
-      const int feature = at.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
-      const int token = at.tokenTile(work_, cluster) * kTokens;
+  __device__ void run(const BlockCoord& coord) {
+    for (int cluster = coord.first; cluster < work_.clusters; cluster += coord.step) {
+      const int feature = coord.featureTile(work_, cluster) * kLinearFeatures + group_ * kGroupFeatures;
+      const int token = coord.tokenTile(work_, cluster) * kTokens;
       if (leavesFromTile(Epilogue::out)) prepareTile(feature, token);
-      const Features features = multiply(at, feature + warp() * 16 + Results::firstFeature(lane_), token);
-      if (epilogue_.shares_tile) gather(at);
+      const Features features = multiply(coord, feature + warp() * 16 + Results::firstFeature(lane_), token);
+      if (epilogue_.shares_tile) reduceParts(coord);
       if (epilogue_.normed) barrierWait(&barriers_.scales.full, tile_ % 2);
       if constexpr (leavesInChunks(Epilogue::out)) {
-        epilogueInChunks(at, feature, token, features);
+        epilogueInChunks(coord, feature, token, features);
       } else {
         if (Epilogue::out == Out::kStages) {
-          takeStage(at, cluster + at.step >= work_.clusters);
+          acquireOutStage(coord, cluster + coord.step >= work_.clusters);
         } else if (epilogue_.residual) {
           barrierWait(&barriers_.residual[group_], tile_ % 2);
         }
-        epilogueInPlace(at, feature, token, features);
+        epilogueInPlace(coord, feature, token, features);
       }
       __syncwarp();
       if (epilogue_.normed && lane_ == 0) barrierArrive(&barriers_.scales.empty);
@@ -62,36 +62,37 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
   // Sums the tile's products. What belongs to the features from `feature` on, and the tokens' positions, are loaded
   // meanwhile: ahead of the first tile, whose input is waited for anyway, and beside the first stage of those that
   // follow it.
-  __device__ Features multiply(const BlockCoord& at, int feature, int token) {
+  __device__ Features multiply(const BlockCoord& coord, int feature, int token) {
     constexpr bool kManyTiles = leavesInChunks(Epilogue::out) && kTokens >= kLargeTokens;
     Features features;
     if (!kManyTiles || tile_ == 0) features = loadFeatures(feature, token);
     // Of the first of several tiles: whether the second warpgroup starts kLagStages after the first.
-    const bool lags = kLagStages > 0 && tile_ == 0 && !epilogue_.shares_tile && at.first + at.step < work_.clusters &&
-                      at.end - at.begin > kLagStages;
+    const bool lags = kLagStages > 0 && tile_ == 0 && !epilogue_.shares_tile &&
+                      coord.first + coord.step < work_.clusters && coord.end - coord.begin > kLagStages;
     if (lags && group_ > 0) namedBarrier(kLagBarrier, kGroups * kWarpgroup);
     int before = 0;
-    for (int i = at.begin; i < at.end; ++i, ring_.advance()) {
+    for (int i = coord.begin; i < coord.end; ++i, ring_.advance()) {
       const uint64_t a =
           fullDescriptor(panelDescriptor(stages_address_ + ring_.stage * S::kStageBytes + group_ * S::kPanelBytes));
       const uint64_t b =
           fullDescriptor(panelDescriptor(stages_address_ + ring_.stage * S::kStageBytes + S::kWeightBytes));
-      if (Epilogue::out == Out::kStages && i == at.begin + 1) leaveStage(at);
+      if (Epilogue::out == Out::kStages && i == coord.begin + 1) releaseOutStage(coord);
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
       wgmmaFence();
-      Operands::template multiply<kTokens>(sums_, a, b, i > at.begin);
+      Operands::template multiply<kTokens>(sums_, a, b, i > coord.begin);
       wgmmaCommit();
-      if (kManyTiles && i == at.begin && tile_ > 0) features = loadFeatures(feature, token);
+      if (kManyTiles && i == coord.begin && tile_ > 0) features = loadFeatures(feature, token);
       wgmmaWait<1>();
-      if (lags && group_ == 0 && i == at.begin + kLagStages) {
+      if (lags && group_ == 0 && i == coord.begin + kLagStages) {
         namedArrive(kLagBarrier, kGroups * kWarpgroup);
       }
-      if (i > at.begin) release(before, at);
+      if (i > coord.begin) release(before, coord);
       before = ring_.stage;
     }
     wgmmaWait<0>();
-    if (at.begin < at.end) release(before, at);  // or parts without work would tell of a stage that they never had
-    if (Epilogue::out == Out::kStages) leaveStage(at);
+    if (coord.begin < coord.end)
+      release(before, coord);  // or parts without work would tell of a stage that they never had
+    if (Epilogue::out == Out::kStages) releaseOutStage(coord);
     return features;
   }
 
@@ -100,23 +101,23 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
   // that threads of a warp might take apart, as far as the compiler knows, the ring is no longer in uniform registers,
   // where matrix instructions take their descriptors from, and the main loop moves each there
   // (tests/plugins/test_loops.py).
-  __device__ void takeStage(const BlockCoord& at, bool last) {
+  __device__ void acquireOutStage(const BlockCoord& coord, bool last) {
     for (int group = 0; group < kGroups; ++group, ring_.advance()) {
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
       __syncwarp();  // or lanes that leave the stage would be ahead of others that still look for its arrival
       const bool is_mine = group == group_, keeps = is_mine && !last;
       if (is_mine) out_ = stages_ + ring_.stage * S::kStageBytes;
       if (keeps) stage_out_ = ring_.stage;
-      release(ring_.stage, at, !keeps);
+      release(ring_.stage, coord, !keeps);
     }
   }
 
   // Once, and not before the next tile's first stage: by then the tile has left.
-  __device__ void leaveStage(const BlockCoord& at) {
+  __device__ void releaseOutStage(const BlockCoord& coord) {
     if (stage_out_ < 0) return;
     if (in_group_ == 0) waitStoresRead<0>();
     __syncwarp();
-    release(stage_out_, at);
+    release(stage_out_, coord);
     stage_out_ = -1;
   }
 
@@ -124,28 +125,28 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
   // the same tokens or features, are not enough: a block fills the residual's stages alone, so that it may be a round
   // ahead of a neighbour who still waits for another, and its arrival would count for that one's
   // (tests/plugins/linear_barriers.py).
-  __device__ void release(int stage, const BlockCoord& at, bool leaves = true) {
-    if (leaves && lane_ >> work_.shared_shift == 0) barrierArriveAt(&barriers_.empty[stage], at.group + lane_);
+  __device__ void release(int stage, const BlockCoord& coord, bool leaves = true) {
+    if (leaves && lane_ >> work_.shared_shift == 0) barrierArriveAt(&barriers_.empty[stage], coord.group + lane_);
   }
 
   // Adds what the other blocks of the cluster summed for this tile, in the order of their parts: sums are left where
   // the stages were, and each block reads those of the boxes that it stores.
-  __device__ void gather(const BlockCoord& at) {
+  __device__ void reduceParts(const BlockCoord& coord) {
     constexpr int kHalf = kWarpgroup * sizeof(float4);
     const unsigned mine = stages_address_ + group_ * kBoxes * 2 * kHalf + in_group_ * sizeof(float4);
     namedBarrier(kSumsBarrier, kGroups * kWarpgroup);
 #pragma unroll
     for (int i = 0; i < 2 * kBoxes; ++i) {
-      if (!owns(at, i / 2)) storeShared(mine + i * kHalf, sums_[i]);
+      if (!owns(coord, i / 2)) storeShared(mine + i * kHalf, sums_[i]);
     }
     clusterSyncMemory();
     const int blocks = work_.tiling.cluster_features * work_.tiling.cluster_tokens;
     for (int part = 0; part < work_.tiling.parts; ++part) {
-      if (part == at.part) continue;
-      const unsigned theirs = addressAt(mine, at.rank + (part - at.part) * blocks);
+      if (part == coord.part) continue;
+      const unsigned theirs = addressAt(mine, coord.rank + (part - coord.part) * blocks);
 #pragma unroll
       for (int i = 0; i < 2 * kBoxes; ++i) {
-        if (owns(at, i / 2)) addShared(sums_[i], theirs + i * kHalf);
+        if (owns(coord, i / 2)) addShared(sums_[i], theirs + i * kHalf);
       }
     }
   }
@@ -161,14 +162,14 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
 
   // Of a tile that its residual was fetched to, or whose moments are asked for. Where boxes do not fill two halves one
   // is in both: it leaves twice, as it is.
-  __device__ void epilogueInPlace(const BlockCoord& at, int feature, int token, const Features& of) {
+  __device__ void epilogueInPlace(const BlockCoord& coord, int feature, int token, const Features& of) {
     unsigned residual_ahead[4] = {};
     Scales scales{};
     const auto load = [&](int box) {
       if (epilogue_.residual) Results::loadResidual(residual_ahead, out_ + box * kBoxBytes, warp(), lane_);
       if (epilogue_.normed) scales = loadScales(box);
     };
-    const auto leave = [&](int begin) {
+    const auto storePart = [&](int begin) {
       namedBarrier(group_ + 1, kWarpgroup);
       if (in_group_ != 0) return;
       fenceAsyncProxy();
@@ -176,15 +177,15 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
           maps_, out_, epilogue_,
           [&](const CUtensorMap& map, const CUtensorMap& at_once, unsigned char* from, int box_bytes) {
             const int end = epilogue_.shares_tile ? kBoxes : begin + kAtOnce;
-            storeBoxes(map, at_once, at, feature, token, from + begin * box_bytes, box_bytes, begin, end);
+            storeBoxes(map, at_once, coord, feature, token, from + begin * box_bytes, box_bytes, begin, end);
           });
       commitStores();
     };
     if (!epilogue_.shares_tile) load(0);
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
-      if (kAtOnce < kBoxes && box == kAtOnce && !epilogue_.shares_tile) leave(0);
-      if (!storesBox(at, box)) continue;
+      if (kAtOnce < kBoxes && box == kAtOnce && !epilogue_.shares_tile) storePart(0);
+      if (!storesBox(coord, box)) continue;
       if (epilogue_.shares_tile) load(box);
       float value[4][2];
       biased(value, box, of, scales);
@@ -193,8 +194,8 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
       if (!epilogue_.shares_tile && box + 1 < kBoxes) load(box + 1);
       Results::template store<kTokens>(value, out_, box, warp(), lane_, epilogue_, work_);
     }
-    leave(epilogue_.shares_tile ? 0 : kBoxes - kAtOnce);
-    if (epilogue_.moments) storeMoments(at, feature, token);
+    storePart(epilogue_.shares_tile ? 0 : kBoxes - kAtOnce);
+    if (epilogue_.moments) storeMoments(coord, feature, token);
   }
 
   __device__ void addResidual(float (&value)[4][2], const unsigned (&packed)[4], const Features& of,
@@ -214,7 +215,7 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
   }
 
   // This warp takes those of 8 tokens of every 32.
-  __device__ void storeMoments(const BlockCoord& at, int feature, int token) const {
+  __device__ void storeMoments(const BlockCoord& coord, int feature, int token) const {
     constexpr int kStep = kWarps * 8, kTimes = ceilDiv(kTokens, kStep);
     const int first = in_group_ / kWarpSize * 8;
     float2* const out = work_.moments_out + int64_t{feature / kGroupFeatures} * work_.T + token;
@@ -225,7 +226,7 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
 #pragma unroll
     for (int time = 0; time < kTimes; ++time) {
       const int row = first + time * kStep + momentsToken(lane_);
-      if (row < rows && storesBox(at, row / kBoxTokens)) out[row] = momentsOf(sums[time], kGroupFeatures);
+      if (row < rows && storesBox(coord, row / kBoxTokens)) out[row] = momentsOf(sums[time], kGroupFeatures);
     }
   }
 

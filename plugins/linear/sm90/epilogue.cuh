@@ -63,9 +63,9 @@ struct AnyInChunks : Separate, Sharing<kMayShare> {
 };
 
 // The same with ReLU or SiLU, which few models have without a gate.
-struct SeldomInChunks : AnyInChunks<Activation::kNone> {
+struct RareInChunks : AnyInChunks<Activation::kNone> {
   const Activation activation;
-  explicit __device__ SeldomInChunks(const Work& work)
+  explicit __device__ RareInChunks(const Work& work)
       : AnyInChunks(work), activation(work.activation == Activation::kRelu ? Activation::kRelu : Activation::kSilu) {}
 };
 
@@ -152,7 +152,7 @@ auto withEpilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run 
 template <bool kMayShare, typename Run>
 auto withEpilogue(EpilogueKindTag<EpilogueKind::kAnyChunks>, const Work& work, Run run) {
   if (work.activation == Activation::kGeluTanh) return run(TypeTag<AnyInChunks<Activation::kGeluTanh>>());
-  return run(TypeTag<SeldomInChunks>());
+  return run(TypeTag<RareInChunks>());
 }
 template <bool kMayShare, typename Run>
 auto withEpilogue(EpilogueKindTag<EpilogueKind::kPairs>, const Work& work, Run run) {

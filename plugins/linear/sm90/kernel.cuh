@@ -36,26 +36,26 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     fenceAsyncProxy();
   }
   clusterSync();
-  const BlockCoord at(work);
+  const BlockCoord coord(work);
   unsigned char* const out = shared_bytes + work.ring_stages * S::kStageBytes;
   using Scale = ScaleOf<Epilogue>;
   Scale* const scales = reinterpret_cast<Scale*>(out + S::outBytes(Epilogue::out));
   if (threadIdx.x < kWarpgroup) {
     shrinkRegisters<56>();
-    if (threadIdx.x == 0) fetchWeight<Operands, kTokens, Epilogue::out>(work, maps, at, barriers, stages);
-    if (threadIdx.x == kWarpSize) fetchInput<Operands, kTokens, Epilogue::out>(work, maps, at, barriers, stages);
+    if (threadIdx.x == 0) fetchWeight<Operands, kTokens, Epilogue::out>(work, maps, coord, barriers, stages);
+    if (threadIdx.x == kWarpSize) fetchInput<Operands, kTokens, Epilogue::out>(work, maps, coord, barriers, stages);
     const int thread = threadIdx.x - (kWarpgroup - kScaleThreads);
     const Epilogue epilogue(work);
     if (epilogue.normed && thread >= 0) {
       constexpr bool kMayLack = Epilogue::gated || Epilogue::rotates;
-      fetchScales<kTokens, kMayLack>(work, at, barriers.scales, scales, thread);
+      fetchScales<kTokens, kMayLack>(work, coord, barriers.scales, scales, thread);
     }
     __syncwarp();
     if (epilogue.shares_tile) clusterSyncMemory();  // with the consumers' gather()
   } else {
     growRegisters<224>();
     waitForPriorGrids();
-    Consumer<Operands, kTokens, Epilogue>(work, maps, barriers, shared_bytes, out, scales).run(at);
+    Consumer<Operands, kTokens, Epilogue>(work, maps, barriers, shared_bytes, out, scales).run(coord);
   }
   __syncwarp();
   if (work.tiling.parts > 1) clusterSync();  // no block leaves while another may still read its sums

@@ -54,13 +54,13 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
 // their way while one is computed. kMayLack: where nothing is normed, rows are scaled by 1, so that a
 // seldom epilogue needs no second kernel.
 template <int kTokens, bool kMayLack, typename Scale>
-__device__ void fetchScales(const Work& work, const BlockCoord& at, ScaleBarriers& barriers, Scale* scales,
+__device__ void fetchScales(const Work& work, const BlockCoord& coord, ScaleBarriers& barriers, Scale* scales,
                             int thread) {
   constexpr int kRows = ceilDiv(kTokens, kScaleThreads);
   unsigned parity = 1;
   waitForPriorGrids();
-  for (int cluster = at.first; cluster < work.clusters; cluster += at.step, parity ^= 1) {
-    const int token = at.tokenTile(work, cluster) * kTokens + thread, rows = work.T - token;
+  for (int cluster = coord.first; cluster < work.clusters; cluster += coord.step, parity ^= 1) {
+    const int token = coord.tokenTile(work, cluster) * kTokens + thread, rows = work.T - token;
     float2 of_rows[kRows];
     const bool lacks = kMayLack && !work.moments_in;
     if (!lacks) scalesOfRows<kScaleThreads>(of_rows, work.moments_in + token, rows, work);
@@ -70,11 +70,11 @@ __device__ void fetchScales(const Work& work, const BlockCoord& at, ScaleBarrier
       const int row_offset = row * kScaleThreads;
       if (row_offset + thread >= kTokens) break;
       const float2 scale = row_offset < rows ? of_rows[row] : float2{0.f, 0.f};
-      const float2 held = lacks ? float2{1.f, 0.f} : scale;
+      const float2 row_scale = lacks ? float2{1.f, 0.f} : scale;
       if constexpr (std::is_same_v<Scale, float>) {
-        scales[row_offset + thread] = held.x;
+        scales[row_offset + thread] = row_scale.x;
       } else {
-        scales[row_offset + thread] = held;
+        scales[row_offset + thread] = row_scale;
       }
     }
     barrierArrive(&barriers.full);

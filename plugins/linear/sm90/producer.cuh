@@ -22,17 +22,17 @@ __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
 // cluster have left all stages: their arrivals here are on their way without any barrier of the cluster waiting for
 // them, and a launch fails where one comes to a block that has ended.
 template <typename Operands, int kTokens, Out kOut>
-__device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const BlockCoord& at,
+__device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const BlockCoord& coord,
                             Barriers& barriers, unsigned stages) {
   using S = Shape<kTokens>;
   constexpr int kDepth = Operands::depth;
-  const typename Operands::template Share<kGroups> share(at.token, work.tiling.cluster_tokens);
-  const auto blocks = static_cast<uint16_t>(work.same_features << (at.group + at.feature));
+  const typename Operands::template Share<kGroups> share(coord.token, work.tiling.cluster_tokens);
+  const auto blocks = static_cast<uint16_t>(work.same_features << (coord.group + coord.feature));
   Ring ring(work.ring_stages);
-  for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
-    const int feature = at.featureTile(work, cluster) * kLinearFeatures;
+  for (int cluster = coord.first; cluster < work.clusters; cluster += coord.step) {
+    const int feature = coord.featureTile(work, cluster) * kLinearFeatures;
 #pragma unroll 1
-    for (int row = at.begin * kDepth; row < at.end * kDepth; row += kDepth, ring.advance()) {
+    for (int row = coord.begin * kDepth; row < coord.end * kDepth; row += kDepth, ring.advance()) {
       uint64_t* const full = &barriers.full[ring.stage];
       barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
       pace<kTokens>(work, barriers, ring);
@@ -51,20 +51,20 @@ __device__ void fetchWeight(const Work& work, const typename Operands::Maps& map
 
 // And the residual after it, where it has stages.
 template <typename Operands, int kTokens, Out kOut>
-__device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord& at, Barriers& barriers,
+__device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord& coord, Barriers& barriers,
                            unsigned stages) {
   using S = Shape<kTokens>;
   constexpr int kDepth = Operands::depth;
   const int tokens = kTokens / work.tiling.cluster_features;  // this block's, for its cluster
-  const int first = at.feature * tokens;
+  const int first = coord.feature * tokens;
   const auto blocks = static_cast<uint16_t>(((1u << work.tiling.cluster_features) - 1)
-                                            << (at.group + at.token * work.tiling.cluster_features));
+                                            << (coord.group + coord.token * work.tiling.cluster_features));
   Ring ring(work.ring_stages);
   waitForPriorGrids();
-  for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
-    const int token = at.tokenTile(work, cluster) * kTokens + first;
+  for (int cluster = coord.first; cluster < work.clusters; cluster += coord.step) {
+    const int token = coord.tokenTile(work, cluster) * kTokens + first;
 #pragma unroll 1
-    for (int column = at.begin * kDepth; column < at.end * kDepth; column += kDepth, ring.advance()) {
+    for (int column = coord.begin * kDepth; column < coord.end * kDepth; column += kDepth, ring.advance()) {
       uint64_t* const full = &barriers.full[ring.stage];
       barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
       pace<kTokens>(work, barriers, ring);
@@ -73,7 +73,7 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord&
               full, blocks);
     }
     if constexpr (kOut == Out::kStages) {
-      const int feature = at.featureTile(work, cluster) * kLinearFeatures;
+      const int feature = coord.featureTile(work, cluster) * kLinearFeatures;
       for (int group = 0; group < kGroups; ++group, ring.advance()) {
         uint64_t* const full = &barriers.full[ring.stage];
         barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);

@@ -18,21 +18,21 @@ namespace padfree {
 // of the same tokens, which they fetch together, those that differ in `token` the same range of other tokens.
 struct FeatureRange {
   int begin, end, token;
-  __device__ FeatureRange(const Work& work, const BlockCoord& at, int cluster, int tokens)
-      : begin(BlockCoord::rangeBegin(work, at.featureTile(work, cluster))),
-        end(BlockCoord::rangeBegin(work, at.featureTile(work, cluster) + 1)),
-        token(at.tokenTile(work, cluster) * tokens) {}
+  __device__ FeatureRange(const Work& work, const BlockCoord& coord, int cluster, int tokens)
+      : begin(BlockCoord::rangeBegin(work, coord.featureTile(work, cluster))),
+        end(BlockCoord::rangeBegin(work, coord.featureTile(work, cluster) + 1)),
+        token(coord.tokenTile(work, cluster) * tokens) {}
 };
 
 // Returns when all blocks with the same features have left all stages, for the reason that fetchWeight has.
 template <typename Operands, typename S>
-__device__ void fetchResidentWeight(const Work& work, const typename Operands::Maps& maps, const BlockCoord& at,
+__device__ void fetchResidentWeight(const Work& work, const typename Operands::Maps& maps, const BlockCoord& coord,
                                     ResidentBarriers& barriers, unsigned ring_address) {
-  const typename Operands::template Share<1> share(at.token, work.tiling.cluster_tokens);
-  const auto blocks = static_cast<uint16_t>(work.same_features << at.feature);
+  const typename Operands::template Share<1> share(coord.token, work.tiling.cluster_tokens);
+  const auto blocks = static_cast<uint16_t>(work.same_features << coord.feature);
   Ring ring(work.ring_stages);
-  for (int cluster = at.first; cluster < work.clusters; cluster += at.step) {
-    const FeatureRange range(work, at, cluster, S::kTokens);
+  for (int cluster = coord.first; cluster < work.clusters; cluster += coord.step) {
+    const FeatureRange range(work, coord, cluster, S::kTokens);
     for (int tile = range.begin; tile < range.end; ++tile) {
 #pragma unroll 1
       for (int i = 0; i < work.stages; ++i, ring.advance()) {
@@ -51,16 +51,16 @@ __device__ void fetchResidentWeight(const Work& work, const typename Operands::M
 
 // The same of the input, which is left once for every range.
 template <typename Operands, typename S>
-__device__ void fetchResidentInput(const Work& work, const Maps& maps, const BlockCoord& at, ResidentBarriers& barriers,
-                                   unsigned input_address) {
+__device__ void fetchResidentInput(const Work& work, const Maps& maps, const BlockCoord& coord,
+                                   ResidentBarriers& barriers, unsigned input_address) {
   const int tokens = S::kTokens / work.tiling.cluster_features;  // this block's, for its cluster
-  const int first = at.feature * tokens;
+  const int first = coord.feature * tokens;
   const auto blocks =
-      static_cast<uint16_t>(((1u << work.tiling.cluster_features) - 1) << (at.token * work.tiling.cluster_features));
+      static_cast<uint16_t>(((1u << work.tiling.cluster_features) - 1) << (coord.token * work.tiling.cluster_features));
   unsigned parity = 1;
   waitForPriorGrids();
-  for (int cluster = at.first; cluster < work.clusters; cluster += at.step, parity ^= 1) {
-    const int token = at.tokenTile(work, cluster) * S::kTokens + first;
+  for (int cluster = coord.first; cluster < work.clusters; cluster += coord.step, parity ^= 1) {
+    const int token = coord.tokenTile(work, cluster) * S::kTokens + first;
 #pragma unroll 1
     for (int i = 0; i < work.stages; ++i) {
       barrierWait(&barriers.input_empty[i], parity);
@@ -80,26 +80,26 @@ class ResidentConsumer : CollectiveEpilogue<Operands, S, Epilogue> {
   static constexpr int kPingPongBarrier = kGroups + 1;  // one for each warpgroup, after as many others
 
  public:
-  __device__ ResidentConsumer(const Work& work, const Maps& maps, const BlockCoord& at, ResidentBarriers& barriers,
+  __device__ ResidentConsumer(const Work& work, const Maps& maps, const BlockCoord& coord, ResidentBarriers& barriers,
                               unsigned input_address, unsigned ring_address, unsigned char* out,
                               const ScaleOf<Epilogue>* scales)
       : Base(work, maps, out, scales),
         barriers_(barriers),
         input_address_(input_address),
-        ring_descriptor_(held(panelDescriptor(ring_address))),
-        full_(held(sharedAddress(barriers.full))),
-        input_full_(held(sharedAddress(barriers.input_full))),
-        empty_(addressAt(sharedAddress(barriers.empty), at.feature + (lane_ << work.features_shift))),
-        input_empty_(addressAt(sharedAddress(barriers.input_empty), (at.token << work.features_shift) + lane_)),
+        ring_descriptor_(keepInRegister(panelDescriptor(ring_address))),
+        full_(keepInRegister(sharedAddress(barriers.full))),
+        input_full_(keepInRegister(sharedAddress(barriers.input_full))),
+        empty_(addressAt(sharedAddress(barriers.empty), coord.feature + (lane_ << work.features_shift))),
+        input_empty_(addressAt(sharedAddress(barriers.input_empty), (coord.token << work.features_shift) + lane_)),
         ring_(work.ring_stages) {}
 
-  __device__ void run(const BlockCoord& at) {
+  __device__ void run(const BlockCoord& coord) {
     bool is_mine = group_ == 0;
     unsigned parity = 0;  // of the range
-    for (int cluster = at.first; cluster < work_.clusters; cluster += at.step, parity ^= 1) {
-      const FeatureRange range(work_, at, cluster, kTokens);
-      const bool is_last_range = cluster + at.step >= work_.clusters;
-      if (range.end - range.begin == 1 && !is_mine) leaveAll(parity);
+    for (int cluster = coord.first; cluster < work_.clusters; cluster += coord.step, parity ^= 1) {
+      const FeatureRange range(work_, coord, cluster, kTokens);
+      const bool is_last_range = cluster + coord.step >= work_.clusters;
+      if (range.end - range.begin == 1 && !is_mine) releaseAll(parity);
       for (int tile = range.begin; tile < range.end; ++tile, is_mine = !is_mine) {
         if (!is_mine) {
           ring_.skip(work_.stages);
@@ -113,7 +113,7 @@ class ResidentConsumer : CollectiveEpilogue<Operands, S, Epilogue> {
         if (waits_for_other_) namedBarrier(kPingPongBarrier + group_, kGroups * kWarpgroup);
         multiply(is_first, is_last, is_followed, parity);
         if (epilogue_.normed && is_first) barrierWait(&barriers_.scales.full, parity);
-        this->epilogueInChunks(at, feature, range.token, features);
+        this->epilogueInChunks(coord, feature, range.token, features);
         waits_for_other_ = true;
         __syncwarp();
         if (epilogue_.normed && is_last && lane_ == 0) barrierArrive(&barriers_.scales.empty);
@@ -128,7 +128,8 @@ class ResidentConsumer : CollectiveEpilogue<Operands, S, Epilogue> {
   // not take longer than these.
   __device__ void multiply(bool is_first, bool is_last, bool is_followed, unsigned parity) {
     constexpr int kHalf = Operands::steps / 2;
-    unsigned b_low = panelDescriptor(input_address_), input_full = input_full_, left = 0, left_input = input_empty_;
+    unsigned b_low = panelDescriptor(input_address_), input_full = input_full_, stage_barrier = 0,
+             input_barrier = input_empty_;
     const auto waitForStage = [&] {
       if (is_first) barrierWaitAt(input_full, parity);
       barrierWaitAt(full_ + ring_.stage * sizeof(uint64_t), ring_.parity);
@@ -142,12 +143,12 @@ class ResidentConsumer : CollectiveEpilogue<Operands, S, Epilogue> {
       Operands::template multiply<kTokens, 0, kHalf>(sums_, a, b, i > 0);
       wgmmaCommit();
       wgmmaWait<1>();
-      if (i > 0) leave(left, left_input, is_last);
+      if (i > 0) release(stage_barrier, input_barrier, is_last);
       wgmmaFence();
       Operands::template multiply<kTokens, kHalf, Operands::steps>(sums_, a, b, true);
       wgmmaCommit();
-      if (i > 0) left_input += sizeof(uint64_t);
-      left = empty_ + ring_.stage * sizeof(uint64_t);
+      if (i > 0) input_barrier += sizeof(uint64_t);
+      stage_barrier = empty_ + ring_.stage * sizeof(uint64_t);
       b_low += S::kInputBytes >> 4;
       input_full += sizeof(uint64_t);
       ring_.advance();
@@ -155,18 +156,18 @@ class ResidentConsumer : CollectiveEpilogue<Operands, S, Epilogue> {
     }
     if (is_followed) namedArrive(kPingPongBarrier + 1 - group_, kGroups * kWarpgroup);
     wgmmaWait<0>();
-    leave(left, left_input, is_last);
+    release(stage_barrier, input_barrier, is_last);
   }
 
   // Tells the blocks that fetch together that this warp has left a stage, and with the range's last tile input: at
   // these addresses in the cluster, of the blocks of which this lane tells one.
-  __device__ void leave(unsigned stage, unsigned input, bool is_last) {
+  __device__ void release(unsigned stage, unsigned input, bool is_last) {
     if (lane_ < work_.tiling.cluster_tokens) barrierArriveAt(stage);
     if (is_last && lane_ < work_.tiling.cluster_features) barrierArriveAt(input);
   }
 
   // Of a range without a tile for this warpgroup. It waits for what it leaves, or it would leave what came before.
-  __device__ void leaveAll(unsigned parity) {
+  __device__ void releaseAll(unsigned parity) {
     for (int i = 0; i < work_.stages; ++i) {
       barrierWait(&barriers_.input_full[i], parity);
       __syncwarp();
@@ -205,7 +206,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     fenceAsyncProxy();
   }
   clusterSync();
-  const BlockCoord at(work);
+  const BlockCoord coord(work);
   unsigned char* const ring = shared_bytes + work.stages * S::kInputBytes;
   unsigned char* const out = ring + work.ring_stages * S::kStageBytes;
   using Scale = ScaleOf<Epilogue>;
@@ -213,18 +214,19 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   const unsigned input_address = sharedAddress(shared_bytes), ring_address = sharedAddress(ring);
   if (threadIdx.x < kWarpgroup) {
     shrinkRegisters<56>();
-    if (threadIdx.x == 0) fetchResidentWeight<Operands, S>(work, maps, at, barriers, ring_address);
-    if (threadIdx.x == kWarpSize) fetchResidentInput<Operands, S>(work, maps, at, barriers, input_address);
+    if (threadIdx.x == 0) fetchResidentWeight<Operands, S>(work, maps, coord, barriers, ring_address);
+    if (threadIdx.x == kWarpSize) fetchResidentInput<Operands, S>(work, maps, coord, barriers, input_address);
     const int thread = threadIdx.x - (kWarpgroup - kScaleThreads);
     const Epilogue epilogue(work);
     if (epilogue.normed && thread >= 0) {
       constexpr bool kMayLack = Epilogue::gated || Epilogue::rotates;
-      fetchScales<S::kTokens, kMayLack>(work, at, barriers.scales, scales, thread);
+      fetchScales<S::kTokens, kMayLack>(work, coord, barriers.scales, scales, thread);
     }
   } else {
     growRegisters<224>();
     waitForPriorGrids();
-    ResidentConsumer<Operands, S, Epilogue>(work, maps, at, barriers, input_address, ring_address, out, scales).run(at);
+    ResidentConsumer<Operands, S, Epilogue>(work, maps, coord, barriers, input_address, ring_address, out, scales)
+        .run(coord);
   }
 #endif
 }

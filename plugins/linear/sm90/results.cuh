@@ -57,10 +57,10 @@ struct HalfResults {
     storeMatricesTransposed(packed, addressIn(out + box * kBoxBytes, warp, lane));
   }
 
-  // Calls leave(map, map at once, from, bytes of a box) for what such a tile leaves as.
-  template <int kTokens, typename Leave>
-  static __device__ void forEachMap(const Maps& maps, unsigned char* out, const Epilogue&, Leave leave) {
-    leave(maps.y, maps.y_at_once, out, kBoxBytes);
+  // Calls visit(map, map at once, from, bytes of a box) for what such a tile leaves as.
+  template <int kTokens, typename Visit>
+  static __device__ void forEachMap(const Maps& maps, unsigned char* out, const Epilogue&, Visit visit) {
+    visit(maps.y, maps.y_at_once, out, kBoxBytes);
   }
 };
 

@@ -138,11 +138,11 @@ struct E4m3Results : HalfResults<T, Epilogue> {
     unsigned char* const panel = out + kTokens * kPanelRowBytes + box * (kBoxBytes / 2);
     storeMatricesTransposed(packed, panel + narrowPanelOffset(lane % 16, warp));
   }
-  template <int kTokens, typename Leave>
-  static __device__ void forEachMap(const E4m3Maps& maps, unsigned char* out, const Epilogue& epilogue, Leave leave) {
-    if (epilogue.writes_y) leave(maps.y, maps.y_at_once, out, kBoxBytes);
+  template <int kTokens, typename Visit>
+  static __device__ void forEachMap(const E4m3Maps& maps, unsigned char* out, const Epilogue& epilogue, Visit visit) {
+    if (epilogue.writes_y) visit(maps.y, maps.y_at_once, out, kBoxBytes);
     if (!epilogue.writes_e4m3) return;
-    leave(maps.y_e4m3, maps.y_e4m3_at_once, out + kTokens * kPanelRowBytes, kBoxBytes / 2);
+    visit(maps.y_e4m3, maps.y_e4m3_at_once, out + kTokens * kPanelRowBytes, kBoxBytes / 2);
   }
 };
 

@@ -20,13 +20,13 @@ static_assert(kLinearDepth * 2 == kPanelRowBytes && kE4m3Depth == kPanelRowBytes
 constexpr int kMaxStages = 10;
 constexpr int kBoxTokens = 16;                // tokens that leave with one copy
 constexpr int kBuffers = 2;                   // of a warpgroup where a tile leaves in chunks: one fills, one leaves
-constexpr int kLeastChunkBoxes = 4;           // a tile of no more is one chunk; for two of these there is always room
+constexpr int kMinChunkBoxes = 4;             // a tile of no more is one chunk; for two of these there is always room
 constexpr int kScaleThreads = 2 * kWarpSize;  // that compute the scales of rows to be normed
 constexpr int kLargeTokens =
     128;  // of tiles of which a block takes several, and fetches first stages one after the other:
 constexpr int kPacedStages = 2;  // so many at once
 constexpr int kBoxBytes = kBoxTokens * kPanelRowBytes;
-constexpr int kLeastOutBytes = kGroups * kBuffers * kLeastChunkBoxes * kBoxBytes;
+constexpr int kMinOutBytes = kGroups * kBuffers * kMinChunkBoxes * kBoxBytes;
 
 // Where results leave from.
 enum class Out {
@@ -64,11 +64,11 @@ struct Shape {
     return fit < kMaxStages ? fit : kMaxStages;
   }
   static constexpr int kBoxes = kTokens / kBoxTokens;
-  static constexpr int kRoom = kSharedLimit - kScaleBytes - stagesBeside(kLeastOutBytes) * kStageBytes;
+  static constexpr int kRoom = kSharedLimit - kScaleBytes - stagesBeside(kMinOutBytes) * kStageBytes;
   // Chunks are as few as leave room for two of them, and two where there is something to compute while one leaves.
   static constexpr int chunkBoxes(Out out) {
     const int fit = kRoom / (kGroups * kBuffers * boxBytes(out)), chunks = ceilDiv(kBoxes, fit);
-    return kBoxes <= kLeastChunkBoxes ? kBoxes : ceilDiv(kBoxes, chunks < 2 ? 2 : chunks);
+    return kBoxes <= kMinChunkBoxes ? kBoxes : ceilDiv(kBoxes, chunks < 2 ? 2 : chunks);
   }
   static constexpr int outBytes(Out out) {
     switch (out) {

@@ -8,11 +8,11 @@
 namespace padfree {
 
 // The stretch of tokens [first, last) that a mode combines, rows of x.
-struct Stretch {
+struct TokenRange {
   int first, last;
 };
 
-__device__ inline Stretch stretchOf(const PoolParams& p, int b) {
+__device__ inline TokenRange tokenRangeOf(const PoolParams& p, int b) {
   if (p.mode == PoolMode::kEach) return {b, p.cu_seqlens[b] < p.cu_seqlens[b + 1] ? b + 1 : b};
   const int begin = sequenceStart(p.cu_seqlens, b, p.T);
   const int end = max(sequenceStart(p.cu_seqlens, b + 1, p.T), begin);
@@ -29,6 +29,6 @@ __device__ inline void storeResult(const PoolParams& p, int64_t at, float value)
   }
 }
 
-constexpr float kLeastNorm = 1e-12f;  // what rows are divided by at least
+constexpr float kMinNorm = 1e-12f;  // what rows are divided by at least
 
 }  // namespace padfree
