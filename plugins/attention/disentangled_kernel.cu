@@ -120,10 +120,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
   const auto kernel = params.e4m3_factor > 0.f ? attentionDisentangledKernel<T, S, E4m3>  //
                                                : attentionDisentangledKernel<T, S, T>;
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (status != cudaSuccess) return status;
   const unsigned blocks = countQueryTiles(params.T, params.B, kRows) * params.H;
-  return launchDependent(kernel, blocks, kThreads, kBytes, stream, params);
+  return launchWithSharedMemory(kernel, blocks, kThreads, kBytes, stream, params);
 }
 
 template <typename T>

@@ -106,10 +106,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   constexpr int kBytes = S::kSharedElements * static_cast<int>(sizeof(T));
   static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
   const auto kernel = params.e4m3_factor > 0.f ? attentionMmaKernel<T, S, E4m3> : attentionMmaKernel<T, S, T>;
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (status != cudaSuccess) return status;
   const unsigned blocks = countQueryTiles(params.T, params.B, S::kRows) * params.H;
-  return launchDependent(kernel, blocks, kThreads, kBytes, stream, params);
+  return launchWithSharedMemory(kernel, blocks, kThreads, kBytes, stream, params);
 }
 
 // The length that the build expects, or else the mean.

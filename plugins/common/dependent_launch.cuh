@@ -83,4 +83,13 @@ cudaError_t launchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 block
   return launchDependentClusters(kernel, grid, block, 1, shared_bytes, stream, std::forward<Arguments>(arguments)...);
 }
 
+// The same for kernels that may need more shared memory than the 48 KB that a block has without asking.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launchWithSharedMemory(void (*kernel)(Parameters...), dim3 grid, dim3 block, int shared_bytes,
+                                   cudaStream_t stream, Arguments&&... arguments) {
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (status != cudaSuccess) return status;
+  return launchDependent(kernel, grid, block, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+}
+
 }  // namespace padfree

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kRowNormThreads, highOccupancyBlocks(kVectors)
   releaseNextGrid();
 
   const unsigned identity = identityFragment<T>();
-  float x[kVectors][kWidth] = {}, total = 0.f, squares = 0.f;
+  float x[kVectors][kWidth] = {}, total = 0.f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     accumulate<T>(words[i], identity, x[i]);
@@ -79,14 +79,7 @@ __global__ void __launch_bounds__(kRowNormThreads, highOccupancyBlocks(kVectors)
     for (int j = 0; j < kWidth; ++j) total += x[i][j];
   }
   const float mean = warpSum(total) * (1.f / kE);
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      x[i][j] -= mean;
-      squares += x[i][j] * x[i][j];
-    }
-  }
+  const float squares = centre(x, mean, [](int) { return true; });
   load(p.gamma, 1, 0, gamma);
   load(p.beta, p.beta ? 1 : 0, 0, beta);
   const float inverse = rsqrtf(warpSum(squares) * (1.f / kE) + p.epsilon);

@@ -346,11 +346,7 @@ __global__ void __launch_bounds__(kThreads, 2) linearMmaKernel(const __grid_cons
 Work makeWork(const LinearParams& params) {
   Work work{};
   static_cast<LinearParams&>(work) = params;
-  const float* const moments = params.x_moments ? params.x_moments : params.residual_moments;
-  work.moments_in = reinterpret_cast<const float2*>(moments);
-  work.groups_in = (params.x_moments ? params.K : params.N) / kMomentFeatures;
-  work.per_group = work.groups_in > 0 ? 1.f / work.groups_in : 0.f;
-  work.epsilon = params.x_moments ? params.x_epsilon : params.residual_epsilon;
+  setNorm(work, params);
   work.feature_tiles = ceilDiv(params.N, kTileFeatures);
   work.per_y_scale = params.y_e4m3 ? 1.f / params.y_scale : 1.f;
   return work;
@@ -363,11 +359,9 @@ cudaError_t launch(const LinearParams& params, cudaStream_t stream) {
     const cudaError_t status = checkE4m3Code(reinterpret_cast<const void*>(kernel));
     if (status != cudaSuccess) return status;
   }
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (status != cudaSuccess) return status;
   const Work work = makeWork(params);
   const int64_t blocks = int64_t{work.feature_tiles} * ceilDiv(params.T, kTileTokens);
-  return launchDependent(kernel, gridSize(blocks), kThreads, kSharedBytes, stream, work);
+  return launchWithSharedMemory(kernel, gridSize(blocks), kThreads, kSharedBytes, stream, work);
 }
 
 }  // namespace

@@ -7,6 +7,15 @@
 
 namespace padfree {
 
+// Sets what these functions read of a kernel's work, but T and rms, where the input or the residual is normed.
+template <typename Work>
+void setNorm(Work& work, const LinearParams& p) {
+  work.moments_in = reinterpret_cast<const float2*>(p.x_moments ? p.x_moments : p.residual_moments);
+  work.groups_in = (p.x_moments ? p.K : p.N) / kMomentFeatures;
+  work.per_group = work.groups_in > 0 ? 1.f / work.groups_in : 0.f;
+  work.epsilon = p.x_moments ? p.x_epsilon : p.residual_epsilon;
+}
+
 // What a row is multiplied by and what is added then, so that it has mean 0 and variance 1, or a mean square of 1: from
 // the mean of its first group, the sums of all groups' distances from that and of their squares, and the sum of what is
 // within the groups. Of a kernel's work it reads per_group (1 / groups_in), epsilon and rms.

@@ -405,10 +405,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
     }
   }
   const auto kernel = attentionSm90DisentangledKernel<DisentangledShape<T>>;
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (status != cudaSuccess) return status;
   const unsigned blocks = countQueryTiles(params.T, params.B, kTaskRows) * static_cast<unsigned>(params.H);
-  return launchDependent(kernel, dim3(blocks), dim3(kWarpgroup), kSharedBytes, stream, params, maps, positions);
+  return launchWithSharedMemory(kernel, blocks, kWarpgroup, kSharedBytes, stream, params, maps, positions);
 }
 
 }  // namespace

@@ -75,14 +75,11 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   const int shared_bytes = S::kSharedBytes + (tables ? tableBytes<S>(params.bias_range) : 0);
   AttentionMaps maps;
   if (!encodeMaps<S>(params, S::kKeys, maps)) return cudaErrorInvalidValue;
-  const auto kernel = attentionSm90Kernel<S>;
   int multiprocessors = 0;
-  cudaError_t status = countMultiprocessors(multiprocessors);
-  if (status == cudaSuccess) {
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  }
+  const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
-  return launchDependent(kernel, dim3(multiprocessors), dim3(S::kThreads), shared_bytes, stream, params, maps);
+  return launchWithSharedMemory(attentionSm90Kernel<S>, multiprocessors, S::kThreads, shared_bytes, stream, params,
+                                maps);
 }
 
 template <typename T>

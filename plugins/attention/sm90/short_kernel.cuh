@@ -247,10 +247,8 @@ cudaError_t launch(const AttentionParams& params, int groups, cudaStream_t strea
   AttentionMaps maps;
   if (!encodeMaps<S>(params, S::kKeys, maps)) return cudaErrorInvalidValue;
   const auto kernel = attentionSm90ShortKernel<S>;
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
-  if (status != cudaSuccess) return status;
-  return launchDependent(kernel, dim3((params.B + 1) * params.H, groups), dim3(kWarpgroup), S::kSharedBytes, stream,
-                         params, maps);
+  return launchWithSharedMemory(kernel, dim3((params.B + 1) * params.H, groups), kWarpgroup, S::kSharedBytes, stream,
+                                params, maps);
 }
 
 // Sequences are cut into blocks of 64 query rows where whole ones, which read K and V once, would not fill the GPU.

@@ -283,7 +283,7 @@ template <typename S>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   if (!seesNearKeys(params)) return cudaErrorInvalidValue;
   int multiprocessors = 0;
-  cudaError_t status = countMultiprocessors(multiprocessors);
+  const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
   const int64_t groups = int64_t{params.T} * params.H / kTaskRows, at_once = int64_t{multiprocessors} * S::kBlocks;
   const int groups_of_run =
@@ -293,10 +293,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   AttentionMaps maps;
   if (!encodeMaps<S>(params, kTaskRows, maps)) return cudaErrorInvalidValue;
   const auto kernel = attentionSm90WindowKernel<S>;
-  status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (status != cudaSuccess) return status;
   const unsigned blocks = countQueryTiles(params.T, params.B, runs.rows) * static_cast<unsigned>(params.H);
-  return launchDependent(kernel, dim3(blocks), dim3(kWarpgroup), shared_bytes, stream, params, maps, runs);
+  return launchWithSharedMemory(kernel, blocks, kWarpgroup, shared_bytes, stream, params, maps, runs);
 }
 
 template <typename T>

@@ -174,7 +174,7 @@ class CollectiveEpilogue {
   }
 
   // Of a tile to which nothing is added, with what belongs to its features. A vote says that all threads of a warp go
-  // the same way, for the reason that Consumer::takeStage has.
+  // the same way, for the reason that Consumer::acquireOutStage has.
   __device__ void epilogueInChunks(const BlockCoord& coord, int feature, int token, const Features& of) {
     if constexpr (Epilogue::rotates) {
       if (__any_sync(kFullMask, is_pair_)) return storeInChunks<true>(coord, feature, token, of);

@@ -5,6 +5,7 @@
 #include "common/dependent_launch.cuh"
 #include "common/launch.h"
 #include "common/tensor_map.h"
+#include "linear/row_scale.cuh"
 #include "linear/sm90/launch.h"
 #include "linear/sm90/selected_kernel.h"
 
@@ -97,10 +98,7 @@ cudaError_t makeWork(const LinearParams& p, const LinearTiling& tiling, Work& wo
   work.bias = p.bias;
   work.normed = p.x_moments ? Normed::kInput : p.residual_moments ? Normed::kResidual : Normed::kNothing;
   work.residual_scale = p.residual_moments ? p.residual_scale : nullptr;
-  work.moments_in = reinterpret_cast<const float2*>(p.x_moments ? p.x_moments : p.residual_moments);
-  work.groups_in = (p.x_moments ? p.K : p.N) / kGroupFeatures;
-  work.per_group = work.groups_in > 0 ? 1.f / work.groups_in : 0.f;
-  work.epsilon = p.x_moments ? p.x_epsilon : p.residual_epsilon;
+  setNorm(work, p);
   work.moments_out = reinterpret_cast<float2*>(p.moments);
   work.T = p.T;
   work.N = p.N;

@@ -2,6 +2,8 @@
 // Which kernel a GEMM takes. Included where kernels are compiled for one type and some epilogues.
 #pragma once
 
+#include <type_traits>
+
 #include "common/launch.h"
 #include "linear/sm90/kernel.cuh"
 #include "linear/sm90/launch.h"
@@ -48,44 +50,20 @@ SelectedKernel selectIfThere(const Work& work) {
   }
 }
 
-// Of the sizes of tiles that there are for these operands and this kind of epilogue.
-template <EpilogueKind kKind, typename Operands>
-SelectedKernel selectKernel(const Work& work) {
-  switch (work.tiling.tokens) {
-    case 16:
-      return selectIfThere<kKind, Operands, 16>(work);
-    case 32:
-      return selectIfThere<kKind, Operands, 32>(work);
-    case 48:
-      return selectIfThere<kKind, Operands, 48>(work);
-    case 64:
-      return selectIfThere<kKind, Operands, 64>(work);
-    case 80:
-      return selectIfThere<kKind, Operands, 80>(work);
-    case 96:
-      return selectIfThere<kKind, Operands, 96>(work);
-    case 112:
-      return selectIfThere<kKind, Operands, 112>(work);
-    case 128:
-      return selectIfThere<kKind, Operands, 128>(work);
-    case 144:
-      return selectIfThere<kKind, Operands, 144>(work);
-    case 160:
-      return selectIfThere<kKind, Operands, 160>(work);
-    case 176:
-      return selectIfThere<kKind, Operands, 176>(work);
-    case 192:
-      return selectIfThere<kKind, Operands, 192>(work);
-    case 208:
-      return selectIfThere<kKind, Operands, 208>(work);
-    case 224:
-      return selectIfThere<kKind, Operands, 224>(work);
-    case 240:
-      return selectIfThere<kKind, Operands, 240>(work);
-    case 256:
-      return selectIfThere<kKind, Operands, 256>(work);
+// Calls select(std::integral_constant<int, tokens>()), for tiles of a multiple of 16 tokens; no kernel has others.
+template <int kTokens = kMaxLinearTokens, typename Select>
+SelectedKernel selectByTokens(int tokens, const Select& select) {
+  if constexpr (kTokens > 0) {
+    return tokens == kTokens ? select(std::integral_constant<int, kTokens>())
+                             : selectByTokens<kTokens - kBoxTokens>(tokens, select);
   }
   return {};
+}
+
+template <EpilogueKind kKind, typename Operands>
+SelectedKernel selectKernel(const Work& work) {
+  return selectByTokens(work.tiling.tokens,
+                        [&](auto tokens) { return selectIfThere<kKind, Operands, decltype(tokens)::value>(work); });
 }
 
 // select(work) gives the kernel.

@@ -42,23 +42,8 @@ SelectedKernel selectResidentIfThere(const Work& work) {
 
 template <typename Operands>
 SelectedKernel selectResident(const Work& work) {
-  switch (work.tiling.tokens) {
-    case 128:
-      return selectResidentIfThere<Operands, 128>(work);
-    case 144:
-      return selectResidentIfThere<Operands, 144>(work);
-    case 160:
-      return selectResidentIfThere<Operands, 160>(work);
-    case 176:
-      return selectResidentIfThere<Operands, 176>(work);
-    case 192:
-      return selectResidentIfThere<Operands, 192>(work);
-    case 208:
-      return selectResidentIfThere<Operands, 208>(work);
-    case 224:
-      return selectResidentIfThere<Operands, 224>(work);
-  }
-  return {};
+  return selectByTokens(work.tiling.tokens,
+                        [&](auto tokens) { return selectResidentIfThere<Operands, decltype(tokens)::value>(work); });
 }
 
 template <typename T>
