@@ -2,10 +2,10 @@
 // Attention with a disentangled bias (DeBERTa) on tensor cores for sm_80 and newer, as mma_kernel.cuh but for its
 // scores: s(i, j) = scale * (q_i . k_j + q_i . k_position[j - i] + k_j . q_position[j - i]).
 //
-// Of either table 64 rows and 64 keys see 127 distances, the band, and the 64 keys that follow see the same band 64
-// distances further on: a step loads that many rows of a table as it loads keys, over those that it does not need any
-// more. K and the bands arrive while the step before makes its softmax, V while this one makes its scores, so that each
-// needs shared memory once.
+// 64 rows and 64 keys meet at 127 distances, the band of rows that they need of either table. The next 64 keys need the
+// band 64 distances further on: so a step loads as many rows of a table as it loads keys, over those that it no longer
+// needs. K and the bands arrive during the previous step's softmax, V while this step's scores are computed, so that
+// one buffer for each is enough.
 #include "attention/kernels.h"
 #include "attention/mma_positions.cuh"
 #include "attention/mma_rows.cuh"
@@ -22,7 +22,7 @@ constexpr int kWarpRows = 16;
 constexpr int kRows = kWarps * kWarpRows;
 static_assert(kRows >= kTaskRows, "attentionBlocks counts on it");
 
-// kBlocks: how many the registers are cut for.
+// kBlocks: blocks per multiprocessor, which bound the registers.
 template <int kHeadSize_, int kKeys_, int kBlocks_>
 struct Shape {
   static constexpr int kHeadSize = kHeadSize_;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   if (tile.filler) return zeroRows<kThreads>(y, stride, p.D, tile.rows);
 
   const RowCopier<T, S::kHeadSize, kThreads> copier(head, p.D);
-  const int max_distance = min(p.bias_range, tile.length - 1);  // distances that rows of a table are read for
+  const int max_distance = min(p.bias_range, tile.length - 1);  // the farthest whose row of a table is read
   const T* const k_middle = static_cast<const T*>(p.k_position) + p.bias_range * stride;
   const T* const q_middle = static_cast<const T*>(p.q_position) + p.bias_range * stride;
   // Row x of a band belongs to distance x - (tile.first + kRows - 1).
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
   commitCopies();
 
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * kWarpRows;
-  const bool has_rows = warp_row < tile.rows;  // a warp without rows helps with the copies only
+  const bool has_rows = warp_row < tile.rows;  // a warp without rows only helps to copy
   const T *const q_bias = biasOf<T>(p.q, head), *const k_bias = biasOf<T>(p.k, head);
   const float scale_log2 = p.scale * kLog2E;
   const PositionScores<T, S::kHeadSize, S::kKeys, S::kStride, S::kBand> positions;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
     const int keys = tile.length - first;
     waitCopies<0>();
     if (k_bias) copier.template add<S::kKeys>(k, k_bias);
-    __syncthreads();  // K and the bands are there, every warp is done with V
+    __syncthreads();  // K and the bands have arrived, every warp is done with V
     copier.template copy<S::kKeys>(v, p.v, tile.begin + first, keys);
     commitCopies();
     if (has_rows) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionDisentangledKer
       }
     }
     waitCopies<0>();
-    __syncthreads();  // V is there, every warp is done with K and the band's first kKeys rows
+    __syncthreads();  // V has arrived, every warp is done with K and the band's first kKeys rows
     if (keys > S::kKeys) {
       loadKeys(first + S::kKeys);
       loadBandRows(first + S::kBand);

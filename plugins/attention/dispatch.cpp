@@ -16,7 +16,7 @@ bool fitsHopper(const AttentionParams& params) {
          (params.bias != AttentionBias::kDistance || params.bias_range <= kMaxHopperBiasRange);
 }
 
-// What a bias reads is there, and nothing that it cannot be together with.
+// Whether everything that a bias reads is given, and nothing that it excludes.
 bool hasBias(const AttentionParams& params) {
   if (params.bias == AttentionBias::kSlope) return params.slopes;
   if (params.bias == AttentionBias::kDisentangled) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fp32 attention in plain FMA: one warp a query row, 32 keys at a time, a key a lane for the scores and a column a lane
-// for the output. Made to be right and easy to read.
+// fp32 attention in plain FMA: one warp per query row, 32 keys at a time. A lane computes the score of one key, and one
+// column of the output. Written to be correct and easy to read.
 #include <cmath>
 
 #include "attention/kernels.h"
@@ -24,8 +24,7 @@ __device__ float bias(const AttentionOperand& operand, int head, int d) {
   return operand.bias ? static_cast<const float*>(operand.bias)[head * operand.bias_head_stride + d] : 0.f;
 }
 
-// What the score of a row and a key, `distance` = key - row, gets; -inf where the row does not see
-// it.
+// What is added to the score of a row and a key, `distance` = key - row; -inf where the row does not see the key.
 __device__ float scoreBias(const AttentionParams& p, int head, int distance) {
   if (p.window_left >= 0 && -distance > p.window_left) return -INFINITY;
   if (p.window_right >= 0 && distance > p.window_right) return -INFINITY;
@@ -83,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
   const KeyRange range = visibleKeys(p, tile.first, tile.first + tile.rows - 1, tile.length);
   for (int first = range.begin; first < range.end; first += kKeys) {
     const int count = min(kKeys, range.end - first);
-    __syncthreads();  // the tile before is used up
+    __syncthreads();  // the previous keys are no longer needed
     for (int i = threadIdx.x; i < count * p.D; i += kThreads) {
       const int key = i / p.D, d = i % p.D;
       keys[key * kRowStride + d] = element(p.k, tile.begin + first + key, kv_head, d) + bias(p.k, kv_head, d);

@@ -6,15 +6,15 @@
 
 namespace padfree {
 
-// Whether the library is for Hopper alone (PADFREE_HOPPER_ALONE). Its own kernels then take nearly everything, and the
-// general ones are compiled in the shapes that take the rest.
+// Whether the library is for Hopper alone (PADFREE_HOPPER_ALONE). Hopper's own kernels then take nearly everything, and
+// the general ones are compiled only in the shapes for the rest.
 #ifdef PADFREE_HOPPER_ALONE
 constexpr bool kHopperAlone = true;
 #else
 constexpr bool kHopperAlone = false;
 #endif
 
-// Whether scores depend on where rows and keys stand.
+// Whether scores depend on the positions of rows and keys.
 inline bool hasPositions(const AttentionParams& params) {
   return params.window_left >= 0 || params.window_right >= 0 || params.bias != AttentionBias::kNone;
 }
@@ -24,20 +24,20 @@ cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t strea
 template <typename T>
 cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream);
 
-// fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); wants tasks. This and the two that follow take heads of up to
+// fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); needs tasks. This and the two that follow take heads of up to
 // kMaxHopperHeadSize and tables of distances up to kMaxHopperBiasRange.
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchRingSm90(const AttentionParams& params, cudaStream_t stream);
 constexpr int kMaxHopperHeadSize = 128, kMaxHopperBiasRange = 512;
 
-// The same for 1 <= max_seq_len <= kShortLength, which is what fits on chip of a sequence; wants no tasks.
+// The same for 1 <= max_seq_len <= kShortLength, the part of a sequence that fits on chip; needs no tasks.
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchShortSm90(const AttentionParams& params, cudaStream_t stream);
 constexpr int kShortLength = 128;
 
-// The same where rows see at most kNearKeys on each side and nothing is added to scores; wants no tasks.
+// The same where rows see at most kNearKeys on each side and nothing is added to scores; needs no tasks.
 cudaError_t launchAttentionSm90Window(const AttentionParams& params, cudaStream_t stream);
 constexpr int kNearKeys = 64;
 inline bool seesNearKeys(const AttentionParams& params) {

@@ -34,7 +34,7 @@ struct AttentionParams {
   void* y;                     // [T, H*D]; filler rows become zeros
   int T, B, H;
   int D;            // head size, at most kMaxHeadSize, a multiple of 8
-  int max_seq_len;  // longest sequence the caller expects, 0 if unknown: a hint, longer ones stay right
+  int max_seq_len;  // longest sequence the caller expects, 0 if unknown: a hint: longer ones are computed as well
   float scale;
   DataType type;                  // of q, k, v, biases and y; softmax and accumulation are fp32
   int kv_heads;                   // of K and V, H % kv_heads == 0: head h reads theirs number h / (H / kv_heads)
@@ -53,8 +53,8 @@ struct AttentionParams {
 
 constexpr int kMaxHeadSize = 256, kMaxDisentangledHeadSize = 128;
 
-// The blocks of a launch at most, which have to be no more than kMaxGridX: no kernel gives a block fewer than kTaskRows
-// query rows of a head and a sequence, but that for fp32, which counts heads by themselves.
+// An upper bound for the blocks of a launch, which must not exceed kMaxGridX: a block takes at least kTaskRows query
+// rows of one head and sequence, except for fp32, where heads have a dimension of the grid to themselves.
 constexpr int64_t attentionBlocks(int64_t T, int64_t B, int64_t H) {
   return (T / kTaskRows + B + 1) * H;
 }

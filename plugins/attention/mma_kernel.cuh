@@ -22,8 +22,8 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kStages = 2;
 
-// Blocks of few registers hide each other's waits: four of them on a multiprocessor beat two of twice the rows where
-// sequences are short. kBlocks is how many the registers are cut for.
+// Blocks with few registers hide each other's latency: four on a multiprocessor beat two with twice the rows where
+// sequences are short. kBlocks: blocks per multiprocessor, which bound the registers.
 template <int kHeadSize_, int kFragments_, int kKeys_, int kBlocks_, class Adjust_ = PlainScores>
 struct Shape {
   using Adjust = Adjust_;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   for (int i = 0; i < kStages; ++i) load(shared_kv + i * S::kStageElements, range.begin + i * S::kKeys);
 
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * S::kWarpRows;
-  const bool has_rows = warp_row < tile.rows;  // a warp without rows helps with the copies only
+  const bool has_rows = warp_row < tile.rows;  // a warp without rows only helps to copy
   const int first_row = tile.first + warp_row;
   const typename S::Adjust adjust(p, head);
   WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride, typename S::Adjust> rows;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels on mma.sync store: results in the operands' type, or in e4m3 by instances of their own, so that the
-// others have the same machine code as without them.
+// others keep the machine code that they have without e4m3.
 #pragma once
 
 #include <cstdint>

@@ -14,13 +14,12 @@
 
 namespace padfree {
 
-// kHeadSize: columns that the registers are there for, zeros from D on. kFragments: 16-row fragments of queries a
-// warp; two of them halve the reads of K and V from shared memory. kKeys: keys of one step. kStride: elements between
-// rows of shared memory.
+// kHeadSize: columns in registers, zeros from D on. kFragments: 16-row fragments of queries per warp; two of them halve
+// the reads of K and V from shared memory. kKeys: keys of one step. kStride: elements between rows of shared memory.
 //
 // Of each fragment a lane holds rows lane / 4 and lane / 4 + 8, and of each 8 columns the two from lane % 4 * 2 on (PTX
-// ISA, matrix fragments of mma.m16n8k16). The accumulators of scores so lie in the lanes as the weights of the
-// second product have to.
+// ISA, matrix fragments of mma.m16n8k16). So the accumulators of scores lie in the lanes that need them as weights for
+// the second product.
 //
 // Adjust: PlainScores or PositionedScores.
 template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride, class Adjust>
@@ -29,7 +28,7 @@ class WarpRows {
   static constexpr int kKeyBlocks = kKeys / 8;
   using Scores = float[kFragments][kKeyBlocks][4];
 
-  // Takes the rows from shared memory, and adds Q's bias [D] unless it is null.
+  // Loads the rows from shared memory, and adds Q's bias [D] unless it is null.
   __device__ void begin(const T* queries, const T* bias, int D) {
     const T* const row = queries + lane_ % 16 * kStride + lane_ / 16 * 8;
 #pragma unroll
@@ -47,7 +46,7 @@ class WarpRows {
     if (bias) addToQueries(bias, D);
   }
 
-  // Takes in the keys and values of one step, the first of which is number first_key of the sequence; first_row: that
+  // Processes the keys and values of one step, the first of which is number first_key of the sequence; first_row: that
   // of the first row. kMasked: of the keys only the first `keys` count; shared memory holds zeros up to the next
   // multiple of 16, and nothing beyond that is read.
   template <bool kMasked>
@@ -109,7 +108,7 @@ class WarpRows {
 
  private:
   // The reference of the exponentials only has to keep them in range. It follows a row's maximum when they would grow
-  // beyond 2^8, which spares most steps the pass over the output. (2^8 times 2^-24 is far from fp16's smallest weight.)
+  // beyond 2^8, so that most steps need no pass over the output. (2^8 times 2^-24 is far from fp16's smallest weight.)
   static constexpr float kLargestExponent = 8.f;
   // Before a row has seen a key. Finite: what a row does not see has the exponent -inf, and their difference is no NaN.
   static constexpr float kInitialShift = -1e38f;

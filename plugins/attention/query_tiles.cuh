@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How query tiles are numbered without any list of them and without the host knowing a length.
+// How query tiles are numbered, without a list of them and without lengths on the host.
 #pragma once
 
 #include "common/device.cuh"
@@ -24,7 +24,8 @@ __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, i
   const int b = tile < later ? warpFindLast(B + 1, tile, firstLater) : tile - later;
   const int begin = sequenceStart(cu_seqlens, b, T);
   const int end = b < B ? max(sequenceStart(cu_seqlens, b + 1, T), begin) : T;
-  const int first = tile < later ? (tile - begin / tile_rows + 1) * tile_rows : 0;  // negative only if cu_seqlens falls
+  const int first =
+      tile < later ? (tile - begin / tile_rows + 1) * tile_rows : 0;  // negative only if cu_seqlens decreases
   const int rows = first < 0 ? 0 : min(tile_rows, end - begin - first);
   return {begin, end - begin, first, rows, b == B};
 }
@@ -35,7 +36,7 @@ __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, i
   return findQueryTile(cu_seqlens, B, T, tile, kRows);
 }
 
-// Up to so many sequences findLongestQueryTile puts in order.
+// findLongestQueryTile orders at most so many sequences.
 constexpr int kMaxOrdered = kWarpSize - 1;
 
 // The same tiles in another order, those of longer sequences first, where B <= kMaxOrdered: every lane counts the tiles

@@ -8,7 +8,7 @@
 
 namespace padfree {
 
-constexpr int kRowPad = 8;  // elements: an odd number of 16-byte chunks a row keeps ldmatrix free of bank conflicts
+constexpr int kRowPad = 8;  // elements: an odd number of 16-byte chunks per row keeps ldmatrix free of bank conflicts
 
 // One thread's share of copying rows of a head to shared memory: the same columns of every kStep-th row.
 template <typename T, int kHeadSize, int kThreads>
@@ -56,8 +56,8 @@ class RowCopier {
     }
   }
 
-  // Copies kRows rows of a table of positions, the first of which is that of distance `first`; `nearest` is the
-  // largest distance, on both sides, that has a row of its own. middle: the row of distance 0.
+  // Copies kRows rows of a table of positions, the first for distance `first`. max_distance: the largest, on both
+  // sides, that has a row of its own. middle: the row of distance 0.
   template <int kRows>
   __device__ void copyDistances(T* shared, const T* middle, int64_t stride, int first, int max_distance) const {
 #pragma unroll

@@ -13,8 +13,8 @@ constexpr int kTaskRows = 64;   // query rows of a group: what one warpgroup tak
 constexpr int kTaskKeys = 128;  // keys of a step
 constexpr int kTaskWidth = 3;   // warpgroups of a block
 
-// Some query rows of one sequence for one block, whose warpgroups share them out among heads, groups of rows and shares
-// of the keys: heads * groups * splits <= kTaskWidth.
+// Some query rows of one sequence for one block, whose warpgroups divide them by heads, groups of rows and splits of
+// the keys: heads * groups * splits <= kTaskWidth.
 struct alignas(16) AttentionTask {
   int begin;   // first token of the sequence; in entry 0 of a list: the number of tasks, which are entries 1 to begin
   int length;  // of the sequence; 0: filler, whose rows become zeros in all heads
@@ -37,11 +37,11 @@ __host__ __device__ inline TaskParts unpackParts(int packed) {
   return {packed & 0xffff, packed >> 16 & 15, packed >> 20 & 15, packed >> 24 & 15};
 }
 
-// Tasks of a batch that is too small to fill the GPU, at most: it has fewer groups of rows, over all heads, than the
-// GPU has warpgroups, each task has one of them or more, and no more than 170 multiprocessors are counted.
+// The most tasks of a batch that is too small to fill the GPU: over all heads it has fewer groups of rows than the GPU
+// has warpgroups, of which no more than 170 multiprocessors are counted, and a task has at least one group.
 constexpr int kMaxFewTasks = 512;
 
-// Entries that a list for T tokens in B sequences needs at most, with entry 0; Size is a number or what stands for one.
+// Entries that a list for T tokens in B sequences needs at most, with entry 0; Size is a number or a symbolic size.
 // A larger batch is cut into parts of kTaskWidth groups: a sequence of length L > 0 has ceil(L / 192) <= (L + 191) /
 // 192 of them, all together at most T / 192 + B, and each makes at most H tasks. Filler makes at most ceil(T / 64).
 template <typename Size>

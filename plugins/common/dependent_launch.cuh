@@ -3,16 +3,16 @@
 // up, and begin, while the grid before it in the stream still runs. Under CUDA-graph capture the launch becomes a
 // programmatic edge.
 //
-// What every kernel launched by launchDependent keeps to, in every block, those with nothing to do included:
+// Rules for every kernel that launchDependent launches, and for every block of it, even one with nothing to do:
 //   1. Before waitForPriorGrids() it reads nothing that the kernel ahead may have written and writes nothing: TensorRT
 //      reuses activation memory. It may compute addresses, set up shared memory and prefetch into the L2 cache, which
 //      is coherent.
-//   2. It calls waitForPriorGrids() before it ends. The wait covers the grid before this one alone; that this one had
-//      waited itself is what makes it cover all grids before.
-//   3. It calls releaseNextGrid() after waitForPriorGrids() alone. So when a grid begins, all grids have ended but the
-//      one ahead of it, and it may read what these wrote before it waits (early_lengths in attention/launch.h).
-//   4. Nothing read after the wait goes through the read-only cache (__ldg, const __restrict__): it is not part of what
-//      the wait makes visible.
+//   2. It calls waitForPriorGrids() before it ends. The wait covers only the grid right before this one. That grid has
+//   waited too, and so all earlier ones are covered.
+//   3. It calls releaseNextGrid() only after waitForPriorGrids(). So when a grid begins, all grids but the one right
+//   before it have ended, and it may read what those wrote before it waits (early_lengths in attention/launch.h).
+//   4. Nothing read after the wait goes through the read-only cache (__ldg, const __restrict__): the wait does not make
+//   that cache coherent.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -28,20 +28,20 @@
 
 namespace padfree {
 
-// Brings `bytes` bytes into the L2 cache; `threads` threads share the lines. Null is left alone. Unlike a load it may
-// stand before waitForPriorGrids() whoever wrote the bytes.
+// Brings `bytes` bytes into the L2 cache; `threads` threads share the lines. Does nothing for null. Unlike a load, it
+// may come before waitForPriorGrids(), whoever writes the bytes.
 __device__ inline void prefetchToL2(const void* data, int64_t bytes, unsigned thread = threadIdx.x,
                                     unsigned threads = blockDim.x) {
   constexpr int64_t kLineBytes = 128;
   if (!data) return;
-#pragma unroll 1  // seldom more than one round
+#pragma unroll 1  // rarely more than one round
   for (int64_t i = thread * kLineBytes; i < bytes; i += threads * kLineBytes) {
     prefetchLineToL2(static_cast<const char*>(data) + i);
   }
 }
 
 // Whether launches may overlap: the current device is Hopper or newer and PADFREE_DEPENDENT_LAUNCH, read at the first
-// launch, is not 0. The library holds no PTX, so that what runs on such a device was compiled for it and waits.
+// launch, is not 0. The library holds no PTX: code that runs on such a device was compiled for it, and waits.
 inline bool overlapsLaunches() {
   static const bool allowed = [] {
     const char* value = std::getenv("PADFREE_DEPENDENT_LAUNCH");
@@ -52,7 +52,7 @@ inline bool overlapsLaunches() {
 }
 
 // Launches a kernel that keeps to the rules above, overlapped with the kernel before it where the device can, in
-// clusters of so many blocks; 1: without clusters.
+// clusters of `cluster` blocks; 1: no clusters.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launchDependentClusters(void (*kernel)(Parameters...), dim3 grid, dim3 block, unsigned cluster,
                                     size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {

@@ -131,7 +131,7 @@ __device__ inline float warpMax(float x) {
   return x;
 }
 
-// Sum over the block, for every thread. `scratch` holds one value a warp; blockDim.x is a multiple of 32.
+// Sum over the block, for every thread. `scratch` holds one value per warp; blockDim.x is a multiple of 32.
 __device__ inline float blockSum(float x, float* scratch) {
   x = warpSum(x);
   __syncthreads();  // the last use of scratch is over
@@ -142,9 +142,9 @@ __device__ inline float blockSum(float x, float* scratch) {
   return total;
 }
 
-// The last i in [0, n) with key(i) <= value, or 0 if there is none; key must not fall. Every lane of an aligned group
-// of kLanes calls it with the same arguments: that many keys are compared at a time, so that 1024 take two rounds of a
-// whole warp. Stays inside [0, n) for any keys.
+// The last i in [0, n) with key(i) <= value, or 0 if there is none; key must not decrease. Every lane of an aligned
+// group of kLanes calls it with the same arguments: that many keys are compared at a time, so that 1024 take two rounds
+// of a whole warp. Stays inside [0, n) for any keys.
 template <int kLanes = kWarpSize, typename Value, typename Key>
 __device__ inline int warpFindLast(int n, Value value, Key key) {
   const int lane = threadIdx.x % kLanes;
@@ -160,7 +160,7 @@ __device__ inline int warpFindLast(int n, Value value, Key key) {
   return first;
 }
 
-// cu_seqlens[i], forced into [0, T] so that no access leaves its tensor whatever the caller passed.
+// cu_seqlens[i], clamped to [0, T] so that no access leaves its tensor whatever the caller passed.
 __device__ inline int sequenceStart(const int* cu_seqlens, int i, int T) {
   return min(max(cu_seqlens[i], 0), T);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of one byte with 4 bits of exponent and 3 of mantissa, largest 448.
+// e4m3: numbers of one byte with 4 bits of exponent and 3 of mantissa, the largest 448 (arXiv 2209.05433).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,11 +10,11 @@
 
 namespace padfree {
 
-// Scales of results in e4m3: what multiplies by their inverse may do so in fp16.
+// Bounds for the scales of e4m3 results: kernels multiply by their inverses, which fp16 can hold.
 constexpr float kMinE4m3Scale = 1.f / 16384, kMaxE4m3Scale = 16384.f;
 
 // The byte that cvt.rn.satfinite.e4m3x2.f32 makes of a number: rounded to nearest even, 448 for what is larger, 0x7f
-// for NaN. A sum with 2^20 times the number's power of two has its first four bits at the end, and rounds them.
+// for NaN. Adding 2^20 times the number's power of two leaves its first four bits at the end of the sum, rounded.
 __host__ __device__ inline unsigned roundToE4m3(float x) {
   constexpr float kLargest = 448.f;
   constexpr uint32_t kExponentBits = 0x7f800000, kMinExponent = 121u << 23, kToLastBits = 20u << 23;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions and additions by the tensor cores, for kernels that are bound by their instructions.
+// Conversions and additions by the tensor cores, for kernels that are bound by instruction issue.
 #pragma once
 
 #include "common/device.cuh"

@@ -10,8 +10,8 @@ namespace padfree {
 
 constexpr int kRowCopyThreads = 256;
 constexpr int kRowCopyWarps = kRowCopyThreads / kWarpSize;
-constexpr int kRowCopyLoads = 4;                          // words that every lane has on their way at a time
-constexpr int kRowCopyWords = kRowCopyLoads * kWarpSize;  // narrow rows share a warp until it moves so many words
+constexpr int kRowCopyLoads = 4;                          // words that a lane has in flight
+constexpr int kRowCopyWords = kRowCopyLoads * kWarpSize;  // narrow rows share a warp up to this many words
 
 // One warp moves `warp_rows` rows (at most 32) of `words` words each. sources(row) is warp-collective and gives lane i
 // the row of x that becomes row `row + i` of y, or -1 for zeros.

@@ -17,8 +17,8 @@
 //   void runBlockAhead(const Norm& p) const
 //       all of what these do, waiting for the kernels ahead and letting the next one begin included
 //   static constexpr bool hasHighOccupancy(int lanes, int vectors), bool wantsHighOccupancy() const
-//       whether there are crowded kernels (rowNormVectorKernel) for rows of so many threads and vectors per thread;
-//       whether to use them for this source
+//       whether there are high-occupancy kernels (rowNormVectorKernel) for rows of so many threads and vectors per
+//       thread; whether to use them for this source
 #pragma once
 
 #include "common/dependent_launch.cuh"
@@ -47,8 +47,7 @@ struct RowNorm {
   __host__ __device__ int64_t results() const { return rows; }
 };
 
-// Where rows leave in e4m3: y, as it is rounded to T, times `factor` and rounded again, which is what a quantisation of
-// rows in T gives.
+// Rows stored as e4m3: y, rounded to T, times `factor`, and rounded again, as a quantisation of rows in T would give.
 struct E4m3Rows {
   static constexpr bool kE4m3 = true, kMayHaveFirst = false;
   static constexpr int kAccessBytes = kVectorBytes;
@@ -57,10 +56,10 @@ struct E4m3Rows {
   float factor;
 };
 
-// Where rows leave in fp32, not rounded. Neighbouring lanes store 16 bytes each: with twice as many, by two
-// instructions each of which leaves gaps, every sector of the L2 cache would be written twice.
+// Rows stored in fp32, not rounded. Neighbouring lanes store 16 bytes each: with 32 bytes each, in two instructions
+// that leave gaps, every sector of the L2 cache would be written twice.
 //
-// The rows of sequences' first tokens may leave once more, in T and one after the other: as results after all rows.
+// The rows of sequences' first tokens may be stored a second time, in T, as results that follow all rows.
 struct Fp32Rows {
   static constexpr bool kE4m3 = false, kMayHaveFirst = true;
   static constexpr int kAccessBytes = kVectorBytes / 2;
@@ -71,7 +70,7 @@ struct Fp32Rows {
   int B;                  // 0: there are none
 };
 
-// A norm whose rows leave in another type, and in T as well where y is there.
+// A norm whose rows are stored in another type, and in T as well unless y is null.
 template <typename T, typename Rows>
 struct TwoTypeRowNorm : RowNorm<T> {
   static constexpr bool kE4m3 = Rows::kE4m3, kTwoTypes = true, kMayHaveFirst = Rows::kMayHaveFirst;
@@ -98,7 +97,7 @@ __device__ int64_t rowOf(const Norm& p, int64_t result) {
   return -1;
 }
 
-// Where the result is a first token's row: its address.
+// The address of a result that is a first token's row, otherwise null.
 template <typename Norm>
 __device__ typename Norm::Element* firstRow(const Norm& p, int64_t result) {
   if constexpr (Norm::kMayHaveFirst) {
@@ -156,17 +155,17 @@ __device__ inline float rowSum(float x) {
   }
 }
 
-// Blocks of a crowded kernel that have to fit on a multiprocessor, which bounds the registers of a thread with so many
-// vectors: at most three of them spill; 8 blocks of four vectors would spill dozens.
+// Blocks of a high-occupancy kernel that must fit on a multiprocessor, which bounds the registers of a thread with so
+// many vectors: at most three of them spill; 8 blocks of four vectors would spill dozens.
 constexpr int highOccupancyBlocks(int vectors) {
   return vectors == 4 ? 6 : 8;
 }
 
-// No minimum of blocks for __launch_bounds__. 1 would be one: ptxas then spends more registers than it does unasked
+// No minimum of blocks for __launch_bounds__. 1 is not the same: ptxas then takes more registers than without a minimum
 // (fp16, E 4096: 108 instead of 92).
 constexpr int kNoBound = 0;
 
-// Takes the mean from x; the result is the sum of the squares of this thread's part. inside(i): whether the row has
+// Subtracts the mean from x, and returns the sum of the squares of this thread's part. inside(i): whether the row has
 // vector i.
 template <int kVectors, int kWidth, typename Inside>
 __device__ inline float centre(float (&x)[kVectors][kWidth], float mean, const Inside& inside) {
@@ -201,7 +200,7 @@ __device__ inline void loadVectors(const T* row, Raw (&to)[kVectors], const Colu
   }
 }
 
-// What every row needs.
+// Prefetches what every row needs.
 template <typename Source>
 __device__ inline void prefetchNorm(const Source& source, const void* gamma, const void* beta, size_t bytes) {
   prefetchToL2(gamma, bytes);
@@ -209,10 +208,10 @@ __device__ inline void prefetchNorm(const Source& source, const void* gamma, con
   source.prefetch();
 }
 
-// kLanes threads a row, kVectors vectors of Norm::kAccessBytes a thread. All loads of a row are on their way before the
-// first is used. kHighOccupancy: E fills all vectors and registers are bounded, so that a row takes fewer instructions
-// and more rows are under way. That helps where a row waits for more than its bytes; elsewhere it costs up to 7 %
-// (H200, E 768).
+// kLanes threads per row, kVectors vectors of Norm::kAccessBytes per thread. All loads of a row are in flight before
+// the first is used. kHighOccupancy: E fills all vectors and registers are bounded, so that a row takes fewer
+// instructions and more rows are in flight. That helps where a row waits for more than its own bytes; elsewhere it
+// costs up to 7 % (H200, E 768).
 template <int kLanes, int kVectors, bool kHighOccupancy, typename Source, typename Norm>
 __global__ void __launch_bounds__(kRowNormThreads,
                                   kHighOccupancy ? highOccupancyBlocks(kVectors * Norm::kAccessBytes / kVectorBytes)
@@ -255,7 +254,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) total += x[i][j];
   }
-  const bool scaled = kHighOccupancy || live;  // crowded rows do not wait for `live` until the end
+  const bool scaled = kHighOccupancy || live;  // high-occupancy rows use `live` only at the end
   load(scaled ? p.gamma : nullptr, gamma);
   load(scaled ? p.beta : nullptr, beta);
   const int64_t offset = result * p.E;
@@ -337,7 +336,7 @@ __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source sou
   }
 }
 
-// `kernel` on the stream, if the device has code for what it stores.
+// Launches a kernel, if the device has code for what it stores.
 template <typename Source, typename Norm>
 cudaError_t launchRowNormKernel(void (*kernel)(Source, Norm), unsigned blocks, int threads, const Source& source,
                                 const Norm& p, cudaStream_t stream) {

@@ -19,8 +19,9 @@ inline decltype(&cuTensorMapEncodeTiled) findEncodeTiled() {
   return is_available ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
 }
 
-// Elements in boxes whose rows (dimension 0) take at most what shared memory is swizzled by. Dimension 0 is the
-// innermost; strides are in bytes, from dimension 1 on. Reads outside give zeros, writes outside nothing.
+// A map of elements in boxes whose rows (dimension 0) are at most as wide as the swizzle. Dimension 0 is the
+// innermost; strides are in bytes, from dimension 1 on. Reads outside of the tensor give zeros, writes outside of it
+// are dropped.
 template <int kRank>
 bool encodeBoxes(CUtensorMap& map, CUtensorMapDataType element, const void* data, const cuuint64_t (&sizes)[kRank],
                  const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank],
@@ -34,7 +35,7 @@ bool encodeBoxes(CUtensorMap& map, CUtensorMapDataType element, const void* data
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// The same of fp16 or bf16.
+// The same for fp16 or bf16.
 template <int kRank>
 bool encodeBoxes(CUtensorMap& map, DataType type, const void* data, const cuuint64_t (&sizes)[kRank],
                  const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank],
@@ -51,7 +52,7 @@ inline bool encodeMatrix(CUtensorMap& map, DataType type, const void* data, uint
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, swizzle);
 }
 
-// The same of elements of one byte, columns a multiple of 16.
+// The same for elements of one byte, columns a multiple of 16.
 inline bool encodeByteMatrix(CUtensorMap& map, const void* data, uint64_t rows, uint64_t columns, uint32_t box_rows,
                              uint32_t box_columns, CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   return encodeBoxes<2>(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, {columns, rows}, {columns}, {box_columns, box_rows},

@@ -8,7 +8,8 @@
 
 namespace padfree {
 
-// Of up to kWarpSize sequences. Apart, an embedding begins 3 us after its schedule (H200), of 4 that either takes.
+// For up to kWarpSize sequences. As two kernels of about 4 us each, the embedding would begin 3 us after its schedule
+// (H200).
 template <typename T>
 struct ScheduledSource : TableSource<T> {
   static constexpr bool kMayReadEarly = false;

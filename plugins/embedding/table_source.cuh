@@ -7,8 +7,8 @@
 
 namespace padfree {
 
-// Word rows come from memory, and only once their ids are known: so those of tokens this much later are brought into
-// the L2 cache ahead of time. Half of the rows that an H200 has under way at E 768.
+// Word rows come from memory, and only once their ids are known: so the rows of tokens this much later are prefetched
+// into the L2 cache. Half of the rows that an H200 has in flight at E 768.
 constexpr int kTokensAhead = 2048;
 
 template <typename T>
@@ -21,7 +21,8 @@ struct TableSource {
     if (!params.position_table) p.P = 0;  // no position is inside
   }
 
-  // Ids, then the tables' rows: more rows under way hide both. Rows that fill a warp are warpEmbeddingKernel's.
+  // A row waits for its ids, then for rows of the tables: more rows in flight hide both. Rows that fill a warp are
+  // warpEmbeddingKernel's.
   static constexpr bool hasHighOccupancy(int lanes, int) { return lanes < kWarpSize; }
   bool wantsHighOccupancy() const { return true; }
 

@@ -21,8 +21,8 @@ __device__ inline void storeVector(const EmbeddingRows& p, const E4m3Rows& e4m3,
   }
 }
 
-// A warp a token. Instructions are what bounds it (some 700 a row in rowNormVectorKernel): so the tensor cores convert
-// and add. The word row is on its way before the token's sequence is searched for, which takes as long.
+// One warp per token. It is bound by instruction issue (some 700 per row in rowNormVectorKernel), so the tensor cores
+// convert and add. The word row is on its way before the token's sequence is searched for, which takes as long.
 template <typename T, int kVectors, bool kE4m3, typename Source>
 __global__ void __launch_bounds__(kRowNormThreads, highOccupancyBlocks(kVectors))
     warpEmbeddingKernel(Source source, E4m3Rows e4m3) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kRowNormThreads, highOccupancyBlocks(kVectors)
   }
 }
 
-// Launches the kernel that takes a warp a token, if there is one for rows of this width; `launched` says so.
+// Launches the kernel with one warp per token, if there is one for rows of this width; `launched` says so.
 template <typename Source, typename Norm>
 cudaError_t launchWarps(const Source& source, const Norm& norm, cudaStream_t stream, bool& launched) {
   using T = typename Norm::Element;
@@ -117,7 +117,7 @@ cudaError_t launchWarps(const Source& source, const Norm& norm, cudaStream_t str
   return cudaSuccess;
 }
 
-// Rows of tables whose offsets are there, or are made by the kernel ahead.
+// Rows of tables, where offsets exist already or are computed by the kernel ahead.
 template <typename Norm>
 cudaError_t launchTableRows(const EmbeddingRows& rows, const Norm& norm, cudaStream_t stream) {
   if (rows.T <= 0) return cudaSuccess;

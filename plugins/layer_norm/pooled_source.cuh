@@ -7,9 +7,9 @@
 
 namespace padfree {
 
-// Blocks ahead of those of rows norm what they need once more. So the pooler ends with the norm, of which it takes a
-// part: as a GEMM of its own it would begin after it. What a block needs of the weights it keeps in shared memory
-// before the kernels ahead have ended.
+// Blocks ahead of those of rows norm what they need once more. So the pooler ends with the norm; as a GEMM of its own
+// it would begin only after it. What a block needs of the weights it keeps in shared memory before the kernels ahead
+// have ended.
 //
 // kE: how many elements rows have, so that there is memory for these weights; 0: any number, and weights are read when
 // they are multiplied.

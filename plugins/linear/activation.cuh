@@ -48,8 +48,8 @@ __device__ inline unsigned geluPair<half>(float x, float y) {
 
 // GELU for results that are rounded to e4m3, whose rounding takes 2.7e-2 of their norm: x * Phi(x) with 1/2 + x P(x^2),
 // kept between 0 and 1, instead of Phi(x). In fp16 its error is below 1e-3 (0.1 + |x|), which adds less than a
-// thousandth to that of rounding. The special-function unit, for which the other form
-// waits, has no part in it. Numbers of fp16.
+// thousandth to that of rounding. It does without the special-function unit, which the other form waits for. Numbers of
+// fp16.
 constexpr float kPhi1 = 3.9697265625e-01f, kPhi3 = -6.2469482421875e-02f, kPhi5 = 7.51495361328125e-03f,
                 kPhi7 = -5.102157592773438e-04f, kPhi9 = 1.4424324035644531e-05f;
 

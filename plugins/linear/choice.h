@@ -6,8 +6,7 @@
 
 namespace padfree {
 
-// What it means is the kernel's affair (linear/tiling.h). Engines hold such numbers: one that was ever written keeps
-// its meaning.
+// linear/tiling.h says what it means. Engines hold such numbers: one that was ever written keeps its meaning.
 using LinearChoice = int32_t;
 constexpr LinearChoice kLinearAuto = 0;  // the tiling that launchLinear takes by itself
 

@@ -12,11 +12,11 @@ namespace {
 // Fitted together to 18,838 tilings of linear layers at E 384, 768 and 1024, measured on an H200; all in cycles.
 constexpr int kFetchBytesPerCycle = 34;     // from the L2 cache, for each multiprocessor when all of them fetch
 constexpr int kMaxFetchBytesPerCycle = 84;  // to one multiprocessor
-constexpr int kMinStageCycles = 230;        // what a stage costs the threads that fetch
+constexpr int kMinStageCycles = 230;        // the least that a stage costs the threads that fetch
 constexpr int kClusterCycles = 600;         // of a cluster of more than two blocks
 constexpr int kTileCycles = 2500;
 constexpr int kTokenCycles = 11;           // of a tile's epilogue
-constexpr int kResidentTileCycles = 1000;  // by which the epilogue of one tile holds up the main loop of another
+constexpr int kResidentTileCycles = 1000;  // how long one tile's epilogue holds up another's main loop
 constexpr int kGatherCycles = 1800;
 constexpr int kGatherTokenCycles = 39;  // of blocks that share a tile: for each token that another block stores
 
@@ -40,7 +40,7 @@ int64_t residentCyclesOf(const LinearTiling& tiling, int T, const LinearParams& 
   const int stages = stagesOf(params);
   const int tile = stages * 2 * tiling.tokens + kResidentTileCycles;
   const int input = stages * tiling.tokens * 128 / tiling.cluster_features / kFetchBytesPerCycle;
-  // Half of the input comes beside the first matrix instructions.
+  // Half of the input arrives during the first matrix instructions.
   return int64_t{cut.rounds} * (cut.tiles * tile + input / 2) + epilogueCyclesOf(tiling);
 }
 

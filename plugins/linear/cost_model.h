@@ -14,8 +14,8 @@ std::vector<LinearTiling> rankLinearTilings(const LinearParams& params, int T, i
 // The first of these for params.T tokens.
 LinearTiling cheapestLinearTiling(const LinearParams& params, int multiprocessors);
 
-// How often the clusters of a tiling fill the multiprocessors, and the most tokens that so many waves compute: what
-// lies between takes as long, but for the waves' own traffic.
+// How many waves of clusters a tiling takes, and the most tokens that so many waves compute: fewer tokens in as many
+// waves take as long, except for their traffic.
 int linearWaves(const LinearTiling& tiling, int T, int N, int multiprocessors);
 int linearTokens(const LinearTiling& tiling, int waves, int N, int multiprocessors);
 

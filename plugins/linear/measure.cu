@@ -16,10 +16,10 @@ namespace padfree {
 namespace {
 
 constexpr int kCandidates = 5;     // of the cost model's ranking
-constexpr int kLaunches = 24;      // in a graph, fewer where they last
+constexpr int kLaunches = 24;      // in a graph; fewer of long ones
 constexpr int kCacheMultiple = 2;  // the weights together, of the L2 cache: a model's layers find theirs in memory
 constexpr int64_t kScratchBytes = int64_t{1} << 30;
-constexpr int kMaxMeasuredTokens = 16384;  // beyond, waves are so many that the best tiling no longer changes
+constexpr int kMaxMeasuredTokens = 16384;  // beyond, there are so many waves that the best tiling no longer changes
 constexpr int kTokenStep = 16;  // the tokens of all tiles are multiples of it: what lies between takes as long
 constexpr float kWorthChanging = 0.995f;  // of the time of the choice for fewer tokens
 
@@ -87,7 +87,7 @@ class Times {
   cudaStream_t stream() const { return watch_.stream(); }
   LinearParams& params() { return params_; }
 
-  // The fastest of the cost model's first for T tokens; the choice that came with few tokens stays where it is as fast.
+  // The fastest of the cost model's first for T tokens; the choice for fewer tokens stays where it is as fast.
   cudaError_t choose(int T, LinearChoice& choice) {
     std::vector<LinearTiling> tilings = rankLinearTilings(params_, T, multiprocessors_);
     tilings.resize(kCandidates);
@@ -187,7 +187,7 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   if (shape.residual_moments != nullptr) params.residual_moments = takeFloats(residual_moments, momentsSize(params.N));
   if (shape.moments != nullptr) params.moments = takeFloats(moments, momentsSize(params.N));
   if (shape.rotary_features > 0) {
-    // Of these floats the bits are positions.
+    // The bits of these floats serve as positions.
     params.positions = reinterpret_cast<const int*>(takeFloats(positions, measured));
     params.frequencies = takeFloats(frequencies, shape.rotary_features / 2);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tiles the Hopper kernels are compiled for: those without which some GEMM took 1 % longer, with seldom epilogues
+// Which tiles the Hopper kernels are compiled for: those without which some GEMM took 1 % longer, with rare epilogues
 // 1.4 % (docs/internals/linear-tiles.md, "Which tiles exist"). Kernels for everything else took most of the time of a
 // build.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GEMMs on packed tokens for GPUs that have no kernel of their own: mma.sync and cp.async (PTX ISA), as sm_80 has
 // them, e4m3 as sm_89 has it. A block sums a tile of tokens and features while stages of the reduction stream through
-// shared memory; what follows the sums is looked at as it runs, so that there is one kernel for each type.
+// shared memory; the epilogue is chosen at run time, so that there is one kernel for each type.
 #include <cstdint>
 #include <type_traits>
 
@@ -317,7 +317,7 @@ __device__ void computeTile(const Work& work) {
   Sums sums = {};
   for (int stage = 0; stage < stages; ++stage) {
     waitCopies<kStages - 2>();
-    __syncthreads();  // all threads' copies are there, and all warps have left the stage that is fetched next
+    __syncthreads();  // all threads' copies have arrived, and all warps have left the stage that is fetched next
     fetch(stage + kStages - 1);
     multiplyStage<Operands>(sums, shared + stage % kStages * kStageBytes, warp_token, warp_feature, lane);
   }

@@ -188,7 +188,7 @@ class Linear : public Operator {
                                      "; use smaller batches, or build with --linear tensorrt"));
   }
 
-  // Throws unless rows of this width have moments, which are in groups of 64 features, and at most `most` of these.
+  // Throws unless rows of this width have moments: those of groups of 64 features, up to a width of `limit`.
   static void checkGroups(int moments, const char* letter, int64_t width, int64_t limit) {
     if (moments == kAbsent || width < 0 || (width % kMomentFeatures == 0 && width <= limit)) return;
     throw std::invalid_argument(text("rows with moments have ", letter, " = ", width, "; allowed: multiples of ",

@@ -32,7 +32,7 @@ __device__ inline float2 scaleFrom(float first, float distances, float between, 
 // The scale of a row, whose moments stand T apart, group by group. Of a kernel's work it reads T and groups_in beside.
 template <typename Work>
 __device__ inline float2 scaleOfRow(const float2* moments, const Work& work) {
-  constexpr int kAtOnce = 8, kFew = 16;  // loads under way; groups of most models
+  constexpr int kAtOnce = 8, kFew = 16;  // loads in flight; groups of most models
   float first = 0, distances = 0, between = 0, within = 0;
   int begin = 0;
   do {
@@ -60,7 +60,7 @@ __device__ inline float2 scaleOfRow(const float2* moments, const Work& work) {
 }
 
 // The same of several rows, kStep apart, as far as they are before `rows`; other results mean nothing. A load takes a
-// microsecond where a ring of stages is filled at the same time: so kLoads of them are under way, of all the rows.
+// microsecond while a ring of stages is being filled: so kLoads of them are in flight, over all the rows.
 template <int kStep, int kRows, typename Work>
 __device__ inline void scalesOfRows(float2 (&scales)[kRows], const float2* moments, int rows, const Work& work) {
   constexpr int kLoads = 12, kGroups = kLoads / kRows;

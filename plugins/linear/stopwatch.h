@@ -9,7 +9,7 @@
 
 namespace padfree {
 
-// Times launches on a stream of its own, as a graph: so short are they that the host could not keep up.
+// Times launches on a stream of its own, as a CUDA graph: they are so short that the host could not keep up otherwise.
 class Stopwatch {
  public:
   cudaError_t open() {

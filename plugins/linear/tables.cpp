@@ -18,8 +18,8 @@ bool parse(const std::string& line, LinearTableKey& key, LinearTable& table) {
   return numbers.eof() && !table.empty() && findUnknown(table) == nullptr && table.back().tokens == key.back();
 }
 
-// The type, and with e4m3 operands what results there are: numbers that no type is, for the files of tables have them
-// there.
+// The type; with e4m3 operands also which results there are, as numbers that are no type's, because files of tables
+// hold them in this place.
 int32_t typesOf(const LinearParams& params) {
   const auto type = static_cast<int32_t>(params.type);
   if (params.scale == nullptr) return type;

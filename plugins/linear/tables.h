@@ -28,7 +28,7 @@ const LinearRange* findUnknown(const LinearTable& table);
 
 class LinearTables {
  public:
-  // The table of a key, which `measure` makes where it is not known; one is made at a time.
+  // The table of a key; `measure` makes it where it is not known, one table at a time.
   LinearTable get(int device, const LinearTableKey& key, const std::function<LinearTable()>& measure);
 
   // Of a device, a line each: the key's numbers, then tokens and choice of every range.

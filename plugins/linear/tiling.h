@@ -30,8 +30,8 @@ inline bool isResident(const LinearTiling& tiling) {
 constexpr int kLinearFeatures = 128;
 constexpr int kResidentFeatures = 64;
 constexpr int kMaxResidentDepth = 12;            // stages
-constexpr int kSharedLimit = 227 * 1024 - 1024;  // less barriers, and what aligns what follows them
-constexpr int kMaxResidentOutBytes = 16 * 1024;  // from which results leave
+constexpr int kSharedLimit = 227 * 1024 - 1024;  // minus barriers, and padding that aligns what follows them
+constexpr int kMaxResidentOutBytes = 16 * 1024;  // from which results are stored
 constexpr int kLinearDepth = 64;                 // of the reduction, that a block takes at a time: a stage
 constexpr int kE4m3Depth = 128;                  // the same of e4m3
 constexpr int kMaxLinearTokens = 256;

@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kChunkBytes = 64;
-constexpr int kTokensAhead = 8;  // tokens that every thread has on their way at a time
+constexpr int kTokensAhead = 8;  // tokens that a thread has in flight
 
 // Block b * chunks + c pools chunk c of sequence b: kWidth elements a thread.
 template <typename T, int kWidth>

@@ -16,8 +16,9 @@ constexpr int kWidth = 8;             // elements of 2 bytes that a lane loads a
 constexpr int kColumnsPerThread = 4;  // columns of a result that a thread makes
 constexpr int kMaxVectors = 4;        // that a lane holds of a row
 
-// How many blocks share the tokens of a sequence: so many that each of an H200's 132 multiprocessors has one, and
-// one where a block has all rows on their way at once. 8 are the most that every GPU with clusters has.
+// How many blocks share the tokens of a sequence: enough for each of an H200's 132 multiprocessors to have one; a
+// single one where a block has all rows in flight at once. 8 is the largest cluster that every GPU with clusters
+// supports.
 int clusterSize(const PoolParams& p, int tokens_at_once, int major) {
   if (major < 9 || p.T <= tokens_at_once) return 1;
   return p.B <= 8 ? 8 : p.B <= 32 ? 4 : 1;
@@ -30,7 +31,7 @@ struct Shape {
   static constexpr int kWarps = kVectors <= 2 ? 16 : 8;
   static constexpr int kThreads = kWarps * kWarpSize;
   static constexpr int kSlots = kWarps / 2;                   // sums of warps in shared memory
-  static constexpr int kTokensAhead = kVectors <= 2 ? 4 : 2;  // rows that every warp has on their way at a time
+  static constexpr int kTokensAhead = kVectors <= 2 ? 4 : 2;  // rows that a warp has in flight
   static_assert(kE <= kThreads * kColumnsPerThread, "a thread makes its columns in one round");
 };
 
@@ -47,7 +48,7 @@ __device__ void loadRow(const PoolParams& p, const void* row, bool exists, uint4
   }
 }
 
-// A row less its mean, in fp32; the result is what it is to be multiplied by.
+// A row minus its mean, in fp32; returns the factor that gives it a variance of 1.
 template <typename T, int kVectors>
 __device__ float centreRow(const PoolParams& p, const uint4 (&row)[kVectors], float (&x)[kVectors][kWidth]) {
   const float inverse_E = 1.f / p.E;
@@ -68,7 +69,8 @@ __device__ const T* rowOf(const PoolParams& p, int token) {
   return static_cast<const T*>(p.x) + static_cast<int64_t>(token) * p.E;
 }
 
-// sum += the rows of tokens first, first + stride, ... before last, each less its mean and divided by its deviation.
+// sum += the rows of tokens first, first + stride, ... before last, each minus its mean and divided by its standard
+// deviation.
 template <typename T, int kVectors>
 __device__ void sumNormedRows(const PoolParams& p, int first, int last, int stride, float (&sum)[kVectors][kWidth]) {
   constexpr int kAhead = Shape<kVectors>::kTokensAhead;
@@ -196,7 +198,7 @@ __global__ void __launch_bounds__(Shape<kVectors>::kThreads) normedPoolKernel(Po
     }
   }
 #endif
-  // Scale and shift are those of every token: they come last.
+  // Scale and shift are the same for every token: they come last.
   const int count = tokens.last - tokens.first;
   float square = 0.f;
 #pragma unroll

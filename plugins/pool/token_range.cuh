@@ -7,7 +7,7 @@
 
 namespace padfree {
 
-// The stretch of tokens [first, last) that a mode combines, rows of x.
+// The tokens [first, last), rows of x, that a mode combines.
 struct TokenRange {
   int first, last;
 };
@@ -29,6 +29,6 @@ __device__ inline void storeResult(const PoolParams& p, int64_t at, float value)
   }
 }
 
-constexpr float kMinNorm = 1e-12f;  // what rows are divided by at least
+constexpr float kMinNorm = 1e-12f;  // the least that rows are divided by
 
 }  // namespace padfree

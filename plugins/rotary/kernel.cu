@@ -11,7 +11,7 @@ namespace padfree {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kItems = 2;           // a thread has under way, of two 16-byte vectors each
+constexpr int kItems = 2;           // a thread has in flight, of two 16-byte vectors each
 constexpr int kMaxHeadSize = 2048;  // whose cosines and sines stand in shared memory
 constexpr int kTableBytes = 24576;  // at most, of a block's rows
 

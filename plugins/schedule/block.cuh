@@ -10,9 +10,9 @@
 
 namespace padfree {
 
-// Offsets and, where they are wanted, tasks, by a block of kWarps warps, every one of which has a run of neighbouring
-// sequences. Sums stop at T. Every warp issues every instruction, on one multiprocessor: so what is done twice is a
-// loop of two rounds, and votes tell the compiler that the threads of a warp stay together.
+// Offsets and, where they are wanted, tasks, by a block of kWarps warps, each with a run of neighbouring sequences.
+// Sums stop at T. All warps issue all instructions on one multiprocessor: so what is done twice is a loop of two
+// rounds, which keeps the code short, and votes tell the compiler that the threads of a warp stay together.
 template <int kWarps>
 __device__ void makeSchedule(const ScheduleParams& p) {
   __shared__ unsigned scratch[kWarps];

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the threads of a block of kWarps warps. Both terms and sums are at most `most`, which is below 2^31: what
-// would be beyond it becomes it.
+// Sums over the threads of a block of kWarps warps. Terms and sums saturate at `limit`, which is below 2^31.
 #pragma once
 
 #include "common/device.cuh"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The size of the list of tasks, for the shells of operators that give one.
+// The size of the task list, for the shells of operators that write one.
 #pragma once
 
 #include <cstdint>

@@ -40,11 +40,11 @@ struct LaneSequence {
   int begin, end;
 };
 
-// How all sequences of a batch are cut. Where there are fewer groups of rows than warpgroups, tasks have as few groups
-// as make every multiprocessor busy, and where that is one, two warpgroups share its keys.
+// How all sequences of a batch are cut into tasks. Where there are fewer groups of rows than warpgroups, tasks have so
+// few groups that every multiprocessor gets a task; where that is one group, two warpgroups split its keys.
 struct TaskShape {
   int heads;
-  int groups;           // of rows in a task, at most; where it is one, two warpgroups share its keys
+  int groups;           // of rows in a task, at most; where it is one, two warpgroups split its keys
   bool is_small_batch;  // whether each multiprocessor is to have one task
 
   __device__ TaskShape(int64_t all_groups, int heads, int num_sms) : heads(heads) {
@@ -55,25 +55,25 @@ struct TaskShape {
 };
 static_assert(kTaskWidth == 3);  // or else tasks with more than one group may have a warpgroup left for keys
 
-// What a task costs whose warpgroups each take in so many half steps of keys, in 0.05 us of an H200 with heads of 64,
-// from tasks of each kind measured by themselves. A busy warpgroup adds less
-// than it would take alone. Heads have keys of their own: three of them together would mostly wait for keys, as the
-// ring has room for one step of each, so that they come together for sequences of one step alone.
+// The cost of a task whose warpgroups each go through so many half steps of keys, in units of 0.05 us (H200, heads of
+// 64; each kind of task was measured by itself). A further warpgroup adds less than it would take alone. Heads have
+// keys of their own: three of them together would mostly wait for keys, as the ring has room for one step of each, so
+// that they come together for sequences of one step alone.
 __device__ inline int taskCost(int half_steps, int heads, int warpgroups) {
   if (warpgroups == 1) return 8 * half_steps + 17;
   if (heads == 1 && warpgroups == 2) return 10 * half_steps + 24;
   return 13 * half_steps + (heads == 3 ? 52 : 24);
 }
 
-// The class of tasks of this cost: eight for each doubling, and apart from each other those of whole parts and of what
-// is left.
+// The class of tasks of this cost: eight for each doubling, with those of full parts and of remainders apart.
 __device__ inline int taskClass(int cost, bool is_remainder) {
   const int eighths = (__float_as_int(static_cast<float>(cost)) >> 20) - (127 << 3);  // exponent, 3 bits of mantissa
   return kTaskClasses - 1 - min(2 * eighths + !is_remainder, kTaskClasses - 1);
 }
 
-// One sequence: `whole` parts of cutting.groups groups with one head a task, and what is left: a group alone with two
-// heads a task, or as many as there are warpgroups where that costs little or saves a second round.
+// The tasks of one sequence: `full_parts` parts of task_shape.groups groups, with one head per task, and a remainder: a
+// single group has two heads per task, or as many as there are warpgroups where that costs little or saves a second
+// round.
 struct SequenceTasks {
   int begin, length;
   int remainder, remainder_heads;
@@ -115,8 +115,8 @@ __device__ void clearTaskMemory(TaskMemory<kWarps>& memory) {
   if (threadIdx.x == 0) memory.groups = 0;
 }
 
-// Makes offsets of counts: a task's offset is after all of dearer classes, and after those of warps before in its
-// own. Returns the number of tasks.
+// Turns counts into offsets: a task comes after all of dearer classes, and within its class after those of earlier
+// warps. Returns the number of tasks.
 template <int kWarps>
 __device__ int offsetTasks(TaskMemory<kWarps>& memory) {
   constexpr int kEach = kTaskClasses / kWarpSize;
@@ -161,7 +161,7 @@ __device__ int takeOffsets(TaskMemory<kWarps>& memory, int task_class, int tasks
   return offset;
 }
 
-// Writes the tasks of the sequences that the lanes of this warp have, 32 tasks at a time whoever has them.
+// Writes the tasks of the sequences that the lanes of this warp have, 32 tasks at a time, whichever lanes have them.
 __device__ inline void writeTasks(const SequenceTasks& own, const TaskShape& task_shape, int full_offset,
                                   int remainder_offset, AttentionTask* tasks) {
   const int lane = threadIdx.x % kWarpSize;

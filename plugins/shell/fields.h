@@ -17,8 +17,8 @@ constexpr const char* kAttributeNextStep =
 
 // One attribute. Every attribute must be given: there are no defaults.
 //
-// A measured field is no attribute of a node: it comes into being while an engine is built, is serialised with the
-// engine from then on, and is empty until then. TensorRT's parser is not told of it.
+// A measured field is no attribute of a node: it is measured while an engine is built, serialised with the engine from
+// then on, and empty until then. TensorRT's parser is not told of it.
 struct FieldSpec {
   const char* name;
   nvinfer1::PluginFieldType type;                         // kINT32, kFLOAT32 or kCHAR

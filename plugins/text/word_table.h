@@ -24,7 +24,7 @@ class WordTable {
   // `lowercase`: letters A to Z are taken for small ones in the texts.
   explicit WordTable(bool lowercase);
 
-  // Adds a word as it stands in a text whose letters have been made small; one that is there already stays.
+  // Adds a word as a text in small letters has it; a word that is in the table already stays as it is.
   void add(std::string_view word, const int32_t* ids, size_t count);
 
   // Forgets all words.

@@ -37,7 +37,7 @@ struct ConsumerBarriers {
     pingPongWait();
     pingPongArrive(next);
   }
-  // An item's queries, and the keys and values of a stage, are needed no more.
+  // Release an item's queries, and the keys and values of a stage.
   __device__ void releaseQueries(int slot, int lane) const {
     __syncwarp();
     if (lane == 0) barrierArrive(&shared.queries_free[slot][group]);
@@ -71,7 +71,7 @@ __device__ void issueValues(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, int 
   wgmmaCommit();
 }
 
-// The softmax of a step, of which the first kCount keys are looked at.
+// The softmax of a step's first kCount keys.
 template <int kCount, typename S>
 __device__ void computeStepWeights(const AttentionParams& p, Sm90Rows<S>& rows, Window window, KeyOffsets offsets,
                                    DistanceTable table, float slope, ItemFlags flags, float scale_log2, int step) {
@@ -102,7 +102,7 @@ __device__ void computeStepWeights(const AttentionParams& p, Sm90Rows<S>& rows, 
   }
 }
 
-// Two warpgroups share the keys of the same rows: the first adds the other's results to its own.
+// Where two warpgroups split the keys of the same rows: the first adds the other's results to its own.
 template <typename S>
 __device__ void combineSplits(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, int split, int group_thread,
                               float scale_log2) {
@@ -113,7 +113,7 @@ __device__ void combineSplits(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, in
   namedBarrier(kCombineBarrier, 2 * kWarpgroup);
 }
 
-// Weights of the last stage times its values, of which only the first kLast keys are looked at. Rows of V beyond the
+// Weights of the last stage times the values of its first kLast keys. Rows of V beyond the
 // sequence become zeros.
 template <int kLast, typename S>
 __device__ void multiplyLastValues(Sm90Rows<S>& rows, const ConsumerBarriers<S>& barriers, const Sm90Memory<S>& memory,
@@ -142,7 +142,8 @@ __device__ DistanceTable distanceTableOf(const AttentionParams& p, const Sm90Mem
   return {memory.table(group, S::tableEntries(p.bias_range)), p.bias_range + S::kTableReach};
 }
 
-// All have read the last item's table: they met after its last softmax, to multiply.
+// All threads have read the previous item's table: they met at a barrier after its last softmax, before they
+// multiplied.
 template <typename S>
 __device__ void fillDistanceTable(const AttentionParams& p, int head, const DistanceTable& table, int group) {
   if constexpr (S::kPositionMode != PositionMode::kDistance) return;
@@ -191,7 +192,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     const auto softmaxStep = [&](auto keys, int step) {
       computeStepWeights<decltype(keys)::value>(p, rows, window, offsets, table, slope, flags, scale_log2, step);
     };
-    // The last stage, of which only the first keys.value keys are looked at.
+    // The last stage's first keys.value keys.
     const auto processLastStage = [&](auto keys) {
       constexpr int kLast = decltype(keys)::value;
       if (last_keys < kLast) rows.template maskFrom<kLast, kLast - S::kKeys / 2>(last_keys, lane);

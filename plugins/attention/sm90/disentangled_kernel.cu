@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention with a disentangled bias (DeBERTa) for Hopper, heads of up to 64 columns:
 //   s(i, j) = scale * (q_i . k_j + q_i . k_position[j - i] + k_j . q_position[j - i]).
-// A block of one warpgroup takes 64 query rows of a head and goes through the keys in steps of 64. Loads of a step
-// begin when the products of the step before are done; three blocks per multiprocessor hide their latency.
+// A block of one warpgroup takes 64 query rows of a head and goes through the keys in steps of 64. A step's loads begin
+// when the previous step's products are done; three blocks per multiprocessor hide their latency.
 //
-// Of either table 64 rows and 64 keys see 127 distances, which lie in two chunks of 64, the near and the far one; the
-// far chunk of a step is the near one of the step that follows. Row r and key n meet in row n + 63 - r of them: that
-// is row (n + 63 - r) % 64 of the near chunk where n <= r, and of the far one where n > r. So of 64 x 64 products
-// with either chunk those that are needed fill one array of 64 x 64, in which every score finds its own. They pass
-// through shared memory in fp32: products of keys, because they lie in other lanes than the scores that want them;
+// 64 rows and 64 keys meet at 127 distances, which lie in two chunks of 64 rows of either table, the near and the far
+// one; the far chunk of a step is the near one of the next step. Row r and key n meet in row n + 63 - r of them: that
+// is row (n + 63 - r) % 64 of the near chunk where n <= r, and of the far one where n > r. So of the 64 x 64 products
+// with each chunk, those that are needed fill one array of 64 x 64, in which every score finds its own. They pass
+// through shared memory in fp32: products of keys, because they lie in other lanes than the scores that need them;
 // products of rows within a warp.
 #include "attention/kernels.h"
 #include "attention/query_tiles.cuh"
@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(kWarpgroup, kBlocks)
     dispatchWarp(
         warp, [&](auto number) { storeRowProducts<number.value, false>(row_fragments, row_products, fragment_lane); });
     wgmmaWait<0>();
-    namedBarrier(kGroupBarrier, kWarpgroup);  // the products are there, and nobody reads K and chunks any more
+    namedBarrier(kGroupBarrier, kWarpgroup);  // the products are complete, and nobody reads K and chunks any more
     loads.replaceKeys(warp, step, more);
     dispatchWarp(warp, [&](auto number) {
       addProducts<number.value>(rows.scores, row_products, key_products, has_k_position, has_q_position, fragment_lane);

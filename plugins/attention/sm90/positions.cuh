@@ -25,7 +25,7 @@ cudaError_t dispatchPositionMode(const AttentionParams& params, Function functio
 
 constexpr int kWarpRows = 16;  // rows of a warp; a lane has row lane / 4 of them and the eighth after it
 
-// How far rows see, with an end where the window is open.
+// How far rows see; a large number where the window is open.
 struct Window {
   int left, right;
 };
@@ -36,9 +36,9 @@ __device__ inline Window windowOf(const AttentionParams& p) {
           p.window_right < 0 ? kOpen : min(p.window_right, kOpen)};
 }
 
-// `nearest`: from the warp's first row to the step's first key. The distance from a lane's row to its key is that of
-// its first score plus elementOffset(...), which is the same number for a row and a key each eight further: lanes need
-// kCount / 4 + 2 values for kCount / 2 scores.
+// first_distance: from the warp's first row to the step's first key. The distance from a lane's row to its key is that
+// of its first score plus elementOffset(...), which is the same number for a row and a key each eight further: lanes
+// need kCount / 4 + 2 values for kCount / 2 scores.
 __device__ inline int laneDistance(int first_distance) {
   const int lane = threadIdx.x % kWarpSize;
   return first_distance + lane % 4 * 2 - lane / 4;
@@ -58,8 +58,8 @@ __device__ inline void maskOutside(Sm90Rows<S>& rows, const Window& window, int 
   }
 }
 
-// Biases are in units in which `scale` is still to come. opaqueCopy(): the same, but the compiler does not know: or it
-// would compute what is added once, for two uses far apart, and run out of registers.
+// Biases are divided by `scale`, which scores are still to be multiplied by. opaqueCopy(): a copy that the compiler
+// takes for another value; otherwise it would compute biases once for two uses far apart, and run out of registers.
 struct SlopeBias {
   float slope;     // of scores, with the distance
   float distance;  // of the lane's first score
@@ -119,9 +119,9 @@ __device__ inline const float* middleBias(const AttentionParams& p, int head) {
   return p.distance_bias + static_cast<int64_t>(head) * (2 * p.bias_range + 1) + p.bias_range;
 }
 
-// Threads of one warpgroup, which has to meet at a barrier before the table is read.
+// Called by one warpgroup, whose threads must meet at a barrier before they read the table.
 __device__ inline void fillTable(const AttentionParams& p, int head, const DistanceTable& table) {
-  constexpr int kAtOnce = 5;  // loads under way
+  constexpr int kAtOnce = 5;  // loads in flight
   const int last = 2 * table.reach;
   const float* const middle = middleBias(p, head);
   const float unit = 1.f / p.scale;

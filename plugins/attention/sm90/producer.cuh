@@ -12,9 +12,9 @@
 
 namespace padfree {
 
-// The tasks of this block, for one thread. Rounds alternate in direction, so that who got the longest of one round gets
-// the shortest of the next. The task after the current one is on its way to `slots` already: registers are few here,
-// and one that waited for memory would have to be spilled, which waits too.
+// The tasks of this block, for one thread. Rounds alternate in direction, so that the block with the longest task of a
+// round gets the shortest of the next. The task after the current one is already on its way to `slots`: registers are
+// few here, and one that waited for memory would be spilled, which waits too.
 class TaskCursor {
  public:
   __device__ TaskCursor(const AttentionParams& p, AttentionTask (&slots)[2]) : p_(p), slots_(slots) {
@@ -35,7 +35,7 @@ class TaskCursor {
  private:
   __device__ int number() const { return round_ * gridDim.x + (round_ & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); }
   __device__ void fetch() {
-    copyAsync16(&slots_[round_ & 1], p_.tasks + 1 + number(), true);  // a list has room for every block's first task
+    copyAsync16(&slots_[round_ & 1], p_.tasks + 1 + number(), true);  // a list has room for a first task of every block
     commitCopies();
   }
 
@@ -103,7 +103,7 @@ __device__ void distributeWorkItems(const AttentionParams& p, const AttentionMap
 }
 
 // Fills the stages with K (operand 1) or V (operand 2), step by step, and head by head in each. The first fill is
-// issued by a lane a stage, all at once; after it lane 0 goes on alone, for a wait of one lane would hold up the
+// issued by a lane a stage, all at once; after it lane 0 goes on alone, because one lane's wait would hold up the
 // others.
 template <typename S>
 __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, Sm90Shared<S>& shared,

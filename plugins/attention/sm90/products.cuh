@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of the Hopper attention kernels. Whoever calls them fences, commits and waits.
+// The matrix products of the Hopper attention kernels. The caller fences, commits and waits.
 #pragma once
 
 #include <type_traits>
@@ -34,7 +34,7 @@ __device__ inline void multiplyValues(float (&output)[S::kPanels][S::kColumns / 
   }
 }
 
-// A weight of 0 does not silence a NaN: a step's values in shared memory become zeros, up to key `end`. first: of the
+// Zeros a step's values in shared memory, up to key `end`: a weight of 0 does not silence a NaN. first: of the
 // 16-byte chunks, S::kRowChunks a row, the first that is this thread's of the warpgroup; all meet before they multiply.
 // values: a pointer or a shared-space address, which give other machine code.
 template <typename S, typename Address>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Variable-length attention for Hopper (sm_90a): blocks that stay, one a multiprocessor, go through the task list that
-// PadfreeSchedule made. Three warps load by TMA, running ahead into the next task: one Q, the others K and V into a
-// ring of shared-memory stages. Three warpgroups of 64 query rows each multiply with wgmma (after FlashAttention-3,
+// Variable-length attention for Hopper (sm_90a): persistent blocks, one per multiprocessor, work through the task list
+// that PadfreeSchedule made. Three warps load by TMA, running ahead into the next task: one Q, the others K and V into
+// a ring of shared-memory stages. Three warpgroups of 64 query rows each multiply with wgmma (after FlashAttention-3,
 // arXiv 2407.08608). docs/internals/attention-hopper.md has a picture.
 //
 // A box of rows may reach beyond its sequence. Scores of keys there are masked; rows of V there are overwritten by

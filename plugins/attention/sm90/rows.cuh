@@ -53,7 +53,7 @@ template <typename S>
 struct Sm90Rows {
   static constexpr int kBlocks = S::kKeys / 8;  // of 8 keys; a lane holds two of each row
   static constexpr int kFirstKeys =
-      S::kPositionMode != PositionMode::kNone ? S::kKeys : 32;  // whose scores tell the first reference
+      S::kPositionMode != PositionMode::kNone ? S::kKeys : 32;  // whose scores set the first reference
   static constexpr float kMinReference = -1e30f;                // of rows that see none of these
   static constexpr float kLargeSum = 16384.f;  // of a lane's exponentials in a step; fp16 ends at 65504
 
@@ -91,7 +91,8 @@ struct Sm90Rows {
 
   // The same for one step of several. The reference of the exponentials only has to keep them in range: in the first
   // step it becomes the largest score of a row among some keys, and it moves only when exponentials grew too large for
-  // it, which is looked at afterwards. So they wait for no maximum. bias.apply(offset, score) is what a score becomes.
+  // it, which is looked at afterwards. So exponentials wait for no maximum. bias.apply(offset, score) is what a score
+  // becomes.
   template <int kCount, typename Bias = NoBias>
   __device__ void computeWeights(float scale_log2, bool first, const Bias& bias = {}) {
     float step_sums[2];
@@ -192,8 +193,8 @@ struct Sm90Rows {
     }
   }
 
-  // Where warpgroups share keys: one leaves references, sums and output in shared memory, a column a thread, and
-  // another takes them in.
+  // Where warpgroups share keys: one leaves references, sums and output in shared memory, a column per thread, and
+  // another combines them with its own.
   __device__ void store(float* partial) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {

@@ -129,20 +129,21 @@ __device__ inline TaskKeys keysOf(const AttentionParams& p, const AttentionTask&
 
 constexpr int kStageArrivals = 6;  // divides among 1, 2 or 3 warpgroups
 
-// Items are kept until a warpgroup has written its output, while the next two may have been handed out.
+// Items are kept until a warpgroup has written its output, while the next two may have been distributed.
 constexpr int kItemSlots = 4;
 
 template <typename S>
 struct Sm90Shared {
   uint64_t queries[S::kQuerySlots][kTaskWidth], queries_free[S::kQuerySlots][kTaskWidth];
-  // A wait on an mbarrier tells phases apart by their parity alone, so not a phase from the one two later: who waits
-  // for a stage's keys has to know that those of the last stage at the same barrier have arrived, though they may have
-  // been another warpgroup's. They have if the loads of a stage at most kStages before the one waited for have been
-  // issued, as that one's slot had been released then. Before the first stage of an item a warpgroup looks at `issued`;
-  // from then on its last stage says so, which has arrived and is at most kTaskWidth before the next. Values are waited
-  // for after the keys of their stage, and these came after the stage before in the same slot had been released.
+  // An mbarrier tells phases apart by their parity alone, and takes a phase for the one two later. So a warpgroup that
+  // waits for a stage's keys must know that the keys of the previous stage at the same barrier have arrived, even if
+  // they were another warpgroup's. They have arrived once the loads of a stage at most kStages before the awaited one
+  // have been issued, because its slot had been released by then. Before the first stage of an item a warpgroup reads
+  // `issued`; after that its own previous stage is the proof: it has arrived, and is at most kTaskWidth stages back.
+  // Values are awaited after the keys of their stage, which were loaded after the previous stage in the same slot had
+  // been released.
   uint64_t keys[S::kKeyBarriers], values[S::kStages], empty[S::kStages];
-  int issued;  // stages with smaller numbers have their keys there or under way; kStages or more
+  int issued;  // the keys of stages with smaller numbers have arrived or are in flight; kStages or more
   static_assert(kTaskWidth <= S::kStages);
   AttentionWorkItem items[kItemSlots][kTaskWidth];
   AttentionTask upcoming[kLoadingWarps][S::kStages][2];  // of every lane that loads

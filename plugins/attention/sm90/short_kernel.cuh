@@ -4,7 +4,7 @@
 // many and small, the multiprocessors take them as they have room, and the loads of one overlap with the products of
 // others.
 //
-// Longer sequences than the block has room for stay right: it goes through them tile by tile.
+// Sequences that are longer than what a block has room for are computed tile by tile.
 #pragma once
 
 #include "attention/kernels.h"
@@ -102,7 +102,7 @@ __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memor
   } else {
     rows.template computeWeights<kCount>(scale_log2, first);
   }
-  if (keys < kCount) __syncthreads();  // the zeros are there
+  if (keys < kCount) __syncthreads();  // the zeros are visible to all
   wgmmaFence();
   multiplyValues<S, 0, kCount / 16>(rows.output, rows.weights, v, !kOnly);
   wgmmaCommit();
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   }
 
   const float scale_log2 = p.scale * kLog2E;
-  int on_chip = 0;  // first of the keys that are there
+  int on_chip = 0;  // the first key on chip
   unsigned fills = 0;
   for (int row = first, group = 0; row < length; row += stride, ++group) {
     const int slot = group & 1;
@@ -257,7 +257,7 @@ cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
-  const int64_t sequences = int64_t{params.B} * params.H;  // each counts once a head
+  const int64_t sequences = int64_t{params.B} * params.H;  // each counts once per head
   const auto groups = [&](int blocks) { return sequences <= int64_t{blocks} * multiprocessors ? 2 : 1; };
   if constexpr (kPositionMode ==
                 PositionMode::kNone) {  // elsewhere heads of up to 32 are computed as 64: rare, and instances each
@@ -267,7 +267,7 @@ cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
   }
   if (params.D > 64) return launch<ShortShape<T, 128, 128, 2, kPositionMode>>(params, groups(2), stream);
   if (params.max_seq_len <= 64) return launch<ShortShape<T, 64, 64, 5, kPositionMode>>(params, 1, stream);
-  // Three blocks have more registers each, and all of these run at once.
+  // Three blocks per multiprocessor have more registers each, and all run at once.
   if (2 * sequences <= 3 * multiprocessors) return launch<ShortShape<T, 64, 128, 3, kPositionMode>>(params, 2, stream);
   return launch<ShortShape<T, 64, 128, 4, kPositionMode>>(params, groups(4), stream);
 }

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kMaxGroupsOfRun = 8;  // longer runs fetch hardly less
 
-// kBlocksAhead: blocks of keys on their way while a group is computed. kResidentBlocks blocks of threads on a
+// kBlocksAhead: blocks of keys in flight while a group is computed. kResidentBlocks blocks of threads on a
 // multiprocessor.
 template <typename Element, int kHeadSize, int kBlocksAhead, int kResidentBlocks>
 struct WindowShape : Sm90Tiles<Element, kHeadSize, kTaskRows> {
@@ -147,7 +147,7 @@ __device__ void waitNearBlocks(uint64_t (&arrived)[S::kRoom], const int (&slots)
   barrierWait(&arrived[slots[2]], parities[2]);
 }
 
-// Scores of a group's rows and all keys that they see. Whoever calls it waits.
+// Scores of a group's rows and all keys that they see. The caller waits.
 template <typename S, typename Near>
 __device__ void multiplyNearKeys(NearRows<Near>& rows, unsigned q, const WindowMemory<S>& memory,
                                  const int (&slots)[kNearBlocks]) {
@@ -161,7 +161,7 @@ __device__ void multiplyNearKeys(NearRows<Near>& rows, unsigned q, const WindowM
 }
 
 // Weights of a group's rows, times the values of all keys that they see; wait() waits for these. The neighbours are
-// multiplied while the group's own keys are weighed. Whoever calls it waits for the last products.
+// multiplied while the weights of the group's own keys are computed. The caller waits for the last products.
 template <typename S, typename Near, typename Wait>
 __device__ void multiplyNearValues(NearRows<Near>& rows, const WindowMemory<S>& memory, const int (&slots)[kNearBlocks],
                                    int warp, float scale_log2, const Wait& wait) {

@@ -23,7 +23,7 @@ struct NearRows : Sm90Rows<N> {
   static constexpr int kAliasedChunks = kBlockChunks - 1,
                        kVisibleChunks = kChunks - kAliasedChunks;  // indices that stand for two chunks; all
 
-  // Takes the chunks that this warp sees, and masks keys beyond the widest window and those of a block that does not
+  // Selects the chunks that this warp sees, and masks keys beyond the widest window and those of a block that does not
   // exist.
   __device__ void selectVisibleChunks(int warp, bool has_before) {
     const auto before = [](int distance) { return distance < 0; };
@@ -68,7 +68,7 @@ struct NearRows : Sm90Rows<N> {
         if (c < kAliasedChunks) weights[c + kVisibleChunks][i] = warp > c ? both : 0;
       }
     }
-    // Or the compiler would put them off until they are multiplied, and wait for each of those products.
+    // Otherwise the compiler would compute them late, right before each product that needs them.
 #pragma unroll
     for (int c = kBegin; c < kEnd; ++c) {
 #pragma unroll

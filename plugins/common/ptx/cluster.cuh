@@ -24,9 +24,9 @@ __device__ inline void clusterSyncMemory() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Arrives at the same barrier of a block of the cluster. It says that this thread has read what it had to: relaxed, as
-// of what it wrote nothing is promised to the other block (a release to the cluster waits for all earlier writes, as
-// long as half a stage takes).
+// Arrives at the same barrier of a block of the cluster. That tells the block that this thread has read what it had to.
+// It is relaxed, for it promises nothing about this thread's writes; a release to the cluster would wait for all of
+// them, half as long as a stage takes.
 __device__ inline void barrierArriveAt(uint64_t* barrier, unsigned rank) {
   perturb();
   asm volatile(

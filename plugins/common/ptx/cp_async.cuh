@@ -6,7 +6,7 @@
 
 namespace padfree {
 
-// Copies 16 bytes to shared memory without passing through registers; writes zeros and reads nothing unless `valid`.
+// Copies 16 bytes; writes zeros and reads nothing unless `valid`.
 __device__ inline void copyAsync16(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(sharedAddress(shared)), "l"(global),
                "r"(valid ? 16 : 0));
@@ -16,7 +16,7 @@ __device__ inline void commitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most kPending of the groups committed last are under way.
+// Waits until at most kPending of the groups committed last are in flight.
 template <int kPending>
 __device__ inline void waitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

@@ -19,8 +19,8 @@ __device__ inline T* sharedPointer(unsigned address) {
   return static_cast<T*>(__cvta_shared_to_generic(address));
 }
 
-// A number in shared memory that other threads of the block read meanwhile: who sees it sees what was done before it
-// was stored.
+// A number in shared memory, stored with release and loaded with acquire: a thread of the block that sees it sees also
+// what was done before it was stored.
 __device__ inline void storeShared(int* target, int value) {
   asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(sharedAddress(target)), "r"(value) : "memory");
 }
@@ -37,7 +37,7 @@ __device__ inline void storeShared(unsigned address, const float (&value)[4]) {
                : "memory");
 }
 
-// Stores 16 bytes at once; of plain assignments the compiler cuts some into four of 4 bytes.
+// Stores 16 bytes by one instruction; the compiler splits some plain assignments into four of 4 bytes.
 __device__ inline void store16Bytes(void* destination, const unsigned (&v)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(destination), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
                : "memory");

@@ -3,7 +3,8 @@
 
 namespace padfree {
 
-// By the unit for such functions: exact to about 2^-21 for angles in [-pi, pi].
+// Sine and cosine by the special-function unit (PTX ISA: sin.approx, cos.approx): exact to about 2^-21 for angles in
+// [-pi, pi].
 __device__ inline float cosineFast(float angle) {
   float y;
   asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(angle));

@@ -33,7 +33,7 @@ __device__ inline void copyBox(unsigned target, const CUtensorMap& map, int colu
       : "memory");
 }
 
-// The same of a tensor of three dimensions.
+// The same for a tensor of three dimensions.
 __device__ inline void copyBox(unsigned target, const CUtensorMap& map, int column, int row, int plane,
                                uint64_t* barrier) {
   asm volatile(
@@ -43,7 +43,7 @@ __device__ inline void copyBox(unsigned target, const CUtensorMap& map, int colu
       : "memory");
 }
 
-// The same of a tensor of four dimensions at (column, 0, 0, block), to the blocks whose bits are set.
+// The same for a tensor of four dimensions at (column, 0, 0, block), to the blocks whose bits are set.
 __device__ inline void copyRows(unsigned target, const CUtensorMap& map, int column, int block, uint64_t* barrier,
                                 uint16_t blocks) {
   asm volatile(

@@ -44,7 +44,7 @@ __device__ inline void wgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// A warpgroup takes registers that another gave up, and the other way round.
+// A warpgroup takes registers that another gave up, or gives up its own.
 template <int kRegisters>
 __device__ inline void growRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

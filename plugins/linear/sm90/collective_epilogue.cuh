@@ -73,8 +73,8 @@ class CollectiveEpilogue {
     }
   }
 
-  // Of this thread's four tokens among the 16 of a box, a pair of each eight: what their rows are multiplied by, and
-  // where residuals are normed what is added then.
+  // For this thread's four tokens among the 16 of a box, a pair of each eight: what their rows are multiplied by and,
+  // where residuals are normed, what is added then.
   using Scale = ScaleOf<Epilogue>;
   static constexpr bool kScalesAlone = std::is_same_v<Scale, float>;
   struct Scales {
@@ -138,8 +138,8 @@ class CollectiveEpilogue {
     }
   }
 
-  // Of a tile to which nothing is added: through some buffers of shared memory, where a transposing store makes columns
-  // of features again.
+  // Stores a tile to which nothing is added, through buffers of shared memory in which a transposing store makes
+  // columns of features again.
   template <bool kRotates>
   __device__ void storeInChunks(const BlockCoord& coord, int feature, int token, const Features& of) {
     Scales scales{};
@@ -173,8 +173,8 @@ class CollectiveEpilogue {
     }
   }
 
-  // Of a tile to which nothing is added, with what belongs to its features. A vote says that all threads of a warp go
-  // the same way, for the reason that Consumer::acquireOutStage has.
+  // The epilogue of a tile to which nothing is added, with what belongs to its features. A vote says that all threads
+  // of a warp go the same way, for the reason that Consumer::acquireOutStage has.
   __device__ void epilogueInChunks(const BlockCoord& coord, int feature, int token, const Features& of) {
     if constexpr (Epilogue::rotates) {
       if (__any_sync(kFullMask, is_pair_)) return storeInChunks<true>(coord, feature, token, of);

@@ -18,8 +18,8 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
       Base::out_, Base::sums_, Base::work_;
   using typename Base::Features, typename Base::Maps, typename Base::Results, typename Base::Scales, typename Base::T;
   // Warpgroups that are in step reach their epilogues together, and nothing is multiplied meanwhile. One that lags has
-  // the tensor cores alone while the other is in its epilogue, and so keeps lagging. It pays where the epilogue is long
-  // beside the main loop (docs/internals/tried-and-rejected.md has the figures for fp16).
+  // the tensor cores to itself while the other is in its epilogue, and so keeps lagging. That pays where the epilogue
+  // is long compared with the main loop (docs/internals/tried-and-rejected.md has the figures for fp16).
   static constexpr int kLagStages = Operands::scaled && leavesInChunks(Epilogue::out) ? 2 : 0;
   static_assert(S::stages(Epilogue::out, 0) > kLagStages);
   static constexpr int kSumsBarrier = kGroups + 1, kLagBarrier = kGroups + 2;  // after one for each warpgroup
@@ -91,16 +91,15 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
     }
     wgmmaWait<0>();
     if (coord.begin < coord.end)
-      release(before, coord);  // or parts without work would tell of a stage that they never had
+      release(before, coord);  // or parts without work would release a stage that they never had
     if (Epilogue::out == Out::kStages) releaseOutStage(coord);
     return features;
   }
 
   // The stages after the tile's last hold the residual, one for each warpgroup. After the last tile nothing is
-  // fetched any more: its stages are released while the tile is still worked on in them. Without branches: after one
-  // that threads of a warp might take apart, as far as the compiler knows, the ring is no longer in uniform registers,
-  // where matrix instructions take their descriptors from, and the main loop moves each there
-  // (tests/plugins/test_loops.py).
+  // fetched any more: its stages are released while the tile is still worked on in them. Without branches: after a
+  // branch that may diverge, as far as the compiler knows, the ring is no longer in uniform registers, from which
+  // matrix instructions take their descriptors, and the main loop moves each there (tests/plugins/test_loops.py).
   __device__ void acquireOutStage(const BlockCoord& coord, bool last) {
     for (int group = 0; group < kGroups; ++group, ring_.advance()) {
       barrierWait(&barriers_.full[ring_.stage], ring_.parity);
@@ -121,10 +120,10 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
     stage_out_ = -1;
   }
 
-  // Tells all blocks beside this one that this warp has left a stage, if it `leaves` it. Those that fetch for it, with
-  // the same tokens or features, are not enough: a block fills the residual's stages alone, so that it may be a round
-  // ahead of a neighbour who still waits for another, and its arrival would count for that one's
-  // (tests/plugins/linear_barriers.py).
+  // Tells all blocks with the same part that this warp has left a stage, if it `leaves` it. It is not enough to tell
+  // those that fetch for it, with the same tokens or features: a block fills the residual's stages by itself, so that
+  // it may be a round ahead of a neighbour that still waits for another block, and its arrival would count as that
+  // block's (tests/plugins/linear_barriers.py).
   __device__ void release(int stage, const BlockCoord& coord, bool leaves = true) {
     if (leaves && lane_ >> work_.shared_shift == 0) barrierArriveAt(&barriers_.empty[stage], coord.group + lane_);
   }
@@ -160,8 +159,8 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
     copyBox(sharedAddress(out_), maps_.residual, feature, token, &barriers_.residual[group_]);
   }
 
-  // Of a tile that its residual was fetched to, or whose moments are asked for. Where boxes do not fill two halves one
-  // is in both: it leaves twice, as it is.
+  // The epilogue of a tile to which its residual was fetched, or whose moments are wanted. Where boxes do not fill two
+  // halves one is in both: it leaves twice, as it is.
   __device__ void epilogueInPlace(const BlockCoord& coord, int feature, int token, const Features& of) {
     unsigned residual_ahead[4] = {};
     Scales scales{};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epilogues: what becomes of a tile's sums. Each is a kernel of its own, for code that runs once a tile waits for its
-// instructions: with all of them in one kernel, a layer of BERT-base took a fifth longer at 1229 tokens.
+// Epilogues: what becomes of a tile's sums. Each is a kernel of its own, because code that runs once per tile waits for
+// its instructions: with all of them in one kernel, a layer of BERT-base took a fifth longer at 1229 tokens.
 #pragma once
 
 #include <type_traits>
@@ -22,8 +22,8 @@ inline __host__ __device__ bool sharesTile(const Work& work) {
 template <typename Epilogue>
 using ScaleOf = std::conditional_t<leavesInChunks(Epilogue::out), float, float2>;
 
-// Whether blocks share a tile. Where they may, it is looked at as the kernel runs; elsewhere there is no code for it,
-// which would be a branch for each box of the tile and the sums of all blocks.
+// Whether blocks share a tile. Where they may, the kernel decides at run time; elsewhere it has no code for that, which
+// would be a branch for each box of the tile and the sums of all blocks.
 template <bool kMayShare>
 struct Sharing {
   static constexpr bool shares_tile = false;
@@ -51,7 +51,7 @@ struct InChunks : Separate {
   explicit __device__ InChunks(const Work&) {}
 };
 
-// The same with seldom activations.
+// The same with rare activations.
 template <Activation kActivation, bool kMayShare = false>
 struct AnyInChunks : Separate, Sharing<kMayShare> {
   static constexpr Out out = Out::kChunks;
@@ -69,7 +69,8 @@ struct RareInChunks : AnyInChunks<Activation::kNone> {
       : AnyInChunks(work), activation(work.activation == Activation::kRelu ? Activation::kRelu : Activation::kSilu) {}
 };
 
-// The first features of a GEMM are rotated in pairs. Its input is normed, as in nearly all encoders, or scaled by 1.
+// The first features of a GEMM are rotated in pairs (RoPE). Its input is normed, as in nearly all encoders, or scaled
+// by 1.
 struct Rotating : InChunks<Activation::kNone, true, false> {
   static constexpr bool rotates = true;
   using InChunks::InChunks;
@@ -105,7 +106,7 @@ struct LastInPlace : InPlace<true, false> {
   using InPlace<true, false>::InPlace;
 };
 
-// Whether an epilogue that looks at everything else as it runs has an activation too: code for all of them in every
+// Whether an epilogue that decides everything else at run time has an activation too: code for all activations in every
 // box is so long that a tile waits for it far longer than for its main loop.
 struct NotActivated {
   static constexpr Activation activation = Activation::kNone;

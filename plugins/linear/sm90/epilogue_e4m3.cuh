@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epilogues of GEMMs in e4m3: those that encoder layers usually need are kernels of their own, everything
-// else is looked at as it runs.
+// Epilogues of GEMMs in e4m3: those that encoder layers usually need are kernels of their own, everything else is
+// decided at run time.
 #pragma once
 
 #include "linear/sm90/epilogue.cuh"
@@ -46,8 +46,8 @@ struct AnyBothInPlace : AnyInPlace<Activating, kMayShare> {
       : AnyInPlace<Activating, kMayShare>(work), writes_y(work.writes_y), writes_e4m3(work.writes_e4m3) {}
 };
 
-// As withEpilogue, of GEMMs in e4m3. Kernels of their own have those that add in place, of post-norm encoders: the
-// first adds to an embedding that is normed already, the last gives its sums to another kernel.
+// As withEpilogue, of GEMMs in e4m3. The GEMMs of post-norm encoders that add in place have kernels of their own: the
+// first adds to an embedding that is already normed, the last hands its sums to another kernel.
 template <bool kMayShare, typename Run>
 auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run run) {
   if (work.activation == Activation::kGelu) return run(TypeTag<InBytes<Activation::kGelu>>());

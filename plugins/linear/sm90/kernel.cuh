@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = activation(x W + bias) + residual for Hopper (sm_90a). The GEMM is computed transposed: features are the 64
 // rows of a matrix instruction, tokens its columns, so that tiles of any multiple of 16 tokens exist and waves of tiles
-// can be filled for any number of tokens. Blocks stay and take tile after tile: one warp fetches weights and one input
-// (TMA, shared by the blocks of a cluster), two warpgroups of 64 features each multiply. Where tiles are fewer than
-// multiprocessors, blocks of a cluster share a tile, each a part of the reduction.
+// can be filled for any number of tokens. Blocks are persistent and take tile after tile: one warp fetches weights and
+// one input (TMA, shared by the blocks of a cluster), two warpgroups of 64 features each multiply. Where tiles are
+// fewer than multiprocessors, blocks of a cluster share a tile, each a part of the reduction.
 #pragma once
 
 #include "common/dependent_launch.cuh"
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
       fetchScales<kTokens, kMayLack>(work, coord, barriers.scales, scales, thread);
     }
     __syncwarp();
-    if (epilogue.shares_tile) clusterSyncMemory();  // with the consumers' gather()
+    if (epilogue.shares_tile) clusterSyncMemory();  // with the consumers' reduceParts()
   } else {
     growRegisters<224>();
     waitForPriorGrids();

@@ -51,8 +51,8 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
 }
 
 // The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do: the next tile's are on
-// their way while one is computed. kMayLack: where nothing is normed, rows are scaled by 1, so that a
-// seldom epilogue needs no second kernel.
+// their way while one is computed. kMayLack: where nothing is normed, rows are scaled by 1, so that a rare epilogue
+// needs no second kernel.
 template <int kTokens, bool kMayLack, typename Scale>
 __device__ void fetchScales(const Work& work, const BlockCoord& coord, ScaleBarriers& barriers, Scale* scales,
                             int thread) {

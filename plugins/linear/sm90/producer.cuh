@@ -9,9 +9,9 @@
 
 namespace padfree {
 
-// Where all blocks start by filling their rings, they ask the L2 cache for more than it gives meanwhile, and a block
-// that starts late waits for stages that the others need much later. So in the first round a stage is asked for when
-// the one kPacedStages before it has come.
+// Where all blocks start by filling their rings, they ask the L2 cache for more than it delivers in that time, and a
+// block that starts late waits behind stages that others need much later. So in the first round a stage is requested
+// when the one kPacedStages before it has arrived.
 template <int kTokens>
 __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
   if (kTokens < kLargeTokens || !work.paced || !ring.first_round || ring.stage < kPacedStages) return;
@@ -19,8 +19,8 @@ __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
 }
 
 // Weights are constant: they may be fetched while the grid before still writes x. Returns when all blocks of the
-// cluster have left all stages: their arrivals here are on their way without any barrier of the cluster waiting for
-// them, and a launch fails where one comes to a block that has ended.
+// cluster have left all stages: no barrier of the cluster waits for their arrivals here, and a launch fails where one
+// comes to a block that has ended.
 template <typename Operands, int kTokens, Out kOut>
 __device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const BlockCoord& coord,
                             Barriers& barriers, unsigned stages) {
@@ -83,7 +83,7 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord&
       }
     }
   }
-  releaseNextGrid();  // not before: its blocks would take multiprocessors and fetch while this grid still multiplies
+  releaseNextGrid();  // not earlier: its blocks would occupy multiprocessors and fetch while this grid still multiplies
 }
 
 }  // namespace padfree

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GEMM for Hopper where all of the reduction of a tile's input finds room in shared memory: it is fetched once,
+// The GEMM for Hopper where a tile's input fits in shared memory over the whole reduction: it is fetched once,
 // weights alone pass through the ring, and two warpgroups take tiles of 64 features in ping-pong. One is in its
-// epilogue while the other has the tensor cores, which is what short reductions need: of those the epilogue takes as
-// long as the main loop.
+// epilogue while the other has the tensor cores, which is what short reductions need: their epilogues take as long as
+// their main loops.
 #pragma once
 
 #include "common/dependent_launch.cuh"
@@ -45,11 +45,11 @@ __device__ void fetchResidentWeight(const Work& work, const typename Operands::M
     }
   }
   waitForPriorGrids();
-  releaseNextGrid();  // not before: its blocks would take multiprocessors and fetch while this grid still multiplies
+  releaseNextGrid();  // not earlier: its blocks would occupy multiprocessors and fetch while this grid still multiplies
   for (int i = 0; i < work.ring_stages; ++i, ring.advance()) barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
 }
 
-// The same of the input, which is left once for every range.
+// The same for the input, which is released once per range.
 template <typename Operands, typename S>
 __device__ void fetchResidentInput(const Work& work, const Maps& maps, const BlockCoord& coord,
                                    ResidentBarriers& barriers, unsigned input_address) {
@@ -166,7 +166,7 @@ class ResidentConsumer : CollectiveEpilogue<Operands, S, Epilogue> {
     if (is_last && lane_ < work_.tiling.cluster_features) barrierArriveAt(input);
   }
 
-  // Of a range without a tile for this warpgroup. It waits for what it leaves, or it would leave what came before.
+  // For a range without a tile for this warpgroup. It waits for what it releases, or it would release what came before.
   __device__ void releaseAll(unsigned parity) {
     for (int i = 0; i < work_.stages; ++i) {
       barrierWait(&barriers_.input_full[i], parity);

@@ -18,9 +18,9 @@ static_assert(kGroupFeatures == kMomentFeatures);  // a warpgroup takes the mome
 constexpr int kLinearThreads = (1 + kGroups) * kWarpgroup;
 static_assert(kLinearDepth * 2 == kPanelRowBytes && kE4m3Depth == kPanelRowBytes);  // a stage is a panel's row deep
 constexpr int kMaxStages = 10;
-constexpr int kBoxTokens = 16;                // tokens that leave with one copy
-constexpr int kBuffers = 2;                   // of a warpgroup where a tile leaves in chunks: one fills, one leaves
-constexpr int kMinChunkBoxes = 4;             // a tile of no more is one chunk; for two of these there is always room
+constexpr int kBoxTokens = 16;     // tokens that one copy stores
+constexpr int kBuffers = 2;        // of a warpgroup where a tile is stored in chunks: one fills while one is stored
+constexpr int kMinChunkBoxes = 4;  // a tile of at most so many is one chunk; two such chunks always fit
 constexpr int kScaleThreads = 2 * kWarpSize;  // that compute the scales of rows to be normed
 constexpr int kLargeTokens =
     128;  // of tiles of which a block takes several, and fetches first stages one after the other:
@@ -82,8 +82,8 @@ struct Shape {
         return kGroups * kBuffers * chunkBoxes(out) * boxBytes(out);
     }
   }
-  // That leave together. Half of a large tile that leaves from where it was summed does, where that `pays`, while the
-  // other half is computed.
+  // Boxes that are stored together. Of a large tile that is stored from where it was summed, half is, where that
+  // `pays`, while the other half is computed.
   static constexpr int boxesAtOnce(Out out, bool pays) {
     return leavesInChunks(out) ? chunkBoxes(out) : pays && kTokens >= kLargeTokens ? ceilDiv(kBoxes, 2) : kBoxes;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the Hopper kernel is asked for, and which part of it is a block's.
+// The work of a launch of the Hopper kernel, and which part of it belongs to a block.
 #pragma once
 
 #include <cuda.h>
