@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """padfree.builder: builds TensorRT engines from ONNX models, and holds the `padfree` command.
 
-What it names is imported when it is asked for: the command must not wait for what it does not use.
+Names are imported on first use, so that the command does not wait for what it does not need.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model says of texts, a line of JSON for each: vectors, scores, labels, or words with labels."""
+"""A model's answers to texts, one line of JSON each: vectors, scores, labels, or words with labels."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Answer = dict[str, Any]
 def answers_of(
     model: TextModel, texts: Sequence[Text], inputs: Mapping[str, Any], prompt_name: str | None
 ) -> list[Answer]:
-    """What the model says of every text, or pair, as objects of JSON.
+    """The model's answer to every text or pair, as JSON objects.
 
     Args:
         model: the opened model.
         texts: texts, or pairs.
         inputs: other inputs of the model with a row per text, by name.
-        prompt_name: of models of vectors: the prompt to put in front.
+        prompt_name: for models of vectors: the prompt to prepend.
 
     Raises:
         SessionError: a text that the model does not take; BuildError: a pair for a model that reads texts alone.
@@ -64,7 +64,7 @@ def answers_of(
 
 
 def write_answers(path: Path, texts: Sequence[Text], answers: Sequence[Answer]) -> None:
-    """Writes answers after their texts, a line each.
+    """Writes every text with its answer, one per line.
 
     Raises:
         BuildError: the disk is full or the folder cannot be written; no file is left behind.

@@ -32,12 +32,12 @@ SUFFIXES = (".jsonl", ".npz", ".txt", *TABLES)
 MASK_NAME = "attention_mask"
 LENGTHS_NAME = "seq_lens"
 RESULT_SUFFIX = ".npz"
-TEXT_ADVICE = f"answers are of texts; write {RESULT_SUFFIX}, or pass texts"
+TEXT_ADVICE = f"only texts have answers to write; write {RESULT_SUFFIX}, or pass texts"
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What makes tokens of texts.
+    """How texts become tokens.
 
     Attributes:
         tokenizer: a Hugging Face tokenizer.json; None: the one that the model keeps beside it.
@@ -58,12 +58,12 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
 
     Args:
         path: .jsonl: one object per line, input name -> list of integers, or {"text": "..."}, or a bare list of ids;
-            of inputs with a row per sequence input name -> a number, or a list of them, beside either.
+            beside either, inputs with one row per sequence add input name -> a number, or a list of numbers.
             .npz: token inputs [T] with seq_lens [B], or grids [B, S] with attention_mask. .txt: one text per line.
             Pairs of texts are {"text": "...", "text_pair": "..."}, or in another of the usual spellings
             (padfree.runtime.text.pairs), or lists of two texts. .csv and .parquet: columns of these names.
         metadata: the model's inputs.
-        texts: what makes tokens of texts.
+        texts: how texts become tokens.
 
     Raises:
         BuildError: the file cannot be read, or holds something else; the message names line and value.
@@ -97,7 +97,7 @@ def _of_records(
     metadata: Metadata,
     texts: TextOptions,
 ) -> Request:
-    """What objects or rows hold, which are called by their numbers: texts, or token inputs."""
+    """The texts or token inputs of objects or rows; messages call each by its number."""
     info = metadata.text
     if records and all(holds_texts(record.get("", record), info) for record in records):
         pairs = zip(records, numbers, strict=True)
@@ -120,18 +120,18 @@ def _of_records(
 
 
 def _check_are_no_texts(records: Sequence[Mapping[str, Any]], numbers: Sequence[int], path: Path) -> None:
-    """Refuses texts under another name than texts have. Raises BuildError."""
+    """Refuses texts in a field that padfree does not read. Raises BuildError."""
     for record, number in zip(records, numbers, strict=True):
         name = next((name for name, value in record.items() if isinstance(value, str)), None)
         if name is not None:
             raise BuildError(
-                f"{path}, line {number}: '{name}' holds a text, and texts are looked for in 'text', pairs in "
-                f"{SPELLINGS_TEXT}; call it so"
+                f"{path}, line {number}: '{name}' holds a text, and texts are read from 'text', pairs from "
+                f"{SPELLINGS_TEXT}; rename it"
             )
 
 
 def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Path, metadata: Metadata) -> Request:
-    """What lines, by their numbers, hold of inputs with a row per sequence that a request of texts does not have."""
+    """The inputs with one row per sequence that texts do not give, from lines by their numbers."""
     columns: Request = {}
     for item in metadata.sequence_inputs():
         if item.original_name in request:
@@ -149,7 +149,7 @@ def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Pa
 
 
 def read_text_rows(path: Path, info: TextInfo | None, advice: str = TEXT_ADVICE) -> list[Text]:
-    """The texts of a file of texts, or its pairs, for a model of which its folder said `info`.
+    """The texts, or pairs of texts, of a file, for a model whose folder says `info`.
 
     `advice` tells users of another file what to do.
 
@@ -198,7 +198,7 @@ def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) 
 def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata) -> None:
     """Writes results as .npz: [B, ...] where a sequence has one row, packed [T, ...] with seq_lens where tokens have.
 
-    Others, such as [H, len, len], have an array a sequence: NAME.0, NAME.1, ...; constant ones are there once.
+    Other outputs, such as [H, len, len], become one array per sequence: NAME.0, NAME.1, ...; constant ones come once.
 
     Raises:
         BuildError: the disk is full or the folder cannot be written; no file is left behind.
@@ -226,12 +226,12 @@ def _read_line(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         record = decode(line)
     except ValueError as error:
-        raise BuildError(f"{path}, line {number}: not JSON ({error}); write one object or list a line") from error
+        raise BuildError(f"{path}, line {number}: not JSON ({error}); write one object or list per line") from error
     if isinstance(record, list):
         return {"": record}
     if not isinstance(record, dict) or not record:
         raise BuildError(
-            f"{path}, line {number}: {line[:60]!r}, allowed: an object or a list of ids a line; correct it"
+            f"{path}, line {number}: {line[:60]!r}, allowed: an object or a list of ids per line; correct it"
         )
     return record
 

@@ -25,9 +25,9 @@ from .engine.preparation import metadata_of
 from .errors import BuildError
 
 BATCH_TOKENS = 2048
-"""Of one batch, at most: activations of a large model stay a matter of some hundred megabytes."""
+"""At most per batch, so that the activations of a large model take a few hundred megabytes."""
 FEW_TOKENS = 2000
-"""Below it, scales may miss what the model's inputs can do."""
+"""With fewer, scales may miss numbers that the model's inputs reach."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,13 +53,13 @@ def require_calibration(file: Path | None) -> Path:
     """The file with the calibration data.
 
     Raises:
-        BuildError: none was given; why none is generated.
+        BuildError: none was given; the message says why padfree cannot make it up.
     """
     if file is None:
         raise BuildError(
             f"--precision {FP8} needs --calibrate FILE: scales follow from the largest numbers that the model's own "
-            "inputs give, and made-up ids give others; pass some hundred texts (.txt, one a line; --tokenizer where "
-            "the model keeps none) or token ids (.jsonl, .npz) of the kind that the model will get"
+            "inputs give, and made-up ids give others; pass a few hundred texts (.txt, one per line; --tokenizer "
+            "where the model keeps none) or token ids (.jsonl, .npz) of the kind that the model will get"
         )
     return file
 
@@ -89,7 +89,7 @@ def calibration_batches(calibration: Calibration, metadata: Metadata, model: Pat
         )
     if tokens < FEW_TOKENS:
         _log.warning(
-            "%s: %d tokens are few for scales that are to hold for all inputs; some hundred texts are usual",
+            "%s: %d tokens are few for scales that must hold for all inputs; a few hundred texts are usual",
             file,
             tokens,
         )

@@ -80,7 +80,7 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspection:
 
 
 def check_report(raw: Mapping[str, Any], source: str) -> None:
-    """Checks what of metadata is for people alone, which no engine needs.
+    """Checks the part of metadata that people read and no engine needs.
 
     Raises:
         padfree.runtime.SessionError: an entry is missing, or of another type.

@@ -105,7 +105,7 @@ def check_appended(path: Path, what: str) -> None:
         is_record = False
     if not is_record or last != b"\n":
         raise BuildError(
-            f"{what} {path} holds something else than measurements, a JSON object a line; choose another file"
+            f"{what} {path} holds something other than measurements (one JSON object per line); choose another file"
         )
 
 
@@ -120,8 +120,8 @@ def sidecar_destination(plan: Path) -> Path:
         return path
     if not _is_sidecar(path):
         raise BuildError(
-            f"-o {plan}: its metadata would go to {path}, where a file is that is no plan's metadata and would be "
-            "lost; choose another name for the plan"
+            f"-o {plan}: its metadata would go to {path}, a file that is no plan's metadata and would be lost; "
+            "choose another name for the plan"
         )
     return path
 
@@ -135,7 +135,7 @@ def _is_sidecar(path: Path) -> bool:
 
 
 def same_file(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, be it there or not: through links, hard links, and other spellings."""
+    """Whether two paths lead to one file, existing or not: through links, hard links, and other spellings."""
     if _real(one) == _real(other) or _identity(one) == _identity(other):
         return True
     try:
@@ -145,7 +145,7 @@ def same_file(one: Path, other: Path) -> bool:
 
 
 def _real(path: Path) -> Path:
-    """The path without links; unlike Path.resolve, of links that lead in a circle too."""
+    """The path without links; unlike Path.resolve, this also works for links that lead in a circle."""
     return Path(os.path.realpath(path))
 
 

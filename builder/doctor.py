@@ -21,7 +21,7 @@ from padfree.runtime.gpu import Device, device_code, import_tensorrt, plugin_lib
 FindingState = Literal["ok", "missing", "problem"]
 
 ENGINES = "build and run engines"
-"""A use that needs all that a GPU's machine has."""
+"""The use that needs everything a machine with a GPU has."""
 NVIDIA_SMI_TIMEOUT_S = 20
 HEADER_FOLDERS = ("/usr/include", "/usr/local/include", "/usr/local/tensorrt/include", "/opt/tensorrt/include")
 NOT_FROM_HERE = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
@@ -35,7 +35,7 @@ TENSORRT_SMOKE_TEST = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. "missing" is absent and optional; "problem" is there and does not work."""
+    """The result of one check. "missing": absent, and optional; "problem": present, and does not work."""
 
     name: str
     state: FindingState

@@ -19,8 +19,8 @@ _log = logging.getLogger(__name__)
 def write_files(files: Sequence[tuple[Path, bytes | memoryview]], *, sync: bool = True) -> None:
     """Writes all files beside their destinations first and moves them into place only when every one is complete.
 
-    With `sync` that holds after a power failure too. Large files take as long again for it: not worth while where they
-    can be made again and whoever reads them compares a digest.
+    With `sync`, that holds after a power failure, too, but large files take twice as long: leave it out where they can
+    be made again and their readers compare a digest.
 
     Raises:
         BuildError: the folder is missing, not writable, or the disk is full; nothing has changed then.

@@ -36,10 +36,10 @@ _log = logging.getLogger("padfree")
 AUTO, TENSORRT, ONNXRUNTIME = "auto", "tensorrt", "onnxruntime"
 BACKENDS = (AUTO, TENSORRT, ONNXRUNTIME)
 OPERATORS = (plugin_library.PROBE_PLUGIN,)
-"""Of every packed engine: where the library has no code of it for the GPU, there are no engines."""
+"""Every packed engine has it: where the library lacks its code for the GPU, no engine can be built."""
 _PLAN = "model.plan"
 _SMALL_BYTES = 1 << 25
-"""Files of a folder that are smaller all count: settings, vocabularies, small weights."""
+"""All smaller files of a folder are part of its digest: settings, vocabularies, small weights."""
 _PROSE = (".md", ".png", ".jpg", ".gitattributes", ".lock")
 _KEY_LETTERS = 20
 
@@ -62,7 +62,7 @@ class EngineOptions:
 def runs_on_gpu(backend: str, device: int, model: object) -> bool:
     """Whether a model is to run as an engine: where that was asked for, or where this machine can build one.
 
-    A machine with a GPU on which no engine can be built is told of in the log, with what is missing.
+    Where there is a GPU and no engine can be built, the log says what is missing.
 
     Raises:
         BuildError: an unknown backend, or engines were asked for and cannot be built here.
@@ -107,8 +107,8 @@ def kept_engine(
 ) -> Iterator[Path]:
     """The plan of a model's engine on this machine: the one that is kept, or a new one.
 
-    Of processes that want the same engine, one builds it, and the others wait. Where the folder cannot be written, the
-    engine is there until the context ends.
+    Where several processes want the same engine, one builds it and the others wait. Where the folder cannot be
+    written, the engine exists until the context ends.
 
     Args:
         model: a model's folder, or an exported or rewritten .onnx file.
@@ -159,7 +159,7 @@ def _build(model: Path, plan: Path, options: EngineOptions, device: int, progres
 
 
 def _is_whole(plan: Path) -> bool:
-    """Whether a kept engine can be used: there, and as it was written."""
+    """Whether a kept engine exists and is as it was written."""
     if not plan.exists():
         return False
     try:
@@ -171,7 +171,7 @@ def _is_whole(plan: Path) -> bool:
 
 
 def _key(model: Path, options: EngineOptions, gpu: Device) -> str:
-    """What tells an engine from every other, as letters."""
+    """A digest that no other engine has."""
     library = plugin_library.find()
     status = library.stat()
     facts = {

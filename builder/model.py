@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree.Model`: a model by its name, folder or file, and what it says of texts."""
+"""`padfree.Model`: a model by its name, folder or file, and its answers to texts."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Model(TextModel):
 
     Args:
         model: a plan; a model's folder, a repository of the Hugging Face Hub, or an .onnx file, exported or rewritten.
-            A name without an owner is one of sentence-transformers. On a machine with a GPU what is no plan becomes an
-            engine, which is built once and kept; elsewhere it runs in onnxruntime, rewritten in fp32. On a terminal,
-            stderr shows how far that is.
+            A name without an owner is one of sentence-transformers. On a machine with a GPU, all but plans become
+            engines, which are built once and kept; elsewhere they run in onnxruntime, rewritten in fp32. On a terminal,
+            stderr shows the progress.
         tokenizer: a tokenizer.json, instead of the one that the model keeps.
         pooling: one vector per text: ways of pooling, as ("mean",), instead of the folder's; for exported files, too.
         normalize: whether vectors have length 1, instead of what the folder says.
@@ -143,12 +143,12 @@ class Model(TextModel):
 
 
 def _makes_engines(path: Path) -> bool:
-    """Whether an engine can be built of it: it is there, and no plan."""
+    """Whether an engine can be built of it: it exists, and is no plan."""
     return path.is_dir() or (path.is_file() and path.suffix.lower() == ONNX_SUFFIX)
 
 
 def _check_cpu(precision: str | None, model: object) -> None:
-    """Raises BuildError where a type is asked for that a model on the CPU does not get."""
+    """Raises BuildError for a precision that models on the CPU cannot have."""
     if precision not in (None, "fp32"):
         raise BuildError(
             f"{model}: precision {precision} is for engines on a GPU, and this one runs as it is, or on the CPU in "
@@ -157,7 +157,7 @@ def _check_cpu(precision: str | None, model: object) -> None:
 
 
 def _full_name(model: str | Path) -> str | Path:
-    """What was given, with the owner of names that have none: those of sentence-transformers, as there."""
+    """What was given; a name without an owner gets sentence-transformers', as in that library."""
     path = Path(model)
     has_owner = len(path.parts) > 1 or path.exists() or path.suffix.lower() in (ONNX_SUFFIX, ".plan")
     return model if has_owner else f"{_OWNER}/{model}"

@@ -49,7 +49,7 @@ class TextLengths:
         return counts
 
     def padding(self, batch: int, *, in_order_of_length: bool = False) -> float:
-        """The share of slots that hold padding where so many texts are padded to the longest of them.
+        """The share of slots that hold padding if every batch of so many texts is padded to its longest.
 
         Args:
             batch: texts in one run.

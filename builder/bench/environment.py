@@ -51,7 +51,7 @@ def gpu_and_driver() -> dict[str, str]:
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:
-    """By name, the versions of the packages that are installed: one by one, for reading all of them takes a second."""
+    """The versions of those packages that are installed, by name; looked up singly, as reading all takes a second."""
     versions = {}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):

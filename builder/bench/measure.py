@@ -45,7 +45,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What came out: ours and every peer by title and way of running, errors, and who could not take part."""
+    """The results: ours and every peer by title and way of running, errors, and who could not take part."""
 
     ours: Mapping[str, Timing]
     peers: Mapping[str, Mapping[str, Timing]]

@@ -42,7 +42,7 @@ SUBCOMMANDS = (
 
 
 class StoppedError(KeyboardInterrupt):
-    """A signal that asks the process to end; like Ctrl-C, it lets files be removed that were under way."""
+    """A signal that asks the process to end; as after Ctrl-C, unfinished files are removed first."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -39,10 +39,10 @@ SIMILAR_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "--output-dir": ("--output",),
     "--save-engine": ("--output",),
 }
-"""Options of text-embeddings-inference, vLLM, optimum, sentence-transformers and trtexec: what is ours, the first that
-the subcommand has."""
+"""Options of text-embeddings-inference, vLLM, optimum, sentence-transformers and trtexec -> ours; the first that a
+subcommand has is named."""
 MAKING = ("--precision", "--pooling", "--normalize", "--no-normalize", "--interface", "--mask")
-"""Options that say how a model is made: a command that runs one has it made already."""
+"""Options that say how a model is made: commands that only run one do not have them."""
 COMMANDS: Mapping[str, str] = {
     "benchmark": "bench",
     "compile": "build",
@@ -54,9 +54,9 @@ COMMANDS: Mapping[str, str] = {
     "predict": "run",
     "server": "serve",
 }
-"""What other tools call subcommands, and what they are called here."""
+"""Other tools' names for subcommands -> ours."""
 BATCH_SIZES = ("--batch-size", "--max-batch-size", "--per-device-eval-batch-size")
-"""Options of others that commands without such an option need not have."""
+"""Other tools' options that our commands, which form batches by tokens, do without."""
 SWITCHES: Mapping[str, bool] = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As argparse; what a subcommand does not know is named by it, before what it lacks."""
+        """As argparse's, but a subcommand names arguments that it does not know before those that it lacks."""
         if args is not None:
             self._check_options(args)
             self._take_variables(args)
@@ -169,7 +169,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unrecognized option {word}; this command forms its batches by tokens itself: leave it out")
 
     def ours(self, option: str) -> str | None:
-        """What this command has instead of an option that it has not; None: nothing."""
+        """This command's option for another tool's or a misspelt one; None: it has none."""
         option_words = list(self._option_string_actions)
         for candidate in SIMILAR_OPTIONS.get(option.replace("_", "-"), ()):
             if candidate in option_words or (candidate == MODEL and self._takes_model()):

@@ -211,7 +211,7 @@ def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list
 def _quantize(
     arguments: argparse.Namespace, source: Source, progress: StageProgress
 ) -> Iterator[tuple[Path | FolderModel, BuildOptions]]:
-    """What the engine is built from, and how: with --calibrate a file in fp8 made of the model.
+    """The file that the engine is built from, and the options: with --calibrate, a file in fp8 made of the model.
 
     That file, with its tokenizer, is removed with the context.
     """
@@ -258,7 +258,7 @@ def start_cuda(device: int) -> None:
     """Starts CUDA, which takes a second, beside the imports to come. The build finds what is wrong with it again.
 
     What the thread calls is imported before it starts: of two threads that import modules which import each other, as
-    numpy's do, one may be given a module of which half is there.
+    numpy's do, one may get a module that is only half initialised.
     """
     with contextlib.suppress(Exception):
         from padfree.runtime.gpu.cuda import open_device

@@ -104,7 +104,7 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prompt: str | None) -> int:
-    """Does the work and prints what became of it."""
+    """Does the work and prints a summary."""
     from padfree.builder.folders.packing import runnable
     from padfree.runtime import word_table
 

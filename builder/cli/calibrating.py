@@ -19,7 +19,7 @@ LAYERS_SHOWN = 24
 
 
 def steps_of(progress: StageProgress) -> BeginSteps:
-    """A function that begins the stage of a calibration of so many batches, and returns what ends one of them."""
+    """A function that begins the stage of a calibration of so many batches, and returns one to call after each."""
 
     def begin(batches: int) -> Step:
         progress.begin("calibrating")

@@ -127,8 +127,8 @@ def run(arguments: argparse.Namespace) -> int:
     with opened_model(arguments.original, arguments, say) as source:
         if arguments.emit_polygraphy is not None and source.path != arguments.original:
             raise BuildError(
-                "--emit-polygraphy writes scripts that read the original again, and what is made of a folder, or by "
-                "--pooling and the like, is there for this command alone; give an .onnx file that stays"
+                "--emit-polygraphy writes scripts that read the original again, and the file that is made of a folder, "
+                "or with --pooling and the like, goes when this command ends; give an .onnx file"
             )
         return _compare(arguments, source.path)
 

@@ -17,7 +17,7 @@ PLAIN_WIDTH = 120  # where there is no terminal, so that logs do not break lines
 
 
 def visible(text: str, kept_controls: str = "\n\t") -> str:
-    """A text in which a terminal finds nothing to obey: what cannot be printed is escaped as in Python.
+    """A text that no terminal takes for commands: what cannot be printed is escaped as in Python.
 
     Names of models and nodes, messages of plugins and what stands in files come from anybody.
     """
@@ -87,7 +87,7 @@ class Working:
 
 
 class VisibleFilter(logging.Filter):
-    """Makes log messages such that a terminal finds nothing to obey in them."""
+    """Escapes in log messages what a terminal would take for commands."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Rewrites the record."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands that rewrite are given as the model, opened as their options say."""
+"""Opens the model of commands that rewrite, as their options say."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def engines_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
     several profiles, in the order given; one that is given once holds for all of them.
 
     Raises:
-        BuildError: options of a profile are given differently often, or several engines have no folder to go to.
+        BuildError: options of a profile are given different numbers of times, or several engines have no folder.
     """
     from padfree.builder.errors import BuildError
 
@@ -53,10 +53,10 @@ def engines_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
 
 @contextlib.contextmanager
 def folder_for(path: Path) -> Iterator[None]:
-    """Makes the folder that engines go to, unless it is there; where none of them came, it is removed again.
+    """Makes the folder that engines go to, unless it exists; a new one is removed again if it stays empty.
 
     Raises:
-        BuildError: it cannot be made where it should.
+        BuildError: it cannot be made.
     """
     from padfree.builder.destinations import check_destination
 

@@ -77,7 +77,7 @@ def show_progress(*, quiet: bool = False) -> Iterator[Callable[[RowsDone], None]
 
 @contextmanager
 def show_batches(lengths: list[int], *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Shows the progress of batches of sequences of these `lengths`; each tells its sequences and tokens."""
+    """Shows the progress through sequences of these `lengths`; every batch reports its sequences and tokens."""
     start, all_tokens, rows, tokens = time.perf_counter(), sum(lengths), 0, 0
 
     with show_progress(quiet=quiet) as show:

@@ -118,7 +118,7 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the subcommand; what is wrong with an option that a variable sets is said of the variable, too."""
+    """Runs the subcommand; an error about an option that a variable set names the variable, too."""
     from padfree.builder.errors import BuildError
     from padfree.runtime import SessionError
 

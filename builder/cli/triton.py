@@ -159,8 +159,8 @@ def run(arguments: argparse.Namespace) -> int:
     if repository.server.has_known_holes:
         print_line(
             console,
-            f"the server of {repository.server.release} has holes through which its callers can run code: serve with "
-            f"{SAFE_RELEASE} or newer, or let only callers in that you trust",
+            f"the server of {repository.server.release} has security holes through which callers can run code: serve "
+            f"with {SAFE_RELEASE} or newer, or admit only callers that you trust",
         )
     was = "was there already" if repository.there else "is new"
     print_line(console, f"version {repository.version} of {', '.join(repository.models)} {was}")

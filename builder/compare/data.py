@@ -42,8 +42,8 @@ def make_batches(
 ) -> tuple[ComparedBatch, ...]:
     """The batches of a comparison.
 
-    Batches whose masks are no prefixes come a second time, right-padded, where a model does without a mask: packed
-    models give the original's answers to the right-padded batch.
+    Where a model takes no mask, a batch whose mask is no prefix comes a second time, right-padded: packed models give
+    the original's answers to that.
 
     Args:
         original: the reference.

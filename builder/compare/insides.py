@@ -25,7 +25,7 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 class Inside(Protocol):
-    """A rewritten model that gives tensors of its inside.
+    """A rewritten model that gives its intermediate tensors.
 
     graph: its nodes, padfree's among them. tensors: the names that may be asked for. chunk: how many at a time.
     """
@@ -91,7 +91,7 @@ class EngineInside:
 
 
 def with_outputs(model: ModelProto, types: Mapping[str, int]) -> ModelProto:
-    """A copy of a rewritten model with these tensors of its inside as outputs, named in its metadata too."""
+    """A copy of a rewritten model with these intermediate tensors as outputs, named in its metadata too."""
     result = ModelProto()
     result.CopyFrom(model)
     metadata = metadata_of(result)

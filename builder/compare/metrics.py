@@ -61,8 +61,8 @@ class Errors:
 class OutputErrors:
     """One output of one runner over all batches.
 
-    scale: the root mean square that the output's columns usually have in the original; a column's own, where they
-        differ, is what absolute errors are parts of.
+    scale: the root mean square that the output's columns usually have in the original; absolute errors are in parts of
+        it, or of the column's own where columns differ.
     not_finite: numbers that are infinite or NaN where the original's are not.
     classes: length class ("17-64" tokens) -> errors of the sequences in it.
     worst: the rows that differ most, worst first.

@@ -69,7 +69,7 @@ def check_folder(folder: Path, original: Path, models: Sequence[Path], inputs: I
     Where no models are named, the original is rewritten there.
 
     Raises:
-        BuildError: as check_destinations, or such a file is there and no comparison that was saved.
+        BuildError: as check_destinations, or such a file exists, and the folder holds no saved comparison.
     """
     if folder.exists() and not folder.is_dir():
         raise BuildError(f"--emit-polygraphy {folder} is no folder; name a new one")

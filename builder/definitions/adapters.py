@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights with low-rank adapters (arXiv 2106.09685), several for every tensor, of which one or none is added."""
+"""Weights with low-rank adapters (arXiv 2106.09685): every tensor has several, and one or none is added."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Adapters:
     choice: str
 
     def check(self) -> None:
-        """Refuses an adapter that the model has not.
+        """Refuses an adapter that the model does not have.
 
         Raises:
             BuildError: naming those that it has.
@@ -59,7 +59,7 @@ class AdaptedTensors(Tensors):
         weight = super().take(_kept_as(name, _ORIGINAL), *shape)
         count, rank = len(self._adapters.names), self._adapters.rank
         first, second = _kept_as(name, _FIRST), _kept_as(name, _SECOND)
-        if "embeddings" in name:  # rows are looked up of the first factor, and the second is multiplied with them
+        if "embeddings" in name:  # rows of the first factor are looked up, and multiplied with the second
             first_factor, right = (
                 super().take(first, count, shape[0], rank),
                 super().take(second, count, rank, shape[1]),

@@ -16,7 +16,7 @@ from .tensors import Tensors
 
 _BOOL = 9  # TensorProto.BOOL
 FULL, SLIDING = "full_attention", "sliding_attention"
-"""What layers see of a sequence, under the names of transformers' `layer_types`."""
+"""How much of a sequence layers see, by transformers' names in `layer_types`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Projections:
 
 
 Rotate = Callable[[str], str]
-"""From queries or keys [B, H, S, D] to those that scores are made of."""
+"""Makes of queries or keys [B, H, S, D] those that scores are computed from."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Scoring:
     Attributes:
         scale: of the products of queries and keys.
         mask: what is added to scores, [B, 1, 1, S] or [B, 1, S, S]: 0, or the lowest number where keys are not seen.
-        bias: what is added to them besides, [1, H, S, S]; "" for nothing.
+        bias: what is also added to scores, [1, H, S, S]; "" for nothing.
         rotate_queries, rotate_keys: norms of heads and rotary embeddings.
-        more: makes another term [B, H, S, S] of queries and keys.
+        more: computes another term [B, H, S, S] from queries and keys.
     """
 
     scale: float
@@ -113,7 +113,7 @@ def _repeat(graph: EncoderGraph, x: str, heads: Heads) -> str:
 
 
 def mask(graph: EncoderGraph, *, causal: bool = False, before: int | None = None, after: int | None = None) -> str:
-    """0 where a key is seen and the lowest number where not: [B, 1, 1, S], with limits of distance [B, 1, S, S].
+    """0 where a key is seen, else the lowest number: [B, 1, 1, S], or [B, 1, S, S] where distance has limits.
 
     Args:
         graph: what gets the nodes.

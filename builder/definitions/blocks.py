@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole layers: what encoders repeat."""
+"""Whole layers, which encoders repeat."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which definition a model is of, and the model that it writes: exactly one may match, and nothing may be left over."""
+"""Finds a model's definition, and writes the model: exactly one definition may match, and nothing may be left over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADS = (
     "classifier.", "qa_outputs.", "cls.", "lm_head.", "score.", "predictions.", "vocab_layer_norm.", "vocab_projector.",
     "vocab_transform.",
 )  # fmt: skip
-"""Parts of names of heads, which do not count where the rows of tokens are asked for."""
+"""Parts of the names of heads' tensors, which are ignored where only the rows of tokens are asked for."""
 
 
 def write(
@@ -33,7 +33,7 @@ def write(
     tokenizer_inputs: Collection[str] | None = None,
     adapter: str = "",
 ) -> DefinedModel:
-    """Writes the model of a config.json and its weights; nothing of them is read yet but names and shapes.
+    """Writes the model of a config.json and its weights; of the weights only names and shapes are read yet.
 
     Args:
         config: config.json, for messages.
@@ -79,7 +79,7 @@ def _definition(keys: Keys, tensors: Tensors) -> Definition:
 
 
 def _check_code(keys: Keys, definition: Definition) -> None:
-    """Refuses a model whose code is its own, where that may compute something else than the definition."""
+    """Refuses a model with code of its own, where that may compute something other than the definition."""
     classes_by_task = keys.inner("auto_map")
     code = None if classes_by_task is None else classes_by_task.raw.get("AutoModel")
     if code is not None and str(code).rpartition(".")[2] not in definition.code:

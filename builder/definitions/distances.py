@@ -18,8 +18,8 @@ Integers = npt.NDArray[np.int64]
 def two_sided_buckets(distance: Integers, count: int, furthest: int) -> Integers:
     """The bucket of a key that is so far after the query, as T5 has them (arXiv 1910.10683).
 
-    Half of the buckets are for keys after the query. Of each half one half are for single distances, and the rest
-    grow with the logarithm up to `furthest`. Numbers are rounded as torch rounds them, in float32.
+    Half of the buckets are for keys after the query. In each half, one half of the buckets hold a single distance, and
+    the rest grow with the logarithm up to `furthest`. Numbers are rounded as torch rounds them, in float32.
     """
     half = count // 2
     single = half // 2
@@ -37,7 +37,7 @@ def bucket_bias(graph: EncoderGraph, table: Weight, furthest: int) -> str:
     Args:
         graph: what gets the nodes.
         table: a number per bucket and head.
-        furthest: the distance from which on the last bucket is taken.
+        furthest: from this distance on, the last bucket is taken.
     """
     with graph.scope("position_bias"):
         offsets = np.arange(-furthest, furthest + 1)
@@ -49,7 +49,7 @@ def bucket_bias(graph: EncoderGraph, table: Weight, furthest: int) -> str:
 def log_buckets(distance: Integers, count: int, furthest: int) -> Integers:
     """The bucket of a query that is so far after the key, as DeBERTa v2 has them (arXiv 2006.03654).
 
-    Distances up to half of `count` have one each, and the rest grow with the logarithm. Numbers are rounded as torch
+    Distances up to half of `count` have a bucket each; the others grow with the logarithm. Numbers are rounded as torch
     rounds them, in float32.
     """
     half = count // 2
@@ -60,7 +60,7 @@ def log_buckets(distance: Integers, count: int, furthest: int) -> Integers:
 
 
 def by_distance(graph: EncoderGraph, numbers: Integers, reach: int) -> str:
-    """The whole number of every query and key, by how far the query is after the key: [S, S].
+    """A whole number for every query and key, by how far the query is after the key: [S, S].
 
     Args:
         graph: what gets the nodes.
@@ -73,7 +73,7 @@ def by_distance(graph: EncoderGraph, numbers: Integers, reach: int) -> str:
 
 
 def alibi_slopes(heads: int) -> npt.NDArray[np.float32]:
-    """A slope per head (arXiv 2108.12409): a series for a power of two of heads, and every other of the next one's."""
+    """A slope per head (arXiv 2108.12409): a series for powers of two, then every other slope of the next power's."""
     base = 1 << (heads.bit_length() - 1)
 
     def series(count: int) -> list[float]:
@@ -83,7 +83,7 @@ def alibi_slopes(heads: int) -> npt.NDArray[np.float32]:
 
 
 def alibi(graph: EncoderGraph, heads: int) -> str:
-    """Minus slope times distance, whichever is first of query and key: [1, H, S, S]."""
+    """Minus slope times distance, whether query or key comes first: [1, H, S, S]."""
     with graph.scope("position_bias"):
         slopes = graph.constant(-alibi_slopes(heads)[None, :, None, None])
         far = graph.op("Cast", graph.op("Abs", distances(graph)), to=1)

@@ -3,4 +3,4 @@
 
 
 class NotDefinedError(ValueError):
-    """No definition describes this model exactly; another way to its graph may. The message is the reason alone."""
+    """No definition describes this model exactly; an export may still work. The message is the reason alone."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixtures of experts (arXiv 2101.03961): of several feed-forward networks those count that a router chooses.
+"""Mixtures of experts (arXiv 2101.03961): a router chooses which of several feed-forward networks count for a token.
 
-All of them are computed, and the others multiplied by 0: every token has the same products, as packed tokens need it.
+All experts are computed, and those not chosen multiplied by 0: every token has the same GEMMs, as packing needs it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects the nodes and weights of an encoder that is being written; what is read of files is read at the end."""
+"""Collects the nodes and weights of an encoder that is being written; weights are read from files at the end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EncoderGraph:
         return output
 
     def constant(self, values: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
-        """Numbers; the same ones are there once."""
+        """Numbers; equal ones share one constant."""
         array = np.asarray(values, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
@@ -63,7 +63,7 @@ class EncoderGraph:
         return self.constant(values, np.int64)
 
     def weight(self, weight: Weight) -> str:
-        """A weight; the same one is there once."""
+        """A weight; taken again, it is the same constant."""
         self._weights[weight.name] = weight
         return weight.name
 
@@ -79,7 +79,7 @@ class EncoderGraph:
         """The model, with the weights read, or deferred where they are many (deferred.py).
 
         Args:
-            outputs: for every output the result that it is, and its dimensions after the batch's.
+            outputs: by name of the output, its tensor and its dimensions after the batch.
             storage: where the weights are to be.
         """
         nodes = [*self._nodes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models have after their encoders: classifiers of texts and tokens, spans of answers, masked words."""
+"""The heads after encoders: classifiers of texts and tokens, spans of answers, masked words."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def masked_words(
 
 
 def heads(classes: WriteHead, masked: WriteHead | None = None) -> Mapping[str, WriteHead]:
-    """By task, for families whose tokens and answers are classified as BERT's."""
+    """Heads by task, for families whose heads for tokens and answers are BERT's."""
     writers = {
         FEATURES: rows,
         SENTENCES: rows,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entries of config.json as definitions read them: every one is read, known to change nothing, or refused."""
+"""The entries of config.json as definitions read them: each is read, known to change nothing, or refused."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Keys:
         self._read_names: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Whether the file says something of this entry."""
+        """Whether the file has this entry."""
         return self.raw.get(name) is not None
 
     def size(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number under the first of these names that is there; without a default it must be there."""
+        """A whole number under the first of these names that exists; without a default, one must exist."""
         return self._value(names, default, lambda value: _is_whole(value) and least <= value <= _MOST_SIZE, f"{least} "
                            f"to {_MOST_SIZE}")  # fmt: skip
 
@@ -81,7 +81,7 @@ class Keys:
         return tuple(self._value((name,), default, _are_texts, "a list of texts"))
 
     def numbers(self, name: str, count: int) -> tuple[float, ...]:
-        """A list of so many numbers above 0; it must be there."""
+        """A list of so many numbers above 0, which must exist."""
         allowed_text = f"{count} numbers above 0"
 
         def fits(value: Any) -> bool:
@@ -99,7 +99,7 @@ class Keys:
         return None if value is None else Keys(self.file, value, f"{self._path}{name}.")
 
     def only(self, **choices: Any) -> None:
-        """Refuses entries that are there with another value than the one that definitions know.
+        """Refuses entries whose value is not the one that definitions know.
 
         Raises:
             NotDefinedError: naming the entry, its value and the one that is known.
@@ -115,7 +115,7 @@ class Keys:
         self._read_names.update(names)
 
     def check_all_read(self) -> None:
-        """Refuses entries of which nobody knows what they change.
+        """Refuses entries whose effect is not known.
 
         Raises:
             NotDefinedError: naming them.

@@ -30,7 +30,7 @@ class Linear:
         return cls(weight, tensors.take(f"{name}.bias", outputs) if bias else None)
 
     def split(self, *sizes: int) -> tuple[Linear, ...]:
-        """Layers of these many outputs each, of one that computes them side by side."""
+        """The parts of a fused layer, with so many outputs each."""
         parts, begin = [], 0
         for size in sizes:
             bias = None if self.bias is None else self.bias.rows(begin, begin + size)
@@ -56,7 +56,7 @@ class Norm:
     @classmethod
     def of(cls, tensors: Tensors, name: str, width: int, epsilon: float, *, bias: bool = True) -> Norm:
         """A layer norm of this name."""
-        old = f"{name}.gamma" in tensors  # names of TensorFlow's, in files of the first years
+        old = f"{name}.gamma" in tensors  # TensorFlow's names, in old files
         weight, shift = ("gamma", "beta") if old else ("weight", "bias")
         return cls(
             tensors.take(f"{name}.{weight}", width),
@@ -121,7 +121,7 @@ _ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
 
 
 def activation_of(name: str) -> Activation:
-    """What an activation of transformers computes.
+    """The activation of this name in transformers.
 
     Raises:
         NotDefinedError: it is another one.
@@ -181,7 +181,7 @@ def position_rows(graph: EncoderGraph, table: Weight) -> str:
 
 
 def counted_positions(graph: EncoderGraph, table: Weight, padding: int) -> str:
-    """Rows of the table [P, E] by places among ids that are not `padding`, from `padding` + 1 on: [B, S, E]."""
+    """Rows of the table [P, E] by position among the ids other than `padding`, from `padding` + 1 on: [B, S, E]."""
     is_token = graph.op("Not", graph.op("Equal", IDS, graph.constant(padding, np.int64)))
     ones = graph.op("Cast", is_token, to=7)
     counts = graph.op("Mul", graph.op("CumSum", ones, graph.constant(1, np.int64)), ones)

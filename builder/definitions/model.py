@@ -57,13 +57,13 @@ class Definition:
 
     Attributes:
         name: what it is called in messages.
-        matches: whether a model is of it, by entries of config.json and names of tensors.
+        matches: whether a model belongs to it, by entries of config.json and names of tensors.
         encode: writes the encoder.
         types: how many token types the model has.
-        heads: by task (padfree.contract.texts) what writes the head; tasks without one are not described.
+        heads: functions that write the head, by task (padfree.contract.texts); other tasks are not defined.
         code: classes of models' own code that compute the same, as `auto_map` names them.
         has_adapters: whether the model may have adapters, one of which can be asked for.
-        is_own: of which models nothing but a second reading, made for this project, was compared with the definition.
+        is_own: for which models the definition was compared only with a second implementation made for this project.
     """
 
     name: str
@@ -83,8 +83,8 @@ class DefinedModel:
     Attributes:
         name: of the definition.
         graph: all nodes.
-        outputs: what its outputs are.
-        is_own: as of its definition, of this model.
+        outputs: its outputs, as `EncoderGraph.to_model` takes them.
+        is_own: whether its definition's `is_own` holds for this model.
     """
 
     name: str
@@ -96,6 +96,6 @@ class DefinedModel:
         """The model with its weights.
 
         Args:
-            storage: MAP: files are mapped, and what needs no change is used where it lies; otherwise read.
+            storage: MAP: files are mapped, and weights that need no change are used in place; otherwise files are read.
         """
         return self.graph.to_model(self.outputs, storage)

@@ -37,9 +37,9 @@ def frequencies(keys: Keys, size: int, base: float, positions: int) -> Frequenci
 
 
 def frequencies_of(parameters: Keys | None, size: int, base: float, positions: int) -> Frequencies:
-    """The frequencies that an object of config.json asks for, whose own `rope_theta` counts where it has one."""
+    """The frequencies that an object of config.json asks for; its own `rope_theta` wins where it has one."""
     if size % 2:
-        raise NotDefinedError(f"heads have {size} numbers, which are no pairs")
+        raise NotDefinedError(f"heads have {size} numbers, which do not make pairs")
     if parameters is None:
         return plain_frequencies(size, base)
     kind = parameters.text("rope_type", "type", default="default")
@@ -61,7 +61,7 @@ class Rotary:
 
     @classmethod
     def of(cls, graph: EncoderGraph, frequencies: Frequencies) -> Rotary:
-        """Those of positions 0 to S - 1; of sequences that are longer than frequencies hold for there are none."""
+        """Those of positions 0 to S - 1; none beyond the longest sequence that the frequencies hold for."""
         with graph.scope("rotary"):
             numbers = graph.positions()
             if frequencies.longest is None:

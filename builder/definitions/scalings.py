@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frequencies of rotary embeddings for texts that are longer than those of the training, by transformers' names."""
+"""Frequencies of rotary embeddings for texts longer than the training's, by transformers' names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Frequencies:
-    """How fast pairs of a head turn.
+    """How fast pairs of a head rotate.
 
     Attributes:
         numbers: D / 2 of them, in radians per position.
@@ -59,14 +59,14 @@ def _linear(base: float, size: int, keys: Keys, _positions: int) -> Frequencies:
 
 
 def _dynamic(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
-    """Up to max_position_embeddings the plain ones. Beyond they would depend on the longest text of a batch."""
+    """The plain ones, up to max_position_embeddings: beyond, they would depend on the longest text of a batch."""
     keys.number("factor")
     keys.ignore("original_max_position_embeddings")  # which transformers does not read here
     return replace(plain_frequencies(size, base), longest=positions)
 
 
 def _llama3(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
-    """Low frequencies are divided, high ones stay, and what lies between goes from the one to the other."""
+    """Low frequencies are divided, high ones stay, and those between are interpolated."""
     factor, plain = keys.number("factor"), plain_frequencies(size, base).numbers
     low, high = keys.number("low_freq_factor"), keys.number("high_freq_factor")
     trained_length = keys.size("original_max_position_embeddings", default=positions)
@@ -78,7 +78,7 @@ def _llama3(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
 
 
 def _yarn(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
-    """High frequencies stay, low ones are divided, with a ramp between two numbers of turns (arXiv 2309.00071)."""
+    """High frequencies stay, low ones are divided, with a ramp between two numbers of rotations (arXiv 2309.00071)."""
     trained_length = keys.size("original_max_position_embeddings", default=positions)
     factor = keys.number("factor", default=positions / trained_length)
     fast, slow = keys.number("beta_fast", default=32.0), keys.number("beta_slow", default=1.0)

@@ -34,18 +34,18 @@ _HALVES: Mapping[str, int] = {"F16": TensorProto.FLOAT16, "BF16": TensorProto.BF
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor, or some rows of one, that nobody has read yet.
+    """A tensor, or some rows of one, not read yet.
 
     Attributes:
         name: what it is called in the graph.
         shape: of what is read.
         file: where it lies.
-        dtype: its type there, one of safetensors' names.
+        dtype: its type in the file, by safetensors' name.
         begin: its first byte in the file.
-        is_transposed: whether rows and columns change places.
+        is_transposed: whether it is transposed after it is read.
         plus: what is added to every number.
-        delta: what is added to the tensor itself, before rows and columns change places.
-        part: which rows are read, where those of several tensors take turns; None for all.
+        delta: what is added to the tensor itself, before it is transposed.
+        part: which rows are read, where rows of several tensors are interleaved; None for all.
     """
 
     name: str
@@ -72,12 +72,12 @@ class Weight:
         return replace(self, name=name, shape=shape, begin=self.begin + begin * size, delta=delta)
 
     def interleave(self, groups: int, count: int, number: int) -> Weight:
-        """One of `count` tensors of which this one has the rows by turns, in groups: the first's, the second's ..."""
+        """One of `count` tensors whose rows are interleaved in this one, in groups: the first's, the second's ..."""
         shape = (self.shape[0] // count, *self.shape[1:])
         return replace(self, name=f"{self.name}/{number} of {count}", shape=shape, part=Part(groups, count, number))
 
     def transpose(self) -> Weight:
-        """[in, out] of [out, in], as products take it."""
+        """[in, out] of [out, in], as MatMul takes it."""
         return replace(self, name=f"{self.name}/transposed", shape=self.shape[::-1], is_transposed=True)
 
     def shift(self, number: float) -> Weight:
@@ -108,10 +108,10 @@ class Weight:
         if self.plus:
             shifted: Floats = values + np.float32(self.plus)
             return shifted
-        return values.copy() if _is_scratch(values) else values  # of a single row or column nothing changes places
+        return values.copy() if _is_scratch(values) else values  # a single row or column is not copied when transposed
 
     def is_exact(self) -> bool:
-        """Whether the file has the very numbers that are byte_count, in a smaller type, or in this one."""
+        """Whether the file has the very numbers that are read, in a smaller type or in float32."""
         return self.delta is None and not self.plus
 
     def read_narrow(self, contents: Mapping[Path, memoryview | None]) -> npt.NDArray[np.generic]:
@@ -123,7 +123,7 @@ class Weight:
         return values.copy() if _is_scratch(values) else values
 
     def is_table(self) -> bool:
-        """Whether rows can be byte_count alone."""
+        """Whether single rows can be read."""
         return self.is_exact() and len(self.shape) == 2 and not self.is_transposed and self.part is None
 
     def read_rows(
@@ -147,8 +147,8 @@ class Weight:
         dtype, count = _TYPES[self.dtype], math.prod(self.shape) * (1 if self.part is None else self.part.count)
         if content is not None:
             return np.frombuffer(content[self.begin : self.begin + count * dtype.itemsize], dtype)
-        # What is copied on is read into memory that every thread has once: pieces that come and go are not given back.
-        # Large ones are.
+        # What is copied later is read into one buffer per thread: small pieces of memory that come and go would not be
+        # given back. Large ones are.
         is_copied = self.is_transposed or self.part is not None or dtype.itemsize != np.dtype(np.float32).itemsize
         is_copied = is_copied and count * dtype.itemsize <= _MOST_SCRATCH_BYTES
         raw = _scratch(count, dtype) if is_copied and self.delta is None else np.empty(count, dtype)
@@ -192,7 +192,7 @@ def _widen(raw: npt.NDArray[np.generic], dtype: str) -> Floats:
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one of `count` tensors that take turns in `groups` groups."""
+    """The rows of one of `count` tensors, which are interleaved in `groups` groups."""
 
     groups: int
     count: int
@@ -244,10 +244,10 @@ class Tensors:
         self.source = files[0].parent if files else Path()
 
     def below(self, *prefixes: str, member: str) -> Tensors:
-        """The same under the one of these prefixes that a tensor of this name has.
+        """The tensors below that one of these prefixes which has a tensor named `member`.
 
         Raises:
-            BuildError: none of the names is there, or several are.
+            BuildError: no prefix has it, or several do.
         """
         candidates = [prefix for prefix in prefixes if prefix + member in self]
         if len(candidates) != 1:
@@ -295,11 +295,11 @@ class Tensors:
         return Weight(full, shape, file, entry.dtype, entry.begin)
 
     def ignore(self, *names: str) -> None:
-        """Tensors that are not computed with, where they are there: all whose names have one of these parts."""
+        """Leaves out tensors that nothing is computed with: all whose names contain one of these parts."""
         self._read_names.update(full for full in self._entries if any(name in full for name in names))
 
     def check_all_read(self) -> None:
-        """Refuses tensors of which nobody knows what they are for.
+        """Refuses tensors whose use is not known.
 
         Raises:
             NotDefinedError: naming them.

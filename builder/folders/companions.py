@@ -52,7 +52,7 @@ def tokenizer_destination(output: Path) -> Path:
             read_tokenizer(path)
         except SessionError as error:
             raise BuildError(
-                f"-o {output}: its tokenizer would go to {path}, where a file is that is no tokenizer and would be "
+                f"-o {output}: its tokenizer would go to {path}, a file that is no tokenizer and would be "
                 "lost; choose another name"
             ) from error
     return path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency over throughput, a line a contender."""
+"""Latency over throughput, one line per contender."""
 
 from __future__ import annotations
 

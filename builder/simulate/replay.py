@@ -31,7 +31,7 @@ class Replay:
 
 
 def replay(trace: Sequence[Waiting], policy: Policy, costs: CostTable, *, max_waiting: int) -> Replay:
-    """Serves a trace as a Batcher with one run under way would, if runs took what the table says and nothing else did.
+    """Serves a trace as a Batcher with one run at a time would, if runs took the table's time and all else took none.
 
     Args:
         trace: requests in the order of arrival.

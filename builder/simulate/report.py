@@ -30,8 +30,8 @@ class Summary:
     Attributes:
         contender: its name.
         offered_rps: requests a second that came.
-        answered_rps: requests a second that were answered, from the first arrival to the last answer, and the mean time
-            between two arrivals after it: so as many requests as came are as many a second as came.
+        answered_rps: answers a second, from the first arrival to the last answer plus one mean gap between arrivals: a
+            server that keeps up has the offered rate.
         refused: share that found the queue full.
         too_late: share dropped for their deadlines.
         p50_ms, p99_ms: latency of those answered, from arrival to answer; None when there is none.
@@ -59,7 +59,7 @@ class Summary:
 def contenders(
     tables: Mapping[str, CostTable], *, max_batch: int | None, max_tokens: int | None, max_delay_s: float
 ) -> Iterator[SimulatedServer]:
-    """One request a run, first come first served within the budget, and the cheapest cut, on every model.
+    """For every model three policies: one request per run, first come first served within the budget, the cheapest cut.
 
     Args:
         tables: name of a model -> what its runs cost.

@@ -78,7 +78,7 @@ def rate_of(trace: Sequence[Waiting]) -> float:
 
 
 def stretch(trace: Sequence[Waiting], rate: float) -> list[Waiting]:
-    """The same requests at another mean rate; what each allows for its answer stays.
+    """The same requests at another mean rate; each allows its answer as long as before.
 
     Raises:
         BuildError: all requests of the trace come at once.

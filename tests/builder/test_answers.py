@@ -77,7 +77,9 @@ def test_ids_have_no_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "ids.jsonl").write_text("[1, 2, 3]\n")
     command = ["run", str(model), "--input", str(tmp_path / "ids.jsonl"), "-o", str(tmp_path / "out.jsonl")]
     assert cli.main(command) == 1
-    assert "ids.jsonl, line 1: holds no text, and answers are of texts" in " ".join(capsys.readouterr().err.split())
+    assert "ids.jsonl, line 1: holds no text, and only texts have answers to write" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert not (tmp_path / "out.jsonl").exists()
 
 

@@ -85,7 +85,7 @@ SIMULATE = "simulate costs.json --trace batch.jsonl --lengths lengths"
         (f"{OPTIMIZE} folder", "-o folder is a folder"),
         ("build model.onnx -o model.onnx", "-o model.onnx: a plan is no .onnx file"),
         ("build model.onnx -o model.onnx.data", "is a file of weights of the model"),
-        ("build model.onnx -o config", "its metadata would go to config.json, where a file is that is no plan's"),
+        ("build model.onnx -o config", "its metadata would go to config.json, a file that is no plan's"),
         ("build model.onnx -o new.plan --timing-cache model.onnx", "--timing-cache model.onnx is the model"),
         ("build model.onnx -o new.plan --timing-cache new.plan", "--timing-cache new.plan is the file that -o writes"),
         ("build model.onnx -o new.plan --timing-cache /dev/null", "--timing-cache /dev/null is a device"),
@@ -95,7 +95,7 @@ SIMULATE = "simulate costs.json --trace batch.jsonl --lengths lengths"
         (f"{RUN} tokenizer.json --tokenizer tokenizer.json", "is --tokenizer"),
         (f"{BENCH} model.onnx", "--json model.onnx is the model"),
         (f"{BENCH} lengths --lengths lengths", "--json lengths is --lengths"),
-        (f"{BENCH} config.json", "--json config.json holds something else than measurements"),
+        (f"{BENCH} config.json", "--json config.json holds something other than measurements"),
         (f"{COMPARE} --json packed.onnx", "--json packed.onnx is the model"),
         (f"{COMPARE} --html texts.txt", "--html texts.txt is --data"),
         (f"{COMPARE} --json a --html a", "--html a is the file that --json writes"),
@@ -168,7 +168,7 @@ def test_measurements_are_added_to_measurements(tmp_path: Path) -> None:
     check_appended(file, "--json")
     for text in ("[1]\n", "3\n", '{"a": 1}\n', '{"date": "2026-01-01"}', '{\n "date": "2026-01-01"\n}\n'):
         file.write_text(text)
-        with pytest.raises(BuildError, match="holds something else than measurements"):
+        with pytest.raises(BuildError, match="holds something other than measurements"):
             check_appended(file, "--json")
 
 

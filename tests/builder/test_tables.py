@@ -59,7 +59,7 @@ def test_other_columns_do_not_matter(write: Write, metadata: Metadata, tmp_path:
 @both
 def test_texts_under_another_name_are_named(write: Write, metadata: Metadata, tmp_path: Path) -> None:
     path = write(tmp_path / "in", {"txt": ["a", "b"]})
-    with pytest.raises(BuildError, match=r"line 1: 'txt' holds a text, and texts are looked for in 'text'"):
+    with pytest.raises(BuildError, match=r"line 1: 'txt' holds a text, and texts are read from 'text'"):
         read_batch(path, metadata, TextOptions(TOKENIZER))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the first tensor of a rewritten model that is not the original's, who makes it, and what went wrong there."""
+"""Finds the first tensor of a rewritten model that differs from the original's, its node, and what went wrong there."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Departure:
 
     first: the first tensor over the tolerance; None where all agree.
     kind: "overflow", "vanished", "wrong mask", "lost precision", "wrong numbers", or "none".
-    since: the nodes, the one that makes `first` last, that lie between it and tensors that agree.
+    since: the nodes from the tensors that agree to `first`, whose own node comes last.
     trace: every compared tensor in the model's order.
     """
 
@@ -85,7 +85,7 @@ def find_departure(
         metadata: what it says about itself.
         batch: one on which outputs differ tells most.
         tolerance: for every tensor; as for outputs.
-        outcome_passed: the outputs agree. Then no tensor is accused: some are more sensitive than the outputs.
+        outcome_passed: the outputs agree. Then no tensor is blamed: some are more sensitive than the outputs.
 
     Raises:
         BuildError: the two models have no tensor in common.

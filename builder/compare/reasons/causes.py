@@ -26,7 +26,7 @@ POSITION_SHIFTS = (1, 2)  # RoBERTa's offset is 2: both a lost offset's twin and
 
 
 def find_causes(original: Original, reference: ValidTokenRunner, subject: Subject, outcome: Outcome) -> tuple[str, ...]:
-    """What explains an outcome that did not pass, most telling first; empty where nothing that is known here does."""
+    """What explains an outcome that did not pass, most telling first; empty where no known cause does."""
     causes = [*_not_finite(outcome), *_moved_outputs(original, subject, outcome)]
     if causes:
         return tuple(causes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was changed in a rewritten file: it is laid beside what the original is rewritten to now."""
+"""What was changed in a rewritten file: it is compared with what the original is rewritten to now."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors as inline SVG: points over a few places or many, logarithmic, with the tolerance as a dashed line."""
+"""Errors as inline SVG: points over few or many labels, logarithmic, with the tolerance as a dashed line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LABELS = 12
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a plot: a value at each place; None where there is none. The tolerance has the line's colour."""
+    """One line of a plot: a value per label, or None. The tolerance has the line's colour."""
 
     name: str
     values: tuple[float | None, ...]
@@ -31,8 +31,8 @@ def plot(title: str, labels: Sequence[str], ticks: Mapping[int, str], series: Se
     Args:
         title: read out by screen readers.
         labels: what lies along the x axis, shown where the pointer rests on a value.
-        ticks: place -> label below the axis; some are left out where there are too many.
-        series: each with a value a place; values that are not finite are drawn as crosses at the upper edge.
+        ticks: index of a label -> text below the axis; some are left out where there are too many.
+        series: each with a value per label; values that are not finite are drawn as crosses at the upper edge.
     """
     finite = [v for item in series for v in item.values if v is not None and math.isfinite(v)]
     limits = [max(v, SMALLEST) for v in [*finite, *(item.tolerance for item in series)]]

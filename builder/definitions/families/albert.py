@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ALBERT: a few layers that are used again and again, and narrow embeddings (arXiv 1909.11942)."""
+"""ALBERT: a few layers that are applied repeatedly, and narrow embeddings (arXiv 1909.11942)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ..tensors import Tensors
 
 _VOCABULARY = 30522
 WORDS = "embeddings.word_embeddings.weight"
-"""The table of words, in the files of many families."""
+"""The name of the word embeddings in the files of many families."""
 
 
 def encode(writing: Writing) -> EncoderRows:
@@ -31,10 +31,10 @@ def encode(writing: Writing) -> EncoderRows:
 
 
 def check_keys(keys: Keys) -> None:
-    """Refuses what BERT's relatives could be and are not."""
+    """Refuses settings that would make another model of a relative of BERT."""
     keys.only(position_embedding_type="absolute", pruned_heads={}, is_encoder_decoder=False)
     keys.only(is_decoder=False, add_cross_attention=False)
-    keys.ignore("tie_word_embeddings")  # the heads that it matters to read it
+    keys.ignore("tie_word_embeddings")  # heads for which it matters read it
 
 
 def sizes_of(
@@ -48,7 +48,7 @@ def sizes_of(
     active_key: str = "hidden_act",
     epsilon_key: str = "layer_norm_eps",
 ) -> LayerSizes:
-    """The sizes, under BERT's names and with these defaults; relatives have other ones, and name two keys otherwise."""
+    """The sizes, by BERT's names and with these defaults; relatives have other defaults, and other names for two."""
     hidden = keys.size("hidden_size", default=width)
     return LayerSizes(
         hidden,

@@ -29,9 +29,9 @@ class Distances:
     """Embeddings of distances.
 
     Attributes:
-        rows: the table [2 R, E], normed where it is.
-        offsets: for every query and key the row of how far the query is after the key, [S, S].
-        ahead: the row of how far it is ahead.
+        rows: the table [2 R, E], normed where the model norms it.
+        offsets: for every query and key the row for how far the query is after the key, [S, S].
+        ahead: the row for how far it is before the key.
         scale: of all terms of scores.
     """
 
@@ -119,7 +119,7 @@ def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tup
 
 
 def _projections(keys: Keys, parts: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> dict[str, Linear]:
-    """What makes keys and queries of the embeddings of distances, for every term."""
+    """The layers that make keys and queries from embeddings of distances, for every term."""
     kind = "" if keys.boolean("share_att_key", default=False) else "pos_"
     names = {"c2p": f"attention.self.{kind}key_proj", "p2c": f"attention.self.{kind}query_proj"}
     return {term: Linear.of(parts, names[term], sizes.width, sizes.width) for term in terms}
@@ -128,7 +128,7 @@ def _projections(keys: Keys, parts: Tensors, sizes: LayerSizes, terms: tuple[str
 def terms_by_distance(
     graph: EncoderGraph, distances: Distances, heads: Heads, layers: Mapping[str, Linear]
 ) -> Callable[[str, str], str]:
-    """What adds the terms of queries and keys [B, H, S, D] with embeddings of distances: [B, H, S, S]."""
+    """A function that adds up the terms of queries and keys [B, H, S, D] with embeddings of distances: [B, H, S, S]."""
     tables = {term: _transpose(graph, layer.apply(graph, distances.rows), heads) for term, layer in layers.items()}
 
     def terms_of(q: str, k: str) -> str:

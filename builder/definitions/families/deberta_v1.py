@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeBERTa's first version: distances without buckets, and one projection whose heads take turns (arXiv 2006.03654)."""
+"""DeBERTa's first version: distances without buckets, and one projection with interleaved heads (arXiv 2006.03654)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama and its relatives, causal or not: Mistral, Qwen 2 and 3, EuroBERT, as encoders are made of them.
+"""Llama and its relatives, causal or not, as encoders: Mistral, Qwen 2 and 3, EuroBERT.
 
-Norms are RMS norms ahead of attention and gated feed-forward network; keys and values may have fewer heads.
+RMS norms come before attention and gated feed-forward network; keys and values may have fewer heads.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..tensors import Tensors
 
 @dataclass(frozen=True)
 class Defaults:
-    """What one of them is where config.json does not say it, and what it has that others have not.
+    """What a family has where config.json does not say, and where it differs from the others.
 
     Attributes:
         vocabulary, width, inner, layers, heads, positions: sizes.
         key_heads: None: as many as there are of queries.
         head_size: None: the width, shared by the heads.
         epsilon: of the norms.
-        has_bias: whether queries, keys, values and the output have biases, where that is no entry.
+        has_bias: whether queries, keys, values and the output have biases, where config.json has no entry for it.
         has_key_norms: whether heads of queries and keys have norms.
         window: how many tokens back a query sees; None for all.
         is_causal: whether keys after the query are not seen, unless `is_causal` says it.
@@ -95,7 +95,7 @@ def encoder(defaults: Defaults) -> Callable[[Writing], EncoderRows]:
 def rotations_of(
     graph: EncoderGraph, parts: Tensors, sizes: LayerSizes, rotary: Rotary, *, has_norms: bool, plus: float = 0.0
 ) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """What becomes of queries and of keys [B, H, S, D]: a norm of every head, perhaps, and the rotation."""
+    """Functions of queries and of keys [B, H, S, D]: a norm of every head where the model has one, and the rotation."""
 
     def rotate(name: str) -> Callable[[str], str]:
         if not has_norms:
@@ -147,7 +147,7 @@ def _sizes(keys: Keys, defaults: Defaults) -> LayerSizes:
 
 
 def _active(keys: Keys, defaults: Defaults) -> Activation:
-    """The activation; Gemma's first files say "gelu", and mean its approximation."""
+    """The activation; Gemma's first files say "gelu" and mean its approximation."""
     if keys.raw.get("model_type") != "gemma":
         return activation(keys, "hidden_act", default=defaults.active)
     keys.only(hidden_activation=defaults.active)

@@ -77,7 +77,7 @@ def _rotary(keys: Keys, graph: EncoderGraph, size: int) -> dict[str, Rotary]:
 
 
 def _mask(keys: Keys, graph: EncoderGraph, kind: str) -> str:
-    """Where both sides are seen, the window is halved, so that it is `sliding_window` tokens in all."""
+    """The mask; where both sides are seen, each gets half of the window, which is `sliding_window` tokens in all."""
     both, window = keys.boolean("use_bidirectional_attention", default=False), keys.size("sliding_window", default=4096)
     if kind == FULL:
         return mask(graph, causal=not both)

@@ -21,7 +21,7 @@ from .flash import embed, rotary_layers
 T = TypeVar("T")
 
 _GTE, _NEW = "gte", "new"
-"""The model_type of transformers, and that of the hub, whose defaults nobody has read."""
+"""transformers' model_type, and the hub's, whose defaults are not known."""
 
 
 def _encode(writing: Writing) -> EncoderRows:
@@ -29,7 +29,7 @@ def _encode(writing: Writing) -> EncoderRows:
     tensors = writing.tensors.below("", "new.", "gte.", member="embeddings.word_embeddings.weight")
     keys.only(position_embedding_type="rope", layer_norm_type="layer_norm", pack_qkv=True, logn_attention_scale=False)
     keys.only(logn_attention_clip1=False)
-    # How code computes, and who may: nothing of it changes results.
+    # How the code computes, and under which licence: none of it changes results.
     keys.ignore("unpad_inputs", "use_memory_efficient_attention", "tie_word_embeddings")
     width = keys.size("hidden_size", default=_default(keys, 768))
     sizes = LayerSizes(
@@ -86,7 +86,7 @@ def _token_types(keys: Keys) -> int:
 
 
 def _default(keys: Keys, value: T) -> T | None:
-    """A default of transformers'; None, which makes the entry one that must be there, for the hub's "new"."""
+    """A default of transformers'; None for the hub's "new", whose config.json must have the entry."""
     return value if keys.raw.get("model_type") == _GTE else None
 
 

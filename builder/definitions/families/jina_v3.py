@@ -23,7 +23,7 @@ _NATIVE = "jina_embeddings_v3"
 def _encode(writing: Writing) -> EncoderRows:
     keys = writing.keys
     keys.only(position_embedding_type="rotary", is_decoder=False, add_cross_attention=False, truncate_dim=None)
-    # How it was trained, how code computes, and what stands ahead of texts.
+    # How it was trained, how code computes, and prompts.
     keys.ignore("emb_pooler", "load_trained_adapters", "lora_dropout_p", "lora_main_params_trainable",
                 "task_instructions", "tie_word_embeddings", "use_flash_attn", "use_reentrant")  # fmt: skip
     adapters = _adapters(keys, writing.adapter)

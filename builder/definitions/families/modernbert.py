@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ModernBERT: norms ahead, rotary embeddings, gated networks, and windows in most layers (arXiv 2412.13663)."""
+"""ModernBERT: pre-norm, rotary embeddings, gated networks, and windows in most layers (arXiv 2412.13663)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VOCABULARY = 50368
 
 def _encode(writing: Writing) -> EncoderRows:
     keys, graph = writing.keys, writing.graph
-    # Entries of the first releases, which code for other attentions read; it is hidden_activation that counts.
+    # Entries of the first releases, read by other attention code; hidden_activation is the one that counts.
     keys.only(position_embedding_type="absolute")
     keys.ignore("initializer_cutoff_factor", "deterministic_flash_attn", "reference_compile", "repad_logits_with_grad",
                 "mlp_dropout", "sparse_prediction", "sparse_pred_ignore_index", "layer_norm_eps", "decoder_bias",
@@ -96,7 +96,7 @@ def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, *, is_first: bool) -> 
 
 
 def _head(writing: Writing, encoded: EncoderRows, x: str) -> str:
-    """norm(activation(dense(x))), which stands ahead of all classifiers."""
+    """norm(activation(dense(x))), which comes before all classifiers."""
     keys, width = writing.keys, encoded.width
     dense = Linear.of(writing.tensors, "head.dense", width, width, bias=keys.boolean("classifier_bias", default=False))
     bias = keys.boolean("norm_bias", default=False)

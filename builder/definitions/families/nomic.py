@@ -61,7 +61,7 @@ def _epsilon(keys: Keys) -> float:
 
 
 def _frequencies(keys: Keys, size: int) -> Frequencies:
-    """By rotary_emb_base, or rope_parameters; where both are there they must say the same."""
+    """By rotary_emb_base or rope_parameters, which must agree where both are given."""
     positions = keys.size("n_positions", "max_position_embeddings", default=2048)
     parameters = keys.inner("rope_parameters")
     own, theirs = keys.raw.get("rotary_emb_base"), (parameters.raw if parameters else {}).get("rope_theta")

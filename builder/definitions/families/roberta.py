@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RoBERTa and XLM-RoBERTa: BERT whose positions count from the padding id on (arXiv 1907.11692, 1911.02116)."""
+"""RoBERTa and XLM-RoBERTa: BERT whose positions begin after the padding id (arXiv 1907.11692, 1911.02116)."""
 
 from __future__ import annotations
 

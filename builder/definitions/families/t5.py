@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""T5's encoder: RMS norms ahead, a bias by distance, scores without a scale (arXiv 1910.10683, 2304.09151).
+"""T5's encoder: RMS pre-norm, a bias by distance, scores without a scale (arXiv 1910.10683, 2304.09151).
 
-All layers share one table of biases; those of umT5 have one each.
+All layers share one table of biases; in umT5 every layer has its own.
 """
 
 from __future__ import annotations

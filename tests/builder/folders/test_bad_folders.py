@@ -318,7 +318,7 @@ def test_what_is_no_tokenizer_is_not_written_over(tmp_path: Path, capsys: pytest
     folder = write_folder(tmp_path / "model", modules=[MEAN])
     theirs = write_json(tmp_path / "packed.onnx.tokenizer.json", {"mine": 1})
     assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "packed.onnx")]) == 1
-    assert "where a file is that is no tokenizer and would be lost" in capsys.readouterr().err
+    assert "a file that is no tokenizer and would be lost" in capsys.readouterr().err
     assert json.loads(theirs.read_text()) == {"mine": 1}
 
 

@@ -37,7 +37,9 @@ def test_a_plan(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None
     shown = capsys.readouterr().out
     assert "input_ids, token_type_ids [n, L]" in shown
     assert f"wrote {folder} for nvcr.io/nvidia/tritonserver:24.11-py3" in shown
-    assert "the server of 24.11 has holes through which its callers can run code: serve with 25.07 or newer" in shown
+    assert (
+        "the server of 24.11 has security holes through which callers can run code: serve with 25.07 or newer" in shown
+    )
     assert f"docker build -t bert-server {folder}" in shown  # image names are small
     assert f"--gpus=all -p 8000:8000 -p 8001:8001 -p 8002:8002 -v {folder}:/models:ro bert-server" in shown
 
