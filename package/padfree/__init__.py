@@ -8,9 +8,14 @@ imported by itself: padfree.onnx_tools rewrites models, padfree.builder builds e
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["Model", "__version__"]
+
+# Packages of onnxruntime 1.29 and later report their sessions (names, hashes of graphs and weights) to Microsoft and
+# keep an id of the machine, unless this is set before they are imported. ORT_DISABLE_TELEMETRY=0 lets them.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from padfree.builder import Model
