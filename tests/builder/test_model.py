@@ -83,7 +83,7 @@ def test_vectors_are_those_of_the_exported_model_in_the_order_of_the_texts(embed
 
 
 def test_windows_keep_the_order(embedder: padfree.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("padfree.runtime.chunks.CPU_TOKENS_A_RUN", 12)
+    monkeypatch.setattr("padfree.runtime.chunks.CPU_CHUNK_TOKENS", 12)
     np.testing.assert_allclose(embedder.encode(TEXTS * 3), means(TEXTS * 3), atol=TOLERANCE)
 
 

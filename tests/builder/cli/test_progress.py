@@ -89,7 +89,7 @@ def test_run_tells_of_every_batch(
     (tmp_path / output).rename(tmp_path / f"whole-{output}")
     assert not capsys.readouterr().err  # it took no LINE_S
     monkeypatch.setattr(row_progress, "LINE_S", 0.0)
-    monkeypatch.setattr(chunks, "CPU_TOKENS_A_RUN", 200)
+    monkeypatch.setattr(chunks, "CPU_CHUNK_TOKENS", 200)
     assert main(command) == 0
     lines = capsys.readouterr().err.splitlines()
     message = [re.fullmatch(rf"(\d+) of {TEXTS} rows, [\d,]+ tokens/s(, 0:00:\d\d left)?", line) for line in lines]
