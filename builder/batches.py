@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.fields import decode
+from padfree.contract.os_errors import not_readable
 from padfree.contract.texts import RIGHT, TextInfo
 from padfree.runtime import Metadata, SessionError
 from padfree.runtime.text import SPELLINGS_TEXT
@@ -81,8 +82,8 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
             return _of_records(rows, range(1, len(rows) + 1), path, metadata, texts)
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file or an .npz file") from error
+        wanted_text = "pass a UTF-8 text file or an .npz file"
+        raise BuildError(f"{path}: {not_readable(error, wanted_text)}") from error
     if path.suffix == ".txt":
         return _encode(lines, path, metadata, texts)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
@@ -159,8 +160,7 @@ def read_text_rows(path: Path, info: TextInfo | None, advice: str = TEXT_ADVICE)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines() if path.suffix in (".txt", ".jsonl") else []
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BuildError(f"{path}: cannot be read ({reason}); pass a UTF-8 text file") from error
+        raise BuildError(f"{path}: {not_readable(error, 'pass a UTF-8 text file')}") from error
     if path.suffix not in (".txt", ".jsonl", *TABLES):
         suffixes = ", ".join((".txt", ".jsonl", *TABLES))
         raise BuildError(f"{path}: {advice} ({suffixes})")

@@ -70,6 +70,10 @@ def check_destination(path: Path, what: str = "") -> None:
     """
     name = f"{what} {path}".strip()
     _check_kind(path, name)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise BuildError(f"{name}: is not UTF-8, which other programs need; choose another path") from error
     if not path.parent.is_dir():
         raise BuildError(f"{name}: the folder {path.parent} does not exist; make it first: mkdir -p {path.parent}")
     if not os.access(path.parent, os.W_OK):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract.installation import install_command
+from padfree.contract.os_errors import not_readable
 
 from .errors import BuildError
 
@@ -39,8 +40,7 @@ def _of_csv(path: Path) -> list[Mapping[str, Any]]:
                 rows.append(row)
             return list(rows)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BuildError(f"{path}: cannot be read ({reason}); pass a CSV file in UTF-8") from error
+        raise BuildError(f"{path}: {not_readable(error, 'pass a CSV file in UTF-8')}") from error
 
 
 def _of_parquet(path: Path) -> list[Mapping[str, Any]]:
@@ -52,5 +52,5 @@ def _of_parquet(path: Path) -> list[Mapping[str, Any]]:
     try:
         rows: list[Mapping[str, Any]] = parquet.read_table(path).to_pylist()
     except (OSError, pa.ArrowException) as error:
-        raise BuildError(f"{path}: cannot be read ({error}); pass a parquet file") from error
+        raise BuildError(f"{path}: {not_readable(error, 'pass a parquet file')}") from error
     return rows

@@ -58,8 +58,7 @@ def _flock(output: Location) -> Iterator[Check]:
     path = Path(output.path) / LOCK
     handle = _locked(path, output.shown)
     try:
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, _owner().encode(), 0)
+        _sign(handle, path, output.shown)
         yield lambda: None
     finally:
         path.unlink(missing_ok=True)  # while it is held: who has opened it meanwhile finds that it is gone
@@ -76,9 +75,7 @@ def _locked(path: Path, shown_path: str) -> int:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise BulkError(
-                f"{shown_path}: the lock {path} cannot be made ({error.strerror}); check permissions and room"
-            ) from error
+            raise _no_lock(shown_path, path, error) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(handle), path.stat()):
@@ -90,6 +87,23 @@ def _locked(path: Path, shown_path: str) -> int:
         except FileNotFoundError:
             pass  # the driver before has just ended, and its file with it
         os.close(handle)
+
+
+def _sign(handle: int, path: Path, shown_path: str) -> None:
+    """Writes who has the lock into it.
+
+    Raises:
+        BulkError: there is no room.
+    """
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, _owner().encode(), 0)
+    except OSError as error:
+        raise _no_lock(shown_path, path, error) from error
+
+
+def _no_lock(shown_path: str, path: Path, error: OSError) -> BulkError:
+    return BulkError(f"{shown_path}: the lock {path} cannot be made ({error.strerror}); check permissions and room")
 
 
 @contextmanager

@@ -8,8 +8,12 @@ import os
 import signal
 import threading
 
+from padfree.contract.child_signals import let_through
+
 ORPHANED, INCOMPLETE, DRIVING = 3, 4, 5
 """Exit codes: whoever started the process is gone; a process that this one needs is; a worker would be a driver."""
+UNHEARD = (signal.SIGINT,)
+"""Ctrl-C reaches the whole group, and the driver says what comes next."""
 WORKER = "padfree-worker-"
 """What the names of workers begin with."""
 
@@ -25,7 +29,9 @@ def die_with_parent() -> None:
 
     What was being written stays aside under a name of its own, which the next driver removes.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the driver says what comes next
+    for number in UNHEARD:
+        signal.signal(number, signal.SIG_IGN)
+    let_through(UNHEARD)
     parent = multiprocessing.parent_process()
     if parent is None:
         return

@@ -13,6 +13,7 @@ import onnxruntime as ort
 from padfree.contract.fields import decode
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_METADATA_KEY, ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
+from padfree.contract.os_errors import not_readable
 
 from .cpu_runs import CpuRuns
 from .errors import SessionError
@@ -48,6 +49,7 @@ class OnnxBackend:
     def __init__(self, path: Path, threads: int = 0) -> None:
         if not path.is_file():
             raise SessionError(f"{path}: no such file; make one with: padfree optimize model.onnx -o {path}")
+        _check_readable(path)
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = FATAL_ONLY
@@ -108,6 +110,17 @@ class OnnxBackend:
     def close(self) -> None:
         """Frees the onnxruntime session."""
         self._session = None
+
+
+def _check_readable(path: Path) -> None:
+    """Names what onnxruntime says nothing of: it takes names as UTF-8, and calls every other reason a damaged file."""
+    try:
+        str(path).encode()
+        path.open("rb").close()
+    except UnicodeEncodeError as error:
+        raise SessionError(f"{path}: its name, or that of a folder above it, is not UTF-8; rename it") from error
+    except OSError as error:
+        raise SessionError(f"{path}: {not_readable(error, 'check the file')}") from error
 
 
 def _load_message(path: Path, error: Exception) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from padfree.contract import metadata as contract
 from padfree.contract.fields import decode
 from padfree.contract.metadata import EngineInfo, Metadata
+from padfree.contract.os_errors import not_readable
 
 from .errors import SessionError
 
@@ -66,7 +67,7 @@ def read_sidecar(plan: Path) -> Metadata:
             f"with: padfree build model.onnx -o {plan}"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise SessionError(f"{path}: cannot be read ({error}); build the plan again with padfree build") from error
+        raise SessionError(f"{path}: {not_readable(error, 'build the plan again with padfree build')}") from error
     try:
         raw = decode(text)
     except ValueError as error:

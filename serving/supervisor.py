@@ -20,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.child_signals import held_back
 from padfree.runtime import Budget, Session, SessionError
 from padfree.runtime.batching import run_budget
 from padfree.runtime.pool import DevicePool, machine_devices
@@ -35,7 +36,7 @@ from .loops import new_loop
 from .metrics import WIDTH, Row
 from .options import ServeOptions, cores
 from .reporter import Reporter
-from .signals import heard_signals
+from .signals import UNHEARD, heard_signals
 from .speed import measure
 from .summary import summary
 
@@ -256,7 +257,8 @@ class _Supervisor:
         process = self._context.Process(
             target=main, args=(front_end, listener, theirs, self._numbers), name=f"padfree-front-end-{at}", daemon=True
         )
-        process.start()
+        with held_back(UNHEARD):
+            process.start()
         theirs.close()
         channel = self._channels[at] = Channel(lambda frame: self._take(at, frame))
         inbox = self._inboxes[at] = Inbox(self._engine, self._served_model.inputs, channel.send)

@@ -11,9 +11,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import padfree
+from padfree.contract.os_errors import described
 
 from . import bench, build, compare, costs, demo, doctor, embed, inspect, optimize, rerank, run, serve, simulate, triton
 from .arguments import Parser
@@ -22,6 +24,8 @@ from .console import LineHandler, print_error
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
 EXIT_SIGNAL = 128  # plus the signal's number, as shells say it
+AGAIN_S = 0.05
+"""Until a signal that was lost is sent again: the callback in which it was lost has ended by then."""
 DEBUG_VARIABLE = "PADFREE_DEBUG"
 SUBCOMMANDS = (
     optimize,
@@ -61,11 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     signals = list[int]()
+    _open_streams()
     try:
         with _stopping(signals):
             arguments = make_parser().parse_args(argv)
             _configure_logging(debug)
-            return int(arguments.function(arguments))
+            code = int(arguments.function(arguments))
+            sys.stdout.flush()
+            return code
     except SystemExit as stop:  # argparse has printed help or usage
         return stop.code if isinstance(stop.code, int) else EXIT_FAILURE
     except StoppedError as stopped:
@@ -108,11 +115,45 @@ def _stopping(signals: list[int]) -> Iterator[None]:
     try:
         for number in ours:
             signal.signal(number, stop)
-        yield
+        with _signals_sent_again():
+            yield
     finally:
         for number, handler in ours.items():
             if signal.getsignal(number) is stop:  # the server ignores them at its end, and so does the process
                 signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_sent_again() -> Iterator[None]:
+    """Sends signals again that come while Python runs a callback of its own, in which it drops what they raise."""
+    usual, working = sys.unraisablehook, [True]
+
+    def send(number: int) -> None:
+        if working:
+            os.kill(os.getpid(), number)
+
+    def hook(dropped: sys.UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, KeyboardInterrupt):
+            number = dropped.exc_value.number if isinstance(dropped.exc_value, StoppedError) else signal.SIGINT
+            timer = threading.Timer(AGAIN_S, send, [number])
+            timer.daemon = True
+            timer.start()
+            return
+        usual(dropped)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        working.clear()
+        sys.unraisablehook = usual
+
+
+def _open_streams() -> None:
+    """Gives a process that was started with its output closed (`>&-`, some service managers) one that nobody reads."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
 
 
 def describe(error: Exception) -> str:
@@ -122,6 +163,8 @@ def describe(error: Exception) -> str:
         return text
     if isinstance(error, MemoryError):
         return "out of memory; use smaller batches or a machine with more memory"
+    if isinstance(error, OSError) and described(error):
+        return described(error)
     name = type(error).__name__
     return f"{name}: {text or 'no message'}; run again with {DEBUG_VARIABLE}=1 to see where this came from"
 

@@ -28,9 +28,22 @@ def visible(text: str, kept_controls: str = "\n\t") -> str:
     )
 
 
+class OutputConsole(Console):
+    """rich's console on stdout, whose errors say that it was stdout which could not be written."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich's."""
+        try:
+            super().print(*objects, **options)
+        except BrokenPipeError:
+            raise  # by a reader that has seen enough
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "standard output") from error
+
+
 def output_console() -> Console:
     """Writes to stdout."""
-    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    return OutputConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
 
 
 def error_console() -> Console:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from padfree.contract.names import FP8, INTERFACES, MASKS, PRECISIONS, WHOLE
+from padfree.contract.os_errors import not_readable
 
 from .console import error_console, print_line
 
@@ -203,7 +204,7 @@ def _content_of(text: str, option: str) -> str:
     try:
         return Path(text).read_text(encoding="utf-8") if is_file else text
     except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"{option} {text}: cannot be read ({error}); give a text in UTF-8") from error
+        raise BuildError(f"{option} {text}: {not_readable(error, 'give a text in UTF-8')}") from error
 
 
 def _names(text: str | None) -> tuple[str, ...]:

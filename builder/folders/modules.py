@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from padfree.contract.fields import decode
+from padfree.contract.os_errors import not_readable
 
 from ..errors import BuildError
 from .head import ACTIVATIONS, POOLINGS, Chain, Dense, Head, Normalize, Splade, Step, VectorNorm
@@ -51,7 +52,9 @@ def read_modules(folder: Path, *, code_allowed: bool = False) -> Chain:
         return _with_encoder(Chain(folder), folder)
     try:
         raw = decode(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildError(f"{file}: {not_readable(error, 'download the model again')}") from error
+    except ValueError as error:
         raise BuildError(f"{file}: not JSON ({error}); download the model again") from error
     if not isinstance(raw, list) or not raw or any(not isinstance(item, dict) for item in raw):
         raise BuildError(f"{file}: holds no list of modules; download the model again")

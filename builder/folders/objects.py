@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract.fields import decode
+from padfree.contract.os_errors import not_readable
 
 from ..errors import BuildError
 
@@ -25,7 +26,7 @@ class Entries:
         except FileNotFoundError:
             text = "{}"
         except (OSError, UnicodeDecodeError) as error:
-            raise BuildError(f"{file}: cannot be read ({error}); download the model again") from error
+            raise BuildError(f"{file}: {not_readable(error, 'download the model again')}") from error
         try:
             raw = decode(text)
         except ValueError as error:

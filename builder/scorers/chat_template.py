@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.os_errors import not_readable
 from padfree.contract.templates import DOCUMENT, FIELDS, QUERY, Piece, Template
 from tokenizers import Tokenizer
 
@@ -200,4 +201,4 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"{file}: cannot be read ({error}); download the model again") from error
+        raise BuildError(f"{file}: {not_readable(error, 'download the model again')}") from error

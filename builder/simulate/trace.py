@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.fields import decode
+from padfree.contract.os_errors import not_readable
 from padfree.runtime.batching import Waiting
 
 from ..errors import BuildError
@@ -103,7 +104,7 @@ def read_trace(path: Path) -> list[Waiting]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"{path}: cannot be read ({error}); pass a trace of JSON lines") from error
+        raise BuildError(f"{path}: {not_readable(error, 'pass a trace of JSON lines')}") from error
     trace: list[Waiting] = []
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -14,8 +14,10 @@ from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
+from padfree.contract.child_signals import held_back
+
 from ..errors import IncompleteError
-from ..processes import DRIVING, INCOMPLETE, WORKER, die_with_parent
+from ..processes import DRIVING, INCOMPLETE, UNHEARD, WORKER, die_with_parent
 from .base import Event, Loss, Ran, Refusal, ShardFinish
 from .worker import FinishedShard, Worker, WorkerSpec
 
@@ -61,7 +63,8 @@ class LocalWorkers:
             args=(theirs, worker, self._spec, dict(self._environments[worker])),
             name=f"{WORKER}{worker}",
         )
-        process.start()
+        with held_back(UNHEARD):
+            process.start()
         theirs.close()
         self._processes[worker], self._pipes[worker] = process, ours
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract.fields import decode
+from padfree.contract.os_errors import not_readable
 
 from ..errors import SessionError
 
@@ -25,7 +26,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SessionError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+        raise SessionError(f"{path}: {not_readable(error, WHAT_TO_GIVE)}") from error
 
 
 def saved_object(content: bytes, path: Path) -> dict[str, Any]:
@@ -53,7 +54,9 @@ def read_object(file: Path) -> dict[str, Any]:
         return {}
     try:
         value = decode(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise SessionError(f"{file}: {not_readable(error, 'download it again')}") from error
+    except ValueError as error:
         raise SessionError(f"{file}: not JSON ({error}); download it again") from error
     if not isinstance(value, dict):
         raise SessionError(f"{file}: holds a {type(value).__name__}, not an object; download it again")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from padfree.contract.child_signals import let_through
 from padfree.runtime import Budget
 from padfree.runtime.text import ServedModel
 from padfree.runtime.texts import parse_tokenizer
@@ -27,6 +28,7 @@ from ..garbage import leave_out_what_stays
 from ..listening import BACKLOG
 from ..metrics import Row
 from ..options import ServeOptions
+from ..signals import UNHEARD
 from .calls import Calls
 from .cohere import Cohere
 from .connection import Connection
@@ -90,8 +92,9 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         channel: to the process with the model.
         numbers: the memory of the metrics.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in UNHEARD:
         signal.signal(number, signal.SIG_IGN)
+    let_through(UNHEARD)
     _wake_when_left_alone()
     # Read by the library when it first has work.
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if front_end.threads > 1 else "false"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,41 @@ def test_an_interrupted_import_is_no_failure(module: str, raised: str, tmp_path:
     assert result.returncode == 130, result.stderr
     (line,) = result.stderr.splitlines()
     assert line.startswith("padfree: error: interrupted")
+
+
+LOSING = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Interrupting:
+    def __del__(self):
+        os.kill(os.getpid(), NUMBER)
+        for _ in range(1000): pass
+
+class Loses:
+    def find_spec(self, name, path=None, target=None):
+        if name == "padfree.builder.errors" and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            Interrupting()
+            import time
+            time.sleep(30)
+        return None
+
+sys.meta_path.insert(0, Loses())
+from padfree.__main__ import main
+sys.argv = ["padfree", "inspect", "missing.onnx"]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_destructor_is_not_lost(number: signal.Signals, tmp_path: Path) -> None:
+    """Python drops what is raised there, as in its own lock of imports."""
+    code = LOSING.replace("NUMBER", str(int(number)))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=20)
+    assert result.returncode == 128 + number, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("padfree: error: ")
 
 
 def test_the_command_begins_where_it_listens() -> None:

@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 
 from tests.support.folders import TOKENIZER, write_folder
 from tests.support.http_requests import get, post
-from tests.support.served_models import MOST_END_S, Server, expected_rows, unit, wait_until, write_model
+from tests.support.served_models import MOST_END_S, Server, expected_rows, spawned, unit, wait_until, write_model
 
 from .conftest import EMBEDDER
 
@@ -269,6 +269,30 @@ def test_health_tells_of_a_model_that_stands_still(embedder_file: Path) -> None:
             os.kill(server.process.pid, signal.SIGCONT)
         wait_until(lambda: post(server, "/embed", inputs=TEXTS)[0] == 200)
         assert get(server, "/health")[0] == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("pause_s", [0.0, 0.3])
+def test_a_signal_to_all_processes_while_they_start(embedder_file: Path, pause_s: float, number: int) -> None:
+    """Ctrl-C in a terminal, and systemd's stop, reach the front-end, too, which is being told what it is to do."""
+    command = [sys.executable, "-m", "padfree", "serve", str(embedder_file), "--port", "0", "--processes", "1"]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's job may ignore it
+    ) as process:
+        wait_until(lambda: spawned(process.pid))
+        time.sleep(pause_s)
+        os.killpg(process.pid, number)
+        try:
+            _, stderr = process.communicate(timeout=MOST_END_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -200,9 +200,7 @@ class Server:
     @property
     def front_ends(self) -> list[int]:
         """Process ids of those that read HTTP."""
-        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
-        children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-        return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return spawned(self.process.pid)
 
     def end(self, number: int = signal.SIGTERM) -> str:
         """Sends a signal and waits; returns what was written to stderr."""
@@ -226,6 +224,13 @@ class Server:
     ) -> None:
         if self.process.poll() is None:
             self.end()
+
+
+def spawned(pid: int) -> list[int]:
+    """The processes that multiprocessing has started for another."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def wait_until(check: Any, most_s: float = MOST_END_S) -> None:
