@@ -66,13 +66,13 @@ def build_engine(
 ) -> dict[str, Any]:
     """Builds a plan, with its metadata in `<plan>.json` beside it.
 
-    Before it is written, it runs ragged batches on the GPU, whose answers onnxruntime gave meanwhile.
+    Before it is written, it runs ragged batches on the GPU, and its answers are compared with onnxruntime's.
 
     Args:
-        model: an exported model (it is rewritten first), one that `rewrite` made, or what makes that of a folder.
+        model: an exported model (it is rewritten first), one that `rewrite` made, or a folder's model.
         plan_path: where the plan goes; written whole or not at all.
-        options: all of the keywords down to `device` as one value, instead of them.
-        interface: as every keyword down to `device`, one of BuildOptions, which describes it.
+        options: one value for all of the keywords from `interface` to `device`.
+        interface: see BuildOptions.
         precision: see BuildOptions.
         strict: see BuildOptions.
         verify: see BuildOptions.
@@ -89,13 +89,12 @@ def build_engine(
         linear: see BuildOptions.
         norms: see BuildOptions.
         device: CUDA device number.
-        progress: rich bars that show the build's phases; those of `make_progress` also the stages around them.
-        builder: TensorRT's builder of an earlier build in this process, as it takes seconds to start; its GPU, its
-            timing cache and its options count, not those given here. A SharedBuilder starts with the first build that
-            it is given to.
-        origin: where users do not know `model`, the words that name what it was made from in a command, options that
-            belong to it included.
-        say: gets what the user is to know of a folder's model.
+        progress: rich bars that show the build's phases; those of `make_progress` also show the stages around them.
+        builder: TensorRT's builder of an earlier build in this process, as it takes seconds to start; its own GPU,
+            timing cache and options hold, not those given here. A SharedBuilder starts with the first build that it is
+            given to.
+        origin: where users do not know `model`: what it was made from, as words of a command, with their options.
+        say: gets what the user should know of a folder's model.
 
     Returns:
         The metadata object that was written beside the plan; with `verify`, "check" in it has the engine's errors.
@@ -197,7 +196,7 @@ def _check(
 
 
 def check_plan_destination(model: ModelSource, plan: Path, timing_cache: str | Path | None = DEFAULT_CACHE) -> None:
-    """Refuses a plan, with its metadata and the timing cache, where they would be lost or others would.
+    """Refuses destinations where the plan, its metadata, the timing cache or another file would be lost.
 
     Raises:
         BuildError: as check_destinations.
@@ -247,7 +246,7 @@ def _read_path(model: ModelSource) -> Path | None:
 
 
 def _gpu(device: int) -> Device | None:
-    """The GPU, or None: errors of the model come first, and check_machine then says why there is no GPU."""
+    """The GPU, or None: errors of the model are reported first; then check_machine says why there is no GPU."""
     try:
         return open_gpu(device)
     except SessionError:
@@ -255,7 +254,7 @@ def _gpu(device: int) -> Device | None:
 
 
 def check_machine(device: int, *, operators: Collection[str]) -> None:
-    """Names everything at once that this machine lacks for a build with plugins of these `operators`.
+    """Checks that this machine can build with plugins of these `operators`, and names at once all that it lacks.
 
     Raises:
         BuildError: TensorRT, a usable GPU, the plugin library, its code for this GPU or one of its plugins is missing,

@@ -48,7 +48,7 @@ class BuiltEngine:
 
 
 class EngineBuilder:
-    """TensorRT's builder for one GPU; `phases` tells how long it took for what.
+    """TensorRT's builder for one GPU; `phases` has the seconds of every phase.
 
     Raises:
         SessionError: no TensorRT, no GPU, or one older than compute capability 8.0.
@@ -102,7 +102,7 @@ class EngineBuilder:
             ranges: shapes for the one optimisation profile.
             content: all of the model's bytes, where `model` is without weights.
             file: the model with its weights, where `model` is without and they are too many for `content`.
-            drop: gives `content` or `file` back, of which the parser has its own copy then.
+            drop: frees `content` or `file` once the parser has its own copy.
             strongly_typed: types come from the graph; False lets TensorRT 10 choose (11 cannot).
             builder_flags: names of trt.BuilderFlag.
 
@@ -120,7 +120,7 @@ class EngineBuilder:
         count_plugin_layers(trt, network, plugin_node_names(model))
         config = self._config(ranges, builder_flags)
         if strongly_typed:
-            config.clear_flag(trt.BuilderFlag.TF32)  # who asks for fp32 gets its 24 bits, not TF32's 11
+            config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means 24 bits, not TF32's 11
         monitor = make_monitor(trt, self._bars) if self._bars else None
         if monitor is not None:
             config.progress_monitor = monitor
@@ -140,7 +140,7 @@ class EngineBuilder:
         if cache is not None and is_attached:
             timing_cache.save(config, cache)
             linear_tables.keep(linear_tables.path_beside(cache), self.device)
-        del network, parser  # the network's weights lay in it until here
+        del network, parser  # the parser held the network's weights until here
         plan = memoryview(serialized)  # TensorRT's memory; a copy would be as large
         with self.phases.measure(CHECKING):
             return BuiltEngine(plan, self._check_plugins(plan, needed_plugin_names(model)))
@@ -186,7 +186,7 @@ class EngineBuilder:
         return count_engine_plugins(engine_layer_names(self._trt, engine), expected)
 
     def _reason(self) -> str:
-        """What TensorRT said last, after what was said first: where a plugin fails, it is the plugin that says why."""
+        """TensorRT's first and last messages: where a plugin fails, the first is the plugin's reason."""
         errors = self._logger.errors
         if not errors:
             return "TensorRT gave no reason"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a GPU has room for a model's weights: said before TensorRT tries for minutes."""
+"""Whether a GPU has room for a model's weights, checked before TensorRT tries for minutes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose GEMMs an engine uses for packed tokens, TensorRT's or padfree's, and who computes its layer norms."""
+"""Chooses whose GEMMs an engine uses for packed tokens, TensorRT's or padfree's, and what computes its layer norms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AUTO, PADFREE, TENSORRT = CHOICES = ("auto", "padfree", "tensorrt")
 FOLDED, SEPARATE = NORMS = ("folded", "separate")
 OPERATOR, FP8_OPERATOR = LINEAR_OPERATORS = ("PadfreeLinear", "PadfreeLinearFp8")
 E4M3_CAPABILITY = (8, 9)
-"""The least that multiplies e4m3."""
+"""The first compute capability with GEMMs in e4m3."""
 TUNED_MAJOR = 9
 """Hopper, whose kernels are at least as fast as TensorRT's; those for other GPUs have never been timed there."""
 
@@ -30,7 +30,7 @@ def choose_linear(choice: str, model: onnx.ModelProto, precision: str, device: D
     Auto is padfree where its kernel fits the precision and is made for the GPU, which is Hopper.
 
     Raises:
-        BuildError: what is wanted is not to be had here, or the model says something else.
+        BuildError: the choice is not available here, or contradicts the model.
     """
     if choice not in CHOICES:
         raise BuildError(f"linear is '{choice}', allowed are {', '.join(CHOICES)}; choose one of them")

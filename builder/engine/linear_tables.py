@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PadfreeLinear measured, kept between builds beside TensorRT's timing cache, which holds nothing of plugins.
 
-The plugin library measures every kind of GEMM once in a process (plugins/linear/tables.h); a build gives it what the
-last one left, and writes down what it has then. A table belongs to one GPU model and one build of the library.
+The plugin library measures every kind of GEMM once in a process (plugins/linear/tables.h); a build gives it the tables
+of the last build, and saves what it has afterwards. A table belongs to one GPU model and one build of the library.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def give(path: Path, device: Device) -> None:
 
 
 def keep(path: Path, device: Device) -> None:
-    """Writes down all tables of a GPU that the library has; a folder that cannot be written costs a warning only."""
+    """Saves all tables of a GPU that the library has; a folder that cannot be written costs only a warning."""
     library_and_origin = _find()
     if library_and_origin is None:
         return
@@ -63,7 +63,7 @@ def keep(path: Path, device: Device) -> None:
 
 
 def _find() -> tuple[Any, list[int]] | None:
-    """The library, and what tells it from another build of it: size and time of its file. None where there is none."""
+    """The library, with size and time of its file, which differ between builds; None where there is none."""
     try:
         file = plugin_library.find()
         library = ctypes.CDLL(str(file))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an ONNX model to a TensorRT network, with errors that people can act on."""
+"""Parses an ONNX model into a TensorRT network, with errors that people can act on."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def parse(
     content: bytes | memoryview | None = None,
     file: Path | None = None,
 ) -> Any:
-    """Parses a model, or its bytes or its file where these are there, into a network.
+    """Parses a model, or its bytes or its file where given, into a network.
 
     Models beyond protobuf's 2 GB go through a temporary file with the weights beside it.
 
@@ -96,7 +96,7 @@ def count_plugin_layers(trt: Any, network: Any, names: dict[str, str]) -> dict[s
     """Plugin layers of a parsed network by operator.
 
     Raises:
-        BuildError: a padfree node became something else than a plugin layer.
+        BuildError: a padfree node became something other than a plugin layer.
     """
     layers = {network.get_layer(index).name: network.get_layer(index).type for index in range(network.num_layers)}
     lost_layers = [f"{name} ({op})" for name, op in names.items() if layers.get(name) != trt.LayerType.PLUGIN_V3]

@@ -23,7 +23,7 @@ _PARTS: Mapping[str, type[Any]] = {"profile": ProfileOptions, "tactics": TacticO
 class BuildOptions:
     """How an engine is built.
 
-    Of a rewritten model, `interface`, `precision` and `mask_form` can only be what the model is.
+    For a rewritten model, `interface`, `precision` and `mask_form` must be what the model has.
 
     Attributes:
         interface: "packed" (also for None) or "padded".
@@ -36,10 +36,9 @@ class BuildOptions:
         mask_form: "any" (also for None), or "contiguous" where no padding lies between the tokens of a row (keyword
             `masks`).
         padding_id: what padded slots hold, for models that read them; without it 0 and 1 are tried, and noted.
-        linear: who multiplies packed tokens by weights: "padfree" (PadfreeLinear, which takes bias and activation
-            along), "tensorrt", or "auto": padfree where it has a kernel for GPU and precision.
-        norms: what becomes of layer norms between GEMMs of PadfreeLinear: "folded" (the GEMMs compute them) or
-            "separate".
+        linear: whose GEMMs multiply packed tokens by weights: "padfree" (PadfreeLinear, with bias and activation),
+            "tensorrt", or "auto": padfree where it has a kernel for GPU and precision.
+        norms: how layer norms between GEMMs of PadfreeLinear run: "folded" (the GEMMs compute them) or "separate".
         profile: which batches it takes (keywords `max_batch`, `max_seq_len`, `max_tokens`, `opt_tokens`).
         tactics: how TensorRT searches (keywords `timing_cache`, `workspace_bytes`, `optimization_level`).
         device: CUDA device number.
@@ -68,7 +67,7 @@ class BuildOptions:
 
     @classmethod
     def keywords(cls) -> frozenset[str]:
-        """The keywords of `of_keywords`, which options of `padfree build` are named by, too."""
+        """The keywords of `of_keywords`; options of `padfree build` have the same names."""
         keyword_of = {name: keyword for keyword, name in _FIELDS.items()}
         own = {keyword_of.get(item.name, item.name) for item in fields(cls)} - {*_PARTS}
         return frozenset(own.union(*({item.name for item in fields(part)} for part in _PARTS.values())))
@@ -87,7 +86,7 @@ class BuildOptions:
         )
 
     def of_rewritten(self) -> BuildOptions:
-        """The same for what `rewriting` made of the model, which says all of that itself."""
+        """The same options for the model that `rewriting` made, whose metadata has what `rewriting` was told."""
         return replace(
             self, interface=None, precision=None, strict=False, mask_input=None, mask_form=None, padding_id=None
         )

@@ -28,10 +28,9 @@ def write_plan(
     choices: Mapping[str, str],
     more_files: Sequence[tuple[Path, bytes]] = (),
 ) -> dict[str, Any]:
-    """Writes a plan, its metadata and what else is `more_files` beside it, all or nothing; returns the metadata.
+    """Writes a plan, with its metadata and `more_files` beside it, all or nothing; returns the metadata.
 
-    `choices` tells whose GEMMs ("linear": "padfree" or "tensorrt") and what became of norms ("norms": "folded" or
-    "separate").
+    `choices` has "linear" ("padfree" or "tensorrt") and "norms" ("folded" or "separate").
 
     Raises:
         BuildError: the disk is full or the folder cannot be written.
@@ -66,7 +65,7 @@ def write_described(
     builder: EngineBuilder,
     more_files: Sequence[tuple[Path, bytes]] = (),
 ) -> dict[str, Any]:
-    """As write_plan, with the metadata of describe_plan, into which it puts where the time went."""
+    """As write_plan, with the metadata of describe_plan, to which it adds the seconds of the phases."""
     description["engine"]["build_seconds"] = dict(builder.phases.seconds)
     parse_metadata(description, str(path))
     text = json.dumps(description, indent=2).encode() + b"\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a model before TensorRT sees it, from rewriting to what its parser gets."""
+"""Prepares a model for TensorRT, from rewriting to what its parser gets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .options import BuildOptions
 from .profile import choose_profile
 
 AskDevice = Callable[[], Device | None]
-"""Finds the GPU of a build; it is asked once, beside the rewriting or after it: without a GPU, GEMMs stay."""
+"""Finds the GPU of a build; called once, during rewriting or after it. Without a GPU, GEMMs stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Preparation:
 
 
 def prepare_model(model: str | Path | onnx.ModelProto, options: BuildOptions, device: AskDevice) -> onnx.ModelProto:
-    """As prepare, from a file, whose weights are read into memory, or a message; to a message with all weights."""
+    """As prepare, but from a file, whose weights are read into memory, or a message, to a message with all weights."""
     model_file = Model.of(model) if isinstance(model, onnx.ModelProto) else open_model(model, Storage.MEMORY)
     preparation = prepare(model_file, options, device).model
     result = preparation.whole()
@@ -56,7 +56,7 @@ def prepare(model: Model, options: BuildOptions, device: AskDevice, *, phases: P
 
     Raises:
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
-            or GEMMs that are not to be had; RewriteError: the model.
+            or GEMMs that are not available; RewriteError: the model.
     """
     rewriting, exact = _rewrite(model, options, phases)
     metadata = parse_metadata(metadata_of(rewriting.proto), "the rewritten model")

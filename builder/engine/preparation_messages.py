@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the process that prepares a model tells while it works: lines of JSON in a pipe, each with one message."""
+"""Messages of the process that prepares a model, while it works: lines of JSON in a pipe, one message each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BEGIN, _REPORT, _SAY, _END = "begin", "report", "say", "end"
 
 
 class Teller:
-    """Writes messages into the pipe with the file descriptor `pipe`; who reads may have gone."""
+    """Writes messages into the pipe with the file descriptor `pipe`, whose reader may have gone."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
@@ -30,11 +30,11 @@ class Teller:
         self._tell(_REPORT, done, of)
 
     def say(self, line: str) -> None:
-        """Something that the user is to know."""
+        """Something that the user should know."""
         self._tell(_SAY, line)
 
     def end(self, code: int) -> None:
-        """The model is prepared, or not, as the exit code will say, and work goes on."""
+        """The model is prepared, or failed, as the exit code will say; the process may go on working."""
         self._tell(_END, code)
 
     def _tell(self, *message: Any) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepares a model's file (preparation.py) in a process of its own, while this one starts TensorRT.
 
-That takes seconds to create a builder and holds Python's lock; rewriting BERT-base takes as long. While TensorRT builds
-the engine, the process computes what it has to answer (engine_check/reference.py).
+Creating TensorRT's builder takes seconds and holds Python's lock; rewriting BERT-base takes as long. While TensorRT
+builds the engine, the process computes the answers that it is checked with (engine_check/reference.py).
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ ModelSource: TypeAlias = str | Path | onnx.ModelProto | FolderModel
 _FAILURE, _IN_FILE = 3, 4
 """Exit codes of that process: its answer is an error; the model is too large for a message and lies in a file."""
 _NICENESS = 5
-"""Of that process while TensorRT builds, which is what is waited for."""
+"""Of that process while TensorRT builds, as the user waits for TensorRT."""
 _LENGTH = struct.Struct("<q")
 _KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36)}
-"""Makes glibc use freed memory again instead of giving it back, as memory that comes anew costs a page fault every 4
-KB. Of a large model's weights, which come and go, that would keep more than the model takes."""
+"""Makes glibc reuse freed memory instead of giving it back, as new memory costs a page fault every 4 KB. Not for large
+models: of their weights, which come and go, it would keep more than the model takes."""
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""Makes numpy multiply without threads, which wait longer for each other than the few GEMMs take."""
+"""Makes numpy multiply without threads, which would wait for each other longer than the few GEMMs take."""
 
 
 @dataclass(frozen=True)
 class PreparedModel:
     """A model for TensorRT's parser. Where `content` holds all of its bytes, or `file` it, `model` is without weights.
 
-    `seconds` tells how long what took. `reference` waits for what the engine has to answer, and raises what was wrong;
-    None where nothing is verified. `drop` gives back the memory of `content`, or the room of `file`, once it is parsed.
+    `seconds` has the times of phases. `reference` waits for the answers that the engine must give, or raises the error;
+    None where nothing is verified. `drop` frees the memory of `content`, or removes `file`, once it is parsed.
     """
 
     model: onnx.ModelProto
@@ -90,8 +90,8 @@ def preparing(
 ) -> Iterator[Callable[[], PreparedModel]]:
     """Begins `prepare`, and gives a function that waits for what it returns or raises.
 
-    A file that is there, and a folder, are prepared by another process, which ends with the context, and the reference
-    with it. `progress` shows its stages, `say` gets what the user is to know.
+    Existing files and folders are prepared by another process, which ends with the context, and the reference with it.
+    `progress` shows its stages, `say` gets what the user should know.
     """
     watcher = watcher_of(progress)
 
@@ -113,7 +113,7 @@ def preparing(
         return
     paths = [path or str(Path.cwd()) for path in sys.path]
     with (
-        # Removed here: that process is killed, and large models lie in files while they are checked.
+        # Removed by this process: the other is killed, and large models lie in files while they are checked.
         tempfile.TemporaryDirectory(prefix="padfree-build-") as scratch,
         _shared_file() as answer,
         _shared_file() as reference,
@@ -133,7 +133,7 @@ def preparing(
             )
 
         with _start(command, answer, scratch, tuple(kept_open.values()), is_large=_is_large(model)) as child:
-            tells.close()  # that process has it now, and tells by its end, too
+            tells.close()  # the other process has it now; its end closes the pipe
             try:
                 _tell(child, device())
                 yield wait
@@ -148,7 +148,7 @@ def _is_for_another_process(model: ModelSource) -> TypeGuard[str | Path | Folder
 
 
 def _is_large(model: str | Path | FolderModel) -> bool:
-    """Whether the weights of a folder are as many as those that are read when they are needed."""
+    """Whether a folder has so many weights that they are read only when needed."""
     if not isinstance(model, FolderModel):
         return False
     return 2 * sum(file.stat().st_size for file in model.folder.rglob("*.safetensors")) > LARGE_MODEL_BYTES
@@ -163,7 +163,7 @@ def _open(model: ModelSource, storage: Storage, phases: Phases, say: Say) -> Mod
 def _start(
     command: list[str], answer: IO[bytes], scratch: str, kept_open: tuple[int, ...], *, is_large: bool
 ) -> subprocess.Popen[bytes]:
-    # In a session of its own: Ctrl-C at a terminal goes to all processes of one. This process hears it, and ends that.
+    # In a session of its own: Ctrl-C at a terminal goes to all processes of one. This process ends the other then.
     keeps = {} if is_large else _KEEPS_MEMORY
     environment = {**os.environ, **keeps, **_ONE_THREAD, "TMPDIR": scratch}
     return subprocess.Popen(
@@ -180,7 +180,7 @@ def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
 
 
 def _tell(child: subprocess.Popen[bytes], device: Device | None) -> None:
-    """Answers the one question of that process. It may have ended already: its exit code says why."""
+    """Tells the other process the GPU. It may have ended already: its exit code says why."""
     assert child.stdin is not None
     with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
         pipe.write(json.dumps(device and asdict(device)).encode())
@@ -199,7 +199,7 @@ def _answer(
     model: str | Path | FolderModel,
     hear: Callable[[], int | None],
 ) -> PreparedModel:
-    """What the process made of the model."""
+    """The model that the process made."""
     early = hear()
     code = child.wait() if early is None else early
     answer.seek(0)
@@ -223,20 +223,20 @@ def _answer(
 
 
 def _empty(answer: IO[bytes]) -> None:
-    """Gives memory back that nobody reads any more."""
+    """Frees memory that nobody reads any more."""
     with contextlib.suppress(OSError):
         os.ftruncate(answer.fileno(), 0)
 
 
 def _split_first(content: memoryview) -> tuple[memoryview, memoryview]:
-    """A part whose length stands ahead of it, and what follows."""
+    """The first part, which its length precedes, and what follows it."""
     (length,) = _LENGTH.unpack_from(content)
     end = _LENGTH.size + length
     return content[_LENGTH.size : end], content[end:]
 
 
 def _read_reference(child: subprocess.Popen[bytes], file: IO[bytes]) -> Reference:
-    """What the engine has to answer, by the process. Raises BuildError where it has no answers."""
+    """The process's answers, which the engine must give. Raises BuildError where there are none."""
     code = child.wait()
     file.seek(0)
     try:
@@ -255,7 +255,7 @@ def _read_reference(child: subprocess.Popen[bytes], file: IO[bytes]) -> Referenc
 def serve(request: str, answer: int) -> NoReturn:
     """What the other process does: writes a model or an error to the file descriptor `answer`, and ends.
 
-    Where the model is verified, it tells of that first, and ends when it has written what an engine has to answer.
+    Where the model is verified, it says so first, and ends when it has written the answers that an engine must give.
     """
     entries = json.loads(request)
     teller, reference, options = Teller(entries["told"]), entries["reference"], BuildOptions.of_dict(entries["options"])
@@ -284,7 +284,7 @@ def serve(request: str, answer: int) -> NoReturn:
     if code != _FAILURE and preparation.exact is not None:
         teller.end(code)
         exact, metadata = preparation.exact, parse_metadata(metadata_of(preparation.model.proto), "the rewritten model")
-        del preparation, model, content  # the weights that TensorRT gets; TensorRT takes memory of its own now
+        del preparation, model, content  # frees the weights: TensorRT has its own memory for them now
         with contextlib.suppress(OSError):
             os.nice(_NICENESS)
         with os.fdopen(reference, "wb") as file:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives an exported graph the weights of the model in PyTorch that it was traced from, where they lie: no copies.
+"""Gives an exported graph the weights of the PyTorch model that it was traced from, in place, without copies.
 
-The exporter of torch writes weights into its message, folds them, and writes that to a file, which takes longer than
-most of what follows. So it is asked for the graph alone, whose inputs weights then are.
+torch's exporter writes weights into its message, folds them, and writes that to a file, which takes longer than most of
+what follows. So only the graph is exported, with weights as inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UnknownInputError(ValueError):
 
 
 def weights_of(module: Any) -> dict[str, Array]:
-    """The parameters and buffers of a torch.nn.Module, by all of their names, in the memory that they have there."""
+    """The parameters and buffers of a torch.nn.Module, by all of their names, in the memory that torch has them in."""
     weights_by_name = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     return {name: tensor.detach().contiguous().numpy() for name, tensor in weights_by_name}
 
@@ -38,7 +38,7 @@ def bind_weights(graph: ModelProto, inputs: Collection[str], weights: Mapping[st
         weights: values by name.
 
     Raises:
-        UnknownInputError: a weight is not there.
+        UnknownInputError: an input is neither one of `inputs` nor a weight.
     """
     proto = graph.graph
     names = [item.name for item in proto.input if item.name not in inputs]
@@ -62,7 +62,7 @@ def bind_weights(graph: ModelProto, inputs: Collection[str], weights: Mapping[st
 
 
 def _drop_transposes(graph: ModelProto, weights: Mapping[str, Array], names: Collection[str]) -> dict[str, Array]:
-    """Takes the nodes away that transpose a matrix of weights, as those of linear layers are; gives their results."""
+    """Removes the nodes that transpose a matrix of weights, as linear layers have them; returns their results."""
     outputs = {item.name for item in graph.graph.output}
     sources: dict[str, Array] = {}
     nodes: list[NodeProto] = []

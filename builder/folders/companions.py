@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer that travels with a model: checked against it, and written beside what is made of it."""
+"""The tokenizer that goes with a model: checked against it, and written beside what is made of it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _HEADS: Mapping[str, str] = {
 }
 _GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForSpeechSeq2Seq")
 MOST_LABELS = 1 << 20
-"""Without names for them."""
+"""How many classes there are where config.json does not name them."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 
@@ -40,7 +40,7 @@ class ModelConfig:
         pad_id: the id that it pads with.
         labels: names of classes, in their order.
         problem: what these are, one of padfree.contract.texts.PROBLEMS.
-        generates: whether it is a decoder, or has one.
+        generates: whether the model is a decoder, or has one.
         code: files of Python that the model would need, which padfree does not run.
         activation: the class of what a cross-encoder's scores go through; "" where the file does not say.
     """
@@ -113,13 +113,13 @@ def _pad_id(entries: Entries) -> int | None:
 
 
 def _problem(entries: Entries) -> str:
-    """What a classifier's classes are; "" where nothing that is known is said."""
+    """What a classifier's classes are; "" where config.json has nothing known."""
     problem_type = entries.text("problem_type") or ""
     return problem_type if problem_type in PROBLEMS else ""
 
 
 def _labels(entries: Entries) -> tuple[str, ...]:
-    """Names of classes; two where nothing is said, as transformers has it."""
+    """Names of classes; two where config.json has none, as in transformers."""
     names = entries.object("id2label")
     if not names:
         count = entries.integer("num_labels")

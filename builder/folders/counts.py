@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts in config.json that no weights of the folder could have: refused before anything of that size is made."""
+"""Refuses counts in config.json that do not fit the folder's weights, before anything of that size is made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .weights import Entry, read_header
 
 LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
 SHARED_LAYERS = 100
-"""So many layers may have the weights of one, as ALBERT's do."""
+"""So many layers may share one layer's weights, as ALBERT's do."""
 LEAST = 4096
 """Counts up to this need no tensor of such a size: buckets, windows, heads that share their weights."""
 MOST_POSITIONS = 1 << 22
@@ -30,7 +30,7 @@ def check_counts(weights: Sequence[Path], config: Path) -> None:
     """Compares all counts of a config.json with the weights.
 
     Args:
-        weights: safetensors files; without any nothing is looked at.
+        weights: safetensors files; without any, nothing is compared.
         config: the file.
 
     Raises:

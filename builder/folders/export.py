@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights to an ONNX file, by transformers and torch, where they are installed; no code of the model is run."""
+"""Exports weights to ONNX with transformers and torch, where they are installed; runs no code of the model."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _ENCODERS: Mapping[str, str] = MappingProxyType(
 )
 _WITHOUT_USE = ("pooler", "position_ids")  # of rows of tokens
 _COMPUTED_TABLES = ("inv_freq", "masked_bias", "attn.bias")
-"""Parts of names of tables that old files have, and that follow from config.json."""
+"""Parts of the names of tables that old files have, though they follow from config.json."""
 
 
 def check_exportable(folder: Folder, reason: str) -> None:
-    """Refuses to export what needs code of its own, and where packages are missing.
+    """Refuses to export models that need their own code, and where packages are missing.
 
     Args:
         folder: has weights, and no ONNX file.
@@ -151,7 +151,7 @@ def _export(model: Any, folder: Folder) -> Model:
     outputs = outputs_of(folder)
 
     class Plain(torch.nn.Module):  # type: ignore[misc]
-        """The model with inputs by position, and what is wanted of its outputs."""
+        """The model with inputs by position, and only the outputs that are wanted."""
 
         def __init__(self) -> None:
             super().__init__()

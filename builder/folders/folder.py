@@ -42,9 +42,9 @@ class Folder:
         onnx: the ONNX files; `chosen` is None where the weights are to be exported.
         weights: safetensors files, where no ONNX file is chosen.
         tokenizer: tokenizer.json; None: there is none.
-        text: what is kept of texts, without the tokenizer's digest.
-        lower_case: whether texts are written small before they are tokenised.
-        notes: what to tell the user: choices that were made, and what is not as it seems.
+        text: the TextInfo that is kept, without the tokenizer's digest.
+        lower_case: whether texts are lower-cased before they are tokenised.
+        notes: what to tell the user: choices that were made, and surprises.
     """
 
     path: Path
@@ -117,7 +117,7 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
 
 
 def _scorer(path: Path, config: ModelConfig, chain: Chain, settings: Entries, options: HeadOptions) -> Scorer | None:
-    """What makes a reranker of a model that generates text; None where it makes none, or something pools its rows."""
+    """How a model that generates text becomes a reranker; None where it does not, or where something pools its rows."""
     if not config.generates or chain.head is not None:
         return None
     activation_name = (settings.text("activation_fn") if chain.answers else None) or config.activation
@@ -140,7 +140,7 @@ def _has_adapters(path: Path) -> bool:
 
 
 def describe(text: TextInfo, task: str, head: Head) -> TextInfo:
-    """What is said of texts where this head follows an encoder that was trained for this task."""
+    """The TextInfo of an encoder that was trained for this task and is followed by this head."""
     if head.scores:
         task = PAIRS
     elif head.pooling:
@@ -161,7 +161,7 @@ def describe(text: TextInfo, task: str, head: Head) -> TextInfo:
 def _check_usable(
     path: Path, config: ModelConfig, chain: Chain, onnx: OnnxFiles, weights: tuple[Path, ...], *, is_scorer: bool
 ) -> None:
-    """Refuses what no engine can be made of."""
+    """Refuses a folder that no engine can be made of."""
     if config.generates and chain.head is None and not is_scorer:
         raise BuildError(
             f"{path}: is a decoder ({', '.join(config.architectures) or config.model_type}), which generates text; "
@@ -212,7 +212,7 @@ def _is_plain(config: ModelConfig) -> bool:
 
 
 def _head(path: Path, config: ModelConfig, chain: Chain, settings: Entries, *, chained: bool) -> tuple[Head, str]:
-    """What follows the encoder, and the task; of settings without a chain of modules only the kind of model counts."""
+    """What follows the encoder, and the task; without a chain of modules, settings tell only the kind of model."""
     if chain.head is not None:
         return _truncate(chain.head, settings), SPARSE if chain.head.splade else SENTENCES
     task = PAIRS if config.task == CLASSES and settings.text("model_type") == "CrossEncoder" else config.task
@@ -268,7 +268,7 @@ def _text(encoder: Path, config: ModelConfig, chain: Chain, settings: Entries | 
 
 
 def _max_length(encoder: Path, config: ModelConfig, chain: Chain) -> int | None:
-    """As sentence-transformers has it: what it says itself, or the tokenizer's limit and the model's positions."""
+    """As in sentence-transformers: what its own settings say, or the tokenizer's limit and the model's positions."""
     if chain.max_length is not None:
         return chain.max_length
     settings = Entries(encoder / TOKENIZER_CONFIG).raw

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of a folder as long as nobody has made it: whoever needs it makes it, in a process of its own perhaps."""
+"""The model of a folder before it is made: whoever needs it makes it, perhaps in another process."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from .onnx_files import quantized_operator
 
 @dataclass(frozen=True)
 class FolderModel:
-    """What makes a folder's model.
+    """How a folder's model is made.
 
     Attributes:
         folder: the folder.
-        path: what its file is called, which is there only where somebody wrote it; the tokenizer lies beside it.
+        path: the name of its file, which may not have been written; the tokenizer lies beside it.
         options: pooling, normalisation and outputs, where the user asks for others than the folder's.
         mask: the input that is the padding mask, for pooling; None: attention_mask.
         fixed: inputs that are bound to numbers.
-        kept: entries of TextInfo that the tokenizer says (`kept_of`); empty: there is none.
+        kept: entries of TextInfo that come from the tokenizer (`kept_of`); empty: there is none.
         exports: whether torch has to export its weights, which takes a while.
     """
 
@@ -53,7 +53,7 @@ class FolderModel:
     exports: bool
 
     def make(self, storage: Storage, phases: Phases, say: Callable[[str], object]) -> Model:
-        """The model: exported, or of the folder's ONNX file, with the head and what is said of texts.
+        """The model: exported, or of the folder's ONNX file, with the head and the TextInfo.
 
         Args:
             storage: where the weights of an ONNX file are to be.
@@ -88,7 +88,7 @@ class FolderModel:
         self, folder: Folder, head: Head, storage: Storage, phases: Phases, say: Callable[[str], object]
     ) -> Model:
         """The model by its definition; where there is none, by torch."""
-        # What is pooled by hand is the encoder's rows, whatever head the weights have.
+        # Pooling that the user asks for takes the encoder's rows, whatever head the weights have.
         pooled = bool(head.pooling and (self.options.pooling or head.scores))
         try:
             with phases.measure(EXPORTING):
@@ -131,7 +131,7 @@ class FolderModel:
 
 
 def kept_of(tokenizer: TokenizerFile) -> dict[str, Any]:
-    """What a tokenizer says for TextInfo."""
+    """The entries of TextInfo that come from a tokenizer."""
     return {
         "tokenizer_sha256": hashlib.sha256(tokenizer.content).hexdigest(),
         "truncation_side": tokenizer.truncation_side,
@@ -140,7 +140,7 @@ def kept_of(tokenizer: TokenizerFile) -> dict[str, Any]:
 
 
 def head_of(path: Path, options: HeadOptions, folder_head: Head) -> Head:
-    """What follows the encoder; an error where vectors are to be normalised, or not, and there are none."""
+    """What follows the encoder; an error where the user asks for normalised vectors, or not, and there are none."""
     head = options.apply(folder_head)
     if options.normalize is not None and not head.pooling and head.splade is None:
         raise BuildError(
@@ -169,7 +169,7 @@ def _check_file(model: ModelProto, folder: Folder) -> None:
 
 
 def _table_rows(model: ModelProto) -> int | None:
-    """Rows of the table that input_ids choose from; None where that is not seen at once."""
+    """Rows of the table that input_ids choose from; None where that is not plain to see."""
     sizes = {item.name: list(item.dims) for item in model.graph.initializer}
     ids = {"input_ids"}
     for node in model.graph.node:

@@ -55,7 +55,7 @@ def add_head(model: ModelProto, head: Head, outputs: Sequence[str] = (), *, mask
 
 
 def _inner(model: ModelProto, name: str) -> ValueInfoProto | None:
-    """A tensor inside of the model as an output; None where there is none of that name, or its type is not known."""
+    """A tensor inside the model as an output; None where there is none of that name, or its type is not known."""
     if not any(name in node.output for node in model.graph.node):
         return None
     value_type = infer(skeleton_of(model)).get(name)
@@ -97,7 +97,7 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
 
 
 def _cut(model: ModelProto, output: ValueInfoProto, head: Head) -> ValueInfoProto:
-    """The vectors of an exported chain, of which sentence-transformers cuts off the rest after the last module."""
+    """The vectors of an exported chain, truncated as sentence-transformers does after the last module."""
     if not head.steps or not isinstance(head.steps[-1], Truncate):
         return output
     whole = f"whole_{VECTORS}"
@@ -111,7 +111,7 @@ def _cut(model: ModelProto, output: ValueInfoProto, head: Head) -> ValueInfoProt
 
 
 def _output(model: ModelProto, names: Sequence[str], rank: int) -> ValueInfoProto:
-    """The output with one of these names, or the first of floating-point numbers with this rank."""
+    """The output with one of these names, or the first floating-point output of this rank."""
     outputs = list(model.graph.output)
     named_outputs: list[ValueInfoProto] = [item for name in names for item in outputs if item.name == name]
     fitting: list[ValueInfoProto] = [
@@ -183,7 +183,7 @@ def _first(nodes: Nodes, x: str, weights: str) -> str:
 
 
 def _last(nodes: Nodes, x: str, weights: str) -> str:
-    """The last kept token of every text, wherever padding is: the largest place among the kept ones."""
+    """The last kept token of every text, wherever padding is: the largest position among the kept ones."""
     is_token = nodes.along("Squeeze", nodes.node("Cast", weights, to=TensorProto.INT64), [2])
     indices = nodes.to_float(nodes.node("Mul", is_token, _positions(nodes, x)))
     return _row_at(nodes, x, nodes.node("ArgMax", indices, axis=1, keepdims=1))

@@ -10,7 +10,7 @@ from pathlib import Path
 from .weights import Floats
 
 POOLINGS = ("cls", "lasttoken", "mean", "max", "weightedmean", "mean_sqrt_len_tokens")
-"""As sentence-transformers calls them."""
+"""By sentence-transformers' names."""
 NO_POOLING = "none"
 ACTIVATIONS: Mapping[str, str] = {
     "Identity": "identity",
@@ -69,14 +69,14 @@ Step = Dense | VectorNorm | Normalize | Truncate
 
 @dataclass(frozen=True)
 class Head:
-    """What makes one row per sequence; with no pooling, nothing does, and steps are empty.
+    """Makes one row per sequence; without pooling the rows of tokens stay, and steps are empty.
 
     Attributes:
         pooling: modes out of POOLINGS, whose results lie one after the other.
         steps: what happens to the vector.
         splade: instead of pooling, for sparse encoders.
-        scores: what logits of a cross-encoder go through; "" for models that are none. With pooling, the steps make
-            the logits of the pooled vector.
+        scores: the activation of a cross-encoder's logits; "" for other models. With pooling, the steps make the
+            logits from the pooled vector.
         pools_prompt: whether the tokens of prompts are pooled; otherwise the graph gets an input for their number.
     """
 
@@ -99,7 +99,7 @@ class Head:
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """What the user asked for by hand; None and empty: what the folder says.
+    """What the user asked for; None and empty: as the folder says.
 
     Attributes:
         pooling: modes out of POOLINGS, or NO_POOLING.
@@ -156,9 +156,9 @@ class Chain:
     Attributes:
         encoder: the folder of the encoder: the model's own, or one in it that older releases made (0_Transformer).
         head: what they make of the encoder's rows; None: what an encoder alone would have.
-        max_length: most tokens of a text; None where it is not said.
-        lower_case: whether texts are written small before they are tokenised.
-        notes: what of the folder is not as it seems.
+        max_length: most tokens of a text; None where nothing says.
+        lower_case: whether texts are lower-cased before they are tokenised.
+        notes: surprises in the folder, for the user.
         answers: ids of the token whose score is a pair's, and of the one that it is held against.
     """
 

@@ -24,7 +24,7 @@ from .weights import INDEX
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NAMES_SHOWN = 3
 _MISTAKES = (AttributeError, NameError, TypeError)
-"""Not what a hub answers, but calls that a release of huggingface_hub does not have."""
+"""Errors of calls that a release of huggingface_hub does not have, which are not a hub's answer."""
 _MB = 1_000_000
 
 
@@ -43,7 +43,7 @@ class HubRepository:
         revision_asked: the branch, tag or commit that was asked for; "" for none.
         folder: of the commit, whose name is the commit's hash.
         sizes: its files, and how many bytes they have, None where that is not known.
-        is_reached: whether the hub said so; otherwise these are the files that the cache has.
+        is_reached: whether the hub listed the files; otherwise they are those in the cache.
     """
 
     name: str
@@ -56,16 +56,16 @@ class HubRepository:
 def download(name: str, revision: str = "", say: Callable[[str], object] = lambda _: None) -> Path:
     """The folder of a repository's model in huggingface_hub's cache; only files that are missing are fetched.
 
-    What was interrupted goes on where it ended. Where the hub is not reached, the cache is taken.
+    An interrupted download goes on where it ended. Where the hub is not reached, the cache is used.
 
     Args:
         name: owner and name.
         revision: a branch, tag or commit; "" for the newest of the main branch.
-        say: is told what is fetched, and from which commit.
+        say: gets what is fetched, and from which commit.
 
     Raises:
-        BuildError: the repository is not there, not open to this user, or has no weights that padfree reads; the hub is
-            not reached, and the cache does not have it; or huggingface_hub is not installed.
+        BuildError: the repository does not exist, is closed to this user, or has no weights that padfree reads; the hub
+            is not reached, and the cache does not have it; or huggingface_hub is not installed.
     """
     try:
         import huggingface_hub
@@ -107,7 +107,7 @@ def _fetch_weights(hub: Any, repository: HubRepository, names: Collection[str], 
 
 
 def _is_defined(folder: Path) -> bool:
-    """Whether padfree writes the graph itself; what is wrong with a folder is said where it is read."""
+    """Whether padfree writes the graph itself; errors of a folder are raised where it is read."""
     try:
         return not reason_without(read_folder(folder))
     except BuildError:
@@ -143,7 +143,7 @@ def _look_up(hub: Any, name: str, revision: str, say: Callable[[str], object]) -
 
 
 def _fetch(hub: Any, repository: HubRepository, names: Collection[str]) -> None:
-    """Makes these files of the repository be in its folder."""
+    """Downloads these files of the repository into its folder."""
     missing = [item for item in names if not (repository.folder / item).is_file()]
     if not missing:
         return
@@ -161,7 +161,7 @@ def _fetch(hub: Any, repository: HubRepository, names: Collection[str]) -> None:
 
 @contextmanager
 def _quiet(hub: Any) -> Iterator[None]:
-    """Without bars of progress for files that are small."""
+    """Without progress bars for small files."""
     if hub.utils.are_progress_bars_disabled():
         yield
         return
@@ -173,7 +173,7 @@ def _quiet(hub: Any) -> Iterator[None]:
 
 
 def _listed_modules(folder: Path) -> list[str]:
-    """Where modules.json says that modules lie; that it is no list is said elsewhere."""
+    """The folders that modules.json lists; where it is no list, read_modules says so."""
     file = folder / MODULES
     try:
         module_entries = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Hugging Face Hub refuses, as messages that say what to do.
+"""Refusals of the Hugging Face Hub, as messages that say what to do.
 
-huggingface_hub's errors are told by the names of their classes: they share no base that all of its releases have.
+huggingface_hub's errors are recognised by the names of their classes, as not all releases have a common base class.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..errors import BuildError
 
 
 def refusal(name: str, revision: str, error: Exception) -> BuildError | None:
-    """What the hub refuses, in one line; None where it was not reached."""
+    """The hub's refusal as one line; None where it was not reached."""
     kinds = {kind.__name__ for item in (error, error.__cause__) for kind in type(item).__mro__}
     status = getattr(getattr(error, "response", None), "status_code", None)
     if "GatedRepoError" in kinds:
@@ -44,7 +44,7 @@ def refusal(name: str, revision: str, error: Exception) -> BuildError | None:
 
 
 def reason(error: Exception) -> str:
-    """The kind of an error, and the first line of its message; of one that follows from another, the other's."""
+    """The class of an error, or of its cause, and the first line of the message."""
     error = error.__cause__ if isinstance(error.__cause__, Exception) else error
     if type(error).__name__ == "OfflineModeIsEnabled":
         return "HF_HUB_OFFLINE is set"

@@ -22,11 +22,11 @@ WHAT_TO_GIVE = "give a model's folder, an .onnx file or a plan"
 def locate(source: str | Path, say: Callable[[str], object] = lambda _: None, *, revision: str = "") -> Path:
     """The file or folder that was given, or the folder of a repository of the Hugging Face Hub.
 
-    Files that are not there but have a model's name, `.onnx` or `.plan`, are left to those who read them.
+    Missing files with a model's suffix, `.onnx` or `.plan`, are returned: whoever reads them says what is wrong.
 
     Args:
         source: what the user named.
-        say: is told that the hub is asked.
+        say: gets a line when the hub is asked.
         revision: a branch, tag or commit of a repository; "" for the newest.
 
     Raises:
@@ -53,7 +53,7 @@ def locate(source: str | Path, say: Callable[[str], object] = lambda _: None, *,
 
 
 def check_no_part(path: Path) -> None:
-    """Refuses what lies in a model's folder, and is no model by itself.
+    """Refuses a file of a model's folder that is no model by itself.
 
     Raises:
         BuildError: weights, texts and other data, or a JSON file beside a config.json.

@@ -133,10 +133,10 @@ def _answers(entries: Entries) -> tuple[int, ...]:
 
 
 def _settings(folder: Path, file: Path) -> Entries:
-    """What a module's config.json says: where it is missing, or says nothing, a default may be another model's.
+    """What a module's config.json says. Without it, a default could be wrong for this model.
 
     Raises:
-        BuildError: there is no such file, or an empty one, as where only the files at the top were downloaded.
+        BuildError: it is missing or empty, as where only the files at the top were downloaded.
     """
     entries = Entries(folder / "config.json")
     if not entries.raw:
@@ -198,7 +198,7 @@ def _norm(folder: Path) -> Step:
 
 
 def activation_of(name: str, source: Path) -> str:
-    """What a class of torch computes, by its full name.
+    """The activation that a class of torch computes, by its full name.
 
     Raises:
         BuildError: it is another one.

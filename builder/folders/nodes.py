@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds nodes to a model's message, in the form that its version of the standard operators has."""
+"""Adds nodes to a model's message, as its version of the standard operators wants them."""
 
 from __future__ import annotations
 

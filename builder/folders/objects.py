@@ -13,7 +13,7 @@ from ..errors import BuildError
 
 
 class Entries:
-    """The entries of one JSON object; a file that is not there has none.
+    """The entries of one JSON object; a missing file has none.
 
     Raises:
         BuildError: the file cannot be read, or holds no object.

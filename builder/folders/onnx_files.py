@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ONNX file of a folder is the model: of several the one in full precision, as it was exported."""
+"""Which ONNX file of a folder is the model: of several, the one in full precision, as it was exported."""
 
 from __future__ import annotations
 

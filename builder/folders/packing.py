@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder or an exported file as a rewritten one with its tokenizer beside it, which runs in onnxruntime."""
+"""Makes of a folder or an exported file a rewritten one that runs in onnxruntime, with its tokenizer beside it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def runnable(
     say: Say = lambda _: None,
     progress: StageProgress | None = None,
 ) -> Iterator[Path]:
-    """A plan or rewritten file as it was given, or one made of what was given, which is removed with the context.
+    """A plan or rewritten file as it was given, or a rewritten file made of the rest, removed with the context.
 
     Args:
         model_or_folder: a plan or a rewritten .onnx file; a model's folder, a repository of the hub, or an exported
@@ -81,7 +81,7 @@ def runnable(
 
 
 def _is_exported(path: Path) -> bool:
-    """Whether a file is an ONNX model that has not been rewritten yet; what is wrong with others is said elsewhere."""
+    """Whether a file is an ONNX model that has not been rewritten yet; errors of others are raised elsewhere."""
     if path.suffix != ONNX_SUFFIX or not path.is_file():
         return False
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder's model by its definition beside transformers' own, where torch is installed: the same weights and texts."""
+"""Compares a folder's model by its definition with transformers' own, where torch is installed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .export import inputs_of, is_known, load_by_transformers, outputs_of, witho
 from .folder import Folder
 
 LARGEST = 1e-3
-"""Of the norm of an answer, in float32: sums in another order through all layers are 1e-6 to 1e-4 off."""
+"""In parts of an answer's norm, in float32: other orders of sums through all layers make 1e-6 to 1e-4."""
 _LENGTHS = (17, 1, 6)
 _SEED = 57
 _LOWEST_ID = 5
-"""Special tokens, of which one may be padding's, are below it."""
+"""Special tokens, among them perhaps padding, have smaller ids."""
 
 
 def compare_with_transformers(folder: Folder, say: Callable[[str], object]) -> None:
-    """Holds the definition's answers for random ids against those of transformers' model.
+    """Compares the definition's answers for random ids with those of transformers' model.
 
     Args:
         folder: its model has a definition.
-        say: is told how far they are apart, or why nothing was compared.
+        say: gets how far they are apart, or why nothing was compared.
 
     Raises:
         BuildError: they differ by more than rounding, so that one of the two is not the model of the folder.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands are given, as the one file that they work on: folders and repositories become an ONNX file."""
+"""The one file that a command works on: folders and repositories become an ONNX file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Source:
-    """The file to work on: what was given, or one in a temporary folder; `folder` is what it was made of.
+    """The file to work on: the one that was given, or one in a temporary folder, made of `folder`.
 
     Where the model is `unmade`, there is no file, only the tokenizer beside it.
     """
@@ -41,7 +41,7 @@ class Source:
     unmade: FolderModel | None = None
 
     def open(self, storage: Storage, phases: Phases, say: Say) -> Model:
-        """The model; `phases` gets the seconds of imports and export, `say` what the user is to know."""
+        """The model; `phases` gets the seconds of imports and export, `say` what the user should know."""
         if self.unmade is not None:
             return self.unmade.make(storage, phases, say)
         return open_model(self.path, storage)
@@ -62,7 +62,7 @@ def opened(
 ) -> Iterator[Source]:
     """The model file that was given, or made of a folder; what is made is removed with the context.
 
-    The file of a folder carries what the folder says of texts, and its tokenizer lies beside it (`tokenizer_path`).
+    The file made of a folder holds the folder's TextInfo, and its tokenizer lies beside it (`tokenizer_path`).
 
     Args:
         model_or_folder: an .onnx file or a plan, a model's folder, or a repository of the Hugging Face Hub.
@@ -70,8 +70,8 @@ def opened(
         mask: the input that is the padding mask, for pooling, where it is not attention_mask.
         bindings: inputs that are bound to numbers.
         revision: as for `locate`.
-        say: gets what was chosen and what is being done, a line each.
-        before_export: is called before weights are exported, which takes a minute; raises where that would be in vain.
+        say: gets what was chosen and what is being done, line by line.
+        before_export: called before weights are exported, which takes a minute; raises where that would be in vain.
         lazily: leave a folder's model `unmade`, so that no file is written.
         with_second_opinion: compare a definition with transformers, where that is installed.
 
@@ -130,7 +130,7 @@ def _read(
     before_export: Callable[[], object],
     scratch: Path,
 ) -> tuple[FolderModel, Folder, bytes | None]:
-    """A folder, with its tokenizer: what is wrong with it is said before it takes time."""
+    """A folder, with its tokenizer: errors are raised before anything takes time."""
     folder = read_folder(path, options)
     adapter, has_onnx = options.adapter, folder.onnx.choice is not None
     reason = "" if has_onnx else reason_without(folder, adapter)

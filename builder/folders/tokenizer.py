@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer that a folder's model keeps beside it: its bytes, held against the folder's config.json."""
+"""The tokenizer that a folder's model keeps beside it: its bytes, checked against the folder's config.json."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.m
 
 
 def folder_tokenizer(folder: Folder) -> TokenizerFile | None:
-    """The tokenizer to be kept; None where the folder has none, and transformers is not there to make one.
+    """The tokenizer to keep; None where the folder has none, and transformers is not installed to make one.
 
     Raises:
         BuildError: the tokenizer is another model's, the file is damaged, or a setting is one that padfree does not
@@ -46,14 +46,14 @@ def folder_tokenizer(folder: Folder) -> TokenizerFile | None:
 
 
 def tokenizer_notes(tokenizer: TokenizerFile, folder: Folder) -> tuple[str, ...]:
-    """What to tell of a folder's tokenizer; of token types only where pairs may come, and there is more than one."""
+    """Notes about a folder's tokenizer; about token types only where pairs may come and the model has several types."""
     kinds = Entries(folder.config.file).raw.get("type_vocab_size")
     no_types = isinstance(kinds, int) and kinds < 2
     return tokenizer.notes + (tokenizer.types_notes if folder.text.may_take_pairs and not no_types else ())
 
 
 def tokenizer_advice(folder: Folder) -> str:
-    """What to do where a folder has no tokenizer.json, to be put into a sentence; "" where nothing helps."""
+    """Part of a sentence: what to do where a folder has no tokenizer.json; "" where nothing helps."""
     vocabularies = _vocabularies(folder)
     if not vocabularies:
         return ""
@@ -106,14 +106,14 @@ def _pad_id(tokenizer: Tokenizer, folder: Folder) -> int | None:
 
 
 def _writes_small(content: bytes) -> bool:
-    """Whether a tokenizer writes texts small by itself, at the top of its normalisers."""
+    """Whether a tokenizer lower-cases texts itself, in its first normalisers."""
     normalizer: dict[str, Any] = json.loads(content).get("normalizer") or {}
     steps = normalizer.get("normalizers", [normalizer])
     return any(step.get("type") == "Lowercase" or step.get("lowercase") is True for step in steps)
 
 
 def _with_lower_case(content: bytes) -> bytes:
-    """The same tokenizer with a normaliser in front that writes texts small."""
+    """The same tokenizer with a lower-casing normaliser in front."""
     tokenizer = Tokenizer.from_str(content.decode())
     first = normalizers.Lowercase()
     rest = tokenizer.normalizer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph changes for TensorRT alone: what is merged, spelled or bounded while a rewritten model becomes a network."""
+"""Graph changes for TensorRT alone: nodes are merged, replaced or bounded when a rewritten model becomes a network."""
 
 from .lowering import bound_max_seqlen, for_parser, name_plugin_nodes, set_max_seq_len
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that may read some of their inputs while the kernel ahead of them still runs.
+"""Kernels that may read some of their inputs while the kernel before them still runs.
 
-Attention begins by reading cu_seqlens and the task list, which are made by one of the first kernels of an encoder, and
-so do poolers; an embedding begins by reading ids. Such an input is complete early where another kernel stands between
-whoever makes it and the reader, in every order in which TensorRT may run them: all but the kernel ahead has ended when
-a kernel begins (plugins/common/dependent_launch.cuh, rule 3).
+Attention and poolers begin by reading cu_seqlens and the task list, which one of an encoder's first kernels makes; an
+embedding begins by reading ids. Such an input is complete early if another kernel runs between its producer and its
+reader, in every order that TensorRT may choose: when a kernel begins, all kernels but the one before it have ended
+(plugins/common/dependent_launch.cuh, rule 3).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _KERNELS = (
     *("PadfreeSchedule", "PadfreeEmbedding", "PadfreeLayerNorm"),
     *("PadfreeLinear", "PadfreeLinearFp8", "PadfreeRotary"),
 )
-"""Operators that are a kernel in every engine, and one that keeps to the rule."""
+"""Operators that are a kernel in every engine, one that keeps that rule."""
 _LAST = {"PadfreeLayerNorm": "has_pooler", "PadfreePool": "has_norm"}
-"""The flag with which the last kernels of an encoder begin by reading cu_seqlens."""
+"""With this flag, the last kernels of an encoder begin by reading cu_seqlens."""
 
 Makers = Mapping[str, onnx.NodeProto]
-"""Which node a tensor is an output of."""
+"""By the name of a tensor, the node that makes it."""
 
 
 def mark_early_reads(model: onnx.ModelProto) -> None:
@@ -52,7 +52,7 @@ def _are_early(
 
 
 def _kernels(tensors: Sequence[str], makers: Makers) -> list[onnx.NodeProto]:
-    """The last kernels that tensors depend on: what they are before a change of shape, a sum, and the like."""
+    """The last kernels that tensors depend on, looking through changes of shape, sums and the like."""
     kernels, waiting, seen = list[onnx.NodeProto](), list(tensors), set[int]()
     while waiting:
         node = makers.get(waiting.pop())

@@ -46,11 +46,11 @@ def set_max_seq_len(model: onnx.ModelProto, max_seq_len: int) -> None:
 
 
 def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:
-    """Bounds the `max_seqlen` input, which is read for its shape alone, in place: two to the longest sequence.
+    """Bounds the `max_seqlen` input, which is read only for its shape, in place: 2 to the longest sequence.
 
     Triton gives it the most tokens of a *request*, not of a sequence (BATCH_MAX_ELEMENT_COUNT_AS_SHAPE): n * L for one
     of [n, L]. The input may thus be larger than the padded axis ever gets, and no memory is planned for what is cut.
-    Where it is one, TensorRT 10.6 leaves what padded attention computes unwritten: with a second slot it is right.
+    Where it is 1, TensorRT 10.6 leaves the results of padded attention unwritten; with a second slot they are right.
     """
     if not _has_extent(model):
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that TensorRT's parser does not take as they are, said in others that it takes."""
+"""Operators that TensorRT's parser does not take, written with others that it takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def spell_for_parser(model: ModelProto) -> None:
 
 
 def _drop_plain_reductions(model: ModelProto) -> None:
-    """Scatters that reduce nothing do not say so: the parser knows no such attribute."""
+    """Drops the attribute from scatters that reduce nothing: the parser does not know it."""
     for node in model.graph.node:
         if node.op_type in ("ScatterND", "ScatterElements"):
             attributes = [item for item in node.attribute if (item.name, item.s) != ("reduction", b"none")]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Poolers that a norm makes beside its rows.
 
-After the last norm a pooler multiplies the rows of first tokens by its weights. Apart, its kernels begin when the norm
-has ended, and take as long as it.
+After the last norm, a pooler multiplies the rows of first tokens by its weights. As kernels of its own it begins when
+the norm has ended, and takes as long.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from padfree.onnx_tools.operators import node_attributes, padfree_nodes, set_att
 from .readers import is_to_float, only_reader
 
 _MULTIPLE = 8
-"""What the width of rows is a multiple of that a norm multiplies by a pooler's weights."""
+"""The width of rows that a norm multiplies by a pooler's weights is a multiple of this."""
 _POOLER = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
 """Attributes of a Gemm that is x weight^T + bias."""
 
 
 def merge_poolers(model: onnx.ModelProto) -> None:
-    """Where tanh(y_first weight^T + bias) in float32 is all that becomes of a norm's y_first, lets it make that.
+    """Lets a norm compute tanh(y_first weight^T + bias) in float32 where nothing else reads its y_first, in place.
 
-    It changes the model in place. A norm that adds something to x is left alone.
+    A norm that adds something to x is left alone.
     """
     for norm in [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeLayerNorm"]:
         attributes = node_attributes(norm)
@@ -31,7 +31,7 @@ def merge_poolers(model: onnx.ModelProto) -> None:
 
 def _merge(graph: onnx.GraphProto, norm: onnx.NodeProto) -> None:
     constants = {tensor.name for tensor in graph.initializer}
-    if not set(norm.input[1:-1]) <= constants:  # all but x and cu_seqlens: the kernel reads them ahead of time
+    if not set(norm.input[1:-1]) <= constants:  # all but x and cu_seqlens: the kernel reads them early
         return
     gemm = only_reader(graph, norm.output[-1], "Gemm")
     tanh = only_reader(graph, gemm.output[0], "Tanh") if gemm is not None else None
@@ -46,7 +46,7 @@ def _merge(graph: onnx.GraphProto, norm: onnx.NodeProto) -> None:
 
 
 def _is_pooler(graph: onnx.GraphProto, gemm: onnx.NodeProto) -> bool:
-    """Whether a Gemm multiplies rows of a width that a norm can by constants."""
+    """Whether a Gemm multiplies, by constants, rows of a width that a norm can multiply."""
     attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in gemm.attribute}
     sizes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     if len(gemm.input) != 3 or {**_POOLER, "transB": 0, **attributes} != _POOLER:

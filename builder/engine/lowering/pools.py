@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooling that norms its rows and gives float32 by itself.
+"""Pooling that norms its rows and gives float32 itself.
 
-A vector of a text is what becomes of the last norm's rows, which nothing else needs then: one kernel reads the rows
-before the norm and gives the vectors, where norm, sum, L2 norm and type would take four.
+Where only pooling reads the last norm's rows, one kernel reads the rows before the norm and gives the vectors; norm,
+sum, L2 norm and cast would take four.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from padfree.onnx_tools.operators import node_attributes, padfree_nodes, set_att
 from .readers import HALVES, is_to_float, only_reader
 
 _MULTIPLE, _MOST = 8, 1024
-"""What the width of rows is a multiple of that PadfreePool norms, and the widest."""
+"""The width of rows that PadfreePool norms is a multiple of the first, and at most the second."""
 
 
 def merge_pools(model: onnx.ModelProto) -> None:
     """Lets every PadfreePool of half precision take over a norm and the cast after it, in place.
 
-    Both where nothing else reads what lies between. The norm may stand after a pool that takes single rows.
+    Each only where nothing else reads the tensor between. The norm may follow a pool that takes single rows.
     """
     graph = model.graph
     for pool in [node for node in padfree_nodes(graph) if node.op_type == "PadfreePool"]:
@@ -39,7 +39,7 @@ def merge_pools(model: onnx.ModelProto) -> None:
 
 
 def _is_row(pool: onnx.NodeProto) -> bool:
-    """Whether a pool gives a row as it is, so that a norm after it is one ahead of it; that of zeros nobody needs."""
+    """Whether a pool gives a row as it is, so that a norm after it is one before it; the norm of zeros nobody needs."""
     attributes = node_attributes(pool)
     return attributes["mode"] in ("first", "last", "each") and not attributes["normalize"]
 
@@ -52,7 +52,7 @@ def _can_norm(graph: onnx.GraphProto, norm: onnx.NodeProto, pool: onnx.NodeProto
     if attributes["results"] != "act" or any(attributes[f"has_{name}"] for name in ("bias", "residual", "sum")):
         return False
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    if not set(norm.input[1:]) <= set(constants):  # gamma and beta, which the kernel reads ahead of time
+    if not set(norm.input[1:]) <= set(constants):  # gamma and beta, which the kernel reads early
         return False
     gamma = constants[norm.input[1]]
     if gamma.data_type not in HALVES or node_attributes(pool)["mode"] == "max":

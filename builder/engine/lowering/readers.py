@@ -10,7 +10,7 @@ HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def only_reader(graph: onnx.GraphProto, tensor: str, op: str) -> onnx.NodeProto | None:
-    """The node that alone reads a tensor which is no output, where it is one of this operator."""
+    """The only reader of a tensor that is no output, if it has this operator."""
     readers = [node for node in graph.node if tensor in node.input]
     is_output = any(value.name == tensor for value in graph.output)
     return readers[0] if len(readers) == 1 and readers[0].op_type == op and not is_output else None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules that an embedding makes beside its rows.
 
-A kernel that is launched after another begins some 3 us after it, whatever it waits for. An embedding needs of its
-schedule the places of tokens alone, which it can find in the lengths: one launch makes both.
+A kernel that is launched after another begins some 3 us later, whatever it waits for. An embedding needs only the
+offsets of its schedule, which it can compute from the lengths: one launch makes both.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from padfree.onnx_tools.operators import named_inputs, node_attributes, padfree_
 
 
 def merge_schedules(model: onnx.ModelProto) -> None:
-    """Where an embedding reads the offsets of a PadfreeSchedule, lets it make them, and the list of tasks, in place.
+    """Lets an embedding that reads the offsets of a PadfreeSchedule make them, and the task list, itself, in place.
 
-    A schedule stays that makes more, or where what the embedding reads is made after it.
+    A schedule stays if it makes more, or if inputs of the embedding are made after it.
     """
     for embedding in [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeEmbedding"]:
         offsets = named_inputs(embedding)["cu_seqlens"]
@@ -24,7 +24,7 @@ def merge_schedules(model: onnx.ModelProto) -> None:
 
 
 def _can_merge(graph: onnx.GraphProto, schedule: onnx.NodeProto, embedding: onnx.NodeProto, offsets: str) -> bool:
-    """Whether the schedule makes no more than an embedding can, and what that reads is there ahead of it."""
+    """Whether an embedding can make all that the schedule makes, and has its inputs before the schedule."""
     if schedule.op_type != "PadfreeSchedule":
         return False
     schedule_attributes, embedding_attributes = node_attributes(schedule), node_attributes(embedding)

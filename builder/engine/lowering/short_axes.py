@@ -2,10 +2,10 @@
 """Axes of one token in the padded interface: kept away from TensorRT where it computes nothing along them.
 
 TensorRT 10.6 leaves the result of a batched GEMM unwritten where an axis that varies is 1 (S = 1 in Q K^T [B,H,S,S]
-and in the one with V): docs/notes/2026-11-22-extent-of-one.md, with a network that shows it without any plugin.
-In the packed interface padded nodes have at least two slots
-(lowering.bound_max_seqlen). The padded interface has the caller's S, so that operands get a second row and column of
-zeros there, which is cut off again; nothing is added where S is 2 or more.
+and in the GEMM with V): docs/notes/2026-11-22-extent-of-one.md has a network that shows it without any plugin.
+In the packed interface, padded nodes have at least two slots (lowering.bound_max_seqlen). In the padded interface S is
+the caller's, so operands get a second row and column of zeros, which are cut off again; nothing is added where S is 2
+or more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def lengthen_short_axes(model: ModelProto) -> None:
 
 
 def _shapes(model: ModelProto) -> dict[str, Dims]:
-    """Of every tensor whose rank is known its sizes."""
+    """The sizes of every tensor whose rank is known."""
     shapes: dict[str, Dims] = {}
     for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
         kind = value.type.tensor_type

@@ -11,9 +11,9 @@ SHORT_LENGTH = 128
 
 
 def drop_unread_task_lists(model: onnx.ModelProto, max_seq_len: int) -> None:
-    """Where sequences are short, takes the task lists away from schedules and attention nodes, in place.
+    """Where sequences are short, removes the task lists from schedules and attention nodes, in place.
 
-    A schedule that was there for its list alone then feeds nothing; TensorRT drops it.
+    A schedule that made only the list then feeds nothing, and TensorRT drops it.
 
     Args:
         model: a rewritten model.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs in float32 that are rows of a norm in half precision: the norm gives them in float32 itself.
+"""Lets a norm in half precision give rows that are outputs in float32 itself.
 
-Beside them it gives the rows of sequences' first tokens, where a pooler reads these.
+It also gives the rows of first tokens, where a pooler reads them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from .readers import HALVES, is_to_float
 
 
 def widen_rows_of_norms(model: onnx.ModelProto) -> None:
-    """Where an output is a PadfreeLayerNorm's y cast to float32, has it of the operator's y_fp32 instead, in place.
+    """Where an output is a PadfreeLayerNorm's y cast to float32, takes the operator's y_fp32 instead, in place.
 
-    That saves a kernel that reads and writes all tokens, and the numbers are not rounded on their way. A PadfreePool of
-    y that takes first tokens is left to the norm as well, as y_first. A y that nothing else reads is not made at all.
+    That saves a kernel that reads and writes all tokens, and the numbers are not rounded on the way. A PadfreePool of y
+    that takes first tokens becomes the norm's y_first. A y that nothing else reads is not made at all.
     """
     outputs = {value.name for value in model.graph.output}
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
