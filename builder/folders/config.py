@@ -22,7 +22,7 @@ _HEADS: Mapping[str, str] = {
 }
 _GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForSpeechSeq2Seq")
 MOST_LABELS = 1 << 20
-"""How many classes there are where config.json does not name them."""
+"""The most classes where config.json does not name them."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 
