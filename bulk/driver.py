@@ -16,7 +16,7 @@ from .locations import Location
 from .lock import Check
 from .manifest import Manifest
 from .parts import BAD_FOLDER, PART, Part, part_name, read_part
-from .workers.base import Loss, Ran, Refusal, ShardFinish, Workers
+from .workers.base import BatchProgress, Loss, Refusal, ShardFinish, Workers
 from .workers.worker import AHEAD, FinishedShard
 
 TURN_S = 0.5
@@ -78,7 +78,7 @@ class Outcome:
 OnProgress = Callable[[Progress], None]
 
 
-def found_parts(output: Location, manifest: Manifest) -> dict[int, Part]:
+def find_parts(output: Location, manifest: Manifest) -> dict[int, Part]:
     """The shards whose parts are there and whole.
 
     Raises:
@@ -86,11 +86,11 @@ def found_parts(output: Location, manifest: Manifest) -> dict[int, Part]:
     """
     digest = manifest.digest
     names = {part_name(shard): shard for shard in range(len(manifest.shards))}
-    there = [info.base_name for info in output.entries()]
-    strange = next((name for name in there if name.startswith(PART) and name not in names), None)
-    if strange is not None:
-        raise BulkError(f"{output.child(strange).shown}: no part of this result; move it away")
-    shards = [names[name] for name in there if name in names]
+    names_present = [info.base_name for info in output.entries()]
+    unknown_name = next((name for name in names_present if name.startswith(PART) and name not in names), None)
+    if unknown_name is not None:
+        raise BulkError(f"{output.child(unknown_name).shown_path}: no part of this result; move it away")
+    shards = [names[name] for name in names_present if name in names]
     with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
         parts = pool.map(partial(read_part, output, digest=digest), shards)
         return {shard: part for shard, part in zip(shards, parts, strict=True) if part is not None}
@@ -122,7 +122,7 @@ def deal(
         BulkError: a worker met something that trying again would not change, or workers keep ending by themselves.
     """
     dealer = _Dealer(manifest, parts, workers)
-    killed = True
+    has_failed = True
     try:
         while not dealer.is_done():
             check()
@@ -130,17 +130,17 @@ def deal(
             for event in workers.wait(TURN_S):
                 if isinstance(event, ShardFinish):
                     dealer.finish(event.worker, event.done)
-                elif isinstance(event, Ran):
-                    dealer.ran(event)
+                elif isinstance(event, BatchProgress):
+                    dealer.add_progress(event)
                 elif isinstance(event, Loss):
                     dealer.lose(event)
                 else:
                     assert isinstance(event, Refusal)
                     raise BulkError(f"{workers.names[event.worker]}: {event.message}")
             on_progress(dealer.progress())
-        killed = False
+        has_failed = False
     finally:
-        workers.close(kill=killed)
+        workers.close(kill=has_failed)
     return dealer.outcome
 
 
@@ -173,7 +173,7 @@ class _Dealer:
                     shards.append(shard)
                     self._workers.give(worker, shard)
 
-    def ran(self, event: Ran) -> None:
+    def add_progress(self, event: BatchProgress) -> None:
         """Batches that are not on the disk yet, for those who watch."""
         self._rows_under_way[event.worker][event.shard] += event.rows
         self._tokens_under_way[event.worker][event.shard] += event.tokens
@@ -225,7 +225,7 @@ class _Dealer:
 
     def _where(self, shard: int) -> str:
         piece = self._manifest.shards[shard][0]
-        return f"shard {shard} ({self._manifest.inputs[piece.file].location().shown} from row {piece.first} on)"
+        return f"shard {shard} ({self._manifest.inputs[piece.file].location().shown_path} from row {piece.first} on)"
 
 
 def total(seconds: Mapping[int, Sequence[float]]) -> float:

@@ -14,7 +14,7 @@ from padfree.runtime import Budget
 from padfree.runtime.text import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TOKENS, Choices, ServedModel, describe
 from pyarrow.fs import FileType
 
-from .driver import OnProgress, Outcome, deal, found_parts, remove_leftovers
+from .driver import OnProgress, Outcome, deal, find_parts, remove_leftovers
 from .errors import BulkError
 from .locations import SCHEME, Location
 from .lock import LOCK, only_driver
@@ -143,10 +143,10 @@ def embed(
     _check_apart(request, output)
     is_new = output.info().type == FileType.NotFound
     output.make_folder()
-    with _removed_if_empty(output, is_new), only_driver(output) as check:
+    with _remove_if_empty(output, is_new), only_driver(output) as check:
         manifest = _manifest(request, output, options, model, say)
         remove_leftovers(output)
-        parts = found_parts(output, manifest)
+        parts = find_parts(output, manifest)
         missing = len(manifest.shards) - len(parts)
         shards = "1 shard" if len(manifest.shards) == 1 else f"{len(manifest.shards)} shards"
         say(f"{manifest.rows} rows in {shards}, {missing} to do")
@@ -170,7 +170,7 @@ def embed(
 
 
 @contextmanager
-def _removed_if_empty(output: Location, is_new: bool) -> Iterator[None]:
+def _remove_if_empty(output: Location, is_new: bool) -> Iterator[None]:
     """Removes a folder that was made for a job which could not begin."""
     try:
         yield
@@ -184,7 +184,7 @@ def _removed_if_empty(output: Location, is_new: bool) -> Iterator[None]:
 def _spec(request: Request, running: Running, manifest: Manifest, served_model: ServedModel) -> WorkerSpec:
     return WorkerSpec(
         manifest=manifest,
-        output=_travelling(request.output),
+        output=_absolute(request.output),
         model=request.model.resolve(),
         tokenizer=served_model.tokenizer.resolve(),
         tokenizers=running.tokenizers,
@@ -289,13 +289,14 @@ def _manifest(
     Raises:
         BulkError: what is asked for is not what the result was begun with, or other things lie in the folder.
     """
-    inputs = [_travelling(source) for source in request.inputs]
+    inputs = [_absolute(source) for source in request.inputs]
     names = [info.base_name for info in output.entries()]
     if MANIFEST not in names:
-        strange = next((name for name in names if name != LOCK and not name.startswith(".")), None)
-        if strange is not None:
+        unknown_name = next((name for name in names if name != LOCK and not name.startswith(".")), None)
+        if unknown_name is not None:
             raise BulkError(
-                f"{output.shown}: holds {strange} and no manifest, so it is not padfree's; pass a new or empty folder"
+                f"{output.shown_path}: holds {unknown_name} and no manifest, so it is not padfree's; pass a new or "
+                "empty folder"
             )
         say("looking at the inputs")
         manifest = make_manifest(inputs, options, model)
@@ -308,14 +309,14 @@ def _manifest(
     changed = list(differences(manifest, options, model, paths))
     if changed:
         raise BulkError(
-            f"{output.shown}: the result was begun with something else: {'; '.join(changed)}; ask for the same again, "
-            "or pass another output folder"
+            f"{output.shown_path}: the result was begun with something else: {'; '.join(changed)}; ask for the same "
+            "again, or pass another output folder"
         )
     for file in manifest.inputs:
         check_unchanged(file)
     return manifest
 
 
-def _travelling(source: str) -> str:
+def _absolute(source: str) -> str:
     """A path that means the same in every process."""
     return source if SCHEME in source else str(Path(source).resolve())

@@ -25,12 +25,12 @@ class Location:
     Attributes:
         filesystem: one of pyarrow's; it travels to other processes and machines.
         path: on it, absolute.
-        shown: what the user calls it.
+        shown_path: what the user calls it.
     """
 
     filesystem: Any
     path: str
-    shown: str
+    shown_path: str
 
     @classmethod
     def of(cls, text: str) -> Location:
@@ -69,7 +69,7 @@ class Location:
 
     def child(self, name: str) -> Location:
         """A file or folder in this folder."""
-        return Location(self.filesystem, f"{self.path}/{name}", f"{self.shown}/{name}")
+        return Location(self.filesystem, f"{self.path}/{name}", f"{self.shown_path}/{name}")
 
     def contains(self, other: Location) -> bool:
         """Whether the other is this location, or lies in it."""
@@ -91,7 +91,7 @@ class Location:
 
     def at(self, path: str) -> Location:
         """Another path of the same filesystem, such as that of an entry of this folder."""
-        return Location(self.filesystem, path, self.shown + path[len(self.path) :] if self._below(path) else path)
+        return Location(self.filesystem, path, self.shown_path + path[len(self.path) :] if self._below(path) else path)
 
     def open(self) -> Any:
         """A file to read at any offset."""
@@ -172,10 +172,10 @@ class Location:
             advice = "check that it is there, and your permissions"
             if done in ("written", "made"):
                 advice = "check permissions and room, then run the same command again: it goes on where it ended"
-            raise BulkError(f"{self.shown}: cannot be {done} ({reason}); {advice}") from error
+            raise BulkError(f"{self.shown_path}: cannot be {done} ({reason}); {advice}") from error
         except UnicodeError as error:  # pyarrow knows no others
             raise BulkError(
-                f"{ascii(self.shown)[1:-1]}: its name, or that of a file in it, is not UTF-8; rename it"
+                f"{ascii(self.shown_path)[1:-1]}: its name, or that of a file in it, is not UTF-8; rename it"
             ) from error
 
 

@@ -56,7 +56,7 @@ def only_driver(output: Location, beat_s: float = BEAT_S) -> Iterator[Check]:
 @contextmanager
 def _flock(output: Location) -> Iterator[Check]:
     path = Path(output.path) / LOCK
-    handle = _locked(path, output.shown)
+    handle = _lock_file(path, output.shown_path)
     try:
         _sign(handle, path, output.shown)
         yield lambda: None
@@ -65,7 +65,7 @@ def _flock(output: Location) -> Iterator[Check]:
         os.close(handle)
 
 
-def _locked(path: Path, shown_path: str) -> int:
+def _lock_file(path: Path, shown_path: str) -> int:
     """The file, opened and locked.
 
     Raises:
@@ -113,7 +113,7 @@ def _lease(lock: Location, beat_s: float) -> Iterator[Check]:
     while content is not None and time.monotonic() < until:
         time.sleep(beat_s / 2)
         if _content(lock) != content:
-            raise _refusal(lock.shown.rsplit("/", 1)[0], content.decode(errors="replace"))
+            raise _refusal(lock.shown_path.rsplit("/", 1)[0], content.decode(errors="replace"))
     lease = _Lease(lock, beat_s)
     lease.beat()
     time.sleep(beat_s / 2)  # a driver that came at the same time has written by now, and the later one keeps it
@@ -152,8 +152,8 @@ class _Lease:
         """Raises BulkError when it was not at the last look."""
         if self.lost:
             raise BulkError(
-                f"{self._lock.shown}: another driver has taken the folder over; let that one finish, or end it and run "
-                "the command again"
+                f"{self._lock.shown_path}: another driver has taken the folder over; let that one finish, or end it "
+                "and run the command again"
             )
 
     def keep(self) -> None:

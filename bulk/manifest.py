@@ -202,8 +202,8 @@ def read_manifest(output: Location) -> Manifest:
     except ValueError as error:
         if isinstance(error, BulkError):
             raise
-        raise BulkError(f"{location.shown}: not JSON ({error}); start again in another output folder") from error
-    fields = Fields(raw, location.shown, error=BulkError)
+        raise BulkError(f"{location.shown_path}: not JSON ({error}); start again in another output folder") from error
+    fields = Fields(raw, location.shown_path, error=BulkError)
     fields.text("kind", (KIND,))
     fields.integer("format", FORMAT, FORMAT)
     model = fields.object("model")
@@ -213,7 +213,7 @@ def read_manifest(output: Location) -> Manifest:
         options=_options(fields.object("options")),
         id_type=fields.text("id_type", ID_TYPES),
         inputs=inputs,
-        shards=tuple(_shard(item, location.shown, len(inputs)) for item in raw.get("shards", ())),
+        shards=tuple(_shard(item, location.shown_path, len(inputs)) for item in raw.get("shards", ())),
     )
 
 

@@ -42,7 +42,7 @@ def check_model(recorded_model: Model, path: Path) -> None:
     _check(path, _file_digest(path), recorded_model.sha256)
 
 
-def checked_tokenizer(recorded_model: Model, file: Path, rows: int | None) -> TokenizerFile:
+def read_checked_tokenizer(recorded_model: Model, file: Path, rows: int | None) -> TokenizerFile:
     """The manifest's tokenizer, with the very bytes that were compared.
 
     Args:

@@ -84,7 +84,7 @@ def part_of(manifest: Manifest, digest: str, shard: int, tokens: int, cut: int, 
 def _bad_lines(bad: Sequence[BadRow], manifest: Manifest) -> bytes:
     lines = []
     for row in bad:
-        file = manifest.inputs[row.file].location().shown
+        file = manifest.inputs[row.file].location().shown_path
         lines.append(json.dumps({"file": file, "row": row.row, "id": row.id, "reason": row.reason}))
     return ("\n".join(lines) + "\n").encode()
 
@@ -104,7 +104,7 @@ def read_part(output: Location, shard: int, digest: str) -> Part | None:
     except (pa.ArrowInvalid, OSError):
         return None
     try:
-        fields = Fields(decode(raw.decode()), location.shown, error=BulkError)
+        fields = Fields(decode(raw.decode()), location.shown_path, error=BulkError)
     except ValueError:
         return None
     part = Part(
@@ -117,7 +117,7 @@ def read_part(output: Location, shard: int, digest: str) -> Part | None:
     )
     if part.manifest != digest or part.shard != shard:
         raise BulkError(
-            f"{location.shown}: shard {part.shard} of manifest {part.manifest[:12]}..., expected shard {shard} of "
+            f"{location.shown_path}: shard {part.shard} of manifest {part.manifest[:12]}..., expected shard {shard} of "
             f"{digest[:12]}...: a part of another result; move it away, or pass another output folder"
         )
     return part if part.texts == rows else None

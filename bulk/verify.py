@@ -48,7 +48,7 @@ def verify(output: Location, manifest: Manifest) -> Verified:
             location = output.child(part_name(shard))
             if part is None:
                 raise BulkError(
-                    f"{location.shown}: missing or damaged; run the same command again, which makes it anew"
+                    f"{location.shown_path}: missing or damaged; run the same command again, which makes it anew"
                 )
             rows = _bad_rows(output, shard) if part.bad else {}
             if len(rows) != sum(part.bad.values()):
@@ -57,7 +57,7 @@ def verify(output: Location, manifest: Manifest) -> Verified:
             _check_part(location, part, _expected_ids(manifest, shard, rows, groups))
             texts, bad = texts + part.texts, bad + len(rows)
     if texts + bad != manifest.rows:
-        raise BulkError(f"{output.shown}: {texts} texts and {bad} bad rows, the inputs have {manifest.rows} rows")
+        raise BulkError(f"{output.shown_path}: {texts} texts and {bad} bad rows, the inputs have {manifest.rows} rows")
     return Verified(texts, bad)
 
 
@@ -73,7 +73,7 @@ def _expected_ids(
 ) -> list[int | str | None]:
     """Ids of the rows that are not bad, as the inputs have them."""
     pieces = manifest.shards[shard]
-    shown_by_file = {piece.file: manifest.inputs[piece.file].location().shown for piece in pieces}
+    shown_by_file = {piece.file: manifest.inputs[piece.file].location().shown_path for piece in pieces}
     ids: list[int | str | None] = []
     for chunk in read_chunks(manifest, pieces, groups):
         for at, identifier in enumerate(parse(chunk, manifest).ids):
@@ -112,4 +112,4 @@ def _numbers(chunks: Iterable[Any]) -> Iterable[Any]:
 
 
 def _wrong(location: Location, reason: str) -> BulkError:
-    return BulkError(f"{location.shown}: {reason}; remove it and run the same command again, which makes it anew")
+    return BulkError(f"{location.shown_path}: {reason}; remove it and run the same command again, which makes it anew")

@@ -22,7 +22,7 @@ from padfree.runtime.request import RaggedBatch, read_request
 from padfree.runtime.text import ServedModel, TextInputs, column_count, of_columns
 
 from . import wire
-from .metrics import Row
+from .metrics import ProcessCounters
 from .options import Limits
 
 Array = npt.NDArray[Any]
@@ -67,14 +67,14 @@ class Engine:
         served_model: ServedModel,
         limits: Limits,
         runs: int,
-        row: Row,
+        counters: ProcessCounters,
         *,
         budget: Budget | None = None,
         tokens_a_second: float | None = None,
     ) -> None:
         self._served_model = served_model
-        self._row = row
-        self._model = _Measuring(session, served_model, row)
+        self._counters = counters
+        self._model = _Measuring(session, served_model, counters)
         budget = budget or session.budget
         self._part = group_budget(budget)
         self._batcher = Batcher(
@@ -111,7 +111,7 @@ class Engine:
         """Answers what waits, and ends the threads."""
         self._batcher.close()
 
-    def answer(self, ticket: int, came: float, done: Future[dict[str, list[Array]]]) -> bytes:
+    def answer(self, ticket: int, arrival_s: float, done: Future[dict[str, list[Array]]]) -> bytes:
         """The frame with what became of a request."""
         self.show_queue()
         try:
@@ -121,15 +121,15 @@ class Engine:
             run_s = self._model.last_s
             rows = done.result()[self._served_model.output]
             values = np.concatenate(rows) if self._served_model.has_token_rows else np.stack(rows)
-            return wire.pack_rows(ticket, values, max(0.0, time.perf_counter() - came - run_s), run_s)
+            return wire.pack_rows(ticket, values, max(0.0, time.perf_counter() - arrival_s - run_s), run_s)
         except Exception as error:
             return _error(ticket, error)
 
     def show_queue(self) -> None:
         """What front-ends look at before they take much."""
-        self._row.set("te_queue_size", self._batcher.waiting)
-        self._row.set("padfree_waiting_tokens", self._batcher.waiting_tokens)
-        self._row.set("padfree_tokens_a_second", self._batcher.tokens_a_second or 0.0)
+        self._counters.set("te_queue_size", self._batcher.waiting)
+        self._counters.set("padfree_waiting_tokens", self._batcher.waiting_tokens)
+        self._counters.set("padfree_tokens_a_second", self._batcher.tokens_a_second or 0.0)
 
 
 class Inbox:
@@ -148,14 +148,14 @@ class Inbox:
 
     def infer(self, frame: wire.Frame) -> None:
         """Takes a request."""
-        ticket, came = frame.ticket, time.perf_counter()
+        ticket, arrival_s = frame.ticket, time.perf_counter()
         try:
             future = self._engine.submit(wire.unpack_infer(frame.payload, *self._counts))
         except Exception as error:  # whatever it is, somebody waits for an answer
             self._send(_error(ticket, error, wire.REFUSED if isinstance(error, SessionError) else wire.FAILED))
             return
         self._futures[ticket] = future
-        future.add_done_callback(lambda done: self._done(ticket, came, done))
+        future.add_done_callback(lambda done: self._finish(ticket, arrival_s, done))
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for a request any more: what does not run yet is not run."""
@@ -169,10 +169,10 @@ class Inbox:
         for ticket in list(self._futures):
             self.cancel(ticket)
 
-    def _done(self, ticket: int, came: float, done: Future[Any]) -> None:
+    def _finish(self, ticket: int, arrival_s: float, done: Future[Any]) -> None:
         self._futures.pop(ticket, None)
         if not done.cancelled():
-            self._send(self._engine.answer(ticket, came, done))
+            self._send(self._engine.answer(ticket, arrival_s, done))
 
 
 def group_budget(run: Budget) -> Budget:
@@ -194,10 +194,10 @@ def _error(ticket: int, error: BaseException, kind: int = wire.FAILED) -> bytes:
 class _Measuring:
     """The session as a Batcher's model: it measures runs, and gives the output that is asked for alone."""
 
-    def __init__(self, session: Runner, served_model: ServedModel, row: Row) -> None:
+    def __init__(self, session: Runner, served_model: ServedModel, counters: ProcessCounters) -> None:
         self._session = session
         self._output = served_model.output
-        self._row = row
+        self._counters = counters
         self._lock = threading.Lock()
         self._of_thread = threading.local()
         self._count_devices()
@@ -223,15 +223,15 @@ class _Measuring:
         self._of_thread.seconds = time.perf_counter() - start
         sequences, tokens = ragged.seq_lens.size, int(ragged.seq_lens.sum())
         with self._lock:
-            self._row.observe("te_batch_next_size", [sequences])
-            self._row.observe("te_batch_next_tokens", [tokens])
-            self._row.add("padfree_tokens_total", tokens)
+            self._counters.observe("te_batch_next_size", [sequences])
+            self._counters.observe("te_batch_next_tokens", [tokens])
+            self._counters.add("padfree_tokens_total", tokens)
             self._count_devices()
         return {self._output: results[self._output]}
 
     def _count_devices(self) -> None:
         pool = self._session
-        self._row.set("padfree_devices", len(pool.devices) if isinstance(pool, DevicePool) else 1)
+        self._counters.set("padfree_devices", len(pool.devices) if isinstance(pool, DevicePool) else 1)
 
 
 class Channel(asyncio.Protocol):

@@ -6,9 +6,9 @@ from __future__ import annotations
 VALIDATION, TOKENIZER, BACKEND, OVERLOADED, UNHEALTHY = "Validation", "Tokenizer", "Backend", "Overloaded", "Unhealthy"
 """Kinds of errors, as TEI writes them."""
 
-MALFORMED, TOO_LARGE, TOO_SLOW = 422, 413, 408
+UNPROCESSABLE, TOO_LARGE, TOO_SLOW = 422, 413, 408
 FAILED, BUSY, DOWN = 424, 429, 503
-UNAUTHORIZED = 401
+WRONG_KEY = 401
 
 
 class ApiError(Exception):
@@ -31,26 +31,26 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
 
-def malformed(message: str) -> ApiError:
+def validation_error(message: str) -> ApiError:
     """The request does not say what is wanted."""
-    return ApiError(MALFORMED, VALIDATION, message)
+    return ApiError(UNPROCESSABLE, VALIDATION, message)
 
 
-def not_tokenized(message: str) -> ApiError:
+def tokenizer_error(message: str) -> ApiError:
     """Texts, or ids, that do not become what the model takes."""
-    return ApiError(MALFORMED, TOKENIZER, message)
+    return ApiError(UNPROCESSABLE, TOKENIZER, message)
 
 
-def too_large(message: str, label: str = "") -> ApiError:
+def too_large_error(message: str, label: str = "") -> ApiError:
     """More than the server takes at once."""
     return ApiError(TOO_LARGE, VALIDATION, message, label)
 
 
-def failure(message: str, label: str = "") -> ApiError:
+def backend_error(message: str, label: str = "") -> ApiError:
     """The model does not give what is asked for, or gave nothing."""
     return ApiError(FAILED, BACKEND, message, label)
 
 
-def busy(message: str, retry_after_s: float | None = None) -> ApiError:
+def busy_error(message: str, retry_after_s: float | None = None) -> ApiError:
     """Too much to do: the same request may be answered later."""
     return ApiError(BUSY, OVERLOADED, message, retry_after_s=retry_after_s)

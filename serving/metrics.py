@@ -63,7 +63,7 @@ WIDTH = COLUMNS[""]
 """Numbers of a row."""
 
 
-class Row:
+class ProcessCounters:
     """The numbers of one process.
 
     Args:
@@ -73,23 +73,23 @@ class Row:
 
     def __init__(self, memory: Any, at: int) -> None:
         self._numbers: npt.NDArray[np.float64] = np.frombuffer(memory, np.float64).reshape(-1, WIDTH)
-        self._row = self._numbers[at]
+        self._own_numbers = self._numbers[at]
 
     def add(self, name: str, value: float = 1.0, **labels: str) -> None:
         """Adds to a counter."""
         labels_text = ",".join(f'{label}="{text}"' for label, text in labels.items())
-        self._row[COLUMNS[f"{name}{{{labels_text}}}" if labels_text else name]] += value
+        self._own_numbers[COLUMNS[f"{name}{{{labels_text}}}" if labels_text else name]] += value
 
     def set(self, name: str, value: float) -> None:
         """Sets a gauge."""
-        self._row[COLUMNS[name]] = value
+        self._own_numbers[COLUMNS[name]] = value
 
     def observe(self, name: str, values: Iterable[float]) -> None:
         """Adds values to a histogram."""
-        start, bounds, row = COLUMNS[name], HISTOGRAMS[name][1], self._row
+        start, bounds, numbers = COLUMNS[name], HISTOGRAMS[name][1], self._own_numbers
         for value in values:  # few: one by one is faster than arrays
-            row[start + bisect_left(bounds, value)] += 1
-            row[start + len(bounds) + 1] += value
+            numbers[start + bisect_left(bounds, value)] += 1
+            numbers[start + len(bounds) + 1] += value
 
     def read(self, name: str) -> float:
         """A gauge, which one process sets."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from .metrics import Row
+from .metrics import ProcessCounters
 
 REPORT_S = 1.0
 """The log gets a line in so many seconds at most."""
@@ -21,8 +21,8 @@ class Reporter:
         row: knows the failures of all processes.
     """
 
-    def __init__(self, row: Row) -> None:
-        self._row = row
+    def __init__(self, counters: ProcessCounters) -> None:
+        self._counters = counters
         self._lines: list[str] = []
         self._failures: dict[str, int] = {}
 
@@ -38,7 +38,7 @@ class Reporter:
 
     def report(self) -> None:
         """Writes what there is to say, in one line."""
-        failures = self._row.failures()
+        failures = self._counters.failures()
         new = {label: count - self._failures.get(label, 0) for label, count in failures.items()}
         parts = self._lines[-1:]
         if len(self._lines) > 1:

@@ -17,7 +17,7 @@ WORD = 4096
 
 
 @contextmanager
-def heard_signals(numbers: Sequence[signal.Signals], on_signal: Callable[[], None]) -> Iterator[None]:
+def hear_signals(numbers: Sequence[signal.Signals], on_signal: Callable[[], None]) -> Iterator[None]:
     """Has the running loop call `on_signal` for each of these signals; they are ignored after the context.
 
     asyncio's own add_signal_handler and remove_signal_handler pass through the default, which ends the process: here
@@ -32,7 +32,7 @@ def heard_signals(numbers: Sequence[signal.Signals], on_signal: Callable[[], Non
     with ours, pythons:
         ours.setblocking(False)
         pythons.setblocking(False)
-        loop.add_reader(ours, _emptied, ours)
+        loop.add_reader(ours, _drain, ours)
         # A loop that waits in a system call wakes up by the byte, and only then Python calls handlers.
         before = signal.set_wakeup_fd(pythons.fileno(), warn_on_full_buffer=False)
         try:
@@ -46,6 +46,6 @@ def heard_signals(numbers: Sequence[signal.Signals], on_signal: Callable[[], Non
             loop.remove_reader(ours)
 
 
-def _emptied(ours: socket.socket) -> None:
+def _drain(ours: socket.socket) -> None:
     with suppress(BlockingIOError):
         ours.recv(WORD)

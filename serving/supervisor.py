@@ -33,10 +33,10 @@ from .garbage import leave_out_what_stays
 from .http.process import FrontEnd, main
 from .listening import listen
 from .loops import new_loop
-from .metrics import WIDTH, Row
+from .metrics import WIDTH, ProcessCounters
 from .options import ServeOptions, cores
 from .reporter import Reporter
-from .signals import UNHEARD, heard_signals
+from .signals import UNHEARD, hear_signals
 from .speed import measure
 from .summary import summary
 
@@ -89,9 +89,9 @@ def serve(
         runs = session.runs if isinstance(session, DevicePool) else contexts
         speed = measure(session, served_model, runs)
         budget = run_budget(session.budget, speed)
-        row = Row(numbers, options.front_ends)
+        counters = ProcessCounters(numbers, options.front_ends)
         engine = Engine(
-            session, served_model, options.limits, runs, row, budget=budget, tokens_a_second=speed.tokens_a_second
+            session, served_model, options.limits, runs, counters, budget=budget, tokens_a_second=speed.tokens_a_second
         )
         loop = new_loop()
         before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -147,17 +147,17 @@ class _Supervisor:
         self._inboxes: dict[int, Inbox] = {}
         self._ready: set[int] = set()
         self._last_answers: dict[int, float] = {}  # time.monotonic() of the last answer to a ping
-        self._hung: set[int] = set()
+        self._hung_front_ends: set[int] = set()
         self._ending = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._state_change = asyncio.Event()
         self._all_started = False
         self._leaving = False
         self._is_forced = False
-        self._reporter = Reporter(Row(numbers, options.front_ends))
+        self._reporter = Reporter(ProcessCounters(numbers, options.front_ends))
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serves until a signal comes."""
-        with heard_signals(SIGNALS, self._stop):  # ignored next: the end is on its way, and one more would break it
+        with hear_signals(SIGNALS, self._stop):  # ignored next: the end is on its way, and one more would break it
             await self._serve(on_ready)
 
     async def _serve(self, on_ready: Callable[[str], None]) -> None:
@@ -194,7 +194,7 @@ class _Supervisor:
 
     def _end_now(self) -> None:
         self._ending.set()
-        self._changed.set()
+        self._state_change.set()
 
     async def _until_ready(self, watching: list[asyncio.Task[None]]) -> None:
         until = time.monotonic() + START_S
@@ -204,9 +204,9 @@ class _Supervisor:
                     task.result()
             if time.monotonic() > until:
                 raise SessionError(f"the front-end processes did not start within {START_S:.0f} s")
-            self._changed.clear()
+            self._state_change.clear()
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), 0.5)
+                await asyncio.wait_for(self._state_change.wait(), 0.5)
         self._all_started = True
 
     async def _keep(self, at: int, listener: socket.socket) -> None:
@@ -215,8 +215,8 @@ class _Supervisor:
             start_s = time.monotonic()
             try:
                 code = await (await self._start(at, listener))
-                why = f"did not answer for {HANG_S:.0f} s" if at in self._hung else f"ended with code {code}"
-                self._hung.discard(at)
+                why = f"did not answer for {HANG_S:.0f} s" if at in self._hung_front_ends else f"ended with code {code}"
+                self._hung_front_ends.discard(at)
             except OSError as error:  # no memory, or no more processes: perhaps for a while only
                 why = f"could not be started ({error})"
             if self._ending.is_set():
@@ -237,7 +237,7 @@ class _Supervisor:
             last = now
             for at in [at for at, last_answer in self._last_answers.items() if now - last_answer > HANG_S]:
                 del self._last_answers[at]
-                self._hung.add(at)
+                self._hung_front_ends.add(at)
                 self._processes[at].kill()
             for channel in self._channels.values():
                 channel.send(wire.pack(wire.PING, 0))
@@ -291,7 +291,7 @@ class _Supervisor:
         elif frame.kind == wire.READY:
             self._last_answers[at] = time.monotonic()
             self._ready.add(at)
-            self._changed.set()
+            self._state_change.set()
         elif frame.kind == wire.LOG:
             self._reporter.say(bytes(frame.payload).decode())
 

@@ -111,8 +111,8 @@ class BalancedBatchSampler:
             if rows.size < step and self.replicas > 1:
                 rows = np.concatenate([rows, np.resize(order, step - rows.size)])
             lengths = self._lengths[rows]
-            dealt = even_out(snake(lengths, self.replicas), lengths)
-            yield [rows[np.sort(hand)].tolist() for hand in dealt]
+            parts = even_out(snake(lengths, self.replicas), lengths)
+            yield [rows[np.sort(part)].tolist() for part in parts]
 
     def for_rank(self, rank: int) -> RankBatches:
         """The batches of one rank, where nobody else divides them: `DataLoader(dataset, batch_sampler=...)`.

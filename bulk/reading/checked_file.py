@@ -74,7 +74,7 @@ class CheckedFile:
     def expect(self, ranges: Sequence[Range], digests: Sequence[str]) -> None:
         """What the ranges have to hold from now on; those of another row group are forgotten."""
         if digests and len(ranges) != len(digests):
-            raise changed(self._shown_path)
+            raise changed_input_error(self._shown_path)
         self._known_ranges = list(zip(ranges, digests, strict=True)) if digests else []
         self._buffer = None
 
@@ -130,12 +130,12 @@ class CheckedFile:
         if self._buffer is None or self._buffer[0] != one:
             content = bytes(self._stream.read_at(one.stop - one.start, one.start))
             if hashlib.sha256(content).hexdigest() != digest:
-                raise changed(self._shown_path)
+                raise changed_input_error(self._shown_path)
             self._buffer = one, content
         return self._buffer[1]
 
 
-def changed(shown_path: str) -> BulkError:
+def changed_input_error(shown_path: str) -> BulkError:
     """The error for an input that is no longer what the manifest says."""
     return BulkError(
         f"{shown_path}: the input has another content than when the manifest was made; put it back, and run the "

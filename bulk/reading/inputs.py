@@ -64,7 +64,7 @@ def find(sources: Sequence[str]) -> list[SourceFile]:
         key = (file.location.filesystem.type_name, file.location.path)
         if key in seen:
             raise BulkError(
-                f"{file.location.shown}: given twice, and its rows would be done twice; leave one of them out"
+                f"{file.location.shown_path}: given twice, and its rows would be done twice; leave one of them out"
             )
         seen.add(key)
     return files
@@ -100,8 +100,8 @@ def check_unchanged(recorded_file: InputFile) -> None:
         reason = "has another content now"
     if reason:
         raise BulkError(
-            f"{location.shown}: the input {reason}, and part of the result is made of what it was; put it back, or "
-            "start in another output folder"
+            f"{location.shown_path}: the input {reason}, and part of the result is made of what it was; put it back, "
+            "or start in another output folder"
         )
 
 
@@ -128,7 +128,7 @@ def _footer(stream: object, location: Location) -> bytes:
     tail = bytes(stream.read_at(_FOOTER_TAIL.size, max(0, size - _FOOTER_TAIL.size)))  # type: ignore[attr-defined]
     length, magic = _FOOTER_TAIL.unpack(tail) if len(tail) == _FOOTER_TAIL.size else (0, b"")
     if magic != _PARQUET or length + _FOOTER_TAIL.size > size:
-        raise BulkError(f"{location.shown}: not a whole parquet file; copy it again")
+        raise BulkError(f"{location.shown_path}: not a whole parquet file; copy it again")
     return bytes(stream.read_at(length, size - _FOOTER_TAIL.size - length))  # type: ignore[attr-defined]
 
 
@@ -145,7 +145,7 @@ def _one(root: str, location: Location, info: object) -> SourceFile:
     if not kind:
         packed = location.path.endswith((".gz", ".zst", ".bz2"))
         advice = "unpack it first, for its rows could not be shared out" if packed else "rename or convert it"
-        raise BulkError(f"{location.shown}: unknown kind of file, allowed: {_known_formats()}; {advice}")
+        raise BulkError(f"{location.shown_path}: unknown kind of file, allowed: {_known_formats()}; {advice}")
     size = int(info.size)  # type: ignore[attr-defined]
     return SourceFile(root, location, kind, size, mtime_ns(info))
 

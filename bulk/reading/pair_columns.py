@@ -15,7 +15,7 @@ from .inputs import SourceFile, find
 from .records import BOM, Ends, RecordError, csv_columns, reader_of
 
 USUAL = ("query", "text")
-_MOST_HEAD = 1 << 20
+_BEGINNING_BYTES = 1 << 20
 
 
 def pair_columns(sources: Sequence[str]) -> tuple[str, str]:
@@ -37,13 +37,15 @@ def _names(file: SourceFile) -> Sequence[str]:
             return list(parquet.read_schema(stream).names)
         return ()
     with file.location.open() as stream:
-        head = bytes(stream.read(_MOST_HEAD)).removeprefix(BOM)
+        beginning = bytes(stream.read(_BEGINNING_BYTES)).removeprefix(BOM)
     if file.format == "csv":
-        ends = Ends(quoted=True).positions(head)
-        return csv_columns(head[: int(ends[0]) if ends.size else len(head)].rstrip(b"\r\n"), file.location.shown)
+        ends = Ends(quoted=True).positions(beginning)
+        return csv_columns(
+            beginning[: int(ends[0]) if ends.size else len(beginning)].rstrip(b"\r\n"), file.location.shown_path
+        )
     if file.format == "jsonl":
         reader = reader_of(file.format, ())
-        for line in head.split(b"\n"):
+        for line in beginning.split(b"\n"):
             with suppress(RecordError):
                 return list(reader(line))
     return ()

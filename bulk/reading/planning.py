@@ -24,7 +24,7 @@ from .row_groups import column_names
 
 SMALLEST_PART = 0.5
 """A row group is cut where its end would be a shard of its own of at least this share."""
-_MOST_HEAD = 1 << 20
+_BEGINNING_BYTES = 1 << 20
 
 
 def make_manifest(sources: Sequence[str], options: Options, model: Model) -> Manifest:
@@ -35,28 +35,30 @@ def make_manifest(sources: Sequence[str], options: Options, model: Model) -> Man
     """
     source_files = find(sources)
     with ThreadPoolExecutor(min(16, len(source_files), os.cpu_count() or 1)) as pool:
-        looked = list(pool.map(partial(_look, options=options), source_files))
-    kinds = {kind: file for file, (of_file, _, kind) in zip(source_files, looked, strict=True) if of_file.rows}
+        files_read = list(pool.map(partial(_look, options=options), source_files))
+    kinds = {kind: file for file, (of_file, _, kind) in zip(source_files, files_read, strict=True) if of_file.rows}
     if len(kinds) > 1:
-        files_text = ", ".join(f"{kind} in {file.location.shown}" for kind, file in kinds.items())
+        files_text = ", ".join(f"{kind} in {file.location.shown_path}" for kind, file in kinds.items())
         raise BulkError(f"--id {options.id_column}: ids are {files_text}; convert them to one type")
-    pieces = [replace(piece, file=at) for at, (_, of_file, _) in enumerate(looked) for piece in of_file if piece.rows]
+    pieces = [
+        replace(piece, file=at) for at, (_, of_file, _) in enumerate(files_read) for piece in of_file if piece.rows
+    ]
     if not pieces:
         raise BulkError(f"{', '.join(sources)}: there are no rows; check the inputs")
-    files = tuple(file for file, _, _ in looked)
+    files = tuple(file for file, _, _ in files_read)
     return Manifest(model, options, next(iter(kinds)), files, tuple(_shards(pieces, options.shard_rows)))
 
 
 def _shards(pieces: Sequence[Piece], rows: int) -> Iterator[Shard]:
     """Pieces that follow each other, together as large as a shard is to be, or a little less."""
     shard: list[Piece] = []
-    has = 0
+    row_count = 0
     for piece in pieces:
-        if shard and has + piece.rows > rows:
+        if shard and row_count + piece.rows > rows:
             yield tuple(shard)
-            shard, has = [], 0
+            shard, row_count = [], 0
         shard.append(piece)
-        has += piece.rows
+        row_count += piece.rows
     if shard:
         yield tuple(shard)
 
@@ -83,12 +85,12 @@ def _parquet(file: SourceFile, options: Options) -> tuple[list[Piece], str]:
             ]
             digests = _digests(stream, parquet_file.metadata, options)
     except (pa.ArrowInvalid, OSError) as error:
-        raise BulkError(f"{file.location.shown}: not a whole parquet file ({error}); copy it again") from error
+        raise BulkError(f"{file.location.shown_path}: not a whole parquet file ({error}); copy it again") from error
     for column in options.columns:
         _require(file, column, schema.names, options)
         if not _is_text(schema.field(column).type):
             raise BulkError(
-                f"{file.location.shown}: the column '{column}' is {schema.field(column).type}, allowed: string or "
+                f"{file.location.shown_path}: the column '{column}' is {schema.field(column).type}, allowed: string or "
                 "binary; choose another column"
             )
     for column in options.values:
@@ -104,8 +106,8 @@ def _parquet(file: SourceFile, options: Options) -> tuple[list[Piece], str]:
     kind = schema.field(options.id_column).type
     if not (pa.types.is_integer(kind) or _is_text(kind)) or pa.types.is_uint64(kind):
         raise BulkError(
-            f"{file.location.shown}: the column '{options.id_column}' is {kind}, allowed: integers up to 64 bits with "
-            "a sign, and strings; pass another --id, or none to number the rows"
+            f"{file.location.shown_path}: the column '{options.id_column}' is {kind}, allowed: integers up to 64 bits "
+            "with a sign, and strings; pass another --id, or none to number the rows"
         )
     return pieces, "int64" if pa.types.is_integer(kind) else "string"
 
@@ -128,25 +130,25 @@ def _parts(rows: int, shard_rows: int) -> Iterator[tuple[int, int]]:
 def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
     """The columns of a CSV file, and where rows begin."""
     with file.location.open() as stream:
-        head = bytes(stream.read(_MOST_HEAD))
-    begin = len(BOM) if head.startswith(BOM) else 0
+        beginning = bytes(stream.read(_BEGINNING_BYTES))
+    begin = len(BOM) if beginning.startswith(BOM) else 0
     if file.format == "jsonl":
         return (), begin
     if file.format == "text":
         if options.values:
             raise BulkError(
-                f"{file.location.shown}: a text file has one text per line, and the model also reads "
+                f"{file.location.shown_path}: a text file has one text per line, and the model also reads "
                 f"{', '.join(options.values)} of every text; pass CSV, JSON lines or parquet with such columns"
             )
         if options.id_column is not None or len(options.columns) > 1:
             raise BulkError(
-                f"{file.location.shown}: a text file has one text per line, and neither ids nor pairs; leave --id out, "
-                "or pass CSV, JSON lines or parquet"
+                f"{file.location.shown_path}: a text file has one text per line, and neither ids nor pairs; leave --id "
+                "out, or pass CSV, JSON lines or parquet"
             )
         return (), begin
-    ends = Ends(quoted=True).positions(head)
-    stop = int(ends[0]) if ends.size else len(head)
-    columns = csv_columns(head[:stop].rstrip(b"\r\n"), file.location.shown)
+    ends = Ends(quoted=True).positions(beginning)
+    stop = int(ends[0]) if ends.size else len(beginning)
+    columns = csv_columns(beginning[:stop].rstrip(b"\r\n"), file.location.shown_path)
     for column in (*options.columns, *options.values, *([options.id_column] if options.id_column else [])):
         _require(file, column, columns, options)
     return columns, stop
@@ -160,24 +162,24 @@ def _cut(file: SourceFile, begin: int, shard_rows: int) -> Iterator[Piece]:
     digest = hashlib.sha256()
     with file.location.open() as stream:
         for block in blocks(stream, begin, file.size - begin):
-            hash_state, open_ends = 0, ends.open
+            hash_start, open_ends = 0, ends.open
             count = ends.count(block)
             if rows + count >= shard_rows:
                 ends.open = open_ends
                 for end in ends.positions(block).tolist()[shard_rows - rows - 1 :: shard_rows]:
-                    digest.update(block[hash_state:end])
+                    digest.update(block[hash_start:end])
                     yield Piece(0, start, at + end - start, first, shard_rows, (digest.hexdigest(),))
-                    hash_state, digest = end, hashlib.sha256()
+                    hash_start, digest = end, hashlib.sha256()
                     start, first = at + end, first + shard_rows
                 rows = (rows + count) % shard_rows
             else:
                 rows += count
-            digest.update(block[hash_state:])
+            digest.update(block[hash_start:])
             at += len(block)
             last = block[-1:]
     if ends.open:
         raise BulkError(
-            f"{file.location.shown}: a double quote is never closed, so that records cannot be told apart; write "
+            f"{file.location.shown_path}: a double quote is never closed, so that records cannot be told apart; write "
             "quotes within quoted fields twice"
         )
     rows += int(at > begin and last != b"\n")
@@ -197,8 +199,8 @@ def _id_kind(file: SourceFile, pieces: Sequence[Piece], options: Options) -> str
         if isinstance(value, (int, str)) and not isinstance(value, bool):
             return "int64" if isinstance(value, int) else "string"
     raise BulkError(
-        f"{file.location.shown}: no '{options.id_column}' that is an integer or a string; pass another --id, or none "
-        "to number the rows"
+        f"{file.location.shown_path}: no '{options.id_column}' that is an integer or a string; pass another --id, or "
+        "none to number the rows"
     )
 
 
@@ -211,7 +213,7 @@ def _first_objects(file: SourceFile, pieces: Sequence[Piece], options: Options) 
     reader, objects = reader_of(file.format, ()), list[Mapping[str, Any]]()
     with file.location.open() as stream:
         stream.seek(pieces[0].at)
-        for line in bytes(stream.read(min(pieces[0].size, _MOST_HEAD))).split(b"\n"):
+        for line in bytes(stream.read(min(pieces[0].size, _BEGINNING_BYTES))).split(b"\n"):
             with suppress(RecordError):  # a bad row says nothing of the others
                 objects.append(reader(line))
     names = tuple(dict.fromkeys(name for row in objects for name in row))
@@ -225,7 +227,7 @@ def _require(file: SourceFile, column: str, columns: Sequence[str], options: Opt
         columns_text, remedy = ", ".join(columns[:20]), f"name one of them with {_option_of(column, options)}"
         if column in options.values:
             remedy = "the model reads it of every text: add it"
-        raise BulkError(f"{file.location.shown}: no column '{column}', there are {columns_text}; {remedy}")
+        raise BulkError(f"{file.location.shown_path}: no column '{column}', there are {columns_text}; {remedy}")
 
 
 def _option_of(column: str, options: Options) -> str:

@@ -86,14 +86,14 @@ def csv_fields(record: bytes) -> list[str]:
     return rows[0] if rows else []
 
 
-def csv_columns(head: bytes, shown_path: str) -> tuple[str, ...]:
+def csv_columns(first_record: bytes, shown_path: str) -> tuple[str, ...]:
     """The names in a file's first record.
 
     Raises:
         BulkError: there are none, or one comes twice.
     """
     try:
-        names = csv_fields(head.removeprefix(BOM))
+        names = csv_fields(first_record.removeprefix(BOM))
     except RecordError as error:
         raise BulkError(f"{shown_path}: the first line names no columns ({error}); write a header of names") from error
     if not any(names) or len(set(names)) < len(names):

@@ -61,7 +61,7 @@ class RowGroups:
                     yield pa.table(part).combine_chunks() if is_part else pa.table(part)
         except (pa.ArrowInvalid, OSError) as error:
             self.close()
-            shown_path = manifest.inputs[piece.file].location().shown
+            shown_path = manifest.inputs[piece.file].location().shown_path
             raise BulkError(f"{shown_path}: not a whole parquet file ({error}); copy it again") from error
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class RowGroups:
         if self._file is None or self._file[0] != file:
             self.close()
             location = manifest.inputs[file].location()
-            checked_file = CheckedFile(self._open.enter_context(location.open()), location.shown)
+            checked_file = CheckedFile(self._open.enter_context(location.open()), location.shown_path)
             source = pa.PythonFile(checked_file, mode="r")
             self._file = file, self._open.enter_context(parquet.ParquetFile(source)), checked_file
         return self._file[1:]

@@ -14,7 +14,7 @@ from padfree.runtime.texts import Text
 from ..errors import BulkError
 from ..locations import Location
 from ..manifest import PARQUET, Manifest, Options, Piece, Shard
-from .checked_file import changed
+from .checked_file import changed_input_error
 from .records import Reader, RecordError, blocks, decode_text, reader_of, split, whole_records
 from .row_groups import RowGroups
 
@@ -89,11 +89,11 @@ def read_chunks(manifest: Manifest, shard: Shard, groups: RowGroups) -> Iterator
             yield chunk
         file = manifest.inputs[piece.file]
         if file.format != PARQUET and piece.digests and piece.digests != (digest.hexdigest(),):
-            raise changed(file.location().shown)
+            raise changed_input_error(file.location().shown_path)
         if rows != piece.rows:
             raise BulkError(
-                f"{manifest.inputs[piece.file].location().shown}: {rows} rows from row {piece.first} on where there "
-                f"were {piece.rows}: it has changed while it was read; put it back and run the command again"
+                f"{manifest.inputs[piece.file].location().shown_path}: {rows} rows from row {piece.first} on where "
+                f"there were {piece.rows}: it has changed while it was read; put it back and run the command again"
             )
 
 

@@ -23,7 +23,7 @@ from padfree.runtime.text import EncodedTexts, Text, TextError, TextInputs, add_
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
-from ..models import checked_tokenizer
+from ..models import read_checked_tokenizer
 from ..processes import die_with_parent
 from .rows import BadRow, Chunk, ParsedRows, parse
 
@@ -64,7 +64,7 @@ class TextTokens:
     def __init__(self, manifest: Manifest, tokenizer: Path, inputs: TextInputs, rows: int | None = None) -> None:
         options = manifest.options
         self._manifest, self._inputs = manifest, inputs
-        file = checked_tokenizer(manifest.model, tokenizer, rows)
+        file = read_checked_tokenizer(manifest.model, tokenizer, rows)
         side, types = options.truncation_side, options.token_types
         file = replace(file, truncation_side=side, token_types=types, template=inputs.template)
         self._encoder = file.encoder(options.max_length)

@@ -18,7 +18,7 @@ class ShardFinish:
 
 
 @dataclass(frozen=True)
-class Ran:
+class BatchProgress:
     """Batches of a shard whose part is not there yet have run, since the last time that this was told."""
 
     worker: int
@@ -43,7 +43,7 @@ class Loss:
     why: str
 
 
-Event = ShardFinish | Ran | Refusal | Loss
+Event = ShardFinish | BatchProgress | Refusal | Loss
 
 
 class Workers(Protocol):

@@ -18,7 +18,7 @@ from padfree.contract.child_signals import held_back
 
 from ..errors import IncompleteError
 from ..processes import DRIVING, INCOMPLETE, UNHEARD, WORKER, die_with_parent
-from .base import Event, Loss, Ran, Refusal, ShardFinish
+from .base import BatchProgress, Event, Loss, Refusal, ShardFinish
 from .worker import FinishedShard, Worker, WorkerSpec
 
 END_S = 30.0
@@ -169,7 +169,7 @@ class _Reporter:
             if time.perf_counter() - self._last < TELL_S:
                 return
             for each, count in self._rows.items():
-                self._tell(Ran(self._worker, each, count, self._tokens[each]))
+                self._tell(BatchProgress(self._worker, each, count, self._tokens[each]))
             self._rows.clear()
             self._tokens.clear()
             self._last = time.perf_counter()

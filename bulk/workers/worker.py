@@ -24,7 +24,7 @@ from ..errors import BulkError
 from ..heads import Head, make_head
 from ..locations import Location
 from ..manifest import MANIFEST, Manifest, read_manifest
-from ..models import check_model, checked_tokenizer
+from ..models import check_model, read_checked_tokenizer
 from ..parts import Part, part_of, write_part
 from ..reading.row_groups import RowGroups
 from ..reading.rows import BadRow, read_chunks
@@ -122,7 +122,7 @@ class Worker:
         )
         metadata = self._session.metadata
         inputs, rows = TextInputs(metadata, str(spec.model)), metadata.ids_input().limit
-        checked_tokenizer(spec.manifest.model, spec.tokenizer, rows)
+        read_checked_tokenizer(spec.manifest.model, spec.tokenizer, rows)
         options = spec.manifest.options
         self._budget = Budget(options.max_tokens, options.max_sequences, self._session.budget.counts_padding)
         self._pool = TokenizerPool(spec.tokenizers, spec.manifest, spec.tokenizer, inputs, rows)
@@ -266,6 +266,6 @@ def _check_output(output: Location, digest: str) -> None:
     """Refuses a folder that is not the driver's: one that replaced it, or another machine's of this name."""
     if output.child(MANIFEST).info().type != FileType.File or read_manifest(output).digest != digest:
         raise BulkError(
-            f"{output.shown}: holds no manifest of this job where the worker looks: another folder replaced it, or "
-            "the machine has another disk under this name; put the folder back, or pass one that all machines share"
+            f"{output.shown_path}: holds no manifest of this job where the worker looks: another folder replaced it, "
+            "or the machine has another disk under this name; put the folder back, or pass one that all machines share"
         )

@@ -27,15 +27,15 @@ def library() -> ctypes.CDLL:
     """
     path = plugin_library.find()
     try:
-        library_path = open_library(path)
+        opened_library = open_library(path)
     except (OSError, AttributeError) as error:
         raise SessionError(f"{path}: holds no C interface ({error}); install padfree again") from error
-    version = library_path.padfree_api_version()
+    version = opened_library.padfree_api_version()
     if version < API_VERSION:
         raise SessionError(
             f"{path}: version {version} of the C interface, needed: {API_VERSION}; install padfree again"
         )
-    return library_path
+    return opened_library
 
 
 @cache

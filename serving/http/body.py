@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from padfree.runtime.text import Text
 
-from ..errors import malformed, not_tokenized, too_large
+from ..errors import tokenizer_error, too_large_error, validation_error
 from ..options import ServeOptions
 from .texts import Ids
 
@@ -33,9 +33,9 @@ class Body:
         try:
             fields = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
-            raise malformed(f"the body is not JSON ({error}); send an object") from error
+            raise validation_error(f"the body is not JSON ({error}); send an object") from error
         if not isinstance(fields, dict):
-            raise malformed(f"the body is {_kind(fields)}, allowed: an object")
+            raise validation_error(f"the body is {_kind(fields)}, allowed: an object")
         self._fields: dict[str, Any] = fields
 
     def __contains__(self, name: object) -> bool:
@@ -44,14 +44,14 @@ class Body:
     def raw(self, name: str) -> Any:
         """A field as it is; an ApiError where there is none."""
         if name not in self._fields:
-            raise malformed(f"'{name}' is missing")
+            raise validation_error(f"'{name}' is missing")
         return self._fields[name]
 
     def text(self, name: str) -> str:
         """A text that must be there."""
         value = self.raw(name)
         if not isinstance(value, str):
-            raise malformed(f"'{name}' is {_kind(value)}, allowed: a text")
+            raise validation_error(f"'{name}' is {_kind(value)}, allowed: a text")
         return value
 
     def optional_text(self, name: str) -> str | None:
@@ -64,7 +64,7 @@ class Body:
         if value is None:
             return choices[0]
         if value not in choices:
-            raise malformed(f"'{name}' is {value!r:.60}, allowed: {', '.join(choices)}")
+            raise validation_error(f"'{name}' is {value!r:.60}, allowed: {', '.join(choices)}")
         return str(value)
 
     def part(self, name: str) -> Body:
@@ -73,7 +73,7 @@ class Body:
         if value is None:
             return Body.of({})
         if not isinstance(value, dict):
-            raise malformed(f"'{name}' is {_kind(value)}, allowed: an object")
+            raise validation_error(f"'{name}' is {_kind(value)}, allowed: an object")
         return Body.of(value)
 
     @classmethod
@@ -89,7 +89,7 @@ class Body:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise malformed(f"'{name}' is {_kind(value)}, allowed: true, false")
+            raise validation_error(f"'{name}' is {_kind(value)}, allowed: true, false")
         return value
 
     def optional_count(self, name: str) -> int | None:
@@ -98,7 +98,7 @@ class Body:
         if value is None:
             return None
         if type(value) is not int or value < 1:
-            raise malformed(f"'{name}' is {value!r:.60}, allowed: 1 or more")
+            raise validation_error(f"'{name}' is {value!r:.60}, allowed: 1 or more")
         return value
 
 
@@ -115,9 +115,9 @@ def read_inputs(value: Any, name: str, options: ServeOptions) -> tuple[list[str]
         check_texts([value], name, options)
         return [value], [], True
     if not isinstance(value, list):
-        raise malformed(f"'{name}' is {_kind(value)}, allowed: a text, or a list of texts")
+        raise validation_error(f"'{name}' is {_kind(value)}, allowed: a text, or a list of texts")
     if not value:
-        raise malformed(f"'{name}' is empty, allowed: one text or more")
+        raise validation_error(f"'{name}' is empty, allowed: one text or more")
     if isinstance(value[0], str):
         check_texts(value, name, options)
         return value, [], False
@@ -125,18 +125,20 @@ def read_inputs(value: Any, name: str, options: ServeOptions) -> tuple[list[str]
     lists = [value] if single else value
     check_count(len(lists), options)
     if not all(isinstance(ids, list) and ids and all(type(item) is int for item in ids) for ids in lists):
-        raise malformed(
+        raise validation_error(
             f"'{name}' has texts and other things in it, or empty lists; allowed: texts alone, or ids alone"
         )
     if not options.accept_token_ids:
-        raise not_tokenized(IDS_REFUSED)
+        raise tokenizer_error(IDS_REFUSED)
     return [], lists, single
 
 
 def read_texts(value: Any, name: str, options: ServeOptions) -> list[str]:
     """A list of one text or more."""
     if not isinstance(value, list) or not value:
-        raise malformed(f"'{name}' is {'empty' if value == [] else f'a {_kind(value)}'}, allowed: one text or more")
+        raise validation_error(
+            f"'{name}' is {'empty' if value == [] else f'a {_kind(value)}'}, allowed: one text or more"
+        )
     check_texts(value, name, options)
     return value
 
@@ -144,7 +146,7 @@ def read_texts(value: Any, name: str, options: ServeOptions) -> list[str]:
 def check_count(count: int, options: ServeOptions) -> None:
     """Raises ApiError for more texts than one request may have."""
     if count > options.limits.texts:
-        raise too_large(f"batch size {count} > maximum allowed batch size {options.limits.texts}", "batch_size")
+        raise too_large_error(f"batch size {count} > maximum allowed batch size {options.limits.texts}", "batch_size")
 
 
 def check_texts(texts: list[Any], name: str, options: ServeOptions) -> None:
@@ -153,10 +155,10 @@ def check_texts(texts: list[Any], name: str, options: ServeOptions) -> None:
     most = options.limits.text_bytes
     for at, text in enumerate(texts):
         if not isinstance(text, str):
-            raise malformed(f"'{name}' {at} is {_kind(text)}, allowed: a text")
+            raise validation_error(f"'{name}' {at} is {_kind(text)}, allowed: a text")
         # A letter has up to four bytes: short texts need no encoding to be counted.
         if 4 * len(text) > most and len(text.encode()) > most:
-            raise too_large(f"'{name}' {at} has {len(text.encode())} bytes, allowed: {most}; send a shorter text")
+            raise too_large_error(f"'{name}' {at} has {len(text.encode())} bytes, allowed: {most}; send a shorter text")
 
 
 def read_pairs(value: Any, name: str, options: ServeOptions) -> tuple[list[Text], bool]:
@@ -169,7 +171,7 @@ def read_pairs(value: Any, name: str, options: ServeOptions) -> tuple[list[Text]
         check_texts([value], name, options)
         return [value], True
     if not isinstance(value, list) or not value:
-        raise malformed(f"'{name}' is {_kind(value)}, allowed: a text, a pair [text, text], or a list of these")
+        raise validation_error(f"'{name}' is {_kind(value)}, allowed: a text, a pair [text, text], or a list of these")
     if isinstance(value[0], str):
         return [_pair(value, name, options)], True
     check_count(len(value), options)
@@ -178,7 +180,7 @@ def read_pairs(value: Any, name: str, options: ServeOptions) -> tuple[list[Text]
 
 def _pair(item: Any, name: str, options: ServeOptions) -> Text:
     if not isinstance(item, list) or len(item) not in (1, 2):
-        raise malformed(f"'{name}' is no text and no pair of texts, allowed: [text] or [text, text]")
+        raise validation_error(f"'{name}' is no text and no pair of texts, allowed: [text] or [text, text]")
     check_texts(item, name, options)
     return item[0] if len(item) == 1 else (item[0], item[1])
 

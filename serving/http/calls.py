@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..errors import TOO_SLOW, UNAUTHORIZED, VALIDATION, ApiError, busy, failure
-from ..metrics import Row
+from ..errors import TOO_SLOW, VALIDATION, WRONG_KEY, ApiError, backend_error, busy_error
+from ..metrics import ProcessCounters
 from ..options import ServeOptions
 from ..summary import TASK_ROUTES
 from .body import Body
@@ -94,9 +94,11 @@ class Calls:
         row: the numbers of this process.
     """
 
-    def __init__(self, served_model: ServedModel, options: ServeOptions, texts: Texts, link: Link, row: Row) -> None:
+    def __init__(
+        self, served_model: ServedModel, options: ServeOptions, texts: Texts, link: Link, counters: ProcessCounters
+    ) -> None:
         self.served_model, self.options = served_model, options
-        self._texts, self._link, self._row = texts, link, row
+        self._texts, self._link, self._counters = texts, link, counters
         self._open = 0
         self._cuts = CutLog(served_model, link.log)
         self.row_bytes = 0  # bytes of rows that answers are still made of, as fast as they are read
@@ -110,18 +112,20 @@ class Calls:
         """Answers a request; it is under way until its answer is read."""
         start = time.perf_counter()
         is_open = False
-        says = note_of(request.scope)
+        note = note_of(request.scope)
         try:
             call: Call | None = None
             try:
                 key = self.check_key(request)
-                says.key = key or None
+                note.key = key or None
                 client = key or self._client(connection)
                 if (
                     self._open >= self.options.limits.concurrency
                     or self.unread_bytes + self.row_bytes > MOST_UNREAD_BYTES
                 ):
-                    raise busy("the model is overloaded: too many requests are under way; try again later", RETRY_S)
+                    raise busy_error(
+                        "the model is overloaded: too many requests are under way; try again later", RETRY_S
+                    )
                 self._open += 1
                 is_open = True
                 until = start + self.options.limits.seconds
@@ -129,14 +133,16 @@ class Calls:
                 response = self._respond(call, start, await work(call))
             except ApiError as error:
                 response = self._refuse(call, error, error.label, style)
-                says.error = error.label
+                note.error = error.label
             except ClientDisconnect:
                 return
             except Exception as error:  # a defect: its caller gets an answer all the same
-                self._link.log(f"a request failed with {error!r} ({says.id})")
-                response = self._refuse(call, failure(f"the server failed: {error!r}"), "internal", style, INTERNAL)
-                says.error = "internal"
-            _note(call, says)
+                self._link.log(f"a request failed with {error!r} ({note.id})")
+                response = self._refuse(
+                    call, backend_error(f"the server failed: {error!r}"), "internal", style, INTERNAL
+                )
+                note.error = "internal"
+            _fill_note(call, note)
             await response(request.scope, request.receive, send)
             await connection.drain()
         finally:
@@ -146,10 +152,10 @@ class Calls:
         """The answer; `content` is what becomes JSON, or gives parts of it one after the other."""
         streamed = isinstance(content, AsyncIterator)
         raw = b"" if streamed else orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-        self._row.add("te_request_count", method=call.method)
-        self._row.add("te_request_success", method=call.method)
+        self._counters.add("te_request_count", method=call.method)
+        self._counters.add("te_request_success", method=call.method)
         self._count(call, "success")
-        self._row.observe("te_request_duration", [time.perf_counter() - start])
+        self._counters.observe("te_request_duration", [time.perf_counter() - start])
         if streamed:
             return StreamingResponse(content, media_type=JSON)
         return Response(raw, headers=_headers(call, start), media_type=JSON)
@@ -167,12 +173,12 @@ class Calls:
         # In a time that does not depend on where they differ.
         matches = [hmac.compare_digest(credentials.strip(), key.encode()) for key in keys]
         if scheme.lower() != b"bearer" or not any(matches):
-            raise ApiError(UNAUTHORIZED, VALIDATION, "no API key, or a wrong one", "unauthorized")
+            raise ApiError(WRONG_KEY, VALIDATION, "no API key, or a wrong one", "unauthorized")
         return 1 + matches.index(True) if len(keys) > 1 else 0
 
     def count_gone(self) -> None:
         """Counts a caller who did not wait."""
-        self._row.add("padfree_gone_total")
+        self._counters.add("padfree_gone_total")
 
     def _client(self, connection: Connection) -> int:
         connection.sharer = connection.sharer or self._link.new_client()
@@ -182,7 +188,7 @@ class Calls:
         """Raises ApiError where the model has none of these tasks; it begins as TEI has it for the first of them."""
         task = self.served_model.task
         if task not in tasks:
-            raise failure(
+            raise backend_error(
                 f"model is not {MODELS[tasks[0]]}, it is {MODELS[task]} and answers {', '.join(TASK_ROUTES[task])}",
                 "model_type",
             )
@@ -203,13 +209,13 @@ class Calls:
 
     def _count(self, call: Call, what: str) -> None:
         if call.kind:
-            self._row.add(f"te_{call.kind}_{what}", call.texts)
+            self._counters.add(f"te_{call.kind}_{what}", call.texts)
 
     def _refuse(
         self, call: Call | None, error: ApiError, label: str, style: Style, status: int | None = None
     ) -> Response:
-        self._row.add("te_request_count", method=call.method if call else "single")
-        self._row.add("te_request_failure", err=label)
+        self._counters.add("te_request_count", method=call.method if call else "single")
+        self._counters.add("te_request_failure", err=label)
         wait = error.retry_after_s
         headers = {} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
         if error.status == TOO_SLOW:
@@ -217,12 +223,12 @@ class Calls:
         return Response(orjson.dumps(style(error)), status or error.status, headers, media_type=JSON)
 
 
-def _note(call: Call | None, says: Note) -> None:
+def _fill_note(call: Call | None, note: Note) -> None:
     """What the access log says of a call."""
     if call is not None:
-        says.texts = call.texts or None
+        note.texts = call.texts or None
         if call.answer is not None:
-            says.tokens, says.truncated = call.answer.tokens, int(call.answer.cut.sum()) or None
+            note.tokens, note.truncated = call.answer.tokens, int(call.answer.cut.sum()) or None
 
 
 class Endpoint:
@@ -240,7 +246,7 @@ class Endpoint:
         try:
             await self._calls.serve(Request(scope, receive), connection, self._work, self._style, send)
         except asyncio.CancelledError:
-            if not connection.count_gone:
+            if not connection.is_gone:
                 raise
             self._calls.count_gone()
         finally:

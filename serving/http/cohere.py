@@ -12,7 +12,7 @@ from ..errors import ApiError
 from ..options import ServeOptions
 from .body import check_texts, read_texts
 from .calls import Call, Calls
-from .ranks import ranked
+from .ranks import rank
 
 TRUNCATED = "documents were longer than the model takes, and were cut; their numbers are in 'truncated'"
 
@@ -43,7 +43,7 @@ class Cohere:
             most = body.optional_count("top_n")
             with_documents = body.truth("return_documents", False)
             truncate = self._calls.options.long_texts == "truncate"
-            ranks = await ranked(self._calls, call, query, documents, truncate=truncate, raw=False)
+            ranks = await rank(self._calls, call, query, documents, truncate=truncate, raw=False)
             return {
                 "id": str(uuid4()),
                 "results": [

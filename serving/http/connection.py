@@ -40,7 +40,7 @@ class Connection(_Protocol):  # type: ignore[misc]
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
-        self.count_gone = False
+        self.is_gone = False
         self.sharer = 0
         self._work: set[asyncio.Task[Any]] = set()
         self._in_head = hasattr(_Protocol, "on_headers_complete")  # h11 has limits of its own
@@ -55,7 +55,7 @@ class Connection(_Protocol):  # type: ignore[misc]
     @property
     def unread_bytes(self) -> int:
         """Bytes of answers that the other end has not taken yet."""
-        return 0 if self.count_gone else int(self.transport.get_write_buffer_size())
+        return 0 if self.is_gone else int(self.transport.get_write_buffer_size())
 
     def begin(self, work: asyncio.Task[Any]) -> None:
         """A task that is to be cancelled when nobody waits for it any more."""
@@ -120,14 +120,14 @@ class Connection(_Protocol):  # type: ignore[misc]
 
     def _end_if_reset(self) -> None:
         """Ends a connection that is not read from any more, where the other end has reset it."""
-        if self._sends_no_more and not self.count_gone and not self.transport.is_closing():
+        if self._sends_no_more and not self.is_gone and not self.transport.is_closing():
             own = self.transport.get_extra_info("socket")
             if own.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits any more."""
-        self.count_gone = True
+        self.is_gone = True
         self._settle()
         for work in self._work:
             work.cancel()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from padfree.runtime import Budget
 
 from .. import wire
-from ..errors import DOWN, UNHEALTHY, ApiError, busy, failure, not_tokenized
+from ..errors import DOWN, UNHEALTHY, ApiError, backend_error, busy_error, tokenizer_error
 
 Array = npt.NDArray[Any]
 
@@ -57,13 +57,13 @@ class Link(asyncio.Protocol):
         self._waiting: dict[int, list[_Group]] = {}
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._pinged = time.monotonic()
+        self._last_ping_s = time.monotonic()
         self.is_leaving = False  # the server ends soon, and takes requests until then
 
     @property
     def is_silent(self) -> bool:
         """The process with the model is there and does nothing."""
-        return time.monotonic() - self._pinged > SILENT_S
+        return time.monotonic() - self._last_ping_s > SILENT_S
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is there."""
@@ -90,7 +90,7 @@ class Link(asyncio.Protocol):
                 self.is_leaving = True
                 continue
             if frame.kind == wire.PING:
-                self._pinged = time.monotonic()
+                self._last_ping_s = time.monotonic()
                 self._tell(wire.PONG)
                 continue
             groups = self._waiting.pop(frame.ticket, [])
@@ -119,7 +119,7 @@ class Link(asyncio.Protocol):
             groups = self._waiting.pop(ticket)
             self._cancel(ticket)
             for group in groups:
-                group.settle(busy("the model did not answer in time; try again later"))
+                group.settle(busy_error("the model did not answer in time; try again later"))
 
     def new_client(self) -> int:
         """Somebody who shares the model with all others: a connection, or this process itself."""
@@ -225,9 +225,9 @@ class _Group:
 
 def _error(frame: wire.Frame) -> ApiError:
     if frame.kind == wire.BUSY:
-        return busy(*wire.unpack_busy(frame.payload))
+        return busy_error(*wire.unpack_busy(frame.payload))
     message = bytes(frame.payload).decode()
-    return not_tokenized(message) if frame.kind == wire.REFUSED else failure(f"inference failed: {message}")
+    return tokenizer_error(message) if frame.kind == wire.REFUSED else backend_error(f"inference failed: {message}")
 
 
 def _silent() -> ApiError:
@@ -236,4 +236,4 @@ def _silent() -> ApiError:
 
 
 def _lost_engine() -> ApiError:
-    return failure("the process with the model has ended; send the request again to another server, or later")
+    return backend_error("the process with the model has ended; send the request again to another server, or later")

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..errors import ApiError, malformed
+from ..errors import ApiError, validation_error
 from .body import Body, read_inputs
 from .calls import Call, Calls
 from .vectors import Floats, floats, shorten
@@ -100,4 +100,4 @@ def prompt_text(calls: Calls, body: Body) -> str:
         return served_model.prompt(name)
     except KeyError as error:
         assert name is not None  # the default is one of them
-        raise malformed(f"'prompt_name': {unknown_prompt(name, served_model.prompts)}") from error
+        raise validation_error(f"'prompt_name': {unknown_prompt(name, served_model.prompts)}") from error

@@ -97,7 +97,7 @@ def _post(path: str, operation: Operation, served_model: ServedModel, options: S
     body = {
         "type": "object",
         "properties": {**operation.fields, **values},
-        "required": [*operation.required, *values],
+        "required": [*operation.required_fields, *values],
     }
     errors = {status: text for status, text in ERRORS.items() if status != "401" or options.api_keys}
     return {

@@ -36,7 +36,7 @@ class Operation:
     Attributes:
         summary: what it does.
         fields: of the body, by name.
-        required: names of those that must be there.
+        required_fields: names of those that must be there.
         answer: schema of the answer.
         example: a body that the server answers.
         error: schema of its errors.
@@ -44,7 +44,7 @@ class Operation:
 
     summary: str
     fields: Mapping[str, Schema]
-    required: tuple[str, ...]
+    required_fields: tuple[str, ...]
     answer: Schema
     example: Mapping[str, Any]
     error: Schema

@@ -26,7 +26,7 @@ from .. import wire
 from ..access_log import AccessLog
 from ..garbage import leave_out_what_stays
 from ..listening import BACKLOG
-from ..metrics import Row
+from ..metrics import ProcessCounters
 from ..options import ServeOptions
 from ..signals import UNHEARD
 from .calls import Calls
@@ -114,15 +114,15 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
 
         link = Link(front_end.at, front_end.group, on_drain=end, on_end=end, token_rows=served_model.has_token_rows)
         await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
-        row = Row(numbers, front_end.at)
-        texts = Texts(front_end.served_model, link, row, front_end.options.limits.waiting_tokens)
-        calls = Calls(front_end.served_model, front_end.options, texts, link, row)
+        counters = ProcessCounters(numbers, front_end.at)
+        texts = Texts(front_end.served_model, link, counters, front_end.options.limits.waiting_tokens)
+        calls = Calls(front_end.served_model, front_end.options, texts, link, counters)
         for part in (
             OpenAI(calls),
             Cohere(calls),
             Tei(calls, texts, whole_tokenizer),
             Tags(calls, texts),
-            Status(calls, texts, row, front_end.max_batch_tokens, link),
+            Status(calls, texts, counters, front_end.max_batch_tokens, link),
             Docs(front_end.served_model, front_end.options),
         ):
             app.router.routes.extend(part.routes())

@@ -11,7 +11,7 @@ from .calls import Call, Calls
 from .vectors import Floats, floats
 
 
-async def ranked(
+async def rank(
     calls: Calls, call: Call, query: str, texts: list[str], *, truncate: bool, raw: bool
 ) -> list[tuple[int, float]]:
     """Index and score of every text, the best first.

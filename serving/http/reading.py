@@ -8,7 +8,7 @@ import time
 
 from starlette.requests import ClientDisconnect, Request
 
-from ..errors import TOO_SLOW, VALIDATION, ApiError, too_large
+from ..errors import TOO_SLOW, VALIDATION, ApiError, too_large_error
 
 BODY_S, BODY_BYTES_A_SECOND = 5.0, 1 << 12
 """A body has so much time, and as much more as it takes at so many bytes per second."""
@@ -27,18 +27,18 @@ async def read_body(request: Request, most: int, until: float) -> bytes:
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    start, late = time.perf_counter(), False
+    start, is_late = time.perf_counter(), False
     parts: list[bytes] = []
     timer: asyncio.TimerHandle
 
     def expire() -> None:
-        nonlocal late, timer
+        nonlocal is_late, timer
         deadline = start + BODY_S + sum(map(len, parts)) / BODY_BYTES_A_SECOND
         seconds_left = min(until, deadline) - time.perf_counter()
         if seconds_left > 0:
             timer = loop.call_later(seconds_left, expire)
             return
-        late = True
+        is_late = True
         task.cancel()
 
     # As asyncio.timeout, which Python 3.10 lacks; wait_for would make a task for every request.
@@ -46,7 +46,7 @@ async def read_body(request: Request, most: int, until: float) -> bytes:
     try:
         return await _read(request, most, parts)
     except asyncio.CancelledError:
-        if not late:
+        if not is_late:
             raise
         raise ApiError(TOO_SLOW, VALIDATION, "the body did not come in time; send it faster") from None
     finally:
@@ -72,4 +72,6 @@ async def _read(request: Request, most: int, parts: list[bytes]) -> bytes:
 
 
 def _body_too_large(most: int) -> ApiError:
-    return too_large(f"the body is larger than {most} bytes, the most that is taken; send fewer texts per request")
+    return too_large_error(
+        f"the body is larger than {most} bytes, the most that is taken; send fewer texts per request"
+    )

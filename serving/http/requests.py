@@ -73,7 +73,7 @@ class Requests:
             await self._app(scope, receive, send)
             return
         request_id = _id(scope)
-        says = scope["state"]["noted"] = Note(request_id)
+        note = scope["state"]["noted"] = Note(request_id)
         start, status, size = time.perf_counter(), HUNG_UP, 0
 
         async def send_with_id(message: Message) -> None:
@@ -92,7 +92,7 @@ class Requests:
             await self._app(scope, receive, send_with_id)
         finally:
             if self.log is not None:
-                self.log.add(_line(scope, says, status, size, time.perf_counter() - start))
+                self.log.add(_line(scope, note, status, size, time.perf_counter() - start))
 
 
 def _id(scope: Scope) -> str:
@@ -103,22 +103,22 @@ def _id(scope: Scope) -> str:
     return uuid4().hex
 
 
-def _line(scope: Scope, says: Note, status: int, size: int, seconds: float) -> bytes:
+def _line(scope: Scope, note: Note, status: int, size: int, seconds: float) -> bytes:
     """Neither texts nor keys are in it."""
     client = scope.get("client")
     entry: dict[str, Any] = {
         "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        "id": says.id,
+        "id": note.id,
         "client": client[0] if client else None,
         "method": scope["method"],
         "path": scope["path"][:MOST_PATH],
         "status": status,
         "seconds": round(seconds, 6),
         "bytes": size,
-        "texts": says.texts,
-        "tokens": says.tokens,
-        "truncated": says.truncated,
-        "key": says.key,
-        "error": says.error,
+        "texts": note.texts,
+        "tokens": note.tokens,
+        "truncated": note.truncated,
+        "key": note.key,
+        "error": note.error,
     }
     return orjson.dumps({name: value for name, value in entry.items() if value is not None})

@@ -14,9 +14,9 @@ BOOLEAN: Schema = {"type": "boolean"}
 VECTOR: Schema = {"type": "array", "items": NUMBER}
 
 
-def objects(fields: Mapping[str, Schema], required: int | None = None) -> Schema:
-    """Objects with these fields, of which the first `required` are always there; None: all."""
-    return {"type": "object", "properties": dict(fields), "required": list(fields)[:required]}
+def objects(fields: Mapping[str, Schema], required_count: int | None = None) -> Schema:
+    """Objects with these fields, of which the first `required_count` are always there; None: all."""
+    return {"type": "object", "properties": dict(fields), "required": list(fields)[:required_count]}
 
 
 def optional(schema: Schema, default: Any) -> Schema:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ..errors import DOWN, UNHEALTHY, ApiError
-from ..metrics import Row
+from ..metrics import ProcessCounters
 from ..options import ServeOptions
 from .calls import Calls
 from .link import Link
@@ -40,9 +40,11 @@ class Status:
         link: to the process with the model.
     """
 
-    def __init__(self, calls: Calls, texts: Texts, row: Row, max_batch_tokens: int | None, link: Link) -> None:
+    def __init__(
+        self, calls: Calls, texts: Texts, counters: ProcessCounters, max_batch_tokens: int | None, link: Link
+    ) -> None:
         self._link, self._client = link, link.new_client()
-        self._calls, self._texts, self._row = calls, texts, row
+        self._calls, self._texts, self._counters = calls, texts, counters
         self._max_batch_tokens = max_batch_tokens
         self._values = sample_values(calls.served_model.inputs.others, 1)
         self._well = -FRESH_S
@@ -87,7 +89,7 @@ class Status:
             self._calls.check_key(request)
         except ApiError as error:
             return JSONResponse(error_body(error), error.status)
-        return PlainTextResponse(self._row.page(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(self._counters.page(), media_type="text/plain; version=0.0.4")
 
 
 def info(served_model: ServedModel, options: ServeOptions, max_batch_tokens: int | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from padfree.runtime.answers import TaggedSpan, join, words_of
 from padfree.runtime.text import TAG
 from starlette.routing import Route
 
-from ..errors import malformed
+from ..errors import validation_error
 from .body import Body, read_texts
 from .calls import Call, Calls
 from .tei import error_body, truncates
@@ -100,7 +100,7 @@ def _read(body: Body, calls: Calls) -> tuple[list[str], bool]:
     """Texts, and whether there was one alone."""
     value = body.raw("inputs")
     if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
-        raise malformed("'inputs' has ids in it, and words have places in texts alone; send texts")
+        raise validation_error("'inputs' has ids in it, and words have places in texts alone; send texts")
     single = isinstance(value, str)
     return read_texts([value] if single else value, "inputs", calls.options), single
 

@@ -16,11 +16,11 @@ from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, add_prompt
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
-from ..errors import ApiError, malformed
+from ..errors import ApiError, validation_error
 from .body import Body, check_texts, read_inputs, read_pairs, read_texts
 from .calls import Call, Calls
 from .openai import prompt_text
-from .ranks import ranked
+from .ranks import rank
 from .texts import BATCH_CHARACTERS, Texts
 from .vectors import floats, shorten
 
@@ -89,7 +89,7 @@ class Tei:
         query, texts = body.text("query"), read_texts(body.raw("texts"), "texts", self._calls.options)
         raw, with_texts = body.truth("raw_scores", False), body.truth("return_text", False)
         check_texts([query], "query", self._calls.options)
-        ranks = await ranked(self._calls, call, query, texts, truncate=truncates(self._calls, body), raw=raw)
+        ranks = await rank(self._calls, call, query, texts, truncate=truncates(self._calls, body), raw=raw)
         return [{"index": at, "score": score, **({"text": texts[at]} if with_texts else {})} for at, score in ranks]
 
     async def _predict(self, call: Call) -> Any:
@@ -103,7 +103,7 @@ class Tei:
             and served_model.problem != REGRESSION
             and any(isinstance(item, str) for item in pairs)
         ):
-            raise malformed("'inputs' has a text by itself, and the model scores pairs; send [query, text]")
+            raise validation_error("'inputs' has a text by itself, and the model scores pairs; send [query, text]")
         prompt = served_model.prompt(None)
         pairs = [item if isinstance(item, str) else add_prompt(item, prompt) for item in pairs]
         rows = await self._calls.rows(call, pairs, kind="predict", truncate=truncates(self._calls, body), ids=[])

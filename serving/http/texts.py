@@ -19,8 +19,8 @@ from padfree.runtime.batching.pace import room
 from padfree.runtime.batching.queue import LARGE
 from padfree.runtime.text import EncodedTexts, ServedModel, Text, TextError, as_columns
 
-from ..errors import ApiError, busy, failure, not_tokenized, too_large
-from ..metrics import Row
+from ..errors import ApiError, backend_error, busy_error, tokenizer_error, too_large_error
+from ..metrics import ProcessCounters
 from .link import Link
 
 if TYPE_CHECKING:
@@ -83,13 +83,13 @@ class Texts:
         waiting_tokens: the most that may wait for the model.
     """
 
-    def __init__(self, served_model: ServedModel, link: Link, row: Row, waiting_tokens: int) -> None:
+    def __init__(self, served_model: ServedModel, link: Link, counters: ProcessCounters, waiting_tokens: int) -> None:
         self._served_model = served_model
         self._encoder = served_model.encoder()
         self._waiting_tokens = waiting_tokens
         self._tokens_a_character = 0.0  # of requests lately; 0 before any came
         self._link = link
-        self._row = row
+        self._counters = counters
         self._loop = asyncio.get_running_loop()
         self._small = ThreadPoolExecutor(1, "padfree-texts")
         self._large = ThreadPoolExecutor(1, "padfree-large-texts")
@@ -124,11 +124,11 @@ class Texts:
         """
         characters = sum(map(_characters, texts))
         self.check_backlog(characters)
-        came = time.perf_counter()
+        arrival_s = time.perf_counter()
         if characters > BATCH_CHARACTERS:
-            self._check_room(characters, until - came)
+            self._check_room(characters, until - arrival_s)
         job = _Job(texts, ids, truncate, characters, self._loop.create_future())
-        tokens = self._looked_up(job) if characters <= BATCH_CHARACTERS else None
+        tokens = self._look_up(job) if characters <= BATCH_CHARACTERS else None
         if tokens is None:
             self._characters += characters
             try:
@@ -140,8 +140,8 @@ class Texts:
                 tokens = await job.done
             finally:
                 self._characters -= characters
-        tokenize_s = time.perf_counter() - came
-        self._row.observe("te_request_input_length", tokens.seq_lens.tolist())
+        tokenize_s = time.perf_counter() - arrival_s
+        self._counters.observe("te_request_input_length", tokens.seq_lens.tolist())
         if characters:
             share = tokens.seq_lens.sum() / characters
             self._tokens_a_character += (share - self._tokens_a_character) * (0.1 if self._tokens_a_character else 1.0)
@@ -149,15 +149,17 @@ class Texts:
         inputs = self._served_model.inputs
         columns = [*inputs.columns(tokens, prompt_tokens).values(), *as_columns(inputs.others, values)]
         result = await self._link.infer(tokens.seq_lens, columns, until, client)
-        self._row.observe("te_request_queue_duration", [result.queue_s])
-        self._row.observe("te_request_inference_duration", [result.run_s])
-        self._row.observe("te_request_tokenization_duration", [tokenize_s])
+        self._counters.observe("te_request_queue_duration", [result.queue_s])
+        self._counters.observe("te_request_inference_duration", [result.run_s])
+        self._counters.observe("te_request_tokenization_duration", [tokenize_s])
         return Answer(result.values, tokens.seq_lens, tokens.cut, tokenize_s, result.queue_s, result.run_s)
 
     def check_backlog(self, characters: int) -> None:
         """Raises ApiError where so many more characters would be too much to make tokens of."""
         if self._characters and self._characters + characters > BACKLOG_CHARACTERS:
-            raise busy(f"{self._characters} characters of texts wait, allowed: {BACKLOG_CHARACTERS}; try again later")
+            raise busy_error(
+                f"{self._characters} characters of texts wait, allowed: {BACKLOG_CHARACTERS}; try again later"
+            )
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
         """Words and places of the tokens of texts that `rows` has taken; for `aside`."""
@@ -174,11 +176,11 @@ class Texts:
 
     def _check_room(self, characters: int, seconds: float) -> None:
         """Refuses before it is tokenised what the model's process would refuse; that one knows how much it is."""
-        rate, waiting = (self._row.read(f"padfree_{name}") for name in ("tokens_a_second", "waiting_tokens"))
+        rate, waiting = (self._counters.read(f"padfree_{name}") for name in ("tokens_a_second", "waiting_tokens"))
         more = characters * self._tokens_a_character
         most = min(LARGE * self._waiting_tokens, room(rate or None, seconds))
         if waiting and waiting + more > most:
-            raise busy(
+            raise busy_error(
                 f"{waiting:.0f} tokens wait for the model, and the request has some {more:.0f}, allowed: {most:.0f}; "
                 "try again later, or send less",
                 (waiting + more - most) / rate if rate else None,
@@ -199,15 +201,15 @@ class Texts:
 
     def _start(self, pool: ThreadPoolExecutor, jobs: list[_Job]) -> None:
         future = self._loop.run_in_executor(pool, self._tokenize, jobs)
-        future.add_done_callback(lambda done: self._tokenized(jobs, done, pool is self._small))
+        future.add_done_callback(lambda done: self._finish(jobs, done, pool is self._small))
 
-    def _tokenized(self, jobs: list[_Job], done: asyncio.Future[list[EncodedTexts | ApiError]], small: bool) -> None:
+    def _finish(self, jobs: list[_Job], done: asyncio.Future[list[EncodedTexts | ApiError]], small: bool) -> None:
         if small:
             self._tokenizing = False
             self._next_batch()
         error = None if done.cancelled() else done.exception()
         results: Sequence[EncodedTexts | ApiError] = (
-            [failure(f"the texts could not be tokenised: {error!r}")] * len(jobs)
+            [backend_error(f"the texts could not be tokenised: {error!r}")] * len(jobs)
             if done.cancelled() or error is not None
             else done.result()
         )
@@ -222,20 +224,20 @@ class Texts:
     def _tokenize(self, jobs: list[_Job]) -> list[EncodedTexts | ApiError]:
         """A thread's work."""
         if all(job.done.done() for job in jobs):
-            return [failure("the caller has gone")] * len(jobs)
+            return [backend_error("the caller has gone")] * len(jobs)
         try:
             encoded = self._encoder.encode([text for job in jobs for text in job.texts])
         except TextError as error:
             if len(jobs) == 1:
-                return [not_tokenized(str(error))]
+                return [tokenizer_error(str(error))]
             return [self._tokenize([job])[0] for job in jobs]
         parts = encoded.split([len(job.texts) for job in jobs])
         return [_attempt(partial(self._tokens, job, part)) for job, part in zip(jobs, parts, strict=True)]
 
-    def _looked_up(self, job: _Job) -> EncodedTexts | None:
+    def _look_up(self, job: _Job) -> EncodedTexts | None:
         """Tokens of plain texts; None where the library has to make them."""
-        looked = None if job.ids else self._encoder.look_up(job.texts)
-        return None if looked is None else self._tokens(job, looked)
+        tokens = None if job.ids else self._encoder.look_up(job.texts)
+        return None if tokens is None else self._tokens(job, tokens)
 
     def _tokens(self, job: _Job, encoded: EncodedTexts) -> EncodedTexts:
         """A job's tokens, which the model takes; an ApiError where it does not."""
@@ -246,11 +248,11 @@ class Texts:
         if seq_lens.max() > self._served_model.max_length:
             raise self._too_long(int(seq_lens.argmax()))
         if not seq_lens.all():
-            raise not_tokenized(f"text {int(np.flatnonzero(seq_lens == 0)[0])} has no tokens; send one that has some")
+            raise tokenizer_error(f"text {int(np.flatnonzero(seq_lens == 0)[0])} has no tokens; send one that has some")
         return encoded
 
     def _too_long(self, at: int) -> ApiError:
-        return too_large(
+        return too_large_error(
             f"text {at} has more than {self._served_model.max_length} tokens, the most that the model takes; send a "
             "shorter text, or ask for truncation"
         )
@@ -263,7 +265,7 @@ def _attempt(make: Callable[[], T]) -> T | ApiError:
     except ApiError as error:
         return error
     except OverflowError:
-        return not_tokenized("a token id has more than 32 bits; send ids of this model's tokenizer")
+        return tokenizer_error("a token id has more than 32 bits; send ids of this model's tokenizer")
 
 
 def _characters(text: Text) -> int:

@@ -11,7 +11,7 @@ from padfree.contract.metadata import InputInfo
 from padfree.runtime import SessionError, read_values
 from padfree.runtime.text import TextInputs
 
-from ..errors import malformed
+from ..errors import validation_error
 from .body import Body
 
 Array = npt.NDArray[Any]
@@ -32,7 +32,7 @@ def _values(body: Body, item: InputInfo, texts: int) -> Array:
     name = next((name for name in (item.original_name, item.name) if name in body), None)
     if name is None:
         what = "a number" if item.width in (None, 1) else f"{item.width} numbers"
-        raise malformed(
+        raise validation_error(
             f"'{item.original_name}' is missing, which the model reads of every text: send {what} for all, or a list "
             "with one for every text"
         )
@@ -43,4 +43,4 @@ def _values(body: Body, item: InputInfo, texts: int) -> Array:
     try:
         return read_values(np.asarray(value, dtype=None), item, texts)
     except (SessionError, ValueError) as error:
-        raise malformed(str(error)) from error
+        raise validation_error(str(error)) from error

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import failure, malformed
+from ..errors import backend_error, validation_error
 
 Floats = npt.NDArray[np.float32]
 
@@ -17,7 +17,7 @@ def floats(values: npt.NDArray[Any]) -> Floats:
     """The rows as float32; an ApiError where they hold what is no number."""
     numbers = np.ascontiguousarray(values, np.float32)
     if not np.isfinite(numbers).all():
-        raise failure("the model gave values that are not finite; look at its precision with padfree compare")
+        raise backend_error("the model gave values that are not finite; look at its precision with padfree compare")
     return numbers
 
 
@@ -26,7 +26,7 @@ def shorten(vectors: Floats, dimensions: int | None) -> Floats:
     if dimensions is None:
         return vectors
     if dimensions > vectors.shape[1]:
-        raise malformed(
+        raise validation_error(
             f"'dimensions' is {dimensions}, allowed: at most {vectors.shape[1]}, which the model's vectors have"
         )
     return np.ascontiguousarray(vectors[:, :dimensions])

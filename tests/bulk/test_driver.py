@@ -12,7 +12,7 @@ from padfree.bulk.driver import MOST_LOSSES, deal
 from padfree.bulk.manifest import InputFile, Manifest, Model, Options, Piece
 from padfree.bulk.parts import part_of
 from padfree.bulk.report import report_of
-from padfree.bulk.workers.base import Event, Loss, Ran, Refusal, ShardFinish
+from padfree.bulk.workers.base import BatchProgress, Event, Loss, Refusal, ShardFinish
 from padfree.bulk.workers.worker import AHEAD, FinishedShard
 
 ROWS = 10
@@ -97,8 +97,8 @@ def test_batches_count_as_they_run_and_no_longer_where_their_worker_is_lost() ->
     workers = ScriptedWorkers(job, 1)
     part = part_of(job, job.digest, 0, 100, 0, ())
     turns: list[list[Event]] = [
-        [Ran(0, 0, 3, 30), Ran(0, 1, 1, 10)],
-        [Ran(0, 0, 7, 70)],
+        [BatchProgress(0, 0, 3, 30), BatchProgress(0, 1, 1, 10)],
+        [BatchProgress(0, 0, 7, 70)],
         [ShardFinish(0, FinishedShard(part, 1.0, 1.0))],
         [Loss(0, "ended with code -9")],
     ]

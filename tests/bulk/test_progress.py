@@ -12,7 +12,7 @@ from padfree.bulk import LocalWorkers, Progress, Request, Running, WorkerSpec, e
 from padfree.bulk.locations import Location
 from padfree.bulk.manifest import read_manifest
 from padfree.bulk.workers import local
-from padfree.bulk.workers.base import Event, Ran
+from padfree.bulk.workers.base import BatchProgress, Event
 from padfree.bulk.workers.worker import Worker
 
 from tests.support.bulk_jobs import run_here, texts
@@ -60,7 +60,7 @@ def test_batches_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "TELL_S", 0.0)
     message.add(0, 5, 50)
     message.add(1, 2, 20)
-    assert events == [Ran(2, 0, 10, 100), Ran(2, 1, 1, 10), Ran(2, 1, 2, 20)]
+    assert events == [BatchProgress(2, 0, 10, 100), BatchProgress(2, 1, 1, 10), BatchProgress(2, 1, 2, 20)]
 
 
 def test_workers_on_a_cpu_share_a_thousand_texts(request_: Request) -> None:

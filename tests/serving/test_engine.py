@@ -19,7 +19,7 @@ from padfree.runtime.request import RaggedBatch
 from padfree.runtime.text.tasks import Choices, describe
 from padfree.serving import wire
 from padfree.serving.engine import Engine, Inbox
-from padfree.serving.metrics import WIDTH, Row
+from padfree.serving.metrics import WIDTH, ProcessCounters
 from padfree.serving.options import Limits
 
 from tests.support.folders import TOKENIZER, VOCABULARY
@@ -57,7 +57,7 @@ class Bench:
         metadata = OnnxBackend(file).metadata
         self.model: Any = Model(metadata)
         served = describe(file, metadata, Choices(tokenizer=TOKENIZER))
-        self.row = Row(np.zeros(WIDTH), 0)
+        self.row = ProcessCounters(np.zeros(WIDTH), 0)
         self.engine = Engine(self.model, served, Limits(waiting_tokens=WAITING_TOKENS), 1, self.row)
         self.sent: queue.Queue[bytes] = queue.Queue()
         self.inbox = Inbox(self.engine, served.inputs, self.sent.put)
@@ -154,15 +154,15 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
 def test_the_page_adds_up_the_rows_of_all_processes() -> None:
     memory = np.zeros(2 * WIDTH)
     for at in range(2):
-        row = Row(memory, at)
+        row = ProcessCounters(memory, at)
         row.add("te_request_count", method="single")
         row.add("te_request_failure", 2, err="backend")
         row.observe("te_request_input_length", [16, 17, 9999])
-    lines = Row(memory, 0).page().splitlines()
+    lines = ProcessCounters(memory, 0).page().splitlines()
     assert 'te_request_count{method="single"} 2' in lines
     assert 'te_request_failure{err="backend"} 4' in lines
     assert 'te_request_input_length_bucket{le="16"} 2' in lines
     assert 'te_request_input_length_bucket{le="8192"} 4' in lines
     assert 'te_request_input_length_bucket{le="+Inf"} 6' in lines
     assert f"te_request_input_length_sum {2 * (16 + 17 + 9999)}" in lines
-    assert Row(memory, 0).total("te_request_failure") == 4
+    assert ProcessCounters(memory, 0).total("te_request_failure") == 4

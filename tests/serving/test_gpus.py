@@ -15,7 +15,7 @@ from padfree.runtime.pool import DevicePool
 from padfree.runtime.text.tasks import Choices, describe
 from padfree.serving import wire
 from padfree.serving.engine import Engine, Inbox
-from padfree.serving.metrics import WIDTH, Row
+from padfree.serving.metrics import WIDTH, ProcessCounters
 from padfree.serving.options import Limits
 
 from tests.support.folders import TOKENIZER
@@ -29,7 +29,7 @@ def test_groups_go_to_all_devices_and_a_failing_one_is_counted_out(
 ) -> None:
     file = write_model(tmp_path / "model.onnx")
     sessions = {name: Session(file) for name in ("one", "two")}
-    row = Row(np.zeros(WIDTH), 0)
+    row = ProcessCounters(np.zeros(WIDTH), 0)
     sent: queue.Queue[bytes] = queue.Queue()
     with DevicePool(sessions) as pool:
         served = describe(file, pool.metadata, Choices(tokenizer=TOKENIZER))

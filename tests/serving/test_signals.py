@@ -14,7 +14,7 @@ MOST_END_S = 60.0
 PAUSE_S = 1e-3  # the other process needs a core, too
 PROCESS = """
 import asyncio, signal, sys, threading, time
-from padfree.serving.signals import heard_signals
+from padfree.serving.signals import hear_signals
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
@@ -25,7 +25,7 @@ async def main():
         heard += 1
         if heard == 2:
             stop.set()
-    with heard_signals(NUMBERS, hear):
+    with hear_signals(NUMBERS, hear):
         print("ready", flush=True)
         await stop.wait()
 
