@@ -20,7 +20,7 @@ class RunOptions:
     """How an engine runs.
 
     Attributes:
-        cuda_graphs: capture runs of sizes that come back in CUDA graphs.
+        cuda_graphs: capture runs in CUDA graphs, for sizes that recur.
         contexts: how many runs may be under way at once.
         max_graphs: graphs that every context keeps.
         max_graph_bytes: device memory that the graphs of every context may take.

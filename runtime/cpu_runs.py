@@ -21,11 +21,11 @@ Feeds = Mapping[str, Any]
 Run = Callable[[Feeds], dict[str, Array]]
 
 SLOTS_A_RUN = 16384
-"""Of the grid: sequences by the longest one."""
+"""The most slots of a run's grid: sequences times the longest one."""
 NUMBERS_A_RUN = 1 << 26
-"""Slots by the width of the widest output, such as a vocabulary: 256 MiB in float32."""
+"""The most slots times the width of the widest output, such as a vocabulary: 256 MiB in float32."""
 SLOTS_A_TOKEN = 2
-"""More slots than so many for each token are worth another run."""
+"""More slots per token than this are worth another run."""
 FEW_SLOTS = 512
 """A grid that is no larger is not worth another run, whatever padding it has."""
 

@@ -108,8 +108,8 @@ def split_outputs(outputs: Mapping[str, Any], ragged: RaggedBatch, metadata: Met
         if item.unknown_size is not None:
             raise SessionError(
                 f"output '{item.name}' is [{', '.join(str(size) for size in item.sizes)}]: which of its numbers are a "
-                f"sequence's is not known where a size is {item.unknown_size}; export the model without it, or run the "
-                "padded file in onnxruntime or TensorRT itself"
+                f"sequence's cannot be known where a size is {item.unknown_size}; export the model without this "
+                "output, or run the padded file in onnxruntime or TensorRT itself"
             )
         if item.layout == "packed":
             fits = array.shape[0] >= tokens

@@ -32,7 +32,7 @@ _ADVICE = (
     "tokenise with the tokenizer that belongs to this model",
 )
 FEW = 64
-"""Python has looked at so many numbers before NumPy has begun."""
+"""For so few numbers Python is faster than NumPy."""
 ZERO_WHEN_MISSING = ("token_type_ids", "segment_ids")  # tokenisers leave it out for single texts, and mean zeros
 
 
@@ -132,9 +132,9 @@ def read_request(request: Any, metadata: Metadata) -> RaggedBatch:
 
 
 def _read_lists(rows: list[Any], metadata: Metadata) -> RaggedBatch | None:
-    """A request of lists of ids alone, without anything wrong: most of them, and of most of their time.
+    """A request that is lists of ids alone, with nothing wrong: the usual kind, read fast.
 
-    None where there is anything else: then `read_request` looks at every part by itself, and names what is wrong.
+    None for everything else: then `read_request` looks at every part by itself and names what is wrong.
     """
     ids = metadata.ids_input()
     items = metadata.token_inputs()
@@ -299,8 +299,8 @@ def check_values(item: InputInfo, packed: TokenArray, seq_lens: Int32Array) -> N
     bad = np.flatnonzero(np.isin(packed[: int(seq_lens.sum(dtype=np.int64))], item.excluded).reshape(-1))
     if bad.size:
         raise SessionError(
-            f"'{item.name}' value {_where(packed, int(bad[0]), seq_lens)}: it stands for padding, and the model counts "
-            "no position for it; leave padding out of the sequences, or rewrite the model with --interface padded"
+            f"'{item.name}' value {_where(packed, int(bad[0]), seq_lens)}: it stands for padding, and the model gives "
+            "it no position; leave padding out of the sequences, or rewrite the model with --interface padded"
         )
 
 

@@ -42,7 +42,7 @@ class Session:
         path: model.plan with its model.plan.json beside it, or an .onnx file made by `padfree optimize`.
         device: CUDA device number, for plans.
         allow_other_gpu: run a plan that was built on another GPU model of the same compute capability.
-        cuda_graphs: capture packed engines in CUDA graphs, for sizes that come back.
+        cuda_graphs: capture packed engines in CUDA graphs, for sizes that recur.
         contexts: how many runs of a plan may be under way at once; more threads wait for each other.
         max_graphs: CUDA graphs that every context keeps; the least recently used goes first.
         cpu_threads: threads of a run of an .onnx file; 0: onnxruntime's choice, every core.

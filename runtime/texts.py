@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts for a model that keeps its tokenizer beside it: prompt, tokens, and no more of them than the model takes."""
+"""Texts for a model that keeps its tokenizer beside it: prompt and tokens, at most as many as the model takes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def unknown_prompt(name: str, prompts: Collection[str]) -> str:
 
 
 class TextReader:
-    """Makes tokens of texts as the folder says that the model came from. Threads may share one.
+    """Makes tokens of texts as the model's folder says. Threads may share one.
 
     Args:
         model: the plan or rewritten .onnx file; the tokenizer lies beside it.
@@ -145,7 +145,7 @@ class TextReader:
         return PackedTexts(self._inputs.columns(encoded, prompt_tokens), encoded.seq_lens, encoded.cut)
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
-        """What the tokenizers library makes of single texts without a prompt: words and places of tokens too."""
+        """What the tokenizers library makes of single texts without a prompt, with words and offsets."""
         return self._encoder.encodings(texts)
 
     def _encode(

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MOST_WORDS = 1 << 18
-"""Words whose pieces are kept; then all are forgotten, and found again."""
+"""Most words whose pieces are kept; beyond that all are forgotten, and found again."""
 LONGEST_WORD = 64
-"""Letters of words that are kept."""
+"""Most letters of a word that is kept."""
 
 Text = str | tuple[str, str]
 
@@ -60,7 +60,7 @@ class WordPieces:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> WordPieces | None:
-        """For a tokenizer of BERT's kind; None for others, and for those that samples show to be others."""
+        """For a tokenizer of BERT's kind; None for others, and for those whose samples differ."""
         settings = json.loads(tokenizer.to_str())
         normalizer, cutter = settings["normalizer"] or {}, settings["pre_tokenizer"] or {}
         kinds = (normalizer.get("type"), cutter.get("type"), settings["model"].get("type"))
@@ -79,7 +79,7 @@ class WordPieces:
         return next((some for some in pairs if some._agrees_on_pairs(tokenizer)), pieces)
 
     def look_up(self, texts: Sequence[Text], most: int | None = None) -> LookUpResult:
-        """Tokens of texts, or pairs, as `ids` and `pair` give them; `left` are those that the library has to make."""
+        """Tokens of texts, or pairs, as `ids` and `pair` give them; the library has to make those in `rows_left`."""
         frame, singles = self._frame, [text for text in texts if isinstance(text, str)]
         if not singles and self._pair_frame is not None:
             frame, singles = self._pair_frame, [text for pair in texts for text in pair]

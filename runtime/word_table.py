@@ -100,7 +100,7 @@ class WordTable:
 
     Args:
         library: from `open_library`.
-        lowercase: whether letters of texts are made small before they are looked up.
+        lowercase: whether texts are made lowercase before they are looked up.
         left_out: rows with one of these in a text are left out.
     """
 
@@ -113,7 +113,7 @@ class WordTable:
         weakref.finalize(self, library.padfree_words_destroy, self._handle)
 
     def add(self, word: str, ids: Sequence[int]) -> None:
-        """Adds an ASCII word, in small letters where letters are made small."""
+        """Adds an ASCII word, in lowercase if texts are made lowercase."""
         values = (ctypes.c_int32 * len(ids))(*ids)
         _check(self._library.padfree_words_add(self._handle, word.encode("ascii"), len(word), values, len(ids)))
 

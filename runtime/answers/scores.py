@@ -14,7 +14,7 @@ from padfree.contract.texts import REGRESSION, SEVERAL_LABELS, TextInfo
 Floats = npt.NDArray[np.float32]
 
 LEAST_SCORE = 0.5
-"""Of several labels those are a text's that have this score, or more."""
+"""If a text may have several labels, it has those with this score or more."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Classification:
         score: its score.
         labels: all labels that the text has: `label` alone, or, where a text may have several, those with a score of
             0.5 or more, the highest first.
-        scores: every label with its score, in the model's order: shares that add up to 1; with several labels, or one,
-            a share each; with regression, the model's numbers.
+        scores: every label with its score, in the model's order: probabilities that add up to 1; with several labels,
+            or only one, a probability each; with regression, the model's numbers.
     """
 
     label: str
@@ -63,7 +63,7 @@ def class_scores(values: Floats, problem: str, *, activated: bool) -> Floats:
     Args:
         values: as the model gives them.
         problem: what the classes are, as TextInfo has it.
-        activated: whether they have gone through what makes scores of them.
+        activated: whether the model has applied softmax or sigmoid already.
     """
     if problem == REGRESSION or activated:
         return values
@@ -83,7 +83,7 @@ def sigmoid(logits: Floats) -> Floats:
 
 
 def softmax(logits: Floats) -> Floats:
-    """Shares of every row."""
+    """Probabilities of every row."""
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True), np.float32)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 OUTSIDE = "O"
-"""The label of words that are nothing."""
+"""The label of words that belong to nothing."""
 _BEGINS, _GOES_ON = "B-", "I-"
 
 
@@ -26,10 +26,10 @@ class TaggedSpan:
 
     Attributes:
         text: as it stands in the text.
-        start: its first character's place in the text.
-        end: the place after its last one.
+        start: index of its first character in the text.
+        end: index after its last character.
         label: without "B-" and "I-" where words are joined.
-        score: the share of the label among all labels; of several words their mean.
+        score: the label's probability; of several words, their mean.
     """
 
     text: str
@@ -67,7 +67,7 @@ def words_of(text: str, encoding: Encoding, rows: npt.NDArray[Any], labels: Sequ
 
 
 def join(text: str, words: Sequence[TaggedSpan]) -> list[TaggedSpan]:
-    """What words name together: neighbours of one kind, up to the next "B-"; those that are nothing are left out."""
+    """Joins neighbouring words of one kind, up to the next "B-"; words without a label are left out."""
     groups = list[list[TaggedSpan]]()
     last = ""
     for word in words:

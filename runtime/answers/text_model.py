@@ -44,7 +44,7 @@ _DOES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class RankedDocument:
-    """A document's place in the list that was given, and its score."""
+    """A document's index in the list that was passed, and its score."""
 
     index: int
     score: float
@@ -56,7 +56,7 @@ class TokenRows:
 
     Attributes:
         tokens: as the tokenizer writes them, special tokens included.
-        offsets: where each stands in the text: first character, and the place after the last; (0, 0) of special ones.
+        offsets: where each is in the text: index of its first character and after its last; (0, 0) for special tokens.
         vectors: float32 [len, E], the model's row of each; None: it gives none.
     """
 
@@ -74,7 +74,7 @@ class TextModel:
         tokenizer: a tokenizer.json, instead of that one.
         shown_path: what the model is called in messages.
         truncate: of models that came from no folder: whether texts are cut to the model's positions.
-        ran: hears of texts that have run: how many, and their tokens.
+        on_chunk: is called after every chunk of texts that has run, with their number and that of their tokens.
 
     Raises:
         SessionError: the tokenizer is not there, or another model's, or texts do not give what the model reads.
@@ -124,7 +124,7 @@ class TextModel:
         """A vector for every text, float32 [B, E]; [E] of a text by itself.
 
         Args:
-            texts: any number of them; longer ones than the model takes lose an end.
+            texts: any number of them; texts that are too long for the model are truncated.
             prompt_name: the prompt to put in front, of those that the model keeps; None: its default.
             prompt: the prompt itself; "" for none.
             normalize: whether vectors have length 1; None: as the model's folder says.
@@ -138,8 +138,8 @@ class TextModel:
             raise SessionError(f"{self._shown_path}: gives no vectors of texts, {self._what_it_gives()}")
         if normalize is False and self.info.normalize:
             raise SessionError(
-                f"{self._shown_path}: its vectors have length 1, and no other numbers are left of them; make the model "
-                "without (--no-normalize; padfree.Model(..., normalize=False) of a folder)"
+                f"{self._shown_path}: the model itself normalizes its vectors to length 1; build it again without that "
+                "(--no-normalize; padfree.Model(..., normalize=False) with a folder)"
             )
         many = _as_list(texts)
         tokens = self._reader.read_packed(many, prompt_name=prompt_name, prompt=prompt)
@@ -216,8 +216,8 @@ class TextModel:
 
         Args:
             texts: any number of them.
-            words: every word by itself, those labelled "O" too; otherwise words that "B-" and "I-" hold together are
-                one, and those that are nothing are left out.
+            words: every word by itself, also those labelled "O"; otherwise words joined by "B-" and "I-" are one span,
+                and words labelled "O" are left out.
             inputs: other inputs of the model with a row per text, by name.
 
         Raises:
@@ -268,8 +268,8 @@ class TextModel:
         if kind in _DOES:
             return f"it {_DOES[kind]}: call {kind}"
         return (
-            f"only {', '.join(self._outputs)}; make it with pooling (--pooling mean; padfree.Model(..., "
-            "pooling='mean') of a folder), or call tokens"
+            f"only {', '.join(self._outputs)}; build it with pooling (--pooling mean; padfree.Model(..., "
+            "pooling='mean') with a folder), or call tokens"
         )
 
     def _rows(self, output: OutputInfo, tokens: PackedTexts, inputs: Values) -> list[Array]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls with all arrays on the GPU: what was checked once needs no second look at arrays of the same description."""
+"""Calls with all arrays on the GPU: once one has passed all checks, those of the same description need none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 class CheckedCalls:
-    """The calls of one packed engine. Values on the GPU are never looked at, so a description says all there is.
+    """The calls of one packed engine. Values on the GPU are never checked, so a description is all that checks need.
 
     Any number of threads may use it.
     """
@@ -75,7 +75,7 @@ class CheckedCalls:
         return call.key in self._checked_keys
 
     def remember(self, call: Call) -> None:
-        """Says that it has; without tokens or sequences a call is made otherwise, and is not kept."""
+        """Records that it has; calls without tokens or sequences take another way and are not kept."""
         if all(feed.nbytes for feed in call.feeds.values()):
             if len(self._checked_keys) >= MOST_KEPT:
                 self._checked_keys.clear()

@@ -29,7 +29,7 @@ SIZES = {"bfloat16": 2, "bool": 1}
 class DeviceInput(NamedTuple):
     """An array of the caller on the GPU, checked: contiguous, of the type that the engine reads.
 
-    `stream` is the one that its values are made on, None when they are there or made in the order of ours.
+    `stream` is the one that produces its values; None if they are ready, or produced in the order of ours.
     """
 
     address: int
@@ -166,7 +166,7 @@ class Memory(Protocol):
 
     @property
     def stream(self) -> int | None:
-        """The stream in whose order the values are there; None when they are there already."""
+        """The stream in whose order the values are ready; None if they are ready already."""
 
     def let_wait(self, consumer: int) -> None:
         """Makes a stream wait for the values."""
@@ -185,7 +185,7 @@ class DeviceArray:
         shape: elements in every dimension.
         dtype: "float32", "float16", "bfloat16", ...
         device: CUDA device number.
-        stream: the stream in whose order the values are there; None when they are there already.
+        stream: the stream in whose order the values are ready; None if they are ready already.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class DeviceArray:
 
     @property
     def stream(self) -> int | None:
-        """The stream in whose order the values are there; None when they are there already."""
+        """The stream in whose order the values are ready; None if they are ready already."""
         return self._memory.stream
 
     def __len__(self) -> int:
@@ -290,7 +290,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _has_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether steps differ from a contiguous array's; steps along one element or none do not count."""
+    """Whether steps differ from a contiguous array's; dimensions of size 0 or 1 do not count."""
     gapless = contiguous_strides(shape)
     if strides == gapless:
         return False
@@ -301,7 +301,7 @@ def _has_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 @lru_cache(64)
 def _name_of(dtype: np.dtype[Any]) -> str:
-    """Its name, which NumPy puts together in 3 us every time."""
+    """Its name, which NumPy takes 3 us to build every time."""
     return str(dtype.name)
 
 

@@ -31,7 +31,7 @@ def device_feeds(
 ) -> dict[str, Any]:
     """The inputs of a packed engine, some of them on the GPU.
 
-    Shapes and types are checked, and the values of what is on the host; what is on the GPU is not looked at.
+    Shapes and types are checked, and the values of what is on the host; values on the GPU are not.
 
     Raises:
         SessionError: an .onnx file's session, or arrays that do not fit the engine or each other.
@@ -106,7 +106,7 @@ def device_feeds(
 
 
 def _check_shared_rows(of_sequences: Mapping[str, Any], metadata: Metadata) -> None:
-    """Checks what the model has once for a batch, where it is on the host. Raises SessionError."""
+    """Checks inputs that the model has once per batch, if they are on the host. Raises SessionError."""
     rows = {name: of_sequences[name] for name in metadata.shared_inputs}
     for name, values in rows.items():
         if not isinstance(values, DeviceInput) and len(values):
@@ -114,7 +114,7 @@ def _check_shared_rows(of_sequences: Mapping[str, Any], metadata: Metadata) -> N
 
 
 def _longest_feed(metadata: Metadata, longest: int | None) -> dict[str, Any]:
-    """`max_seqlen`, for graphs with padded nodes: the profile's where the lengths are on the GPU, unseen."""
+    """`max_seqlen`, for graphs with padded nodes: the profile's limit where the lengths are on the GPU."""
     item = metadata.input_of_role("max_seqlen")
     if item is None:
         return {}

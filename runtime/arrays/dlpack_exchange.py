@@ -41,7 +41,7 @@ class Exchange:
         self._name_stream = _NameStream(name_stream)
 
     def describe(self, array: Any) -> Tensor | None:
-        """What an array is and where, as long as it is there; None where the library cannot say: `__dlpack__` may."""
+        """What an array is and where it lies, while it exists; None if the library cannot say (`__dlpack__` may)."""
         description = self.describe_bare(array)
         if description is None:
             return None
@@ -49,7 +49,7 @@ class Exchange:
         return Tensor(address, kind, index, type_name(*element), sizes, steps)
 
     def describe_bare(self, array: Any) -> Bare | None:
-        """The same in numbers alone, which takes two thirds of the time."""
+        """The same as plain numbers, which takes two thirds of the time."""
         buffer = _TensorBuffer()
         try:
             if self._describe(id(array), ctypes.addressof(buffer)):

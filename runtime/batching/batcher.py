@@ -71,8 +71,8 @@ class Batcher:
         max_waiting: most requests in the queue.
         max_waiting_tokens: most tokens in the queue; None is no limit.
         cache_bytes: memory for answers by token ids; 0 keeps none. With it, answers are arrays that cannot be written.
-        tokens_a_second: what the model computes, measured before; what it is seen to compute replaces it. By it,
-            requests are refused that could not be answered before their deadlines.
+        tokens_a_second: the model's rate, measured beforehand; the observed rate replaces it. Requests that could not
+            be answered before their deadlines at this rate are refused.
 
     Raises:
         SessionError: a number that means nothing.
@@ -118,12 +118,12 @@ class Batcher:
         Args:
             sequence: its ids, or {"input_ids": ids, "token_type_ids": types}; integers, arrays or lists.
             deadline_s: the answer is wanted within so many seconds; a request for which it is too late is not run.
-            caller: whoever names one gets answers in the order of asking; others get each as soon as it is there.
-            client: who shares the queue with others where the policy is FairShare.
+            caller: answers to one caller come in the order of its requests; without one, each as soon as it is ready.
+            client: whose share of the queue the request counts to, with the policy FairShare.
 
         Returns:
             A future with output name -> [L, ...] or [...], as Session.run gives it for one sequence. Cancelling it
-            takes the request out of the queue; one that runs already runs on.
+            takes the request out of the queue; one that runs already is not stopped.
 
         Raises:
             SessionError: the sequence does not fit the model.
@@ -172,8 +172,8 @@ class Batcher:
             deadline_s: as for submit.
             caller: as for submit.
             client: as for submit.
-            shares: how many clients the group stands for, whose small requests it is made of.
-            part: the most of it that stays together; None: all.
+            shares: how many clients' small requests the group consists of.
+            part: the most that is queued as one request; None: all.
 
         Returns:
             A future with what Session.run returns for them.

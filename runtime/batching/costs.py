@@ -24,7 +24,7 @@ FloatArray = npt.NDArray[np.float64]
 FORMAT = 1
 KIND = "padfree cost table"
 NOISE = 0.2
-"""A measurement that has to move by a larger share to make the table monotone is worth a warning."""
+"""If a cell has to move by a larger fraction to make the table monotone, a warning is logged."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 class CostTable:
     """What a run costs, measured with sequences of equal length.
 
-    A run of unequal lengths costs, on a padded model, what as many sequences of the longest length cost. On a packed
-    model time follows from the tokens T = sum(L) (GEMMs, norms) and from Q = sum(L^2) (attention). The table's run
-    of T^2 / Q sequences of length Q / T has the same T and Q, so its cost is taken.
+    On a padded model a run of unequal lengths costs as much as the same number of sequences of the longest length. On
+    a packed model the time follows from the tokens T = sum(L) (GEMMs, norms) and from Q = sum(L^2) (attention). The run
+    of T^2 / Q sequences of length Q / T has the same T and Q, so the table's cost of that run is taken.
 
     Physics allows no run that is faster for being larger: where noise says so, a cell becomes the mean of the largest
     smaller and the smallest larger run. Between cells cost is bilinear, below the shortest length it is that of the
@@ -44,9 +44,9 @@ class CostTable:
     Attributes:
         interface: "packed" or "padded".
         lengths: grid of lengths, in tokens, growing; two or more.
-        batches: grid of sequences a run, growing from 1; two or more.
-        cost_ms: a row a length, a cell a batch; None where a run is beyond what the model takes, after at least one
-            measured cell in every row.
+        batches: grid of sequences per run, growing from 1; two or more.
+        cost_ms: a row per length with a cell per batch size; None where a run is beyond the model's limits. Every row
+            begins with at least one measured cell.
         environment: what was measured, where and with which versions.
     """
 
@@ -146,11 +146,11 @@ def _check(table: CostTable) -> None:
         if len(axis) < 2 or not whole or any(low >= high for low, high in pairwise(axis)):
             raise SessionError(f"{name} are {list(axis)}, allowed: two or more growing whole numbers; measure again")
     if table.batches[0] != 1:
-        raise SessionError(f"batches begin with {table.batches[0]}, allowed: 1, a request alone; measure it too")
+        raise SessionError(f"batches begin with {table.batches[0]}, allowed: 1, a single request; measure it too")
     if [len(row) for row in table.cost_ms] != [len(table.batches)] * len(table.lengths):
         raise SessionError(
             f"cost_ms has rows of {[len(row) for row in table.cost_ms]} cells, allowed: {len(table.lengths)} rows (one "
-            f"a length) of {len(table.batches)} (one a batch); measure again"
+            f"per length) of {len(table.batches)} (one per batch size); measure again"
         )
     for length, row in zip(table.lengths, table.cost_ms, strict=True):
         _check_row(length, row)
@@ -169,7 +169,7 @@ def _check_row(length: int, row: Sequence[float | None]) -> None:
 
 
 def _fill(table: CostTable) -> FloatArray:
-    """The measured grid; cells beyond the model's limits, which no run needs but interpolation does, in proportion."""
+    """The measured grid; cells beyond the model's limits, which only interpolation reads, grow in proportion."""
     grid = np.empty((len(table.lengths), len(table.batches)))
     for at, row in enumerate(table.cost_ms):
         known_costs = [cost for cost in row if cost is not None]

@@ -22,8 +22,8 @@ IntArray = npt.NDArray[np.int64]
 
 FIXED_MS, TOKEN_MS, SQUARES_A_TOKEN = 0.2, 2.7e-4, 2700
 """A packed run of BERT-base in fp16 on an H200: 0.283 ms for 1 x 128, 0.541 ms for 16 x 128 and 1.69 ms for 16 x 512
-with 40 % padding (benchmarks/results/h200/end_to_end.jsonl). What a squared length costs is what a 2700th of a token
-costs."""
+with 40 % padding (benchmarks/results/h200/end_to_end.jsonl). A squared length costs as much as a 2700th of a
+token."""
 SWAPS_A_PART, ALIKE = 2, 1000
 """Most swaps per part; parts that differ by a thousandth of their mean are alike."""
 MODEL_LENGTHS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -58,8 +58,8 @@ def snake(lengths: npt.ArrayLike, workers: int) -> list[IntArray]:
 def even_out(parts: Sequence[IntArray], lengths: npt.ArrayLike) -> list[IntArray]:
     """Swaps sequences between who has most work and who has least, as long as that brings these closer.
 
-    After a snake of few sequences there is a rest of some per cent, which a swap or two take away. Work is counted in
-    whole numbers: sums of fractions may round differently on another processor, which would then swap others.
+    After a snake of few sequences the work still differs by some per cent, which a swap or two remove. Work is counted
+    in whole numbers: sums of fractions may round differently on another processor, which would then swap others.
 
     Args:
         parts: the indexes of each part; counts stay as they are.

@@ -7,14 +7,14 @@ from padfree.runtime.errors import SessionError
 
 
 class BatchingError(SessionError):
-    """A request that fits the model, and was not served all the same."""
+    """A request that fits the model and was still not served."""
 
 
 class QueueFullError(BatchingError):
     """Too much waits already; nothing was queued.
 
     Attributes:
-        retry_after_s: when there will be room, by what the model computes a second; None where that is not known.
+        retry_after_s: seconds until there is room, at the model's rate; None where that is not known.
     """
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Futures that take a third of the time and of the objects of the standard library's."""
+"""Futures that need a third of the time and of the objects that the standard library's need."""
 
 from __future__ import annotations
 

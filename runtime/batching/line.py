@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits, as policies ask it: sums, and the first in some order, without looking at all of them."""
+"""The waiting requests as policies see them: sums, and the first in some order, without a look at all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OrderKey = Callable[[Waiting], float]
 
 EntryT = TypeVar("EntryT", bound=Hashable)
 EntryT_co = TypeVar("EntryT_co", covariant=True)
-SPARE_ENTRIES = 64  # that are gone, in a heap, before it is worth making it anew
+SPARE_ENTRIES = 64  # removed entries that a heap may hold before it is built anew
 
 
 class Line(Protocol[EntryT_co]):
@@ -32,7 +32,7 @@ class Line(Protocol[EntryT_co]):
         """Of all requests."""
 
     def in_order(self, order: str | None) -> Iterator[tuple[EntryT_co, Waiting]]:
-        """The requests by a key, the least first; None: in the order of arrival, in which equal ones are, too."""
+        """The requests by a key, the least first, and equal keys by arrival; None: all by arrival."""
 
     def least(self, order: str) -> float:
         """The least key in an order; infinity where nobody waits."""
@@ -77,7 +77,7 @@ class IndexedLine(Generic[EntryT]):
     """
 
     def __init__(self, orders: Mapping[str, OrderKey]) -> None:
-        # A dict would look at the gaps that those who left the front have left, again and again.
+        # A dict would scan the gaps that removed requests leave at its front, again and again.
         self._waiting: OrderedDict[EntryT, Waiting] = OrderedDict()
         self._orders = {name: (key, _Order(self._waiting)) for name, key in orders.items()}
         self._arrivals = count()

@@ -49,11 +49,11 @@ def measure_costs(
     Args:
         session: what runs; nothing else should use its device meanwhile.
         lengths: grid of lengths, growing; by default up to the longest that the session takes.
-        batches: grid of sequences a run, growing from 1; by default up to the most that it takes.
+        batches: grid of sequences per run, growing from 1; by default up to the most that it takes.
         repeats: timed runs of a cell, of which the median is kept.
         seed: of the token ids.
         environment: what else to write down about the measurement, beside what the session knows.
-        say: called with a line a length.
+        say: called with a line per length.
 
     Raises:
         SessionError: lengths or batches that the session does not take, or that are no grid.

@@ -8,12 +8,12 @@ import threading
 import time
 
 MEMORY_S = 5.0
-"""What was seen so long ago counts for a third of what is seen now."""
+"""What was measured this long ago weighs a third of what is measured now."""
 LEAST_S = 0.25
-"""So much time has to have been seen before it tells anything."""
+"""The rate counts as unknown until runs of this many seconds were measured."""
 TIME_FRACTION = 0.5
-"""A request is taken where what waits, and itself, need no more than this part of the time that it has: others come
-meanwhile, and have shares of the model, too."""
+"""A request is accepted if it and all that waits need no more than this fraction of its time: other requests arrive
+meanwhile and have shares of the model, too."""
 
 
 class Pace:
@@ -53,7 +53,7 @@ class Pace:
 
 
 def room(tokens_a_second: float | None, seconds: float) -> float:
-    """The most tokens that may wait, a request's own with them, for it to be answered within its time."""
+    """The most tokens that may wait, including the request's own, if it is to be answered in time."""
     if tokens_a_second is None or seconds == math.inf:
         return math.inf
     return TIME_FRACTION * seconds * tokens_a_second

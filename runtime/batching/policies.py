@@ -27,7 +27,7 @@ class FirstCome(LinePolicy):
 
     Attributes:
         budget: what a run takes; `Session.budget`, or less.
-        max_delay_s: how long a request waits for company; 0 starts whenever a run can start.
+        max_delay_s: how long a request waits for others to share its run; 0 starts whenever a run can start.
         patience_s: None keeps to the order of arrival; a number serves what is due first (`policy.in_order`).
         costs: lets requests that would miss their deadline be refused, and keeps runs short enough for those in it.
     """
@@ -46,7 +46,7 @@ class FirstCome(LinePolicy):
 
     @property
     def orders(self) -> Mapping[str, OrderKey]:
-        """When requests are due, and until when they wait for company, where that is asked for."""
+        """When requests are due, and until when they wait for others, where that is asked for."""
         return orders_of(self.patience_s, self.max_delay_s, self.costs)
 
     def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
@@ -63,13 +63,13 @@ class FirstCome(LinePolicy):
 class FairShare(LinePolicy):
     """Every client gets as many tokens as any other while it waits, whatever each has in the queue (`turns`).
 
-    Beside any number of clients with long queues, a short request of one that has nothing else there is in the next
+    However many clients have long queues, a short request of a client that has nothing else waiting is in the next
     run. Requests of one client run in the order of arrival, and where nobody names a client (`Batcher.submit`), all do,
     as under FirstCome.
 
     Attributes:
-        budget: what a run takes; no more than takes as long as a short request may wait.
-        max_delay_s: how long a request waits for company; 0 starts whenever a run can start.
+        budget: what a run takes; no run should last longer than a short request may wait.
+        max_delay_s: how long a request waits for others to share its run; 0 starts whenever a run can start.
         costs: as for FirstCome.
     """
 
@@ -86,7 +86,7 @@ class FairShare(LinePolicy):
 
     @property
     def orders(self) -> Mapping[str, OrderKey]:
-        """The order of turns, and until when requests wait for company, where that is asked for."""
+        """The order of turns, and until when requests wait for others, where that is asked for."""
         return {**orders_of(None, self.max_delay_s, self.costs), TURN: lambda request: request.turn}
 
     def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
@@ -108,7 +108,7 @@ class CheapestCut(LinePolicy):
     Attributes:
         costs: what runs cost.
         budget: what a run takes; `Session.budget`, or less.
-        max_delay_s: how long a request waits for company; 0 starts whenever a run can start.
+        max_delay_s: how long a request waits for others to share its run; 0 starts whenever a run can start.
         patience_s: None serves the oldest request first; a number what is due first (`policy.in_order`).
         window: requests that are looked at, the first in that order: bounds the time of a decision.
     """
@@ -127,7 +127,7 @@ class CheapestCut(LinePolicy):
 
     @property
     def orders(self) -> Mapping[str, OrderKey]:
-        """When requests are due, and until when they wait for company, where that is asked for."""
+        """When requests are due, and until when they wait for others, where that is asked for."""
         return orders_of(self.patience_s, self.max_delay_s, self.costs)
 
     def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:

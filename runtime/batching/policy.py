@@ -84,7 +84,7 @@ def orders_of(patience_s: float | None, max_delay_s: float, costs: CostTable | N
     """The orders that policies with these settings look at.
 
     DUE: a request is due at its deadline, or `patience_s` after its arrival if that is sooner, so that none waits
-    forever for more urgent ones. START: when somebody has waited long enough for company, which is `max_delay_s`, or
+    forever for more urgent ones. START: when a request has waited long enough for others, which is `max_delay_s`, or
     half of the slack that a deadline leaves. LONGEST: the longest sequence first.
     """
     orders: dict[str, OrderKey] = {}
@@ -102,7 +102,7 @@ def orders_of(patience_s: float | None, max_delay_s: float, costs: CostTable | N
 
 
 def start_s(line: Line[EntryT], budget: Budget, max_delay_s: float) -> float:
-    """When the next run starts: at once if no more would fit, or when somebody has waited long enough for company."""
+    """When the next run starts: at once if no more would fit, or when a request has waited long enough for others."""
     if not max_delay_s or not budget.takes(line.sequences + 1, line.tokens, int(-line.least(LONGEST))):
         return -math.inf
     return line.least(START)

@@ -21,11 +21,11 @@ LATEST = "latest"
 """The order of the moments at which requests have to start, at the latest."""
 
 LARGE = 0.75
-"""Clients that share a queue fill so much of it with requests beyond half of their share; the rest is for others."""
+"""Clients may fill this fraction of a queue with requests beyond half of their share; the rest is for others."""
 LONGEST_WAIT_S = 3600.0
-"""Then a thread looks again: Python cannot wait for any number of seconds that a caller may name."""
+"""After this time a thread looks again: Python cannot wait for arbitrarily many seconds."""
 SHORTEST_WAIT_S = 1e-3
-"""A policy that runs nothing, and wants to be asked again at once, is asked so much later."""
+"""A policy that runs nothing and wants to be asked again at once is asked after this time."""
 
 
 class HasWaiting(Hashable, Protocol):
@@ -128,12 +128,12 @@ class RequestQueue(Generic[RequestT]):
         if rate is not None and tokens + more > most:
             raise QueueFullError(
                 f"{tokens} tokens wait and the request has {more}, which take {(tokens + more) / rate:.1f} s, allowed: "
-                f"{most / rate:.1f}, for others come meanwhile; try again later, send less, or allow more time",
+                f"{most / rate:.1f} s, as others arrive meanwhile; try again later, send less, or allow more time",
                 (tokens + more - most) / rate,
             )
 
     def _share(self, most: float, request: Waiting, tokens: int) -> float:
-        """What may wait: all of it for those who ask for little, so that who asks for much leaves room for them."""
+        """What may wait: everything for clients that ask for little; those that ask for much leave room for them."""
         if self._turns is None or self._turns.is_modest(request, tokens, most):
             return most
         return LARGE * most

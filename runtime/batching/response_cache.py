@@ -21,7 +21,7 @@ OVERHEAD_BYTES = 512
 def cache_key(inputs: Mapping[str, Array]) -> bytes:
     """The values of all inputs of one sequence, in the model's order.
 
-    Those of tokens are of one length, and those of the sequence of a known one, so that nothing else looks the same.
+    Values of tokens have one length, and values of the sequence a known one: no other request has the same key.
     """
     return b"".join(row.tobytes() for row in inputs.values())
 

@@ -25,9 +25,9 @@ from .waiting import Waiting
 Array = npt.NDArray[Any]
 
 FAILED_ALONE = 8
-"""So many requests of a run fail alone, and nothing of it succeeds: the model is at fault, the rest is not tried.
+"""If this many requests of a run fail alone and none succeeds, the model is at fault, and the rest is not tried.
 
-Four bad requests meet first in a run now and then where one of fifty is bad.
+Where one request in fifty is bad, a run begins with four bad ones now and then.
 """
 
 _log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class Server:
 
     def _give_up(self, parts: list[list[Request]], reason: str) -> None:
         for request in (request for part in parts for request in part):
-            self._fail(request, BatchingError(f"the model fails: {reason}; see what ails it, then send this one again"))
+            self._fail(request, BatchingError(f"the model fails: {reason}; find out why, then send this request again"))
 
     def _fail(self, request: Request, error: Exception) -> None:
         self.count(failed=1)
@@ -221,6 +221,6 @@ def too_late(waiting: Waiting) -> DeadlineError:
     """The error for a request that cannot be answered in time any more."""
     slack_ms = 1e3 * (waiting.deadline_s - waiting.arrived_s)
     return DeadlineError(
-        f"a request of {waiting.length} tokens cannot be answered within {slack_ms:.1f} ms, what its caller allowed; "
-        "allow more, send less, or add a GPU"
+        f"a request of {waiting.length} tokens cannot be answered within the {slack_ms:.1f} ms that its caller allows; "
+        "allow more time, send less, or add a GPU"
     )

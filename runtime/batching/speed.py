@@ -12,11 +12,11 @@ from ..budget import Budget
 from ..request import RaggedBatch
 
 RUN_S = 0.1
-"""A run takes no more tokens than it computes in so long: whoever has one text waits for the run that is under way."""
+"""A run takes no more tokens than the model computes in this time: a short request waits for the run under way."""
 LEAST_TOKENS, MOST_TOKENS = 256, 1 << 15
 """Of a run, where the model is slow, and where it sets no limit."""
 REPEATS = 2
-"""Runs of every size; the first may find memory and kernels to be made."""
+"""Runs of every size; the first may have to allocate memory and load kernels."""
 
 
 class Measurable(Protocol):

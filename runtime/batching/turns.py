@@ -31,7 +31,7 @@ class Turns:
         self._all_shares = 0
 
     def is_modest(self, request: Waiting, tokens: int, room: float) -> bool:
-        """Whether a client has no more than half of its share of a room with a request of so many tokens."""
+        """Whether a client, with a request of so many tokens, uses no more than half of its share of the room."""
         shares = self._all_shares + (0 if request.client in self._shares else request.shares)
         return self._tokens[request.client] + tokens <= room * request.shares / (2 * shares)
 

@@ -36,7 +36,7 @@ class GraphCache(Generic[KeyT, KeptT]):
     Args:
         max_graphs: how many are kept.
         max_bytes: device memory that they may take.
-        comes: a key is worth a graph when it comes for this time.
+        min_uses: a key is worth a graph from this use on.
     """
 
     def __init__(self, max_graphs: int, max_bytes: int, min_uses: int = 2) -> None:

@@ -25,9 +25,9 @@ from .staging import DeviceFeeds, DeviceInputs, StagingBuffers, in_place
 _log = logging.getLogger("padfree.runtime")
 
 GraphKey = tuple[Sizes, tuple[tuple[str, int], ...]]
-"""What a graph is fixed to that reads inputs where a caller has them: its sizes, and their names and addresses."""
+"""Key of a graph that reads inputs in the caller's memory: its sizes, and the inputs' names and addresses."""
 IN_PLACE_USES = 64
-"""Addresses that came so often will come on. A capture takes as long as hundreds of runs save without their copies."""
+"""Addresses used this often are expected again. A capture takes as long as hundreds of runs save without copies."""
 IN_PLACE_DIVISOR = 4  # so many times fewer graphs, and less of their memory, than for sizes
 
 

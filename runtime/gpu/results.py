@@ -113,7 +113,7 @@ class DeviceMemory:
 
     @property
     def stream(self) -> int | None:
-        """The caller's stream, in whose order the values are there; None when they are there already."""
+        """The caller's stream, in whose order the values are ready; None if they are ready already."""
         return None if self._stream is None else self._stream.handle
 
     def let_wait(self, consumer: int) -> None:

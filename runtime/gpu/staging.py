@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs on their way into an arena's block: in the order of who makes them, those of the host in one copy."""
+"""Copies inputs into an arena's block: after the streams that produce them, those of the host in one copy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def in_place(on_device: DeviceInputs, allocations: Mapping[str, Allocation] | No
 
 
 class StagingBuffers:
-    """Where the inputs of one placement are staged: views of an arena's staging buffer, made when it is a new one."""
+    """Where the inputs of one placement are staged: views of an arena's staging buffer, anew when that is replaced."""
 
     def __init__(self, arena: Arena, placement: Placement) -> None:
         self._arena = arena

@@ -55,7 +55,7 @@ def check_engine(engine: EngineInfo, source: str, *, version: str, device: Devic
     if short_version(version) != short_version(engine.tensorrt):
         raise SessionError(
             f"{source}: built by TensorRT {engine.tensorrt}, this machine has {short_version(version)}, and plans run "
-            f"in the version that built them only; install tensorrt=={engine.tensorrt}, or {rebuild}"
+            f"only in the version that built them; install tensorrt=={engine.tensorrt}, or {rebuild}"
         )
     if device.compute_capability != engine.compute_capability:
         raise SessionError(

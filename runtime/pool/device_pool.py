@@ -40,9 +40,9 @@ class DevicePool:
     where devices have nothing to do. Rows of a divided batch are computed beside other rows than in one session, so
     that they may round differently.
 
-    A device on which work fails that another one then does is taken out, named in `failures` and in the log; the others
-    go on. Any number of threads may use a pool at once. `Batcher(pool, FirstCome(pool.budget), runs=pool.runs)` batches
-    single requests on all of its devices.
+    A device on which work fails, and then succeeds on another, is taken out and named in `failures` and in the log; the
+    others go on. Any number of threads may use a pool at once. `Batcher(pool, FirstCome(pool.budget), runs=pool.runs)`
+    batches single requests on all of its devices.
 
     Args:
         sessions: name -> session of the same file, one or more; the pool closes them.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sessions of a pool: how much work each has before it, which is free first, and which have failed."""
+"""The sessions of a pool: how much work each has to do, which ends first, and which have failed."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class Member:
 class Members:
     """All devices of a pool. A run goes to the one whose work ends first.
 
-    A device is at fault when work fails on it that another one then does: it is taken out, and its name and reason are
-    kept. Work that fails everywhere is at fault itself, and takes nobody out.
+    A device is at fault when work fails on it and then succeeds on another: it is taken out, and its name and the
+    reason are kept. Work that fails everywhere is at fault itself, and no device is taken out.
 
     Args:
         sessions: name -> session.
@@ -181,7 +181,7 @@ class Members:
                     member.busy_s += 0.0 if member.under_way else time.perf_counter() - member.busy_since
 
     def _take_out(self, failures: Mapping[str, Exception]) -> None:
-        """Takes out those on which work failed that another one did; the last one in use stays."""
+        """Takes out devices on which work failed that another one did; the last one in use stays."""
         for member in self._members:
             if member.name not in failures:
                 continue
@@ -190,7 +190,7 @@ class Members:
                 if member.failure or in_use == 1:
                     continue
                 member.failure = str(failures[member.name]) or repr(failures[member.name])
-            _log.error("%s is taken out, another device did what failed on it: %s", member.name, member.failure)
+            _log.error("%s is no longer used, another device did what failed on it: %s", member.name, member.failure)
 
 
 def _close(member: Member) -> Exception | None:
@@ -200,7 +200,7 @@ def _close(member: Member) -> Exception | None:
     except Exception as error:
         if not member.failure:
             return error
-        _log.warning("%s was taken out, and cannot be closed either: %s", member.name, error)
+        _log.warning("%s is no longer used, and cannot be closed either: %s", member.name, error)
     return None
 
 
@@ -208,4 +208,6 @@ def _failed_everywhere(failures: Mapping[str, Exception]) -> Exception:
     if len(failures) == 1:
         return next(iter(failures.values()))
     reasons = "; ".join(f"{name}: {error}" for name, error in failures.items())
-    return SessionError(f"the run failed on all {len(failures)} devices in use ({reasons}); see what ails them")
+    return SessionError(
+        f"the run failed on all {len(failures)} devices in use ({reasons}); check them: padfree doctor, nvidia-smi"
+    )

@@ -20,14 +20,14 @@ class AddedTokens:
     """The tokens of one folder.
 
     Args:
-        given: tokenizer_config.json.
-        saved: tokenizer.json.
+        settings: tokenizer_config.json.
+        tokenizer_json: tokenizer.json.
         file: added_tokens.json.
         defaults: special tokens of the tokenizer's class.
-        extra: what the class makes of a list of more, where it is asked for one.
-        adds: it is asked for one whatever settings list.
+        extra: makes the class's list of further special tokens from that of the settings.
+        adds: the class adds its list, whatever the settings list.
         plain: which special tokens keep no spaces beside them, see `Family`.
-        wrong: makes the error for an entry that is of no allowed kind: of its name, and what is allowed.
+        wrong: makes the error for an entry of a kind that is not allowed, from its name and what is allowed.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class AddedTokens:
         self._defaults, self._extra, self._adds, self._plain = defaults, extra, adds, plain
 
     def add_to(self, tokenizer: Tokenizer, rows: int | None) -> None:
-        """Adds them, but for those that a table of so many rows has none for; None: it has one for all."""
+        """Adds them, except those beyond a table of so many rows; None: the table has a row for each."""
         size = tokenizer.get_vocab_size(with_added_tokens=True)
         known_tokens = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
         for token in self._tokens():

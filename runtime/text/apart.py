@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens made in a process that can die: of tokenizers whose time or memory may explode with a text."""
+"""Tokens made in a process that may be ended, for tokenizers whose time or memory may explode with a text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Text = str | tuple[str, str]
 _WAIT = 20
-"""Times a text's seconds of a processor: how long it may take where others have the processor."""
+"""A text may take this many times its seconds of processor time, as others may use the processor."""
 
 
 class TextError(SessionError):
@@ -71,7 +71,7 @@ class Apart:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Apart | None:
-        """None where the tokenizer's time grows with the text as it should, so that it needs no process."""
+        """None if the tokenizer's time grows in proportion to the text, so that it needs no process."""
         why = slow_pattern(tokenizer)
         return None if why is None else cls(tokenizer, why)
 
@@ -101,11 +101,13 @@ class Apart:
             slow = status in (-signal.SIGXCPU, -signal.SIGKILL)
             bound = f"{seconds} s of a processor's time" if slow else "the memory that it may have"
             raise TextError(
-                at, f"the tokenizer takes more than {bound}, by {self._why}; send a shorter text, or another tokenizer"
+                at,
+                f"the tokenizer takes more than {bound}, due to {self._why}; send a shorter text, or use another "
+                "tokenizer",
             ) from None
         if isinstance(answer, dict):
             self._end()  # what it has still to say is about other texts
-            raise TextError(at, f"the tokenizer gives up ({answer['error']}), by {self._why}; send another text")
+            raise TextError(at, f"the tokenizer gives up ({answer['error']}), due to {self._why}; send another text")
         return TextRow(*answer)
 
     def _running(self) -> subprocess.Popen[bytes]:

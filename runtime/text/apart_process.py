@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 LENGTH = struct.Struct("<Q")
 SECONDS, CHARACTERS_A_SECOND = 5, 50_000
-"""Of a processor's time for a text of any length, and what more a longer one gets."""
+"""Seconds of processor time for a text of any length; a longer one gets a second more for so many characters."""
 MEMORY, MEMORY_A_CHARACTER = 1 << 30, 2 << 10
-"""Bytes for a text of any length, and what more each character gets."""
+"""Bytes for a text of any length, and for each character beside them."""
 
 
 def read_message(source: BinaryIO) -> Any:
@@ -51,12 +51,12 @@ def write_message(target: BinaryIO, content: Any) -> None:
 
 
 def seconds_for(characters: int) -> int:
-    """Of a processor's time."""
+    """The processor time that a text of so many characters may take."""
     return SECONDS + characters // CHARACTERS_A_SECOND
 
 
 def _bound(characters: int, memory: int) -> None:
-    """Lets the process die where a text takes more than its share."""
+    """Sets limits, beyond which the system ends the process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     soft = math.ceil(usage.ru_utime + usage.ru_stime) + seconds_for(characters)

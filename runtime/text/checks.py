@@ -32,7 +32,7 @@ def check_tokenizer(
     pad_id: int | None = None,
     token_types: bool = True,
 ) -> None:
-    """Refuses a tokenizer whose ids mean something else to the model than it means by them.
+    """Refuses a tokenizer whose ids do not mean the same to the model.
 
     A tokenizer may have fewer ids than the model's table has rows, which are often padded to a round number.
 

@@ -83,7 +83,7 @@ class TextEncoder:
     """Makes tokens of texts, or of pairs of texts. Threads may share one.
 
     Args:
-        tokenizer: pads nothing; it is the encoder's from now on.
+        tokenizer: without padding; the encoder owns it from now on.
         most: tokens of a text or pair, special tokens included; longer ones are cut. None: any number.
         side: the end that longer texts lose, "right" or "left".
         token_types: whether texts have token types.
@@ -155,7 +155,7 @@ class TextEncoder:
         return self._encode_rows(result, cut)
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
-        """What the tokenizers library makes of single texts that `encode` has taken: words and places of tokens too."""
+        """What the tokenizers library makes of single texts that `encode` has taken, with words and offsets."""
         return list(self._tokenizer.encode_batch(list(texts)))
 
     def full_length(self, text: Text) -> int:
@@ -191,7 +191,7 @@ class TextEncoder:
         return [(encoding.ids, encoding.type_ids, bool(encoding.overflowing)) for encoding in encodings]
 
     def _look_up_words(self, texts: Sequence[Text]) -> tuple[LookUpResult, Flags] | None:
-        """What the words of texts tell, and which texts are cut; None where they tell nothing."""
+        """Tokens of texts by their words, and which texts are cut; None where words are not looked up."""
         if self._words is None or not texts:
             return None
         if self._side != RIGHT:

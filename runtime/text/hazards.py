@@ -52,7 +52,7 @@ def growth(tokenizer: Tokenizer) -> int:
 
 
 def slow_pattern(tokenizer: Tokenizer) -> str | None:
-    """What in a tokenizer may take more than twice as long for texts of twice the length, for messages; or None."""
+    """What in a tokenizer may take more than twice as long for a text twice as long, for messages; or None."""
     for step in (*_steps(_state(tokenizer.normalizer)), *_steps(_state(tokenizer.pre_tokenizer))):
         pattern = step.get("pattern")
         if isinstance(pattern, dict) and "Regex" in pattern and not _is_linear(str(pattern["Regex"])):

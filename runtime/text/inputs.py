@@ -17,7 +17,7 @@ from .encoder import EncodedTexts
 Array = npt.NDArray[Any]
 
 ROUND = 32
-"""Positions; tables of two more than a power of two from here on are those of RoBERTa and its like."""
+"""Tables of positions with more rows, two more than a power of two, are those of RoBERTa and its like."""
 
 
 class TextInputs:
@@ -25,7 +25,7 @@ class TextInputs:
 
     Args:
         metadata: the model's.
-        shown: the model, for messages.
+        shown_path: the model, for messages.
 
     Attributes:
         others: inputs with a row per sequence that texts do not give; callers do.
@@ -52,10 +52,10 @@ class TextInputs:
             )
         if self._positions is not None and _begin_later(self._positions.limit):
             raise SessionError(
-                f"{shown_path}: the table of '{self._positions.original_name}' has {self._positions.limit} rows, as "
-                "that of "
-                "RoBERTa, whose positions begin at 2: texts do not tell where they begin; export the model without "
-                "that input, so that it counts positions itself, or run it on token ids with their positions"
+                f"{shown_path}: the table of '{self._positions.original_name}' has {self._positions.limit} rows, "
+                "like RoBERTa's, whose positions begin at 2, and padfree cannot tell where this model's begin; export "
+                "the model without that input, so that it counts positions itself, or run it on token ids with their "
+                "positions"
             )
         per_sequence = [item for item in metadata.inputs if item.role == "per_sequence"]
         self._prompts = next((item for item in per_sequence if item.original_name == PROMPT_LENGTH), None)

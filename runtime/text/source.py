@@ -68,7 +68,7 @@ def kept_content(model: Path, metadata: Metadata) -> bytes:
     info = metadata.text
     if info is None or info.tokenizer_sha256 is None:
         raise SessionError(
-            f"{model}: keeps no tokenizer, as models that were made of a folder do; pass --tokenizer "
+            f"{model}: keeps no tokenizer, as models that were made from a folder do; pass --tokenizer "
             "tokenizer.json (beside the model on the Hub), or build it from the model's folder"
         )
     file = tokenizer_path(model)

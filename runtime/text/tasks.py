@@ -35,7 +35,7 @@ class Choices:
         tokenizer: the tokenizer.json.
         max_length: most tokens of a text, or a pair.
         prompts: name -> what is put in front of texts.
-        default_prompt: the name of the prompt for who asks for none.
+        default_prompt: the name of the prompt for callers that name none.
         name: what the model is called.
         token_rows: an output that has a row per token, not one per text, answers too; its task is TOKENS.
         tags: likewise an output with labels of words; its task is TAG.
@@ -58,14 +58,14 @@ class Choices:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model as those know it who send it texts.
+    """A model as its callers see it.
 
     Attributes:
         name: what callers call it.
         task: one of TASKS, or TOKENS.
         output: the output that answers it, with a row per text, or, for TOKENS and TAG, a row per token.
         pooling: how that was made of rows of tokens; "" where it is not known.
-        activated: scores have gone through what makes shares of them; otherwise they are logits.
+        activated: scores are probabilities already; otherwise they are logits.
         precision: of the model.
         tokenizer: the tokenizer.json.
         tokenizer_json: what that file held when it was checked: whoever makes tokens later takes these bytes, for the
@@ -179,8 +179,8 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
     if choices.output is None and not answer_names:
         task = f" and {choices.task_option} {'|'.join(TASKS)}" if choices.task_option is not None else ""
         raise SessionError(
-            f"the model's outputs are {output_names}, and none of these names tells what answers a text; take a model "
-            f"that was made with --pooling, or of its folder, or pass {choices.output_option} NAME{task}"
+            f"the model's outputs are {output_names}, and none of these names tells what answers a text; build the "
+            f"model with --pooling, or from its folder, or pass {choices.output_option} NAME{task}"
         )
     output = outputs[choices.output or answer_names[0]]
     if output.layout == "per_sequence" or (output.has_token_rows and _takes_token_rows(output, metadata, choices)):
@@ -188,7 +188,7 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
     tags = output.has_token_rows and output.name in ANSWERS and choices.tags
     raise SessionError(
         f"'{output.name}' has no row per text, its layout is '{output.layout}'; make the model with --pooling mean, "
-        "or of its folder, which says how its vectors are made"
+        "or from its folder, which says how its vectors are made"
         + (f", or pass --task {TAG} if it has labels of words" if tags else "")
     )
 
@@ -228,7 +228,7 @@ def _task(model: Path, output: OutputInfo, info: contract.TextInfo, choice: str 
     if choice is None:
         if not candidates:
             raise SessionError(
-                f"the output '{output.name}' does not tell what it is for; pass --task {'|'.join(TASKS)}"
+                f"the name of output '{output.name}' does not tell what it is for; pass --task {'|'.join(TASKS)}"
             )
         return candidates[0]
     if candidates and choice not in candidates:

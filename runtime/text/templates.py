@@ -47,8 +47,8 @@ class TemplateEncoder:
     def __init__(self, tokenizer: Tokenizer, template: Template, side: str = RIGHT) -> None:
         if (why := slow_pattern(tokenizer)) is not None:
             raise SessionError(
-                f"a tokenizer whose time may explode, by {why}, makes no tokens of templates; give the model a "
-                "tokenizer.json without that pattern, or run it on token ids"
+                f"templates need a tokenizer whose time does not explode, and this one's may, due to {why}; give the "
+                "model a tokenizer.json without that pattern, or run it on token ids"
             )
         self._tokenizer, self._template, self._side = tokenizer, template, side
         self.least = len(self.encode([("", "")], None)[0][0])
@@ -66,7 +66,7 @@ class TemplateEncoder:
             )
 
     def encode(self, pairs: Sequence[tuple[str, str]], most: int | None) -> list[TemplateRow]:
-        """Ids, types, which are zeros, and whether something is cut, for each pair.
+        """For each pair its ids, its types, which are zeros, and whether it was cut.
 
         Args:
             pairs: queries and documents.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME, SETTINGS, MODEL = "tokenizer.json", "tokenizer_config.json", "config.json"
 _SPECIALS, _ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 _BY_BYTES = "LlamaTokenizer"
-"""The class that is none of its own where tokenizer.json cuts texts into bytes, as that of Llama 3."""
+"""A class that does not count where tokenizer.json cuts texts into bytes, as Llama 3's does."""
 TYPES = "token_type_ids"
 
 
@@ -105,7 +105,7 @@ def parse(content: bytes, source: Path) -> Tokenizer:
         raise SessionError(f"{source}: not a tokenizer file ({error}); {WHAT_TO_GIVE}") from error
     if (most := growth(tokenizer)) > MOST_GROWTH:
         raise SessionError(
-            f"{source}: its normalizers may make {most:,} characters of one, allowed: {MOST_GROWTH:,}; {WHAT_TO_GIVE}"
+            f"{source}: its normalizers may make {most:,} characters from one, allowed: {MOST_GROWTH:,}; {WHAT_TO_GIVE}"
         )
     return tokenizer
 

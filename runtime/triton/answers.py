@@ -24,13 +24,13 @@ Array = npt.NDArray[Any]
 
 
 def never() -> bool:
-    """What requests say of themselves that cannot be cancelled."""
+    """Whether a request that cannot be cancelled is cancelled."""
     return False
 
 
 @dataclass(frozen=True)
 class TritonRequest:
-    """Input name -> array, the names of the outputs that the caller wants, and whether it waits no longer."""
+    """Input name -> array, the names of the outputs that the caller wants, and whether the caller has gone."""
 
     tensors: Mapping[str, Array]
     output_names: Iterable[str]
@@ -44,8 +44,8 @@ class Failure:
     Attributes:
         message: for its caller.
         is_refusal: the request is at fault, not the run.
-        busy: nobody is: there is too much to do, and the same request may be answered later.
-        cancelled: nobody is, and nobody waits for the answer.
+        busy: there is too much to do, and the same request may be answered later.
+        cancelled: nobody waits for the answer any more.
     """
 
     message: str

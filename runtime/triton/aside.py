@@ -14,7 +14,7 @@ from .texts import Texts, TextTokenizer
 LARGE_BYTES = 1 << 14
 """Requests with more text are large: a core needs 20 to 60 ms for so much, and others would wait for it."""
 BACKLOG_BYTES = 1 << 23
-"""The most that waits; more is refused, for nobody waits so long. A core tokenises 0.2 to 1 MB a second."""
+"""The most that waits; more is refused, as nobody would wait that long. A core tokenises 0.2 to 1 MB a second."""
 
 
 class Aside:
@@ -50,7 +50,7 @@ class Aside:
         try:
             answer = self._tokenizer.answer_aside(texts)
         except BaseException as error:
-            # A request without an answer is never over: its caller waits, and the model can never be unloaded.
+            # A request without an answer never ends: its caller waits, and the model can never be unloaded.
             answer = Failure(f"the texts could not be tokenised: {error!r}", is_refusal=False)
         finally:
             with self._lock:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an instance tells on the server's metrics page.
+"""What an instance shows on the server's metrics page.
 
 An update is a round trip to the server's process, so runs only add up numbers here, and a thread reports them.
 """
@@ -117,7 +117,7 @@ class Counters:
 
 
 class Metrics(Counters):
-    """What an encoder tells: counters, gauges of the newest second, and a histogram of the calls' times.
+    """What an encoder shows: counters, gauges of the newest second, and a histogram of the calls' times.
 
     The histogram is made of counters with a label `le`, which Prometheus reads alike: the backend's own kind takes a
     round trip for every value.

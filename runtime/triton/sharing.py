@@ -31,7 +31,7 @@ from .items import Item, read_item, stack
 Array = npt.NDArray[Any]
 
 RUNS = 2
-"""Under way at once: one is prepared and another one's answers are sent while the model runs."""
+"""Runs under way at once: one is prepared, and another's answers are sent, while the model runs."""
 PART_TOKENS, PART_SEQUENCES = 4096, 32
 """The most of a request that stays together; other clients' requests come in between."""
 MOST_REQUESTS = 1 << 16
@@ -40,7 +40,7 @@ SAMPLE_TOKENS = 64
 ASK_AFTER_S = 0.05
 """A request that has waited so long is asked about: its caller may have gone."""
 ASK_FRACTION = 0.2
-"""Of a thread's time is spent on asking, at most: each question is a round trip to the server's process."""
+"""The largest fraction of a thread's time for asking: each question is a round trip to the server's process."""
 
 
 class Caller:
@@ -67,7 +67,7 @@ class Caller:
             self._send(answer)
 
     def has_gone(self) -> bool:
-        """Asks whether anybody waits. What is over is not asked about: the server would look into freed memory."""
+        """Asks whether anybody waits. Of a request that is over it does not ask: the server would read freed memory."""
         with self._lock:
             return not self._has_answered and self._is_cancelled()
 
@@ -149,7 +149,7 @@ class Sharing:
             answer: Reply = {name: stack(rows[name], item, self._outputs[name]) for name in request}
         except CancelledError:
             answer = CANCELLED
-        except Exception as error:  # whatever it is: a request without an answer is never over
+        except Exception as error:  # whatever it is: a request without an answer never ends
             answer = Failure(str(error) or repr(error), is_refusal=False)
         self._send(answer, caller, arrival_s)
 

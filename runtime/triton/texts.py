@@ -38,7 +38,7 @@ OUTPUTS = ("input_ids", "token_type_ids", SEQ_LENS, TRUNCATED)
 class Texts:
     """The texts of one request, the names of the outputs that its caller wants, and how large the texts are.
 
-    `cut` says of every text whether it loses its end where it is too long; otherwise the request is refused.
+    `cut` says of every text whether it may be truncated; otherwise the request is refused if it is too long.
     """
 
     rows: list[Text]
@@ -53,7 +53,7 @@ class TextTokenizer:
     Args:
         file: the model's tokenizer.json.
         parameters: what becomes of long texts, and how large they may be.
-        on_truncated: is told how many texts of an answered request have lost their ends.
+        on_truncated: is told how many texts of an answered request were truncated.
 
     Raises:
         SessionError: no such file, not a tokenizer, or one with more ids than the model.

@@ -27,10 +27,10 @@ class TokenizerClass:
 
     Attributes:
         name: as tokenizer_config.json has it, without "Fast".
-        family: how its tokenizer is built, of `rebuilt.FAMILIES`; AS_SAVED: as tokenizer.json says.
+        family: how its tokenizer is built, one of `rebuilding.FAMILIES`; AS_SAVED: as tokenizer.json says.
         token_types: whether its texts have token types, unless `model_input_names` says otherwise.
         defaults: its special tokens.
-        constants: settings that are what they are here, whatever tokenizer_config.json says.
+        constants: settings with a fixed value, whatever tokenizer_config.json says.
     """
 
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a family of tokenizer classes is, and what it builds a tokenizer of."""
+"""What a family of tokenizer classes is, and what it builds a tokenizer from."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Settings:
     """Settings of a tokenizer, with the defaults of its class; every one is asked for by its name.
 
     Args:
-        given: tokenizer_config.json.
+        values: tokenizer_config.json.
         defaults: special tokens of the class.
-        fixed: settings that are what they are here, whatever `given` says.
-        wrong: makes the error for an entry that is of no allowed kind: of its name, and what is allowed.
+        constants: settings with a fixed value, whatever `values` says.
+        wrong: makes the error for an entry of a kind that is not allowed, from its name and what is allowed.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class Frame:
     Attributes:
         single: items around a text: "$A", and contents of special tokens; ":1" after one gives its type.
         pair: around two of them: "$A" and "$B".
-        unknown: stands for tokens that the vocabulary does not have; None: every token is there.
-        numbers: ids that tokens have here, whatever the vocabulary says.
+        unknown: stands for tokens that the vocabulary does not have; None: it has every token.
+        numbers: fixed ids of tokens, whatever the vocabulary says.
     """
 
     single: tuple[str, ...]
@@ -169,7 +169,7 @@ def _content(item: str) -> str:
 
 @dataclass(frozen=True)
 class Components:
-    """What a tokenizer is built of.
+    """What a tokenizer is built from.
 
     Attributes:
         model: as tokenizer.json would have it.
@@ -189,8 +189,8 @@ class Family:
     """A way to build a tokenizer, that of one class or of several.
 
     Attributes:
-        vocabulary: the kind that it is built of.
-        build: makes its parts.
+        vocabulary: the kind that it is built from.
+        build: makes its components.
         around: settings with tokens that the vocabulary must have.
         keeps_frame: what tokenizer.json has around texts is kept, where it has something.
         extra: special tokens without a name, of those that are listed.
@@ -205,7 +205,7 @@ class Family:
     plain: str = ""
 
     def fits(self, settings: Settings, tokenizer_json: TokenizerJson) -> bool:
-        """Whether tokenizer.json holds what the class builds its tokenizer of."""
+        """Whether tokenizer.json holds what the class builds its tokenizer from."""
         if any(settings.token(name) not in tokenizer_json.known_tokens for name in self.around):
             return False
         if self.vocabulary == WORD_PIECE:

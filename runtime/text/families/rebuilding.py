@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer that a class of transformers builds of tokenizer.json's vocabulary and of its settings."""
+"""The tokenizer that a class of transformers builds from tokenizer.json's vocabulary and its settings."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_a_deadline_needs_no_free_thread(model: Model, deadline_s: float) -> Non
         running = held_up(model, batcher)
         far = batcher.submit([2], deadline_s=1e12)  # further off than Python can wait
         near = batcher.submit([3], deadline_s=SOON_S)
-        with pytest.raises(DeadlineError, match=r"within 100\.0 ms"):
+        with pytest.raises(DeadlineError, match=r"within the 100\.0 ms"):
             near.result(PATIENCE_S)
         assert not running.done(), "the only thread is held up until the gate opens"
         last = batcher.submit([4], deadline_s=deadline_s)

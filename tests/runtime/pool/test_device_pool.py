@@ -225,7 +225,7 @@ def test_a_device_beyond_closing_is_said_and_the_others_close(
     pool.run([[1]])
     pool.close()
     assert [device.closed for device in devices] == [1, 1, 1]
-    assert "a was taken out, and cannot be closed either" in caplog.text
+    assert "a is no longer used, and cannot be closed either" in caplog.text
     healthy = DevicePool({"d": devices[0], "e": devices[1]})
     with pytest.raises(SessionError, match="cudaErrorIllegalAddress"):
         healthy.close()
