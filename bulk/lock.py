@@ -58,7 +58,7 @@ def _flock(output: Location) -> Iterator[Check]:
     path = Path(output.path) / LOCK
     handle = _lock_file(path, output.shown_path)
     try:
-        _sign(handle, path, output.shown)
+        _sign(handle, path, output.shown_path)
         yield lambda: None
     finally:
         path.unlink(missing_ok=True)  # while it is held: who has opened it meanwhile finds that it is gone
