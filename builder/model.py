@@ -42,7 +42,7 @@ class Model(TextModel):
         pooling: one vector per text: ways of pooling, as ("mean",), instead of the folder's; for exported files, too.
         normalize: whether vectors have length 1, instead of what the folder says.
         scores: of a folder whose model generates text: the token whose score is a pair's answer, and the one that it is
-            held against, as ("yes", "no"); instead of what the folder says.
+            compared with, as ("yes", "no"); instead of what the folder says.
         template: what such a model is asked: a text with {query} and {document}, or a chat template in Jinja.
         verify: whether a model that is rewritten is compared with the original.
         revision: a branch, tag or commit of a repository of the hub; the newest where it is not given.

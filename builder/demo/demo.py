@@ -172,7 +172,7 @@ def compare_on_gpu(model: DemoModel, folder: Path, progress: Progress | None) ->
 
 
 def comparison(model: DemoModel, engine: str, error: float, padded_ms: float, packed_ms: float) -> Comparison:
-    """Puts a model's batch and what was measured together."""
+    """The comparison, from a model's batch and the measured times."""
     lengths = model.batch.seq_lens
     padded = int(lengths.size * lengths.max())
     return Comparison(model.name, engine, lengths.size, int(lengths.sum()), padded, error, padded_ms, packed_ms)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ragged batches that a new engine runs: few tokens, as their answers are computed on a CPU meanwhile."""
+"""The ragged batches that a new engine is checked with: few tokens, as a CPU computes the expected answers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 LONGEST = 512
-"""Tokens of the longest sequence, where the profile allows more: its answers are a CPU's work."""
+"""Tokens of the longest sequence, where the profile allows more: a CPU computes its answers."""
 LONG = 1100
-"""Those of one more sequence, where the profile allows so many and a CPU computes them: long ones take other paths."""
+"""Tokens of one more sequence, where the profile and a CPU allow it: long ones take other kernels."""
 MIXED = 128
-"""Those of the longest one of the mixed batch, where the profile allows so many."""
+"""Tokens of the longest sequence of the mixed batch, where the profile allows so many."""
 SEQUENCES = 8
 FILLER = 29
 AROUND_EMPTY = (0, 33, 0, 0, 5, 1, 0)
@@ -77,9 +77,9 @@ class CheckedBatch(ComparedBatch):
 def make_batches(
     metadata: Metadata, profile: Profile, *, most_tokens: int, most_long: int = 0, seed: int = 0
 ) -> tuple[CheckedBatch, ...]:
-    """One token, mixed lengths, the longest sequence; packed also filler and empty sequences, padded masks with holes.
+    """One token, mixed lengths, the longest sequence; packed: filler and empty sequences, too, padded: holes.
 
-    And a sequence that is longer than the others' longest, where there may be one.
+    And one long sequence, where the profile allows it.
 
     Args:
         metadata: of the rewritten model.
@@ -178,7 +178,7 @@ def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Gene
 
 
 def _rules(metadata: Metadata) -> dict[str, IdRule]:
-    """How ids have to be, by the names of the rewritten model's inputs."""
+    """The rules for ids, by the names of the rewritten model's inputs."""
     entries = metadata.raw.get("id_rules", {})
     names = {item.original_name: item.name for item in metadata.inputs}
     rules = {names[name]: IdRule.of(entry) for name, entry in entries.items() if name in names}

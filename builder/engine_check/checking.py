@@ -30,7 +30,7 @@ SAMPLES = 32
 
 @dataclass(frozen=True)
 class EngineCheck:
-    """What a check found. `not_compared` are outputs of which it is not known which numbers are a sequence's."""
+    """What a check found. `not_compared` are outputs whose numbers cannot be assigned to sequences."""
 
     reference: Reference
     outputs: tuple[OutputCheck, ...]
@@ -70,7 +70,7 @@ class EngineCheck:
 
 
 def open_engine(plan: Path, content: bytes | memoryview, metadata: Metadata, device: int) -> Backend:
-    """What runs a plan that no file holds yet; `plan` names it in messages."""
+    """A backend that runs a plan before it is written; `plan` names it in messages."""
     from padfree.runtime.gpu.tensorrt_backend import TensorRTBackend
 
     options = RunOptions(cuda_graphs=False, contexts=1)
@@ -97,7 +97,7 @@ def check_engine(
         compare: gives the command that finds the first node that differs.
 
     Raises:
-        BuildError: it does not run, or its answers are beyond what a right kernel can give.
+        BuildError: it does not run, or its answers are further off than those of a correct engine can be.
     """
     start = time.monotonic()
     try:
@@ -119,11 +119,11 @@ def _refusal(plan: Path, problem: str, compare: Callable[[], str]) -> str:
 
 
 def _answers(backend: Backend, metadata: Metadata, batches: Sequence[CheckedBatch]) -> list[dict[str, Array]]:
-    """The engine's arrays for all batches; it is closed then."""
+    """The engine's arrays for all batches; closes the engine."""
     try:
         answers = [_run(backend, batch, metadata) for batch in batches]
     except SessionError:
-        with contextlib.suppress(SessionError):  # after a failed kernel, nothing works; the first error is to be told
+        with contextlib.suppress(SessionError):  # after a failed kernel nothing works; the first error counts
             backend.close()
         raise
     backend.close()
@@ -194,7 +194,7 @@ def _check(
 
 
 def _sample(expected: Array, actual: Array) -> dict[str, Any]:
-    """Some of the right numbers, the shape of all, and a digest of the engine's: are those of another run the same?"""
+    """Some expected numbers, the shape of all, and a digest of the engine's, to compare other runs with."""
     numbers = expected.reshape(-1)[sample_indices(expected.size)]
     return {"shape": list(expected.shape), "right": _text(numbers), "engine_sha256": answer_digest(actual)}
 
@@ -205,7 +205,7 @@ def sample_indices(size: int) -> npt.NDArray[np.int64]:
 
 
 def answer_digest(rows: Array) -> str:
-    """Tells numbers from others, to the last bit."""
+    """A digest of numbers, exact to the last bit."""
     return hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()[:16]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that looks into an engine which gives wrong answers, for the files that are there."""
+"""The command that finds where an engine with wrong answers goes wrong, for the files that exist."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def compare_command(
 
     Args:
         model: what the engine was built from.
-        origin: the words that name what that was made from in a command, options that belong to it included; None:
-            users know `model`.
+        origin: what that was made from, as words of a command, with their options; None: users know `model`.
         metadata: of the rewritten model.
         options: how the engine was built.
     """

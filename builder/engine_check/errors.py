@@ -21,7 +21,7 @@ from .batches import MIXED, CheckedBatch
 Array = npt.NDArray[Any]
 
 MANY_COLUMNS = 16
-"""From so many numbers per row on, a sequence's cosine says something: one of a single number is its sign."""
+"""The fewest numbers per row for which a sequence's cosine means something: of a single number it is the sign."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Bound:
     """What is refused, by compare's Tolerance: a row's `relative` error above it, a sequence's `cosine` below it.
 
     equal: of integers, the part that must be the same; a class may change where two scores are as good as equal.
-    typical: what the median row of a batch may be off by; None: that is not known.
+    typical: the largest error of a batch's median row; None: not known.
     """
 
     relative: float
@@ -38,9 +38,9 @@ class Bound:
     typical: float | None = None
 
 
-# In fp32, ten times what right engines of 457 models gave on an H200 at most. In half precision rewriting has measured
-# what rounding costs this very model, as the worst column's error; the worst row of the checks of all families was off
-# by 7 times that at most. Where that is little, what is allowed is three times compare's tolerance. A row that a kernel
+# In fp32, ten times the largest error of correct engines of 457 models on an H200. In half precision, rewriting has
+# measured what rounding costs this very model, as the worst column's error; in checks of all families, the worst row
+# was off by at most 7 times that. Where that is little, three times compare's tolerance is allowed. A row that a kernel
 # left out, wrote elsewhere or computed with another one's operand has a relative error of 0.7 to 1.4, and what a wrong
 # weight or scale does to all rows shows in the cosine. fp8 is compared with its own e4m3 numbers; where a last bit
 # differs, the next GEMM rounds to another one: 0.9983 was the smallest cosine on an H200.
@@ -53,22 +53,22 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
     }
 )
 ROUNDING = 12.0
-"""Times what rounding was measured to cost."""
+"""Times the measured cost of rounding."""
 UNMEASURED_FACTOR = 2.5
 """Times the usual bound, where nothing was measured."""
 MOST_RELATIVE = 0.8
 """Whatever rounding costs."""
 TYPICAL: Mapping[str, float] = MappingProxyType({"fp16": 8.0, "bf16": 3.0})
-"""Times what rounding was measured to cost the median row.
+"""Times the measured cost of rounding in the median row.
 
 An engine in bf16 rounds where onnxruntime was made to, or less often, and sums in float32: the median of BERT's rows is
 the same within a sixth whether norms are folded or not, and where one GEMM of 12 layers is off by a fifth it is four
 times as large. TensorRT may also sum in fp16, and a fifth is 40 times what fp16 costs.
 """
 OTHER_LENGTH = 2.0
-"""Times that in batches of other lengths than those on which it was measured."""
+"""Times that for batches whose lengths differ from the measured ones."""
 LEAST_TYPICAL: Mapping[str, float] = MappingProxyType({"fp16": 6e-3, "bf16": 1.6e-2})
-"""Of models that lose next to nothing: a few roundings of the numbers themselves."""
+"""For models that lose next to nothing: a few roundings of the numbers themselves."""
 SOME_ROWS = 4
 """Fewer rows have no median."""
 

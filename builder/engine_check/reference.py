@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine's answers are compared with: the rewritten model in onnxruntime, computed while TensorRT builds."""
+"""The answers that an engine is compared with: the rewritten model's in onnxruntime, computed while TensorRT builds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .batches import CheckedBatch, make_batches
 Array = npt.NDArray[Any]
 
 MOST_MULTIPLICATIONS = 1 << 37
-"""Of weights by tokens in a batch: BERT-base's 85 million weights by 1600 tokens, a third of a second of 16 cores."""
+"""Weights times tokens of a batch: BERT-base's 85 million by 1600, which take 16 cores a third of a second."""
 MOST_LONG = 4
 """Times that in the batch with a long sequence."""
 MOST_NUMBERS = 1 << 24
@@ -38,7 +38,7 @@ class Reference:
     """Batches, and the answers to them.
 
     answers: of each batch, output name -> array as the model gives it.
-    made_by: what gave them, in words. seconds: how long that took.
+    made_by: what computed them, in words. seconds: how long that took.
     """
 
     batches: tuple[CheckedBatch, ...]

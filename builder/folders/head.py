@@ -106,10 +106,10 @@ class HeadOptions:
         normalize: whether vectors are divided by their norm.
         outputs: names of the outputs that are kept.
         adapter: which adapter's weights are added, of a model that has several; "" for none.
-        scores: of a model that generates text, the token whose score is the answer, and the one that it is held
-            against.
-        template: what stands around pairs of texts: a text with {query} and {document}, a template in Jinja, or the
-            name of one that padfree knows; "": the folder's.
+        scores: of a model that generates text, the token whose score is the answer, and the one that it is compared
+            with.
+        template: the text around pairs of texts, with {query} and {document}, a template in Jinja, or the name of one
+            that padfree knows; "": the folder's.
     """
 
     pooling: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ class Chain:
         max_length: most tokens of a text; None where nothing says.
         lower_case: whether texts are lower-cased before they are tokenised.
         notes: surprises in the folder, for the user.
-        answers: ids of the token whose score is a pair's, and of the one that it is held against.
+        answers: ids of the token whose score is a pair's, and of the one that it is compared with.
     """
 
     encoder: Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is checked: every operator in every type, in the variants that have kernels of their own."""
+"""The cases of the check: every operator in every type, in the variants that have kernels of their own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Case:
 
 
 def all_cases() -> list[Case]:
-    """All of them, those that others build on first."""
+    """All cases; those that others rely on come first."""
     return [*_layout(), *_rows(), *_attention(), *_linear(), *_e4m3()]
 
 
@@ -195,7 +195,7 @@ def attention(
     bias: str = "none",
     lengths: Sequence[int] = LENGTHS,
 ) -> CaseGraph:
-    """Scores with a deviation of about 1, and what is added to them."""
+    """Scores with a standard deviation of about 1, and biases."""
     graph = CaseGraph(kind, lengths)
     has_tasks = int(max(lengths) > MAX_SHORT)  # kernels for short sequences read no list
     flags: dict[str, Any] = {"num_heads": heads, "has_tasks": has_tasks}
@@ -313,7 +313,7 @@ def _bound(make: Callable[..., CaseGraph], *arguments: Any, **options: Any) -> C
 
 
 def _lengths(graph: CaseGraph) -> None:
-    """Sessions want lengths of every packed model: where an operator needs none, they are an output."""
+    """Makes the lengths an output where an operator does not read them: sessions want them of every packed model."""
     if "seq_lens" not in graph.feeds:
         graph.output(graph.schedule(num_heads=1)["cu_seqlens"], tokens=None, kind="int32")
 
@@ -323,7 +323,7 @@ def _results(kind: str) -> dict[str, Any]:
 
 
 def _add_outputs(graph: CaseGraph, outputs: dict[str, str]) -> None:
-    """Gives out rows of norms, whatever their type."""
+    """Makes rows of norms outputs, whatever their type."""
     if graph.kind == FP8:
         _widen(graph, outputs["y_e4m3"], WIDTH)
     else:
@@ -331,7 +331,7 @@ def _add_outputs(graph: CaseGraph, outputs: dict[str, str]) -> None:
 
 
 def _widen(graph: CaseGraph, rows: str, width: int) -> None:
-    """Gives out rows in e4m3: an engine cannot, so that a GEMM with 1 makes fp16 of them."""
+    """Makes rows in e4m3 outputs, through a GEMM with 1 that gives fp16: engines have no outputs in e4m3."""
     inputs = {
         "x": rows,
         "weight": graph.constant("one", np.eye(width, dtype=np.float32).astype(ml_dtypes.float8_e4m3fn)),

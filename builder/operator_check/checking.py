@@ -26,7 +26,7 @@ ResultState = Literal["right", "wrong", "failed", "not here"]
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What came of a case.
+    """The result of a case.
 
     relative: the worst row's error, None where nothing ran; allowed: how much it may be.
     time_us, floor_us: of the operator, and the least that this GPU can take; floor_by: "bytes" or "flops".

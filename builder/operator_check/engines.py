@@ -30,7 +30,7 @@ TIMED_RUNS = 20
 
 @dataclass(frozen=True)
 class Ran:
-    """What an engine gave, and the median time of its checked operators together; None where TensorRT tells none."""
+    """An engine's outputs, and the median time of its checked operators together; None where TensorRT has no times."""
 
     outputs: Mapping[str, Array]
     time_us: float | None
@@ -40,7 +40,7 @@ class EngineRunner:
     """Runs graphs on one GPU, with one builder for all.
 
     Raises:
-        SessionError, BuildError: no GPU, no TensorRT, no builder of it here, or no plugin library.
+        SessionError, BuildError: no GPU, no TensorRT, no builder on this machine, or no plugin library.
     """
 
     def __init__(self, device: int) -> None:
@@ -75,7 +75,7 @@ class EngineRunner:
             outputs = {name: np.array(value) for name, value in runner.download().items()}
             runner.profile(_profiler(times), TIMED_RUNS)
         except SessionError:
-            with contextlib.suppress(SessionError):  # the first error is the one to tell
+            with contextlib.suppress(SessionError):  # the first error is the one that counts
                 backend.close()
             raise
         backend.close()  # and what was prepared
@@ -84,7 +84,7 @@ class EngineRunner:
 
 
 def _ranges(graph: CaseGraph) -> list[ShapeRange]:
-    """Every shape as it is, from one token and one sequence on: TensorRT chooses for these."""
+    """A range from one token and one sequence to the graph's shapes, which TensorRT tunes for."""
     ranges = []
     for name, values in graph.feeds.items():
         axes = 2 if graph.interface == "padded" else 1

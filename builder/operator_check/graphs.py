@@ -18,7 +18,7 @@ from padfree.onnx_tools.operators import ACT_TYPES, DOMAIN, DOMAIN_VERSION, OPER
 Array = npt.NDArray[Any]
 
 OPSET = 19
-"""The first with e4m3."""
+"""The first opset with e4m3."""
 LENGTHS = (1, 0, 300, 77, 128, 200, 64, 65, 0, 33, 129, 16, 5)
 SHORT_LENGTHS = (1, 0, 128, 77, 127, 64, 65, 0, 33, 16, 5)
 FILLER = 29
@@ -40,7 +40,7 @@ class CheckedOutput:
 class CaseGraph:
     """A graph under construction, in one type of activations, and the arrays that it is run on.
 
-    Numbers are such that the type holds them: a reference in float32 computes from the same ones.
+    All numbers are exact in the type, so that a reference in float32 computes from the same ones.
 
     Args:
         kind: "fp32", "fp16", "bf16", or "fp8" for fp16 with results in e4m3.

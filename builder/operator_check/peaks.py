@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU can do at most: bytes by a copy that is measured, FLOPs by its properties. Floors of times follow."""
+"""A GPU's peak rates, bytes by a measured copy and FLOPs by its properties, and the shortest times that follow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Peaks:
     copy_gb_s: float
 
     def tflops(self, kind: str) -> float | None:
-        """FLOPs of GEMMs in a type; None where it is not known of this GPU."""
+        """TFLOP/s of GEMMs in a type; None where this GPU's are not known."""
         at = (self.major, self.minor)
         per_cycle: int | None = _HALF_PER_CYCLE.get(at)
         if kind == "fp32":
@@ -49,7 +49,7 @@ class Peaks:
         return per_cycle * (2 if kind == FP8 else 1) * self.multiprocessors * self.clock_mhz * 1e-6
 
     def floor_us(self, operator: str, kind: str, moved_bytes: int, flops: float) -> tuple[float, str]:
-        """The least time in us for an operator, and what takes it: "bytes" or "flops"."""
+        """The least time in us for an operator, and what limits it: "bytes" or "flops"."""
         by_bytes = moved_bytes / self.copy_gb_s * 1e-3
         # Attention in e4m3 rounds its results alone.
         rate = self.tflops("fp16" if kind == FP8 and operator == "PadfreeAttention" else kind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator has to give, by its body in onnxruntime, in float32; and how far a result is off."""
+"""An operator's expected outputs, by its body in onnxruntime in float32, and how far results are off."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TYPE_BYTES = MappingProxyType({"int32": 4, "float32": 4, "fp8": 1})
 
 @dataclass(frozen=True)
 class ReferenceResults:
-    """Right outputs by name, and the bytes that the checked operators read and write, each once."""
+    """Expected outputs by name, and the bytes that the checked operators read and write, each once."""
 
     outputs: Mapping[str, Array]
     moved_bytes: int
@@ -65,7 +65,7 @@ def reference_results(graph: CaseGraph, model: onnx.ModelProto) -> ReferenceResu
 
 
 def _widths(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, int]:
-    """Bytes a number of every tensor that the checked operators read or write."""
+    """Bytes per number of every tensor that the checked operators read or write."""
     widths: dict[str, int] = {}
     for node in padfree_nodes(model.graph):
         if node.name not in graph.checked_nodes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check found, as plain values: for tables, and for whoever reports a GPU."""
+"""The results of a check as plain values: for tables, and for whoever reports a GPU."""
 
 from __future__ import annotations
 

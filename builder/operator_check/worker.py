@@ -21,14 +21,14 @@ from .engines import EngineRunner
 from .peaks import measure_peaks
 
 MARK = "padfree-check "
-"""Ahead of what the process tells: libraries may print, too."""
+"""Marks the process's own lines: libraries may print, too."""
 MOST_SECONDS = 120.0
 """For one case, and for TensorRT's start; whatever takes longer hangs."""
 _CODE = NOT_FROM_HERE + "from padfree.builder.operator_check.worker import serve; serve(sys.argv[1])"
 
 
 def serve(request: str) -> None:
-    """What the process does: tells of the GPU, and then of every case when it begins and what came of it."""
+    """What the process does: reports the GPU, and then every case when it begins, and its result."""
     job = json.loads(request)
     runner = EngineRunner(job["device"])
     peaks = measure_peaks(runner.device)
@@ -51,7 +51,7 @@ def _tell(what: dict[str, Any]) -> None:
 
 
 def check_all(device: int, environment: dict[str, Any]) -> Iterator[CaseResult]:
-    """Checks every case on a GPU; where a process ends at one, another one goes on after it.
+    """Checks every case on a GPU; where a process dies at one, another goes on with the next.
 
     Args:
         device: CUDA device number.
@@ -86,7 +86,7 @@ def check_all(device: int, environment: dict[str, Any]) -> Iterator[CaseResult]:
 
 
 def _lines(device: int, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """What a new process tells, and at last what it said on stderr where it did not end well."""
+    """The lines of a new process, and last, if it failed, what it wrote to stderr."""
     command = [sys.executable, "-c", _CODE, json.dumps({"device": device, "cases": list(numbers)})]
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -113,6 +113,6 @@ def _lines(device: int, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 
 def _result(raw: dict[str, Any]) -> CaseResult:
-    """A result, whose numbers JSON may have no name for."""
+    """A result; numbers that JSON cannot hold came as texts."""
     relative = raw["relative"]
     return CaseResult(**{**raw, "relative": None if relative is None or not math.isfinite(relative) else relative})

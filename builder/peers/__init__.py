@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What padfree is measured beside: other ways to run the same model on the same batch."""
+"""What padfree is compared with: other ways to run the same model on the same batch."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any transformers model over packed tokens: its own code, with attention inside sequences in place of its own.
+"""Any transformers model over packed tokens: its own code, but with attention that keeps sequences apart.
 
-transformers asks for attention by name; under ours, models get what takes sequences of any lengths, and no mask.
+transformers looks attention up by name; by ours, models get one that takes sequences of any lengths, and no mask.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .torch_peers import load, torch_module, ways_of
 from .varlen import packed_tokens, varlen_attention
 
 NAME = "padfree_packed"
-_CHANGES = ("position_bias", "s_aux", "softcap")  # what attention may be given that ours does not compute
+_CHANGES = ("position_bias", "s_aux", "softcap")  # arguments of attention that ours does not compute
 
 
 def any_varlen(setup: Setup) -> Contender:
@@ -43,17 +43,15 @@ def any_varlen(setup: Setup) -> Contender:
 
 
 def packed_forward(attend: Attend, model: Any) -> Callable[[Tokens], Mapping[str, Any]]:
-    """What gives a model's outputs by name for packed tokens: rows of tokens [T, ...], pooled ones [B, E].
+    """A function from packed tokens to a model's outputs by name: rows of tokens [T, ...], pooled ones [B, E].
 
-    The model's attention is replaced for good. Raises UnavailableError, when it runs, where its attention takes more
-    than queries, keys and values.
+    The model's attention stays replaced. The function raises UnavailableError where its attention takes more than
+    queries, keys and values.
     """
     calls = _take_attention(attend, model)
     parameters = inspect.signature(model.forward).parameters
     if "position_ids" not in parameters:
-        raise UnavailableError(
-            f"{type(model).__name__} takes no position_ids, by which packed tokens know their places"
-        )
+        raise UnavailableError(f"{type(model).__name__} takes no position_ids, which packed tokens need")
     first_position = _first_position(model)
     pooler, model.pooler = getattr(model, "pooler", None), None
 
@@ -77,7 +75,7 @@ def packed_forward(attend: Attend, model: Any) -> Callable[[Tokens], Mapping[str
 
 
 def answers_of(outputs: tuple[OutputInfo, ...], result: Mapping[str, Any], seq_lens: Any) -> Answers:
-    """Of a model's results those that the original has too: one array per sequence."""
+    """Those results of a model that the original has, too: one array per sequence."""
     answers = {}
     for item in outputs:
         if item.name in result:
@@ -87,9 +85,9 @@ def answers_of(outputs: tuple[OutputInfo, ...], result: Mapping[str, Any], seq_l
 
 
 def _take_attention(attend: Attend, model: Any) -> list[Any]:
-    """Gives a model this attention; the list gets a layer's module when its attention is made.
+    """Gives a model this attention; the list gets the module of the first layer that calls it.
 
-    Raises UnavailableError where this transformers, or this model, has attention by name.
+    Raises UnavailableError where this transformers, or this model, does not look attention up by name.
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that padfree can be measured beside, by the name that --peers takes."""
+"""Everything that padfree can be compared with, by the name that --peers takes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured beside what: one model's answers to the batch, and the ways to run it."""
+"""A contender of a measurement: one model's answers to the batch, and the ways to run it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Contender:
 
 
 def wall_ms(work: Callable[[], object], runs: int) -> list[float]:
-    """Wall-clock time of every one of some calls that return when they are done."""
+    """Wall-clock time of each call; calls return when they are done."""
     times = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -50,7 +50,7 @@ def wall_ms(work: Callable[[], object], runs: int) -> list[float]:
 def relative_error(answers: Answers, truth: Answers) -> float:
     """The largest root mean square of any column's differences over outputs in both, in parts of the column's.
 
-    onnx_tools/verification/agreement.py says what that is of. It is infinite where one alone is infinite or no number.
+    onnx_tools/verification/agreement.py defines it. It is infinite where only one of two numbers is finite.
 
     Raises:
         UnavailableError: they have no output in common, or rows of other shapes.

@@ -14,7 +14,7 @@ from .varlen import packed_tokens
 
 
 def flashdeberta(setup: Setup) -> Contender:
-    """The padded model as flashdeberta has it; every layer waits for the GPU, so that there is no CUDA graph of it."""
+    """The padded model as flashdeberta has it; every layer waits for the GPU, which rules out a CUDA graph."""
     model = _deberta(setup)
     try:
         from flashdeberta import FlashDebertaV2Model

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products in e4m3 as ModelOpt writes them, for TensorRT's own kernels: QuantizeLinear and DequantizeLinear at factors.
+"""GEMMs in e4m3 as ModelOpt writes them, for TensorRT's own kernels, with QuantizeLinear and DequantizeLinear.
 
-Activations have one scale per tensor, weights one for every output feature. A weight is stored as e4m3 [N,K], with
-DequantizeLinear and Transpose after it. Scales of activations follow from what the measured batch holds, as ours do.
+Activations have one scale per tensor, weights one per output feature. A weight is stored as e4m3 [N,K], with
+DequantizeLinear and Transpose after it. Scales of activations come from the measured batch, as ours do.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> Mo
     """A copy of a model in fp16 whose GEMMs read what QuantizeLinear and DequantizeLinear made.
 
     Args:
-        model: in fp16; its tensors have the names of the model that `scales` is of.
-        scales: of activation_scales.
-        attention: as there.
+        model: in fp16; its tensors are named as in the model that `scales` was computed of.
+        scales: from activation_scales.
+        attention: as for activation_scales.
 
     Raises:
         BuildError: a GEMM's activation has no scale.
@@ -92,7 +92,7 @@ def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> Mo
 
 
 class _Changes:
-    """Adds constants to a model, and collects the nodes that have to stand ahead of a GEMM."""
+    """Adds constants to a model, and collects the nodes that must come before a GEMM."""
 
     def __init__(self, model: ModelProto) -> None:
         self._model = model

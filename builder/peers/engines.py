@@ -74,7 +74,7 @@ def padded_e4m3(setup: Setup, *, attention: bool) -> Contender:
 
 
 def e4m3_of_padded(original: onnx.ModelProto, setup: Setup, *, attention: bool) -> onnx.ModelProto:
-    """The original, of standard operators, in fp16 with Q/DQ around its GEMMs; sequences go one by one."""
+    """The original, of standard operators, in fp16 with Q/DQ around its GEMMs; calibrated one sequence at a time."""
     grids = setup.batch.pad(setup.model.original_metadata)
     batches = [{name: grid[at : at + 1] for name, grid in grids.items()} for at, _ in enumerate(setup.batch.seq_lens)]
     scales = activation_scales(original, "fp32", batches, attention=attention)
@@ -117,7 +117,7 @@ def _contender(
     *,
     keep: bool = False,
 ) -> Contender:
-    """Builds an engine and prepares its runs; `keep` leaves the plan in the folder and takes one that is there."""
+    """Builds an engine and prepares its runs; `keep` leaves the plan in the folder, and reuses it."""
     plan, build_s = setup.folder / f"{name}.plan", 0.0
     if not (keep and plan.exists()):
         start = time.monotonic()

@@ -16,14 +16,14 @@ WHOLE: Window = (-1, -1)
 Attend = Callable[[Window], Callable[[Any, Any, Any], Any]]
 """Attention inside sequences, of Q, K, V [T, H, D] to [T, H, D], for the keys that a row sees on each side (-1: all).
 
-What a window needs is made when it is asked for, ahead of all runs."""
+What a window needs is made once, before all runs."""
 Forward = Callable[["Tokens"], tuple[Any, Any]]
 """Hidden states [T, E], and what the pooler gives for each sequence, or None."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Packed tokens as tensors of 64-bit integers: ids, types and places in their sequences [T], where each begins."""
+    """Packed tokens as tensors of 64-bit integers: ids, types and positions in their sequences [T], and offsets."""
 
     ids: Any
     types: Any
@@ -55,7 +55,7 @@ def packed_bert(torch: Any, attend: Attend, model: Any) -> Forward:
 
 
 def packed_modernbert(torch: Any, attend: Attend, model: Any) -> Forward:
-    """ModernBertModel: norms ahead of layers, windows in most of them, two sets of rotary frequencies."""
+    """ModernBertModel: pre-norm layers, windows in most of them, two sets of rotary frequencies."""
     config, heads = model.config, model.config.num_attention_heads
     near = (config.sliding_window, config.sliding_window)
     attention = {"full_attention": attend(WHOLE), "sliding_attention": attend(near)}
@@ -76,7 +76,7 @@ def packed_modernbert(torch: Any, attend: Attend, model: Any) -> Forward:
 
 
 def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
-    """NomicBertModel: rotary embeddings, gated feed-forward networks, norms after layers."""
+    """NomicBertModel: rotary embeddings, gated feed-forward networks, post-norm layers."""
     functional, tables = torch.nn.functional, model.embeddings
     layers = []
     for layer in model.layers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the original, padded model with TensorRT alone: the peer that padfree is measured against."""
+"""Builds the original, padded model with TensorRT alone, the peer that padfree is measured against."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def build_padded_engine(
 ) -> dict[str, Any]:
     """Builds an exported model, as it is, in fp16; Session runs the plan like any padded engine.
 
-    Of onnxruntime's fused operators, which TensorRT does not know, it gets what they stand for.
+    onnxruntime's fused operators, which TensorRT does not know, are replaced by standard ones.
 
     Args:
         model: an exported encoder with ids and mask [B, S].
@@ -144,7 +144,7 @@ def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = Non
 
 
 def _padded_output(value: onnx.ValueInfoProto, sequence_axes: Collection[str]) -> dict[str, Any]:
-    """[B, S, ...] has two dynamic axes, [B, E] one; where shapes are unknown to them, exporters invent a name for E."""
+    """[B, S, ...] has two dynamic axes, [B, E] one; exporters invent a name for E where they do not know its size."""
     dims = value.type.tensor_type.shape.dim
     is_open = len(dims) > 1 and not dims[1].HasField("dim_value")
     is_sequence = is_open and (len(dims) > 2 or dims[1].dim_param in {"", *sequence_axes})

@@ -57,7 +57,7 @@ class PeerModel:
     def packed(self) -> onnx.ModelProto:
         """The rewritten model, packed interface, not verified: the answers are compared before anything is timed.
 
-        Of fp8 it is what has no GEMM in e4m3 yet.
+        In fp8, its GEMMs are not in e4m3 yet.
         """
         return rewrite(self.original, precision=self.half, verify=False, mask=self.mask).model
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-FP16_FLAG = "FP16"  # TensorRT 11, which knows no weak types, has it no more
+FP16_FLAG = "FP16"  # not in TensorRT 11, whose networks are all strongly typed
 
 
 @functools.cache

@@ -48,8 +48,8 @@ def time_ms(work: Callable[[], object]) -> float:
 class GraphReplay:
     """Replays a CUDA graph when called.
 
-    The graph holds addresses alone: what the captured work reads and writes lives as long as `work` does, and with it
-    as long as this. What work allocated while it was captured lies in a pool that the graph keeps.
+    The graph holds only addresses; this object keeps `work` alive, and with it what the captured work reads and writes.
+    Memory that was allocated during the capture lies in a pool that the graph keeps.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -61,7 +61,7 @@ class GraphReplay:
 
 
 def capture(work: Callable[[], object]) -> GraphReplay:
-    """A CUDA graph of the work, after some plain runs of it on a stream beside."""
+    """A CUDA graph of the work, after some plain runs of it on a side stream."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

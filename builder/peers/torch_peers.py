@@ -55,7 +55,7 @@ def inputs(setup: Setup) -> dict[str, Any]:
 
 
 def answers_of(setup: Setup, result: Mapping[str, Any]) -> Answers:
-    """Of a model's outputs those that the original has too, by name."""
+    """Those outputs of a model that the original has, too, by name."""
     answers = {}
     for item in setup.model.original_metadata.outputs:
         if item.name in result:
@@ -73,7 +73,7 @@ def truth(setup: Setup) -> Answers:
 
 
 def eager(setup: Setup) -> Contender:
-    """The padded model as it is, which is how it is without a compiler: no CUDA graph."""
+    """The padded model as it is, without a compiler or a CUDA graph."""
     run = padded_run(setup, load(setup))
     return Contender(answers_of(setup, run()), ways_of(run, graph=False))
 
@@ -92,7 +92,7 @@ def forget_compiled() -> None:
 
 
 def padded_run(setup: Setup, model: Any) -> Callable[[], Any]:
-    """What runs a model on the padded batch."""
+    """A function that runs a model on the padded batch."""
     torch, feeds = torch_module(), inputs(setup)
 
     def run() -> Any:

@@ -44,7 +44,7 @@ def varlen_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend
 
 
 def flex_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
-    """PyTorch's flex_attention over all tokens, of which a row sees those of its sequence and window."""
+    """PyTorch's flex_attention over all tokens; a row sees those of its sequence and window."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     lengths = torch.tensor(seq_lens, device=device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT by NVIDIA's variable-length plugins for TensorRT 10: what its users move from.
+"""BERT by NVIDIA's variable-length plugins for TensorRT 10, from which some users come.
 
 The plugins (embedding with layer norm, attention, skip with layer norm) are those of libnvinfer_plugin; the network
 between them is the one that their documentation describes: packed tokens as [T, E, 1, 1], linear layers as 1 x 1
@@ -41,7 +41,7 @@ def varseqlen(setup: Setup) -> Contender:
     if setup.batch.seq_len > MAX_LENGTH or setup.model.half != "fp16":
         raise UnavailableError(f"the plugins give right answers in fp16 up to {MAX_LENGTH} tokens a sequence")
     if not hasattr(trt.INetworkDefinition, "add_plugin_v2"):
-        raise UnavailableError(f"TensorRT {trt.__version__} has these plugins no more")
+        raise UnavailableError(f"TensorRT {trt.__version__} no longer has these plugins")
     start = time.monotonic()
     network = FixedNetwork(trt)
     inputs = {

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that generate text as rerankers: the score of an answer's token, and the template that asks for it."""
+"""Text-generating models as rerankers: the score of an answer's token, and the template that asks for it."""

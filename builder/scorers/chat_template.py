@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder's chat template, or one that the user gives, as what stands around a query and a document.
+"""A folder's chat template, or one that the user gives, as the text around a query and a document.
 
-It is rendered with marks in the place of both texts, in a process of its own; where the marks come back, the texts
-will stand.
+It is rendered in a process of its own, with marks for the two texts; where the marks appear in the result, the texts
+belong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPECIALS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "c
 _WAIT = 60  # seconds, on a machine that has much else to do
 _MARKS = (("Mark1Query", "Mark2Document"), ("a Second mark, of a query?", "and the second mark of a document."))
 _BLANKS = (" \n", "\n ")
-"""What is put around marks, to see whether a template takes it away."""
+"""Put around marks, to see whether a template strips it."""
 _ADVICE = "pass --template with a text that has {query} and {document} where the two texts belong"
 
 
@@ -50,14 +50,14 @@ class ChatTemplate:
 
     @property
     def names_both(self) -> bool:
-        """Whether it speaks of queries and documents, as those of rerankers do."""
+        """Whether it names queries and documents, as rerankers' templates do."""
         return all(re.search(rf"""["']{name}["']""", self.text) for name in FIELDS)
 
     def template(self, prompt: str = "") -> Template:
-        """What it puts around two texts.
+        """The text that it puts around two texts.
 
         Args:
-            prompt: what a system says first, for templates that speak of queries and documents.
+            prompt: the system's message, for templates that name queries and documents.
 
         Raises:
             BuildError: it cannot be rendered, has no place for one of the two, or makes something else of texts.
@@ -120,7 +120,7 @@ class ChatTemplate:
         return [Piece(field=item) if at % 2 else Piece(item) for at, item in enumerate(parts)]
 
     def _trim(self, pieces: Sequence[Piece], around: Sequence[Piece]) -> list[Piece]:
-        """The pieces, with fields that lose blanks at an end marked so."""
+        """The pieces; fields that lose blanks at an end are marked."""
         losses: dict[int, list[str]] = {at: [] for at, piece in enumerate(pieces) if piece.field}
         for at in range(0, len(pieces), 2):
             ends = ("", _BLANKS[1]) if at else ("",)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rerankers whose cards, not their folders, say how they are asked."""
+"""Rerankers whose model cards, not their folders, have the template."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_INSTRUCTION = (
     "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n<Query>: "
 )
 BETWEEN = "\n<Document>: "
-"""What Qwen3-Reranker is asked by a user, before the query, and between query and document."""
+"""The user's message to Qwen3-Reranker: the text before the query, and between query and document."""
 _BEGIN = "bos_token"
 """Stands for the tokenizer's first token."""
 
@@ -30,9 +30,9 @@ class KnownScorer:
     """A reranker.
 
     Attributes:
-        name: a part of its name, in small letters, as --template takes it.
-        scores: the answer's token, and the one that it is held against.
-        template: what stands around pairs.
+        name: a part of its name, in lower case, as --template takes it.
+        scores: the answer's token, and the one that it is compared with.
+        template: the text around pairs.
         own_first: whether the folder's chat template counts before this one.
     """
 
@@ -85,6 +85,6 @@ KNOWN_SCORERS: Mapping[str, KnownScorer] = MappingProxyType({item.name: item for
 
 
 def known_scorer(path: Path, config: Mapping[str, Any]) -> KnownScorer | None:
-    """The known reranker that a folder is called after, by its own name, that of its repository, or config.json."""
+    """The known reranker that a folder is, by its name, its repository's, or config.json."""
     names = [*path.resolve().parts[-3:], str(config.get("_name_or_path") or "")]
     return next((item for item in KNOWN_SCORERS.values() if any(item.name in name.lower() for name in names)), None)

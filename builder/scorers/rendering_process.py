@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that renders a chat template in Jinja's immutable sandbox, in little time and memory, and then ends.
+"""A program that renders a chat template in Jinja's immutable sandbox, within limits of time and memory.
 
 Reads JSON from stdin: {"template": text, "variables": [object, ...]}; writes {"texts": [text, or null, ...], "error"}.
 """
@@ -18,7 +18,7 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 SECONDS, BYTES = 5, 1 << 29
-"""What it may take: of a processor, and of memory beyond the interpreter's."""
+"""The limits: CPU time, and memory beyond the interpreter's."""
 
 
 class _Generation(Extension):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a reranker of a model that generates text: two rows of its last layer, and a template for pairs."""
+"""Makes a reranker of a model that generates text: two rows of its last layer, and a template for pairs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .chat_template import chat_template, given_template, special_tokens
 from .known_scorers import KNOWN_SCORERS, KnownScorer, known_scorer
 
 _PLAIN = ("gemma", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
-"""Architectures whose words' scores are products of the last hidden state and rows of lm_head, and nothing else."""
+"""Architectures whose scores of words are dot products of the last hidden state and rows of lm_head, and no more."""
 _OWN, _TIED = "lm_head.weight", ("model.embed_tokens.weight", "embed_tokens.weight")
 _LIKE = "rerankers that answer, such as Qwen3-Reranker, with --scores yes,no"
 
@@ -32,10 +32,10 @@ class Scorer:
     """A reranker.
 
     Attributes:
-        answers: ids of the token whose score counts, and of the one that it is held against, if there is one.
+        answers: ids of the token whose score counts, and of the one that it is compared with, if there is one.
         answer_names: both as texts, for messages.
-        template: what stands around pairs.
-        activation: what the difference of both goes through.
+        template: the text around pairs.
+        activation: applied to the difference of both.
         notes: what to tell the user.
     """
 
@@ -62,7 +62,7 @@ def scorer_of(
     activation: str = "",
     prompt: str = "",
 ) -> Scorer | None:
-    """The reranker that a folder is, or is to be; None: nothing says that its model is one.
+    """The reranker that a folder's model is, or that the options make it; None: it is none.
 
     Args:
         path: the model's folder.
@@ -70,8 +70,8 @@ def scorer_of(
         config: what config.json says; its model generates text.
         options: --scores and --template.
         answers: ids that the folder itself names.
-        activation: likewise what scores go through; "": a sigmoid of a difference, nothing of one score.
-        prompt: what the folder says first by default.
+        activation: the one that the folder itself names; "": a sigmoid for differences, nothing for single scores.
+        prompt: the folder's default prompt.
 
     Raises:
         BuildError: no such token, no template, or one without a place for a text; or a model whose last layer is not
@@ -111,7 +111,7 @@ def _template(
     known_scorer_entry: KnownScorer | None,
     prompt: str,
 ) -> tuple[Template, tuple[str, ...]]:
-    """What stands around pairs, and what to tell of it."""
+    """The text around pairs, and notes about it."""
     if options.template and options.template not in KNOWN_SCORERS:
         return given_template(options.template, encoder, tokenizer), ()
     own = chat_template(encoder)
@@ -154,7 +154,7 @@ def check_options(path: Path, options: HeadOptions, *, generates: bool, takes_pa
 
 
 def advice() -> str:
-    """What else to do with a model that generates text."""
+    """What to do with a model that generates text."""
     return f"and {_LIKE}"
 
 
@@ -192,7 +192,7 @@ def _id_of(name: str, tokenizer: Tokenizer, origin: str) -> int:
 
 
 def _is_known(item: int, tokenizer: Tokenizer, name: str) -> bool:
-    """Whether a token stands for this text, and not for everything that is unknown."""
+    """Whether a token means this text, and not all unknown words."""
     return bool(tokenizer.decode([item], skip_special_tokens=False).strip() == name.strip())
 
 
