@@ -24,6 +24,7 @@ PACKAGES = {
     "tests": "tests",
     "benchmarks": "benchmarks",
     "examples": "examples",
+    "tools": "tools",
 }
 """Folders with Python files, and the packages that they are."""
 
