@@ -46,15 +46,15 @@ def code_problem(gpu: str, compute_capability: str, architectures: Collection[st
         architectures: what was compiled; nothing in a library without device code.
     """
     gpu_text = f"{gpu} (compute capability {compute_capability})"
-    needed = architecture_for(compute_capability)
-    if needed is None:
+    architecture_name = architecture_for(compute_capability)
+    if architecture_name is None:
         return (
             f"{gpu_text} is no GPU that padfree has kernels for; allowed: compute capability {SUPPORTED_CAPABILITIES}"
         )
     if any(serves(architecture, compute_capability) for architecture in architectures):
         return ""
     has = f"code for {', '.join(architectures)} alone" if architectures else "no device code"
-    return f"{gpu_text} needs code for {needed}, this library has {has}"
+    return f"{gpu_text} needs code for {architecture_name}, this library has {has}"
 
 
 def install_command(compute_capability: str, architectures: Sequence[str]) -> str:

@@ -283,7 +283,7 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
         )
     fields = Fields(raw, source, error=error)
     interface = fields.text("interface", INTERFACES)
-    excluded = fields.optional_object("coverage").optional_object("excluded_ids")
+    ids_by_input = fields.optional_object("coverage").optional_object("excluded_ids")
     rules = fields.optional_object("id_rules")
 
     def read_input(item: Fields) -> InputInfo:
@@ -291,8 +291,8 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
         original = item.text("original") if "original" in item else None
         original_name = original or name
         excluded_ids = (
-            excluded.integers(original_name, least=-MOST_INT64)
-            if interface != "padded" and original_name in excluded
+            ids_by_input.integers(original_name, least=-MOST_INT64)
+            if interface != "padded" and original_name in ids_by_input
             else ()
         )
         limit = item.optional_integer("limit", least=1, most=MOST_INT64)

@@ -32,7 +32,7 @@ def not_readable(error: Exception, otherwise: str) -> str:
     return f"cannot be read ({error.strerror or error}); {ADVICE.get(error.errno or 0, otherwise)}"
 
 
-def described(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """An error of the system's as one line: the file, what is wrong, and what helps; "" where it has no advice."""
     advice = ADVICE.get(error.errno or 0)
     if advice is None:

@@ -39,7 +39,7 @@ class QuantizationInfo:
         margin: room above the largest numbers of the calibration data.
         tokens: how many these data had.
         layers: GEMMs in that type.
-        kept: the other GEMMs, with the reasons.
+        kept_gemms: the other GEMMs, with the reasons.
         cosines: by output, the mean over sequences of the cosine to the model in half precision.
     """
 
@@ -47,7 +47,7 @@ class QuantizationInfo:
     margin: float
     tokens: int
     layers: tuple[QuantizedLayer, ...]
-    kept: Mapping[str, str]
+    kept_gemms: Mapping[str, str]
     cosines: Mapping[str, float]
 
 
@@ -66,6 +66,6 @@ def parse_quantization(fields: Fields) -> QuantizationInfo:
         margin=fields.number("margin"),
         tokens=fields.object("calibration").integer("tokens", most=MOST_INT64),
         layers=fields.objects("layers", read_layer),
-        kept={name: kept_layers.string(name) for name in kept_layers.names()},
+        kept_gemms={name: kept_layers.string(name) for name in kept_layers.names()},
         cosines={name: outputs.object(name).number("mean_cosine") for name in outputs.names()},
     )

@@ -145,7 +145,7 @@ def measure(folder: Path, count: int, packages: Sequence[str]) -> dict[str, Any]
         "documentation": list(packages),
         "calibration": {"texts": len(texts), "tokens": said.tokens, "margin": said.margin},
         "losses": [round(layer.loss, 4) for layer in said.layers],
-        "kept": dict(said.kept),
+        "kept": dict(said.kept_gemms),
         "precisions": results,
         "passed": _is_passed(results["fp8"]),
     }

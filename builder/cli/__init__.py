@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import padfree
-from padfree.contract.os_errors import described
+from padfree.contract.os_errors import describe_os_error
 
 from . import bench, build, compare, costs, demo, doctor, embed, inspect, optimize, rerank, run, serve, simulate, triton
 from .arguments import Parser
@@ -132,14 +132,14 @@ def _signals_sent_again() -> Iterator[None]:
         if working:
             os.kill(os.getpid(), number)
 
-    def hook(dropped: sys.UnraisableHookArgs) -> None:
-        if isinstance(dropped.exc_value, KeyboardInterrupt):
-            number = dropped.exc_value.number if isinstance(dropped.exc_value, StoppedError) else signal.SIGINT
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            number = unraisable.exc_value.number if isinstance(unraisable.exc_value, StoppedError) else signal.SIGINT
             timer = threading.Timer(AGAIN_S, send, [number])
             timer.daemon = True
             timer.start()
             return
-        usual(dropped)
+        usual(unraisable)
 
     sys.unraisablehook = hook
     try:
@@ -163,8 +163,8 @@ def describe(error: Exception) -> str:
         return text
     if isinstance(error, MemoryError):
         return "out of memory; use smaller batches or a machine with more memory"
-    if isinstance(error, OSError) and described(error):
-        return described(error)
+    if isinstance(error, OSError) and describe_os_error(error):
+        return describe_os_error(error)
     name = type(error).__name__
     return f"{name}: {text or 'no message'}; run again with {DEBUG_VARIABLE}=1 to see where this came from"
 

@@ -41,8 +41,8 @@ def print_quantization(console: Console, quantization: QuantizationInfo | None) 
     console.print(make_table(f"GEMMs in {quantization.type}", ("GEMM", "largest input", "scale", "loss"), rows))
     if len(layers) > LAYERS_SHOWN:
         print_line(console, f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
-    if quantization.kept:
-        console.print(make_table("GEMMs in half precision", ("GEMM", "reason"), list(quantization.kept.items())))
+    if quantization.kept_gemms:
+        console.print(make_table("GEMMs in half precision", ("GEMM", "reason"), list(quantization.kept_gemms.items())))
     for name, cosine in quantization.cosines.items():
         print_line(console, f"'{name}': cosine {cosine:.5f} to half precision, mean over calibration sequences")
     print_line(

@@ -8,7 +8,7 @@ import signal
 import sys
 from types import FrameType
 
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
@@ -27,12 +27,12 @@ def main() -> int:
         return run()
     except KeyboardInterrupt:  # just before the command listens, or just after
         sys.stderr.write("padfree: error: interrupted\n")
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
     os.write(sys.stderr.fileno(), b"padfree: error: interrupted; nothing had begun\n")
-    os._exit(INTERRUPTED)
+    os._exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

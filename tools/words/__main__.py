@@ -29,7 +29,7 @@ def apply(rows: Sequence[Rename], root: Path = ROOT) -> list[Path]:
     definitions = Renaming(project)
     for row in rows:
         if row.kind != "file":
-            problems += _refused(row, definitions, changed)
+            problems += _refusals(row, definitions, changed)
     if problems:
         raise TableError("\n".join(problems))
     changed.update(definitions.apply())
@@ -40,7 +40,7 @@ def apply(rows: Sequence[Rename], root: Path = ROOT) -> list[Path]:
     return sorted(changed)
 
 
-def _refused(row: Rename, definitions: Renaming, changed: set[Path]) -> list[str]:
+def _refusals(row: Rename, definitions: Renaming, changed: set[Path]) -> list[str]:
     """Looks a definition up; why it cannot be renamed, if it cannot."""
     try:
         if row.kind == "identifier":

@@ -139,10 +139,12 @@ def rename_includes(old: str, new: str, root: Path = ROOT) -> list[Path]:
 
 
 def _names(token: Token, path: Path, old: str, root: Path) -> bool:
-    named = token.text.strip('"')
-    if not named.endswith(Path(old).name):
+    include_path = token.text.strip('"')
+    if not include_path.endswith(Path(old).name):
         return False
-    return any((folder / named).resolve() == (root / old).resolve() for folder in (path.parent, root / "plugins"))
+    return any(
+        (folder / include_path).resolve() == (root / old).resolve() for folder in (path.parent, root / "plugins")
+    )
 
 
 def _spelling(spelling: str, old: str, new: str) -> str:

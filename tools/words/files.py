@@ -12,7 +12,7 @@ from . import cpp
 from .index import Index
 from .modules import Project
 from .names import Free
-from .replacing import Edits, replaced
+from .replacing import Edits, replace_names
 from .table import Rename, TableError
 
 BUILD_FILES = ("CMakeLists.txt", "cmake")
@@ -81,7 +81,7 @@ def _reimport(project: Project, path: Path, old: str, new: str) -> bool:
     edits.rename((name for base, name in index.attributes.get(last, ()) if base == package), new_last)
     edits.patch(index.strings, old, new)
     if edits:
-        project.replace(path, replaced(tree, edits))
+        project.replace(path, replace_names(tree, edits))
     return bool(edits)
 
 

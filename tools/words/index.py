@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import libcst as cst
 
-from .modules import dotted
+from .modules import dotted_name
 
 
 class Index(cst.CSTVisitor):
@@ -38,18 +38,18 @@ class Index(cst.CSTVisitor):
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         """base.name."""
-        self.attributes[node.attr.value].append((dotted(node.value), node.attr))
+        self.attributes[node.attr.value].append((dotted_name(node.value), node.attr))
 
     def visit_Call(self, node: cst.Call) -> None:
         """f(...), x.f(...), partial(f, ...)."""
-        callee = dotted(node.func).split(".")[-1]
+        callee = dotted_name(node.func).split(".")[-1]
         if callee == "partial" and node.args:
-            callee = dotted(node.args[0].value).split(".")[-1]
+            callee = dotted_name(node.args[0].value).split(".")[-1]
         self.calls[callee].append(node)
 
     def visit_MatchClass(self, node: cst.MatchClass) -> None:
         """case F(...)."""
-        self.patterns[dotted(node.cls).split(".")[-1]].append(node)
+        self.patterns[dotted_name(node.cls).split(".")[-1]].append(node)
 
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
         """Any string."""
@@ -92,6 +92,6 @@ class Index(cst.CSTVisitor):
 
     def keywords(self, callee: str, name: str) -> list[cst.Name]:
         """Where f(name=...) is written, and `case f(name=...)`."""
-        found = [arg.keyword for call in self.calls.get(callee, ()) for arg in call.args if arg.keyword is not None]
-        found += [item.key for pattern in self.patterns.get(callee, ()) for item in pattern.kwds]
-        return [keyword for keyword in found if keyword.value == name]
+        names = [arg.keyword for call in self.calls.get(callee, ()) for arg in call.args if arg.keyword is not None]
+        names += [item.key for pattern in self.patterns.get(callee, ()) for item in pattern.kwds]
+        return [keyword for keyword in names if keyword.value == name]

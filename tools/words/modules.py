@@ -87,7 +87,7 @@ class Project:
 
     def resolve(self, path: Path, node: cst.ImportFrom) -> str:
         """The full dotted name of the module that a statement imports from."""
-        module = dotted(node.module) if node.module is not None else ""
+        module = dotted_name(node.module) if node.module is not None else ""
         level = len(node.relative)
         if not level:
             return module
@@ -97,8 +97,8 @@ class Project:
         return ".".join([*parts[: len(parts) - level], *([module] if module else [])])
 
 
-def dotted(node: cst.BaseExpression) -> str:
+def dotted_name(node: cst.BaseExpression) -> str:
     """a.b.c of a name or an attribute."""
     if isinstance(node, cst.Attribute):
-        return f"{dotted(node.value)}.{node.attr.value}"
+        return f"{dotted_name(node.value)}.{node.attr.value}"
     return node.value if isinstance(node, cst.Name) else ""

@@ -36,8 +36,8 @@ def differences(revision: str, tables: Sequence[Sequence[Rename]], apply: Apply,
             tar.extractall(folder, filter="data")
         for rows in tables:
             apply(rows, folder)
-        listed = subprocess.run(["git", "ls-files"], cwd=root, check=True, capture_output=True, text=True).stdout
-        names = {name for name in listed.splitlines() if (root / name).is_file()}
+        listing = subprocess.run(["git", "ls-files"], cwd=root, check=True, capture_output=True, text=True).stdout
+        names = {name for name in listing.splitlines() if (root / name).is_file()}
         names |= {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
         for name in sorted(names):
             if Path(name).suffix in (".py", *SUFFIXES):

@@ -16,7 +16,7 @@ import libcst as cst
 from .index import Index
 from .modules import Project
 from .names import Free, binds, members_of, names_below, parameters
-from .replacing import Edits, replaced
+from .replacing import Edits, replace_names
 from .table import Rename, TableError
 
 
@@ -47,7 +47,7 @@ class Renaming:
         """Changes the project's trees; returns the files."""
         changed = sorted(path for path, edits in self._edits.items() if edits)
         for path in changed:
-            self.project.replace(path, replaced(self.project.tree(path), self._edits[path]))
+            self.project.replace(path, replace_names(self.project.tree(path), self._edits[path]))
         return changed
 
     def index(self, path: Path) -> Index:

@@ -57,7 +57,7 @@ def mention_patterns(old: str, new: str) -> list[tuple[str, str]]:
     return patterns
 
 
-def _substituted(text: str, patterns: Iterable[tuple[str, str]]) -> str:
+def _substitute(text: str, patterns: Iterable[tuple[str, str]]) -> str:
     for pattern, new in patterns:
         text = re.sub(pattern, new, text, flags=re.MULTILINE)
     return text
@@ -78,15 +78,15 @@ class _Replacing(cst.CSTTransformer):
         patterns = self._edits.strings.get(id(original_node))
         if not patterns:
             return updated_node
-        return updated_node.with_changes(value=_substituted(original_node.value, patterns))
+        return updated_node.with_changes(value=_substitute(original_node.value, patterns))
 
     def leave_Comment(self, original_node: cst.Comment, updated_node: cst.Comment) -> cst.Comment:
         """A comment that says a name."""
         if not self._comments:
             return updated_node
-        return updated_node.with_changes(value=_substituted(original_node.value, self._comments))
+        return updated_node.with_changes(value=_substitute(original_node.value, self._comments))
 
 
-def replaced(tree: cst.Module, edits: Edits) -> cst.Module:
+def replace_names(tree: cst.Module, edits: Edits) -> cst.Module:
     """A file with its edits."""
     return tree.visit(_Replacing(edits))

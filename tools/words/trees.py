@@ -32,16 +32,16 @@ def differences(before: str, after: str, tables: Sequence[Sequence[Rename]], roo
     """
     rows = [row for table in tables for row in table]
     pairs = {(row.old, row.new) for row in rows if row.kind != "file"}
-    moved = {row.old: row.new for row in rows if row.kind == "file"}
-    for old, new in moved.items():
+    new_paths = {row.old: row.new for row in rows if row.kind == "file"}
+    for old, new in new_paths.items():
         pairs |= set(zip(Path(old).with_suffix("").parts, Path(new).with_suffix("").parts, strict=True))
         pairs.add((Path(old).name, Path(new).name))
     changed = _git(root, "diff", "--name-only", "--no-renames", before, after).splitlines()
     for name in sorted(changed):
-        is_new = any(name == new or name.startswith(f"{new}/") for new in moved.values())
+        is_new = any(name == new or name.startswith(f"{new}/") for new in new_paths.values())
         if Path(name).suffix not in (".py", *SUFFIXES) or is_new:
             continue
-        one, other = _text(root, before, name), _text(root, after, _new_path(name, moved))
+        one, other = _text(root, before, name), _text(root, after, _new_path(name, new_paths))
         if one is None or other is None:
             yield f"{name}: {'is only in' if one is None else 'is not in'} {after}"
             continue
@@ -60,8 +60,8 @@ def _text(root: Path, revision: str, name: str) -> str | None:
     return result.stdout if result.returncode == 0 else None
 
 
-def _new_path(name: str, moved: dict[str, str]) -> str:
-    for old, new in moved.items():
+def _new_path(name: str, new_paths: dict[str, str]) -> str:
+    for old, new in new_paths.items():
         if name == old or name.startswith(f"{old}/"):
             return new + name.removeprefix(old)
     return name
@@ -71,7 +71,7 @@ def _of_tokens(one: str, other: str, pairs: Pairs) -> list[str]:
     before, after = code_of(one), code_of(other)
     if len(before) != len(after):
         return [f"{len(before)} tokens became {len(after)}"]
-    return [_shown(a, b) for a, b in zip(before, after, strict=True) if not _is_renamed(a, b, pairs)]
+    return [_describe(a, b) for a, b in zip(before, after, strict=True) if not _is_renamed(a, b, pairs)]
 
 
 def _of_python(one: str, other: str, pairs: Pairs) -> list[str]:
@@ -80,7 +80,7 @@ def _of_python(one: str, other: str, pairs: Pairs) -> list[str]:
     counts = [sorted(len(node.names) for node in _imports(tree)) for tree in (before, after)]
     for tree in (before, after):
         _leave_out(tree)
-    return list(_of_nodes(before, after, pairs)) or list(_merged(before, after)) or list(_of_imports(*counts))
+    return list(_of_nodes(before, after, pairs)) or list(_find_merged(before, after)) or list(_of_imports(*counts))
 
 
 def _imports(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -118,7 +118,7 @@ def _of_nodes(one: object, other: object, pairs: Pairs) -> Iterator[str]:
             if name not in ("ctx", "type_comment"):
                 yield from _of_nodes(getattr(one, name), getattr(other, name), pairs)
     elif not _is_renamed(one, other, pairs):
-        yield _shown(one, other)
+        yield _describe(one, other)
 
 
 def _is_renamed(one: object, other: object, pairs: Pairs) -> bool:
@@ -132,7 +132,7 @@ def _is_renamed(one: object, other: object, pairs: Pairs) -> bool:
     return same and all(a == b or (a, b) in pairs for a, b in zip(*words, strict=True))
 
 
-def _shown(one: object, other: object) -> str:
+def _describe(one: object, other: object) -> str:
     """What became what; of two lists what stands first where they differ."""
     if isinstance(one, list) and isinstance(other, list):
         texts = [[_text_of(item) for item in items] for items in (one, other)]
@@ -146,7 +146,7 @@ def _text_of(item: object) -> str:
     return ast.unparse(item) if isinstance(item, ast.AST) else str(item)
 
 
-def _merged(before: ast.Module, after: ast.Module) -> Iterator[str]:
+def _find_merged(before: ast.Module, after: ast.Module) -> Iterator[str]:
     """Names of one function, or attributes of one class, that have become the same."""
     for one, other in zip(ast.walk(before), ast.walk(after), strict=True):
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
