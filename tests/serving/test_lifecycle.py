@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 
 from tests.support.folders import TOKENIZER, write_folder
 from tests.support.http_requests import get, post
-from tests.support.served_models import MOST_END_S, Server, expected_rows, spawned, unit, wait_until, write_model
+from tests.support.served_models import MOST_END_S, Server, expected_rows, find_spawned, unit, wait_until, write_model
 
 from .conftest import EMBEDDER
 
@@ -284,7 +284,7 @@ def test_a_signal_to_all_processes_while_they_start(embedder_file: Path, pause_s
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's job may ignore it
     ) as process:
-        wait_until(lambda: spawned(process.pid))
+        wait_until(lambda: find_spawned(process.pid))
         time.sleep(pause_s)
         os.killpg(process.pid, number)
         try:

@@ -200,7 +200,7 @@ class Server:
     @property
     def front_ends(self) -> list[int]:
         """Process ids of those that read HTTP."""
-        return spawned(self.process.pid)
+        return find_spawned(self.process.pid)
 
     def end(self, number: int = signal.SIGTERM) -> str:
         """Sends a signal and waits; returns what was written to stderr."""
@@ -226,7 +226,7 @@ class Server:
             self.end()
 
 
-def spawned(pid: int) -> list[int]:
+def find_spawned(pid: int) -> list[int]:
     """The processes that multiprocessing has started for another."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
