@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs run which compiled device code. The build asks here what to compile, the runtime what was.
+"""Which GPUs run which compiled device code. The build asks what to compile, the runtime what was compiled.
 
-The build runs this file alone, ahead of any installation: it imports nothing of padfree.
+The build runs this file by itself, before padfree is installed: it imports nothing of padfree.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 
 OF_MAJOR = {8: "80", 9: "90a", 10: "100", 12: "120"}
-"""What is compiled for a GPU, by the first number of its compute capability: the code serves all GPUs with it."""
+"""The code that is compiled for a GPU, by the first number of its compute capability: it serves all GPUs with it."""
 ALL = tuple(OF_MAJOR.values())
 SUPPORTED_CAPABILITIES = "8.0 to 9.0, 10.x and 12.x"
 
@@ -58,7 +58,7 @@ def code_problem(gpu: str, compute_capability: str, architectures: Collection[st
 
 
 def install_command(compute_capability: str, architectures: Sequence[str]) -> str:
-    """What builds the library for one more GPU, from a checkout of padfree's sources; it keeps what it has."""
+    """The command that builds the library for one more GPU, from a checkout of padfree; it keeps the others."""
     architecture = architecture_for(compute_capability)
     all_architectures = list(dict.fromkeys([*architectures, *([architecture] if architecture else [])]))
     quote = "'" if len(all_architectures) > 1 else ""

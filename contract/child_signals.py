@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals to a whole group (Ctrl-C, systemd's SIGTERM) while a child process is being started.
 
-Such a child would be ended while it reads what it is to do, with a traceback, and multiprocessing would wait for ever
-to write the rest of that.
+Such a child would be ended with a traceback while it reads its task, and multiprocessing would wait for ever to write
+the rest of the task.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from multiprocessing import resource_tracker
 @contextmanager
 def held_back(numbers: Collection[int]) -> Iterator[None]:
     """Holds signals back from processes that are started inside, until these call `let_through`."""
-    resource_tracker.ensure_running()  # otherwise started inside, after which it lets SIGINT and SIGTERM through
+    resource_tracker.ensure_running()  # started inside, it would let SIGINT and SIGTERM through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
@@ -25,5 +25,5 @@ def held_back(numbers: Collection[int]) -> Iterator[None]:
 
 
 def let_through(numbers: Collection[int]) -> None:
-    """Lets a process that was started so have its signals, those that came meanwhile too."""
+    """Lets signals through to a process that was started so, those that came meanwhile, too."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of what does not keep the contract; callers name one of their own instead."""
+"""The error for what breaks the contract; callers may name one of their own instead."""
 
 
 class ContractError(ValueError):

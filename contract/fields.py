@@ -22,7 +22,7 @@ def decode(text: str) -> Any:
     """The object in a JSON text.
 
     Raises:
-        ValueError: it is not JSON, goes deeper than it could with any meaning, or has numbers of thousands of digits.
+        ValueError: it is not JSON, is nested too deeply to make sense, or has numbers of thousands of digits.
     """
     try:
         return json.loads(text)
@@ -36,7 +36,7 @@ class Fields:
     Args:
         raw: the decoded object.
         source: what it was read from, for messages.
-        path: where in there it is, such as "engine.profile"; "" at the top.
+        path: where in the source it is, such as "engine.profile"; "" at the top.
         error: what is raised for entries that are missing or wrong.
 
     Raises:
@@ -70,7 +70,7 @@ class Fields:
         return str(value)
 
     def string(self, name: str) -> str:
-        """Any text; whoever shows it makes it fit to be shown."""
+        """Any text; whoever shows it has to escape it."""
         value = self._get(name)
         if not isinstance(value, str):
             raise self._wrong(self._at(name), value, "a text")
@@ -149,7 +149,7 @@ class Fields:
         return {item: inside.integer(item) for item in inside.names()}
 
     def fail(self, name: str, allowed_text: str) -> Exception:
-        """The error for an entry that does not go with others."""
+        """The error for an entry that does not fit the others."""
         return self._wrong(self._at(name), self._raw.get(name), allowed_text)
 
     def _inner(self, raw: Any, path: str) -> Fields:
@@ -185,5 +185,5 @@ class Fields:
 
 
 def is_name(value: Any) -> bool:
-    """Whether it is a text that may name something: of one line, and nothing that a terminal would obey."""
+    """Whether it is a text that may be a name: one line, without control characters."""
     return isinstance(value, str) and 0 < len(value) <= MOST_NAME_LETTERS and value.isprintable()

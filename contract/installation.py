@@ -15,8 +15,8 @@ NAME = "padfree"
 def install_command(*extras: str) -> str:
     """The command that installs extras into this environment, as it works here.
 
-    An installation knows where it came from (PEP 610). One from a checkout is added to from that checkout, by its path
-    unless that is the current folder, and one from a wheel or a repository from there; all others by padfree's name.
+    An installation records where it came from (PEP 610). Extras come from there: from a checkout, by its path unless
+    that is the current folder, or from a wheel or a repository; otherwise by padfree's name.
 
     Args:
         extras: names of pyproject.toml's optional dependencies.
@@ -42,7 +42,7 @@ def install_command(*extras: str) -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """What pip noted of where padfree came from; {} where it noted nothing, as for packages of an index."""
+    """Pip's record of where padfree came from; {} where there is none, as for packages of an index."""
     from importlib import metadata
 
     try:

@@ -20,7 +20,7 @@ TYPE_NAMES = re.compile(r"[a-z][a-z0-9_]{0,31}")
 VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){1,3}")
 CAPABILITY = re.compile(r"\d{1,9}\.\d{1,9}")
 MOST_WIDTH = 1 << 16
-"""Numbers that a token may have of one input."""
+"""The most numbers that one input may have per token."""
 _LEADING_SIZES = {"packed": ("T",), "per_sequence": ("B",), "padded": ("B", "S"), "constant": ()}
 
 
@@ -37,9 +37,9 @@ class InputInfo:
     With `shared` the model has it once for a whole batch: sequences that run together have the same. Packed, it is
     [B] or [B, width] nevertheless, of which the first row is read; padded, it is [] or [width].
     With `fills_padding` padded slots hold `padding` and nothing else, for the model reads them.
-    `holds` is one of names.HELD where the graph has proved what the values are; None: not known, so names tell.
-    `original` is the name in the original model, where the interface gives it another. An input of the role "unread" is
-    there because callers pass it: [T] or [B, S], of any values.
+    `holds` is one of names.HELD where the graph has proved what the values are; None: not known, so the name decides.
+    `original` is the name in the original model, where the interface gives it another. An input of the role "unread"
+    exists because callers pass it: [T] or [B, S], of any values.
     """
 
     name: str
@@ -61,12 +61,12 @@ class InputInfo:
 
     @cached_property
     def holds_embeddings(self) -> bool:
-        """Whether it is a token input of numbers that are no ids."""
+        """Whether it is a token input of embeddings, not ids."""
         return self.role == "tokens" and self.dtype == "float32"
 
     @cached_property
     def holds_floats(self) -> bool:
-        """Whether its values are no integers."""
+        """Whether its values are floating-point numbers."""
         return self.dtype == "float32"
 
     @cached_property
@@ -76,7 +76,7 @@ class InputInfo:
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """As `trailing_shape`, by the name that it had at first."""
+        """The former name of `trailing_shape`."""
         return self.trailing_shape
 
 
@@ -97,7 +97,7 @@ class OutputInfo:
 
     @cached_property
     def sizes(self) -> tuple[int | str, ...]:
-        """What the axes are; those that are left out are fixed."""
+        """The sizes of the axes; those that are left out are fixed."""
         return _LEADING_SIZES[self.layout] if self.dims is None else self.dims
 
     @cached_property
@@ -217,7 +217,7 @@ class Metadata:
         return self.interface != "padded"
 
     def own_names(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by the names of inputs, of values by those or by the original model's."""
+        """Renames the keys from the original model's input names, where they are those, to this model's."""
         names = self._own_names
         return {names.get(name, name): value for name, value in columns.items()}
 
@@ -237,7 +237,7 @@ class Metadata:
         """The one input with this role, or None."""
         return next((item for item in self.inputs if item.role == role), None)
 
-    # Asked for in every run, so found once.
+    # Needed in every run, so computed once.
 
     @cached_property
     def _token_inputs(self) -> tuple[InputInfo, ...]:

@@ -13,9 +13,9 @@ ID_NAMES = ("input_ids", "input_word_ids", "token_ids", "word_ids", "ids", "toke
 TYPE_NAMES = ("token_type_ids", "segment_ids", "input_type_ids", "type_ids", "token_types", "segments", "sentence_ids")
 POSITION_NAMES = ("position_ids", "pos_ids", "positions", "position_id")
 PROMPT_LENGTH = "prompt_length"
-"""The input per sequence of models that leave prompts out of pooling: how many of its first tokens are not pooled."""
+"""The input of models that leave prompts out of pooling: how many first tokens of each sequence are not pooled."""
 MOST_TYPES = 4
-"""Rows of a table of token types; larger ones are of something else."""
+"""The most rows of a table of token types; larger tables are something else."""
 
 
 class TableInput(Protocol):
@@ -38,7 +38,7 @@ Item = TypeVar("Item", bound=TableInput)
 
 
 def ids_among(items: Sequence[Item]) -> Item | None:
-    """The input of ids: the one that is named so, unless one that is named for types indexes a larger table."""
+    """The input of ids: the one named so, unless one named for types indexes a larger table."""
     named_item = next((item for name in ID_NAMES for item in items if item.original_name == name), None)
     if named_item is not None:
         exchanged = [item for item in items if item.original_name in TYPE_NAMES and _rows(item) > _rows(named_item) > 0]
@@ -48,7 +48,7 @@ def ids_among(items: Sequence[Item]) -> Item | None:
 
 
 def types_among(items: Sequence[Item], ids: Item | None) -> Item | None:
-    """The input of token types: the one that is named so, or else the one with a table of so few rows."""
+    """The input of token types: the one named so, or else the one with so small a table."""
     others = [item for item in items if item is not ids and not _is_of_positions(item) and item.holds != OTHER_VALUES]
     named_item = next((item for name in TYPE_NAMES for item in others if item.original_name == name), None)
     return named_item or next((item for item in others if 0 < _rows(item) <= MOST_TYPES), None)
@@ -61,7 +61,7 @@ def positions_among(items: Sequence[Item]) -> Item | None:
 
 
 def _is_of_positions(item: TableInput) -> bool:
-    """What the graph proves; or else whether a word of the name begins with "pos" and the table is not one of types."""
+    """What the graph proves, or else whether a word of the name begins with "pos" and the table is not one of types."""
     if item.holds is not None:
         return item.holds == POSITIONS
     words = re.split("[^a-z]+", item.original_name.lower())

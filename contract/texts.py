@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How texts become tokens for a model, and what its results mean: what its folder said, kept in the metadata."""
+"""How texts become tokens for a model, and what its results mean: as its folder says, kept in the metadata."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class TextInfo:
         task: one of TASKS.
         tokenizer_sha256: digest of the tokenizer.json that lies beside the model; None: there is none.
         max_length: most tokens of a text, special tokens included; longer ones are cut. None: the model's positions.
-        prompts: texts that are put in front of a text, by name.
+        prompts: texts that are prepended to a text, by name.
         default_prompt: the name of the prompt that is used where none is asked for; None: no prompt.
         pooling: how rows of tokens became one vector: modes of sentence-transformers, or "splade".
         normalize: whether vectors have length 1.
         similarity: "cosine", "dot", "euclidean" or "manhattan"; None: the folder does not say.
         labels: names of classes, in the order of the scores.
         problem: one of PROBLEMS: whether a text has one label, or several, or a number.
-        activation: what a cross-encoder's logits go through before they are its scores; "" for other models.
+        activation: turns a cross-encoder's logits into its scores; "" for other models.
         truncation_side: the end that longer texts lose: "right" or "left".
         token_types: whether texts have token types; where they have none, models that read types get zeros.
-        pools_prompt: whether the tokens of prompts are pooled; False: all but they are.
-        template: what stands around pairs of texts; None: what the tokenizer puts there.
+        pools_prompt: whether the tokens of prompts are pooled; False: all others are.
+        template: the text around pairs of texts; None: what the tokenizer adds.
     """
 
     task: str
@@ -79,17 +79,17 @@ class TextInfo:
 
     @property
     def is_activated(self) -> bool:
-        """Whether scores have gone through what makes shares of them; otherwise they are logits."""
+        """Whether scores have gone through an activation; otherwise they are logits."""
         return self.activation not in ("", IDENTITY)
 
     @property
     def refuses_single_texts(self) -> bool:
-        """Whether texts by themselves mean nothing to the model; one that rates something may rate a text."""
+        """Whether the model cannot use texts by themselves; a model that rates something may rate a text."""
         return self.takes_pairs and self.problem != REGRESSION
 
     @property
     def may_take_pairs(self) -> bool:
-        """Whether two texts may come together; what becomes one vector, or is read token by token, comes alone."""
+        """Whether two texts may come as a pair; for vectors and for labels of tokens, a text comes alone."""
         return self.task not in (SENTENCES, SPARSE, TOKENS, MASKED)
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from .phases import BUILDING, CHECKING, COMPARING, PARSING, REFERENCE, STARTING, WAITING
 
 LINE_S = 10.0
-"""Between two lines about one stage."""
+"""Seconds between two lines about one stage."""
 STAGES = MappingProxyType(
     {
         IMPORTS: "importing libraries",
@@ -33,7 +33,7 @@ STAGES = MappingProxyType(
         COMPARING: "comparing the engine's answers with onnxruntime's",
     }
 )
-"""What stages are called, by their phases."""
+"""The stages' texts, by phase."""
 
 
 class StageProgress(Progress):
@@ -59,7 +59,7 @@ class StageProgress(Progress):
         self._stage: TaskID | None = None
 
     def begin(self, phase: str) -> None:
-        """A stage begins, and the one before it has ended."""
+        """Begins a stage, and ends the one before it."""
         self.end()
         self._stage = self.add_task(STAGES.get(phase, phase), total=None)
         self._say(STAGES.get(phase, phase))
@@ -70,7 +70,7 @@ class StageProgress(Progress):
             self.update(self._stage, completed=done, total=of)
 
     def end(self) -> None:
-        """The stage has ended; its bar stays, full."""
+        """Ends the stage; its bar stays, full."""
         if self._stage is not None:
             task = self._tasks[self._stage]
             total = task.total or 1
@@ -101,7 +101,7 @@ def _count(done: float, total: float | None) -> str:
 
 
 def watcher_of(progress: Progress | None) -> StageProgress | None:
-    """What hears of stages; bars of rich's own hear of none."""
+    """The bars, if they show stages; rich's own do not."""
     return progress if isinstance(progress, StageProgress) else None
 
 
@@ -132,7 +132,7 @@ class PhaseBars:
         return not self.cancelled
 
     def finish(self, phase: str) -> None:
-        """Takes a phase's bar away."""
+        """Removes a phase's bar."""
         if phase in self._tasks:
             self._progress.remove_task(self._tasks.pop(phase)[0])
 
@@ -140,7 +140,7 @@ class PhaseBars:
 def make_monitor(trt: Any, bars: PhaseBars) -> Any:
     """An IProgressMonitor over `bars`. It must live as long as the builder configuration that holds it.
 
-    Ctrl-C arrives inside these calls, where an exception would cross TensorRT's C++ frames: it is kept as a wish
+    Ctrl-C arrives inside these calls, where an exception would cross TensorRT's C++ frames: it becomes a request
     to stop, which step_complete passes on.
     """
 

@@ -16,16 +16,16 @@ Start = EngineBuilder | SessionError | BuildError
 
 
 class SharedBuilder:
-    """Starts when the first engine asks for it, while that one's model is prepared; the others find it there.
+    """Starts when the first engine asks for it, while that engine's model is prepared; the others reuse it.
 
-    The first engine's GPU, timing cache and options of TensorRT count for all.
+    The first engine's GPU, timing cache and options of TensorRT hold for all.
     """
 
     def __init__(self) -> None:
         self._start: Start | None = None
 
     def get(self, device: int, options: TacticOptions, progress: Progress | None) -> Start:
-        """The builder, or why there is none: what is wrong with the model's file comes first."""
+        """The builder, or the error: errors of the model's file are reported first."""
         if isinstance(self._start, EngineBuilder):
             self._start.begin(progress)
         elif self._start is None:
@@ -34,7 +34,7 @@ class SharedBuilder:
 
 
 def start(device: int, options: TacticOptions, progress: Progress | None) -> Start:
-    """Starts TensorRT's builder, with plugins loaded if any are there; or says why it is none."""
+    """Starts TensorRT's builder, with the plugins loaded if there are any; or returns the error."""
     try:
         builder = EngineBuilder(device, options, progress)
         with contextlib.suppress(SessionError):

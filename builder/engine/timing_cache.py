@@ -28,8 +28,8 @@ def attach(config: Any, path: Path, *, is_named: bool = False) -> bool:
     A file that cannot be read or that TensorRT refuses is dropped with a warning: the build takes longer, no more.
 
     Returns:
-        Whether what the build learns may take the file's place: not that of a file which the user named and TensorRT
-        refuses. It may be the cache of another GPU, or no cache at all.
+        Whether the build may replace the file: not one that the user named and TensorRT refuses, which may be the cache
+        of another GPU, or no cache at all.
     """
     content, ours = b"", True
     try:

@@ -22,10 +22,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Repetition:
-    """One output of one batch beside what is kept of it.
+    """One output of one batch, compared with what the plan keeps of it.
 
-    relative: of the numbers that are kept, the length of the difference in parts of their length; of whole numbers the
-        part that differs. same_bits: whether all numbers are those of the machine that built the plan.
+    relative: for the kept numbers, the length of the difference in parts of their own; for whole numbers, the part that
+        differs. same_bits: whether all numbers are those of the machine that built the plan.
     """
 
     batch: str
@@ -44,7 +44,7 @@ def repeat_check(backend: Backend, metadata: Metadata, source: str) -> Iterator[
         source: its file, for messages.
 
     Raises:
-        BuildError: the metadata keeps no batches, or others than the plan takes; SessionError: it does not run.
+        BuildError: the metadata keeps no batches, or some that the plan does not take; SessionError: it does not run.
     """
     check = metadata.raw.get("check")
     if not check:

@@ -114,10 +114,10 @@ def digest_of(content: Path | bytes) -> str:
 def check_replaceable(
     folder: Path, new: Mapping[str, bytes], ours: Mapping[str, str], *, overwrite: bool
 ) -> tuple[list[str], list[str]]:
-    """Which files of `new` are to be written, and which that padfree wrote before (`ours`) are in use no more.
+    """Which files of `new` are to be written, and which of those that padfree wrote before (`ours`) are now unused.
 
     Raises:
-        BuildError: one that would be replaced or removed was changed since, or is somebody else's.
+        BuildError: a file that would be replaced or removed was changed since, or is somebody else's.
     """
     changed_names = [name for name, content in new.items() if not _holds(folder / name, digest_of(content))]
     unused_names = [name for name in ours if name not in new and (folder / name).is_file()]

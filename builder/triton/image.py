@@ -31,7 +31,7 @@ BACKENDS_FOLDER = "/opt/tritonserver/backends"  # libraries of a backend look fo
 ROOT = "/opt"  # the archive's padfree/ becomes /opt/padfree
 REPOSITORY = "/models"
 PROBE = "triton/probe.py"  # in padfree.runtime; it needs nothing else
-EXIT_S = 40  # in which a server that is told to end answers what it took
+EXIT_S = 40  # in which a server that is stopped finishes its requests
 SOURCE_FILES = (".py", ".typed")
 GPU = re.compile(r"(.*) \(compute capability (\d+\.\d)\)")  # Needs.gpu
 PLAIN = re.compile(r"[A-Za-z0-9_.-]+")  # of what stands in commands
@@ -39,7 +39,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_.-]+")  # of what stands in commands
 
 @dataclass(frozen=True)
 class Needs:
-    """What a model wants of the server's image.
+    """What a model needs of the server's image.
 
     Attributes:
         model: its name.
@@ -90,7 +90,7 @@ class Needs:
 
 
 def needs_of(served_model: ServedModel, server: Server) -> Needs:
-    """What a model wants that is about to be written."""
+    """What a model that is about to be written needs."""
     engine = served_model.metadata.engine
     return Needs(
         model=served_model.options.name,

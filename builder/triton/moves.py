@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes to a folder that others look at meanwhile: all of them happen, or none."""
+"""Changes to a folder that others read meanwhile: all of them happen, or none."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from padfree.contract.staging import partial_path, stage
 
 
 class Moves:
-    """Files and folders are staged beside their places, then moved; an error, or a signal, takes all moves back.
+    """Stages files and folders beside their destinations, then moves them; an error or a signal undoes all moves.
 
-    What is replaced is kept under a hidden name until the end. A file's place is never empty meanwhile; a folder's is,
-    for the time between two renames.
+    What is replaced is kept under a hidden name until the end. A file always exists meanwhile; a folder is missing
+    between two renames.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Moves:
             path.mkdir(exist_ok=True)
 
     def aside(self, path: Path) -> Path:
-        """A hidden name beside `path`, for what is to be moved there; what is left of it goes at the end."""
+        """A hidden name beside `path`, for what is to be moved there; what remains of it is removed at the end."""
         aside_path = partial_path(path)
         self._aside.append(aside_path)
         return aside_path
@@ -58,7 +58,7 @@ class Moves:
         stage_path.rename(path)
 
     def away(self, path: Path) -> None:
-        """Takes a file or folder away."""
+        """Removes a file or folder."""
         backup = self.aside(path)
         self._undo.append(partial(_back, backup, path))
         path.rename(backup)
@@ -89,6 +89,6 @@ def remove(path: Path) -> None:
 
 
 def _back(path: Path, destination: Path) -> None:
-    """Takes a rename back, if it was done."""
+    """Undoes a rename, if it was done."""
     if os.path.lexists(path) and not os.path.lexists(destination):
         path.rename(destination)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A packed plan in padfree's own backend, libtriton_padfree.so: plan and metadata, and a configuration.
 
-The backend would complete the configuration itself; written out, it is there to be read and changed, and the server
-keeps to it also with --disable-auto-complete-config.
+The backend could complete the configuration itself; written out, it can be read and changed, and it also holds with
+--disable-auto-complete-config.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts models into a repository beside others, while a server may look at it (docs/guide/triton.md)."""
+"""Puts models into a repository beside others, while a server may read it (docs/guide/triton.md)."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class _Target:
 
 
 def check_repository(folder: Path) -> None:
-    """Fails early where no repository can be.
+    """Refuses, before any work, a path where there can be no repository.
 
     Raises:
-        BuildError: what stands there, and what to do.
+        BuildError: says why, and what to do.
     """
     if folder.exists() or folder.is_symlink():
         if not folder.is_dir():
@@ -68,7 +68,7 @@ def check_repository(folder: Path) -> None:
 def open_repository(repository: Path) -> Iterator[None]:
     """The repository, made if need be, for one process at a time: its models share files.
 
-    A folder that was made for it goes again where nothing was put there.
+    A folder that was made for it is removed again if it stays empty.
 
     Raises:
         BuildError: it cannot be made.
@@ -123,7 +123,7 @@ def publish(
         repository: a folder that `open_repository` holds.
         models: name -> what goes to its folder. The last one's configuration is the last file that changes.
         shared_files: files of the repository; without any it keeps what it has.
-        version: number of the version; one that is there with other files is replaced with `overwrite` alone.
+        version: number of the version; one that exists with other files is only replaced with `overwrite`.
         overwrite: also replace files that were changed since they were written.
 
     Returns:
@@ -239,7 +239,7 @@ def _versions(folder: Path) -> list[int]:
 def _stage_beside(
     moves: Moves, target: _Target, number: int, content: Mapping[str, str]
 ) -> Iterator[Callable[[], None]]:
-    """Stages what lies beside the versions; gives the moves, the configuration's last."""
+    """Stages the files beside the versions; yields the moves, the configuration's last."""
     model, folder = target.model, target.folder
     for name in target.new_names:
         moves.folder((folder / name).parent)
@@ -263,12 +263,12 @@ def _stage_beside(
 
 
 def _stage_changed(moves: Moves, path: Path, content: bytes) -> list[Callable[[], None]]:
-    """Stages a file unless it is there like this: a server that polls would read the model again."""
+    """Stages a file unless it exists with this content: a server that polls would read the model again."""
     return [] if path.is_file() and path.read_bytes() == content else [moves.file(path, content)]
 
 
 def _remove_leftovers(folder: Path, names: Collection[str] | None = None) -> None:
-    """Removes what a killed process left in a folder, staged for files of these names; `open_repository` locks it."""
+    """Removes files of these names that a killed process left staged in a folder, which `open_repository` locks."""
     for path in list(folder.iterdir()):
         name = staged_for(path)
         if name and (names is None or name in names):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a model into a repository: one folder a model, and the files that its server's image is built from."""
+"""Writes a model into a repository: one folder per model, and the files that its server's image is built from."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def write_repository(
 ) -> Repository:
     """Writes a plan or a rewritten .onnx file into a repository, whole or not at all.
 
-    What is there stays: other models, other files, other versions. A model gets one version more than it has; the same
-    files make none. A server may look at the repository meanwhile.
+    Other models, other files and other versions stay. A model gets the next version number; the same files make no new
+    version. A server may read the repository meanwhile.
 
     Args:
         model: model.plan, with its metadata model.plan.json beside it, or packed.onnx.
-        folder: the repository, which is made if it is not there.
+        folder: the repository, which is made if it does not exist.
         options: how the model is served.
         version: number of the version, from 1 on; it must be the newest.
         overwrite: also replace files that were changed since they were written, and a version of that number.
@@ -95,7 +95,7 @@ def write_repository(
 
 
 def _server(served_model: ServedModel, others: Sequence[Needs]) -> Server:
-    """The server that the user names, else that of the models which are there."""
+    """The server that the user names, else that of the other models."""
     options, engine = served_model.options, served_model.metadata.engine
     release = options.server
     if release is None and options.server_tensorrt is None and others:

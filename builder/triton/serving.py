@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is served: a model file with its metadata, and the limits that the user set, checked against each other."""
+"""The model to serve: a file with its metadata, and the limits that the user set, checked against each other."""
 
 from __future__ import annotations
 

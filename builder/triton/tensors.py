@@ -32,7 +32,7 @@ def data_type(pb: Any, dtype: str) -> int:
 
 
 def output_dims(output: OutputInfo) -> list[int]:
-    """What a request [n, L] gets of this output, without n: [-1, ...] with a row a token, [...] with a row a sequence.
+    """A request's part of this output, without n: [-1, ...] with a row per token, [...] with a row per sequence.
 
     Raises:
         BuildError: a size after batch and sequence is not known.

@@ -50,7 +50,7 @@ def add_warmup(config: Any, served_model: ServedModel) -> dict[str, bytes]:
 
 
 def _as_file(name: str, number: int) -> str:
-    """An input's name, if a file may be called so: names of tensors hold slashes, and more."""
+    """A file name for an input: names of tensors may hold slashes, and more."""
     return name if PLAIN_NAME.fullmatch(name) else f"input-{number}"
 
 

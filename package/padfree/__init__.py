@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """padfree: Hugging Face encoders as TensorRT engines that compute no padding.
 
-`padfree.Model` answers texts: vectors, scores, labels. What it is made of lies in the packages below, each of which is
-imported by itself: padfree.onnx_tools rewrites models, padfree.builder builds engines, padfree.runtime runs them.
+`padfree.Model` answers texts: vectors, scores, labels. The packages that it is made of are imported by themselves:
+padfree.onnx_tools rewrites models, padfree.builder builds engines, padfree.runtime runs them.
 `python -m padfree` is the `padfree` command.
 """
 
