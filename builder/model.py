@@ -89,6 +89,10 @@ class Model(TextModel):
         allow_other_gpu: bool = False,
         cpu_threads: int = 0,
     ) -> None:
+        if not isinstance(device, int) or device < 0:
+            raise BuildError(
+                f"device is {device!r}, allowed: a GPU's number, 0 or more; backend='onnxruntime' runs it on the CPU"
+            )
         modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
         with ExitStack() as resources:
             model_path = locate(_full_name(model), _log.info, revision=revision)
@@ -108,6 +112,9 @@ class Model(TextModel):
             self.session = resources.enter_context(session)
             super().__init__(session, path, None if tokenizer is None else Path(tokenizer), shown_path=str(model))
             self._resources = resources.pop_all()
+
+    def __repr__(self) -> str:
+        return f"<padfree.Model {self._shown_path!r}: {self.kind}>"
 
     async def encode_async(self, texts: str | Sequence[str], **options: Any) -> Floats:
         """As `encode`, in a thread."""

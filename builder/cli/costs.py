@@ -7,8 +7,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .console import error_console, make_table, output_console, print_line, status
-from .options import add_output_option, add_revision_option, say
+from .console import make_table, output_console, print_line
+from .options import add_output_option, add_revision_option
+from .row_progress import show_batches
+from .stages import add_quiet_option, sayer
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,6 +35,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--repeats", type=int, default=20, metavar="N", help="timed runs per cell (default 20)")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    add_quiet_option(parser)
     parser.set_defaults(function=run)
 
 
@@ -43,22 +46,21 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.files import write_files
     from padfree.builder.folders.packing import runnable
     from padfree.runtime import Session
-    from padfree.runtime.batching.measure import measure_costs
+    from padfree.runtime.batching.measure import measure_costs, tokens_of_runs
 
     check_destinations([("-o", arguments.output)], [("the model", arguments.model)])
+    grid: dict[str, Any] = {
+        "lengths": _numbers(arguments.lengths, "--lengths"),
+        "batches": _numbers(arguments.batches, "--batches"),
+        "repeats": arguments.repeats,
+    }
+    facts = {"model": arguments.model.name, **environment()}
     with (
-        runnable(arguments.model, revision=arguments.revision, say=say) as model,
+        runnable(arguments.model, revision=arguments.revision, say=sayer(arguments)) as model,
         Session(model, device=arguments.device) as session,
-        status(error_console(), "opening") as set_status,
+        show_batches(tokens_of_runs(session, **grid), quiet=arguments.quiet, what="runs") as ran,
     ):
-        costs = measure_costs(
-            session,
-            lengths=_numbers(arguments.lengths, "--lengths"),
-            batches=_numbers(arguments.batches, "--batches"),
-            repeats=arguments.repeats,
-            environment={"model": arguments.model.name, **environment()},
-            say=set_status.update,
-        )
+        costs = measure_costs(session, **grid, environment=facts, on_run=lambda tokens: ran(1, tokens))
     write_files([(arguments.output, costs.to_json().encode())])
     console = output_console()
     columns = ("tokens", *(f"{batch} x" for batch in costs.batches))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where work on rows stands (`run`, `embed`, `rerank`): a bar on a terminal, lines elsewhere, nothing with --quiet."""
+"""Where work on rows or runs stands: a bar on a terminal, lines elsewhere, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ class TokensDone:
 
 
 @contextmanager
-def show_progress(*, quiet: bool = False) -> Iterator[Callable[[RowsDone], None]]:
+def show_progress(*, quiet: bool = False, what: str = "rows") -> Iterator[Callable[[RowsDone], None]]:
     """A bar on a terminal, and elsewhere a line now and then."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     console = error_console()
     if quiet or not console.is_terminal:
-        yield _ignore if quiet else _Lines().update
+        yield _ignore if quiet else _Lines(what).update
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rows  {task.fields[rate]}"))
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what + "  {task.fields[rate]}"))
     with Progress(*columns, console=console, transient=True) as progress_bar:
         task = progress_bar.add_task("", total=None, rate="")
 
@@ -76,11 +76,11 @@ def show_progress(*, quiet: bool = False) -> Iterator[Callable[[RowsDone], None]
 
 
 @contextmanager
-def show_batches(lengths: list[int], *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+def show_batches(lengths: list[int], *, quiet: bool, what: str = "rows") -> Iterator[Callable[[int, int], None]]:
     """Shows the progress through sequences of these `lengths`; every batch reports its sequences and tokens."""
     start, all_tokens, rows, tokens = time.perf_counter(), sum(lengths), 0, 0
 
-    with show_progress(quiet=quiet) as show:
+    with show_progress(quiet=quiet, what=what) as show:
         show(TokensDone(0, len(lengths), 0, all_tokens, 0.0))
 
         def ran(more_rows: int, more_tokens: int) -> None:
@@ -98,14 +98,15 @@ def _ignore(_progress: RowsDone) -> None:
 class _Lines:
     """Progress where there is no terminal: a line every LINE_S."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._last_s = 0.0
 
     def update(self, progress: RowsDone) -> None:
         """Shows where the work stands, if it is time."""
         if progress.rows < progress.all_rows and progress.seconds - self._last_s >= LINE_S:
             self._last_s = progress.seconds
-            say(f"{progress.rows} of {progress.all_rows} rows, {_rate(progress)}")
+            say(f"{progress.rows} of {progress.all_rows} {self._what}, {_rate(progress)}")
 
 
 def _rate(progress: RowsDone) -> str:

@@ -11,7 +11,7 @@ import onnx
 from padfree.contract.metadata import InputInfo
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.analysis import BATCH, SLOTS, Dims, padded_dims
-from padfree.onnx_tools.files import Model
+from padfree.onnx_tools.files import Model, is_rewritten
 from padfree.onnx_tools.importing import (
     bind_inputs,
     mark_rows,
@@ -136,9 +136,13 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
         folder: for the copy in fp32 of a model in half precision or a quantised one, which is then the reference.
 
     Raises:
-        BuildError: other inputs are left than the mask; the models have no output in common.
+        BuildError: it has been rewritten; other inputs are left than the mask; the models have no output in common.
     """
     proto = source_model = load_model(path)
+    if is_rewritten(proto):
+        raise BuildError(
+            f"{path}: has been rewritten, and the first model is the original: padfree compare ORIGINAL {path.name}"
+        )
     names = {value.name for value in proto.graph.input}
     bindings = {name: value for name, value in _bindings(candidates).items() if name in names}
     proto = bind_inputs(proto, bindings) if bindings else proto

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+from padfree.contract.installation import install_command
 from polygraphy import mod
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
@@ -80,8 +81,10 @@ def torch_runner(original: Original, source: Path | None) -> PaddedRunner:
     def load() -> Any:
         if path.suffix == ".py":
             return mod.import_from_script(str(path), LOADER_FUNCTION)()
-        from transformers import AutoModel
-
+        try:
+            from transformers import AutoModel
+        except ImportError as error:
+            raise BuildError(f"the runner torch needs transformers ({error}): {install_command('export')}") from error
         return AutoModel.from_pretrained(path)
 
     inner = TorchRunner(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -173,8 +173,9 @@ class TextModel:
         output = self._scores()
         if output is None or not output.shape or output.shape[-1] not in (1, None):
             raise SessionError(f"{self._shown_path}: gives no score of a pair of texts, {self._what_it_gives()}")
-        values = self._stack(output, self._rows(output, self._reader.read_packed(texts), inputs))
-        return values.reshape(len(texts))
+        many = _as_list(texts)
+        values = self._stack(output, self._rows(output, self._reader.read_packed(many), inputs))
+        return values.reshape(len(many))
 
     @overload
     def classify(self, texts: Text, *, inputs: Values = NOTHING) -> Classification: ...  # type: ignore[overload-overlap]
@@ -198,7 +199,7 @@ class TextModel:
         if output is None:
             raise SessionError(f"{self._shown_path}: gives no scores of labels, {self._what_it_gives()}")
         single = isinstance(texts, str) or _is_pair(texts)
-        many: Any = [texts] if single else list(texts)
+        many: Any = [texts] if single else _as_list(texts)
         values = self._stack(output, self._rows(output, self._reader.read_packed(many), inputs))
         results: list[Classification] = classify(values, self.info) if many else []
         return results[0] if single else results
@@ -302,8 +303,25 @@ def _take(ragged: RaggedBatch, chosen_rows: list[int]) -> RaggedBatch:
     return ragged if chosen_rows == list(range(ragged.seq_lens.size)) else ragged.take(chosen_rows)
 
 
-def _as_list(texts: str | Sequence[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
+def _as_list(texts: Any) -> list[Any]:
+    """Texts or pairs of them; a text by itself as one.
+
+    Raises:
+        SessionError: something else, such as the None or NaN of a table's empty cell.
+    """
+    if isinstance(texts, str):
+        return [texts]
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+        raise SessionError(f"texts are {_shown(texts)}, allowed: a text or a list of them")
+    many = list(texts)
+    for at, text in enumerate(many):
+        if not isinstance(text, str | tuple | list):
+            raise SessionError(f"text {at} is {_shown(text)}, allowed: a str; leave it out, or give ''")
+    return many
+
+
+def _shown(value: Any) -> str:
+    return f"{ascii(value)[:40]} ({type(value).__name__})"
 
 
 def _is_pair(value: Any) -> bool:

@@ -42,7 +42,7 @@ def measure_costs(
     repeats: int = 20,
     seed: int = 0,
     environment: Mapping[str, Any] | None = None,
-    say: Callable[[str], object] = lambda _: None,
+    on_run: Callable[[int], object] = lambda _tokens: None,
 ) -> CostTable:
     """Times Session.run, from ids on the host to results on the host, for every length and batch.
 
@@ -53,32 +53,52 @@ def measure_costs(
         repeats: timed runs of a cell, of which the median is kept.
         seed: of the token ids.
         environment: what else to write down about the measurement, beside what the session knows.
-        say: called with a line per length.
+        on_run: hears of every run: its tokens, padding included.
 
     Raises:
         SessionError: lengths or batches that the session does not take, or that are no grid.
     """
-    own_lengths, own_batches = default_grid(session)
-    lengths = own_lengths if lengths is None else tuple(lengths)
-    batches = own_batches if batches is None else tuple(batches)
+    lengths, batches = _grid(session, lengths, batches)
     if repeats < 1:
         raise SessionError(f"repeats is {repeats}, allowed: 1 or more; leave it out for 20")
     rng = np.random.default_rng(seed)
-    rows = []
-    for length in lengths:
-        say(f"length {length}")
-        rows.append(_measure(session, length, batches, repeats, rng))
+    rows = [_measure(session, length, batches, repeats, rng, on_run) for length in lengths]
     facts = {**_facts(session.metadata), "repeats": repeats, **(environment or {})}
     return CostTable(session.metadata.interface, tuple(lengths), tuple(batches), tuple(rows), facts)
 
 
+def tokens_of_runs(
+    session: Session, *, lengths: Sequence[int] | None = None, batches: Sequence[int] | None = None, repeats: int = 20
+) -> list[int]:
+    """The tokens of every run that measure_costs makes with the same arguments."""
+    lengths, batches = _grid(session, lengths, batches)
+    cells = [length * batch for length in lengths for batch in batches if _is_one_run(session, length, batch)]
+    return cells * (WARM_UP + repeats)
+
+
+def _grid(
+    session: Session, lengths: Sequence[int] | None, batches: Sequence[int] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    own_lengths, own_batches = default_grid(session)
+    return own_lengths if lengths is None else tuple(lengths), own_batches if batches is None else tuple(batches)
+
+
+def _is_one_run(session: Session, length: int, batch: int) -> bool:
+    return batch == 1 or session.budget.takes(batch, batch * length, length)
+
+
 def _measure(
-    session: Session, length: int, batches: Sequence[int], repeats: int, rng: np.random.Generator
+    session: Session,
+    length: int,
+    batches: Sequence[int],
+    repeats: int,
+    rng: np.random.Generator,
+    on_run: Callable[[int], object],
 ) -> tuple[float | None, ...]:
     """Milliseconds for each batch; None where the session would need several runs."""
     requests = {}
     for batch in batches:
-        if batch == 1 or session.budget.takes(batch, batch * length, length):
+        if _is_one_run(session, length, batch):
             inputs = session.metadata.token_inputs()
             requests[batch] = {item.name: list(_values(item, (batch, length), rng)) for item in inputs}
             for item in session.metadata.sequence_inputs():
@@ -91,6 +111,7 @@ def _measure(
             start = time.perf_counter()
             session.run(request)
             times_ms[batch].append(1e3 * (time.perf_counter() - start))
+            on_run(batch * length)
     medians = {batch: round(statistics.median(times[WARM_UP:]), 5) for batch, times in times_ms.items()}
     return tuple(medians.get(batch) for batch in batches)
 

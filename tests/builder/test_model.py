@@ -19,6 +19,7 @@ import padfree
 import pytest
 from padfree.builder import cli
 from padfree.builder import model as model_module
+from padfree.builder.errors import BuildError
 from padfree.builder.folders import location
 from padfree.runtime import SessionError
 from padfree.runtime.answers.scores import Classification
@@ -80,6 +81,39 @@ def test_vectors_are_those_of_the_exported_model_in_the_order_of_the_texts(embed
     np.testing.assert_allclose(actual, means(TEXTS), atol=TOLERANCE)
     np.testing.assert_allclose(embedder.encode(TEXTS[2]), actual[2], atol=TOLERANCE)
     assert embedder.encode([]).shape == (0, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (None, r"texts are None \(NoneType\), allowed: a text or a list of them"),
+        (b"a", r"texts are b'a' \(bytes\)"),
+        ({"a": 1}, r"texts are .*\(dict\)"),
+        (["a", None], r"text 1 is None \(NoneType\), allowed: a str; leave it out, or give ''"),
+        (["a", float("nan")], r"text 1 is nan \(float\)"),
+        ([3], r"text 0 is 3 \(int\)"),
+    ],
+)
+def test_what_is_no_text_is_named(embedder: padfree.Model, texts: Any, words: str) -> None:
+    for ask in (embedder.encode, embedder.tokens):
+        with pytest.raises(SessionError, match=words):
+            ask(texts)
+
+
+def test_texts_may_come_from_anything_that_has_them(embedder: padfree.Model) -> None:
+    wanted = embedder.encode(TEXTS)
+    for texts in (iter(TEXTS), np.array(TEXTS), np.array(TEXTS, dtype=object), dict.fromkeys(TEXTS).keys()):
+        np.testing.assert_array_equal(embedder.encode(texts), wanted)  # type: ignore[arg-type]
+
+
+def test_a_model_shows_its_name_and_use(embedder: padfree.Model, folder: Path) -> None:
+    assert repr(embedder) == f"<padfree.Model {str(folder)!r}: encode>"
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", -1, None])
+def test_a_device_is_a_number(folder: Path, device: Any) -> None:
+    with pytest.raises(BuildError, match="allowed: a GPU's number, 0 or more; backend='onnxruntime' runs it on"):
+        padfree.Model(folder, device=device)
 
 
 def test_windows_keep_the_order(embedder: padfree.Model, monkeypatch: pytest.MonkeyPatch) -> None:

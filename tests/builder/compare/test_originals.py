@@ -34,6 +34,11 @@ def test_constants_that_tell_shapes_may_lie_in_the_data_file(model: Path, capsys
     assert main(["optimize", str(model), "-o", str(packed)]) == 0
     assert main(["compare", str(model), str(packed)]) == 0
     assert "PASSED" in capsys.readouterr().out
+    assert main(["compare", str(packed), str(packed)]) == 1
+    assert (
+        f"{packed}: has been rewritten, and the first model is the original: padfree compare ORIGINAL packed.onnx"
+        in (capsys.readouterr().err)
+    )
 
 
 def test_sequences_that_an_original_does_not_take_are_named(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
+from padfree.contract.installation import install_command
 
 MODEL = str(DEMO_DATA / "bert_tiny.onnx")
 SCRIPT = """
@@ -32,6 +34,17 @@ def load_model():
 def test_a_model_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", MODEL, "--runners", "onnxrt,torch", "--max-seq-len", "8"]) == 1
     assert "pass --torch-model DIR" in capsys.readouterr().err
+
+
+def test_a_folder_without_transformers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    command = ["compare", MODEL, "--runners", "torch", "--torch-model", str(tmp_path), "--max-seq-len", "8"]
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert "the runner torch needs transformers" in error
+    assert install_command("export") in error
 
 
 @pytest.mark.parametrize(("scale", "code"), [(1.0, 0), (1.01, 1)])

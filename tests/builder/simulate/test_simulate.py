@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -16,12 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padfree.builder import BuildError
-from padfree.builder.cli import main
+from padfree.builder.cli import main, row_progress
 from padfree.builder.simulate.replay import Replay, Run, replay
 from padfree.builder.simulate.report import SimulatedServer, contenders, summarise
 from padfree.builder.simulate.trace import generate, rate_of, read_trace, stretch, write_trace
 from padfree.contract.installation import install_command
 from padfree.runtime.batching import Budget, CheapestCut, CostTable, Decision, FirstCome, Waiting, read_costs
+from padfree.runtime.batching.measure import WARM_UP
 
 from tests.support.folders import write_folder
 
@@ -291,6 +293,22 @@ def test_costs_writes_what_simulate_reads(
     assert "milliseconds per run, packed" in " ".join(capsys.readouterr().out.split())
     assert main(["costs", str(packed_model()), "-o", str(out), "--lengths", "many"]) == 1
     assert "--lengths is 'many', allowed: whole numbers by commas" in capsys.readouterr().err
+
+
+def test_costs_say_how_far_they_are(
+    packed_model: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(row_progress, "LINE_S", 0.0)
+    command = ["costs", str(packed_model()), "-o", str(tmp_path / "costs.json"), "--lengths", "4,16", "--repeats", "1"]
+    assert main([*command, "--batches", "1,2"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4 * (WARM_UP + 1)  # with one at the beginning, and none at the end
+    assert all(re.fullmatch(r"\d+ of 16 runs, [\d,]+ tokens/s(, 0:00:\d\d left)?", line) for line in lines)
+    assert main([*command, "--batches", "1,2", "--quiet"]) == 0
+    assert not capsys.readouterr().err
 
 
 def test_costs_of_a_folder(tmp_path: Path) -> None:

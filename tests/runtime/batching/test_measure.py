@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Budget
-from padfree.runtime.batching.measure import WARM_UP, default_grid, measure_costs
+from padfree.runtime.batching.measure import WARM_UP, default_grid, measure_costs, tokens_of_runs
 
 ModelWriter = Callable[..., Path]
 
@@ -28,15 +28,17 @@ def test_every_cell_is_run_with_its_length_and_batch(
             return run(request)
 
         monkeypatch.setattr(session, "run", spy)
-        said: list[str] = []
+        heard: list[int] = []
         facts = {"driver": "1.2"}
-        costs = measure_costs(session, lengths=[2, 16], batches=[1, 3], repeats=2, environment=facts, say=said.append)
+        costs = measure_costs(
+            session, lengths=[2, 16], batches=[1, 3], repeats=2, environment=facts, on_run=heard.append
+        )
+        assert sorted(heard) == sorted(tokens_of_runs(session, lengths=[2, 16], batches=[1, 3], repeats=2))
     assert sorted(set(seen)) == [(2,), (2, 2, 2), (16,), (16, 16, 16)]
     assert len(seen) == 4 * (WARM_UP + 2)
     assert (costs.interface, costs.lengths, costs.batches) == ("packed", (2, 16), (1, 3))
     assert all(cost is not None and cost > 0 for row in costs.cost_ms for cost in row)
     assert dict(costs.environment) == {"precision": "fp32", "padfree": "0.1.0", "repeats": 2, "driver": "1.2"}
-    assert said == ["length 2", "length 16"]
 
 
 def test_runs_beyond_the_budget_are_left_out(packed_model: ModelWriter, monkeypatch: pytest.MonkeyPatch) -> None:
