@@ -312,15 +312,15 @@ def _as_list(texts: Any) -> list[Any]:
     if isinstance(texts, str):
         return [texts]
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
-        raise SessionError(f"texts are {_shown(texts)}, allowed: a text or a list of them")
+        raise SessionError(f"texts are {_value_text(texts)}, allowed: a text or a list of them")
     many = list(texts)
     for at, text in enumerate(many):
         if not isinstance(text, str | tuple | list):
-            raise SessionError(f"text {at} is {_shown(text)}, allowed: a str; leave it out, or give ''")
+            raise SessionError(f"text {at} is {_value_text(text)}, allowed: a str; leave it out, or give ''")
     return many
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{ascii(value)[:40]} ({type(value).__name__})"
 
 
