@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 
-from padfree.contract.child_signals import let_signals_through
+from padfree.contract.child_signals import let_through
 
 ORPHANED, INCOMPLETE, DRIVING = 3, 4, 5
 """Exit codes: whoever started the process is gone; a process that this one needs is; a worker would be a driver."""
@@ -31,7 +31,7 @@ def die_with_parent() -> None:
     """
     for number in UNHEARD:
         signal.signal(number, signal.SIG_IGN)
-    let_signals_through(UNHEARD)
+    let_through(UNHEARD)
     parent = multiprocessing.parent_process()
     if parent is None:
         return

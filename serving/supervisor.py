@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from padfree.contract.child_signals import hold_signals_back
+from padfree.contract.child_signals import held_back
 from padfree.runtime import Budget, Session, SessionError
 from padfree.runtime.batching import run_budget
 from padfree.runtime.pool import DevicePool, machine_devices
@@ -257,7 +257,7 @@ class _Supervisor:
         process = self._context.Process(
             target=main, args=(front_end, listener, theirs, self._numbers), name=f"padfree-front-end-{at}", daemon=True
         )
-        with hold_signals_back(UNHEARD):
+        with held_back(UNHEARD):
             process.start()
         theirs.close()
         channel = self._channels[at] = Channel(lambda frame: self._take(at, frame))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
-from padfree.contract.child_signals import hold_signals_back
+from padfree.contract.child_signals import held_back
 
 from ..errors import IncompleteError
 from ..processes import DRIVING, INCOMPLETE, UNHEARD, WORKER, die_with_parent
@@ -63,7 +63,7 @@ class LocalWorkers:
             args=(theirs, worker, self._spec, dict(self._environments[worker])),
             name=f"{WORKER}{worker}",
         )
-        with hold_signals_back(UNHEARD):
+        with held_back(UNHEARD):
             process.start()
         theirs.close()
         self._processes[worker], self._pipes[worker] = process, ours

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from padfree.contract.child_signals import let_signals_through
+from padfree.contract.child_signals import let_through
 from padfree.runtime import Budget
 from padfree.runtime.text import ServedModel
 from padfree.runtime.texts import parse_tokenizer
@@ -94,7 +94,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
     """
     for number in UNHEARD:
         signal.signal(number, signal.SIG_IGN)
-    let_signals_through(UNHEARD)
+    let_through(UNHEARD)
     _wake_when_left_alone()
     # Read by the library when it first has work.
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if front_end.threads > 1 else "false"
