@@ -78,35 +78,35 @@ class CollectiveEpilogue {
   using Scale = ScaleOf<Epilogue>;
   static constexpr bool kScalesAlone = std::is_same_v<Scale, float>;
   struct Scales {
-    std::conditional_t<kScalesAlone, float2, float4> of[2];
+    std::conditional_t<kScalesAlone, float2, float4> pairs[2];
   };
   __device__ Scales loadScales(int box) const {
     const Scale* const pair = scales_ + box * kBoxTokens + lane_ % 4 * 2;
-    using Both = std::remove_reference_t<decltype(Scales{}.of[0])>;
+    using Both = std::remove_reference_t<decltype(Scales{}.pairs[0])>;
     return {*reinterpret_cast<const Both*>(pair), *reinterpret_cast<const Both*>(pair + 8)};
   }
 
   // Sums of a box, normed if that is asked for, with bias: two tokens of two features, twice.
-  __device__ void biased(float (&value)[4][2], int box, const Features& of, const Scales& scales) const {
+  __device__ void scaleAndBias(float (&value)[4][2], int box, const Features& features, const Scales& scales) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float (&sum)[4] = sums_[box * 2 + i / 2];
-      const float of_feature = toFloat(i % 2 ? of.bias.y : of.bias.x);
+      const float bias = toFloat(i % 2 ? features.bias.y : features.bias.x);
       float scale[2] = {1.f, 1.f};
       if (epilogue_.norms_input) {
-        const auto with = scales.of[i / 2];
-        scale[0] = with.x;
+        const auto pair_scale = scales.pairs[i / 2];
+        scale[0] = pair_scale.x;
         if constexpr (kScalesAlone)
-          scale[1] = with.y;
+          scale[1] = pair_scale.y;
         else
-          scale[1] = with.z;
+          scale[1] = pair_scale.z;
       }
       if (Operands::scaled) {
-        const float of_sum = i % 2 ? of.scale.y : of.scale.x;
-        scale[0] *= of_sum, scale[1] *= of_sum;
+        const float feature_scale = i % 2 ? features.scale.y : features.scale.x;
+        scale[0] *= feature_scale, scale[1] *= feature_scale;
       }
 #pragma unroll
-      for (int k = 0; k < 2; ++k) value[i][k] = fmaf(scale[k], sum[i % 2 * 2 + k], of_feature);
+      for (int k = 0; k < 2; ++k) value[i][k] = fmaf(scale[k], sum[i % 2 * 2 + k], bias);
     }
   }
 
@@ -141,7 +141,7 @@ class CollectiveEpilogue {
   // Stores a tile to which nothing is added, through buffers of shared memory in which a transposing store makes
   // columns of features again.
   template <bool kRotates>
-  __device__ void storeInChunks(const BlockCoord& coord, int feature, int token, const Features& of) {
+  __device__ void storeInChunks(const BlockCoord& coord, int feature, int token, const Features& features) {
     Scales scales{};
     if (epilogue_.norms_input) scales = loadScales(0);
 #pragma unroll
@@ -153,7 +153,7 @@ class CollectiveEpilogue {
         if (!storesBox(coord, box)) continue;
         float value[4][2];
         if (epilogue_.norms_input && epilogue_.shares_tile) scales = loadScales(box);
-        biased(value, box, of, scales);
+        scaleAndBias(value, box, features, scales);
         if constexpr (kRotates) rotate(value, box);
         const auto loadNext = [&] {
           if (epilogue_.norms_input && !epilogue_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
@@ -175,11 +175,11 @@ class CollectiveEpilogue {
 
   // The epilogue of a tile to which nothing is added, with what belongs to its features. A vote says that all threads
   // of a warp go the same way, for the reason that Consumer::acquireOutStage has.
-  __device__ void epilogueInChunks(const BlockCoord& coord, int feature, int token, const Features& of) {
+  __device__ void epilogueInChunks(const BlockCoord& coord, int feature, int token, const Features& features) {
     if constexpr (Epilogue::rotates) {
-      if (__any_sync(kFullMask, is_pair_)) return storeInChunks<true>(coord, feature, token, of);
+      if (__any_sync(kFullMask, is_pair_)) return storeInChunks<true>(coord, feature, token, features);
     }
-    storeInChunks<false>(coord, feature, token, of);
+    storeInChunks<false>(coord, feature, token, features);
   }
 
   const Epilogue epilogue_;

@@ -12,10 +12,10 @@ template <typename Operands, int kTokens, typename Epilogue>
 class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
   using S = Shape<kTokens>;
   using Base = CollectiveEpilogue<Operands, S, Epilogue>;
-  using Base::biased, Base::storesBox, Base::epilogueInChunks, Base::loadFeatures, Base::loadScales, Base::owns,
-      Base::storeBoxes, Base::warp;
   using Base::epilogue_, Base::group_, Base::in_group_, Base::kAtOnce, Base::kBoxes, Base::lane_, Base::maps_,
       Base::out_, Base::sums_, Base::work_;
+  using Base::scaleAndBias, Base::storesBox, Base::epilogueInChunks, Base::loadFeatures, Base::loadScales, Base::owns,
+      Base::storeBoxes, Base::warp;
   using typename Base::Features, typename Base::Maps, typename Base::Results, typename Base::Scales, typename Base::T;
   // Warpgroups that are in step reach their epilogues together, and nothing is multiplied meanwhile. One that lags has
   // the tensor cores to itself while the other is in its epilogue, and so keeps lagging. That pays where the epilogue
@@ -161,7 +161,7 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
 
   // The epilogue of a tile to which its residual was fetched, or whose moments are wanted. Where boxes do not fill two
   // halves one is in both: it leaves twice, as it is.
-  __device__ void epilogueInPlace(const BlockCoord& coord, int feature, int token, const Features& of) {
+  __device__ void epilogueInPlace(const BlockCoord& coord, int feature, int token, const Features& features) {
     unsigned residual_ahead[4] = {};
     Scales scales{};
     const auto load = [&](int box) {
@@ -187,9 +187,9 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
       if (!storesBox(coord, box)) continue;
       if (epilogue_.shares_tile) load(box);
       float value[4][2];
-      biased(value, box, of, scales);
+      scaleAndBias(value, box, features, scales);
       activate(value, epilogue_.activation);
-      if (epilogue_.residual) addResidual(value, residual_ahead, of, scales);
+      if (epilogue_.residual) addResidual(value, residual_ahead, features, scales);
       if (!epilogue_.shares_tile && box + 1 < kBoxes) load(box + 1);
       Results::template store<kTokens>(value, out_, box, warp(), lane_, epilogue_, work_);
     }
@@ -197,16 +197,16 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
     if (epilogue_.moments) storeMoments(coord, feature, token);
   }
 
-  __device__ void addResidual(float (&value)[4][2], const unsigned (&packed)[4], const Features& of,
+  __device__ void addResidual(float (&value)[4][2], const unsigned (&packed)[4], const Features& features,
                               const Scales& scales) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float2 residual = Results::residualOf(packed, i);
       float gamma = 1.f;
       if (epilogue_.norms_residual) {
-        const float4 with = scales.of[i / 2];
-        residual = {fmaf(with.x, residual.x, with.y), fmaf(with.z, residual.y, with.w)};
-        gamma = toFloat(i % 2 ? of.residual_scale.y : of.residual_scale.x);
+        const float4 pair_scale = scales.pairs[i / 2];
+        residual = {fmaf(pair_scale.x, residual.x, pair_scale.y), fmaf(pair_scale.z, residual.y, pair_scale.w)};
+        gamma = toFloat(i % 2 ? features.residual_scale.y : features.residual_scale.x);
       }
       value[i][0] = fmaf(gamma, residual.x, value[i][0]);
       value[i][1] = fmaf(gamma, residual.y, value[i][1]);

@@ -33,8 +33,8 @@ __device__ inline void sumsOfRows(float2 (&result)[kTimes], const unsigned char*
   }
 #pragma unroll
   for (int time = 0; time < kTimes; ++time) {
-    const float (&of)[4] = sums[time];
-    result[time] = lane / 4 % 2 ? float2{of[3], of[1]} : float2{of[2], of[0]};
+    const float (&row_sums)[4] = sums[time];
+    result[time] = lane / 4 % 2 ? float2{row_sums[3], row_sums[1]} : float2{row_sums[2], row_sums[0]};
   }
 }
 __device__ inline bool isMomentsLane(int lane) {
