@@ -86,9 +86,9 @@ class Attention final : public Operator {
                                        " blocks; allowed: up to ", kMaxGridX, "; use smaller batches"));
     }
     if (tasks_ == kAbsent || sizes.get("L") < 0) return;
-    const int64_t needed = taskListEntries(T, B, num_heads_);
-    if (sizes.get("L") != needed) {
-      throw std::invalid_argument(text("input tasks has ", sizes.get("L"), " entries; allowed: ", needed,
+    const int64_t entries = taskListEntries(T, B, num_heads_);
+    if (sizes.get("L") != entries) {
+      throw std::invalid_argument(text("input tasks has ", sizes.get("L"), " entries; allowed: ", entries,
                                        " for T = ", T, ", B = ", B, " and num_heads = ", num_heads_,
                                        "; take it from a PadfreeSchedule with this num_heads"));
     }

@@ -68,12 +68,12 @@ int64_t taskListBytes(int64_t T, int64_t B, int64_t H) {
 
 int32_t checkTasks(const char* function, const void* tasks, int64_t bytes, int64_t T, int64_t B, int64_t H) {
   if (!tasks) return PADFREE_OK;
-  const int64_t needed = taskListBytes(T, B, H);
-  if (needed < 0)
+  const int64_t min_bytes = taskListBytes(T, B, H);
+  if (min_bytes < 0)
     return failOutOfRange(function, "num_heads", H, "1 to 4096, and fewer for so many tokens and sequences");
-  if (bytes < needed) {
+  if (bytes < min_bytes) {
     return fail(PADFREE_INVALID_ARGUMENT, "%s: tasks_bytes is %lld; allowed: %lld or more (padfree_task_list_bytes)",
-                function, static_cast<long long>(bytes), static_cast<long long>(needed));
+                function, static_cast<long long>(bytes), static_cast<long long>(min_bytes));
   }
   return isAligned16(tasks) ? PADFREE_OK : failMisaligned(function, "tasks");
 }

@@ -53,20 +53,20 @@ struct ScheduledSource : TableSource<T> {
       if (lane >= offset) sum = min(sum + below, limit);
     }
     const unsigned before = __shfl_up_sync(group, sum, 1, kLanes);
-    int ended = 0;  // sequences that end at or before the token
+    int ended_sequences = 0;  // sequences that end at or before the token
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (lane > 0) ends[i] = min(before + ends[i], limit);
-      ended += __popc(__ballot_sync(group, ends[i] <= static_cast<unsigned>(token)));
+      ended_sequences += __popc(__ballot_sync(group, ends[i] <= static_cast<unsigned>(token)));
     }
-    const int last = max(ended - 1, 0);
+    const int last = max(ended_sequences - 1, 0);
     unsigned start = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const unsigned end = __shfl_sync(group, ends[i], last / kEach, kLanes);
       if (last % kEach == i) start = end;
     }
-    return {ended > 0 ? token - static_cast<int>(start) : token, ended == kWarpSize};
+    return {ended_sequences > 0 ? token - static_cast<int>(start) : token, ended_sequences == kWarpSize};
   }
 
   template <int kLanes>

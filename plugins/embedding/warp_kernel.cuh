@@ -10,14 +10,14 @@ namespace padfree {
 
 // Stores a vector of a row: zeros for filler.
 template <typename T, bool kE4m3, int kWidth>
-__device__ inline void storeVector(const EmbeddingRows& p, const E4m3Rows& e4m3, int64_t at, T* y, bool filler,
+__device__ inline void storeVector(const EmbeddingRows& p, const E4m3Rows& e4m3, int64_t index, T* y, bool filler,
                                    const float (&x)[kWidth]) {
   if (filler) {
     if (!kE4m3 || p.y) *reinterpret_cast<uint4*>(y) = uint4{};
-    if constexpr (kE4m3) *reinterpret_cast<uint2*>(e4m3.data + at) = uint2{};
+    if constexpr (kE4m3) *reinterpret_cast<uint2*>(e4m3.data + index) = uint2{};
   } else {
     if (!kE4m3 || p.y) storeFloats(y, x);
-    if constexpr (kE4m3) storeRow<T>(e4m3, at, x);
+    if constexpr (kE4m3) storeRow<T>(e4m3, index, x);
   }
 }
 
@@ -91,16 +91,16 @@ __global__ void __launch_bounds__(kRowNormThreads, highOccupancyBlocks(kVectors)
     accumulate<T>(beta[i], identity, shift);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) x[i][j] = x[i][j] * inverse * scale[j] + shift[j];
-    const int64_t at = static_cast<int64_t>(token) * kE + lane * kWidth + i * kStride;
-    storeVector<T, kE4m3>(p, e4m3, at, y + i * kStride, filler, x[i]);
+    const int64_t index = static_cast<int64_t>(token) * kE + lane * kWidth + i * kStride;
+    storeVector<T, kE4m3>(p, e4m3, index, y + i * kStride, filler, x[i]);
   }
 }
 
 // Launches the kernel with one warp per token, if there is one for rows of this width; `launched` says so.
 template <typename Source, typename Norm>
-cudaError_t launchWarps(const Source& source, const Norm& norm, cudaStream_t stream, bool& launched) {
+cudaError_t launchWarps(const Source& source, const Norm& norm, cudaStream_t stream, bool& has_kernel) {
   using T = typename Norm::Element;
-  launched = true;
+  has_kernel = true;
   const auto launch = [&](auto kernel) {
     E4m3Rows e4m3{};
     if constexpr (Norm::kE4m3) {
@@ -113,7 +113,7 @@ cudaError_t launchWarps(const Source& source, const Norm& norm, cudaStream_t str
   };
   if (norm.E == widthOf<T>(kWarpSize, 3)) return launch(warpEmbeddingKernel<T, 3, Norm::kE4m3, Source>);
   if (norm.E == widthOf<T>(kWarpSize, 4)) return launch(warpEmbeddingKernel<T, 4, Norm::kE4m3, Source>);
-  launched = false;
+  has_kernel = false;
   return cudaSuccess;
 }
 
@@ -122,24 +122,25 @@ template <typename Norm>
 cudaError_t launchTableRows(const EmbeddingRows& rows, const Norm& norm, cudaStream_t stream) {
   if (rows.T <= 0) return cudaSuccess;
   const TableSource<typename Norm::Element> source(rows);
-  bool launched;
-  const cudaError_t status = launchWarps(source, norm, stream, launched);
-  return launched ? status : launchRowNorm(source, norm, stream);
+  bool has_kernel;
+  const cudaError_t status = launchWarps(source, norm, stream, has_kernel);
+  return has_kernel ? status : launchRowNorm(source, norm, stream);
 }
 
 // Rows beside their schedule, for the widths that most encoders have; `launched` says whether they were.
 template <typename Norm>
-cudaError_t launchBesideSchedule(const EmbeddingParams& params, const Norm& norm, cudaStream_t stream, bool& launched) {
+cudaError_t launchBesideSchedule(const EmbeddingParams& params, const Norm& norm, cudaStream_t stream,
+                                 bool& has_kernel) {
   using T = typename Norm::Element;
-  launched = false;
+  has_kernel = false;
   if constexpr (sizeof(T) == sizeof(half)) {
     if (params.T <= 0 || params.B > kWarpSize || params.positions) return cudaSuccess;
     ScheduleParams schedule = params.schedule;
     const cudaError_t status = prepareSchedule(schedule);
     if (status != cudaSuccess) return status;
     const ScheduledSource<T> source(params, schedule);
-    if (params.E != widthOf<T>(16, 3)) return launchWarps(source, norm, stream, launched);
-    launched = true;
+    if (params.E != widthOf<T>(16, 3)) return launchWarps(source, norm, stream, has_kernel);
+    has_kernel = true;
     const unsigned blocks = ceilDiv(params.T, kRowNormThreads / 16) + source.blocksAhead();
     return launchRowNormKernel(rowNormVectorKernel<16, 3, true, ScheduledSource<T>, Norm>, blocks, kRowNormThreads,
                                source, norm, stream);
@@ -151,9 +152,9 @@ cudaError_t launchBesideSchedule(const EmbeddingParams& params, const Norm& norm
 template <typename Norm>
 cudaError_t launchRows(const EmbeddingParams& params, const Norm& norm, cudaStream_t stream) {
   if (!params.schedule.cu_seqlens) return launchTableRows(params, norm, stream);
-  bool launched;
-  cudaError_t status = launchBesideSchedule(params, norm, stream, launched);
-  if (launched || status != cudaSuccess) return status;
+  bool has_kernel;
+  cudaError_t status = launchBesideSchedule(params, norm, stream, has_kernel);
+  if (has_kernel || status != cudaSuccess) return status;
   status = launchSchedule(params.schedule, stream);
   EmbeddingRows rows = params;
   rows.cu_seqlens = params.schedule.cu_seqlens;

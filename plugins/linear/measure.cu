@@ -80,8 +80,8 @@ int operandBytes(const LinearParams& params) {
 // tokens.
 class Times {
  public:
-  Times(const LinearParams& params, int weights, int measured, int multiprocessors)
-      : params_(params), weights_(weights), measured_(measured), multiprocessors_(multiprocessors) {}
+  Times(const LinearParams& params, int weights, int token_limit, int multiprocessors)
+      : params_(params), weights_(weights), token_limit_(token_limit), multiprocessors_(multiprocessors) {}
 
   cudaError_t open() { return watch_.open(); }
   cudaStream_t stream() const { return watch_.stream(); }
@@ -110,9 +110,10 @@ class Times {
   cudaError_t time(const LinearTiling& tiling, int T, float& milliseconds) {
     const int waves = linearWaves(tiling, T, params_.N, multiprocessors_),
               tokens = tiling.tokens * tiling.cluster_tokens;
-    const int wave_tokens = std::min(
-        measured_, waves == 1 ? ceilDiv(T, tokens) * tokens : linearTokens(tiling, waves, params_.N, multiprocessors_));
-    const auto [entry, is_new] = known_.try_emplace({choiceOf(tiling), wave_tokens}, 0.f);
+    const int wave_tokens =
+        std::min(token_limit_,
+                 waves == 1 ? ceilDiv(T, tokens) * tokens : linearTokens(tiling, waves, params_.N, multiprocessors_));
+    const auto [entry, is_new] = times_.try_emplace({choiceOf(tiling), wave_tokens}, 0.f);
     if (is_new) {
       const cudaError_t status = measure(tiling, wave_tokens, entry->second);
       if (status != cudaSuccess) return status;
@@ -133,9 +134,9 @@ class Times {
   }
 
   LinearParams params_;
-  const int weights_, measured_, multiprocessors_;
+  const int weights_, token_limit_, multiprocessors_;
   Stopwatch watch_;
-  std::map<std::pair<LinearChoice, int>, float> known_;  // by tiling and tokens, milliseconds
+  std::map<std::pair<LinearChoice, int>, float> times_;  // by tiling and tokens, milliseconds
 };
 
 }  // namespace
@@ -151,14 +152,14 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   const int weights =
       static_cast<int>(std::min<int64_t>(ceilDiv<int64_t>(kCacheMultiple * cache_bytes, weight_bytes), kLaunches));
   const int64_t left = std::max<int64_t>(kScratchBytes - weights * weight_bytes, 0);
-  const int measured = static_cast<int>(std::min<int64_t>({max_tokens, kMaxMeasuredTokens, left / token_bytes}));
+  const int token_limit = static_cast<int>(std::min<int64_t>({max_tokens, kMaxMeasuredTokens, left / token_bytes}));
   table.clear();
-  if (measured < 1) {
+  if (token_limit < 1) {
     table.push_back({max_tokens, kLinearAuto});
     return cudaSuccess;
   }
 
-  Times times(shape, weights, measured, multiprocessors);
+  Times times(shape, weights, token_limit, multiprocessors);
   LinearParams& params = times.params();
   status = times.open();
   Memory x, weight, scale, bias, residual, y, y_e4m3, x_moments, residual_moments, residual_scale, moments, positions,
@@ -176,29 +177,29 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
     if (status == cudaSuccess) status = allocateE4m3(memory, elements, times.stream());
     return memory.get();
   };
-  params.x = takeOperand(x, int64_t{measured} * params.K);
+  params.x = takeOperand(x, int64_t{token_limit} * params.K);
   params.weight = takeOperand(weight, weights * int64_t{params.K} * params.N);
   if (shape.scale != nullptr) params.scale = takeFloats(scale, params.N);
   if (shape.bias != nullptr) params.bias = take(bias, params.N);
-  if (shape.residual != nullptr) params.residual = take(residual, int64_t{measured} * params.N);
+  if (shape.residual != nullptr) params.residual = take(residual, int64_t{token_limit} * params.N);
   if (shape.residual_scale != nullptr) params.residual_scale = take(residual_scale, params.N);
-  const auto momentsSize = [&](int width) { return int64_t{measured} * (width / kMomentFeatures) * 2; };
+  const auto momentsSize = [&](int width) { return int64_t{token_limit} * (width / kMomentFeatures) * 2; };
   if (shape.x_moments != nullptr) params.x_moments = takeFloats(x_moments, momentsSize(params.K));
   if (shape.residual_moments != nullptr) params.residual_moments = takeFloats(residual_moments, momentsSize(params.N));
   if (shape.moments != nullptr) params.moments = takeFloats(moments, momentsSize(params.N));
   if (shape.rotary_features > 0) {
     // The bits of these floats serve as positions.
-    params.positions = reinterpret_cast<const int*>(takeFloats(positions, measured));
+    params.positions = reinterpret_cast<const int*>(takeFloats(positions, token_limit));
     params.frequencies = takeFloats(frequencies, shape.rotary_features / 2);
   }
-  if (shape.y != nullptr) params.y = take(y, int64_t{measured} * params.N);
-  if (shape.y_e4m3 != nullptr) params.y_e4m3 = takeOperand(y_e4m3, int64_t{measured} * params.N);
+  if (shape.y != nullptr) params.y = take(y, int64_t{token_limit} * params.N);
+  if (shape.y_e4m3 != nullptr) params.y_e4m3 = takeOperand(y_e4m3, int64_t{token_limit} * params.N);
   if (status != cudaSuccess) return status;
 
   LinearChoice choice = kLinearAuto;
   for (int T = ceilDiv(std::max(min_tokens, 1), kTokenStep) * kTokenStep;; T += kTokenStep) {
-    const bool last = T >= measured;
-    status = times.choose(last ? measured : T, choice);
+    const bool last = T >= token_limit;
+    status = times.choose(last ? token_limit : T, choice);
     if (status != cudaSuccess) return status;
     if (!table.empty() && table.back().choice == choice) table.pop_back();
     table.push_back({last ? max_tokens : T, choice});

@@ -174,8 +174,9 @@ class Linear : public Operator {
   }
 
   LinearChoice choose(int tokens) const {
-    const auto range = std::lower_bound(table_.begin(), table_.end(), tokens,
-                                        [](const LinearRange& item, int wanted) { return item.tokens < wanted; });
+    const auto range =
+        std::lower_bound(table_.begin(), table_.end(), tokens,
+                         [](const LinearRange& item, int token_count) { return item.tokens < token_count; });
     return range == table_.end() ? kLinearAuto : range->choice;
   }
 

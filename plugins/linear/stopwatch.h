@@ -34,13 +34,13 @@ class Stopwatch {
     cudaError_t status = capture(launches, launch, graph);
     milliseconds = std::numeric_limits<float>::max();
     for (int run = -1; run < kRuns && status == cudaSuccess; ++run) {
-      float elapsed = 0;
+      float elapsed_ms = 0;
       status = cudaEventRecord(events_[0], stream_);
       if (status == cudaSuccess) status = cudaGraphLaunch(graph, stream_);
       if (status == cudaSuccess) status = cudaEventRecord(events_[1], stream_);
       if (status == cudaSuccess) status = cudaEventSynchronize(events_[1]);
-      if (status == cudaSuccess) status = cudaEventElapsedTime(&elapsed, events_[0], events_[1]);
-      if (run >= 0) milliseconds = std::min(milliseconds, elapsed / launches);
+      if (status == cudaSuccess) status = cudaEventElapsedTime(&elapsed_ms, events_[0], events_[1]);
+      if (run >= 0) milliseconds = std::min(milliseconds, elapsed_ms / launches);
     }
     if (graph != nullptr) cudaGraphExecDestroy(graph);
     return status;
@@ -51,14 +51,14 @@ class Stopwatch {
 
   template <typename Launch>
   cudaError_t capture(int launches, Launch launch, cudaGraphExec_t& graph) {
-    cudaGraph_t captured = nullptr;
+    cudaGraph_t captured_graph = nullptr;
     cudaError_t status = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
     if (status != cudaSuccess) return status;
     for (int i = 0; i < launches && status == cudaSuccess; ++i) status = launch(i);
-    const cudaError_t ended = cudaStreamEndCapture(stream_, &captured);
-    if (status == cudaSuccess) status = ended;
-    if (status == cudaSuccess) status = cudaGraphInstantiate(&graph, captured, 0);
-    if (captured != nullptr) cudaGraphDestroy(captured);
+    const cudaError_t end_status = cudaStreamEndCapture(stream_, &captured_graph);
+    if (status == cudaSuccess) status = end_status;
+    if (status == cudaSuccess) status = cudaGraphInstantiate(&graph, captured_graph, 0);
+    if (captured_graph != nullptr) cudaGraphDestroy(captured_graph);
     return status;
   }
 

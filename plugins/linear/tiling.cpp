@@ -91,12 +91,12 @@ EpilogueKind epilogueKindOf(const LinearParams& p, bool shares_tile) {
   if (p.rotary_features > 0) return EpilogueKind::kPairs;
   if (p.gated) return hasGate(p) ? EpilogueKind::kPairs : EpilogueKind::kAnyPairs;
   if (hasResidualAndMoments(p, shares_tile)) return EpilogueKind::kInPlace;
-  const bool activated = p.activation != Activation::kNone;
+  const bool has_activation = p.activation != Activation::kNone;
   if (p.residual || p.moments || (p.y && p.y_e4m3))
-    return activated ? EpilogueKind::kActivated : EpilogueKind::kAnyInPlace;
+    return has_activation ? EpilogueKind::kActivated : EpilogueKind::kAnyInPlace;
   if (p.scale) return epilogueKindOfE4m3(p);
   if (p.activation == Activation::kSigmoid) return EpilogueKind::kActivated;
-  return !activated || p.activation == Activation::kGelu ? EpilogueKind::kChunks : EpilogueKind::kAnyChunks;
+  return !has_activation || p.activation == Activation::kGelu ? EpilogueKind::kChunks : EpilogueKind::kAnyChunks;
 }
 
 bool hasTiling(const LinearParams& params, const LinearTiling& tiling) {

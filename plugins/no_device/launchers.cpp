@@ -20,42 +20,42 @@
 namespace padfree {
 namespace {
 
-constexpr cudaError_t kRefused = cudaErrorNoKernelImageForDevice;
+constexpr cudaError_t kRefusal = cudaErrorNoKernelImageForDevice;
 
 }  // namespace
 
 cudaError_t launchAttention(const AttentionParams&, cudaStream_t) {
-  return kRefused;
+  return kRefusal;
 }
 cudaError_t launchEmbedding(const EmbeddingParams&, cudaStream_t) {
-  return kRefused;
+  return kRefusal;
 }
 cudaError_t launchIndex(const IndexParams&, cudaStream_t) {
-  return kRefused;
+  return kRefusal;
 }
 cudaError_t launchLayerNorm(const LayerNormParams&, cudaStream_t) {
-  return kRefused;
+  return kRefusal;
 }
 cudaError_t launchLinear(const LinearParams&, LinearChoice, cudaStream_t) {
-  return kRefused;
+  return kRefusal;
 }
 cudaError_t launchPack(const PackParams&, cudaStream_t) {
-  return kRefused;
+  return kRefusal;
 }
 cudaError_t launchPool(const PoolParams&, cudaStream_t) {
-  return kRefused;
+  return kRefusal;
 }
 cudaError_t launchRotary(const RotaryParams&, cudaStream_t) {
-  return kRefused;
+  return kRefusal;
 }
 cudaError_t launchSchedule(const ScheduleParams&, cudaStream_t) {
-  return kRefused;
+  return kRefusal;
 }
 cudaError_t launchUnpack(const UnpackParams&, cudaStream_t) {
-  return kRefused;
+  return kRefusal;
 }
 cudaError_t measureLinear(const LinearParams&, int, int, std::vector<LinearRange>&) {
-  return kRefused;
+  return kRefusal;
 }
 
 }  // namespace padfree

@@ -128,12 +128,12 @@ __global__ void __launch_bounds__(kRowThreads) normedRowKernel(PoolParams p) {
     if (!live || columnOf(i) >= p.E) continue;
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) y[i][j] *= factor;
-    const int64_t at = static_cast<int64_t>(b) * p.E + columnOf(i);
+    const int64_t index = static_cast<int64_t>(b) * p.E + columnOf(i);
     if (p.y_fp32) {
-      storeFloats(p.y_fp32 + at, reinterpret_cast<const float (&)[4]>(y[i][0]));
-      storeFloats(p.y_fp32 + at + 4, reinterpret_cast<const float (&)[4]>(y[i][4]));
+      storeFloats(p.y_fp32 + index, reinterpret_cast<const float (&)[4]>(y[i][0]));
+      storeFloats(p.y_fp32 + index + 4, reinterpret_cast<const float (&)[4]>(y[i][4]));
     } else {
-      storeFloats(static_cast<T*>(p.y) + at, y[i]);
+      storeFloats(static_cast<T*>(p.y) + index, y[i]);
     }
   }
 }

@@ -21,11 +21,11 @@ __device__ inline TokenRange tokenRangeOf(const PoolParams& p, int b) {
 }
 
 template <typename T>
-__device__ inline void storeResult(const PoolParams& p, int64_t at, float value) {
+__device__ inline void storeResult(const PoolParams& p, int64_t index, float value) {
   if (p.y_fp32) {
-    p.y_fp32[at] = value;
+    p.y_fp32[index] = value;
   } else {
-    static_cast<T*>(p.y)[at] = fromFloat<T>(value);
+    static_cast<T*>(p.y)[index] = fromFloat<T>(value);
   }
 }
 

@@ -33,9 +33,10 @@ void registerMissing(Registry& registry, IPluginCreatorInterface* const* creator
   for (int32_t i = 0; i < count; ++i) {
     const auto& ours = static_cast<const IPluginCreatorV3One&>(*creators[i]);
     int32_t known_count = 0;
-    IPluginCreatorInterface* const* known = registry.getAllCreators(&known_count);
+    IPluginCreatorInterface* const* creators_present = registry.getAllCreators(&known_count);
     bool is_known = false;
-    for (int32_t k = 0; known != nullptr && k < known_count; ++k) is_known = is_known || isSame(*known[k], ours);
+    for (int32_t k = 0; creators_present != nullptr && k < known_count; ++k)
+      is_known = is_known || isSame(*creators_present[k], ours);
     if (!is_known && !registry.registerCreator(*creators[i], "")) {
       std::fprintf(stderr, "padfree: TensorRT refused the plugin creator %s; see TensorRT's log\n",
                    ours.getPluginName());
@@ -92,7 +93,7 @@ void registerAll() {
   }
 }
 
-const bool kRegistered = [] {
+const bool kRegistration = [] {
   try {
     registerAll();
     return true;

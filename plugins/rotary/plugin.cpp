@@ -23,10 +23,11 @@ class Rotary final : public Operator {
         y_(output("y")) {}
 
   void checkSizes(const Sizes& sizes) const override {
-    const int64_t width = sizes.get("W"), rotated = int64_t{num_heads_} * head_size_;
-    if (width < 0 || rotated <= width) return;
-    throw std::invalid_argument(text("num_heads = ", num_heads_, " and head_size = ", head_size_, " take ", rotated,
-                                     " columns; allowed: up to W = ", width, "; rewrite the model again"));
+    const int64_t width = sizes.get("W"), rotated_columns = int64_t{num_heads_} * head_size_;
+    if (width < 0 || rotated_columns <= width) return;
+    throw std::invalid_argument(text("num_heads = ", num_heads_, " and head_size = ", head_size_, " take ",
+                                     rotated_columns, " columns; allowed: up to W = ", width,
+                                     "; rewrite the model again"));
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {

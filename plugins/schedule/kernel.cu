@@ -38,8 +38,9 @@ __global__ void __launch_bounds__(kTokenThreads) tokenPositionKernel(SchedulePar
 
 cudaError_t prepareSchedule(ScheduleParams& params) {
   if (!params.tasks) return cudaSuccess;
-  const int64_t needed = taskListEntries<int64_t>(params.T, params.B, params.H);
-  if (params.H <= 0 || params.H > kMaxTaskHeads || params.num_tasks + int64_t{1} < needed) return cudaErrorInvalidValue;
+  const int64_t entries = taskListEntries<int64_t>(params.T, params.B, params.H);
+  if (params.H <= 0 || params.H > kMaxTaskHeads || params.num_tasks + int64_t{1} < entries)
+    return cudaErrorInvalidValue;
   if (params.num_sms == 0) {
     const cudaError_t status = countMultiprocessors(params.num_sms);
     if (status != cudaSuccess) return status;

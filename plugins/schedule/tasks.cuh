@@ -149,12 +149,12 @@ __device__ int takeOffsets(TaskMemory<kWarps>& memory, int task_class, int tasks
   const int lane = threadIdx.x % kWarpSize;
   int offset = 0;
   for (unsigned waiting = __ballot_sync(kFullMask, tasks > 0); waiting;) {
-    const int taken = __shfl_sync(kFullMask, task_class, __ffs(waiting) - 1);
-    const bool mine = task_class == taken && tasks > 0;
-    const int sum = warpInclusiveSum(mine ? tasks : 0, INT_MAX), next = memory.nextOf(taken);
+    const int current_class = __shfl_sync(kFullMask, task_class, __ffs(waiting) - 1);
+    const bool mine = task_class == current_class && tasks > 0;
+    const int sum = warpInclusiveSum(mine ? tasks : 0, INT_MAX), next = memory.nextOf(current_class);
     if (mine) offset = next + sum - tasks;
     __syncwarp();
-    if (lane == kWarpSize - 1) memory.nextOf(taken) = next + sum;
+    if (lane == kWarpSize - 1) memory.nextOf(current_class) = next + sum;
     __syncwarp();
     waiting &= ~__ballot_sync(kFullMask, mine);
   }
@@ -198,7 +198,7 @@ __device__ inline void writeTasks(const SequenceTasks& own, const TaskShape& tas
 // p.cu_seqlens. `groups` are those of this lane's sequences, `used` the tokens of all.
 template <int kWarps>
 __device__ void listTasks(const ScheduleParams& p, const WarpRange& range, const LaneSequence& first_sequence,
-                          int groups, int used, TaskMemory<kWarps>& memory) {
+                          int groups, int token_count, TaskMemory<kWarps>& memory) {
   const int lane = threadIdx.x % kWarpSize;
   const int warp_groups = __reduce_add_sync(kFullMask, groups);
   if (lane == 0 && warp_groups > 0) atomicAdd(&memory.groups, warp_groups);
@@ -232,10 +232,10 @@ __device__ void listTasks(const ScheduleParams& p, const WarpRange& range, const
     count = offsetTasks(memory);
   }
 
-  const int fillers = ceilDiv(p.T - used, kTaskRows);
+  const int fillers = ceilDiv(p.T - token_count, kTaskRows);
 #pragma unroll 1
   for (int i = threadIdx.x; i < fillers; i += kWarps * kWarpSize) {
-    const int token = used + i * kTaskRows;
+    const int token = token_count + i * kTaskRows;
     tasks[count + i] = {token, 0, min(p.T - token, kTaskRows), packParts({0, 1, 1, 1})};
   }
   if (threadIdx.x == 0) p.tasks[0] = {count + fillers, 0, 0, 0};

@@ -40,10 +40,10 @@ std::string allowedValues(const FieldSpec& spec) {
   return spec.multiple_of == 1 ? range : text(range, ", multiples of ", spec.multiple_of);
 }
 
-template <class Shown>
-[[noreturn]] void refuse(const FieldSpec& spec, const Shown& shown) {
+template <class Text>
+[[noreturn]] void refuse(const FieldSpec& spec, const Text& value_text) {
   throw std::invalid_argument(
-      text("attribute ", spec.name, " is ", shown, "; allowed: ", allowedValues(spec), kAttributeNextStep));
+      text("attribute ", spec.name, " is ", value_text, "; allowed: ", allowedValues(spec), kAttributeNextStep));
 }
 
 std::string allNames(const std::vector<FieldSpec>& specs) {
@@ -85,7 +85,7 @@ FieldSpec choiceField(const char* name, std::vector<std::string> choices) {
 
 Attributes::Attributes(const std::vector<FieldSpec>& specs, const PluginFieldCollection& fields)
     : specs_(specs), values_(specs.size()) {
-  std::vector<bool> seen(specs.size(), false);
+  std::vector<bool> is_given(specs.size(), false);
   for (int32_t i = 0; i < fields.nbFields; ++i) {
     const PluginField& field = fields.fields[i];
     const char* name = field.name == nullptr ? "" : field.name;
@@ -95,12 +95,12 @@ Attributes::Attributes(const std::vector<FieldSpec>& specs, const PluginFieldCol
       throw std::invalid_argument(
           text("attribute ", name, " is unknown; allowed: ", allNames(specs), kAttributeNextStep));
     }
-    if (seen[k]) throw std::invalid_argument(text("attribute ", name, " is given twice; give it once"));
-    seen[k] = true;
+    if (is_given[k]) throw std::invalid_argument(text("attribute ", name, " is given twice; give it once"));
+    is_given[k] = true;
     values_[k] = parse(specs[k], field);
   }
   for (size_t k = 0; k < specs.size(); ++k) {
-    if (!seen[k] && !specs[k].measured) refuse(specs[k], "missing");
+    if (!is_given[k] && !specs[k].measured) refuse(specs[k], "missing");
   }
   list();
 }
@@ -154,9 +154,9 @@ Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& fi
   if (is_text) {
     const char* data = static_cast<const char*>(field.data);
     value.choice.assign(data, strnlen(data, static_cast<size_t>(field.length)));  // some callers count the final zero
-    bool known = false;
-    for (const std::string& choice : spec.choices) known = known || choice == value.choice;
-    if (!known) refuse(spec, text('"', value.choice, '"'));
+    bool is_choice = false;
+    for (const std::string& choice : spec.choices) is_choice = is_choice || choice == value.choice;
+    if (!is_choice) refuse(spec, text('"', value.choice, '"'));
   } else if (spec.type == PluginFieldType::kFLOAT32) {
     std::memcpy(&value.real, field.data, sizeof(value.real));  // memcpy: a plan's bytes need not be aligned
     if (!(value.real >= spec.real_minimum && value.real <= spec.real_maximum)) refuse(spec, value.real);

@@ -28,7 +28,7 @@ const Creators& creators() {
 extern "C" __attribute__((visibility("default"))) nvinfer1::IPluginCreatorInterface* const* getCreators(
     int32_t& count) noexcept {
   count = 0;
-  return padfree::guarded("getCreators", static_cast<nvinfer1::IPluginCreatorInterface* const*>(nullptr), [&] {
+  return padfree::guard("getCreators", static_cast<nvinfer1::IPluginCreatorInterface* const*>(nullptr), [&] {
     const padfree::Creators& list = padfree::creators();
     count = static_cast<int32_t>(list.size());
     return list.data();

@@ -11,7 +11,7 @@ void logError(const std::string& message) noexcept;
 
 // Runs `body`; what it throws is logged after `who`, and `failure` comes back: nothing may throw into TensorRT.
 template <class Result, class Body>
-Result guarded(const std::string& who, Result failure, Body&& body) noexcept {
+Result guard(const std::string& who, Result failure, Body&& body) noexcept {
   try {
     return body();
   } catch (const std::exception& error) {

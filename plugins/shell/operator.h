@@ -70,8 +70,8 @@ class ProfiledTensors {
 
  private:
   int size(int index, int axis, const nvinfer1::Dims& bound) const {
-    const int64_t fixed = inputs_[index].desc.dims.d[axis];  // -1 where the profile gives a range
-    return static_cast<int>(fixed >= 0 ? fixed : bound.d[axis]);
+    const int64_t static_size = inputs_[index].desc.dims.d[axis];  // -1 where the profile gives a range
+    return static_cast<int>(static_size >= 0 ? static_size : bound.d[axis]);
   }
 
   const nvinfer1::DynamicPluginTensorDesc* inputs_;
@@ -86,7 +86,7 @@ class Operator {
 
   const std::vector<Port>& inputs() const { return inputs_; }
   const std::vector<Port>& outputs() const { return outputs_; }
-  const CountedSize* countedSize() const { return counted_.symbol.empty() ? nullptr : &counted_; }
+  const CountedSize* countedSize() const { return counted_size_.symbol.empty() ? nullptr : &counted_size_; }
 
   // Limits beyond what the ports' shapes say. Throws std::invalid_argument.
   virtual void checkSizes(const Sizes&) const {}
@@ -102,11 +102,11 @@ class Operator {
   // The index of the tensor with a name, kAbsent where the node does not have it.
   int input(const char* name) const;
   int output(const char* name) const;
-  void countSize(CountedSize counted) { counted_ = std::move(counted); }
+  void countSize(CountedSize counted_size) { counted_size_ = std::move(counted_size); }
 
  private:
   std::vector<Port> inputs_, outputs_;
-  CountedSize counted_{};
+  CountedSize counted_size_{};
 };
 
 struct OperatorInfo {

@@ -36,14 +36,14 @@ std::string withSizes(const std::string& notation, const Letters& letters) {
   std::istringstream inside(notation.substr(1, notation.size() - 2));
   for (std::string axis; std::getline(inside, axis, ',');) {
     int64_t sum = 0;
-    bool known = true;
+    bool has_value = true;
     std::istringstream terms(axis);
-    for (std::string term; known && std::getline(terms, term, '+');) {
+    for (std::string term; has_value && std::getline(terms, term, '+');) {
       int64_t value = 0;
-      known = evaluateTerm(term, letters, value);
+      has_value = evaluateTerm(term, letters, value);
       sum += value;
     }
-    axes.push_back(known ? text(sum) : axis);
+    axes.push_back(has_value ? text(sum) : axis);
   }
   return text('[', join(axes, ","), ']');
 }

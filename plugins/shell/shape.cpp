@@ -31,17 +31,17 @@ ShapeSpec::ShapeSpec(const std::string& notation) : notation_(notation) {
 }
 
 bool ShapeSpec::expand(int32_t rank, std::vector<DimSpec>& axes) const {
-  const auto fixed = static_cast<int32_t>(dims_.size());
+  const auto dim_count = static_cast<int32_t>(dims_.size());
   bool open = false;
-  for (const DimSpec& dim : dims_) open = open || dim.many();
-  if (open ? rank < fixed - 1 : rank != fixed) return false;
+  for (const DimSpec& dim : dims_) open = open || dim.spansAxes();
+  if (open ? rank < dim_count - 1 : rank != dim_count) return false;
   axes.clear();
   for (const DimSpec& dim : dims_) {
-    if (!dim.many()) {
+    if (!dim.spansAxes()) {
       axes.push_back(dim);
       continue;
     }
-    for (int32_t k = 0; k < rank - (fixed - 1); ++k) {
+    for (int32_t k = 0; k < rank - (dim_count - 1); ++k) {
       axes.push_back({dim.symbol == "*" ? std::string("*") : text("...", k), 0});
     }
   }
@@ -77,7 +77,7 @@ void Sizes::bind(const char* tensor, const ShapeSpec& spec, const nvinfer1::Dims
     }
     const int64_t size = dims.d[i] - axis.offset;
     if (size < 0) refuse(" with ", axis.symbol, " at least 0");
-    const auto [entry, is_new] = known_.try_emplace(axis.symbol, Source{size, tensor});
+    const auto [entry, is_new] = sizes_.try_emplace(axis.symbol, Source{size, tensor});
     if (!is_new && entry->second.size != size) {
       refuse(" with ", axis.symbol, " = ", entry->second.size, " as in input ", entry->second.tensor);
     }
@@ -85,7 +85,7 @@ void Sizes::bind(const char* tensor, const ShapeSpec& spec, const nvinfer1::Dims
   for (const DimSpec& dim : spec.dims()) {
     if (dim.symbol != "...") continue;
     const int32_t group_rank = dims.nbDims - static_cast<int32_t>(spec.dims().size()) + 1;
-    const auto [entry, is_new] = known_.try_emplace("rank of ...", Source{group_rank, tensor});
+    const auto [entry, is_new] = sizes_.try_emplace("rank of ...", Source{group_rank, tensor});
     if (!is_new && entry->second.size != group_rank) {
       refuse(" with ", entry->second.size, " axes for ... as in input ", entry->second.tensor);
     }
@@ -94,8 +94,8 @@ void Sizes::bind(const char* tensor, const ShapeSpec& spec, const nvinfer1::Dims
 }
 
 int64_t Sizes::get(const std::string& symbol) const {
-  const auto entry = known_.find(symbol);
-  return entry == known_.end() ? -1 : entry->second.size;
+  const auto entry = sizes_.find(symbol);
+  return entry == sizes_.end() ? -1 : entry->second.size;
 }
 
 void Sizes::checkProduct(const std::vector<std::string>& symbols) const {
@@ -116,8 +116,8 @@ void SizeExpressions::bind(const ShapeSpec& spec, const nvinfer1::DimsExprs& dim
   spec.expand(dims.nbDims, axes);  // the caller has bound the same shape in Sizes: the rank fits
   for (int32_t i = 0; i < dims.nbDims; ++i) {
     const DimSpec& axis = axes[i];
-    if (axis.symbol.empty() || axis.symbol == "*" || axis.divisor > 1 || known_.count(axis.symbol) != 0) continue;
-    known_[axis.symbol] = axis.offset == 0 ? dims.d[i]
+    if (axis.symbol.empty() || axis.symbol == "*" || axis.divisor > 1 || sizes_.count(axis.symbol) != 0) continue;
+    sizes_[axis.symbol] = axis.offset == 0 ? dims.d[i]
                                            : builder_.operation(nvinfer1::DimensionOperation::kSUB, *dims.d[i],
                                                                 *builder_.constant(axis.offset));
   }
@@ -125,7 +125,7 @@ void SizeExpressions::bind(const ShapeSpec& spec, const nvinfer1::DimsExprs& dim
 
 nvinfer1::DimsExprs SizeExpressions::build(const ShapeSpec& spec, int32_t group_rank) const {
   int32_t rank = 0;
-  for (const DimSpec& dim : spec.dims()) rank += dim.many() ? group_rank : 1;
+  for (const DimSpec& dim : spec.dims()) rank += dim.spansAxes() ? group_rank : 1;
   if (rank > nvinfer1::Dims::MAX_DIMS) {
     throw std::invalid_argument(text("an output ", spec.notation(), " would have ", rank, " axes; allowed: up to ",
                                      nvinfer1::Dims::MAX_DIMS, "; reshape the tensor in the graph"));
@@ -160,8 +160,8 @@ const nvinfer1::IDimensionExpr& SizeExpressions::product(const std::vector<std::
 }
 
 const nvinfer1::IDimensionExpr* SizeExpressions::get(const std::string& symbol) const {
-  const auto entry = known_.find(symbol);
-  if (entry == known_.end() || entry->second == nullptr) throw std::logic_error(text("no size for ", symbol));
+  const auto entry = sizes_.find(symbol);
+  if (entry == sizes_.end() || entry->second == nullptr) throw std::logic_error(text("no size for ", symbol));
   return entry->second;
 }
 

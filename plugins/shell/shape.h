@@ -16,7 +16,7 @@ struct DimSpec {
   std::string symbol;   // "T", "...", "*"; empty for a fixed size
   int64_t offset = 0;   // "B+1": 1; a fixed size itself
   int64_t divisor = 1;  // "K/64": 64, without remainder
-  bool many() const { return symbol == "..." || symbol == "*"; }
+  bool spansAxes() const { return symbol == "..." || symbol == "*"; }
 };
 
 class ShapeSpec {
@@ -54,7 +54,7 @@ class Sizes {
     int64_t size;
     std::string tensor;
   };
-  std::map<std::string, Source> known_;
+  std::map<std::string, Source> sizes_;
   int32_t group_rank_ = 0;
 };
 
@@ -94,7 +94,7 @@ class SizeExpressions {
   explicit SizeExpressions(nvinfer1::IExprBuilder& builder) : builder_(builder) {}
 
   void bind(const ShapeSpec& spec, const nvinfer1::DimsExprs& dims);
-  void set(const std::string& symbol, const nvinfer1::IDimensionExpr& size) { known_[symbol] = &size; }
+  void set(const std::string& symbol, const nvinfer1::IDimensionExpr& size) { sizes_[symbol] = &size; }
   SizeExpression at(const std::string& symbol) const { return {builder_, *get(symbol)}; }
   nvinfer1::DimsExprs build(const ShapeSpec& spec, int32_t group_rank) const;
   const nvinfer1::IDimensionExpr& product(const std::vector<std::string>& symbols) const;
@@ -103,7 +103,7 @@ class SizeExpressions {
   const nvinfer1::IDimensionExpr* get(const std::string& symbol) const;
 
   nvinfer1::IExprBuilder& builder_;
-  std::map<std::string, const nvinfer1::IDimensionExpr*> known_;
+  std::map<std::string, const nvinfer1::IDimensionExpr*> sizes_;
 };
 
 }  // namespace padfree

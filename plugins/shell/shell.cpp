@@ -51,7 +51,7 @@ nvinfer1::IPluginCapability* Plugin::getCapabilityInterface(PluginCapabilityType
 }
 
 nvinfer1::IPluginV3* Plugin::clone() noexcept {
-  return guarded(node_->who, static_cast<Plugin*>(nullptr), [&] { return new Plugin(node_); });
+  return guard(node_->who, static_cast<Plugin*>(nullptr), [&] { return new Plugin(node_); });
 }
 
 nvinfer1::IPluginV3* Plugin::attachToContext(nvinfer1::IPluginResourceContext*) noexcept {
@@ -60,7 +60,7 @@ nvinfer1::IPluginV3* Plugin::attachToContext(nvinfer1::IPluginResourceContext*) 
 
 int32_t Plugin::configurePlugin(const nvinfer1::DynamicPluginTensorDesc* inputs, int32_t input_count,
                                 const nvinfer1::DynamicPluginTensorDesc*, int32_t output_count) noexcept {
-  return guarded(node_->who, kFailure, [&] {
+  return guard(node_->who, kFailure, [&] {
     checkCounts(*node_->op, input_count, output_count);
     checkShapes(*node_->op, [inputs](int32_t i) { return inputs[i].desc.dims; });
     std::vector<int32_t> measured = node_->op->measure(ProfiledTensors(inputs));
@@ -71,7 +71,7 @@ int32_t Plugin::configurePlugin(const nvinfer1::DynamicPluginTensorDesc* inputs,
 
 int32_t Plugin::getOutputDataTypes(nvinfer1::DataType* output_types, int32_t output_count,
                                    const nvinfer1::DataType* input_types, int32_t input_count) const noexcept {
-  return guarded(node_->who, kFailure, [&] {
+  return guard(node_->who, kFailure, [&] {
     checkCounts(*node_->op, input_count, output_count);
     const auto types = outputTypes(*node_->op, input_types);
     std::copy(types.begin(), types.end(), output_types);
@@ -82,7 +82,7 @@ int32_t Plugin::getOutputDataTypes(nvinfer1::DataType* output_types, int32_t out
 int32_t Plugin::getOutputShapes(const nvinfer1::DimsExprs* inputs, int32_t input_count, const nvinfer1::DimsExprs*,
                                 int32_t, nvinfer1::DimsExprs* outputs, int32_t output_count,
                                 nvinfer1::IExprBuilder& builder) noexcept {
-  return guarded(node_->who, kFailure, [&] {
+  return guard(node_->who, kFailure, [&] {
     checkCounts(*node_->op, input_count, output_count);
     const auto shapes = outputShapes(*node_->op, inputs, builder);
     std::copy(shapes.begin(), shapes.end(), outputs);
@@ -92,7 +92,7 @@ int32_t Plugin::getOutputShapes(const nvinfer1::DimsExprs* inputs, int32_t input
 
 bool Plugin::supportsFormatCombination(int32_t position, const nvinfer1::DynamicPluginTensorDesc* tensors,
                                        int32_t input_count, int32_t output_count) noexcept {
-  return guarded(node_->who, false, [&] {
+  return guard(node_->who, false, [&] {
     checkCounts(*node_->op, input_count, output_count);
     return supportsTensor(*node_->op, position, tensors);
   });
@@ -104,7 +104,7 @@ int32_t Plugin::getNbOutputs() const noexcept {
 
 int32_t Plugin::onShapeChange(const nvinfer1::PluginTensorDesc* inputs, int32_t input_count,
                               const nvinfer1::PluginTensorDesc*, int32_t output_count) noexcept {
-  return guarded(node_->who, kFailure, [&] {
+  return guard(node_->who, kFailure, [&] {
     checkCounts(*node_->op, input_count, output_count);
     checkShapes(*node_->op, [inputs](int32_t i) { return inputs[i].dims; });
     return kSuccess;
@@ -113,7 +113,7 @@ int32_t Plugin::onShapeChange(const nvinfer1::PluginTensorDesc* inputs, int32_t 
 
 int32_t Plugin::enqueue(const nvinfer1::PluginTensorDesc* input_descs, const nvinfer1::PluginTensorDesc*,
                         const void* const* inputs, void* const* outputs, void*, cudaStream_t stream) noexcept {
-  return guarded(node_->who, static_cast<int32_t>(cudaErrorUnknown), [&] {
+  return guard(node_->who, static_cast<int32_t>(cudaErrorUnknown), [&] {
     const cudaError_t status = node_->op->enqueue(Tensors(input_descs, inputs, outputs), stream);
     if (status != cudaSuccess) {
       logError(text(node_->who, ": the launch on ", describeInputs(*node_->op, input_descs),
@@ -138,7 +138,7 @@ Creator::Creator(OperatorInfo info) : info_(std::move(info)) {
 nvinfer1::IPluginV3* Creator::createPlugin(const char* name, const nvinfer1::PluginFieldCollection* fields,
                                            nvinfer1::TensorRTPhase) noexcept {
   try {
-    return guarded(label(info_.schema.name, name), static_cast<Plugin*>(nullptr), [&] {
+    return guard(label(info_.schema.name, name), static_cast<Plugin*>(nullptr), [&] {
       const nvinfer1::PluginFieldCollection none{};
       return new Plugin(std::make_shared<const Node>(info_, name, fields == nullptr ? none : *fields));
     });

@@ -131,14 +131,14 @@ std::vector<nvinfer1::DimsExprs> outputShapes(const Operator& op, const nvinfer1
   });
   SizeExpressions expressions(builder);
   for (size_t i = 0; i < op.inputs().size(); ++i) expressions.bind(op.inputs()[i].shape, inputs[i]);
-  if (const CountedSize* counted = op.countedSize()) {
-    const nvinfer1::IDimensionExpr& bound = expressions.product(counted->bounds);
+  if (const CountedSize* counted_size = op.countedSize()) {
+    const nvinfer1::IDimensionExpr& bound = expressions.product(counted_size->bounds);
     // Half full is what TensorRT tunes for: about the mean of real batches, whose lengths spread over [0.2, 1] S.
     const auto* half = builder.operation(DimensionOperation::kCEIL_DIV, bound, *builder.constant(2));
-    const auto* size = builder.declareSizeTensor(counted->output, *half, bound);
+    const auto* size = builder.declareSizeTensor(counted_size->output, *half, bound);
     if (size == nullptr)
       throw std::invalid_argument("TensorRT refused the size tensor; check the mask's type and shape");
-    expressions.set(counted->symbol, *size);
+    expressions.set(counted_size->symbol, *size);
   }
   op.deriveSizes(expressions);
   std::vector<nvinfer1::DimsExprs> shapes;

@@ -15,7 +15,7 @@ constexpr int64_t kOutOfMemory = INT64_MIN;
 
 // Nothing throws into the caller.
 template <typename Work>
-int64_t guarded(const Work& work) {
+int64_t guard(const Work& work) {
   try {
     return work();
   } catch (const std::exception&) {
@@ -27,7 +27,7 @@ int64_t guarded(const Work& work) {
 
 PADFREE_TEXT void* padfree_words_create(int32_t lowercase) {
   WordTable* table = nullptr;
-  guarded([&] { return table = new WordTable(lowercase != 0), 0; });
+  guard([&] { return table = new WordTable(lowercase != 0), 0; });
   return table;
 }
 
@@ -36,16 +36,16 @@ PADFREE_TEXT void padfree_words_destroy(void* table) {
 }
 
 PADFREE_TEXT int64_t padfree_words_add(void* table, const char* word, int64_t size, const int32_t* ids, int64_t count) {
-  return guarded([&] {
+  return guard([&] {
     static_cast<WordTable*>(table)->add({word, static_cast<size_t>(size)}, ids, static_cast<size_t>(count));
     return 0;
   });
 }
 
 PADFREE_TEXT int64_t padfree_words_clear(void* table) {
-  return guarded([&] { return static_cast<WordTable*>(table)->clear(), 0; });
+  return guard([&] { return static_cast<WordTable*>(table)->clear(), 0; });
 }
 
 PADFREE_TEXT int64_t padfree_words_look_up(const void* table, const Request* request) {
-  return guarded([&] { return padfree::lookUpRows(*static_cast<const WordTable*>(table), *request); });
+  return guard([&] { return padfree::lookUpRows(*static_cast<const WordTable*>(table), *request); });
 }

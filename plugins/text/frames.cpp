@@ -12,8 +12,8 @@ int32_t lookUpRow(const WordTable& table, const Request& request, const char* by
   ids.clear();
   first = 0;
   const int32_t* frame = request.frame;
-  int32_t framed = 0;
-  for (int32_t segment = 0; segment <= request.segments; ++segment) framed += request.frame_sizes[segment];
+  int32_t frame_size = 0;
+  for (int32_t segment = 0; segment <= request.segments; ++segment) frame_size += request.frame_sizes[segment];
   for (int32_t segment = 0; segment < request.segments; ++segment) {
     if (sizes[segment] < 0) return static_cast<int32_t>(TextState::kUnusual);
     ids.insert(ids.end(), frame, frame + request.frame_sizes[segment]);
@@ -27,7 +27,7 @@ int32_t lookUpRow(const WordTable& table, const Request& request, const char* by
       request.max_tokens >= 0 &&
       ids.size() + static_cast<size_t>(request.frame_sizes[request.segments]) > static_cast<size_t>(request.max_tokens);
   if (is_too_long && request.segments > 1) return static_cast<int32_t>(TextState::kTooLong);
-  if (is_too_long) ids.resize(request.frame_sizes[0] + std::max(0, request.max_tokens - framed));
+  if (is_too_long) ids.resize(request.frame_sizes[0] + std::max(0, request.max_tokens - frame_size));
   ids.insert(ids.end(), frame, frame + request.frame_sizes[request.segments]);
   if (request.segments == 1) first = ids.size();
   return static_cast<int32_t>(ids.size());
@@ -39,7 +39,7 @@ int64_t lookUpRows(const WordTable& table, const Request& request) {
   const auto reading = table.reading();
   std::vector<int32_t> ids;
   const char* bytes = request.bytes;
-  int64_t written = 0;
+  int64_t id_total = 0;
   for (int32_t row = 0; row < request.rows; ++row) {
     const int64_t* sizes = request.sizes + static_cast<int64_t>(row) * request.segments;
     size_t first = 0;
@@ -49,16 +49,16 @@ int64_t lookUpRows(const WordTable& table, const Request& request) {
     }
     request.counts[row] = count;
     if (count < 0) continue;
-    if (written + count <= request.capacity) {
-      std::copy(ids.begin(), ids.end(), request.ids + written);
+    if (id_total + count <= request.capacity) {
+      std::copy(ids.begin(), ids.end(), request.ids + id_total);
       if (request.types != nullptr) {
-        std::fill(request.types + written, request.types + written + first, 0);
-        std::fill(request.types + written + first, request.types + written + count, 1);
+        std::fill(request.types + id_total, request.types + id_total + first, 0);
+        std::fill(request.types + id_total + first, request.types + id_total + count, 1);
       }
     }
-    written += count;
+    id_total += count;
   }
-  return written <= request.capacity ? written : -written;
+  return id_total <= request.capacity ? id_total : -id_total;
 }
 
 }  // namespace padfree

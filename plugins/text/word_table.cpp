@@ -56,8 +56,8 @@ WordTable::WordTable(bool lowercase) : lowercase_(lowercase), slots_(kFirstSlots
 
 const WordTable::Slot* WordTable::find(uint64_t hash, const char* word, size_t size) const {
   const size_t mask = slots_.size() - 1;
-  for (size_t at = hash >> 8 & mask;; at = (at + 1) & mask) {
-    const Slot& slot = slots_[at];
+  for (size_t position = hash >> 8 & mask;; position = (position + 1) & mask) {
+    const Slot& slot = slots_[position];
     if (slot.hash == 0) return nullptr;
     if (slot.hash == hash && slot.word_size == size && std::memcmp(words_.data() + slot.word, word, size) == 0) {
       return &slot;
@@ -67,9 +67,9 @@ const WordTable::Slot* WordTable::find(uint64_t hash, const char* word, size_t s
 
 void WordTable::insertSlot(const Slot& slot) {
   const size_t mask = slots_.size() - 1;
-  size_t at = slot.hash >> 8 & mask;
-  while (slots_[at].hash != 0) at = (at + 1) & mask;
-  slots_[at] = slot;
+  size_t position = slot.hash >> 8 & mask;
+  while (slots_[position].hash != 0) position = (position + 1) & mask;
+  slots_[position] = slot;
 }
 
 void WordTable::grow() {
@@ -103,32 +103,33 @@ void WordTable::clear() {
 int32_t WordTable::lookUp(std::string_view text, std::vector<int32_t>& ids) const {
   constexpr size_t kLongest = 64;  // LONGEST_WORD of runtime/word_pieces.py: longer ones are never added
   const size_t before = ids.size();
-  const auto failed = [&](TextState state) {
+  const auto fail = [&](TextState state) {
     ids.resize(before);
     return static_cast<int32_t>(state);
   };
   bool has_new_word = false;
   char word[kLongest];
-  for (size_t at = 0; at < text.size();) {
-    const Kind kind = kKinds[static_cast<uint8_t>(text[at])];
-    if (kind == kUnusualByte) return failed(TextState::kUnusual);
+  for (size_t position = 0; position < text.size();) {
+    const Kind kind = kKinds[static_cast<uint8_t>(text[position])];
+    if (kind == kUnusualByte) return fail(TextState::kUnusual);
     if (kind == kSpace) {
-      ++at;
+      ++position;
       continue;
     }
     size_t size = 0;
     do {
-      const char letter = text[at + size];
+      const char letter = text[position + size];
       const bool is_small = !lowercase_ || letter < 'A' || letter > 'Z';
       if (size < kLongest) word[size] = is_small ? letter : static_cast<char>(letter + ('a' - 'A'));
       ++size;
-    } while (kind == kLetter && at + size < text.size() && kKinds[static_cast<uint8_t>(text[at + size])] == kLetter);
-    at += size;
+    } while (kind == kLetter && position + size < text.size() &&
+             kKinds[static_cast<uint8_t>(text[position + size])] == kLetter);
+    position += size;
     const Slot* slot = size <= kLongest ? find(hashOf(word, size), word, size) : nullptr;
     has_new_word = has_new_word || slot == nullptr;
     if (!has_new_word) ids.insert(ids.end(), ids_.begin() + slot->ids, ids_.begin() + slot->ids + slot->id_count);
   }
-  return has_new_word ? failed(TextState::kNewWord) : static_cast<int32_t>(ids.size() - before);
+  return has_new_word ? fail(TextState::kNewWord) : static_cast<int32_t>(ids.size() - before);
 }
 
 }  // namespace padfree

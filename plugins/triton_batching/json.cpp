@@ -39,23 +39,24 @@ class JsonReader {
   static constexpr int kDeepest = 100;  // a stack's worth; configurations have about 5
 
   [[noreturn]] void fail() const {
-    throw std::invalid_argument("the model configuration is no JSON at character " + std::to_string(at_));
+    throw std::invalid_argument("the model configuration is no JSON at character " + std::to_string(position_));
   }
 
   char take() {
-    if (at_ >= text_.size()) fail();
-    return text_[at_++];
+    if (position_ >= text_.size()) fail();
+    return text_[position_++];
   }
 
   // The next character that is no white space.
   char peek() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
-    return at_ < text_.size() ? text_[at_] : kEnd;
+    while (position_ < text_.size() && std::string_view(" \t\r\n").find(text_[position_]) != std::string_view::npos)
+      ++position_;
+    return position_ < text_.size() ? text_[position_] : kEnd;
   }
 
   bool skip(char expected) {
     if (peek() != expected) return false;
-    ++at_;
+    ++position_;
     return true;
   }
 
@@ -77,7 +78,7 @@ class JsonReader {
       value.kind_ = Json::Kind::kString;
       value.text_ = readString();
     } else {
-      while (peek() != kEnd && std::string_view(",:{}[]\"").find(text_[at_]) == std::string_view::npos) {
+      while (peek() != kEnd && std::string_view(",:{}[]\"").find(text_[position_]) == std::string_view::npos) {
         value.text_ += take();
       }
       if (value.text_.empty()) fail();
@@ -139,7 +140,7 @@ class JsonReader {
   }
 
   std::string_view text_;
-  size_t at_ = 0;
+  size_t position_ = 0;
 };
 
 Json Json::parse(std::string_view text) {

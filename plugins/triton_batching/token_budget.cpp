@@ -51,9 +51,9 @@ void TokenBudget::settleLastRound(TRITONBACKEND_Request* next) {
 
 bool TokenBudget::include(TRITONBACKEND_Request* request, uint64_t tokens) {
   if (!last_round_.list.empty()) settleLastRound(request);
-  const uint64_t used = taken_tokens_ + round_.tokens;
+  const uint64_t used_tokens = taken_tokens_ + round_.tokens;
   const bool is_empty = !has_taken_ && round_.list.empty();
-  if (!is_empty && (used >= max_tokens_ || tokens > max_tokens_ - used)) return false;
+  if (!is_empty && (used_tokens >= max_tokens_ || tokens > max_tokens_ - used_tokens)) return false;
   round_.list.push_back(request);
   round_.tokens += tokens;
   return true;

@@ -21,9 +21,9 @@ struct TokensOfSlots {
     if (key(token) < slot) ++token;  // now the first token at or after the first slot
     // Which of the 32 slots from the first have a token; tokens ascend by at least one slot, so that 32 of them cover
     // all.
-    const unsigned ahead = token + static_cast<int>(lane) < T ? key(token + lane) - slot : kWarpSize;
-    const unsigned taken = __reduce_or_sync(kFullMask, ahead < kWarpSize ? 1u << ahead : 0u);
-    return taken >> lane & 1 ? token + __popc(taken & ((1u << lane) - 1)) : -1;
+    const unsigned slot_offset = token + static_cast<int>(lane) < T ? key(token + lane) - slot : kWarpSize;
+    const unsigned slot_mask = __reduce_or_sync(kFullMask, slot_offset < kWarpSize ? 1u << slot_offset : 0u);
+    return slot_mask >> lane & 1 ? token + __popc(slot_mask & ((1u << lane) - 1)) : -1;
   }
 };
 

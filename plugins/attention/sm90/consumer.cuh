@@ -177,7 +177,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       for (int i = group_thread; i < steps * chunks; i += kWarpgroup) zeroChunk(p, first + i);
       continue;
     }
-    int issued = loadShared(&shared.issued);
+    int issued_stages = loadShared(&shared.issued_stages);
     int stage_index = uniform(item.stage);
     const int stride = uniform(item.stride), last_keys = uniform(item.last_keys);
     const ItemFlags flags = unpackFlags(uniform(item.flags));
@@ -199,7 +199,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       softmaxStep(keys, steps - 1);
       multiplyLastValues<kLast>(rows, barriers, memory, stage_index, last_keys, group_thread, flags.next);
     };
-    while (stage_index >= issued + S::kStages) issued = loadShared(&shared.issued);
+    while (stage_index >= issued_stages + S::kStages) issued_stages = loadShared(&shared.issued_stages);
     barriers.waitKeys(stage_index);
     barriers.pingPongWait();
     issueKeys(rows, q, memory, stage_index);
@@ -207,8 +207,8 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     fillDistanceTable<S>(p, item.head, table, group);
     wgmmaWait<0>();
     if constexpr (kLatePingPong<S>) barriers.pingPongArrive(flags.next);
-    for (int left = steps - 1; left > 0; --left) {
-      softmaxStep(Keys<S::kKeys>{}, steps - 1 - left);
+    for (int steps_left = steps - 1; steps_left > 0; --steps_left) {
+      softmaxStep(Keys<S::kKeys>{}, steps - 1 - steps_left);
       barriers.waitValues(stage_index);
       barriers.waitKeys(stage_index + stride);
       barriers.pingPongWait();

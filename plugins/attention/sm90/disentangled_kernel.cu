@@ -72,7 +72,7 @@ using Fragments = float[8][4];  // 16 rows of a warp and 64 columns
 // Stores the products of rows with a chunk that are needed while it is the far one, or the near one.
 template <int kWarp, bool kNear>
 __device__ void storeRowProducts(const Fragments& products, unsigned array, Lane lane) {
-  float* const at = sharedPointer<float>(array) + lane.pair * 2 * kRowProductsStride + lane.group;
+  float* const target = sharedPointer<float>(array) + lane.pair * 2 * kRowProductsStride + lane.group;
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -82,7 +82,7 @@ __device__ void storeRowProducts(const Fragments& products, unsigned array, Lane
       if (kNear ? beyond < 0 : beyond > 0) continue;
       const bool near = lane.pair * 2 + i % 2 + lane.group >= 7;
       if (beyond != 0 || near == kNear) {
-        at[(n * 8 + i % 2) * kRowProductsStride + kWarp * 16 + half * 8] = products[n][i];
+        target[(n * 8 + i % 2) * kRowProductsStride + kWarp * 16 + half * 8] = products[n][i];
       }
     }
   }
@@ -92,7 +92,7 @@ __device__ void storeRowProducts(const Fragments& products, unsigned array, Lane
 // near chunk, which is number kNear of the two.
 template <int kWarp, int kNear>
 __device__ void storeKeyProducts(const float (&products)[16][4], unsigned array, Lane lane) {
-  float* const at = sharedPointer<float>(array) + lane.group * kKeyProductsStride + lane.pair * 2;
+  float* const target = sharedPointer<float>(array) + lane.group * kKeyProductsStride + lane.pair * 2;
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -107,7 +107,7 @@ __device__ void storeKeyProducts(const float (&products)[16][4], unsigned array,
       };
       stored.x = choose(0);
       stored.y = choose(1);
-      *reinterpret_cast<float2*>(at + (kWarp * 16 + half * 8) * kKeyProductsStride + n * 8) = stored;
+      *reinterpret_cast<float2*>(target + (kWarp * 16 + half * 8) * kKeyProductsStride + n * 8) = stored;
     }
   }
 }
@@ -125,7 +125,7 @@ __device__ void storeKeyProducts(const float (&products)[16][4], unsigned array,
 template <int kWarp>
 __device__ void addProducts(Fragments& scores, unsigned row_products, unsigned key_products, bool has_k_position,
                             bool has_q_position, Lane lane) {
-  const auto add = [&](const float* at, int key_stride, int row_stride, int wrap) {
+  const auto add = [&](const float* source, int key_stride, int row_stride, int wrap) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -133,7 +133,7 @@ __device__ void addProducts(Fragments& scores, unsigned row_products, unsigned k
         const int half = i / 2, beyond = n - 2 * kWarp - half;
         const int offset = (n * 8 + i % 2) * key_stride + (kWarp * 16 + half * 8) * row_stride;
         const bool far = beyond > 0 || (beyond == 0 && lane.pair * 2 + i % 2 > lane.group);
-        scores[n][i] += at[offset - (far ? wrap : 0)];
+        scores[n][i] += source[offset - (far ? wrap : 0)];
       }
     }
   };
@@ -195,15 +195,15 @@ struct DisentangledLoads {
                                                                      : 0;
   }
   // Brings a chunk of a table. Warp-collective.
-  __device__ void copyChunk(int table, int chunk, int at, uint64_t* barrier) const {
+  __device__ void copyChunk(int table, int chunk, int offset, uint64_t* barrier) const {
     const int first_distance = firstDistanceOf(chunk);
     if (!isClamped(chunk)) {
-      if (lane == 0) copyBox(base + at, positions.chunk[table], 0, head, first_distance + p.bias_range, barrier);
+      if (lane == 0) copyBox(base + offset, positions.chunk[table], 0, head, first_distance + p.bias_range, barrier);
       return;
     }
     for (int i = lane; i < kTaskRows; i += kWarpSize) {
       const int distance = max(min(first_distance + i, p.bias_range), -p.bias_range);
-      copyBox(base + at + i * kPanelRowBytes, positions.row[table], 0, head, distance + p.bias_range, barrier);
+      copyBox(base + offset + i * kPanelRowBytes, positions.row[table], 0, head, distance + p.bias_range, barrier);
     }
   }
   __device__ static int keyChunkOffset(int chunk) { return kKeyChunksOffset + chunk % 2 * kTileBytes; }
@@ -217,12 +217,12 @@ struct DisentangledLoads {
     copyChunk(table, 1, at1, barrier);
   }
   // A further chunk, over `replaced`. It is loaded already if both hold the table's last row alone.
-  __device__ void loadChunk(int table, int chunk, int replaced, int at, uint64_t* barrier) const {
-    const bool same = isClamped(replaced) && endOf(chunk) != 0 && endOf(chunk) == endOf(replaced);
-    const bool wanted = (table == 0 ? has_k_position : has_q_position) && !same;
-    if (lane == 0) barrierExpect(barrier, wanted ? kTileBytes : 0);
+  __device__ void loadChunk(int table, int chunk, int old_chunk, int offset, uint64_t* barrier) const {
+    const bool is_loaded = isClamped(old_chunk) && endOf(chunk) != 0 && endOf(chunk) == endOf(old_chunk);
+    const bool is_needed = (table == 0 ? has_k_position : has_q_position) && !is_loaded;
+    if (lane == 0) barrierExpect(barrier, is_needed ? kTileBytes : 0);
     __syncwarp();
-    if (wanted) copyChunk(table, chunk, at, barrier);
+    if (is_needed) copyChunk(table, chunk, offset, barrier);
   }
   __device__ void loadKeys(int operand, int step) const {
     if (lane == 0) {
@@ -269,8 +269,8 @@ __device__ void loadQueries(const DisentangledLoads<S>& loads, int warp, unsigne
 
 // products = a warp's rows of Q times 64 rows of shared memory at this address.
 template <typename S>
-__device__ void multiplyRows(Fragments& products, const unsigned (&queries)[S::kD / 16][4], unsigned at) {
-  const unsigned b = panelDescriptor(at);
+__device__ void multiplyRows(Fragments& products, const unsigned (&queries)[S::kD / 16][4], unsigned address) {
+  const unsigned b = panelDescriptor(address);
 #pragma unroll
   for (int d = 0; d < S::kD / 16; ++d) {
     wgmmaRegistersAlong<typename S::T>(products, queries[d], b + (d * 32 >> 4), d > 0);

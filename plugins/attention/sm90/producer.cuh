@@ -56,7 +56,7 @@ __device__ void distributeWorkItems(const AttentionParams& p, const AttentionMap
     barrierWait(&shared.queries_free[item_count % S::kQuerySlots][lane], item_count / S::kQuerySlots & 1 ^ 1);
     return shared.items[item_count++ % kItemSlots][lane];
   };
-  const auto arrived = [&] { return &shared.queries[(item_count - 1) % S::kQuerySlots][lane]; };
+  const auto queryBarrier = [&] { return &shared.queries[(item_count - 1) % S::kQuerySlots][lane]; };
   AttentionTask task;
   for (TaskCursor cursor(p, shared.upcoming[0][lane]); cursor.advance(task);) {
     waitForPriorGrids();  // the first time; ahead of the loop it would take a register that would be spilled
@@ -80,7 +80,7 @@ __device__ void distributeWorkItems(const AttentionParams& p, const AttentionMap
         item.token = task.begin;
         item.rows = 0;
         item.steps = task.first;
-        barrierArrive(arrived());
+        barrierArrive(queryBarrier());
       } else {
         const int first = task.first + (unit - head) * kTaskRows, rows = min(task.length - first, kTaskRows);
         item.token = task.begin + first;
@@ -93,13 +93,13 @@ __device__ void distributeWorkItems(const AttentionParams& p, const AttentionMap
           item.diagonal = keys.diagonal;
         }
         loadRows<S, kTaskRows>(maps, 0, memory.query((item_count - 1) % S::kQuerySlots, lane), rows, parts.head + head,
-                               task.begin + first, arrived());
+                               task.begin + first, queryBarrier());
       }
     }
     stage += steps * parts.heads;
   }
   nextItem().rows = -1;
-  barrierArrive(arrived());
+  barrierArrive(queryBarrier());
 }
 
 // Fills the stages with K (operand 1) or V (operand 2), step by step, and head by head in each. The first fill is
@@ -117,7 +117,7 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
     loadRows<S, S::kKeys>(maps, operand, operand == 1 ? memory.key(stage) : memory.value(stage),
                           min(keys.end - key, S::kKeys), keyHead(p, head), task.begin + key,
                           operand == 1 ? &shared.keys[stage_index % S::kKeyBarriers] : &shared.values[stage]);
-    if (operand == 1 && stage_index >= S::kStages) storeShared(&shared.issued, stage_index + 1);
+    if (operand == 1 && stage_index >= S::kStages) storeShared(&shared.issued_stages, stage_index + 1);
   };
   TaskCursor cursor(p, shared.upcoming[operand][lane]);
   AttentionTask task;
@@ -127,14 +127,14 @@ __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, 
   releaseNextGrid();
   TaskParts parts = unpackParts(task.parts);
   TaskKeys keys = keysOf<S>(p, task, parts);
-  const unsigned heads = parts.heads, filled = min(keys.steps * heads, static_cast<unsigned>(S::kStages));
-  if (lane < filled) {
+  const unsigned heads = parts.heads, filled_stages = min(keys.steps * heads, static_cast<unsigned>(S::kStages));
+  if (lane < filled_stages) {
     stage_index = lane;
     load(task, keys, lane / heads, parts.head + lane % heads);
   }
   if (lane > 0) return;
-  stage_index = filled;
-  int step = filled / heads, head = filled % heads;
+  stage_index = filled_stages;
+  int step = filled_stages / heads, head = filled_stages % heads;
   while (true) {
     for (; step < keys.steps; ++step, head = 0) {
       for (; head < parts.heads; ++head, ++stage_index) load(task, keys, step, parts.head + head);

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         barrierInit(&shared.queries_free[slot][group_thread], kWarpgroup / kWarpSize);
       }
     }
-    if (group_thread == 0) shared.issued = S::kStages;
+    if (group_thread == 0) shared.issued_stages = S::kStages;
     if (group_thread < S::kKeyBarriers) barrierInit(&shared.keys[group_thread], 1);
     if (group_thread < S::kStages) {
       barrierInit(&shared.values[group_thread], 1);

@@ -143,7 +143,7 @@ struct Sm90Shared {
   // Values are awaited after the keys of their stage, which were loaded after the previous stage in the same slot had
   // been released.
   uint64_t keys[S::kKeyBarriers], values[S::kStages], empty[S::kStages];
-  int issued;  // the keys of stages with smaller numbers have arrived or are in flight; kStages or more
+  int issued_stages;  // the keys of stages with smaller numbers have arrived or are in flight; kStages or more
   static_assert(kTaskWidth <= S::kStages);
   AttentionWorkItem items[kItemSlots][kTaskWidth];
   AttentionTask upcoming[kLoadingWarps][S::kStages][2];  // of every lane that loads

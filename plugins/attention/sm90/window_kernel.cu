@@ -66,7 +66,7 @@ struct WindowMemory {
 
 // A block of keys that takes the place of one that no group sees any more.
 struct NextBlock {
-  bool wanted;
+  bool exists;
   int number, slot;
 };
 
@@ -78,9 +78,9 @@ struct WindowLoads {
   const WindowMemory<S>& memory;
   WindowBarriers<S>& barriers;
   int head, key_head;
-  int begin, length, first;  // of the sequence, and the run's first row in it
-  int origin;                // of blocks of keys
-  int needed, filled;        // blocks: by the first group, and that there is room for at first
+  int begin, length, first;          // of the sequence, and the run's first row in it
+  int origin;                        // of blocks of keys
+  int first_blocks, initial_blocks;  // blocks: by the first group, and that there is room for at first
 
   __device__ void loadQuery(int row) const {
     loadRows<S, kTaskRows>(maps, 0, memory.query(), min(length - row, kTaskRows), head, begin + row, &barriers.queries);
@@ -100,10 +100,10 @@ struct WindowLoads {
     if (lane == 0) {
       if (warp == 0 && group + 1 < groups) loadQuery(row + kTaskRows);
       if (warp == 1) {
-        if (group == 0) loadBlocks(1, needed, filled);
-        if (next.wanted) loadBlock(1, next.number, next.slot);
+        if (group == 0) loadBlocks(1, first_blocks, initial_blocks);
+        if (next.exists) loadBlock(1, next.number, next.slot);
       }
-      if (warp == 2 && group == 0) loadBlocks(2, needed, filled);
+      if (warp == 2 && group == 0) loadBlocks(2, first_blocks, initial_blocks);
     }
     __syncwarp();
   }
@@ -111,8 +111,8 @@ struct WindowLoads {
   __device__ void start(int warp, int lane) const {
     if (lane == 0) {
       if (warp == 0) loadQuery(first);
-      if (warp == 1) loadBlocks(1, 0, needed);
-      if (warp == 2) loadBlocks(2, 0, needed);
+      if (warp == 1) loadBlocks(1, 0, first_blocks);
+      if (warp == 2) loadBlocks(2, 0, first_blocks);
     }
     __syncwarp();
   }
@@ -138,13 +138,13 @@ using Block = std::integral_constant<int, kNumber>;
 
 // Waits for the blocks that a group sees. The group before has waited for all but the last.
 template <typename S>
-__device__ void waitNearBlocks(uint64_t (&arrived)[S::kRoom], const int (&slots)[kNearBlocks],
+__device__ void waitNearBlocks(uint64_t (&block_barriers)[S::kRoom], const int (&slots)[kNearBlocks],
                                const int (&parities)[kNearBlocks], bool first_group) {
   if (first_group) {
-    barrierWait(&arrived[slots[0]], parities[0]);
-    barrierWait(&arrived[slots[1]], parities[1]);
+    barrierWait(&block_barriers[slots[0]], parities[0]);
+    barrierWait(&block_barriers[slots[1]], parities[1]);
   }
-  barrierWait(&arrived[slots[2]], parities[2]);
+  barrierWait(&block_barriers[slots[2]], parities[2]);
 }
 
 // Scores of a group's rows and all keys that they see. The caller waits.
@@ -227,8 +227,9 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   const int origin = max(first / kTaskRows - runs.before, 0);
   const int own_first = first / kTaskRows - origin;
   const int blocks = min(own_first + groups + runs.after, (length - 1) / kTaskRows + 1 - origin);
-  const int needed = min(blocks, own_first + 2), filled = min(blocks, S::kRoom);
-  const WindowLoads<S> loads{maps, memory, barriers, head, key_head, begin, length, first, origin, needed, filled};
+  const int first_blocks = min(blocks, own_first + 2), initial_blocks = min(blocks, S::kRoom);
+  const WindowLoads<S> loads{maps,   memory, barriers, head,         key_head,      begin,
+                             length, first,  origin,   first_blocks, initial_blocks};
   loads.start(warp, lane);
 
   const Window window = windowOf(p);
@@ -245,8 +246,8 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
       own_slot = 0;
       own_parity ^= 1;
     }
-    const auto waitBlocks = [&](uint64_t (&arrived)[S::kRoom]) {
-      waitNearBlocks<S>(arrived, slots, parities, group == 0);
+    const auto waitBlocks = [&](uint64_t (&block_barriers)[S::kRoom]) {
+      waitNearBlocks<S>(block_barriers, slots, parities, group == 0);
     };
     NearRows<Near> rows;
     barrierWait(&barriers.queries, group & 1);
@@ -269,7 +270,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
     multiplyNearValues<S>(rows, memory, slots, warp, scale_log2, [&] { waitBlocks(barriers.values); });
     rows.addUpSums();
     wgmmaWait<0>();
-    if (next_block.wanted) {
+    if (next_block.exists) {
       namedBarrier(kGroupBarrier, kWarpgroup);  // all have multiplied that V
       if (warp == 2 && lane == 0) loads.loadBlock(2, next_block.number, next_block.slot);
       __syncwarp();
