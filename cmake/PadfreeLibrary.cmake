@@ -5,7 +5,8 @@ include_guard()
 
 set(PADFREE_PLUGIN_ROOT "${PROJECT_SOURCE_DIR}/plugins")
 
-# TensorRT's two entry points, two for the builder alone and those of include/padfree.h; hidden visibility does not cover the standard library's templates.
+# TensorRT's two entry points, two for the builder alone and those of include/padfree.h; hidden visibility does not cover
+# the standard library's templates.
 set(PADFREE_EXPORTS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
 
 function(padfree_add_libraries)
@@ -80,21 +81,22 @@ function(padfree_longest_first variable)
   set(sorted "")
   foreach(pattern "/linear/sm90/(half|e4m3)/" "/attention/(sm90/short_|mma_|disentangled)" "/linear/sm90/resident/e4m3"
                   "/(embedding|layer_norm)/|/attention/sm90/ring_" "")
-    set(some "${${variable}}")
-    list(FILTER some INCLUDE REGEX "(${pattern}).*\\.cu$")
-    list(APPEND sorted ${some})
+    set(matches "${${variable}}")
+    list(FILTER matches INCLUDE REGEX "(${pattern}).*\\.cu$")
+    list(APPEND sorted ${matches})
   endforeach()
   list(APPEND sorted ${${variable}})
   list(REMOVE_DUPLICATES sorted)
   set(${variable} "${sorted}" PARENT_SCOPE)
 endfunction()
 
-# padfree_add_kernel_objects(<variable>): object libraries of all kernels, and of what launches them. A file in a folder sm90 is compiled for
-# that one architecture, and not at all where the list has none of its number; PADFREE_ARCH_<number> is defined for each
-# number in the list, so that a dispatcher knows what was compiled. A library for Hopper alone lacks shapes of general
-# attention kernels that Hopper does not take (PADFREE_HOPPER_ALONE), except for the kernel tests, which run them there. The special files do not get it: their objects are the
-# same whatever else is compiled, and the object cache has them once. What multiplies e4m3 or converts to it, is compiled
-# for 8.9, too, where the list has 8.0 or 8.6, whose code 8.9 runs otherwise.
+# padfree_add_kernel_objects(<variable>): object libraries of all kernels, and of what launches them. A file in a folder
+# sm90 is compiled for that one architecture, and not at all where the list has none of its number; PADFREE_ARCH_<number>
+# is defined for each number in the list, so that a dispatcher knows what was compiled. A library for Hopper alone lacks
+# shapes of general attention kernels that Hopper does not use (PADFREE_HOPPER_ALONE), except for the kernel tests, which
+# run them there. Files in folders sm90 are compiled without these defines: so their objects are the same whatever else is
+# compiled, and the object cache needs one of each. What multiplies e4m3 or converts to it is compiled for 8.9 as well
+# where the list has 8.0 or 8.6, whose code would run on 8.9 otherwise.
 function(padfree_add_kernel_objects variable)
   file(GLOB sources CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/*.cu" "${PADFREE_PLUGIN_ROOT}/*/sm*/*.cu"
        "${PADFREE_PLUGIN_ROOT}/*/sm*/*/*.cu"

@@ -2,8 +2,9 @@
 # What compiling the plugin library needs: a host compiler, TensorRT's headers, and nvcc, or for a library without device
 # code CUDA's headers alone.
 #
-# padfree_find_requirements() sets PADFREE_ARCHITECTURES and PADFREE_BUILD, and enables CXX and, with architectures, CUDA. Where something is missing, PADFREE_MISSING
-# and PADFREE_NEXT_STEPS (lists of equal length) say what and what to do about it.
+# padfree_find_requirements() sets PADFREE_ARCHITECTURES and PADFREE_BUILD, and enables CXX and, with architectures, CUDA.
+# Where something is missing, PADFREE_MISSING and PADFREE_NEXT_STEPS (lists of equal length) say what, and what to do
+# about it.
 include_guard()
 include(CheckLanguage)
 include(PadfreeArchitectures)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # padfree_fuzz: the C++ that meets untrusted input on the host (the shells of the plugins, Triton's batching library, what
-# its backend reads of files, the table of words), with
-# AddressSanitizer and UndefinedBehaviorSanitizer, and what feeds it. Device code and launchers stay out: no nvcc is needed,
-# headers of CUDA and TensorRT are. tests/sanitizers/run builds and runs it.
+# its backend reads from files, the table of words), with AddressSanitizer and UndefinedBehaviorSanitizer, and the fuzzer
+# that feeds it. Device code and launchers stay out: it needs headers of CUDA and TensorRT, but no nvcc.
+# tests/sanitizers/run builds and runs it.
 include_guard()
 include(PadfreeRequirements)
 

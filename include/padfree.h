@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * padfree's kernels for callers of C, C++ and whatever calls C: attention over sequences of any lengths without
- * padding, and what leads from padded tensors to packed ones and back. Exported by libpadfree.so, which needs no
- * TensorRT here.
+ * padfree's kernels for C, C++ and every language that calls C: attention over sequences of any lengths without
+ * padding, and conversions between padded and packed tensors. Exported by libpadfree.so, which needs no TensorRT for
+ * them.
  *
  * - Packed tensors hold the tokens of all sequences one after the other, [T, ...]. Sequence b has the tokens from
  *   cu_seqlens[b] to cu_seqlens[b + 1] - 1. Tokens from cu_seqlens[B] on are filler and belong to none.
  * - All tensors lie in memory of the current CUDA device. Functions enqueue work on `stream`, a cudaStream_t as void*
  *   (NULL: the legacy default stream), and return at once. They allocate nothing and may be captured in CUDA graphs.
- * - Functions return a padfree_status. Whatever is wrong with sizes, options and pointers is found on the host before
- *   anything is enqueued. Values on the device are not looked at: cu_seqlens starts at 0, never falls and stays within
- * T.
+ * - Functions return a padfree_status. Wrong sizes, options and pointers are found on the host before anything is
+ *   enqueued. Values on the device are not checked: cu_seqlens must start at 0, never decrease and never exceed T.
  * - Functions may be called from any number of threads.
- * - Structs begin with their size, which the caller sets to sizeof: later versions append members, whose zero means
- * what was before. Fill structs with zeros first.
+ * - Structs begin with their size, which the caller sets to sizeof. Later versions append members, in which zero means
+ *   what earlier versions did: fill structs with zeros first.
  */
 #ifndef PADFREE_H
 #define PADFREE_H

@@ -184,17 +184,19 @@ int32_t checkSchedule(const padfree_schedule_args& args) {
   return checkTasks(kFunction, args.tasks, args.tasks_bytes, args.num_tokens, args.num_sequences, args.num_heads);
 }
 
-int32_t checkRows(const char* function, const void* x, const void* token_index, const void* y, int64_t num_tokens,
-                  int64_t num_slots, int64_t row_bytes) {
+// `rows`, called so by the caller, are read; y is written.
+int32_t checkRows(const char* function, const char* rows_name, const void* rows, const void* token_index, const void* y,
+                  int64_t num_tokens, int64_t num_slots, int64_t row_bytes) {
   if (num_tokens < 0) return failOutOfRange(function, "num_tokens", num_tokens, "0 or more");
   if (num_slots < 0 || num_slots > INT32_MAX) return failOutOfRange(function, "num_slots", num_slots, "0 to 2^31 - 1");
   if (row_bytes < 2 || row_bytes % 2 != 0 || row_bytes > INT32_MAX) {
     return failOutOfRange(function, "row_bytes", row_bytes, "even numbers from 2 to 2^31 - 2");
   }
-  if (!x && num_tokens > 0) return failMissing(function, "the rows to read");
+  if (!rows && num_tokens > 0) return failMissing(function, rows_name);
   if (!token_index && num_tokens > 0) return failMissing(function, "token_index");
   if (!y) return failMissing(function, "y");
-  if (!isAligned16(x) || !isAligned16(y)) return failMisaligned(function, "a tensor");
+  if (!isAligned16(rows)) return failMisaligned(function, rows_name);
+  if (!isAligned16(y)) return failMisaligned(function, "y");
   return PADFREE_OK;
 }
 
@@ -293,7 +295,8 @@ PADFREE_ENTRY int32_t padfree_pack(const void* x, const int32_t* token_index, vo
                                    int64_t num_slots, int64_t row_bytes, void* stream) {
   constexpr const char* kFunction = "padfree_pack";
   if (num_tokens == 0) return PADFREE_OK;
-  if (const int32_t status = checkRows(kFunction, x, token_index, y, num_tokens, num_slots, row_bytes)) return status;
+  if (const int32_t status = checkRows(kFunction, "x", x, token_index, y, num_tokens, num_slots, row_bytes))
+    return status;
   return statusOf(kFunction,
                   launchPack({x, token_index, y, num_tokens, num_slots, row_bytes}, static_cast<cudaStream_t>(stream)));
 }
@@ -302,7 +305,7 @@ PADFREE_ENTRY int32_t padfree_unpack(const void* packed, const int32_t* token_in
                                      int64_t num_slots, int64_t row_bytes, void* stream) {
   constexpr const char* kFunction = "padfree_unpack";
   if (num_slots == 0) return PADFREE_OK;
-  if (const int32_t status = checkRows(kFunction, packed, token_index, y, num_tokens, num_slots, row_bytes)) {
+  if (const int32_t status = checkRows(kFunction, "packed", packed, token_index, y, num_tokens, num_slots, row_bytes)) {
     return status;
   }
   return statusOf(kFunction, launchUnpack({packed, token_index, y, num_tokens, num_slots, row_bytes},

@@ -207,25 +207,26 @@ def test_the_schedule_refuses(c_library: ctypes.CDLL, values: dict[str, Any], wo
     assert words in c_library.padfree_last_error().decode()
 
 
-@pytest.mark.parametrize("function", ["padfree_pack", "padfree_unpack"])
+@pytest.mark.parametrize(("function", "rows"), [("padfree_pack", "x"), ("padfree_unpack", "packed")])
 @pytest.mark.parametrize(
     ("values", "status", "words"),
     [
-        ((None, 16, 16, 4, 8, 16), INVALID, "the rows to read is NULL"),
+        ((None, 16, 16, 4, 8, 16), INVALID, "{rows} is NULL; pass memory of the device"),
         ((16, None, 16, 4, 8, 16), INVALID, "token_index is NULL"),
         ((16, 16, None, 4, 8, 16), INVALID, "y is NULL"),
         ((16, 16, 16, -4, 8, 16), INVALID, "num_tokens is -4"),
         ((16, 16, 16, 4, -8, 16), INVALID, "num_slots is -8"),
         ((16, 16, 16, 4, 8, 3), INVALID, "row_bytes is 3"),
         ((16, 16, 16, 4, 8, 0), INVALID, "row_bytes is 0"),
-        ((24, 16, 16, 4, 8, 16), MISALIGNED, "a tensor does not lie"),
+        ((16, 16, 24, 4, 8, 16), MISALIGNED, "y does not lie"),
+        ((24, 16, 16, 4, 8, 16), MISALIGNED, "{rows} does not lie at a multiple of 16 bytes"),
     ],
 )
 def test_packing_refuses(
-    c_library: ctypes.CDLL, function: str, values: tuple[int | None, ...], status: Status, words: str
+    c_library: ctypes.CDLL, function: str, rows: str, values: tuple[int | None, ...], status: Status, words: str
 ) -> None:
     assert getattr(c_library, function)(*values, None) == status
-    assert words in c_library.padfree_last_error().decode()
+    assert words.format(rows=rows) in c_library.padfree_last_error().decode()
 
 
 def test_null_arguments_and_sizes_of_task_lists(c_library: ctypes.CDLL) -> None:

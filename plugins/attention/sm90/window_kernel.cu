@@ -224,8 +224,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
   // `own`: the blocks of keys at the positions of a group's rows.
   const int begin = uniform(run.begin), length = uniform(run.length), first = uniform(run.first);
   const int groups = ceilDiv(uniform(run.rows), kTaskRows);
-  const int origin = max(first / kTaskRows - runs.before, 0);
-  const int own_first = first / kTaskRows - origin;
+  const int origin = max(first / kTaskRows - runs.before, 0), own_first = first / kTaskRows - origin;
   const int blocks = min(own_first + groups + runs.after, (length - 1) / kTaskRows + 1 - origin);
   const int first_blocks = min(blocks, own_first + 2), initial_blocks = min(blocks, S::kRoom);
   const WindowLoads<S> loads{maps,   memory, barriers, head,         key_head,      begin,
