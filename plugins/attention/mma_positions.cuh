@@ -155,8 +155,8 @@ class PositionScores {
 
   const int lane_ = threadIdx.x % kWarpSize;
   bool odd_;
-  // Of the scores in even and odd columns: the lane that has a value, and whether what this lane sends lies in the
-  // second 8 rows.
+  // For the scores in even and odd columns: the lane that holds a value, and whether the value that this lane sends
+  // lies in the second 8 rows.
   int row_source_[2], key_source_[2];
   bool row_wraps_[2], key_wraps_[2];
 };

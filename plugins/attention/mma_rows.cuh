@@ -17,7 +17,7 @@ namespace padfree {
 // kHeadSize: columns in registers, zeros from D on. kFragments: 16-row fragments of queries per warp; two of them halve
 // the reads of K and V from shared memory. kKeys: keys of one step. kStride: elements between rows of shared memory.
 //
-// Of each fragment a lane holds rows lane / 4 and lane / 4 + 8, and of each 8 columns the two from lane % 4 * 2 on (PTX
+// A lane holds rows lane / 4 and lane / 4 + 8 of each fragment, and of each 8 columns the two from lane % 4 * 2 on (PTX
 // ISA, matrix fragments of mma.m16n8k16). So the accumulators of scores lie in the lanes that need them as weights for
 // the second product.
 //

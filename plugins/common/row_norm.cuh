@@ -347,7 +347,7 @@ cudaError_t launchRowNormKernel(void (*kernel)(Source, Norm), unsigned blocks, i
   return launchDependent(kernel, blocks, threads, 0, stream, source, p);
 }
 
-// With so many vectors of 16 bytes per thread, or the same in smaller ones.
+// Launches with so many vectors of 16 bytes per thread, or as many bytes in smaller ones.
 template <int kLanes, int kVectors, typename Source, typename Norm>
 cudaError_t launchRowNormVector(const Source& source, const Norm& p, cudaStream_t stream) {
   constexpr int kEach = kVectors * kVectorBytes / Norm::kAccessBytes;

@@ -34,7 +34,8 @@ struct ScheduledSource : TableSource<T> {
     prefetchToL2(schedule.seq_lens, this->p.B * sizeof(int));
   }
 
-  // Of a token, from the lengths of up to kWarpSize sequences, shared out among the lanes of an aligned group.
+  // The position of a token, from the lengths of up to kWarpSize sequences, divided among the lanes of an aligned
+  // group.
   template <int kLanes>
   __device__ typename TableSource<T>::TokenPosition positionOf(int token) const {
     constexpr int kEach = kWarpSize / kLanes;

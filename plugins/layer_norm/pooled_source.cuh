@@ -120,7 +120,7 @@ struct PooledSource : ResidualSource<T, true> {
     return start < startOf(b + 1) ? this->x + static_cast<int64_t>(start) * p.E : nullptr;
   }
 
-  // What norms a row, by kRowLanes threads.
+  // The statistics that norm a row, computed by kRowLanes threads.
   template <typename Norm>
   __device__ Row statistics(const Norm& p, const T* x) const {
     const auto sumOf = [&](auto term) {

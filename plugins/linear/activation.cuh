@@ -95,7 +95,7 @@ __device__ inline float activate(float x, Activation activation) {
   return x;
 }
 
-// Of several numbers, where the activation may be known only as the kernel runs: the branches are taken once for all,
+// Activates several numbers, where the activation may be known only at run time: the branches are taken once for all,
 // and those that multiply by a sigmoid share it. An epilogue with a switch for every number has three times as much
 // code, which its tiles wait for.
 template <int kPairs>
@@ -113,7 +113,7 @@ __device__ inline void activate(float (&values)[kPairs][2], Activation activatio
   });
 }
 
-// Of pairs, rounded to T and packed.
+// The same for pairs, rounded to T and packed.
 template <typename T, int kPairs>
 __device__ inline void activatePairs(unsigned (&packed)[kPairs], float (&values)[kPairs][2], Activation activation) {
   const bool is_gelu = activation == Activation::kGelu;

@@ -67,7 +67,7 @@ bool isCheaper(const Cost& a, const Cost& b) {
   return a.first < b.first;
 }
 
-// Of all tilings that there are for these operands.
+// The costs of all tilings that exist for these operands.
 std::vector<Cost> costsOf(const LinearParams& params, int T, int multiprocessors) {
   std::vector<Cost> costs;
   for (const LinearTiling& tiling : linearTilings()) {

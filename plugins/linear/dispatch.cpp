@@ -43,7 +43,7 @@ bool isEmpty(const LinearParams& p) {
   return p.T <= 0 || p.N <= 0;
 }
 
-// Of a GEMM that is not empty.
+// Checks a GEMM that is not empty.
 cudaError_t check(const LinearParams& p) {
   if (p.K <= 0 || p.K % 8 != 0 || p.N % 8 != 0) return cudaErrorInvalidValue;
   if (p.T > maxLinearTokens(p.N)) return cudaErrorInvalidValue;

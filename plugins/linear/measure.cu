@@ -70,7 +70,7 @@ cudaError_t allocateFloats(Memory& memory, int64_t elements, cudaStream_t stream
   return status == cudaSuccess ? cudaMemsetAsync(memory.get(), 0x3f, bytes, stream) : status;  // 0.747 each
 }
 
-// Of an element of x and of the weight.
+// Bytes of an element of x and of the weight.
 int operandBytes(const LinearParams& params) {
   return params.scale ? 1 : static_cast<int>(sizeOf(params.type));
 }

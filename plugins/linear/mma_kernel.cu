@@ -154,7 +154,7 @@ __device__ inline void copyRow(RowValues& value, const Sums& sums, int i) {
 }
 
 // What becomes of the sums of one row, whose first feature here is `feature`. A row beyond T, and features beyond N,
-// are computed with and go nowhere. Four lanes share a row.
+// are computed but not stored. Four lanes share a row.
 template <typename Operands>
 class RowEpilogue {
   using T = typename Operands::Result;
@@ -230,7 +230,7 @@ class RowEpilogue {
     }
   }
 
-  // Of u and v in neighbouring blocks.
+  // Stores gates of u and v, which are in neighbouring blocks.
   __device__ void storeGated(const RowValues& value) const {
 #pragma unroll
     for (int j = 0; j < kFeatureBlocks; j += 2) {
@@ -254,7 +254,7 @@ class RowEpilogue {
     }
   }
 
-  // Of the numbers that y gets. All of the warp's lanes.
+  // Stores the moments of the numbers that y gets. Called by all lanes of the warp.
   __device__ void storeMoments(const RowValues& value) const {
     float2 rounded[kFeatureBlocks];
     float sum = 0, squares = 0;

@@ -27,7 +27,7 @@ class Stopwatch {
   }
   cudaStream_t stream() const { return stream_; }
 
-  // Of one call of `launch(i)`, which puts work on the stream, for i from 0 to launches.
+  // The time of one call of launch(i), which enqueues work on the stream, averaged over i in [0, launches).
   template <typename Launch>
   cudaError_t time(int launches, Launch launch, float& milliseconds) {
     cudaGraphExec_t graph = nullptr;

@@ -31,7 +31,7 @@ class LinearTables {
   // The table of a key; `measure` makes it where it is not known, one table at a time.
   LinearTable get(int device, const LinearTableKey& key, const std::function<LinearTable()>& measure);
 
-  // Of a device, a line each: the key's numbers, then tokens and choice of every range.
+  // The tables of a device, one per line: the key's numbers, then tokens and choice of every range.
   std::string text(int device);
 
   // Adds tables that text() has written, all of them or, where the text is anything else, none. What is known stays.

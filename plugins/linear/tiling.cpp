@@ -60,7 +60,7 @@ bool hasResidualAndMoments(const LinearParams& p, bool shares_tile) {
   return !shares_tile && p.y && (p.moments ? p.y_e4m3 != nullptr : p.residual_moments && !p.y_e4m3);
 }
 
-// Of GEMMs in e4m3 that nothing is added to, with one type of results.
+// The kind for GEMMs in e4m3 to which nothing is added, with one type of results.
 EpilogueKind epilogueKindOfE4m3(const LinearParams& p) {
   if (!p.y_e4m3) return p.activation == Activation::kNone ? EpilogueKind::kChunks : EpilogueKind::kActivated;
   const bool is_gelu = p.activation == Activation::kGelu || p.activation == Activation::kGeluTanh;

@@ -13,7 +13,7 @@ constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kChunkBytes = 64;
 constexpr int kTokensAhead = 8;  // tokens that a thread has in flight
 
-// Block b * chunks + c pools chunk c of sequence b: kWidth elements a thread.
+// Block b * chunks + c pools chunk c of sequence b: kWidth elements per thread.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) poolKernel(PoolParams p, int chunks) {
   constexpr int kLanes = kChunkBytes / (kWidth * static_cast<int>(sizeof(T)));

@@ -24,7 +24,7 @@ int clusterSize(const PoolParams& p, int tokens_at_once, int major) {
   return p.B <= 8 ? 8 : p.B <= 32 ? 4 : 1;
 }
 
-// kVectors vectors of kWidth elements a lane, for rows of up to kE elements.
+// kVectors vectors of kWidth elements per lane, for rows of up to kE elements.
 template <int kVectors>
 struct Shape {
   static constexpr int kE = kWarpSize * kVectors * kWidth;

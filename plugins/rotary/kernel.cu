@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kItems = 2;           // a thread has in flight, of two 16-byte vectors each
-constexpr int kMaxHeadSize = 2048;  // whose cosines and sines stand in shared memory
+constexpr int kMaxHeadSize = 2048;  // whose cosines and sines fit in shared memory
 constexpr int kTableBytes = 24576;  // at most, of a block's rows
 
 struct Rotation {

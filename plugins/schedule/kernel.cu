@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kScheduleThreads, 1) scheduleKernel(SchedulePa
   makeSchedule<kScheduleThreads / kWarpSize>(p);
 }
 
-// One thread a token.
+// One thread per token.
 __global__ void __launch_bounds__(kTokenThreads) tokenPositionKernel(ScheduleParams p) {
   waitForPriorGrids();
   releaseNextGrid();

@@ -13,7 +13,7 @@ constexpr int kTaskClasses = 256;  // by cost, dearest first; what is beyond the
 
 template <int kWarps>
 struct TaskMemory {
-  // Of class and warp: tasks of that class from that warp's sequences, then where the next of them goes.
+  // For each class and warp: the number of tasks of that class from that warp's sequences, then the offset of the next.
   alignas(16) int next[kTaskClasses * kWarps];
   unsigned scratch[kWarps];
   int groups;  // of rows, of all sequences

@@ -44,7 +44,7 @@ bool hasFixedType(TensorKind kind) {
   return kind == TensorKind::kInt32 || kind == TensorKind::kFloat || kind == TensorKind::kE4m3;
 }
 
-// Of an output where activations have this type.
+// The type of an output where activations have this type.
 nvinfer1::DataType typeOf(TensorKind kind, nvinfer1::DataType activations) {
   if (kind == TensorKind::kInt32) return nvinfer1::DataType::kINT32;
   if (kind == TensorKind::kFloat) return nvinfer1::DataType::kFLOAT;

@@ -35,8 +35,8 @@ __device__ inline void multiplyValues(float (&output)[S::kPanels][S::kColumns / 
 }
 
 // Zeros a step's values in shared memory, up to key `end`: a weight of 0 does not silence a NaN. first: of the
-// 16-byte chunks, S::kRowChunks a row, the first that is this thread's of the warpgroup; all meet before they multiply.
-// values: a pointer or a shared-space address, which give other machine code.
+// 16-byte chunks, S::kRowChunks per row, the first that this thread of the warpgroup writes; all threads must meet
+// before they multiply. values: a pointer or a shared-space address, which give other machine code.
 template <typename S, typename Address>
 __device__ inline void zeroValues(Address values, int first, int end) {
   const auto chunkAt = [](auto address) {

@@ -84,7 +84,7 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  // With windows and biases, heads of up to 32 are computed as 64: rare, and an instance each.
+  // With windows and biases, heads of up to 32 are computed as 64: they are rare, and each would be a further instance.
   if (params.D <= 32 && !hasPositions(params))
     return launch<Sm90Shape<T, 32, 128, 4, PositionMode::kNone>>(params, stream);
   return dispatchPositionMode(params, [&](auto mode) {

@@ -24,8 +24,8 @@ __device__ inline int keyHead(const AttentionParams& p, int head) {
 
 constexpr int kLoadingWarps = 3;  // one hands out work items with their Q, one loads K, one V
 
-// Q of kTaskRows rows, and K or V of kStepKeys keys, in shared memory: panels of kRowBytes a row, narrow ones for heads
-// of up to 32 columns.
+// Q of kTaskRows rows, and K or V of kStepKeys keys, in shared memory: panels of kRowBytes per row, narrow ones for
+// heads of up to 32 columns.
 template <typename Element, int kHeadSize, int kStepKeys>
 struct Sm90Tiles {
   using T = Element;

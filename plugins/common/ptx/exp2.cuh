@@ -15,7 +15,7 @@ __device__ inline float exp2Fast(float x) {
   return y;
 }
 
-// Of two numbers at a time.
+// 2^x of two numbers at once.
 __device__ inline half2 exp2Fast(half2 x) {
   unsigned y;
   asm("ex2.approx.f16x2 %0, %1;" : "=r"(y) : "r"(reinterpret_cast<const unsigned&>(x)));

@@ -35,7 +35,7 @@ class CollectiveEpilogue {
   struct Pair {
     T x, y;
   };
-  // Of the two features that this thread has the sums of, neighbours or 8 apart; zeros for those that there are not.
+  // What belongs to the two features that this thread has the sums of, neighbours or 8 apart; zeros beyond N.
   struct Features {
     Pair bias, residual_scale;
     float2 scale;

@@ -66,7 +66,7 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
     constexpr bool kManyTiles = leavesInChunks(Epilogue::out) && kTokens >= kLargeTokens;
     Features features;
     if (!kManyTiles || tile_ == 0) features = loadFeatures(feature, token);
-    // Of the first of several tiles: whether the second warpgroup starts kLagStages after the first.
+    // Whether the second warpgroup starts kLagStages after the first, in the first of several tiles.
     const bool lags = kLagStages > 0 && tile_ == 0 && !epilogue_.shares_tile &&
                       coord.first + coord.step < work_.clusters && coord.end - coord.begin > kLagStages;
     if (lags && group_ > 0) namedBarrier(kLagBarrier, kGroups * kWarpgroup);

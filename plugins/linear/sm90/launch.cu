@@ -70,7 +70,7 @@ bool encodeMaps(const SelectedKernel& kernel, const LinearParams& p, const Linea
           encodeMatrix(maps.residual, p.type, p.residual, width(p.T), width(p.N), tiling.tokens, kPanelColumns));
 }
 
-// Of a power of two.
+// The logarithm of a power of two.
 int logarithm(int value) {
   int result = 0;
   while (1 << result < value) ++result;

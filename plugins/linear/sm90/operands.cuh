@@ -41,7 +41,7 @@ struct HalfOperands {
         : panels(sharers < kPanels ? kPanels : 1),
           feature(sharer * kPanels / sharers * kGroupFeatures),
           row(sharer * kPanels % sharers * (kLinearDepth / sharers)) {}
-    // Of the tile's features from `first` on, the stage's reduction from `depth` on.
+    // Fetches the tile's features from `first` on, over the stage's reduction from `depth` on.
     __device__ void fetch(const Maps& maps, unsigned target, int first, int depth, uint64_t* full,
                           uint16_t blocks) const {
       target += feature * kPanelRowBytes + row * kPanelRowBytes;

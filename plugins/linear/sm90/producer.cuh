@@ -49,7 +49,7 @@ __device__ void fetchWeight(const Work& work, const typename Operands::Maps& map
   for (int i = 0; i < work.ring_stages; ++i, ring.advance()) barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);
 }
 
-// And the residual after it, where it has stages.
+// Fetches the input, and the residual after it where it has stages.
 template <typename Operands, int kTokens, Out kOut>
 __device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord& coord, Barriers& barriers,
                            unsigned stages) {

@@ -121,7 +121,7 @@ struct E4m3Results : HalfResults<T, Epilogue> {
   static __device__ void loadResidual(unsigned (&packed)[4], unsigned char* panel, int warp, int lane) {
     loadPaired(packed, panel, warp, lane);
   }
-  // Of two tokens of a feature, which stand beside those of its neighbour.
+  // The residuals of two tokens of a feature, which lie beside those of its neighbour.
   static __device__ float2 residualOf(const unsigned (&packed)[4], int i) {
     const float2 first = unpackPair<T>(packed[i / 2 * 2]), second = unpackPair<T>(packed[i / 2 * 2 + 1]);
     return i % 2 ? float2{first.y, second.y} : float2{first.x, second.x};
