@@ -269,7 +269,7 @@ def parse_metadata(raw: Any, source: str, error: type[Exception] = ContractError
     Args:
         raw: the decoded JSON object.
         source: what it was read from, for messages.
-        error: what is raised for it.
+        error: the exception to raise.
 
     Raises:
         error: a key is missing or holds something not allowed.

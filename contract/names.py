@@ -6,7 +6,7 @@ DOMAIN = "padfree"
 ONNX_METADATA_KEY = "padfree"
 """The key of a rewritten model's metadata among ONNX's `metadata_props`."""
 TEXT_METADATA_KEY = "padfree_text"
-"""The key of what an exported model's folder says of texts (TextInfo), until the model is rewritten."""
+"""The key of an exported model's TextInfo, from its folder, until the model is rewritten."""
 FIXED_METADATA_KEY = "padfree_fixed"
 """The key of the inputs of an exported model that were bound to numbers, until the model is rewritten."""
 DEFINITION_METADATA_KEY = "padfree_definition"
@@ -22,20 +22,20 @@ HALF = "half"
 FP8 = "fp8"
 """Asks for GEMMs in e4m3; everything else is HALF."""
 WHOLE = "whole"
-"""Asks for a verification that takes every sequence through all layers, instead of True."""
+"""Instead of True: asks for a verification that takes every sequence through all layers."""
 MASKS = ("any", "contiguous")
-"""What masks may be where distances between tokens count: any, or ones without holes between a row's tokens."""
+"""The masks that are allowed where distances between tokens count: any, or those without holes between tokens."""
 PER_SEQUENCE = "per_sequence"
 """The role of inputs, and the layout of outputs, that have a row for every sequence: [B, ...]."""
 POSITIONS, OTHER_VALUES = "positions", "other"
 HELD_ROLES = (POSITIONS, OTHER_VALUES)
-"""What a graph proves that a token input holds: positions, or anything else but these, ids and token types."""
+"""What a graph proves a token input to hold: positions, or something that is neither these, nor ids, nor types."""
 INPUT_ROLES = ("tokens", PER_SEQUENCE, "seq_lens", "cu_seqlens", "max_seqlen", "mask", "unread")
 OUTPUT_LAYOUTS = ("packed", PER_SEQUENCE, "padded", "constant")
 
 ORT_WRONG_FUSIONS = ("MatmulTransposeFusion",)
-"""Optimizers of onnxruntime that are left out wherever answers count: this one, in 1.31, computes the product of a
-transposed tensor with a vector as if the tensor were not transposed."""
+"""Optimizers of onnxruntime that are disabled wherever answers count: in 1.31, this one multiplies a transposed tensor
+with a vector as if the tensor were not transposed."""
 ORT_AS_WRITTEN = ("session.disable_quant_qdq", "1")
-"""An option of onnxruntime's, without which it computes QuantizeLinear and DequantizeLinear around a MatMul, or ahead
-of it, as a MatMul of integers with another result."""
+"""An option of onnxruntime, without which it computes QuantizeLinear and DequantizeLinear around or before a MatMul as
+a MatMul of integers, with another result."""

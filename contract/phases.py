@@ -17,7 +17,7 @@ WRITING = "writing"
 
 
 class Watcher(Protocol):
-    """Hears where the work stands."""
+    """Is told how far the work is."""
 
     def begin(self, phase: str) -> None:
         """A phase begins."""
@@ -35,7 +35,7 @@ class Phases:
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
-        """Times what is inside; of a phase that comes again, the sum."""
+        """Times what runs inside; times of a phase that comes again are added up."""
         if self._watcher is not None:
             self._watcher.begin(phase)
         start = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the metadata of a model in fp8 say: which GEMMs are in e4m3, with which scales, and what they lose by it."""
+"""The metadata of a model in fp8: which GEMMs are in e4m3, with which scales, and what they lose by it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class QuantizedLayer:
         x: the tensor that it multiplies by its weight.
         largest: the largest absolute value that x had in the calibration data.
         scale: what x is divided by.
-        loss: how far its results were off on them, in parts of their length.
+        loss: how far its results were off on the calibration data, in parts of their length.
     """
 
     name: str
@@ -37,7 +37,7 @@ class QuantizationInfo:
     Attributes:
         type: of numbers, "e4m3".
         margin: room above the largest numbers of the calibration data.
-        tokens: how many these data had.
+        tokens: how many tokens the calibration data had.
         layers: GEMMs in that type.
         kept_gemms: the other GEMMs, with the reasons.
         cosines: by output, the mean over sequences of the cosine to the model in half precision.

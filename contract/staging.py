@@ -28,7 +28,7 @@ _KINDS = (
 def kind_of(path: Path) -> str:
     """What is at `path` that no file may replace, such as "a device"; "" where nothing is.
 
-    Links are followed: a link to a device is one. Raises OSError where nothing can be said, as of links in a circle.
+    Links are followed: a link to a device is one. Raises OSError where that fails, as for links in a circle.
     """
     try:
         mode = path.stat().st_mode
@@ -52,7 +52,7 @@ def staged_for(path: Path) -> str:
 
 
 def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool = True) -> Path:
-    """Lets `write` fill a new file beside `path`, which whoever calls then moves into place; returns it.
+    """Lets `write` fill a new file beside `path`, which the caller then moves into place; returns it.
 
     The file has the permissions that the user's umask leaves. It is removed again where anything fails.
     Raises OSError; also where a folder, a device or a pipe stands at `path`.
@@ -61,7 +61,7 @@ def stage(path: Path, write: Callable[[BinaryIO], object], *, sync: bool = True)
     if kind:
         raise OSError(errno.EINVAL, f"it is {kind}, no file")
     stage_path = partial_path(path)
-    # A new file and no other: whoever may write to the folder cannot lead this to a file elsewhere by a link.
+    # Always a new file: nobody who may write to the folder can redirect this elsewhere with a link.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     handle = os.open(stage_path, flags, 0o666)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reranker wants around the two texts that it compares, as models that generate text are asked."""
+"""The text that a reranker wants around the two texts that it compares, as text-generating models are prompted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Template:
     """How two texts become one.
 
     Attributes:
-        parts: what is tokenised by itself, one part after the other, each of pieces.
+        parts: lists of pieces; every part is tokenised by itself, one after the other.
     """
 
     parts: tuple[tuple[Piece, ...], ...]
@@ -80,7 +80,7 @@ def _split(piece: Piece, field: str) -> Sequence[Piece]:
 
 
 def parse_template(fields: Fields) -> Template:
-    """Checks and types the entry `template` of what is said of texts. Raises what `fields` raises."""
+    """Checks and types the entry `template` of a TextInfo. Raises what `fields` raises."""
     parts = fields.objects("parts", lambda part: part.objects("pieces", _piece))
     template = Template(parts)
     if missing := template.missing():
