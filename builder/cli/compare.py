@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.emit_polygraphy is not None and source.path != arguments.original:
             raise BuildError(
                 "--emit-polygraphy writes scripts that read the original again, and the file that is made of a folder, "
-                "or with --pooling and the like, goes when this command ends; give an .onnx file"
+                "or with --pooling and the like, goes when this command ends; give an .onnx file that stays"
             )
         return _compare(arguments, source.path)
 
