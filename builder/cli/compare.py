@@ -164,7 +164,7 @@ def _compare(arguments: argparse.Namespace, original: Path) -> int:
     with status(console, "comparing"):
         report = compare(original, arguments.models, options)
     if original != arguments.original:
-        report = report.naming(original, arguments.original)
+        report = report.with_name(original, arguments.original)
     _print_report(console, report, bisected=options.bisect)
     if arguments.json is not None:
         write_json(report, arguments.json)

@@ -52,7 +52,7 @@ class ValidTokenRunner(BaseRunner):  # type: ignore[misc]
         """Output name -> [T, ...] or [B, ...]."""
         raise NotImplementedError
 
-    def valid(self, outputs: Mapping[str, Array], batch: ComparedBatch) -> dict[str, Array]:
+    def select_valid(self, outputs: Mapping[str, Array], batch: ComparedBatch) -> dict[str, Array]:
         """The valid part of padded outputs [B, S, ...] or [B, ...]."""
         return {
             name: valid_rows(array, self._original.dims[name], batch.mask)
@@ -92,7 +92,7 @@ class PaddedRunner(ValidTokenRunner):
             return [np.array(outputs[name]) for name in names]  # runners may use their memory again
 
         results = self._original.sizes.run(infer, batch.feeds, list(self._original.dims.values()))
-        return self.valid(dict(zip(names, results, strict=True)), batch)
+        return self.select_valid(dict(zip(names, results, strict=True)), batch)
 
 
 class SessionRunner(ValidTokenRunner):
@@ -128,7 +128,7 @@ class SessionRunner(ValidTokenRunner):
             raise AssertionError("Polygraphy activates runners before it uses them")
         if session.metadata.interface == "padded":
             feeds = {item.name: batch.feeds[item.name].astype(item.dtype) for item in session.metadata.inputs}
-            return self.valid(session.backend.run(feeds), batch)
+            return self.select_valid(session.backend.run(feeds), batch)
         results = session.run(batch.request(self._original))
         rows_with_tokens = np.flatnonzero(batch.seq_lens).tolist()
         outputs: dict[str, Array] = {}

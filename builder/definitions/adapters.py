@@ -50,15 +50,15 @@ class AdaptedTensors(Tensors):
         self._adapters = adapters
 
     def __contains__(self, name: str) -> bool:
-        return super().__contains__(name) or super().__contains__(_kept_as(name, _ORIGINAL))
+        return super().__contains__(name) or super().__contains__(_part_name(name, _ORIGINAL))
 
     def take(self, name: str, *shape: int) -> Weight:
         """As that of Tensors; with the chosen adapter added."""
-        if super().__contains__(name) or not super().__contains__(_kept_as(name, _ORIGINAL)):
+        if super().__contains__(name) or not super().__contains__(_part_name(name, _ORIGINAL)):
             return super().take(name, *shape)
-        weight = super().take(_kept_as(name, _ORIGINAL), *shape)
+        weight = super().take(_part_name(name, _ORIGINAL), *shape)
         count, rank = len(self._adapters.names), self._adapters.rank
-        first, second = _kept_as(name, _FIRST), _kept_as(name, _SECOND)
+        first, second = _part_name(name, _FIRST), _part_name(name, _SECOND)
         if "embeddings" in name:  # rows of the first factor are looked up, and multiplied with the second
             first_factor, right = (
                 super().take(first, count, shape[0], rank),
@@ -77,5 +77,5 @@ class AdaptedTensors(Tensors):
         )
 
 
-def _kept_as(name: str, part: str) -> str:
+def _part_name(name: str, part: str) -> str:
     return f"{name.removesuffix('weight')}{part}"

@@ -127,7 +127,7 @@ class EngineBuilder:
         cache = self._cache_path()
         if cache is not None:
             is_attached = timing_cache.attach(config, cache, is_named=self._options.timing_cache != DEFAULT_CACHE)
-            linear_tables.give(linear_tables.path_beside(cache), self.device)
+            linear_tables.load(linear_tables.path_beside(cache), self.device)
         with self.phases.measure(BUILDING):
             serialized = self._builder.build_serialized_network(network, config)
         if self._bars is not None and self._bars.cancelled:
@@ -139,7 +139,7 @@ class EngineBuilder:
             )
         if cache is not None and is_attached:
             timing_cache.save(config, cache)
-            linear_tables.keep(linear_tables.path_beside(cache), self.device)
+            linear_tables.save(linear_tables.path_beside(cache), self.device)
         del network, parser  # the parser held the network's weights until here
         plan = memoryview(serialized)  # TensorRT's memory; a copy would be as large
         with self.phases.measure(CHECKING):

@@ -27,7 +27,7 @@ def path_beside(timing_cache: Path) -> Path:
     return timing_cache.with_name(f"{timing_cache.name}.linear.json")
 
 
-def give(path: Path, device: Device) -> None:
+def load(path: Path, device: Device) -> None:
     """Gives the library the tables in a file. Without one that fits and is whole, GEMMs are measured."""
     library_and_origin = _find()
     if library_and_origin is None:
@@ -48,7 +48,7 @@ def give(path: Path, device: Device) -> None:
         _log.warning("%s: damaged; GEMMs are measured anew", path)
 
 
-def keep(path: Path, device: Device) -> None:
+def save(path: Path, device: Device) -> None:
     """Saves all tables of a GPU that the library has; a folder that cannot be written costs only a warning."""
     library_and_origin = _find()
     if library_and_origin is None:

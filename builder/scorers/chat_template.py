@@ -167,7 +167,7 @@ def special_tokens(folder: Path) -> dict[str, str]:
     return {name: item for name, item in contents.items() if isinstance(item, str)}
 
 
-def given_template(text: str, folder: Path, tokenizer: Tokenizer) -> Template:
+def parse_template_option(text: str, folder: Path, tokenizer: Tokenizer) -> Template:
     """What --template says: a text with {query} and {document}, or a template in Jinja.
 
     A text gets the tokens around it that the tokenizer puts around texts; Jinja writes them itself, as in transformers.

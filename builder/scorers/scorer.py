@@ -18,7 +18,7 @@ from ..errors import BuildError
 from ..folders.config import ModelConfig
 from ..folders.head import Dense, Head, HeadOptions
 from ..folders.objects import Entries
-from .chat_template import chat_template, given_template, special_tokens
+from .chat_template import chat_template, parse_template_option, special_tokens
 from .known_scorers import KNOWN_SCORERS, KnownScorer, known_scorer
 
 _PLAIN = ("gemma", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
@@ -113,7 +113,7 @@ def _template(
 ) -> tuple[Template, tuple[str, ...]]:
     """The text around pairs, and notes about it."""
     if options.template and options.template not in KNOWN_SCORERS:
-        return given_template(options.template, encoder, tokenizer), ()
+        return parse_template_option(options.template, encoder, tokenizer), ()
     own = chat_template(encoder)
     if known_scorer_entry is not None and (options.template or own is None or not known_scorer_entry.own_first):
         return known_scorer_entry.template_of(special_tokens(encoder)), (
@@ -135,7 +135,7 @@ def template_for_pairs(path: Path, encoder: Path, config: ModelConfig, options: 
     known_scorer_entry = KNOWN_SCORERS.get(options.template)
     if known_scorer_entry is not None:
         return known_scorer_entry.template_of(special_tokens(encoder))
-    return given_template(options.template, encoder, _tokenizer(path, encoder, config))
+    return parse_template_option(options.template, encoder, _tokenizer(path, encoder, config))
 
 
 def check_options(path: Path, options: HeadOptions, *, generates: bool, takes_pairs: bool) -> None:

@@ -65,7 +65,7 @@ class Report:
     environment: dict[str, str] = field(default_factory=dict)
     date: str = ""
 
-    def naming(self, file: Path, name: Path) -> Report:
+    def with_name(self, file: Path, name: Path) -> Report:
         """The same, with what the user gave in place of the temporary file that was made of it."""
         new_report: Report = _rename(self, {str(file): str(name), file.name: name.name or str(name)})
         return new_report

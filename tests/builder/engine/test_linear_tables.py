@@ -63,14 +63,14 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Library:
 def test_tables_survive_the_process(library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = linear_tables.path_beside(tmp_path / "caches" / "timing.cache")
     assert path.name == "timing.cache.linear.json"
-    linear_tables.give(path, GPU)
-    linear_tables.keep(path, GPU)
+    linear_tables.load(path, GPU)
+    linear_tables.save(path, GPU)
     assert not path.exists()  # nothing was measured
     library.taken[GPU.index] = TABLES
-    linear_tables.keep(path, GPU)
+    linear_tables.save(path, GPU)
     library.taken.clear()
     elsewhere = Device(0, GPU.name, 9, 0)
-    linear_tables.give(path, elsewhere)
+    linear_tables.load(path, elsewhere)
     assert library.taken == {0: TABLES}
     assert not caplog.records
 
@@ -79,11 +79,11 @@ def test_tables_survive_the_process(library: Library, tmp_path: Path, caplog: py
 def test_tables_of_another_gpu_or_library_are_not_taken(library: Library, tmp_path: Path, what: str) -> None:
     path = tmp_path / "tables.json"
     library.taken[GPU.index] = TABLES
-    linear_tables.keep(path, GPU)
+    linear_tables.save(path, GPU)
     library.taken.clear()
     if what == "library":
         os.utime(tmp_path / "libpadfree.so", (1, 1))
-    linear_tables.give(path, Device(1, "NVIDIA H100", 9, 0) if what == "gpu" else GPU)
+    linear_tables.load(path, Device(1, "NVIDIA H100", 9, 0) if what == "gpu" else GPU)
     assert not library.taken
 
 
@@ -93,11 +93,11 @@ def test_a_damaged_file_is_dropped_with_a_warning(
 ) -> None:
     path = tmp_path / "tables.json"
     library.taken[GPU.index] = TABLES
-    linear_tables.keep(path, GPU)
+    linear_tables.save(path, GPU)
     whole = json.loads(path.read_text("utf-8"))
     path.write_text(json.dumps({**whole, "tables": content}) if content == "refused" else content, "utf-8")
     library.taken.clear()
-    linear_tables.give(path, GPU)
+    linear_tables.load(path, GPU)
     assert not library.taken
     assert "GEMMs are measured anew" in caplog.text
 
@@ -106,7 +106,7 @@ def test_an_unwritable_folder_costs_a_warning(
     library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     library.taken[GPU.index] = TABLES
-    linear_tables.keep(tmp_path / "libpadfree.so" / "tables.json", GPU)
+    linear_tables.save(tmp_path / "libpadfree.so" / "tables.json", GPU)
     assert "measurements of GEMMs not kept" in caplog.text
 
 
@@ -115,13 +115,13 @@ def test_without_a_library_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_
         raise SessionError("there is none")
 
     monkeypatch.setattr(linear_tables.plugin_library, "find", missing)
-    linear_tables.give(tmp_path / "tables.json", GPU)
-    linear_tables.keep(tmp_path / "tables.json", GPU)
+    linear_tables.load(tmp_path / "tables.json", GPU)
+    linear_tables.save(tmp_path / "tables.json", GPU)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("library")
 def test_an_older_library_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(linear_tables.ctypes, "CDLL", lambda _path: SimpleNamespace())
-    linear_tables.keep(tmp_path / "tables.json", GPU)
+    linear_tables.save(tmp_path / "tables.json", GPU)
     assert not (tmp_path / "tables.json").exists()
