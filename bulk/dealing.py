@@ -13,8 +13,8 @@ from .manifest import PARQUET, Manifest
 class Waiting:
     """Shards that nobody has.
 
-    What lies in a row group is found by reading all rows before it. So a worker goes on where it is, others begin at
-    groups that nobody has begun, and where there are none left, in the middle of the longest rest of a group.
+    A row inside a row group is found by reading all rows before it. So a worker goes on where it is; others begin at
+    groups that nobody has begun, or, when none is left, in the middle of the longest rest of a group.
 
     Args:
         manifest: what the shards are.
@@ -57,7 +57,7 @@ class Waiting:
         return self._manifest.inputs[piece.file].format == PARQUET and piece.size > 0
 
     def _middle(self) -> int:
-        """Who has begun the longest rest goes on with its first half."""
+        """The middle of the longest rest; the worker that has begun it goes on with its first half."""
         shards = sorted(self._shards_left)
         cuts = [0, *(at for at, (one, other) in enumerate(pairwise(shards), 1) if other != one + 1), len(shards)]
         start, stop = max(pairwise(cuts), key=lambda run: run[1] - run[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deals missing shards to workers until there are none; survives workers, and is survived by what it has done."""
+"""Deals missing shards to workers until there are none; survives lost workers, and its results survive it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .workers.worker import AHEAD, FinishedShard
 TURN_S = 0.5
 """The longest wait between two looks around."""
 MOST_LOSSES = 8
-"""A shard that was under way in so many workers that ended by themselves is taken for their end."""
+"""A shard that was under way in this many workers that ended by themselves counts as the cause."""
 FOOTERS_AT_ONCE = 16
 
 
@@ -79,7 +79,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def find_parts(output: Location, manifest: Manifest) -> dict[int, Part]:
-    """The shards whose parts are there and whole.
+    """The shards whose parts exist and are whole.
 
     Raises:
         BulkError: parts of another result lie there.
@@ -89,7 +89,7 @@ def find_parts(output: Location, manifest: Manifest) -> dict[int, Part]:
     names_present = [info.base_name for info in output.entries()]
     unknown_name = next((name for name in names_present if name.startswith(PART) and name not in names), None)
     if unknown_name is not None:
-        raise BulkError(f"{output.child(unknown_name).shown_path}: no part of this result; move it away")
+        raise BulkError(f"{output.child(unknown_name).shown_path}: is no part of this result; move it away")
     shards = [names[name] for name in names_present if name in names]
     with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
         parts = pool.map(partial(read_part, output, digest=digest), shards)
@@ -109,12 +109,12 @@ def deal(
     on_progress: OnProgress,
     check: Check = lambda: None,
 ) -> Outcome:
-    """Has every shard done that has no part yet.
+    """Has workers do every shard that has no part yet.
 
     Args:
         manifest: the shards.
         parts: those that are done.
-        workers: who does the others.
+        workers: they do the others.
         on_progress: is told where the work stands, every TURN_S or so.
         check: raises when another driver has taken the folder over.
 
@@ -174,7 +174,7 @@ class _Dealer:
                     self._workers.give(worker, shard)
 
     def add_progress(self, event: BatchProgress) -> None:
-        """Batches that are not on the disk yet, for those who watch."""
+        """Batches that are not on the disk yet, for the progress that is shown."""
         self._rows_under_way[event.worker][event.shard] += event.rows
         self._tokens_under_way[event.worker][event.shard] += event.tokens
 
@@ -209,7 +209,7 @@ class _Dealer:
         if times >= MOST_LOSSES:
             raise BulkError(
                 f"{self._where(shard)}: {times} workers ended with it under way, the last one, {name}, {event.why}; "
-                "look for want of memory or a failing GPU (dmesg), or take the file out"
+                "look for a lack of memory or a failing GPU (dmesg), or leave the file out"
             )
         for of_workers in (self.outcome.busy_s, self.outcome.span_s):
             of_workers.setdefault(event.worker, []).append(0.0)

@@ -3,7 +3,7 @@
 
 
 class BulkError(ValueError):
-    """Inputs, an output folder, a model or a cluster with which bulk work cannot go on.
+    """Inputs, an output folder, a model or a cluster that bulk work cannot use.
 
     The message names what failed, the value, what is allowed and the next step.
     """

@@ -67,7 +67,7 @@ class DenseHead:
         values = outputs[self._name][: len(ragged.seq_lens)].reshape(len(ragged.seq_lens), -1)
         if self._values is None:
             self._values = np.empty((self._rows, values.shape[1]), self._dtype)
-        with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is found later
+        with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, which is found later
             self._values[at] = values
 
     def finite(self) -> Array:

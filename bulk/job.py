@@ -106,7 +106,7 @@ MakeWorkers = Callable[[WorkerSpec], Workers]
 
 @dataclass(frozen=True)
 class Finished:
-    """What became of a job: the report, and what was read back where that was asked for."""
+    """What became of a job: the report, and what reading back has found, if that was asked for."""
 
     report: Report
     verified: Verified | None
@@ -309,7 +309,7 @@ def _manifest(
     changed = list(differences(manifest, options, model, paths))
     if changed:
         raise BulkError(
-            f"{output.shown_path}: the result was begun with something else: {'; '.join(changed)}; ask for the same "
+            f"{output.shown_path}: the result was begun with other settings: {'; '.join(changed)}; pass the same "
             "again, or pass another output folder"
         )
     for file in manifest.inputs:
@@ -318,5 +318,5 @@ def _manifest(
 
 
 def _absolute(source: str) -> str:
-    """A path that means the same in every process."""
+    """The path as it means the same in every process."""
     return source if SCHEME in source else str(Path(source).resolve())

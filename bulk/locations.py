@@ -25,7 +25,7 @@ class Location:
     Attributes:
         filesystem: one of pyarrow's; it travels to other processes and machines.
         path: on it, absolute.
-        shown_path: what the user calls it.
+        shown_path: the path or URI as the user gave it.
     """
 
     filesystem: Any
@@ -42,7 +42,7 @@ class Location:
         shown_text = text.partition("?")[0] if SCHEME in text else text
         if SCHEME in text and urlsplit(text).username:
             raise BulkError(
-                f"{shown_text.partition(SCHEME)[0]}{SCHEME}...: the URI has a key in it, which would stand in the "
+                f"{shown_text.partition(SCHEME)[0]}{SCHEME}...: the URI holds a key, which would be written into the "
                 "manifest; give keys in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         try:
@@ -121,7 +121,7 @@ class Location:
         self._attempt("made", lambda: self.filesystem.create_dir(self.path, recursive=True))
 
     def write(self, content: Any) -> None:
-        """Writes a file as a whole: aside and renamed on local disks, with one put elsewhere.
+        """Writes a file as a whole: on local disks aside and then renamed, elsewhere with one put.
 
         Args:
             content: anything with the buffer protocol.

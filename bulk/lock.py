@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One driver an output folder.
+"""One driver per output folder.
 
-On local disks the kernel keeps the lock and drops it with the process, however that ends; its file goes with a driver
-that ends by itself. Object stores know no locks:
-there a driver writes a small object anew every few seconds, and one that finds such an object watches whether it
-changes. No clocks are compared. Two drivers that both came through, because the store or a network stood still, would
-do the same work twice and write the same bits: the manifest fixes what is in every file.
+On local disks the kernel keeps the lock and drops it with the process, however that ends; a driver that ends by
+itself removes its file. Object stores know no locks: there a driver writes a small object anew every few seconds, and
+one that finds such an object watches whether it changes. No clocks are compared. Two drivers that both passed, because
+the store or a network stood still, would do the same work twice and write the same bits: the manifest fixes what is in
+every file.
 """
 
 from __future__ import annotations

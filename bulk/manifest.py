@@ -129,14 +129,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything that decides about the bits of the result.
+    """Everything that determines the bits of the result.
 
     Attributes:
         model: the files.
         options: what was asked for.
         id_type: of the result, one of ID_TYPES.
         inputs: in the order of their rows' numbers.
-        shards: every one makes a file.
+        shards: each makes a file.
     """
 
     model: Model

@@ -19,7 +19,7 @@ def look(path: Path) -> tuple[Metadata, Budget]:
     """What a plan or packed file says of itself, and what one run takes; needs no GPU.
 
     Raises:
-        padfree.runtime.SessionError: it is damaged, or not there.
+        padfree.runtime.SessionError: it is damaged or missing.
     """
     if path.suffix != ONNX_SUFFIX:
         metadata = open_plan(path)
@@ -61,7 +61,7 @@ def read_checked_tokenizer(recorded_model: Model, file: Path, rows: int | None) 
 def _check(file: Path, actual: str, digest: str) -> None:
     if actual != digest:
         raise BulkError(
-            f"{file}: is not the file that the result was begun with; put that one there on every machine, or "
+            f"{file}: is not the file that the result was begun with; copy that one there on every machine, or "
             "start in another output folder"
         )
 

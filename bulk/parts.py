@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a result: a part a shard, bad rows beside it; what a part says of itself."""
+"""The files of a result: a part per shard, with bad rows beside it; what a part says of itself."""
 
 from __future__ import annotations
 

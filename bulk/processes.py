@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that do not outlive the one that started them, however that ends."""
+"""Processes that do not outlive the process that started them, however it ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a result back: every row of the inputs is in it once, in order, with numbers, or is named as bad."""
+"""Reads a result back: every row of the inputs is in it once, in order, with finite numbers, or is listed as bad."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _check_part(location: Location, part: Part, expected: list[int | str | None]
         )
     for name in [name for name in table.column_names[1:] if name not in (LABEL, LABELS)]:
         if not all(np.isfinite(values).all() for values in _numbers(table.column(name).chunks)):
-            raise _wrong(location, f"'{name}' holds what is no number")
+            raise _wrong(location, f"'{name}' holds values that are not finite")
     if len(ids) != part.texts:
         raise _wrong(location, f"{len(ids)} rows, its metadata says {part.texts}")
 

@@ -14,13 +14,13 @@ from padfree.runtime import SessionError
 
 STDOUT = "-"
 FLUSH_S = 0.2
-"""Lines wait so long for others."""
+"""How long lines wait for others, to be written together."""
 MOST_LINES = 1 << 14
-"""That wait to be written; more are left out, and counted."""
+"""Most lines that wait to be written; more are left out, and counted."""
 END_S = 2.0
 """The longest that the end of a process waits for its last lines."""
 WRITE_BYTES = 1 << 12
-"""What one write has at most, in whole lines: so much goes into a pipe as one piece beside other processes."""
+"""The most of one write, in whole lines: a pipe takes so much as one piece, whatever other processes write."""
 
 
 def check(path: str | None) -> None:
@@ -73,7 +73,7 @@ class AccessLog:
             self._say(f"{lost_lines} lines of the access log could not be written")
 
     def close(self) -> None:
-        """Writes what waits, but waits for nobody who does not read."""
+        """Writes what waits; does not wait for a reader that has stopped."""
         self._ending.set()
         self._thread.join(END_S)
 

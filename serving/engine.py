@@ -28,7 +28,7 @@ from .options import Limits
 Array = npt.NDArray[Any]
 
 GROUP_TOKENS, GROUP_SEQUENCES = 4096, 32
-"""Small enough to share a run with groups of other front-ends."""
+"""The largest group: small enough to share a run with groups of other front-ends."""
 MOST_GROUPS = 1 << 16
 """In the queue; the limit that counts is that of tokens."""
 
@@ -53,10 +53,10 @@ class Engine:
 
     Args:
         session: runs the model.
-        served: which output answers, and what becomes of it.
+        served_model: which output answers, and what becomes of it.
         limits: how many tokens may wait.
         runs: runs under way at once.
-        row: the numbers of this process.
+        counters: those of this process.
         budget: what one run takes; None: what the model does.
         tokens_a_second: what was measured before; None: nothing.
     """
@@ -126,7 +126,7 @@ class Engine:
             return _error(ticket, error)
 
     def show_queue(self) -> None:
-        """What front-ends look at before they take much."""
+        """Updates what front-ends look at before they accept large requests."""
         self._counters.set("te_queue_size", self._batcher.waiting)
         self._counters.set("padfree_waiting_tokens", self._batcher.waiting_tokens)
         self._counters.set("padfree_tokens_a_second", self._batcher.tokens_a_second or 0.0)
@@ -192,7 +192,7 @@ def _error(ticket: int, error: BaseException, kind: int = wire.FAILED) -> bytes:
 
 
 class _Measuring:
-    """The session as a Batcher's model: it measures runs, and gives the output that is asked for alone."""
+    """The session as a Batcher's model: it measures runs, and gives only the output that is asked for."""
 
     def __init__(self, session: Runner, served_model: ServedModel, counters: ProcessCounters) -> None:
         self._session = session

@@ -18,7 +18,7 @@ class ApiError(Exception):
         status: of the HTTP response.
         kind: one of TEI's.
         label: what /metrics counts the failure as.
-        retry_after_s: when it is worth another try; None where that is not known.
+        retry_after_s: seconds until another try is worthwhile; None where that is not known.
     """
 
     def __init__(
@@ -32,25 +32,25 @@ class ApiError(Exception):
 
 
 def validation_error(message: str) -> ApiError:
-    """The request does not say what is wanted."""
+    """The error for a request that does not say what is wanted."""
     return ApiError(UNPROCESSABLE, VALIDATION, message)
 
 
 def tokenizer_error(message: str) -> ApiError:
-    """Texts, or ids, that do not become what the model takes."""
+    """The error for texts, or ids, that do not become what the model takes."""
     return ApiError(UNPROCESSABLE, TOKENIZER, message)
 
 
 def too_large_error(message: str, label: str = "") -> ApiError:
-    """More than the server takes at once."""
+    """The error for more than the server takes at once."""
     return ApiError(TOO_LARGE, VALIDATION, message, label)
 
 
 def backend_error(message: str, label: str = "") -> ApiError:
-    """The model does not give what is asked for, or gave nothing."""
+    """The error for a model that does not give what is asked for, or gave nothing."""
     return ApiError(FAILED, BACKEND, message, label)
 
 
 def busy_error(message: str, retry_after_s: float | None = None) -> ApiError:
-    """Too much to do: the same request may be answered later."""
+    """The error where too much is to be done: the same request may be answered later."""
     return ApiError(BUSY, OVERLOADED, message, retry_after_s=retry_after_s)

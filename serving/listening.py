@@ -14,8 +14,8 @@ BACKLOG = 4096
 def listen(host: str, port: int, count: int) -> list[socket.socket]:
     """Listening sockets at one address, all of them at the same port.
 
-    Sockets that share a port would share it with another server's, too. So the first one listens alone, which the
-    kernel grants one socket, and shares with the others of its own only then.
+    Sockets that share a port would share it with another server's, too. So the first one takes the port alone, which
+    the kernel grants only one socket, and only then shares it with the others of this server.
 
     Raises:
         SessionError: the address cannot be used.

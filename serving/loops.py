@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop of both kinds of processes: uvloop's, where it is installed."""
+"""The event loop of both kinds of processes: uvloop's if it is installed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters and histograms of all processes, in memory that they share; a page of them in Prometheus' format.
 
-Every process writes a row of its own, so that nothing is locked; whoever shows the page adds the rows up. Names are
-those of TEI.
+Every process writes a row of its own, so that nothing is locked; the process that shows the page adds the rows up.
+Names are those of TEI.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WIDTH = COLUMNS[""]
 
 
 class ProcessCounters:
-    """The numbers of one process.
+    """The counters, gauges and histograms of one process.
 
     Args:
         memory: shared by all: `rows` times WIDTH doubles.
@@ -101,7 +101,7 @@ class ProcessCounters:
         return float(self._numbers[:, [COLUMNS[item] for item in names]].sum())
 
     def failures(self) -> dict[str, int]:
-        """Requests that ended with an error, of all processes, by what was wrong."""
+        """Requests of all processes that ended with an error, by kind of error."""
         columns = {label: COLUMNS[f'te_request_failure{{err="{label}"}}'] for label in FAILURES}
         return {label: int(self._numbers[:, column].sum()) for label, column in columns.items()}
 

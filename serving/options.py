@@ -23,7 +23,7 @@ LIMIT_OPTIONS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What requests may ask for; whatever is beyond is refused with an error of its own.
+    """What requests may ask for; anything beyond is refused with an error of its own.
 
     Attributes:
         body_bytes: the largest body.

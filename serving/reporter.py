@@ -9,7 +9,7 @@ import logging
 from .metrics import ProcessCounters
 
 REPORT_S = 1.0
-"""The log gets a line in so many seconds at most."""
+"""The log gets at most one line in this time."""
 
 _log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class Reporter:
     """Writes the log: one line in REPORT_S at most, whatever happens.
 
     Args:
-        row: knows the failures of all processes.
+        counters: know the failures of all processes.
     """
 
     def __init__(self, counters: ProcessCounters) -> None:

@@ -13,7 +13,7 @@ from types import FrameType
 UNHEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Front-ends do not hear these: the process with the model does, and ends them in good order."""
 WORD = 4096
-"""Bytes to read at once of those that say that a signal came."""
+"""Most bytes that are read at once; each says that a signal came."""
 
 
 @contextmanager

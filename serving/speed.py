@@ -21,7 +21,7 @@ def measure(session: Runner, served_model: ServedModel, runs: int) -> Speed:
     Args:
         session: runs the model.
         served_model: makes the samples.
-        runs: how many are under way at once, on all devices: those of one device share it.
+        runs: how many are under way at once, on all devices; those on one device share it.
     """
     encoder = served_model.encoder()
     text = SAMPLE if served_model.inputs.template is None else ("a", SAMPLE)

@@ -18,7 +18,7 @@ TASK_ROUTES: Mapping[str, tuple[str, ...]] = {
     CLASSIFY: ("/predict",),
     TAG: ("/tag",),
 }
-"""What a model of each task is asked by."""
+"""The routes that a model of each task answers."""
 OTHER_ROUTES = ("/tokenize", "/info", "/health", "/metrics")
 DOCS_ROUTES = ("/docs", "/openapi.json")
 SHOWN_LABELS = 8

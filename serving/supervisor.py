@@ -41,7 +41,7 @@ from .speed import measure
 from .summary import summary
 
 RESTART_S = 1.0
-"""A front-end that ends by itself is started again, but not more often."""
+"""A front-end that ends by itself is started again, at most once in this time."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """The first one ends the server in good order, the second at once; others change nothing."""
 PING_S = 1.0
@@ -75,7 +75,7 @@ def serve(
         allow_other_gpu: as for Session.
         contexts: runs under way at once, on every GPU.
         cuda_graphs: capture sizes that come back, for loads of few sizes: whatever waits for a capture waits for 80 ms.
-        ends_process: the process has nothing else to do afterwards, so that signals that come then are of no use.
+        ends_process: the process does nothing else afterwards, so that signals that come then are ignored.
         on_ready: is told the address when requests are taken.
         on_summary: is told next what is served, and how.
 
@@ -227,7 +227,7 @@ class _Supervisor:
             await asyncio.sleep(max(0.0, start_s + RESTART_S - time.monotonic()))
 
     async def _look_after(self) -> None:
-        """Ends front-ends that are there and do nothing: connections would come to them and wait for ever."""
+        """Ends front-ends that hang: connections would come to them and wait for ever."""
         last = time.monotonic()
         while True:
             await asyncio.sleep(PING_S)

@@ -31,7 +31,7 @@ _ROWS = struct.Struct("<ffB")  # seconds in the queue, seconds of the run, lette
 
 @dataclass(frozen=True)
 class Frame:
-    """One message; `ticket` tells whose answer it is."""
+    """One message; `ticket` says which request it belongs to."""
 
     kind: int
     ticket: int
@@ -59,9 +59,9 @@ class Infer:
     Attributes:
         seq_lens: lengths, int32 [B].
         columns: every token input, int32 [T], then inputs with a number per sequence, int32 [B].
-        seconds: how long somebody waits for the answer.
+        seconds: how long the caller waits for the answer.
         client: who asks, and shares the model with the other clients; 0: several.
-        shares: how many they are.
+        shares: how many clients those are.
     """
 
     seq_lens: Array

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """BalancedBatchSampler: every rank of a training gets as many rows, and nearly the same work, in every step.
 
-Ranks wait for each other at the end of every step, so that a step takes what its slowest rank takes. Without padding
+Ranks wait for each other at the end of every step, so a step takes as long as its slowest rank. Without padding
 that is the rank with the most tokens and squared lengths. The sampler deals the rows of a step by length, in a snake
 (`runtime.batching.dealing`), and swaps a few where that brings ranks closer. Where the paper that it follows (Zeng et
 al., arXiv:2208.08124) lets ranks exchange rows that they have read, nothing is exchanged here: every rank knows all
@@ -46,7 +46,7 @@ class BalancedBatchSampler:
         drop_last: drop a last step that is not full.
 
     Raises:
-        SamplerError: lengths that are none, or sizes below 1.
+        SamplerError: invalid lengths, or sizes below 1.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class BalancedBatchSampler:
 
     @property
     def sampler(self) -> BalancedBatchSampler:
-        """Itself: accelerate tells the epoch to its batch sampler's `sampler`."""
+        """Itself: accelerate sets the epoch on its batch sampler's `sampler`."""
         return self
 
     @property
     def digest(self) -> str:
-        """Says what shares follow from: ranks whose digests are equal get parts of the same steps."""
+        """A digest of all that shares follow from: ranks with equal digests get parts of the same steps."""
         content = f"{self.batch_size} {self.replicas} {self.seed} {self.shuffle} {self.drop_last}".encode()
         return hashlib.sha256(content + self._lengths.tobytes()).hexdigest()
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the next iteration; all ranks say the same."""
+        """Chooses the order of the next iteration; all ranks set the same epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ class RankBatches:
 
     @property
     def batch_size(self) -> int:
-        """Who asks for it is about to divide the batches again, as accelerate does; DataLoader does not ask.
+        """Rows of a batch. Accelerate reads it to divide the batches again, which would be wrong; DataLoader does not.
 
         Raises:
             SamplerError: there is more than one rank.

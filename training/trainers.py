@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sampler as trainers take it. Nothing here imports torch: what is asked of it is there where a trainer runs."""
+"""The sampler as trainers take it. Nothing here imports torch: where a trainer runs, it is imported already."""
 
 from __future__ import annotations
 

@@ -55,13 +55,13 @@ def _digest(stream: Any, one: Range) -> str:
 
 
 class CheckedFile:
-    """A file as pyarrow reads one, which hands out what the digests say and nothing else.
+    """A file for pyarrow to read, which hands out only bytes that have the expected digests.
 
     What is read of a range is read once, as a whole, and compared; the reader gets these very bytes.
 
     Args:
         stream: the open file.
-        shown: what the user calls it.
+        shown_path: what the user calls it.
     """
 
     def __init__(self, stream: Any, shown_path: str) -> None:
@@ -107,7 +107,7 @@ class CheckedFile:
         return False
 
     def close(self) -> None:
-        """Leaves the stream open, which is somebody else's."""
+        """Leaves the stream open, which belongs to the caller."""
         self.closed, self._buffer = True, None
 
     def _parts(self, at: int, size: int) -> Iterator[bytes]:
@@ -138,6 +138,6 @@ class CheckedFile:
 def changed_input_error(shown_path: str) -> BulkError:
     """The error for an input that is no longer what the manifest says."""
     return BulkError(
-        f"{shown_path}: the input has another content than when the manifest was made; put it back, and run the "
+        f"{shown_path}: the input has another content than when the manifest was made; restore it and run the "
         "command again, or start in another output folder"
     )

@@ -40,7 +40,7 @@ class SourceFile:
 def find(sources: Sequence[str]) -> list[SourceFile]:
     """The files of paths, folders and URIs, in the order given, those of a folder by name.
 
-    Of folders, all files of a known kind in them and below count, but for those that begin with a point or underscore.
+    Of folders all files of a known kind count, also in folders below, except names that begin with a dot or underscore.
 
     Raises:
         BulkError: nothing is there, a file is of an unknown kind, empty, or given twice.
@@ -78,7 +78,7 @@ def identity(file: SourceFile, rows: int, columns: tuple[str, ...]) -> InputFile
 
 
 def check_unchanged(recorded_file: InputFile) -> None:
-    """Refuses an input that is no longer what the manifest says; a copy with another time and the same bits is.
+    """Refuses an input that is no longer what the manifest says; a copy with another time but the same bits passes.
 
     Raises:
         BulkError: it is gone, or another one.
@@ -100,7 +100,7 @@ def check_unchanged(recorded_file: InputFile) -> None:
         reason = "has another content now"
     if reason:
         raise BulkError(
-            f"{location.shown_path}: the input {reason}, and part of the result is made of what it was; put it back, "
+            f"{location.shown_path}: the input {reason}, and part of the result is made from what it was; restore it, "
             "or start in another output folder"
         )
 
@@ -144,7 +144,7 @@ def _one(root: str, location: Location, info: object) -> SourceFile:
     kind = _format(location.path)
     if not kind:
         packed = location.path.endswith((".gz", ".zst", ".bz2"))
-        advice = "unpack it first, for its rows could not be shared out" if packed else "rename or convert it"
+        advice = "unpack it first, because its rows could not be divided" if packed else "rename or convert it"
         raise BulkError(f"{location.shown_path}: unknown kind of file, allowed: {_known_formats()}; {advice}")
     size = int(info.size)  # type: ignore[attr-defined]
     return SourceFile(root, location, kind, size, mtime_ns(info))

@@ -33,7 +33,7 @@ def _names(file: SourceFile) -> Sequence[str]:
         with (
             suppress(pa.ArrowInvalid, OSError),
             file.location.open() as stream,
-        ):  # what is wrong is told when it is read
+        ):  # an error is raised when the file is read
             return list(parquet.read_schema(stream).names)
         return ()
     with file.location.open() as stream:

@@ -23,12 +23,12 @@ from .records import BOM, Ends, RecordError, blocks, csv_columns, reader_of
 from .row_groups import column_names
 
 SMALLEST_PART = 0.5
-"""A row group is cut where its end would be a shard of its own of at least this share."""
+"""A row group is cut where the rest would be a shard of at least this fraction of its size."""
 _BEGINNING_BYTES = 1 << 20
 
 
 def make_manifest(sources: Sequence[str], options: Options, model: Model) -> Manifest:
-    """Looks at all inputs; text files are read once, of parquet files the footer and the columns that are asked for.
+    """Looks at all inputs. Text files are read once, of parquet files the footer and the columns that are asked for.
 
     Raises:
         BulkError: inputs that cannot be read, or lack a column.
@@ -138,7 +138,7 @@ def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
         if options.values:
             raise BulkError(
                 f"{file.location.shown_path}: a text file has one text per line, and the model also reads "
-                f"{', '.join(options.values)} of every text; pass CSV, JSON lines or parquet with such columns"
+                f"{', '.join(options.values)} for every text; pass CSV, JSON lines or parquet with such columns"
             )
         if options.id_column is not None or len(options.columns) > 1:
             raise BulkError(
@@ -226,7 +226,7 @@ def _require(file: SourceFile, column: str, columns: Sequence[str], options: Opt
     if column not in columns:
         columns_text, remedy = ", ".join(columns[:20]), f"name one of them with {_option_of(column, options)}"
         if column in options.values:
-            remedy = "the model reads it of every text: add it"
+            remedy = "the model reads it for every text: add it"
         raise BulkError(f"{file.location.shown_path}: no column '{column}', there are {columns_text}; {remedy}")
 
 

@@ -19,7 +19,7 @@ CHUNK_ROWS = 1024
 
 
 class RowGroups:
-    """Reads pieces of row groups. One that begins where the last one ended, or after it, goes on from there.
+    """Reads pieces of row groups. A piece that begins where the last one ended, or later, is read on from there.
 
     Rows of a group cannot be found without those before them: on one core the last 65,536 of a million texts of 900
     letters take 0.8 s alone, and 0.05 s after those before them.

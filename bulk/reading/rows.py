@@ -74,7 +74,7 @@ def read_chunks(manifest: Manifest, shard: Shard, groups: RowGroups) -> Iterator
     Args:
         manifest: what the shard is part of.
         shard: its pieces.
-        groups: who reads parquet files; the one of the shards before, where there are any.
+        groups: reads parquet files; the same one for all shards of a worker.
 
     Raises:
         BulkError: an input cannot be read, or has another content than when the manifest was made; raised when the
@@ -93,7 +93,7 @@ def read_chunks(manifest: Manifest, shard: Shard, groups: RowGroups) -> Iterator
         if rows != piece.rows:
             raise BulkError(
                 f"{manifest.inputs[piece.file].location().shown_path}: {rows} rows from row {piece.first} on where "
-                f"there were {piece.rows}: it has changed while it was read; put it back and run the command again"
+                f"there were {piece.rows}: it has changed while it was read; restore it and run the command again"
             )
 
 
@@ -193,7 +193,7 @@ def _utf8(value: str) -> bytes:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column's values; strings as bytes, for nobody has looked yet whether they are UTF-8."""
+    """A column's values; strings as bytes, because they may not be UTF-8."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
     values: list[Any] = column.to_pylist()

@@ -152,7 +152,7 @@ def _number(value: Any) -> Any:
 
 
 class TokenizerPool:
-    """Processes that make tokens. At most so many chunks are under way that none of them waits.
+    """Processes that make tokens. Just enough chunks are under way that no process waits.
 
     Args:
         processes: how many, 1 or more.
@@ -195,7 +195,7 @@ class TokenizerPool:
             answer = pipe.recv()
         except (EOFError, OSError) as error:
             raise IncompleteError(
-                "a process that makes tokens has ended by itself, perhaps for want of memory; free some, or pass a "
+                "a process that makes tokens has ended by itself, perhaps for lack of memory; free some, or pass a "
                 "smaller --tokenizers, and run the command again"
             ) from error
         finally:
@@ -208,7 +208,7 @@ class TokenizerPool:
 def _main(pipe: Any, *settings: Any) -> None:
     """The process: answers chunks until the other end of the pipe is closed."""
     die_with_parent()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are as many as the cores that they may take
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many processes as cores that they may use
     tokens = TextTokens(*settings)
     with suppress(EOFError):
         while True:

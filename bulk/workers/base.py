@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver asks of those who do the work, wherever they are."""
+"""What a driver asks of workers, wherever they run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ShardFinish:
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """Batches of a shard whose part is not there yet have run, since the last time that this was told."""
+    """Batches of an unfinished shard that have run since the last such event."""
 
     worker: int
     shard: int

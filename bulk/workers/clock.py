@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the batches of a worker, which run in several threads, have in common: time, and their end."""
+"""What the batches of a worker, which run in several threads, share: their time, and their end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Clock:
-    """How long at least one of several threads was in it."""
+    """Measures how long at least one of several threads was inside."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,7 +34,7 @@ class Clock:
                 self._busy_s += self._last - self._since
 
     def seconds(self) -> tuple[float, float]:
-        """(seconds with somebody in it, seconds from the first one's coming to the last one's leaving)."""
+        """(seconds with a thread inside, seconds from the first entry to the last exit)."""
         with self._lock:
             busy_s = self._busy_s + (self._last - self._since if self._inside and self._last > self._since else 0.0)
             return busy_s, self._last - self._first

@@ -151,7 +151,7 @@ def _no_cluster(address: str, error: Exception) -> BulkError:
 
 
 class _Actor:
-    """A worker in an actor, made with the first shard: what goes wrong is told instead of a result."""
+    """A worker in an actor, made with the first shard; an error is returned instead of a result."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
@@ -159,7 +159,7 @@ class _Actor:
         self._worker: Worker | None = None
 
     def start(self) -> None:
-        """Returns as soon as the actor is somewhere."""
+        """Returns as soon as the actor runs on a machine."""
 
     def run(self, shard: int) -> FinishedShard | str:
         """Does a shard; a text says why not."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One GPU's, or some cores', share of the work: reads, makes tokens, runs, restores the order, writes; all at once."""
+"""The work of one GPU, or of some cores: reads, makes tokens, runs, restores the order, writes; all at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AHEAD = 5
 """Shards that a worker has under way: some are read and tokenised, one is sorted, one runs, one is written."""
 WRITERS = 2
 TURN_S = 5e-4
-"""After so long a thread lets another one go on: Python's own 5 ms are two batches of a small model."""
+"""After this time a thread lets another one run: Python's own 5 ms are two batches of a small model."""
 
 
 @dataclass(frozen=True)

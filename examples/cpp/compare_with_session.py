@@ -41,7 +41,7 @@ def main() -> int:
         expected = session.run_packed({**others, **ids, **rows}, lengths)
         worst = 0.0
         for item in session.metadata.outputs:
-            wide = item.dtype == "bfloat16"  # of which NumPy knows nothing: its bits are those of float32's first half
+            wide = item.dtype == "bfloat16"  # which NumPy lacks: its bits are the first half of float32's
             array = np.fromfile(Path(folder) / f"{item.name}.bin", np.uint16 if wide else item.dtype)
             values = (array.astype(np.uint32) << 16).view(np.float32) if wide else array
             difference = np.abs(values.astype(np.float64) - expected[item.name].astype(np.float64).ravel()).max()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces a model's encoder by a plan, when it is sure to be of that model."""
+"""Replaces a model's encoder by a plan, once it is certain that the plan is of that model."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ PROBES = (
     "one two three four five six seven eight nine ten " * 40,
 )
 CLOSE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.05, FP8: 0.2}
-"""How far answers may lie from the original's, as a part of its largest, by the plan's arithmetic."""
+"""How far answers may lie from the original's, as a fraction of its largest, by the plan's arithmetic."""
 LEAST_COSINE = 0.97
 """Of every vector to the original's, in fp8, whose rounding is too much for CLOSE: what `padfree compare` asks for."""
 FEW_NUMBERS = 16
-"""Below it, a row is of scores, whose cosine tells nothing."""
+"""A row with fewer numbers holds scores, whose cosine says nothing."""
 SMALL = 0.05
 """Answers are taken to be at least so large: scores of pairs that do not fit may all be near 0."""
 
@@ -128,15 +128,15 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
     longest, cap = metadata.longest, chain.max_seq_length
     if longest is not None and cap is not None and longest < cap:
         raise SessionError(
-            f"{plan}: takes {longest} tokens per text, the model {cap}; build it with --max-seq-len {cap}, or set "
-            f"model.max_seq_length = {longest} before"
+            f"{plan}: takes {longest} tokens per text, the model {cap}; build it with --max-seq-len {cap}, or first "
+            f"set model.max_seq_length = {longest}"
         )
     if output is None:
         output_name = chain[0].modality_config["text"]["method_output_name"]
         if output_name not in {item.name for item in metadata.outputs}:
             outputs = ", ".join(item.name for item in metadata.outputs)
             raise SessionError(
-                f"{plan}: gives {outputs}, the model's modules read {output_name}; build it of this model's folder"
+                f"{plan}: gives {outputs}, the model's modules read {output_name}; build it from this model's folder"
             )
         width = config.hidden_size if output_name == "last_hidden_state" else None
     else:
@@ -150,8 +150,8 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
             theirs, ours = activation_name(chain.activation_fn), metadata.text.activation or "identity"
             if theirs != ours:
                 raise SessionError(
-                    f"{plan}: has scores that went through {ours}, and the model's activation is {theirs}; build it of "
-                    "this model's folder, or with --outputs logits, which leaves the activation to the model"
+                    f"{plan}: has scores that went through {ours}, and the model's activation is {theirs}; build it "
+                    "from this model's folder, or with --outputs logits, which leaves the activation to the model"
                 )
         output_name = output
     dims = next(item.dims for item in metadata.outputs if item.name == output_name)
@@ -161,7 +161,7 @@ def _check(chain: Any, metadata: Metadata, output: str | None, plan: str) -> Non
 
 def _other_model(plan: str, actual: str, expectation: str) -> SessionError:
     return SessionError(
-        f"{plan}: has {actual}, and the model {expectation}: it is another model's plan; build one of this model's "
+        f"{plan}: has {actual}, and the model {expectation}: it is another model's plan; build one from this model's "
         "folder"
     )
 
@@ -184,7 +184,7 @@ def _compare(actual: torch.Tensor, expected: torch.Tensor, metadata: Metadata, p
         what = _difference(actual, expected, metadata.arithmetic)
         if not what:
             return
-    raise SessionError(f"{plan}: gives {what}: other weights, or another pooling; build it of this model's folder")
+    raise SessionError(f"{plan}: gives {what}: other weights, or another pooling; build it from this model's folder")
 
 
 def _difference(actual: torch.Tensor, expected: torch.Tensor, arithmetic: str) -> str:
@@ -210,7 +210,7 @@ def _text_tokens(chain: Any, texts: Any) -> TextTokens | None:
     known_names = {IDS, *([types.original_name] if types is not None else [])}
     if backend is None or not {item.original_name for item in metadata.token_inputs()} <= known_names:
         return None
-    # Without the settings that the library leaves there of the call before.
+    # Without the settings that the library leaves there from the previous call.
     with_types = TYPES in tokenizer.model_input_names
     tokens = TextTokens(backend.to_str(), tokenizer.truncation_side, with_types)
     packed = tokens.read(texts, chain.max_seq_length)

@@ -45,7 +45,7 @@ class _Attachment:
         texts = self._texts(inputs, prompt or "") if self._reads_texts(kwargs) else None
         if leaves_out and (texts is None or not self._plan_leaves_out_prompts()):
             raise SessionError(
-                "a prompt that pooling leaves out, and the plan's pooling takes all tokens; build the plan of a folder "
+                "the model's pooling leaves out prompts, and the plan's takes all tokens; build the plan from a folder "
                 "whose Pooling says include_prompt false, or with --pooling none"
             )
         if texts is None:
@@ -121,7 +121,7 @@ class _Attachment:
         return [prompt + text for text in inputs]
 
     def _many(self, args: Sequence[Any], options: dict[str, Any]) -> None:
-        """Takes more texts at a time than the default, which padding asks for."""
+        """Takes more texts at a time than the default, which is made for padding."""
         if self._reads_texts({"processing_kwargs": options.get("processing_kwargs")}) and len(args) < 4:
             options["batch_size"] = max(options.get("batch_size", 1), self.MOST_TEXTS)
 
@@ -138,10 +138,10 @@ class _Encoding(_Attachment):
         if output_value != _ONLY:
             if self.padfree_output is not None:
                 raise SessionError(
-                    f"output_value={output_value!r}, and the plan gives vectors of texts alone; build it with "
+                    f"output_value={output_value!r}, and the plan gives only vectors of texts; build it with "
                     "--pooling none"
                 )
-            # Given at all, they send texts the way of sentence-transformers, in the processes of a pool too.
+            # If these are set, texts go the way of sentence-transformers, in the processes of a pool too.
             kwargs.setdefault("processing_kwargs", {})
             return super().encode(*args, output_value=output_value, **kwargs)  # type: ignore[misc]
         self._many(args, kwargs)
@@ -176,7 +176,7 @@ class AttachedCrossEncoder(_Attachment, sentence_transformers.CrossEncoder):  # 
             activation = self.activation_fn if activation_fn is None else activation_fn
             if activation_name(activation) != self.padfree_activation:
                 raise SessionError(
-                    f"activation {activation_name(activation)}, and the plan's scores went through "
+                    f"activation {activation_name(activation)}, but the plan's scores went through "
                     f"{self.padfree_activation}; build it with --outputs logits for others"
                 )
             activation_fn = torch.nn.Identity()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of texts and pairs, packed, as a tokenizer of transformers makes them that pads nothing."""
+"""Packed tokens of texts and pairs, as a tokenizer of transformers without padding makes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from padfree.runtime.texts import IDS, TYPES
 from tokenizers import Tokenizer
 
 CHARACTERS_A_RUN = 1 << 15
-"""Of texts that are made tokens of together: the GPU works on one part while the host reads the next."""
+"""Of texts that are tokenised together: the GPU works on one part while the host tokenises the next."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PackedTexts:
 
 
 class TextTokens:
-    """Makes packed tokens of texts as a tokenizer of transformers does that pads nothing. Pickles take its JSON along.
+    """Makes packed tokens as a tokenizer of transformers without padding does. Pickles hold the tokenizer's JSON.
 
     Args:
         settings: JSON of the tokenizer, as `backend_tokenizer.to_str()` gives it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""include/padfree.h for PyTorch's tensors, through ctypes: no line of PyTorch's C++ interface is compiled against."""
+"""include/padfree.h for PyTorch's tensors, through ctypes: nothing is compiled against PyTorch's C++ interface."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def attention(
     """padfree_attention on the current stream.
 
     Raises:
-        SessionError: the library has no code for the GPU, or refuses the arguments; or CUDA the launch.
+        SessionError: the library has no code for the GPU or refuses the arguments, or CUDA refuses the launch.
     """
     arguments = AttentionArgs(
         struct_size=ctypes.sizeof(AttentionArgs),

@@ -18,14 +18,14 @@ IDS, TYPES = "input_ids", "token_type_ids"
 LAYOUTS = ("packed", "per_sequence")
 _WITHOUT_USE = {"use_cache": (None, False), "output_attentions": (None, False), "output_hidden_states": (None, False)}
 _WITHOUT_USE["return_dict"] = (None, True)
-"""Arguments of transformers' models, and the values with which they ask for nothing that a plan lacks."""
+"""Arguments of transformers' models, with the values that ask for nothing beyond what a plan gives."""
 
 
 class Module(torch.nn.Module):  # type: ignore[misc]
     """Takes the call of the model that a plan was made of: `model(input_ids, attention_mask)`. Inference alone.
 
     The engine is opened at the first call, on the device that the module is on, and again where the module has moved.
-    Pickles, and so the processes of a pool, take the path along and open the file themselves.
+    Pickles hold the path, so that the processes of a pool open the file themselves.
 
     Args:
         plan: model.plan, or an .onnx file made by `padfree optimize`, which runs on the CPU; of the packed interface.

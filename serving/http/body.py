@@ -14,8 +14,8 @@ from .texts import Ids
 
 IDS_REFUSED = (
     "token ids instead of texts are not accepted: they would be those of another model's tokenizer. LangChain's "
-    "OpenAIEmbeddings sends ids unless it gets check_embedding_ctx_length=False; who has ids of this model's tokenizer "
-    "serves with --accept-token-ids"
+    "OpenAIEmbeddings sends ids unless it gets check_embedding_ctx_length=False; if the ids are those of this model's "
+    "tokenizer, serve with --accept-token-ids"
 )
 
 
@@ -106,7 +106,7 @@ def read_inputs(value: Any, name: str, options: ServeOptions) -> tuple[list[str]
     """What /v1/embeddings and TEI's routes take: a text, texts, ids, or lists of ids.
 
     Returns:
-        Texts, or ids instead of them, and whether there was one alone, not in a list.
+        Texts, or ids instead of them, and whether it was a single one, not a list.
 
     Raises:
         ApiError: something else, too many or too large texts, or ids where they are not accepted.
@@ -156,7 +156,7 @@ def check_texts(texts: list[Any], name: str, options: ServeOptions) -> None:
     for at, text in enumerate(texts):
         if not isinstance(text, str):
             raise validation_error(f"'{name}' {at} is {_kind(text)}, allowed: a text")
-        # A letter has up to four bytes: short texts need no encoding to be counted.
+        # A character has up to four bytes: short texts need no encoding to be measured.
         if 4 * len(text) > most and len(text.encode()) > most:
             raise too_large_error(f"'{name}' {at} has {len(text.encode())} bytes, allowed: {most}; send a shorter text")
 
@@ -165,7 +165,7 @@ def read_pairs(value: Any, name: str, options: ServeOptions) -> tuple[list[Text]
     """What /predict takes: a text, a pair, or a list of [text] and [text, text].
 
     Returns:
-        Texts and pairs, and whether there was one alone.
+        Texts and pairs, and whether it was a single one.
     """
     if isinstance(value, str):
         check_texts([value], name, options)

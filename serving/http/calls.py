@@ -35,9 +35,9 @@ JSON = "application/json"
 TRUNCATED_HEADER = "x-truncated-texts"
 INTERNAL = 500
 MOST_UNREAD_BYTES = 1 << 26
-"""Of answers in a front-end process that callers have not read yet; then it takes no more requests."""
+"""Most bytes of answers in a front-end process that callers have not read; beyond, it takes no more requests."""
 RETRY_S = 1.0
-"""When it is worth another try where nothing is measured."""
+"""When another try is worthwhile, if no rate was measured."""
 
 
 @dataclass(eq=False)
@@ -90,8 +90,8 @@ class Calls:
         served_model: the model.
         options: keys and limits.
         texts: answers texts.
-        link: where surprises are told.
-        row: the numbers of this process.
+        link: takes lines for the log.
+        counters: those of this process.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Calls:
         return Response(raw, headers=_headers(call, start), media_type=JSON)
 
     def check_key(self, request: Request) -> int:
-        """Whose key a request has: who share the model, as Link numbers them; 0 where all callers have the same.
+        """Which key a request has, as the client's number for Link; 0 where all callers have the same key.
 
         Raises:
             ApiError: keys are asked for, and the request has none of them.
@@ -177,7 +177,7 @@ class Calls:
         return 1 + matches.index(True) if len(keys) > 1 else 0
 
     def count_gone(self) -> None:
-        """Counts a caller who did not wait."""
+        """Counts a caller that has hung up."""
         self._counters.add("padfree_gone_total")
 
     def _client(self, connection: Connection) -> int:
@@ -185,7 +185,7 @@ class Calls:
         return connection.sharer
 
     def check_task(self, *tasks: str) -> None:
-        """Raises ApiError where the model has none of these tasks; it begins as TEI has it for the first of them."""
+        """Raises ApiError where the model has none of these tasks; the message begins as TEI's for the first."""
         task = self.served_model.task
         if task not in tasks:
             raise backend_error(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection: how large and how slow its heads may be, who waits at its other end, and whether answers are read."""
+"""A connection: how large and slow its heads may be, whether anyone is at its other end, and reads answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD_S = 10.0
 ENDING_S = 1.0
 """The same for answers when the server ends."""
 RESET_S = 0.05
-"""So long after an answer to somebody who sends no more begins, it is looked whether anybody is there to take it."""
+"""How long after a caller stops sending it is checked whether it still takes the answer."""
 _CLOSE, _CLOSE_WAIT = 7, 8
 """States of Linux's TCP, the first byte of TCP_INFO: reset, or the other end sends no more."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -34,7 +34,7 @@ class Connection(_Protocol):  # type: ignore[misc]
     """What uvicorn makes of a connection, with limits. Endpoints find it in the state of their scope.
 
     Attributes:
-        gone: the other end has hung up.
+        is_gone: the other end has hung up.
         sharer: its number among those who share the model; 0 before it is asked for.
     """
 
@@ -66,9 +66,9 @@ class Connection(_Protocol):  # type: ignore[misc]
         self._work.discard(work)
 
     async def drain(self) -> None:
-        """Waits until the answer is on its way, or nobody takes it; the request counts as under way until then."""
+        """Waits until the answer is sent, or nobody takes it; until then the request counts as under way."""
         if self.unread_bytes:
-            # The next request of a caller who does not wait for answers may wait here, too.
+            # The next request of a caller that does not wait for answers may wait here, too.
             self._drain_future = self._drain_future or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._drain_future)
 
@@ -91,7 +91,7 @@ class Connection(_Protocol):  # type: ignore[misc]
     def eof_received(self) -> bool:
         """The other end sends no more: it waits for answers to what it has sent, or has gone; true keeps it open.
 
-        A provisional answer tells the two apart: who has gone resets the connection.
+        A provisional answer tells the two apart: a caller that has gone resets the connection.
         """
         cycle = self.cycle
         if self._refused or cycle is None or cycle.response_complete or cycle.scope["http_version"] != "1.1":
@@ -106,7 +106,7 @@ class Connection(_Protocol):  # type: ignore[misc]
         return True
 
     def _find_end(self) -> None:
-        """Finds the end of what the other end sends where nothing is read: a second request waits before it."""
+        """Finds out that the other end sends no more while nothing is read, because a second request waits."""
         cycle = self.cycle
         if self._sends_no_more or not self._work or self.transport.is_closing() or sys.platform != "linux":
             return
@@ -170,7 +170,7 @@ class Connection(_Protocol):  # type: ignore[misc]
             super().on_message_complete()
             self._in_head, self._head_bytes = True, 0
             if not self.pipeline:
-                self.flow.resume_reading()  # uvicorn stops at large bodies, and who hangs up would not be seen
+                self.flow.resume_reading()  # uvicorn stops at large bodies, and a hang-up would not be seen
 
     def _refuse(self, status: int, phrase: str, message: str) -> None:
         """Answers what is no request yet, and hangs up."""

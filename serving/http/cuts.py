@@ -16,7 +16,7 @@ class CutLog:
     """Counts texts that lost an end, and logs how many those were.
 
     Args:
-        served: the model.
+        served_model: the model.
         log: writes a line.
     """
 

@@ -61,10 +61,10 @@ POLICY = (
 
 
 class Docs:
-    """The routes, open to everybody: who has a key cannot send it with a page's address.
+    """The routes, open to everybody: a browser sends no key with a page's address.
 
     Args:
-        served: the model.
+        served_model: the model.
         options: limits, and whether there are keys.
     """
 

@@ -23,13 +23,13 @@ CONNECTIONS = 1 << 62
 """Clients from here on are connections, of which every front-end has its own numbers; those below are API keys."""
 NUMBERS = 1 << 40
 SILENT_S = 3.0
-"""The process with the model says every second that it is there; after so long without that nobody waits for it."""
+"""The process with the model is silent if it has not pinged for this long; requests then fail at once."""
 SLACK_S = 0.5
-"""The process with the model drops what is late by itself; so much later it is taken to hang."""
+"""The process with the model drops late requests itself; if it has not after this time, it counts as hung."""
 
 
 class Link(asyncio.Protocol):
-    """Sends requests as tokens, and hands every answer to who waits for it.
+    """Sends requests as tokens, and hands every answer to its caller.
 
     Args:
         at: the number of the front-end.
@@ -97,7 +97,7 @@ class Link(asyncio.Protocol):
             if frame.kind == wire.ROWS:
                 self._hand_out(wire.unpack_rows(frame.payload), groups)
             elif len(groups) > 1 and frame.kind != wire.BUSY:
-                for group in groups:  # one of them is at fault, and is not to take the others with it
+                for group in groups:  # one of them is at fault, and must not fail the others
                     self._send([group])
             else:
                 for group in groups:
@@ -122,7 +122,7 @@ class Link(asyncio.Protocol):
                 group.settle(busy_error("the model did not answer in time; try again later"))
 
     def new_client(self) -> int:
-        """Somebody who shares the model with all others: a connection, or this process itself."""
+        """The number of a new client, which shares the model with all others: a connection, or this process itself."""
         return next(self._clients)
 
     def infer(self, seq_lens: Array, columns: Sequence[Array], until: float, client: int) -> asyncio.Future[wire.Rows]:

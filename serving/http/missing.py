@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is answered where there is no such route, in the form that the caller's API has for errors."""
+"""What is answered where there is no such route, as the caller's API writes errors."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _values(served_model: ServedModel) -> tuple[dict[str, Schema], dict[str, Any
         one = NUMBER if item.width is None else {"type": "array", "items": NUMBER}
         fields[item.original_name] = {
             **one_of(NUMBER, {"type": "array", "items": one_of(NUMBER, one)}),
-            "description": "which the model reads of every text: one for all, or a list with one per text",
+            "description": "which the model reads for every text: one for all, or a list with one per text",
         }
         examples[item.original_name] = 1 if item.width in (None, 1) else [1] * (item.width or 1)
     return fields, examples

@@ -183,7 +183,7 @@ def _tag(options: ServeOptions, truncate: Mapping[str, Schema]) -> Operation:
     word = objects({"text": STRING, "start": count(0), "end": count(0), "label": STRING, "score": NUMBER})
     words = {"type": "array", "items": word}
     return Operation(
-        "Words of texts with labels and places; with `words`, every word by itself",
+        "Words of texts with labels and offsets; with `words`, every word by itself",
         {
             "inputs": texts_or_one(options.limits.texts, ids=False),
             "words": optional(BOOLEAN, False),

@@ -43,13 +43,13 @@ from .tei import Tei
 from .texts import Texts
 
 LOOK_S = 0.25
-"""How often groups that wait for too long are looked for."""
+"""How often groups that have waited too long are looked for."""
 IDLE_S = 75
 """How long a connection may be idle: longer than load balancers keep theirs, so that they close first."""
 CANNOT_START = 3
-"""The exit code of a front-end that found what it was given of no use."""
+"""The exit code of a front-end that cannot use what it was given."""
 HUNG_S = 30.0
-"""A front-end that does not get round to say that it is well for so long ends itself: nobody else may be left to."""
+"""A front-end that hangs for this long ends itself: no other process may be left that could."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -62,7 +62,7 @@ class FrontEnd:
         options: limits and keys.
         max_batch_tokens: what one run of the model takes.
         group: the most that small requests of one moment make together.
-        at: its row in the numbers.
+        at: its row of counters.
         threads: of the tokenizers library.
     """
 
@@ -90,7 +90,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         front_end: what to do.
         listener: where connections come in.
         channel: to the process with the model.
-        numbers: the memory of the metrics.
+        numbers: the shared memory of the counters.
     """
     for number in UNHEARD:
         signal.signal(number, signal.SIG_IGN)
@@ -160,7 +160,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
 def _wake_when_left_alone() -> None:
     """A stopped process goes on when the process with the model ends, and then ends, too.
 
-    It would otherwise keep the port, of which no other server could have a part.
+    It would otherwise keep the port, which no other server could share.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)

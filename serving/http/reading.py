@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from ..errors import TOO_SLOW, VALIDATION, ApiError, too_large_error
 
 BODY_S, BODY_BYTES_A_SECOND = 5.0, 1 << 12
-"""A body has so much time, and as much more as it takes at so many bytes per second."""
+"""A body has this many seconds, and as many more as it takes at this many bytes per second."""
 
 
 async def read_body(request: Request, most: int, until: float) -> bytes:

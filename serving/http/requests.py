@@ -18,9 +18,9 @@ from ..access_log import AccessLog
 ID_HEADER = "x-request-id"
 _ID_HEADER = ID_HEADER.encode()
 _ID = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)
-"""Ids of callers that are kept; others are replaced, for they reach logs."""
+"""Callers' ids that are kept; others are replaced, because ids are written into logs."""
 HUNG_UP = 499
-"""The status of requests whose callers did not wait, in the access log alone."""
+"""The status of requests whose callers hung up; it is only in the access log."""
 MOST_PATH = 200
 
 
@@ -46,7 +46,7 @@ class Note:
 
 
 def note_of(scope: Scope) -> Note:
-    """What is said of a request; routes add to it."""
+    """The note of a request; routes add to it."""
     entry: Note = scope["state"]["noted"]
     return entry
 
@@ -59,7 +59,7 @@ class Requests:
 
     Attributes:
         log: the access log, once there is one.
-        is_leaving: the server ends soon: answers ask callers to connect anew, which leads them elsewhere.
+        is_leaving: the server ends soon: answers ask callers to connect anew, which leads them to another one.
     """
 
     def __init__(self, app: ASGIApp) -> None:

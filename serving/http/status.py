@@ -24,9 +24,9 @@ from .tei import error_body
 from .texts import Texts
 
 FRESH_S = 1.0
-"""An answer that is no older shows that the model is well."""
+"""An answer that is no older than this shows that the model is well."""
 PATIENCE_S = 3.0
-"""How long /health waits for the model, which has its turn for one short text at once, whoever else waits."""
+"""How long /health waits for the model, whose next run takes its one short text, however many others wait."""
 
 
 class Status:
@@ -35,7 +35,7 @@ class Status:
     Args:
         calls: knows the keys.
         texts: answers the text that /health sends.
-        row: the numbers.
+        counters: those of this process.
         max_batch_tokens: what one run of the model takes; None: any number.
         link: to the process with the model.
     """

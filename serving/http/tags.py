@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/tag: words of texts with labels and places, as `padfree.Model.tag` and `padfree run` give them."""
+"""/tag: words of texts with labels and offsets, as `padfree.Model.tag` and `padfree run` give them."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ class Tags:
 
 
 def _read(body: Body, calls: Calls) -> tuple[list[str], bool]:
-    """Texts, and whether there was one alone."""
+    """Texts, and whether it was a single one."""
     value = body.raw("inputs")
     if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
-        raise validation_error("'inputs' has ids in it, and words have places in texts alone; send texts")
+        raise validation_error("'inputs' has token ids, and words are found only in texts; send texts")
     single = isinstance(value, str)
     return read_texts([value] if single else value, "inputs", calls.options), single
 

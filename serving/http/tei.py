@@ -157,7 +157,7 @@ class Tei:
 
 
 def truncates(calls: Calls, body: Body) -> bool:
-    """Whether long texts are cut, at the end that the tokenizer's settings say: who asks for another is told."""
+    """Whether long texts are cut, at the end that the tokenizer's settings say; ApiError for the other end."""
     side = calls.served_model.truncation_side
     body.choice("truncation_direction", (side, side.capitalize()))
     return body.truth("truncate", calls.options.long_texts == "truncate")

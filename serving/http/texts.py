@@ -33,7 +33,7 @@ T = TypeVar("T")
 BATCH_CHARACTERS = 1 << 14
 """Texts of waiting requests that are tokenised in one call; larger requests are tokenised beside them."""
 BACKLOG_CHARACTERS = 1 << 23
-"""The most that waits to be tokenised; more is refused, for nobody waits so long."""
+"""The most that waits to be tokenised; more is refused, as nobody would wait that long."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class Texts:
     """Answers texts.
 
     Args:
-        served: the model.
+        served_model: the model.
         link: to the process with the model.
-        row: the numbers of this process.
+        counters: those of this process.
         waiting_tokens: the most that may wait for the model.
     """
 
@@ -155,14 +155,14 @@ class Texts:
         return Answer(result.values, tokens.seq_lens, tokens.cut, tokenize_s, result.queue_s, result.run_s)
 
     def check_backlog(self, characters: int) -> None:
-        """Raises ApiError where so many more characters would be too much to make tokens of."""
+        """Raises ApiError where so many more characters would be too much to tokenise."""
         if self._characters and self._characters + characters > BACKLOG_CHARACTERS:
             raise busy_error(
                 f"{self._characters} characters of texts wait, allowed: {BACKLOG_CHARACTERS}; try again later"
             )
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
-        """Words and places of the tokens of texts that `rows` has taken; for `aside`."""
+        """Words and offsets of the tokens of texts that `rows` has taken; for `aside`."""
         return self._encoder.encodings(texts)
 
     async def aside(self, work: Callable[[], T]) -> T:
@@ -175,7 +175,7 @@ class Texts:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _check_room(self, characters: int, seconds: float) -> None:
-        """Refuses before it is tokenised what the model's process would refuse; that one knows how much it is."""
+        """Refuses, before they are tokenised, texts that the model's process, which counts tokens, would refuse."""
         rate, waiting = (self._counters.read(f"padfree_{name}") for name in ("tokens_a_second", "waiting_tokens"))
         more = characters * self._tokens_a_character
         most = min(LARGE * self._waiting_tokens, room(rate or None, seconds))
@@ -240,7 +240,7 @@ class Texts:
         return None if tokens is None else self._tokens(job, tokens)
 
     def _tokens(self, job: _Job, encoded: EncodedTexts) -> EncodedTexts:
-        """A job's tokens, which the model takes; an ApiError where it does not."""
+        """A job's tokens; an ApiError where the model does not take them."""
         encoded = EncodedTexts.of_ids(job.ids) if job.ids else encoded
         seq_lens = encoded.seq_lens
         if encoded.cut.any() and not job.truncate:
@@ -259,7 +259,7 @@ class Texts:
 
 
 def _attempt(make: Callable[[], T]) -> T | ApiError:
-    """What `make` returns, or why one request has no tokens: the others of its batch are not to fail with it."""
+    """What `make` returns, or why one request has no tokens, so that the others of its batch do not fail with it."""
     try:
         return make()
     except ApiError as error:

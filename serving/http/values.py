@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request says of its texts beside them: inputs of the model with a row per sequence, under their own names."""
+"""A request's inputs beside texts: those of the model with a row per sequence, under their own names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _values(body: Body, item: InputInfo, texts: int) -> Array:
     if name is None:
         what = "a number" if item.width in (None, 1) else f"{item.width} numbers"
         raise validation_error(
-            f"'{item.original_name}' is missing, which the model reads of every text: send {what} for all, or a list "
+            f"'{item.original_name}' is missing, which the model reads for every text; send {what} for all, or a list "
             "with one for every text"
         )
     value = body.raw(name)

@@ -124,7 +124,7 @@ def table(location: Location) -> Any:
 
 def test_keys_in_uris_are_refused(tmp_path: Path, embedder: Path) -> None:
     request = Request(["s3://key:secret@bucket/in"], str(tmp_path / "out"), embedder)
-    with pytest.raises(BulkError, match="the URI has a key in it") as error:
+    with pytest.raises(BulkError, match="the URI holds a key") as error:
         run_here(request)
     assert "secret@" not in str(error.value)
     assert not (tmp_path / "out").exists()

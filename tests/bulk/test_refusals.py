@@ -121,7 +121,7 @@ def test_a_folder_of_others(request_: Request, tmp_path: Path) -> None:
         content = (tmp_path / "out" / name).read_bytes()
         (tmp_path / "mine" / name).write_bytes(content)
     (tmp_path / "mine" / "thesis.txt").rename(tmp_path / "mine" / "part-000007.parquet")
-    check_refusal(replace(request_, output=str(tmp_path / "mine")), "part-000007.parquet: no part of this result")
+    check_refusal(replace(request_, output=str(tmp_path / "mine")), "part-000007.parquet: is no part of this result")
 
 
 def test_parts_of_another_result(request_: Request, tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def test_one_for_all_texts(server: Server, tokenizer: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"language": None}, "'language' is missing, which the model reads of every text: send a number for all, or"),
-        ({"features": None}, "'features' is missing, which the model reads of every text: send 3 numbers for all"),
+        ({"language": None}, "'language' is missing, which the model reads for every text; send a number for all, or"),
+        ({"features": None}, "'features' is missing, which the model reads for every text; send 3 numbers for all"),
         ({"language": 5}, "'language' is 5 for sequence 0, allowed: 0..4"),
         ({"language": [1, 2]}, "'language' has shape [2], allowed: [3]"),
         ({"language": "en"}, "'language' has type <U2, allowed: integers"),
