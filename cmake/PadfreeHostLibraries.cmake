@@ -21,10 +21,12 @@ macro(padfree_add_host_libraries)
   endif()
 endmacro()
 
-# The backend's file is named as the server looks for it, and reads JSON as the batching library does.
+# The backend's file is named as the server looks for it, reads JSON as the batching library does, and makes tokens of
+# texts with plugins/tokenizer.
 function(padfree_triton_backend)
   find_package(Threads REQUIRED)
-  target_sources(padfree_triton_backend PRIVATE "${PROJECT_SOURCE_DIR}/plugins/triton_batching/json.cpp")
+  file(GLOB tokenizer CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/plugins/tokenizer/*.cpp")
+  target_sources(padfree_triton_backend PRIVATE "${PROJECT_SOURCE_DIR}/plugins/triton_batching/json.cpp" ${tokenizer})
   target_link_libraries(padfree_triton_backend PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
   # One translation unit: most of the time to compile a small file goes into the standard library's headers.
   set_target_properties(padfree_triton_backend PROPERTIES OUTPUT_NAME triton_padfree UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)

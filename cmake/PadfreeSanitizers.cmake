@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # padfree_fuzz: the C++ that meets untrusted input on the host (the shells of the plugins, Triton's batching library, what
-# its backend reads from files, the table of words), with AddressSanitizer and UndefinedBehaviorSanitizer, and the fuzzer
-# that feeds it. Device code and launchers stay out: it needs headers of CUDA and TensorRT, but no nvcc.
-# tests/sanitizers/run builds and runs it.
+# its backend reads from files, the table of words, compiled tokenizers), with AddressSanitizer and
+# UndefinedBehaviorSanitizer, and the fuzzer that feeds it. Device code and launchers stay out: it needs headers of CUDA and
+# TensorRT, but no nvcc. tests/sanitizers/run builds and runs it.
 include_guard()
 include(PadfreeRequirements)
 
@@ -21,8 +21,9 @@ function(padfree_fuzz_program)
   set(plugins "${PROJECT_SOURCE_DIR}/plugins")
   file(GLOB sources CONFIGURE_DEPENDS "${plugins}/*/plugin.cpp" "${plugins}/*/tables.cpp" "${plugins}/shell/*.cpp"
        "${plugins}/linear/tiling.cpp" "${plugins}/no_device/*.cpp"
-       "${plugins}/triton_batching/*.cpp" "${plugins}/text/*.cpp"
-       "${plugins}/triton_backend/metadata.cpp" "${plugins}/triton_backend/model_settings.cpp" "${PROJECT_SOURCE_DIR}/tests/sanitizers/*.cpp")
+       "${plugins}/triton_batching/*.cpp" "${plugins}/text/*.cpp" "${plugins}/tokenizer/*.cpp"
+       "${plugins}/triton_backend/metadata.cpp" "${plugins}/triton_backend/model_settings.cpp"
+       "${plugins}/triton_backend/parameters.cpp" "${PROJECT_SOURCE_DIR}/tests/sanitizers/*.cpp")
   add_executable(padfree_fuzz ${sources} "${PROJECT_SOURCE_DIR}/tests/support/triton_core.cpp")
   set_target_properties(padfree_fuzz PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
   target_include_directories(padfree_fuzz PRIVATE "${plugins}")

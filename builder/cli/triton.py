@@ -156,6 +156,8 @@ def run(arguments: argparse.Namespace) -> int:
     console = output_console()
     console.print(make_table("models", ("model", "takes", "gives"), _rows(repository)))
     print_line(console, f"wrote {repository.folder} for {repository.server.image or 'a server of your own'}")
+    if line := _tokenizer_line(repository):
+        print_line(console, line)
     if repository.server.has_known_holes:
         print_line(
             console,
@@ -183,6 +185,17 @@ def _rows(repository: Repository) -> list[tuple[str, str, str]]:
     return [(name, takes, gives) for name, (takes, gives) in zip(repository.models, kinds, strict=False)]
 
 
+def _tokenizer_line(repository: Repository) -> str:
+    """Which way texts take, where there are two."""
+    tokenizer = repository.tokenizer
+    if tokenizer is None or repository.served.backend != "padfree":
+        return ""
+    name = repository.models[1]
+    if tokenizer.compiled is not None:
+        return f"{name} makes tokens in the native backend: no Python runs in this model"
+    return f"{name} makes tokens in Python, because {tokenizer.why}"
+
+
 def _next_steps(repository: Repository) -> list[str]:
     """The commands that start the server."""
     folder, image = repository.folder, f"{repository.served.options.name.lower()}-server"
@@ -190,7 +203,7 @@ def _next_steps(repository: Repository) -> list[str]:
         command = join(["tritonserver", f"--model-repository={folder}", *repository.arguments])
         return [f"start the server with padfree's libraries in /opt/padfree/lib: {command}"]
     # The Python backend hands tensors to its models in shared memory, of which containers have 64 MiB by default.
-    in_python = any(needs.texts or needs.backend == "python" for needs in repository.needs)
+    in_python = any(needs.runs_in_python for needs in repository.needs)
     memory_option = " --shm-size=1g" if in_python else ""
     gpus = " --gpus=all" if any(needs.engine_tensorrt for needs in repository.needs) else ""
     ports = "-p 8000:8000 -p 8001:8001 -p 8002:8002"

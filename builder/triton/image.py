@@ -50,6 +50,7 @@ class Needs:
         backend: one of BACKENDS.
         texts: a tokenizer belongs to it.
         gpus: how many GPUs the server must have for it: one more than the largest number that it names.
+        native_texts: that tokenizer runs in padfree's own backend, not in Python.
     """
 
     model: str
@@ -60,6 +61,17 @@ class Needs:
     backend: str
     texts: bool
     gpus: int = 1
+    native_texts: bool = False
+
+    @property
+    def has_python_texts(self) -> bool:
+        """A tokenizer belongs to it that runs in Python."""
+        return self.texts and not self.native_texts
+
+    @property
+    def runs_in_python(self) -> bool:
+        """Something of it does."""
+        return self.backend == "python" or self.has_python_texts
 
     def to_dict(self) -> dict[str, Any]:
         """For the manifest."""
@@ -89,7 +101,7 @@ class Needs:
         return needs
 
 
-def needs_of(served_model: ServedModel, server: Server) -> Needs:
+def needs_of(served_model: ServedModel, server: Server, *, native_texts: bool = False) -> Needs:
     """What a model that is about to be written needs."""
     engine = served_model.metadata.engine
     return Needs(
@@ -101,6 +113,7 @@ def needs_of(served_model: ServedModel, server: Server) -> Needs:
         backend=served_model.backend,
         texts=served_model.options.tokenizer is not None,
         gpus=1 + max(served_model.options.gpus or (0,)),
+        native_texts=native_texts,
     )
 
 
@@ -233,7 +246,7 @@ def server_arguments(models: Sequence[Needs]) -> list[str]:
 def python_packages(models: Sequence[Needs]) -> list[str]:
     """What padfree.runtime needs in the image, as pip's requirements; none where no Python runs."""
     in_python = [needs for needs in models if needs.backend == "python"]
-    texts = any(needs.texts for needs in models)
+    texts = any(needs.has_python_texts for needs in models)
     if not in_python and not texts:
         return []
     packages = ["numpy>=1.26,<2"]  # with NumPy 2 the Python backend of older releases gives empty outputs

@@ -13,7 +13,14 @@ from .image import Needs, check_together, image_files, needs_of, server_argument
 from .publishing import check_repository, check_texts, manifests, open_repository, publish
 from .releases import Server, server_for_plan, server_for_python
 from .serving import NATIVE, ServedModel, ServingOptions, choose
-from .text import ensemble_folder, ensemble_name, tokenizer_folder, tokenizer_name
+from .text import (
+    TokenizerChoice,
+    choose_tokenizer,
+    ensemble_folder,
+    ensemble_name,
+    tokenizer_folder,
+    tokenizer_name,
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Repository:
         version: the number of the models' version.
         there: that version was there already, with the same files.
         needs: what the server's image is for: this model, and the others that padfree wrote there.
+        tokenizer: what makes tokens of texts; None: the model takes none.
     """
 
     folder: Path
@@ -39,6 +47,7 @@ class Repository:
     version: int
     there: bool
     needs: tuple[Needs, ...]
+    tokenizer: TokenizerChoice | None
 
 
 def write_repository(
@@ -76,8 +85,10 @@ def write_repository(
             if item.needs is not None and name != options.name
         ]
         server = _server(served_model, others)
-        needs = needs_of(served_model, server)
-        models = _models(served_model, needs)
+        file = served_model.options.tokenizer  # the user's, or the model's own
+        tokenizer = None if file is None else choose_tokenizer(served_model, file)
+        needs = needs_of(served_model, server, native_texts=tokenizer is not None and tokenizer.compiled is not None)
+        models = _models(served_model, tokenizer, needs)
         check_texts(earlier, options.name, models)
         check_together(others, needs)
         every = sorted([*others, needs], key=lambda item: item.model)
@@ -91,6 +102,7 @@ def write_repository(
         version=number,
         there=there,
         needs=tuple(every),
+        tokenizer=tokenizer,
     )
 
 
@@ -105,7 +117,7 @@ def _server(served_model: ServedModel, others: Sequence[Needs]) -> Server:
     return server_for_python(release, options.server_tensorrt, engine.tensorrt if engine else None)
 
 
-def _models(served_model: ServedModel, needs: Needs) -> dict[str, ModelFolder]:
+def _models(served_model: ServedModel, tokenizer: TokenizerChoice | None, needs: Needs) -> dict[str, ModelFolder]:
     """The encoder, and with a tokenizer the text model's other parts, the ensemble last: it waits for both."""
     options, engine = served_model.options, served_model.metadata.engine
     if served_model.backend == "tensorrt" and engine is not None:
@@ -115,7 +127,7 @@ def _models(served_model: ServedModel, needs: Needs) -> dict[str, ModelFolder]:
     else:
         encoder = python_backend.model_folder(served_model)
     models = {options.name: replace(encoder, needs=needs.to_dict())}
-    if options.tokenizer is not None:
-        models[tokenizer_name(options.name)] = tokenizer_folder(served_model, options.tokenizer)
+    if tokenizer is not None:
+        models[tokenizer_name(options.name)] = tokenizer_folder(served_model, tokenizer)
         models[ensemble_name(served_model)] = ensemble_folder(served_model)
     return models

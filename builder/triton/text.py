@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from padfree.runtime.triton.items import SEQ_LENS
 from padfree.runtime.triton.texts import TEXT, TEXT_PAIR, TRUNCATE, TRUNCATED
 
 from . import config as configs
+from .compiled_tokenizer import COMPILED_FILE, NotCompiledError, compile_tokenizer
 from .folder import ENSEMBLE, TOKENIZER, ModelFolder
 from .python_backend import MODEL, MODEL_FILE, SHOWN_TYPES, new_config
-from .serving import ServedModel
+from .serving import NATIVE, ServedModel
 from .tensors import VARIABLE, data_type, output_dims
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -37,31 +39,72 @@ def ensemble_name(served_model: ServedModel) -> str:
     return f"{served_model.options.name}_text"
 
 
-def tokenizer_folder(served_model: ServedModel, tokenizer: Path) -> ModelFolder:
-    """The tokenizer's folder: configuration, model.py, tokenizer.json.
+@dataclass(frozen=True)
+class TokenizerChoice:
+    """How a model's texts become tokens.
+
+    Attributes:
+        source: the tokenizer.
+        max_length: tokens of a text or pair.
+        compiled: the file for the native backend; None: they do in Python.
+        why: why in Python; "" where the encoder runs there too, or in Triton's own backend.
+    """
+
+    source: TokenizerFile
+    max_length: int
+    compiled: bytes | None = None
+    why: str = ""
+
+
+def choose_tokenizer(served_model: ServedModel, tokenizer: Path) -> TokenizerChoice:
+    """Reads a tokenizer, and finds out whether the native backend can do its work.
 
     Raises:
         BuildError: no tokenizer there, an input that texts do not give, or a length that the model does not take.
     """
-    file = tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer
-    source = _source(served_model, file)
+    source = _source(served_model, tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer)
     max_length = _max_length(served_model, source)
+    _inputs(served_model)
+    if served_model.backend != NATIVE:
+        return TokenizerChoice(source, max_length)
+    try:
+        return TokenizerChoice(source, max_length, compile_tokenizer(source, max_length))
+    except NotCompiledError as error:
+        return TokenizerChoice(source, max_length, why=f"the tokenizer {error}")
+
+
+def tokenizer_folder(served_model: ServedModel, choice: TokenizerChoice) -> ModelFolder:
+    """The tokenizer's folder: configuration, and model.py with tokenizer.json, or the compiled tokenizer."""
     inputs = _inputs(served_model)
-    config: Any = new_config(tokenizer_name(served_model.options.name), served_model.max_batch)
+    name = tokenizer_name(served_model.options.name)
+    if choice.compiled is None:
+        config: Any = new_config(name, served_model.max_batch)
+        file, files = TOKENIZER_FILE, {TOKENIZER_FILE: choice.source.content}
+        files[MODEL_FILE] = MODEL.format(module="tokenizer", name="TokenizerModel").encode()
+    else:
+        config = configs.new_config(name, served_model.max_batch)
+        config.backend, config.default_model_filename = NATIVE, COMPILED_FILE
+        file, files = COMPILED_FILE, {COMPILED_FILE: choice.compiled}
     _add_text_inputs(config)
     int32 = configs.protobuf().DataType.TYPE_INT32
     of_tokens = {item.name for item in served_model.metadata.token_inputs()}
-    for name in inputs.own_names:
-        configs.add_output(config, name, int32, [VARIABLE if name in of_tokens else 1])
+    for input_name in inputs.own_names:
+        configs.add_output(config, input_name, int32, [VARIABLE if input_name in of_tokens else 1])
     configs.add_output(config, SEQ_LENS, int32, [1])
     configs.add_output(config, TRUNCATED, configs.protobuf().DataType.TYPE_BOOL, [1])
     configs.add_batching(config, served_model, delays=False)
     configs.add_instances(config, served_model.options.instances, on_gpu=False)
-    metadata, text = served_model.metadata, served_model.metadata.text
+    configs.add_parameters(config, _parameters(served_model, choice, file).to_strings())
+    return ModelFolder(dict(files), {}, configs.to_text(config), TOKENIZER, served_model.options.name)
+
+
+def _parameters(served_model: ServedModel, choice: TokenizerChoice, file: str) -> TokenizerParameters:
+    metadata, text, source = served_model.metadata, served_model.metadata.text, choice.source
     types, positions = metadata.types_input(), metadata.positions_input()
-    usual = TokenizerParameters(max_length)
-    parameters = TokenizerParameters(
-        max_length=max_length,
+    usual = TokenizerParameters(choice.max_length)
+    return TokenizerParameters(
+        max_length=choice.max_length,
+        tokenizer=file,
         long_texts=served_model.options.long_texts,
         vocabulary=metadata.ids_input().limit or 0,
         truncation_side=source.truncation_side,
@@ -72,17 +115,6 @@ def tokenizer_folder(served_model: ServedModel, tokenizer: Path) -> ModelFolder:
         positions=usual.positions if positions is None else positions.name,
         pairs=text is not None and text.takes_pairs,
         template="" if source.template is None else json.dumps(source.template.to_dict()),
-    )
-    configs.add_parameters(config, parameters.to_strings())
-    return ModelFolder(
-        version={
-            MODEL_FILE: MODEL.format(module="tokenizer", name="TokenizerModel").encode(),
-            TOKENIZER_FILE: source.content,
-        },
-        beside={},
-        config=configs.to_text(config),
-        part=TOKENIZER,
-        family=served_model.options.name,
     )
 
 

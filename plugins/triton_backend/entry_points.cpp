@@ -8,6 +8,7 @@
 #include "triton_backend/failure.h"
 #include "triton_backend/instance.h"
 #include "triton_backend/model.h"
+#include "triton_backend/text_model.h"
 
 namespace padfree {
 namespace {
@@ -58,7 +59,12 @@ std::string engineLibrary(TRITONBACKEND_Backend* backend) {
 }
 
 using SharedBackend = std::shared_ptr<const Backend>;
-using SharedModel = std::shared_ptr<Model>;
+
+// One of the two kinds of models.
+struct ServedModel {
+  std::shared_ptr<Model> plan;
+  std::shared_ptr<TextModel> texts;
+};
 
 SharedBackend backendOf(TRITONBACKEND_Model* model) {
   TRITONBACKEND_Backend* backend = nullptr;
@@ -94,6 +100,19 @@ void complete(TRITONBACKEND_Model* model, const std::string& folder) {
   check(TRITONBACKEND_ModelSetConfig(model, 1, message));
 }
 
+std::unique_ptr<ServedModel> openModel(TRITONBACKEND_Model* model) {
+  const std::string version = versionOf(model), folder = folderOf(model) + "/" + version;
+  const Json config = configurationOf(model);
+  if (isOfTexts(config)) {
+    return std::make_unique<ServedModel>(
+        ServedModel{nullptr, std::make_shared<TextModel>(backendOf(model), folder, version, config)});
+  }
+  complete(model, folder);
+  auto settings = readModelSettings(configurationOf(model));
+  return std::make_unique<ServedModel>(
+      ServedModel{std::make_shared<Model>(backendOf(model), folder, version, std::move(settings)), nullptr});
+}
+
 // -1 for a CPU.
 int32_t deviceOf(TRITONBACKEND_ModelInstance* instance) {
   TRITONSERVER_InstanceGroupKind kind = 0;
@@ -102,6 +121,16 @@ int32_t deviceOf(TRITONBACKEND_ModelInstance* instance) {
   if (kind != TRITONSERVER_INSTANCEGROUPKIND_GPU) return -1;
   check(TRITONBACKEND_ModelInstanceDeviceId(instance, &device));
   return device;
+}
+
+std::unique_ptr<ServedInstance> openInstance(TRITONBACKEND_ModelInstance* instance) {
+  TRITONBACKEND_Model* model = nullptr;
+  void* state = nullptr;
+  check(TRITONBACKEND_ModelInstanceModel(instance, &model));
+  check(TRITONBACKEND_ModelState(model, &state));
+  const auto& served = *static_cast<ServedModel*>(state);
+  if (served.texts != nullptr) return std::make_unique<TextInstance>(served.texts, instance);
+  return std::make_unique<Instance>(served.plan, instance, deviceOf(instance));
 }
 
 }  // namespace
@@ -127,11 +156,7 @@ TRITONSERVER_Error* TRITONBACKEND_Finalize(TRITONBACKEND_Backend* backend) {
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
   return padfree::guarded([&] {
-    const std::string version = padfree::versionOf(model), folder = padfree::folderOf(model) + "/" + version;
-    padfree::complete(model, folder);
-    auto settings = padfree::readModelSettings(padfree::configurationOf(model));
-    auto state = std::make_unique<padfree::SharedModel>(
-        std::make_shared<padfree::Model>(padfree::backendOf(model), folder, version, std::move(settings)));
+    auto state = padfree::openModel(model);
     padfree::check(TRITONBACKEND_ModelSetState(model, state.get()));
     static_cast<void>(state.release());
   });
@@ -141,18 +166,13 @@ TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
   return padfree::guarded([&] {
     void* state = nullptr;
     padfree::check(TRITONBACKEND_ModelState(model, &state));
-    delete static_cast<padfree::SharedModel*>(state);
+    delete static_cast<padfree::ServedModel*>(state);
   });
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance* instance) {
   return padfree::guarded([&] {
-    TRITONBACKEND_Model* model = nullptr;
-    void* state = nullptr;
-    padfree::check(TRITONBACKEND_ModelInstanceModel(instance, &model));
-    padfree::check(TRITONBACKEND_ModelState(model, &state));
-    auto ours = std::make_unique<padfree::Instance>(*static_cast<padfree::SharedModel*>(state), instance,
-                                                    padfree::deviceOf(instance));
+    auto ours = padfree::openInstance(instance);
     padfree::check(TRITONBACKEND_ModelInstanceSetState(instance, ours.get()));
     static_cast<void>(ours.release());
   });
@@ -162,7 +182,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInsta
   return padfree::guarded([&] {
     void* state = nullptr;
     padfree::check(TRITONBACKEND_ModelInstanceState(instance, &state));
-    delete static_cast<padfree::Instance*>(state);
+    delete static_cast<padfree::ServedInstance*>(state);
   });
 }
 
@@ -172,7 +192,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
   if (TRITONSERVER_Error* error = TRITONBACKEND_ModelInstanceState(instance, &state)) return error;
   // An error would give requests back that are answered already; those that were not are, when the call unwinds.
   TRITONSERVER_Error* error =
-      padfree::guarded([&] { static_cast<padfree::Instance*>(state)->execute(requests, count); });
+      padfree::guarded([&] { static_cast<padfree::ServedInstance*>(state)->execute(requests, count); });
   if (error != nullptr) {
     padfree::succeeded(
         TRITONSERVER_LogMessage(TRITONSERVER_LOG_WARN, __FILE__, __LINE__, TRITONSERVER_ErrorMessage(error)));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -46,6 +47,19 @@ TRITONSERVER_Error* guarded(Body&& body) noexcept {
     return failure.toTriton();
   } catch (const std::exception& error) {
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, error.what());
+  }
+}
+
+// Runs `body`; what it throws is what happened to a request or a run.
+template <class Body>
+std::optional<Failure> attempt(Body&& body) {
+  try {
+    body();
+    return std::nullopt;
+  } catch (const Failure& failure) {
+    return failure;
+  } catch (const std::exception& error) {
+    return Failure(error.what(), TRITONSERVER_ERROR_INTERNAL);
   }
 }
 

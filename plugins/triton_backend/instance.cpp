@@ -6,39 +6,13 @@
 #include "triton_backend/clock.h"
 
 namespace padfree {
-namespace {
-
-const Failure& cancelled() {
-  static const Failure kCancelled("the request was cancelled", TRITONSERVER_ERROR_CANCELLED);
-  return kCancelled;
-}
-
-std::string nameOf(TRITONBACKEND_ModelInstance* instance) {
-  const char* name = nullptr;
-  check(TRITONBACKEND_ModelInstanceName(instance, &name));
-  return name;
-}
-
-// Runs `body`; what it throws is what happened to a run.
-template <class Body>
-std::optional<Failure> attempt(Body&& body) {
-  try {
-    body();
-    return std::nullopt;
-  } catch (const Failure& failure) {
-    return failure;
-  } catch (const std::exception& error) {
-    return Failure(error.what(), TRITONSERVER_ERROR_INTERNAL);
-  }
-}
-
-}  // namespace
 
 Instance::Instance(std::shared_ptr<Model> model, TRITONBACKEND_ModelInstance* handle, int32_t device)
     : model_(std::move(model)),
       handle_(handle),
       engine_(model_->engineOn(device)),
-      metrics_(model_->backend().families, model_->name(), model_->version(), nameOf(handle)) {
+      metrics_(model_->backend().families, model_->name(), model_->version(), handle,
+               {Counter::kTokens, Counter::kPaddedTokens, Counter::kSequences, Counter::kRuns}) {
   for (int32_t i = 0; i < model_->settings().contexts; ++i) {
     lanes_.push_back(std::make_unique<Lane>(engine_));
     free_.push_back(lanes_.back().get());
@@ -72,7 +46,7 @@ std::vector<std::shared_ptr<Pending>> Instance::read(TRITONBACKEND_Request** req
   for (const auto& pending : all) {
     auto failure = attempt([&] {
       if (pending->isCancelled()) throw cancelled();
-      pending->data = readRequest(pending->request(), model_->metadata(), *engine_);
+      pending->data = readRequest(pending->handle(), model_->metadata(), *engine_);
     });
     if (failure) {
       pending->fail(*failure);
@@ -169,12 +143,7 @@ void Instance::giveResults(Started& started, uint64_t ended) {
 }
 
 void Instance::answer(Pending& pending, const Times& times) const {
-  if (const auto& failure = pending.failure()) {
-    const bool is_refused = failure->code() == TRITONSERVER_ERROR_INVALID_ARG;
-    if (failure->code() != TRITONSERVER_ERROR_CANCELLED) {
-      metrics_.add(is_refused ? Counter::kRefused : Counter::kFailed, 1);
-    }
-  }
+  if (const auto& failure = pending.failure()) metrics_.count(*failure);
   pending.answer(times);
 }
 

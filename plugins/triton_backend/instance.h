@@ -12,20 +12,20 @@
 #include "triton_backend/model.h"
 #include "triton_backend/pending.h"
 #include "triton_backend/run.h"
+#include "triton_backend/served_instance.h"
 
 namespace padfree {
 
 // One instance of a model: the server's thread packs requests and starts runs, a thread of its own waits for them and
 // answers. With two lanes, one run is packed while another computes.
-class Instance {
+class Instance : public ServedInstance {
  public:
   Instance(std::shared_ptr<Model> model, TRITONBACKEND_ModelInstance* handle, int32_t device);
-  ~Instance();  // once all runs have been answered
+  ~Instance() override;  // once all runs have been answered
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  // Answers the requests, now or soon. Returns when the instance can begin with others.
-  void execute(TRITONBACKEND_Request** requests, uint32_t count);
+  void execute(TRITONBACKEND_Request** requests, uint32_t count) override;
 
  private:
   struct Started {

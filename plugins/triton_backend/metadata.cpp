@@ -169,6 +169,7 @@ void readEngine(const Reader& reader, const Json& engine, Metadata& metadata) {
   metadata.max_sequences = reader.integer(profile["max_batch"], "max_batch", 1, INT32_MAX);
   metadata.max_slots = reader.integer(profile["max_seq_len"], "max_seq_len", 1, INT32_MAX);
   metadata.plan_bytes = reader.integer(engine["plan_bytes"], "plan_bytes", 0);
+  metadata.plan_sha256 = reader.string(engine, "plan_sha256");
   metadata.tensorrt = reader.string(engine, "tensorrt");
   metadata.gpu_name = reader.string(engine, "gpu_name");
   metadata.compute_capability = reader.string(engine, "compute_capability");

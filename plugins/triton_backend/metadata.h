@@ -42,6 +42,7 @@ struct Metadata {
   int64_t longest;        // most tokens of one sequence
   int64_t min_tokens, max_tokens, max_sequences, max_slots;
   int64_t plan_bytes;
+  std::string plan_sha256;
   std::string tensorrt, gpu_name, compute_capability;
   bool has_plugins;
 };

@@ -3,16 +3,17 @@
 
 #include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <utility>
 
-#include "triton_backend/triton_abi.h"
+#include "triton_backend/failure.h"
 
 namespace padfree {
 
 // What an instance counts on the server's metrics page, under the names that the Python backend's models use.
-enum class Counter { kRefused, kFailed, kTokens, kPaddedTokens, kSequences, kRuns };
-constexpr size_t kCounters = 6;
+enum class Counter { kRefused, kFailed, kTokens, kPaddedTokens, kSequences, kRuns, kTruncatedTexts };
+constexpr size_t kCounters = 7;
 
 // The families of these counters: one of each for all models of the process. The server frees a series with the last of
 // its users in one family alone: with two families of a name, the next update of the other would go into freed memory.
@@ -32,13 +33,16 @@ class MetricFamilies {
 // The series of one instance. Thread-safe.
 class InstanceMetrics {
  public:
+  // counters: what it counts beside errors.
   InstanceMetrics(const MetricFamilies& families, const std::string& model, const std::string& version,
-                  const std::string& instance);
+                  TRITONBACKEND_ModelInstance* instance, std::initializer_list<Counter> counters);
   ~InstanceMetrics();
   InstanceMetrics(const InstanceMetrics&) = delete;
   InstanceMetrics& operator=(const InstanceMetrics&) = delete;
 
   void add(Counter counter, double value) const;
+  // An answer that is an error; requests that were cancelled are not counted.
+  void count(const Failure& failure) const;
 
  private:
   std::array<TRITONSERVER_Metric*, kCounters> metrics_{};

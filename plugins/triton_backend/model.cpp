@@ -4,33 +4,36 @@
 #include <fstream>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "triton_backend/failure.h"
+#include "triton_backend/sha256.h"
 
 namespace padfree {
 namespace {
 
-std::string readFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    throw Failure(path +
-                      " cannot be read; copy the plan and the .json file that padfree build wrote beside it into "
-                      "the version's folder",
-                  TRITONSERVER_ERROR_UNAVAILABLE);
-  }
-  return text.str();
-}
-
-// A file that was cut off on its way here. (To compute a digest of it, as padfree's Session does, takes seconds.)
-void checkSize(const std::string& plan, const Metadata& metadata) {
+// The plan is the one that its metadata describe, whole: what padfree's Session checks, in its words.
+void checkPlan(const std::string& plan, const Metadata& metadata) {
   std::ifstream file(plan, std::ios::binary | std::ios::ate);
-  const auto bytes = file ? static_cast<int64_t>(file.tellg()) : -1;
-  if (bytes == metadata.plan_bytes) return;
-  throw Failure(plan + (bytes < 0 ? ": it cannot be read" : ": " + std::to_string(bytes) + " bytes") +
-                ", its metadata say " + std::to_string(metadata.plan_bytes) +
-                " bytes: the plan is cut off or another one; copy both files again, or build the plan again");
+  if (!file) throw Failure(plan + ": cannot be read; copy the plan that padfree build wrote into the version's folder");
+  const auto bytes = static_cast<int64_t>(file.tellg());
+  if (bytes != metadata.plan_bytes) {
+    throw Failure(
+        plan + ": " + std::to_string(bytes) + " bytes, its metadata says " + std::to_string(metadata.plan_bytes) +
+        ": the plan is truncated or not the one that was built; copy both files again or build the plan again");
+  }
+  file.seekg(0);
+  Sha256 sha256;
+  std::vector<char> chunk(size_t{1} << 22);
+  while (file) {
+    file.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
+    sha256.add(chunk.data(), static_cast<size_t>(file.gcount()));
+  }
+  const std::string digest = sha256.digest();
+  if (digest == metadata.plan_sha256) return;
+  throw Failure(plan + ": SHA-256 " + digest.substr(0, 16) + "..., its metadata says " +
+                metadata.plan_sha256.substr(0, 16) +
+                "...: the plan was changed or damaged; copy both files again or build the plan again");
 }
 
 int64_t narrowed(const char* parameter, int64_t wanted, int64_t allowed) {
@@ -45,9 +48,20 @@ int64_t narrowed(const char* parameter, int64_t wanted, int64_t allowed) {
 
 }  // namespace
 
+std::string readFile(const std::string& path, const std::string& remedy) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) throw Failure(path + " cannot be read; " + remedy, TRITONSERVER_ERROR_UNAVAILABLE);
+  return text.str();
+}
+
 Metadata readMetadataOf(const std::string& folder, const ModelSettings& settings) {
   const std::string name = settings.file + ".json";
-  return readMetadata(readFile(folder + "/" + name), name);
+  return readMetadata(readFile(folder + "/" + name,
+                               "copy the plan and the .json file that padfree build wrote beside it into the version's "
+                               "folder"),
+                      name);
 }
 
 Model::Model(std::shared_ptr<const Backend> backend, const std::string& folder, std::string version,
@@ -60,7 +74,7 @@ Model::Model(std::shared_ptr<const Backend> backend, const std::string& folder, 
       budget_{narrowed(kMaxTokens, settings_.max_tokens, metadata_.max_tokens),
               narrowed(kMaxSequences, settings_.max_sequences, metadata_.max_sequences)} {
   checkConfiguration(settings_.config, metadata_);
-  checkSize(plan_, metadata_);
+  checkPlan(plan_, metadata_);
 }
 
 std::shared_ptr<Engine> Model::engineOn(int32_t device) {

@@ -23,6 +23,9 @@ struct Backend {
   const MetricFamilies families;
 };
 
+// The content of a file. Throws Failure, with what to do, where it cannot be read.
+std::string readFile(const std::string& path, const std::string& remedy);
+
 // The metadata beside the plan that the settings name. folder: the version's.
 Metadata readMetadataOf(const std::string& folder, const ModelSettings& settings);
 

@@ -5,38 +5,16 @@
 #include <utility>
 
 #include "triton_backend/failure.h"
+#include "triton_backend/parameters.h"
 
 namespace padfree {
 namespace {
 
-constexpr const char* kPrefix = "padfree_";
 constexpr const char* kContexts = "padfree_contexts";
 constexpr const char* kCudaGraphs = "padfree_cuda_graphs";
 constexpr const char* kAllowOtherGpu = "padfree_allow_other_gpu";
 constexpr const char* kModel = "padfree_model";
 constexpr int64_t kMostContexts = 8;
-
-[[noreturn]] void refuse(const std::string& name, const std::string& value, const std::string& allowed) {
-  throw Failure("'" + name + "' is '" + value.substr(0, 40) + "', allowed: " + allowed + "; correct config.pbtxt");
-}
-
-int64_t readNumber(const std::string& name, const std::string& value, int64_t least, int64_t most) {
-  int64_t number = 0;
-  bool is_number = !value.empty() && value.size() < 18;
-  for (const char c : value) {
-    is_number = is_number && c >= '0' && c <= '9';
-    if (is_number) number = 10 * number + (c - '0');
-  }
-  if (!is_number || number < least || number > most) {
-    refuse(name, value, std::to_string(least) + ".." + std::to_string(most));
-  }
-  return number;
-}
-
-bool readFlag(const std::string& name, const std::string& value) {
-  if (value != "true" && value != "false") refuse(name, value, "true, false");
-  return value == "true";
-}
 
 void readParameter(const std::string& name, const std::string& value, ModelSettings& settings) {
   if (name == kMaxTokens) {
@@ -50,13 +28,10 @@ void readParameter(const std::string& name, const std::string& value, ModelSetti
   } else if (name == kAllowOtherGpu) {
     settings.allow_other_gpu = readFlag(name, value);
   } else if (name == kModel) {
-    // The file stays in the version's folder, whoever wrote the configuration.
-    if (value.empty() || value.find('/') != value.npos) refuse(name, value, "the name of a file");
-    settings.file = value;
+    settings.file = readFileName(name, value);
   } else {
-    throw Failure("unknown parameter '" + name + "', allowed: " + kModel + ", " + kMaxTokens + ", " + kMaxSequences +
-                  ", " + kContexts + ", " + kCudaGraphs + ", " + kAllowOtherGpu +
-                  "; correct config.pbtxt, or write the repository again with padfree triton");
+    refuseUnknownParameter(name, std::string(kModel) + ", " + kMaxTokens + ", " + kMaxSequences + ", " + kContexts +
+                                     ", " + kCudaGraphs + ", " + kAllowOtherGpu);
   }
 }
 
@@ -176,12 +151,7 @@ void checkConfiguration(const Json& config, const Metadata& metadata) {
         "max_batch_size is 0, allowed: 1 or more; give config.pbtxt the most sequences of a request, or let "
         "the server complete it (without --disable-auto-complete-config)");
   }
-  // The cache's key is what a request's inputs hold: not their shapes, and not which outputs were asked for.
-  if (config["response_cache"]["enable"].text() == "true" && config["output"].items().size() > 1) {
-    throw Failure(
-        "response_cache does not go with several outputs: whoever asks for one of them would get what "
-        "another request for the same tokens asked for; take response_cache out of config.pbtxt");
-  }
+  checkResponseCache(config);
 }
 
 void completeConfiguration(Json& config, const Metadata& metadata) {

@@ -3,7 +3,6 @@
 
 #include <cstring>
 
-#include "triton_backend/clock.h"
 #include "triton_backend/run.h"
 
 namespace padfree {
@@ -56,27 +55,8 @@ struct Copier {
 
 }  // namespace
 
-Pending::Pending(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, uint64_t called)
-    : instance_(instance), request_(request), called_(called) {}
-
-Pending::~Pending() {
-  if (!isOpen()) return;
-  fail(Failure("the request was given up before it ran", TRITONSERVER_ERROR_INTERNAL));
-  answer({});
-}
-
-bool Pending::isCancelled() const {
-  bool is_cancelled = false;
-  return succeeded(TRITONBACKEND_RequestIsCancelled(request_, &is_cancelled)) && is_cancelled;
-}
-
-void Pending::fail(const Failure& failure) {
-  if (!failure_) failure_ = failure;
-  failed_.store(true, std::memory_order_release);
-}
-
 void Pending::take(const Piece& piece, const Metadata& metadata, Lane& lane, int64_t token, int64_t sequence) {
-  if (response_ == nullptr) openResponse(metadata);
+  if (!hasResponse()) openOutputs(metadata);
   bool on_device = false;
   for (size_t i = 0; i < data.wanted.size(); ++i) {
     const Output& output = metadata.outputs[data.wanted[i]];
@@ -102,8 +82,8 @@ void Pending::takeTokens(const Piece& piece, const Output& output, size_t number
   }
 }
 
-void Pending::openResponse(const Metadata& metadata) {
-  check(TRITONBACKEND_ResponseNew(&response_, request_));
+void Pending::openOutputs(const Metadata& metadata) {
+  openResponse();
   for (const size_t number : data.wanted) {
     const Output& output = metadata.outputs[number];
     std::vector<int64_t> shape = {data.sequences};
@@ -113,28 +93,8 @@ void Pending::openResponse(const Metadata& metadata) {
       rows *= data.width;
     }
     shape.insert(shape.end(), output.trailing.begin(), output.trailing.end());
-    TRITONBACKEND_Output* handle = nullptr;
-    check(TRITONBACKEND_ResponseOutput(response_, &handle, output.name.c_str(), tritonType(output.type), shape.data(),
-                                       static_cast<uint32_t>(shape.size())));
-    void* buffer = nullptr;
-    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
-    int64_t memory_id = 0;
-    check(TRITONBACKEND_OutputBuffer(handle, &buffer, rows * output.row_bytes, &memory, &memory_id));
-    targets_.push_back({static_cast<char*>(buffer), memory == TRITONSERVER_MEMORY_GPU});
+    targets_.push_back(addOutput(output.name, tritonType(output.type), shape, rows * output.row_bytes));
   }
-}
-
-void Pending::answer(const Times& times) {
-  TRITONSERVER_Error* error = failure_ ? failure_->toTriton() : nullptr;
-  if (response_ != nullptr || succeeded(TRITONBACKEND_ResponseNew(&response_, request_))) {
-    succeeded(TRITONBACKEND_ResponseSend(response_, TRITONSERVER_RESPONSE_COMPLETE_FINAL, error));
-  }
-  if (error != nullptr) TRITONSERVER_ErrorDelete(error);
-  const uint64_t now = nowNs(), started = times.started == 0 ? now : times.started;
-  const uint64_t ended = times.ended == 0 ? now : times.ended;
-  succeeded(TRITONBACKEND_ModelInstanceReportStatistics(instance_, request_, !failure_, called_, started, ended, now));
-  succeeded(TRITONBACKEND_RequestRelease(request_, TRITONSERVER_REQUEST_RELEASE_ALL));
-  request_ = nullptr;
 }
 
 }  // namespace padfree

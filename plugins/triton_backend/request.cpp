@@ -6,51 +6,11 @@
 
 #include "triton_backend/failure.h"
 #include "triton_backend/model_settings.h"
+#include "triton_backend/tensors.h"
 #include "triton_backend/values.h"
 
 namespace padfree {
 namespace {
-
-// An input tensor as the server describes it.
-struct Tensor {
-  TRITONBACKEND_Input* input = nullptr;
-  std::string name;
-  TRITONSERVER_DataType type = 0;
-  std::vector<int64_t> shape;
-  uint64_t bytes = 0;
-  uint32_t buffers = 0;
-};
-
-std::string toText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-Tensor describe(TRITONBACKEND_Request* request, uint32_t index) {
-  Tensor tensor;
-  const char* name = nullptr;
-  const int64_t* shape = nullptr;
-  uint32_t dims_count = 0;
-  check(TRITONBACKEND_RequestInputByIndex(request, index, &tensor.input));
-  check(TRITONBACKEND_InputProperties(tensor.input, &name, &tensor.type, &shape, &dims_count, &tensor.bytes,
-                                      &tensor.buffers));
-  tensor.name = name;
-  tensor.shape.assign(shape, shape + dims_count);
-  return tensor;
-}
-
-void checkBytes(const Tensor& tensor, int64_t item_bytes) {
-  int64_t bytes = item_bytes;
-  for (const int64_t size : tensor.shape) {
-    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) bytes = -1;
-    if (bytes < 0) break;
-  }
-  if (bytes < 0 || static_cast<uint64_t>(bytes) != tensor.bytes) {
-    throw Failure("'" + tensor.name + "' has shape " + toText(tensor.shape) + " and " + std::to_string(tensor.bytes) +
-                  " bytes, which do not go together; send as many values as the shape says");
-  }
-}
 
 void checkType(const Tensor& tensor, PadfreeType type) {
   const bool is_float = type == kPadfreeFloat32;
@@ -60,45 +20,19 @@ void checkType(const Tensor& tensor, PadfreeType type) {
   }
 }
 
-// Gathers a tensor whose pieces lie apart.
-void gather(const Tensor& tensor, const Engine& engine, Column& column) {
-  column.owned.resize(tensor.bytes);
-  size_t at = 0;
-  for (uint32_t i = 0; i < tensor.buffers; ++i) {
-    const void* buffer = nullptr;
-    uint64_t bytes = 0;
-    int64_t memory_id = 0;
-    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
-    check(TRITONBACKEND_InputBuffer(tensor.input, i, &buffer, &bytes, &memory, &memory_id));
-    if (bytes > tensor.bytes - at) throw Failure("'" + tensor.name + "' has more bytes than it says");
-    if (memory == TRITONSERVER_MEMORY_GPU) {
-      engine.read(column.owned.data() + at, buffer, static_cast<int64_t>(bytes));
-    } else if (bytes > 0) {
-      std::memcpy(column.owned.data() + at, buffer, bytes);
-    }
-    at += bytes;
-  }
-  if (at != tensor.bytes) throw Failure("'" + tensor.name + "' has fewer bytes than it says");
-  column.data = column.owned.data();
-}
-
 // Where the values are; `to_host`: not on a device.
 Column locate(const Tensor& tensor, const Engine& engine, bool to_host) {
   Column column;
   if (tensor.buffers == 1) {
-    const void* buffer = nullptr;
-    uint64_t bytes = 0;
-    int64_t memory_id = 0;
-    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
-    check(TRITONBACKEND_InputBuffer(tensor.input, 0, &buffer, &bytes, &memory, &memory_id));
-    column.on_device = memory == TRITONSERVER_MEMORY_GPU;
-    if (bytes == tensor.bytes && (!column.on_device || !to_host)) {
-      column.data = static_cast<const char*>(buffer);
+    const TensorPiece piece = pieceOf(tensor, 0);
+    if (piece.bytes == tensor.bytes && (!piece.on_device || !to_host)) {
+      column.data = piece.data;
+      column.on_device = piece.on_device;
       return column;
     }
-    column.on_device = false;
   }
-  gather(tensor, engine, column);
+  column.owned = gather(tensor, [&](char* to, const char* from, int64_t bytes) { engine.read(to, from, bytes); });
+  column.data = column.owned.data();
   return column;
 }
 
@@ -147,13 +81,6 @@ void readSeqLens(const Tensor* tensor, const Engine& engine, RequestData& data) 
   }
 }
 
-const Tensor* find(const std::vector<Tensor>& tensors, const std::string& name) {
-  for (const Tensor& tensor : tensors) {
-    if (tensor.name == name) return &tensor;
-  }
-  return nullptr;
-}
-
 void readColumns(const std::vector<Tensor>& tensors, const Metadata& metadata, const Engine& engine,
                  RequestData& data) {
   const std::string& ids = metadata.inputs[metadata.ids].name;
@@ -195,10 +122,7 @@ void readWanted(TRITONBACKEND_Request* request, const Metadata& metadata, Reques
 }  // namespace
 
 RequestData readRequest(TRITONBACKEND_Request* request, const Metadata& metadata, const Engine& engine) {
-  uint32_t count = 0;
-  check(TRITONBACKEND_RequestInputCount(request, &count));
-  std::vector<Tensor> tensors;
-  for (uint32_t i = 0; i < count; ++i) tensors.push_back(describe(request, i));
+  const std::vector<Tensor> tensors = tensorsOf(request);
   const Input& ids = metadata.inputs[metadata.ids];
   const Tensor* found = find(tensors, ids.name);
   if (found == nullptr) throw Failure("input '" + ids.name + "' is missing; send one row of it for every sequence");

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """libtriton_padfree.so under sanitizers, driven by a stand-in of Triton's core that holds it to the core's rules.
 
-tests/support/backend/driver.cpp says what requests there are, and core.cpp what is checked of each.
+tests/support/backend has the driver, the requests, and the stand-in, which checks what becomes of each.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.compiled_tokenizers import SMALL_TOKENIZER
 from tests.support.native_triton import driver_sources, together, write_model
 from tests.support.pages import ROOT
 
@@ -46,18 +48,25 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ]
     for command in (engine, [str(source), "-ldl", "-o", str(found / "driver")]):
         subprocess.run([compiler, *options, *command], check=True, timeout=300)
-    write_model(found, "driven", plan="delay_us 20")
+    write_model(found, "tokens", plan="delay_us 20")
+    (found / "texts" / "1").mkdir(parents=True)
+    (found / "texts" / "1" / "tokenizer.compiled.json").write_text(
+        json.dumps(SMALL_TOKENIZER, ensure_ascii=False), "utf-8"
+    )
     return found
 
 
-def drive(folder: Path, requests: int, instances: int, fail_every: int = 0, **environment: str) -> tuple[int, str]:
+def drive(
+    folder: Path, requests: int, instances: int, fail_every: int = 0, *, kind: str = "tokens", **environment: str
+) -> tuple[int, str]:
     command = [
         folder / "driver",
         folder / "engine.so",
-        folder / "driven",
+        folder / kind,
         str(requests),
         str(instances),
         str(fail_every),
+        kind,
     ]
     found = {**os.environ, **environment}
     done = subprocess.run(command, env=found, capture_output=True, text=True, check=False, timeout=300)
@@ -76,18 +85,29 @@ def read_counts(status: int, shown: str) -> list[int]:
     return [total, failed, unanswered]
 
 
+@pytest.mark.parametrize("kind", ["tokens", "texts"])
 @pytest.mark.parametrize("instances", [1, 3])
-def test_good_hostile_and_cancelled_requests(folder: Path, instances: int) -> None:
+def test_good_hostile_and_cancelled_requests(folder: Path, instances: int, kind: str) -> None:
     requests = 10_000 if "thread" in folder.name else 50_000  # ThreadSanitizer takes ten times as long
-    total, failed, unanswered = read_counts(*drive(folder, requests, instances))
+    total, failed, unanswered = read_counts(*drive(folder, requests, instances, kind=kind))
     assert total >= 0.99 * requests
     assert failed == unanswered == 0
 
 
-def test_a_server_without_memory(folder: Path) -> None:
+@pytest.mark.parametrize("kind", ["tokens", "texts"])
+def test_a_server_without_memory(folder: Path, kind: str) -> None:
     """Every 17th response or buffer is refused: its request fails, unless even an error needs one."""
-    _, failed, unanswered = read_counts(*drive(folder, 10_000, 3, fail_every=17))
+    _, failed, unanswered = read_counts(*drive(folder, 10_000, 3, fail_every=17, kind=kind))
     assert failed > 10 * unanswered
+
+
+def test_instances_on_several_devices(folder: Path) -> None:
+    """A plan is opened once on each device, for all instances there, and closed with the last of them."""
+    status, shown = drive(folder, 2000, 5)
+    read_counts(status, shown)
+    assert sorted(re.findall(r"opened on device (-?\d+)", shown)) == ["0", "1"]
+    assert shown.count("fake engine: closed") == 2
+    assert "closed, 0 engines and 0 lanes live" in shown
 
 
 def test_an_old_server_is_refused(folder: Path) -> None:

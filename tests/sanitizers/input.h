@@ -56,7 +56,8 @@ class Input {
 };
 
 // What an input's first byte chooses among.
-void feedPlugin(Input input);    // 'P': a creator's fields, and a plugin's tensors
-void feedBatching(Input input);  // 'B': a model's configuration, and requests
-void feedBackend(Input input);   // 'N': a plan's metadata, and a model's configuration
-void feedText(Input input);      // 'T': words, and texts that are looked up
+void feedPlugin(Input input);     // 'P': a creator's fields, and a plugin's tensors
+void feedBatching(Input input);   // 'B': a model's configuration, and requests
+void feedBackend(Input input);    // 'N': a plan's metadata, and a model's configuration
+void feedText(Input input);       // 'T': words, and texts that are looked up
+void feedTokenizer(Input input);  // 'K': a compiled tokenizer, and texts

@@ -50,6 +50,7 @@ void feed(const Bytes& bytes) {
   if (bytes[0] == 'B') feedBatching(Input(rest.data(), rest.size()));
   if (bytes[0] == 'N') feedBackend(Input(rest.data(), rest.size()));
   if (bytes[0] == 'T') feedText(Input(rest.data(), rest.size()));
+  if (bytes[0] == 'K') feedTokenizer(Input(rest.data(), rest.size()));
   alarm(0);
 }
 

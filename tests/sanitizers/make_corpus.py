@@ -15,6 +15,7 @@ from typing import Any
 
 from padfree.onnx_tools.operators import OPERATORS
 
+from tests.support.compiled_tokenizers import SMALL_TOKENIZER
 from tests.support.native_triton import metadata
 from tests.support.samples import concrete_shape, variants
 from tests.support.triton_core import configuration
@@ -51,6 +52,12 @@ def plugin(operator: str, attributes: Mapping[str, Any]) -> bytes:
 def batching(steps: bytes = b"", **changes: Any) -> bytes:
     """One input of kind 'B', as batching.cpp reads it."""
     return b"B" + json.dumps(configuration(**changes)).encode() + b"\0" + steps
+
+
+def tokenizer(texts: bytes = b"", most: int = 99, **changes: Any) -> bytes:
+    """One input of kind 'K', as tokenizer.cpp reads it."""
+    content = json.dumps({**SMALL_TOKENIZER, **changes}, ensure_ascii=False)
+    return b"K" + content.encode() + b"\0" + bytes([most, 1]) + texts
 
 
 def native(config: Mapping[str, Any], **changes: Any) -> bytes:
@@ -100,6 +107,9 @@ def corpus() -> dict[str, bytes]:
     result["text-rows"] = b"T\x05" + words + b"\1\1\xff" + b"The cat.\0left out\0\0caf\xe9\0" + b"x" * 70
     result["text-pairs"] = b"T\x17" + words + b"\2\1\2\x0c" + b"the\0cat cat cat cat cat cat\0new\0the the"
     result["text-cut"] = b"T\x00" + words + b"\2\1\x04" + b"the the the the the\0" * 3
+    result["tokenizer"] = tokenizer(b"\0a caf\xc3\xa9 [x]!\0\0" + b"\1aa b\0" + b"\xe3\x80\xae\xe3\x80\xaf" * 3 + b"\0")
+    result["tokenizer-cut"] = tokenizer(b"\1" + b"a " * 40 + b"\0b\0", most=8)
+    result["tokenizer-frame"] = tokenizer(single={"ids": [[1]], "types": [[0], [0]], "text_types": []})
     return result
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -43,11 +44,18 @@ def together(sources: Sequence[Path], file: Path) -> Path:
     return file
 
 
+def backend_sources() -> list[Path]:
+    """What the backend is compiled of."""
+    folders = (ROOT / "plugins" / "triton_backend", ROOT / "plugins" / "tokenizer")
+    return [
+        *(file for folder in folders for file in sorted(folder.glob("*.cpp"))),
+        ROOT / "plugins" / "triton_batching" / "json.cpp",
+    ]
+
+
 def driver_sources() -> list[Path]:
     """The backend with what drives it in place of Triton's core (tests/support/backend/driver.cpp)."""
-    backend = sorted((ROOT / "plugins" / "triton_backend").glob("*.cpp"))
-    json_reader = ROOT / "plugins" / "triton_batching" / "json.cpp"
-    return [*backend, json_reader, *sorted((ROOT / "tests" / "support" / "backend").glob("*.cpp"))]
+    return [*backend_sources(), *sorted((ROOT / "tests" / "support" / "backend").glob("*.cpp"))]
 
 
 def backend_directory(compiler: str, folder: Path, *options: str) -> Path:
@@ -64,8 +72,7 @@ def backend_directory(compiler: str, folder: Path, *options: str) -> Path:
     if installed is not None and installed.is_file() and not options:
         shutil.copy(installed, backend / BACKEND)
     else:
-        sources = [*sorted((ROOT / "plugins/triton_backend").glob("*.cpp")), ROOT / "plugins/triton_batching/json.cpp"]
-        compile_library(compiler, sources, backend / BACKEND, *options)
+        compile_library(compiler, backend_sources(), backend / BACKEND, *options)
     compile_library(compiler, [Path(__file__).with_name("fake_engine.cpp")], backend / ENGINE, *options)
     return folder
 
@@ -125,6 +132,20 @@ def metadata(**changes: Any) -> dict[str, Any]:
     }
 
 
+def write_plan(plan: Path, content: str = "delay_us 100", **changes: Any) -> Path:
+    """A plan that fake_engine.cpp reads, with true metadata beside it."""
+    plan.write_text(content, encoding="utf-8")
+    described = metadata(**changes)
+    described["engine"] = {**described["engine"], **_sizes_of(content)}
+    plan.with_name(f"{plan.name}.json").write_text(json.dumps(described), encoding="utf-8")
+    return plan
+
+
+def _sizes_of(content: str) -> dict[str, Any]:
+    """What metadata say of a plan's content."""
+    return {"plan_bytes": len(content.encode()), "plan_sha256": hashlib.sha256(content.encode()).hexdigest()}
+
+
 def write_model(
     repository: Path,
     name: str,
@@ -137,10 +158,7 @@ def write_model(
     """A model for the backend whose configuration the backend completes; `plan` is what fake_engine.cpp reads."""
     version = repository / name / "1"
     version.mkdir(parents=True)
-    (version / "model.plan").write_text(plan, encoding="utf-8")
-    described = metadata(**changes)
-    described["engine"] = {**described["engine"], "plan_bytes": len(plan.encode())}
-    (version / "model.plan.json").write_text(json.dumps(described), encoding="utf-8")
+    write_plan(version / "model.plan", plan, **changes)
     lines = ['backend: "padfree"', config]
     for key, value in (parameters or {}).items():
         lines.append(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}')

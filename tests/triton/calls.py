@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
+import urllib.error
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from tests.support.triton_server import TritonServer
 
@@ -51,6 +54,13 @@ def call(server: TritonServer, protocol: str, model: str, tensors: Tensors, outp
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def refusal(server: TritonServer, model: str) -> str:
+    """Why a server does not load a model."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.post(f"v2/repository/models/{model}/load")
+    return str(json.load(refused.value)["error"])
 
 
 async def _call_all(

@@ -3,64 +3,35 @@
 
 from __future__ import annotations
 
-import json
-import re
-import urllib.error
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from padfree.runtime import SessionError, open_plan
 
-from tests.support.native_triton import metadata, write_model
+from tests.support.native_triton import MAX_POSITIONS, metadata, write_model
 from tests.support.triton_server import TritonServer
 
-from .calls import PROTOCOLS, Tensors, call_all
+from .bad_requests import assert_bad_requests_fail_alone
+from .calls import PROTOCOLS, call_all, refusal
 from .native import OUTPUTS, assert_right, random_requests, tensors
 
 pytestmark = pytest.mark.needs_triton
 
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "empty": ({"input_ids": np.zeros((1, 0), np.int32)}, r"'input_ids' has shape \[1, 0\], allowed: "),
-    "over-long": ({"input_ids": np.ones((1, 65), np.int32)}, "sequence 0 has 65 tokens, the model has 64 positions"),
-    "unknown id": (
-        {"input_ids": np.array([[5, 930]], np.int32)},
-        r"value 930 at sequence 0, position 1: allowed 0\.\.929",
-    ),
-    "negative id": ({"input_ids": np.array([[-1]], np.int32)}, r"'input_ids' value -1 .*allowed 0\.\.929"),
-    "other width": (
-        {"input_ids": np.ones((1, 4), np.int32), "token_type_ids": np.ones((1, 3), np.int32)},
-        r"'token_type_ids' has shape \[1, 3\], 'input_ids' asks for \[1, 4\]",
-    ),
-    "longer than its row": (
-        {"input_ids": np.ones((2, 3), np.int32), "seq_lens": np.array([[3], [4]], np.int32)},
-        r"'seq_lens' holds 4, allowed: 1\.\.3",
-    ),
-    "no tokens": (
-        {"input_ids": np.ones((2, 3), np.int32), "seq_lens": np.array([[3], [0]], np.int32)},
-        r"'seq_lens' holds 0, allowed: 1\.\.3",
-    ),
-    # The server itself refuses what the configuration rules out.
-    "wrong type": ({"input_ids": np.ones((1, 3), np.int64)}, "data-type is 'INT64', but .* expects 'INT32'"),
-    "wrong rank": ({"input_ids": np.ones((1, 3, 2), np.int32)}, "unexpected shape for input 'input_ids'"),
-    "no ids": ({"token_type_ids": np.ones((1, 3), np.int32)}, "input"),
-}
-
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_bad_requests_fail_alone(native_server: TritonServer, protocol: str) -> None:
-    good = random_requests(3, 10 * len(BAD))
-    requests: list[Tensors] = []
-    for at, (wrong, _) in enumerate(BAD.values()):
-        requests += [tensors(sequences) for sequences in good[10 * at : 10 * at + 10]]
-        requests.append(wrong)
-    answers = call_all(native_server, protocol, "plain", requests, OUTPUTS)
-    for answer, (kind, (_, message)) in zip(answers[10::11], BAD.items(), strict=True):
-        assert isinstance(answer, Exception), kind
-        assert re.search(message, str(answer)), str(answer)
-    del answers[10::11]
-    for answer, sequences in zip(answers, good, strict=True):
-        assert_right(answer, sequences)
+    sequences = random_requests(3, 200)
+    answers = assert_bad_requests_fail_alone(
+        native_server,
+        protocol,
+        "plain",
+        MAX_POSITIONS,
+        lambda count: [tensors(each) for each in sequences[:count]],
+        OUTPUTS,
+    )
+    for answer, each in zip(answers, sequences, strict=False):
+        assert_right(answer, each)
 
 
 def test_a_run_that_fails_fails_its_own_requests(native_server: TritonServer, native_repository: Path) -> None:
@@ -78,12 +49,6 @@ def test_a_run_that_fails_fails_its_own_requests(native_server: TritonServer, na
             assert_right(answer, sequences)
     alone = call_all(native_server, "grpc", "failing", [tensors(each) for each in requests[:1]], OUTPUTS)
     assert isinstance(alone[0], Exception) == bad[0]
-
-
-def refusal(server: TritonServer, model: str) -> str:
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        server.post(f"v2/repository/models/{model}/load")
-    return str(json.load(refused.value)["error"])
 
 
 SHARED = {"name": "language", "role": "per_sequence", "limit": 9, "dtype": "int32", "shared": True}
@@ -136,9 +101,23 @@ def test_metadata_that_are_no_json_or_missing(native_server: TritonServer, nativ
     assert "model.plan.json cannot be read; copy the plan and" in refusal(native_server, "no_json")
 
 
-def test_a_plan_that_was_cut_off(native_server: TritonServer, native_repository: Path) -> None:
-    plan = write_model(native_repository, "cut_off", plan="delay_us 100") / "1" / "model.plan"
-    plan.write_bytes(plan.read_bytes()[:-3])
-    assert "model.plan: 9 bytes, its metadata say 12 bytes: the plan is cut off" in refusal(native_server, "cut_off")
+def test_a_plan_that_is_not_what_was_built(native_server: TritonServer, native_repository: Path) -> None:
+    """Session refuses it in the same words."""
+    plan = write_model(native_repository, "damaged_plan", plan="delay_us 100") / "1" / "model.plan"
+    for content in (b"delay_us ", b"delay_us 101"):
+        plan.write_bytes(content)
+        with pytest.raises(SessionError) as refused:
+            open_plan(plan)
+        reason = str(refused.value).removeprefix(str(plan))
+        assert f"model.plan{reason}" in refusal(native_server, "damaged_plan")
     plan.unlink()
-    assert "model.plan: it cannot be read" in refusal(native_server, "cut_off")
+    assert "model.plan: cannot be read; copy the plan" in refusal(native_server, "damaged_plan")
+
+
+def test_a_large_plan_is_read_whole(native_server: TritonServer, native_repository: Path) -> None:
+    """Of more than one piece, and of sizes around a block of the digest's."""
+    for size in (55, 56, 63, 64, 65, 119, (1 << 22) + 7):
+        name = f"size_{size}"
+        content = "delay_us 100"
+        write_model(native_repository, name, plan=content + "\n" * (size - len(content)))
+        native_server.post(f"v2/repository/models/{name}/load")

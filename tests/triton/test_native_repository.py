@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from padfree.builder.triton import ServingOptions, write_repository
 
-from tests.support.native_triton import VOCABULARY, hidden, metadata, pooled_answer, write_model
+from tests.support.native_triton import VOCABULARY, hidden, metadata, pooled_answer, write_model, write_plan
 from tests.support.triton_server import TritonServer
 
 from .calls import call, call_all, texts
@@ -27,13 +25,9 @@ pytestmark = pytest.mark.needs_triton
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository of a plan, with the text ensemble, for a CPU."""
     folder = tmp_path_factory.mktemp("written")
-    plan = folder / "model.plan"
-    plan.write_text("delay_us 100", encoding="utf-8")
     # Of a server that is no NGC image: none is written then, with padfree's libraries for a GPU.
-    engine: dict[str, Any] = {**metadata()["engine"], "tensorrt": "10.99.0", "plan_bytes": plan.stat().st_size}
-    engine["plan_sha256"] = hashlib.sha256(plan.read_bytes()).hexdigest()
-    beside = metadata(engine=engine, coverage={}, hidden_size=2, num_layers=1)
-    plan.with_name("model.plan.json").write_text(json.dumps(beside), encoding="utf-8")
+    engine = {**metadata()["engine"], "tensorrt": "10.99.0"}
+    plan = write_plan(folder / "model.plan", engine=engine, coverage={}, hidden_size=2, num_layers=1)
     options = ServingOptions("bert", backend="padfree", server_tensorrt="10.99.0", tokenizer=TOKENIZER)
     repository = write_repository(plan, folder / "models", options).folder
     config = repository / "bert" / "config.pbtxt"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tarfile
 from collections.abc import Callable
@@ -12,8 +13,11 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 from padfree.builder import BuildError
+from padfree.builder.cli import main
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.builder.triton.config import protobuf, read_text
+
+from tests.support.folders import TOKENIZER
 
 pytest.importorskip("tritonclient.grpc")
 
@@ -44,6 +48,11 @@ model_warmup {
 """
 
 
+def with_vocabulary(metadata: dict[str, Any], size: int) -> list[dict[str, Any]]:
+    """The inputs, with a table of so many ids."""
+    return [{**item, "limit": size} if item["name"] == "input_ids" else item for item in metadata["inputs"]]
+
+
 def write(model: Path, folder: Path, **options: Any) -> Path:
     options = {"server": "24.11", "backend": "padfree", **options}
     return write_repository(model, folder, ServingOptions("bert", **options)).folder
@@ -54,6 +63,15 @@ def test_every_field(write_plan: PlanWriter, tmp_path: Path) -> None:
     actual = read_text(folder / "bert" / "config.pbtxt")
     expected = text_format.Parse(EXPECTED, protobuf().ModelConfig())
     assert text_format.MessageToString(actual) == text_format.MessageToString(expected)
+
+
+def test_instances_on_some_gpus(write_plan: PlanWriter, tmp_path: Path) -> None:
+    """One group: so many instances on each of them, and a server with all of them."""
+    folder = write(write_plan(), tmp_path / "models", instances=2, gpus=(1, 3))
+    (group,) = read_text(folder / "bert" / "config.pbtxt").instance_group
+    assert (group.count, list(group.gpus)) == (2, [1, 3])
+    assert group.kind == protobuf().ModelInstanceGroup.KIND_GPU
+    assert "nvidia.com/gpu: 4" in (folder / "kubernetes.yaml").read_text("utf-8")
 
 
 def test_every_file_and_the_image(write_plan: PlanWriter, tmp_path: Path) -> None:
@@ -77,6 +95,41 @@ def test_every_file_and_the_image(write_plan: PlanWriter, tmp_path: Path) -> Non
     assert "pip3 install" not in dockerfile  # nothing of it runs in Python
     assert "libnvinfer.so.10.6.0" in dockerfile
     assert "plugins=" not in dockerfile  # the engine library loads them
+
+
+def test_texts_in_the_backend_itself(write_plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path) -> None:
+    """A tokenizer of BERT's kind is compiled: no Python in the image, and the command says so."""
+    folder, plan = tmp_path / "models", write_plan(inputs=with_vocabulary(packed_metadata, 930))
+    command = ["triton", str(plan), "-o", str(folder), "--name", "bert", "--server", "24.11", "--backend", "padfree"]
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        assert main([*command, "--tokenizer", str(TOKENIZER)]) == 0
+    assert "bert_tokenizer makes tokens in the native backend: no Python runs in this model" in output.getvalue()
+    assert "--shm-size" not in output.getvalue()
+    config = read_text(folder / "bert_tokenizer" / "config.pbtxt")
+    assert (config.backend, config.default_model_filename) == ("padfree", "tokenizer.compiled.json")
+    assert {name: value.string_value for name, value in config.parameters.items()} == {
+        "padfree_tokenizer": "tokenizer.compiled.json",
+        "padfree_max_length": "16",
+        "padfree_vocabulary": "930",
+    }
+    assert {path.name for path in (folder / "bert_tokenizer" / "1").iterdir()} == {"tokenizer.compiled.json"}
+    assert read_text(folder / "bert_text" / "config.pbtxt").platform == "ensemble"
+    assert "pip3 install" not in (folder / "Dockerfile").read_text("utf-8")
+    assert '"bert_tokenizer"' in (folder / "Dockerfile").read_text("utf-8")
+
+
+def test_texts_in_python_where_the_tokenizer_is_of_another_kind(
+    write_plan: PlanWriter, tokenizer: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models"
+    command = ["triton", str(write_plan()), "-o", str(folder), "--name", "bert", "--server", "24.11"]
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        assert main([*command, "--backend", "padfree", "--tokenizer", str(tokenizer)]) == 0
+    why = "bert_tokenizer makes tokens in Python, because the tokenizer has the normalizer None, and compiled ones have"
+    assert why in " ".join(output.getvalue().split())
+    assert "--shm-size=1g" in output.getvalue()
+    assert read_text(folder / "bert_tokenizer" / "config.pbtxt").backend == "python"
+    assert "tokenizers>=0.20" in (folder / "Dockerfile").read_text("utf-8")
 
 
 def test_numbers_of_tokens_and_of_sequences(

@@ -60,6 +60,7 @@ struct Model {
 struct Instance {
   Model* model;
   std::string name;
+  int device;
   void* state = nullptr;
 };
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "triton_batching/json.h"
+
+namespace padfree {
+
+// What becomes of characters before words are looked up, as the file says that the tokenizers library treats them:
+// builder/triton/compiled_tokenizer.py asks it about each.
+class Characters {
+ public:
+  enum class Kind : uint8_t { kLetter, kSpace, kMark };  // marks are words by themselves
+
+  // Throws std::invalid_argument where the file holds something else.
+  explicit Characters(const Json& file);
+
+  // Puts what becomes of a text into `normalized`.
+  void normalize(std::u32string_view text, std::u32string& normalized) const;
+  Kind kindOf(char32_t c) const { return static_cast<Kind>(find(c) & 3); }
+
+ private:
+  // How many of the numbers of a character are which: its kind, what becomes of it, its rank, the string it turns into.
+  enum Action : uint32_t { kStays, kGoes, kStandsAlone, kChanges };
+  static constexpr uint32_t kActionShift = 2, kRankShift = 4, kStringShift = 14;
+  static constexpr uint32_t kMostRank = (1u << (kStringShift - kRankShift)) - 1;
+  static constexpr size_t kPage = 256, kPages = (0x10FFFF + 1) / kPage;
+
+  uint32_t find(char32_t c) const { return entries_[size_t{pages_[c / kPage]} * kPage + c % kPage]; }
+  uint32_t rankOf(char32_t c) const { return find(c) >> kRankShift & kMostRank; }
+  void set(char32_t c, uint32_t bits);
+  void setRanges(const Json& ranges, uint32_t bits);
+  void readRanks(const Json& ranks);
+  void readChanges(const Json& changes);
+  void reorder(std::u32string& text) const;
+
+  std::array<uint16_t, kPages> pages_{};
+  std::vector<uint32_t> entries_ = std::vector<uint32_t>(kPage);  // page 0: of characters of which nothing is said
+  std::vector<std::u32string> strings_;
+  bool has_ranks_ = false;
+};
+
+}  // namespace padfree

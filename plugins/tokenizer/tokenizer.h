@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Token ids of texts, as the tokenizers library makes them with a tokenizer of BERT's kind.
+// builder/triton/compiled_tokenizer.py writes the file that is read here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/characters.h"
+#include "tokenizer/token_tree.h"
+
+namespace padfree {
+
+// How much of a text, or of a pair, is kept.
+struct TextLimit {
+  int64_t most;            // tokens, those around the texts included
+  bool keeps_end = false;  // the others go from the beginning
+};
+
+struct EncodedText {
+  std::vector<int32_t> ids, types;
+  int64_t whole = 0;  // how many there would be without a limit
+  bool isCut() const { return whole > static_cast<int64_t>(ids.size()); }
+};
+
+// Threads may share one.
+class Tokenizer {
+ public:
+  // Throws std::invalid_argument where the file is damaged.
+  explicit Tokenizer(std::string_view file);
+
+  // `second`: of a pair; null: there is none.
+  EncodedText encode(std::u32string_view first, const std::u32string* second, TextLimit limit) const;
+
+  // The token with the largest id, and that id.
+  const std::string& largestToken() const { return largest_token_; }
+  int32_t largestId() const { return largest_id_; }
+  // How many tokens end a text that are not of it.
+  size_t tokensBehind() const { return single_.parts.back().ids.size(); }
+
+ private:
+  struct Part {
+    std::vector<int32_t> ids, types;
+  };
+  struct Frame {
+    std::vector<Part> parts;          // before, between and after the texts
+    std::vector<int32_t> text_types;  // of the texts
+    int64_t size() const;
+  };
+
+  Frame readFrame(const Json& frame, size_t texts) const;
+  TokenTree readTokens(const Json& tokens);
+  void appendText(std::u32string_view text, std::vector<int32_t>& ids) const;
+  void appendWords(std::u32string_view text, std::vector<int32_t>& ids, std::u32string& buffer) const;
+  void appendWord(std::u32string_view word, std::vector<int32_t>& ids) const;
+
+  std::string largest_token_;
+  int32_t largest_id_ = -1;
+  Characters characters_;
+  TokenTree vocabulary_, added_;
+  uint32_t inside_;  // where pieces go on that do not begin a word
+  int32_t unknown_;
+  size_t longest_word_;
+  Frame single_, pair_;
+
+  explicit Tokenizer(const Json& file);
+};
+
+}  // namespace padfree

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "triton_backend/failure.h"
+
+namespace padfree {
+
+// When the run of a request began and ended; nanoseconds of the steady clock, 0 where there was none.
+struct Times {
+  uint64_t started = 0;
+  uint64_t ended = 0;
+};
+
+// A request that is ours until it is answered, exactly once: with its outputs, or with an error.
+class OpenRequest {
+ public:
+  // Where an output's values go.
+  struct Target {
+    char* buffer;
+    bool on_device;
+  };
+
+  OpenRequest(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, uint64_t called);
+  ~OpenRequest();  // answers with an error where nothing has answered
+  OpenRequest(const OpenRequest&) = delete;
+  OpenRequest& operator=(const OpenRequest&) = delete;
+
+  // The request is still there, and so are its buffers.
+  bool isOpen() const { return request_ != nullptr; }
+  bool isCancelled() const;
+  TRITONBACKEND_Request* handle() const { return request_; }
+
+  void openResponse();
+  bool hasResponse() const { return response_ != nullptr; }
+  // Memory for an output of the response; throws Failure where the server has none.
+  Target addOutput(const std::string& name, TRITONSERVER_DataType type, const std::vector<int64_t>& shape,
+                   int64_t bytes);
+  // The same, and throws Failure where the caller wants it on a device.
+  char* addHostOutput(const std::string& name, TRITONSERVER_DataType type, const std::vector<int64_t>& shape,
+                      int64_t bytes);
+
+  void fail(const Failure& failure);  // the first failure counts; whoever calls it sends it with `answer`
+  bool hasFailed() const { return failed_.load(std::memory_order_acquire); }
+  const std::optional<Failure>& failure() const { return failure_; }  // of who answers
+  // Sends the outputs, or the failure, and releases the request.
+  void answer(const Times& times);
+
+ private:
+  TRITONBACKEND_ModelInstance* instance_;
+  TRITONBACKEND_Request* request_;
+  TRITONBACKEND_Response* response_ = nullptr;
+  std::atomic<bool> failed_{false};
+  std::optional<Failure> failure_;
+  uint64_t called_;
+};
+
+// The failure of a request that nobody waits for any more.
+const Failure& cancelled();
+
+}  // namespace padfree

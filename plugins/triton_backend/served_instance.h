@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "triton_backend/triton_abi.h"
+
+namespace padfree {
+
+// An instance of a model, whatever it serves.
+class ServedInstance {
+ public:
+  virtual ~ServedInstance() = default;
+
+  // Answers the requests, now or soon. Returns when the instance can begin with others.
+  virtual void execute(TRITONBACKEND_Request** requests, uint32_t count) = 0;
+};
+
+}  // namespace padfree

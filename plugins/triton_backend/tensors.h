@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The input tensors of a request.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "triton_backend/triton_abi.h"
+
+namespace padfree {
+
+// An input tensor as the server describes it.
+struct Tensor {
+  TRITONBACKEND_Input* input = nullptr;
+  std::string name;
+  TRITONSERVER_DataType type = 0;
+  std::vector<int64_t> shape;
+  uint64_t bytes = 0;
+  uint32_t buffers = 0;
+};
+
+// A piece of a tensor's values.
+struct TensorPiece {
+  const char* data;
+  uint64_t bytes;
+  bool on_device;
+};
+
+std::vector<Tensor> tensorsOf(TRITONBACKEND_Request* request);
+const Tensor* find(const std::vector<Tensor>& tensors, const std::string& name);
+TensorPiece pieceOf(const Tensor& tensor, uint32_t index);
+
+std::string toText(const std::vector<int64_t>& shape);
+
+// Throws Failure where the tensor has not as many bytes as its shape says.
+void checkBytes(const Tensor& tensor, int64_t item_bytes);
+
+// Copies from device memory: to, from, bytes.
+using DeviceReader = std::function<void(char*, const char*, int64_t)>;
+
+// All values in one place.
+std::vector<char> gather(const Tensor& tensor, const DeviceReader& read);
+
+}  // namespace padfree

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tokenizer/tokenizer.h"
+#include "triton_backend/model.h"
+#include "triton_backend/served_instance.h"
+#include "triton_backend/text_tensors.h"
+
+namespace padfree {
+
+// A model that makes token ids of texts, for an encoder behind it in an ensemble. It has no plan, and needs no GPU.
+class TextModel {
+ public:
+  // folder: the version's. Throws Failure where files and configuration do not go together.
+  TextModel(std::shared_ptr<const Backend> backend, const std::string& folder, std::string version, const Json& config);
+
+  const Backend& backend() const { return *backend_; }
+  const std::string& name() const { return name_; }
+  const std::string& version() const { return version_; }
+  const TextSettings& settings() const { return settings_; }
+  int32_t promptTokens() const { return prompt_tokens_; }  // at the beginning of every text
+
+  // Throws Failure where a text is too long and must not be cut.
+  std::vector<EncodedText> encode(const TextRequest& request) const;
+
+ private:
+  const std::shared_ptr<const Backend> backend_;
+  const std::string name_, version_;
+  const TextSettings settings_;
+  const Tokenizer tokenizer_;
+  int32_t prompt_tokens_ = 0;
+};
+
+// Answers in the server's thread.
+class TextInstance : public ServedInstance {
+ public:
+  TextInstance(std::shared_ptr<TextModel> model, TRITONBACKEND_ModelInstance* handle);
+
+  void execute(TRITONBACKEND_Request** requests, uint32_t count) override;
+
+ private:
+  struct Waiting {
+    OpenRequest* request;
+    TextRequest texts;
+  };
+
+  void serve(const Waiting& waiting) const;
+  void answer(OpenRequest& request, const Times& times) const;
+
+  const std::shared_ptr<TextModel> model_;
+  TRITONBACKEND_ModelInstance* const handle_;
+  const InstanceMetrics metrics_;
+};
+
+}  // namespace padfree
