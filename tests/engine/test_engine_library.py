@@ -102,14 +102,18 @@ def test_all_runs_are_right(programs: Path, version: str, graphs: str) -> None:
 
 @pytest.mark.slow
 def test_the_backend_with_the_engine_library(programs: Path, tmp_path: Path) -> None:
-    """All of the native backend at once: requests as from Triton's core, over stand-ins for driver and TensorRT."""
+    """All of the native backend at once: requests as from Triton's core, over stand-ins for two GPUs and TensorRT."""
     driver = compile_here(programs, "driver", [together(driver_sources(), programs / "driver.cpp")], *SANITIZED)
     model = write_model(tmp_path, "driven", plan=DRIVEN)
-    command = [driver, programs / "libpadfree_engine.so", model, "20000", "2", "0"]
+    command = [driver, programs / "libpadfree_engine.so", model, "20000", "4", "0", "tokens"]
     environment = {**os.environ, "LD_LIBRARY_PATH": str(programs)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert re.search(r"^20\d+ requests: 1\d+ right, .* 0 failed, 0 unanswered, 0 left$", done.stdout, re.M), done.stdout
+    environment["FAKE_CUDA_GPUS"] = "1"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    assert "there is no GPU 1, this machine has 1; correct gpus in config.pbtxt's instance_group" in done.stdout
 
 
 @pytest.mark.slow

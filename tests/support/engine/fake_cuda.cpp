@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for CUDA's driver, libcuda.so.1: a GPU whose memory is the host's. Work waits in its stream until somebody
-// synchronises: what reads results too early finds none.
+// Stands in for CUDA's driver, libcuda.so.1: two GPUs whose memory is the host's. Work waits in its stream until
+// somebody synchronises: what reads results too early finds none. A thread may work on the streams of its current GPU
+// alone.
 #include "engine/fake_cuda.h"
 
 #include <cuda.h>
@@ -17,9 +18,12 @@ using Work = std::vector<std::function<void()>>;
 
 std::atomic<int> live{0}, launches{0};
 std::mutex mutex;  // of all streams
-thread_local bool has_context = false;
+constexpr int kGpus = 2, kNone = -1;
+char contexts[kGpus];
+thread_local int current_gpu = kNone;
 
 struct Stream {
+  int gpu = current_gpu;
   Work waiting, captured;
   bool captures = false;
 };
@@ -35,13 +39,17 @@ void put(CUstream handle, std::function<void()> work) {
 }
 
 CUresult inContext(CUresult result = CUDA_SUCCESS) {
-  return has_context ? result : CUDA_ERROR_INVALID_CONTEXT;
+  return current_gpu == kNone ? CUDA_ERROR_INVALID_CONTEXT : result;
+}
+
+CUresult inContextOf(CUstream stream) {
+  return of(stream)->gpu == current_gpu ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 }  // namespace
 
 void fakeCudaEnqueue(void* stream, std::function<void()> work) {
-  put(static_cast<CUstream>(stream), std::move(work));
+  if (inContextOf(static_cast<CUstream>(stream)) == CUDA_SUCCESS) put(static_cast<CUstream>(stream), std::move(work));
 }
 
 int fakeCudaLive() {
@@ -63,7 +71,8 @@ CUresult cuGetErrorName(CUresult result, const char** name) {
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetCount(int* count) {
-  *count = 1;
+  const char* gpus = std::getenv("FAKE_CUDA_GPUS");
+  *count = gpus == nullptr ? kGpus : std::atoi(gpus);
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetName(char* name, int size, CUdevice) {
@@ -74,9 +83,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 0;
   return CUDA_SUCCESS;
 }
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice gpu) {
   ++live;
-  *context = reinterpret_cast<CUcontext>(&live);
+  *context = reinterpret_cast<CUcontext>(contexts + gpu);
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) {
@@ -84,7 +93,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice) {
   return CUDA_SUCCESS;
 }
 CUresult cuCtxSetCurrent(CUcontext context) {
-  has_context = context != nullptr;
+  current_gpu = context == nullptr ? kNone : static_cast<int>(reinterpret_cast<char*>(context) - contexts);
   return CUDA_SUCCESS;
 }
 CUresult cuMemAlloc(CUdeviceptr* memory, size_t bytes) {
@@ -111,11 +120,11 @@ CUresult cuMemFreeHost(void* memory) {
 }
 CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) {
   put(stream, [=] { std::memcpy(reinterpret_cast<void*>(destination), reinterpret_cast<void*>(source), bytes); });
-  return inContext();
+  return inContextOf(stream);
 }
 CUresult cuMemsetD8Async(CUdeviceptr destination, unsigned char value, size_t bytes, CUstream stream) {
   put(stream, [=] { std::memset(reinterpret_cast<void*>(destination), value, bytes); });
-  return inContext();
+  return inContextOf(stream);
 }
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
   ++live;
@@ -134,12 +143,12 @@ CUresult cuStreamSynchronize(CUstream stream) {
     work.swap(of(stream)->waiting);
   }
   for (const auto& step : work) step();
-  return inContext();
+  return inContextOf(stream);
 }
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
   const std::lock_guard<std::mutex> lock(mutex);
   of(stream)->captures = true;
-  return inContext();
+  return inContextOf(stream);
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   const std::lock_guard<std::mutex> lock(mutex);
@@ -160,7 +169,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   put(stream, [&work] {
     for (const auto& step : work) step();
   });
-  return inContext();
+  return inContextOf(stream);
 }
 CUresult cuGraphDestroy(CUgraph graph) {
   --live;
